@@ -25,14 +25,16 @@ mod recipes;
 mod spelling;
 #[cfg(test)]
 mod testing;
+mod text;
 mod tiff;
+mod units;
 mod vrt;
 mod xdmf;
 
 pub use composite::{Composite, FilePart, PartContent};
 use describe::flat;
-pub use describe::{axis_names, describe};
-pub use described::{Coordinates, Crs, Described, DescribedAxis, MetadataNumber, Role};
+pub use describe::{axis_names, check_flat, describe, describe_values};
+pub use described::{Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role};
 pub use form::ItemForm;
 pub use netcdf::{HeaderEdit, dataset};
 pub use vrt::VrtContent;
@@ -62,6 +64,8 @@ pub enum Format {
     Grads,
     /// Text for people, with lines to copy for programs that need the shape.
     Readme,
+    /// The values as text.
+    Text,
     /// NIfTI, for neuroimaging.
     Nifti,
     /// TIFF.
@@ -77,12 +81,12 @@ struct FormatSpec {
     /// Whether the format has the array's dtype and shape.
     fits: fn(&ArrayMetadata) -> bool,
     /// The function that builds the file without the flat bytes.
-    header: fn(&Described) -> Composite,
+    header: fn(&Described) -> Result<Composite>,
 }
 
 impl Format {
     /// All formats, in the order in which they are listed.
-    pub const ALL: [Format; 10] = [
+    pub const ALL: [Format; 11] = [
         Format::Npy,
         Format::Envi,
         Format::Vrt,
@@ -91,6 +95,7 @@ impl Format {
         Format::Xdmf,
         Format::Grads,
         Format::Readme,
+        Format::Text,
         Format::Nifti,
         Format::Tiff,
     ];
@@ -98,16 +103,17 @@ impl Format {
     fn spec(self) -> FormatSpec {
         let spec = |name, id, fits, header| FormatSpec { name, id, fits, header };
         match self {
-            Format::Npy => spec("data.npy", "npy", npy::fits, |array| npy::header(&array.metadata).into()),
-            Format::Envi => spec("data.raw.hdr", "envi", envi::fits, |array| envi::text(array).into()),
-            Format::Vrt => spec("data.vrt", "vrt", vrt::fits, vrt::file),
-            Format::Nrrd => spec("data.nhdr", "nrrd", nrrd::fits, |array| nrrd::text(array).into()),
-            Format::MetaImage => spec("data.mhd", "mhd", meta_image::fits, |array| meta_image::text(array).into()),
-            Format::Xdmf => spec("data.xmf", "xdmf", xdmf::fits, |array| xdmf::text(array).into()),
-            Format::Grads => spec("data.ctl", "ctl", grads::fits, |array| grads::text(array).into()),
-            Format::Readme => spec("README.txt", "readme", |_| true, |array| readme::text(array).into()),
-            Format::Nifti => spec("data.nii", "nii", nifti::fits, |array| nifti::header(array).into()),
-            Format::Tiff => spec("data.tif", "tif", tiff::fits, |array| tiff::header(array).into()),
+            Format::Npy => spec("data.npy", "npy", npy::fits, |array| Ok(npy::header(&array.metadata).into())),
+            Format::Envi => spec("data.raw.hdr", "envi", envi::fits, |array| Ok(envi::text(array).into())),
+            Format::Vrt => spec("data.vrt", "vrt", vrt::fits, |array| Ok(vrt::file(array))),
+            Format::Nrrd => spec("data.nhdr", "nrrd", nrrd::fits, |array| Ok(nrrd::text(array).into())),
+            Format::MetaImage => spec("data.mhd", "mhd", meta_image::fits, |array| Ok(meta_image::text(array).into())),
+            Format::Xdmf => spec("data.xmf", "xdmf", xdmf::fits, |array| Ok(xdmf::text(array).into())),
+            Format::Grads => spec("data.ctl", "ctl", grads::fits, |array| Ok(grads::text(array).into())),
+            Format::Readme => spec("README.txt", "readme", |_| true, |array| Ok(readme::text(array).into())),
+            Format::Text => spec("values.txt", "txt", text::fits, text::file),
+            Format::Nifti => spec("data.nii", "nii", nifti::fits, |array| Ok(nifti::header(array).into())),
+            Format::Tiff => spec("data.tif", "tif", tiff::fits, |array| Ok(tiff::header(array).into())),
         }
     }
 
@@ -136,6 +142,12 @@ impl Format {
         matches!(self, Format::Nifti | Format::Tiff)
     }
 
+    /// Returns whether the file is made of the array's values, so that [`describe_values`] describes the array for it.
+    /// A mount shows such a file only if the user asks for it: the values must be read whenever its size is asked for.
+    pub fn reads_values(self) -> bool {
+        self == Format::Text
+    }
+
     /// Returns whether the file holds the flat bytes, which can be written through it.
     pub fn holds_flat(self) -> bool {
         matches!(self, Format::Npy | Format::Nifti | Format::Tiff)
@@ -159,7 +171,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`].
+    /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format needs values and the
+    /// description has none; no memory.
     pub fn file(self, array: &Described) -> Result<Composite> {
         if !self.can_describe(array) {
             let why = match self.fits(&array.metadata) {
@@ -168,7 +181,7 @@ impl Format {
             };
             return Err(Error::unsupported(format!("{} {why}", self.name())).context(&array.key));
         }
-        let mut file = (self.spec().header)(array);
+        let mut file = (self.spec().header)(array)?;
         if self.holds_flat() {
             file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored);
         }

@@ -14,7 +14,8 @@ pub const NETCDF: &str = "nc";
 pub struct HeadersArgs {
     /// Show these headers
     ///
-    /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside data.raw.
+    /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside data.raw, and txt: the
+    /// values of small arrays as text, which all leaves out (all,txt).
     #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
     formats: FormatList,
     /// Show these containers
@@ -46,21 +47,20 @@ fn parse_containers(text: &str) -> Result<FormatList, String> {
 }
 
 fn parse(text: &str, containers: bool) -> Result<FormatList, String> {
-    let all = || Format::ALL.into_iter().filter(|format| format.is_container() == containers);
+    let formats = || Format::ALL.into_iter().filter(|format| format.is_container() == containers);
     let mut list = Headers::default();
-    match text {
-        "none" => {}
-        "all" => list = Headers { formats: all().collect(), dataset: containers },
-        _ => {
-            for word in text.split([',', ':']) {
-                match all().find(|format| format.id() == word) {
-                    Some(format) => list.formats.push(format),
-                    None if containers && word == NETCDF => list.dataset = true,
-                    None => {
-                        let words: Vec<&str> = all().map(Format::id).chain(containers.then_some(NETCDF)).collect();
-                        return Err(format!("{word:?} is not one of all, none, {}", words.join(", ")));
-                    }
-                }
+    let words = if text == "none" { None } else { Some(text.split([',', ':'])) };
+    for word in words.into_iter().flatten() {
+        match formats().find(|format| format.id() == word) {
+            Some(format) => list.formats.push(format),
+            None if word == "all" => {
+                list.formats.extend(formats().filter(|format| !format.reads_values()));
+                list.dataset = containers;
+            }
+            None if containers && word == NETCDF => list.dataset = true,
+            None => {
+                let words: Vec<&str> = formats().map(Format::id).chain(containers.then_some(NETCDF)).collect();
+                return Err(format!("{word:?} is not one of all, none, {}", words.join(", ")));
             }
         }
     }
@@ -80,9 +80,15 @@ mod tests {
         assert_eq!(ids(parse_headers("vrt:npy,ctl")), (vec!["vrt", "npy", "ctl"], false));
         assert_eq!(ids(parse_headers("none")), (vec![], false));
         assert_eq!(ids(parse_headers("all")).0.len(), 8);
+        // the values of an array are read only if the user asks for them
+        assert!(!ids(parse_headers("all")).0.contains(&"txt"));
+        assert_eq!(ids(parse_headers("all,txt")).0.len(), 9);
+        assert_eq!(ids(parse_headers("txt")), (vec!["txt"], false));
         assert_eq!(ids(parse_containers("nc")), (vec![], true));
         assert_eq!(ids(parse_containers("all")), (vec!["nii", "tif"], true));
-        for (text, containers) in [("nii", false), ("npy", true), ("", false), ("nc", false), ("all,npy", false)] {
+        for (text, containers) in
+            [("nii", false), ("npy", true), ("", false), ("nc", false), ("all,nii", false), ("none,npy", false)]
+        {
             assert!(parse(text, containers).unwrap_err().contains("is not one of"), "{text}");
         }
     }

@@ -1,6 +1,8 @@
 //! Dates of CF's time coordinates: `hours since 1900-01-01 00:00` in a calendar (CF conventions, "Time Coordinate").
 //! This module knows no format.
 
+pub mod moments;
+
 use chrono::{Datelike, Days, Duration, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 
 /// The first day of the Gregorian part of the standard calendar.
@@ -96,10 +98,9 @@ impl TimeCount {
             "d" | "day" => 1440.0,
             _ => return None,
         };
-        let (date, time) = since.trim().split_once(['T', ' ']).unwrap_or((since.trim(), ""));
-        let [year, month, day] = date.split('-').collect::<Vec<_>>().try_into().ok()?;
-        let year = year.parse().ok().filter(|year| (1..=9999).contains(year))?;
-        let day = calendar.day(year, month.parse().ok()?, day.parse().ok()?)?;
+        let ([year, month, day], time) = parse_date(since)?;
+        let year = i32::try_from(year).ok().filter(|year| (1..=9999).contains(year))?;
+        let day = calendar.day(year, month, day)?;
         Some(TimeCount { calendar, minutes, day, minute: parse_time(time)? })
     }
 
@@ -123,6 +124,14 @@ impl TimeCount {
         let date = self.calendar.date(self.day + whole.div_euclid(1440))?;
         Some(date.and_time(NaiveTime::MIN) + Duration::minutes(whole.rem_euclid(1440)))
     }
+}
+
+/// Parses the date before a time; returns year, month and day, and the text of the time.
+fn parse_date(text: &str) -> Option<([u32; 3], &str)> {
+    let text = text.trim();
+    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, ""));
+    let [year, month, day] = date.split('-').collect::<Vec<_>>().try_into().ok()?;
+    Some(([year.parse().ok()?, month.parse().ok()?, day.parse().ok()?], time))
 }
 
 /// Parses `00:00:00Z`, `6:30 UTC` or nothing; returns minutes since midnight.

@@ -39,11 +39,15 @@ pub struct Described {
     pub units: Option<String>,
     /// A title.
     pub long_name: Option<String>,
+    /// What OME-NGFF says of the image, if the array is one of its resolutions.
+    pub image: Option<ImageInfo>,
     /// The array's attributes as stored.
     pub attributes: Arc<Object>,
+    /// All flat bytes, for a format that [`super::Format::reads_values`].
+    pub values: Option<Arc<[u8]>>,
     /// The other groups and arrays from which the description was read.
     pub sources: Vec<Key>,
-    /// Grant for the memory of coordinates.
+    /// Grant for the memory of coordinates, channels and values.
     pub memory: SharedGrant,
 }
 
@@ -114,6 +118,26 @@ pub struct Crs {
     pub is_geographic: bool,
 }
 
+/// What OME-NGFF says of an image, beside its axes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ImageInfo {
+    /// The name.
+    pub name: Option<String>,
+    /// The index of the axis whose items are channels.
+    pub channel_axis: Option<usize>,
+    /// The first channels, as far as they are described.
+    pub channels: Vec<ImageChannel>,
+}
+
+/// A channel of an image.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ImageChannel {
+    /// The name, in one line.
+    pub name: Option<String>,
+    /// The color in which the channel is shown, as 0xRRGGBB.
+    pub color: Option<u32>,
+}
+
 /// A number from metadata; 64-bit integers stay exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetadataNumber {
@@ -168,7 +192,9 @@ impl Described {
             offset: None,
             units: None,
             long_name: None,
+            image: None,
             attributes: Arc::default(),
+            values: None,
             sources: Vec::new(),
             memory: SharedGrant::default(),
         }

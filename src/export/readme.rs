@@ -114,7 +114,7 @@ fn readers(format: Format) -> Option<&'static str> {
         Format::MetaImage => "ITK, VTK, ParaView",
         Format::Xdmf => "VTK, ParaView, VisIt",
         Format::Grads => "GrADS; CDO: cdo -f nc import_binary data.ctl out.nc",
-        Format::Readme | Format::Nifti | Format::Tiff => return None,
+        Format::Readme | Format::Text | Format::Nifti | Format::Tiff => return None,
     })
 }
 

@@ -116,12 +116,12 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     Ok(Coordinates::Irregular { values })
 }
 
-/// Returns all flat bytes of an array.
+/// Checks that [`flat`] reads an array of this size.
 ///
 /// # Errors
 ///
-/// The array is too large to be read as a whole, or one of its chunks cannot be read.
-pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
+/// The array has too many items or chunks, or too large chunks.
+pub fn check_flat(array: &Array) -> Result<()> {
     let grid = array.grid();
     let max_chunks = if array.is_remote() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
     if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.max_chunk_size() > MAX_CHUNK {
@@ -130,6 +130,17 @@ pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     if grid.chunk_count() > max_chunks {
         return Err(Error::unsupported(format!("they lie in more than {max_chunks} chunks")));
     }
+    Ok(())
+}
+
+/// Returns all flat bytes of an array.
+///
+/// # Errors
+///
+/// The array is too large to be read as a whole, or one of its chunks cannot be read.
+pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
+    check_flat(array)?;
+    let grid = array.grid();
     array.readable()?;
     // revalidate: another process may have changed the store
     array.freshness().begin_opening();

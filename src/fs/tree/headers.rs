@@ -9,7 +9,7 @@ use crate::store::{Key, Permissions};
 use crate::util::memory::{Reclaim, lock};
 use lru::LruCache;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Maximum age of a description for requests that open no file: a listing needs it once for each header.
@@ -32,7 +32,19 @@ impl Reclaim for KnownHeaders {
         if let Ok(mut datasets) = self.datasets.try_lock() {
             datasets.clear();
         }
+        if let Ok(mut texts) = self.texts.try_lock() {
+            texts.clear();
+        }
     }
+}
+
+/// The values of an array as text, and what they were read from.
+struct ValuesText {
+    made: Instant,
+    array: Weak<Array>,
+    /// The array's writes and stores before the values were read.
+    changes: [u64; 2],
+    file: Arc<Composite>,
 }
 
 /// A group as a netCDF file, its modification time, and the permissions of the stored files that it is made of.
@@ -44,18 +56,22 @@ pub(super) struct KnownHeaders {
     described: Mutex<LruCache<Key, (Instant, Arc<Described>)>>,
     /// Protects the map alone.
     datasets: Mutex<LruCache<Key, (Instant, Dataset)>>,
+    /// Protects the map alone.
+    texts: Mutex<LruCache<Key, ValuesText>>,
 }
 
 impl KnownHeaders {
     pub(super) fn new() -> Self {
         const FEW: NonZeroUsize = NonZeroUsize::new(4).unwrap();
-        KnownHeaders { described: Mutex::new(LruCache::new(FEW)), datasets: Mutex::new(LruCache::new(FEW)) }
+        let (described, datasets) = (Mutex::new(LruCache::new(FEW)), Mutex::new(LruCache::new(FEW)));
+        KnownHeaders { described, datasets, texts: Mutex::new(LruCache::new(FEW)) }
     }
 
     /// Forgets everything, because a document was changed.
     pub(super) fn clear(&self) {
         lock(&self.described).clear();
         lock(&self.datasets).clear();
+        lock(&self.texts).clear();
     }
 }
 
@@ -75,6 +91,9 @@ impl Tree {
     /// Returns whether a format that fits an array can describe it truthfully. If the description fails, the file is
     /// shown, and opening it reports the error.
     fn tells(&self, format: Format, array: &Array) -> bool {
+        if format.reads_values() {
+            return export::check_flat(array).is_ok();
+        }
         if format != Format::Grads {
             return true;
         }
@@ -127,6 +146,9 @@ impl Tree {
         match node {
             Node::Header(key, format) => {
                 let array = self.array(key)?;
+                if format.reads_values() {
+                    return self.values_text(*format, &array, age);
+                }
                 let described = match format {
                     // `data.npy` holds no geometry
                     Format::Npy => Arc::new(Described::of_metadata(key, array.metadata())),
@@ -149,6 +171,25 @@ impl Tree {
         let described = Arc::new(export::describe(&self.hierarchy, &self.cache, array)?);
         lock(&self.known_headers.described).put(array.key().clone(), (Instant::now(), described.clone()));
         Ok(described)
+    }
+
+    /// Returns a file of the array's values, not older than `age` and than any write through the mount, so that the
+    /// size that was asked for is that of the text which is read.
+    fn values_text(&self, format: Format, array: &Arc<Array>, age: Duration) -> Result<Arc<Composite>> {
+        let changes = [array.freshness().writes(), array.freshness().stores()];
+        if let Some(text) = lock(&self.known_headers.texts).get(array.key())
+            && text.made.elapsed() < age
+            && text.changes == changes
+            && Weak::ptr_eq(&text.array, &Arc::downgrade(array))
+        {
+            return Ok(text.file.clone());
+        }
+        let described = export::describe_values(&self.hierarchy, &self.cache, array)?;
+        let file = Arc::new(format.file(&described)?.counted()?);
+        let (made, array_used) = (Instant::now(), Arc::downgrade(array));
+        let text = ValuesText { made, array: array_used, changes, file: file.clone() };
+        lock(&self.known_headers.texts).put(array.key().clone(), text);
+        Ok(file)
     }
 
     fn dataset(&self, key: &Key, age: Duration) -> Result<Dataset> {

@@ -1,6 +1,7 @@
 //! Tests of each convention, with quotations of its text.
 
 use super::*;
+use crate::export::{ImageChannel, ImageInfo};
 
 /// "xarray ... uses the `_ARRAY_DIMENSIONS` attribute to store dimension names" (xarray, Zarr Encoding Specification);
 /// "coordinate variable: a one-dimensional variable with the same name as its dimension" (CF 1.3).
@@ -157,11 +158,12 @@ fn an_image_of_ngff_is_described() {
     let case = case()
         .value(
             "image/.zattrs",
-            r#"{"multiscales":[{"version":"0.4","axes":[{"name":"t","type":"time","unit":"second"},
+            r##"{"multiscales":[{"version":"0.4","axes":[{"name":"t","type":"time","unit":"second"},
             {"name":"c","type":"channel"},{"name":"y","type":"space","unit":"micrometer"},{"name":"x","type":"space"}],
             "datasets":[{"path":"0"},{"path":"s/1","coordinateTransformations":[{"type":"scale","scale":[1,1,0.5,0.25]},
             {"type":"translation","translation":[0,0,10,20]}]}],
-            "coordinateTransformations":[{"type":"scale","scale":[0.1,1,2,2]}]}]}"#,
+            "name":"cells","coordinateTransformations":[{"type":"scale","scale":[0.1,1,2,2]}]}],
+            "omero":{"channels":[{"label":" a\nb","color":"#00Ff7f"},{"label":7,"color":"red"},null]}}"##,
         )
         .array("image/s/1", "<u2", &[2, 3, 4, 5], "{}")
         .array("image/0", "<u2", &[2, 3, 4, 5], "{}")
@@ -173,6 +175,10 @@ fn an_image_of_ngff_is_described() {
     let units: Vec<_> = one.axes.iter().map(|axis| axis.units.as_deref()).collect();
     assert_eq!(units, [Some("second"), None, Some("micrometer"), None]);
     assert_eq!(case.describe("image/0").spacing(3), Some((0.0, 2.0)));
+    let channel = |name: Option<&str>, color| ImageChannel { name: name.map(str::to_string), color };
+    let channels = vec![channel(Some("a b"), Some(0x00ff7f)), channel(None, None), channel(None, None)];
+    assert_eq!(one.image, Some(ImageInfo { name: Some("cells".into()), channel_axis: Some(1), channels }));
+    assert_eq!(case.describe("image/labels").image, None);
     assert_eq!(names(&case.describe("image/labels")), [None; 4]);
 }
 

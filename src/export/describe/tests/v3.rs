@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::export::Format;
+use crate::export::{ImageChannel, ImageInfo};
 use crate::util::json::json;
 
 /// Adds an array of v3 with these other fields, in a store of v3.
@@ -53,12 +54,15 @@ fn an_image_of_ome_zarr_0_5_is_described() {
     let group = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": {"version": "0.5",
         "multiscales": [{"axes": [{"name": "c", "type": "channel"},
             {"name": "y", "type": "space", "unit": "micrometer"}, {"name": "x", "type": "space"}],
-            "datasets": [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [1, 0.5, 0.25]}]}]}]}}});
+            "datasets": [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [1, 0.5, 0.25]}]}]}],
+        "omero": {"channels": [{"label": "DAPI", "color": "0000FF"}]}}}});
     let case = case().value("image/zarr.json", &json::write(&group));
     let image = with_array(case, "image/0", "uint16", &[2, 3, 4], json!({})).describe("image/0");
     assert_eq!(names(&image), [Some("c"), Some("y"), Some("x")]);
     assert_eq!(places(&image), [Coordinates::Unknown, regular(0.0, 0.5), regular(0.0, 0.25)]);
     assert_eq!(image.axes[1].units.as_deref(), Some("micrometer"));
+    let channels = vec![ImageChannel { name: Some("DAPI".into()), color: Some(0xff) }];
+    assert_eq!(image.image, Some(ImageInfo { name: None, channel_axis: Some(0), channels }));
 }
 
 #[test]
