@@ -22,6 +22,7 @@ mod nrrd;
 mod raster;
 mod readme;
 mod recipes;
+mod records;
 mod spelling;
 #[cfg(test)]
 mod testing;
@@ -31,12 +32,13 @@ mod units;
 mod vrt;
 mod xdmf;
 
-pub use composite::{Composite, FilePart, PartContent};
+pub use composite::{Composite, FilePart, GrowingArrays, PartContent};
 use describe::flat;
 pub use describe::{axis_names, check_flat, describe, describe_values};
 pub use described::{Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role};
-pub use form::ItemForm;
-pub use netcdf::{HeaderEdit, dataset};
+pub use form::{ItemForm, ShownNumber, StoredInteger};
+pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, NetcdfVersion, dataset};
+pub use records::FileSlice;
 pub use vrt::VrtContent;
 
 /// The name of the file that shows a group as a netCDF file.

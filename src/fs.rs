@@ -10,7 +10,6 @@ use crate::store::{Key, SubtreeLocks, escaped};
 use crate::util::pool::{Pool, PoolGrowth};
 use crate::zarr::grid::ChunkId;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -142,8 +141,8 @@ pub struct Fs {
     syncs: Syncs,
     /// HTTP address of the metrics.
     metrics_address: OnceLock<String>,
-    /// The directory of drafts that do not fit into memory.
-    spill_directory: PathBuf,
+    /// Where drafts and other writes go that do not fit into memory.
+    spill: SpillOptions,
     fresh: FreshGroups,
     unlinked: UnlinkedNames,
     stats: Arc<Stats>,
@@ -160,7 +159,7 @@ impl Fs {
         Ok(Fs {
             tree,
             concurrency,
-            spill_directory: options.spill.directory.clone(),
+            spill: options.spill.clone(),
             ahead: Prefetcher::new(cache.clone(), options.threads, concurrency, options.spill)?,
             direct_io: options.direct_io,
             // a write of the kernel into a file of the store would not replace the chunk as a whole

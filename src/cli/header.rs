@@ -1,6 +1,6 @@
 //! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without FUSE.
 
-use super::headers::NETCDF;
+use super::headers::{NETCDF, NetcdfArgs};
 use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, location, logger, open_store, print};
 use crate::array::Array;
 use crate::array::hierarchy::StoredNode;
@@ -31,6 +31,8 @@ pub struct HeaderArgs {
     /// Print the list as JSON
     #[arg(long, conflicts_with = "format")]
     json: bool,
+    #[command(flatten)]
+    netcdf: NetcdfArgs,
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
@@ -83,7 +85,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
         }
         (_, Some(Asked::Array(_))) => Err(CommandFailure::new(3, format!("{shown}: a group, not an array"))),
         (_, Some(Asked::Dataset)) => {
-            let file = export::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
+            let file = export::dataset(&alone, &cache, &Key::root(), &args.netcdf.options()).map_err(failed)?;
             print(before_values(&file))
         }
         (_, None) => print(list(&[(NETCDF, DATASET)], args.json)),
@@ -164,7 +166,7 @@ fn before_values(file: &Composite) -> Vec<u8> {
             PartContent::Bytes(text) => bytes.extend_from_slice(text),
             PartContent::Bands(bands) => bytes.extend_from_slice(bands.text().as_bytes()),
             PartContent::Padding => bytes.resize(bytes.len() + usize::try_from(part.len).unwrap_or(0), 0),
-            PartContent::Flat { .. } => break,
+            PartContent::Flat { .. } | PartContent::Values { .. } => break,
         }
     }
     bytes

@@ -1,9 +1,9 @@
 //! `--headers` and `--containers`: the files for other programs that a mount shows.
 
 use super::PROGRAMS;
-use crate::export::Format;
+use crate::export::{Format, NetcdfOptions, NetcdfVersion};
 use crate::fs::tree::Headers;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// The word for a group's netCDF file.
 pub const NETCDF: &str = "nc";
@@ -23,6 +23,45 @@ pub struct HeadersArgs {
     /// none, all, or some of nii, tif, nc: files that hold the same bytes in other programs' formats.
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
     containers: FormatList,
+    #[command(flatten)]
+    netcdf: NetcdfArgs,
+}
+
+/// Options of everything that shows groups as netCDF files.
+#[derive(Args)]
+#[command(next_help_heading = PROGRAMS)]
+pub struct NetcdfArgs {
+    /// Set the version of dataset.nc
+    ///
+    /// auto is cdf2 where that holds all arrays of a group as they are, otherwise cdf5, which GDAL and R do not open.
+    /// With cdf2, integers that it lacks are shown in wider types, and what does not fit is left out and named.
+    #[arg(long = "netcdf", value_name = "VERSION", default_value = "auto", hide_possible_values = true)]
+    version: VersionArg,
+    /// Show this dimension as the unlimited one of dataset.nc
+    ///
+    /// It must be the first dimension of an array. With --resize, programs can append records.
+    #[arg(long = "netcdf-record", value_name = "DIMENSION")]
+    record: Option<String>,
+}
+
+/// A value of `--netcdf`.
+#[derive(Clone, Copy, ValueEnum)]
+enum VersionArg {
+    Auto,
+    Cdf2,
+    Cdf5,
+}
+
+impl NetcdfArgs {
+    /// Returns how groups are shown.
+    pub fn options(&self) -> NetcdfOptions {
+        let version = match self.version {
+            VersionArg::Auto => NetcdfVersion::Auto,
+            VersionArg::Cdf2 => NetcdfVersion::Cdf2,
+            VersionArg::Cdf5 => NetcdfVersion::Cdf5,
+        };
+        NetcdfOptions { version, record: self.record.clone() }
+    }
 }
 
 /// A list of formats, with the netCDF files of groups.
@@ -34,7 +73,7 @@ impl HeadersArgs {
     pub fn shown(&self) -> Headers {
         let both = || self.formats.0.formats.iter().chain(&self.containers.0.formats);
         let formats = Format::ALL.into_iter().filter(|format| both().any(|asked| asked == format));
-        Headers { formats: formats.collect(), dataset: self.containers.0.dataset }
+        Headers { formats: formats.collect(), dataset: self.containers.0.dataset, netcdf: self.netcdf.options() }
     }
 }
 

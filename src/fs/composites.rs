@@ -3,7 +3,7 @@
 use super::files::composite::CompositeFile;
 use super::model::mount;
 use super::*;
-use crate::export::{Composite, ItemForm, PartContent};
+use crate::export::{Composite, ItemForm, PartContent, ShownNumber, StoredInteger};
 use crate::fs::tree::Headers;
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::zarr::metadata::ArrayMetadata;
@@ -59,7 +59,7 @@ fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
 }
 
 fn with_npy(fs: Fs) -> Fs {
-    let headers = Headers { formats: vec![crate::export::Format::Npy], dataset: false };
+    let headers = Headers { formats: vec![crate::export::Format::Npy], ..Headers::default() };
     Fs { tree: fs.tree.with_headers(headers), ..fs }
 }
 
@@ -236,7 +236,9 @@ fn doubles_are_written_in_parts() {
     let fs = mount(&store, 1 << 16);
     let mut file = Composite::default();
     let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
-    file.push_flat(Key::root().join("t"), &metadata, ItemForm::Doubles { big_endian: false });
+    let stored = StoredInteger::new(8, true, false, &[]);
+    let form = ItemForm::Widened { stored, shown: ShownNumber::Double };
+    file.push_flat(Key::root().join("t"), &metadata, form);
     let handle = open(&fs, file);
     let days: Vec<u8> = [1.0f64, -2.0, 700_000.0].iter().flat_map(|day| day.to_be_bytes()).collect();
     fs.write(handle, 0, &days).unwrap();
@@ -247,5 +249,31 @@ fn doubles_are_written_in_parts() {
     let flat = fs.lookup(fs.lookup(1, "t").unwrap().inode, "data.raw").unwrap().inode;
     let flat = fs.open(flat, false, false).unwrap().handle;
     let stored: Vec<u8> = [1i64, -3, 701_024].iter().flat_map(|day| day.to_le_bytes()).collect();
+    assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
+}
+
+/// A program that writes a file in blocks cuts characters and numbers anywhere. Half of an item waits for the rest, is
+/// shown to the program that wrote it, and is an error at the end.
+#[test]
+fn half_an_item_waits_for_the_other_half() {
+    let store = store();
+    let shown = document("[3]", "<U2").replace("\"fill_value\":0", "\"fill_value\":\"\"");
+    store.put(&Key::root().join("s/.zarray"), shown.as_bytes()).unwrap();
+    let fs = mount(&store, 1 << 16);
+    let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
+    let mut file = Composite::default();
+    file.push_flat(Key::root().join("s"), &metadata, ItemForm::Utf8 { size: 8, is_big_endian: false });
+    let handle = open(&fs, file.clone());
+    let text = ["äö\0\0\0\0", "ab\0\0\0\0\0\0", "ß\0\0\0\0\0\0"].concat().into_bytes();
+    fs.write(handle, 0, &text[..3]).unwrap();
+    assert_eq!(read(&fs, handle, 0, 4).unwrap(), [text[0], text[1], text[2], 0]);
+    assert_eq!(fs.flush(handle).unwrap_err().errno(), libc::EINVAL);
+    fs.write(handle, 3, &text[3..17]).unwrap();
+    fs.write(handle, 17, &text[17..]).unwrap();
+    assert_eq!(read(&fs, handle, 0, 24).unwrap(), text);
+    fs.flush(handle).unwrap();
+    let flat = fs.lookup(fs.lookup(1, "s").unwrap().inode, "data.raw").unwrap().inode;
+    let flat = fs.open(flat, false, false).unwrap().handle;
+    let stored: Vec<u8> = "äöabß\0".chars().flat_map(|c| u32::from(c).to_le_bytes()).collect();
     assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
 }

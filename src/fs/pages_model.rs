@@ -153,7 +153,7 @@ fn document() -> String {
 
 fn mounted(store: &Arc<FaultyStore>, bound: usize) -> Arc<Fs> {
     let fs = mount(store, bound);
-    let headers = Headers { formats: vec![Format::Npy], dataset: false };
+    let headers = Headers { formats: vec![Format::Npy], ..Headers::default() };
     Arc::new(Fs { tree: fs.tree.with_headers(headers), ..fs })
 }
 

@@ -3,7 +3,9 @@
 //! "Attributes", appendix A). This module knows neither dimensions nor offsets.
 
 use super::classic::{Attribute, ClassicVersion, Type};
+use super::members::GroupArray;
 use super::names::UniqueNames;
+use super::types::{metadata_in_file, time_unit};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
@@ -59,23 +61,27 @@ pub fn of_group(stored: &Map<String, Value>, left_out: &[String], version: Class
 }
 
 /// Returns the attributes of an array whose values have the type `kind` in the file.
-pub fn of_variable(
-    metadata: &ArrayMetadata,
-    stored: &Map<String, Value>,
-    kind: Type,
-    version: ClassicVersion,
-) -> Vec<Attribute> {
-    let dtype = &metadata.dtype;
+pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> Vec<Attribute> {
+    let (stored, dtype) = (&member.attributes, &member.metadata().dtype);
+    let unit = time_unit(member.metadata());
+    let metadata = metadata_in_file(member.metadata(), member.form());
     let mut out = AttributeList::new(version);
-    if let Some(unit) = time_unit(metadata) {
+    if let Some(unit) = unit {
         out.push_missing_text("units", &format!("{unit} {EPOCH}"));
         out.push_missing_text("calendar", "proleptic_gregorian");
+    }
+    if matches!(dtype.kind(), DTypeKind::Text | DTypeKind::Object) {
+        // a convention of netCDF and xarray
+        out.push_missing_text("_Encoding", "utf-8");
     }
     for (name, value) in stored.iter().filter(|(name, _)| !is_bookkeeping(name)) {
         match name.as_str() {
             // the dtype decides these
-            "units" | "calendar" if *dtype.kind() == DTypeKind::DateTime => {}
-            name => match (name, typed(name, metadata, value), json::float(value)) {
+            "units" | "calendar" if unit.is_some() => {}
+            "_Encoding" if out.names.has(name) => {}
+            // in a wider type they are not negative
+            "_Unsigned" if matches!(kind, Type::Short | Type::Int) && *dtype.kind() == DTypeKind::UInt => {}
+            name => match (name, typed(name, &metadata, value), json::float(value)) {
                 (_, Some(values), _) => out.push(name, kind, values),
                 ("_FillValue", None, _) => {}
                 ("scale_factor" | "add_offset", None, Some(x)) => {
@@ -89,7 +95,7 @@ pub fn of_variable(
     if stored.contains_key(DIMENSIONS)
         && metadata.v3.is_none()
         && !out.names.has("_FillValue")
-        && let Some(fill) = missing_value(metadata)
+        && let Some(fill) = missing_value(&metadata, unit.is_some())
     {
         out.push("_FillValue", kind, fill);
     }
@@ -103,24 +109,6 @@ pub fn of_variable(
     out.list
 }
 
-/// Returns UDUNITS' word for the unit of a `datetime64`; `None` if it has no such word, and for other dtypes.
-pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
-    if *metadata.dtype.kind() != DTypeKind::DateTime {
-        return None;
-    }
-    let (_, unit) = json::text(&metadata.dtype_json)?.split_once('[')?;
-    Some(match unit.trim_end_matches(']') {
-        "D" => "days",
-        "h" => "hours",
-        "m" => "minutes",
-        "s" => "seconds",
-        "ms" => "milliseconds",
-        "us" | "μs" => "microseconds",
-        "ns" => "nanoseconds",
-        _ => return None,
-    })
-}
-
 /// Returns whether the attribute is private to a library: names of dimensions, which the file has anyway, netCDF-C's
 /// own types and links, GDAL's reference system.
 pub fn is_bookkeeping(name: &str) -> bool {
@@ -130,12 +118,14 @@ pub fn is_bookkeeping(name: &str) -> bool {
 
 /// Returns the Zarr fill value as a value of the file if it may stand for missing values, as xarray reads it. For
 /// booleans, texts and times it is an ordinary value, except NaT.
-fn missing_value(metadata: &ArrayMetadata) -> Option<Vec<u8>> {
+fn missing_value(metadata: &ArrayMetadata, is_time: bool) -> Option<Vec<u8>> {
     let dtype = &metadata.dtype;
     let item = big_endian(dtype, metadata.fill.clone()?);
     match dtype.kind() {
+        _ if is_time => {
+            [i64::MIN.to_be_bytes(), (i64::MIN as f64).to_be_bytes()].iter().any(|nat| item == nat).then_some(item)
+        }
         DTypeKind::Int | DTypeKind::UInt | DTypeKind::Float => Some(item),
-        DTypeKind::DateTime if item == i64::MIN.to_be_bytes() => Some(item),
         _ => None,
     }
 }

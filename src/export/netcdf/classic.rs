@@ -68,13 +68,15 @@ impl Type {
     }
 }
 
-/// A dimension of fixed length; record dimensions, which the format marks by length 0, are not used.
+/// A dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassicDimension {
     /// The name, unique in the file.
     pub name: String,
-    /// The length, at least 1.
+    /// The length, at least 1; of the record dimension the number of records, which may be 0.
     pub len: u64,
+    /// Whether it is the record dimension, of which a file has at most one. The format marks it by length 0.
+    pub is_record: bool,
 }
 
 /// An attribute of a variable or of the file.
@@ -99,9 +101,9 @@ pub struct Variable {
     pub attributes: Vec<Attribute>,
     /// The type of the values.
     pub kind: Type,
-    /// The size of the data in bytes.
+    /// The size of the data in bytes; of a record variable, in each record.
     pub size: u64,
-    /// The offset of the data in bytes.
+    /// The offset of the data in bytes; of a record variable, in the first record.
     pub begin: u64,
 }
 
@@ -127,6 +129,30 @@ pub struct ClassicHeader {
 }
 
 impl ClassicHeader {
+    /// Returns the number of records; `None` if there is no record dimension.
+    pub fn record_count(&self) -> Option<u64> {
+        self.dimensions.iter().find(|dimension| dimension.is_record).map(|dimension| dimension.len)
+    }
+
+    /// Returns whether a variable has values in each record.
+    pub fn is_record(&self, variable: &Variable) -> bool {
+        let first = variable.dimensions.first().and_then(|&number| self.dimensions.get(number));
+        first.is_some_and(|dimension| dimension.is_record)
+    }
+
+    /// Returns the number of bytes from one record to the next: "if there is only one record variable, ... records are
+    /// not padded".
+    pub fn record_step(&self) -> u64 {
+        let mut variables = self.variables.iter().filter(|variable| self.is_record(variable));
+        match (variables.next(), variables.next()) {
+            (Some(only), None) => only.size,
+            (Some(one), Some(other)) => {
+                [one, other].into_iter().chain(variables).map(Variable::padded_size).fold(0, u64::saturating_add)
+            }
+            _ => 0,
+        }
+    }
+
     /// Returns the header's bytes. Their number does not depend on the offsets of the data.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Writer { version: self.version, bytes: b"CDF".to_vec() };
@@ -134,11 +160,10 @@ impl ClassicHeader {
             ClassicVersion::Offset64 => 2,
             ClassicVersion::Data64 => 5,
         });
-        // number of records
-        out.number(0);
+        out.number(self.record_count().unwrap_or(0));
         out.list(0x0A, &self.dimensions, |out, dimension| {
             out.name(&dimension.name);
-            out.number(dimension.len);
+            out.number(if dimension.is_record { 0 } else { dimension.len });
         });
         out.attributes(&self.attributes);
         out.list(0x0B, &self.variables, Writer::variable);
@@ -216,7 +241,7 @@ mod tests {
 
     /// Returns a header with `t(y, lon)` with units, `flags(lon)` with a range, and a scalar `s`.
     fn header(version: ClassicVersion, t: Type, flags: Type, begins: [u64; 3]) -> Vec<u8> {
-        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len };
+        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len, is_record: false };
         let variable = |name: &str, dimensions: &[usize], attributes, kind: Type, size, begin| Variable {
             name: name.into(),
             dimensions: dimensions.to_vec(),

@@ -114,7 +114,7 @@ impl ChunkFile {
             }
             draft.is_too_long |= data_in_file.as_ref().map_or(true, |fits| fits.len() < data.len());
             let data = data_in_file?;
-            draft.write(array, size, &fs.spill_directory, offset as usize, data)?;
+            draft.write(array, size, &fs.spill.directory, offset as usize, data)?;
             self.is_written.fetch_or(!data.is_empty(), Ordering::Relaxed);
             return Ok(Some(data.len()));
         }

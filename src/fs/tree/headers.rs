@@ -4,7 +4,7 @@
 use super::{Attributes, Node, Tree, stale};
 use crate::array::Array;
 use crate::error::{Error, Result};
-use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
+use crate::export::{self, Composite, DATASET, Described, Format, NetcdfOptions, PartContent};
 use crate::store::{Key, Permissions};
 use crate::util::memory::{Reclaim, lock};
 use lru::LruCache;
@@ -22,6 +22,8 @@ pub struct Headers {
     pub formats: Vec<Format>,
     /// Whether each group shows itself as a netCDF file.
     pub dataset: bool,
+    /// How it does so.
+    pub netcdf: NetcdfOptions,
 }
 
 impl Reclaim for KnownHeaders {
@@ -58,13 +60,20 @@ pub(super) struct KnownHeaders {
     datasets: Mutex<LruCache<Key, (Instant, Dataset)>>,
     /// Protects the map alone.
     texts: Mutex<LruCache<Key, ValuesText>>,
+    /// Protects the map alone: the groups for which the log says what their files leave out, and those words.
+    left_out: Mutex<LruCache<Key, Vec<String>>>,
 }
 
 impl KnownHeaders {
     pub(super) fn new() -> Self {
         const FEW: NonZeroUsize = NonZeroUsize::new(4).unwrap();
-        let (described, datasets) = (Mutex::new(LruCache::new(FEW)), Mutex::new(LruCache::new(FEW)));
-        KnownHeaders { described, datasets, texts: Mutex::new(LruCache::new(FEW)) }
+        const LOGGED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+        KnownHeaders {
+            described: Mutex::new(LruCache::new(FEW)),
+            datasets: Mutex::new(LruCache::new(FEW)),
+            texts: Mutex::new(LruCache::new(FEW)),
+            left_out: Mutex::new(LruCache::new(LOGGED)),
+        }
     }
 
     /// Forgets everything, because a document was changed.
@@ -198,12 +207,22 @@ impl Tree {
         {
             return Ok(dataset.clone());
         }
-        let file = export::dataset(&self.hierarchy, &self.cache, key)?.counted()?;
+        let file = export::dataset(&self.hierarchy, &self.cache, key, &self.headers.netcdf)?.counted()?;
+        self.log_left_out(key, &file);
         let newest = self.newest(key, &file)?;
         let permissions = self.permissions_of_all(file.sources.iter())?;
         let dataset = (Arc::new(file), newest, permissions);
         lock(&self.known_headers.datasets).put(key.clone(), (Instant::now(), dataset.clone()));
         Ok(dataset)
+    }
+
+    /// Logs once which arrays of a group are not in its netCDF file.
+    fn log_left_out(&self, key: &Key, file: &Composite) {
+        let mut logged = lock(&self.known_headers.left_out);
+        if !file.left_out.is_empty() && logged.get(key) != Some(&file.left_out) {
+            log::warn!("{}: left out: {}", key.join(DATASET), file.left_out.join("; "));
+            logged.put(key.clone(), file.left_out.clone());
+        }
     }
 
     /// Returns the time of the last change of a group or of an array in its file.

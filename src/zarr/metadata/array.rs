@@ -292,6 +292,13 @@ impl ArrayMetadata {
         }
     }
 
+    /// Returns the size in bytes of one item of the first dimension, as if that had a length; the largest number if
+    /// 64 bits do not hold it.
+    pub fn row_size(&self) -> u64 {
+        let inner = self.shape.get(1..).unwrap_or_default().iter();
+        inner.fold(self.dtype.size() as u64, |bytes, len| bytes.saturating_mul(*len))
+    }
+
     /// Returns the codec that encodes Python objects: the first filter of an array of objects. The mount does not
     /// decode it.
     pub fn object_codec(&self) -> Option<&CodecConfig> {
