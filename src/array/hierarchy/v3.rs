@@ -152,7 +152,7 @@ impl Hierarchy {
         let metadata = array.metadata();
         let is_encoded =
             !metadata.shards.is_empty() || metadata.stated_filters().count() > usize::from(metadata.has_objects());
-        metadata.has_key_prefix() && is_encoded && !lock(&self.compressed).contains(key)
+        metadata.has_key_prefix() && is_encoded && !lock(&self.decoded_below_c).contains(key)
     }
 
     /// Returns the error for a v2 document at a node of v3.

@@ -3,7 +3,7 @@
 //! they are.
 
 use super::data_type::DataType;
-use super::view::{shown_codecs, shown_grid, shown_keys};
+use super::view::{shown_codecs, shown_grid};
 use crate::util::json::{Map, Value};
 use crate::zarr::chunk_key::Separator;
 use crate::zarr::metadata::ArrayMetadata;
@@ -20,16 +20,22 @@ pub fn differs_v3(
     // the same codecs, keys and chunks in another spelling
     let is_same = old.encodes_like(&ArrayMetadata { shape: old.shape.clone(), fill: old.fill.clone(), ..new.clone() })
         && old.separator == new.separator;
-    let as_shown = |field: &str, shown: Value| is_same || is_stored(field) || written.get(field) == Some(&shown);
+    let is_shown = |field: &str, shown: Value| written.get(field) == Some(&shown);
     let keeps_chunks = new.has_chunks_of(old) && new.shards.is_empty();
     // TensorStore leaves out a default separator
     let has_shown_keys = !new.has_key_prefix() && new.separator == Some(Separator::Dot);
     let keeps_codecs = new.stated_filters().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
+    let (states_codecs, states_grid) = (is_same || is_stored("codecs"), is_same || is_stored("chunk_grid"));
+    let shows_codecs = is_shown("codecs", shown_codecs(old)) || keeps_codecs;
+    let shows_grid = is_shown("chunk_grid", shown_grid(old)) || keeps_chunks;
+    // the lengths of shards belong to the codecs that make shards, those of chunks to the shown codecs
+    let fits = states_codecs && states_grid || shows_codecs && shows_grid;
+    let has_grid = fits || !states_codecs && !shows_codecs && (states_grid || shows_grid);
     let fields = [
         ("data_type", is_same_type(stored.get("data_type"), written.get("data_type"))),
-        ("chunk_grid", as_shown("chunk_grid", shown_grid(old)) || keeps_chunks),
-        ("codecs", as_shown("codecs", shown_codecs(old)) || keeps_codecs),
-        ("chunk_key_encoding", as_shown("chunk_key_encoding", shown_keys()) || has_shown_keys),
+        ("chunk_grid", has_grid),
+        ("codecs", states_codecs || shows_codecs),
+        ("chunk_key_encoding", is_same || is_stored("chunk_key_encoding") || has_shown_keys),
         ("shape", new.shape.len() == old.shape.len()),
     ];
     fields.into_iter().find(|(_, same)| !same).map(|(field, _)| field)
