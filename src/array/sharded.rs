@@ -208,6 +208,19 @@ impl Array {
         }
     }
 
+    /// Returns the offset of a chunk in the object of its shard, in bytes; `None` if it is not stored there, waits to
+    /// be stored, or lies in a shard that is encoded as a whole.
+    pub fn offset_in_object(&self, chunk: ChunkId) -> Result<Option<u64>> {
+        let Some(shards) = self.shards.as_ref().filter(|_| self.pending_chunk(chunk).is_none()) else {
+            return Ok(None);
+        };
+        let found = self.locate(shards, chunk, Recency::Opening, &mut Replacements::default())?;
+        Ok(found.and_then(|found| match found.bytes {
+            ShardBytes::Stored(range) => Some(range.start),
+            ShardBytes::Decoded(..) => None,
+        }))
+    }
+
     /// Returns whether a chunk is stored, or may be because its shard is damaged. With `is_first`, asks the store for
     /// the object, instead of relying on what it said in this opening.
     pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, is_first: bool) -> bool {
