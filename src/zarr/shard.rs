@@ -6,7 +6,7 @@ mod index;
 mod rebuild;
 
 pub use index::{Index, IndexCodec};
-pub use rebuild::{EntryChange, ShardPiece};
+pub use rebuild::{EntryChange, MAX_RANGES, ShardPiece};
 
 use crate::error::{Error, Result};
 use crate::zarr::by_shape::ByShape;
