@@ -2,21 +2,25 @@
 
 use crate::error::Result;
 use crate::util::memory::lock;
-use std::collections::HashMap;
+use lru::LruCache;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
-/// Number of shapes for which a value is kept.
-const MAX_KEPT: usize = 256;
+/// Number of shapes for which a value is kept, the ones used last.
+const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Values by shapes, in items.
 pub struct ByShape<T> {
     /// Protects the map.
-    kept: Mutex<HashMap<Vec<u64>, Arc<T>>>,
+    kept: Mutex<LruCache<Vec<u64>, Arc<T>>>,
 }
 
 impl<T> Default for ByShape<T> {
     fn default() -> Self {
-        ByShape { kept: Mutex::default() }
+        // most arrays need no entry: the map allocates nothing while it is empty
+        let mut kept = LruCache::unbounded();
+        kept.resize(MAX_KEPT);
+        ByShape { kept: Mutex::new(kept) }
     }
 }
 
@@ -31,11 +35,7 @@ impl<T> ByShape<T> {
             return Ok(kept.clone());
         }
         let made = Arc::new(make()?);
-        let mut kept = lock(&self.kept);
-        if kept.len() >= MAX_KEPT {
-            kept.clear();
-        }
-        kept.insert(shape.to_vec(), made.clone());
+        lock(&self.kept).put(shape.to_vec(), made.clone());
         Ok(made)
     }
 }
@@ -51,9 +51,10 @@ mod tests {
         assert!(values.get_or_make(&[1], || Err(Error::system(libc::EIO))).is_err());
         assert_eq!(*values.get_or_make(&[1], || Ok(1)).unwrap(), 1);
         assert_eq!(*values.get_or_make(&[1], || Ok(2)).unwrap(), 1);
-        for len in 0..MAX_KEPT as u64 {
+        for len in 0..2 * MAX_KEPT.get() as u64 {
             values.get_or_make(&[2, len], || Ok(3)).unwrap();
-            assert!(lock(&values.kept).len() <= MAX_KEPT);
+            assert!(lock(&values.kept).len() <= MAX_KEPT.get());
+            assert_eq!(*values.get_or_make(&[1], || Ok(2)).unwrap(), 1, "one that is in use stays");
         }
     }
 }
