@@ -92,7 +92,7 @@ impl MetadataDocument {
 }
 
 /// The kinds of metadata documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetadataFile {
     /// `zarr.json`
     Zarr,

@@ -44,7 +44,7 @@ impl Hierarchy {
         let stored = self.stored_within(&document, MAX_CONSOLIDATED)?;
         let consolidated = stored.as_ref().and_then(|stored| node::member(&stored.text, CONSOLIDATED).ok().flatten());
         let written = node::member(text, CONSOLIDATED)?.filter(|value| *value != "null");
-        // the mount does not show the stored one: a document without it is not meant to remove it
+        // a program that does not know consolidated metadata does not mean to remove them
         let text = node::rewrite(text, CONSOLIDATED, consolidated.map(str::as_bytes))?;
         self.put(&document, &text)?;
         self.drop_generated(key, ZGROUP, GROUP_DOCUMENT)?;

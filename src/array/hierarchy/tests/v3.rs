@@ -336,6 +336,36 @@ fn consolidated_metadata_that_a_user_writes_are_made_of_stored_documents() {
 }
 
 #[test]
+fn the_view_of_a_group_has_consolidated_metadata_where_the_stored_one_has() {
+    let (store, h) = consolidated_hierarchy(&[("g/zarr.json", GROUP), ("g/x/zarr.json", PACKED)]);
+    // not in the stored metadata, unreadable, and of another format
+    for (path, document) in [("y/zarr.json", PACKED), ("bad/zarr.json", "{"), ("v2/.zarray", ARRAY), ("p/q/note", "")] {
+        store.insert(path, document);
+    }
+    let view = |path: &str| json::parse(&h.inline_view(&key(path)).unwrap().unwrap().text).unwrap();
+    let shown = |path: &str| json::parse(&h.zarr_view(&key(path)).unwrap().unwrap().text).unwrap();
+    let root = view("");
+    assert_eq!((&root["attributes"]["a"], &root["node_type"]), (&1.into(), &"group".into()));
+    assert_eq!(root["consolidated_metadata"]["kind"], "inline");
+    assert_eq!(root["consolidated_metadata"]["must_understand"], false);
+    let entries = root["consolidated_metadata"]["metadata"].as_object().unwrap();
+    assert_eq!(entries.keys().collect::<Vec<_>>(), ["g", "g/x", "p", "p/q", "y"]);
+    assert!(entries.iter().all(|(path, entry)| *entry == shown(path)), "{entries:?}");
+    assert!(h.shows_inline(&key("")).unwrap() && !h.shows_inline(&key("g")).unwrap());
+    // written back, it is stored with the stored documents
+    put(&h, "", &json::write(&root)).unwrap();
+    let stored = object(&store, "zarr.json");
+    assert_eq!(stored["consolidated_metadata"]["metadata"]["g/x"], json::parse(PACKED.as_bytes()).unwrap());
+    assert!(h.stale_inline(&key("")).unwrap().is_empty());
+    // documents that could not be read there, and none of a view as v2
+    let large =
+        PACKED.replacen("{", &format!("{{\"x\":{{\"must_understand\":false,\"y\":\"{}\"}},", "y".repeat(5 << 20)), 1);
+    store.insert("y/zarr.json", large);
+    assert!(view("")["consolidated_metadata"]["metadata"].get("y").is_none());
+    assert!(!h.with_view(ViewFormat::V2).shows_inline(&key("")).unwrap());
+}
+
+#[test]
 fn stale_entries_are_found() {
     let (store, h) = consolidated_hierarchy(&[("x/zarr.json", PACKED), ("y/zarr.json", GROUP), ("z/zarr.json", GROUP)]);
     store.insert("x/zarr.json", with("shape", "[9]"));
