@@ -212,8 +212,8 @@ pub struct Hierarchy {
     arrays: Arc<Arrays>,
     /// The node that each recently read `zarr.json` defines, with the version of the document. Protects the map alone.
     node_types: Mutex<LruCache<Key, (Version, V3Outline)>>,
-    /// The v3 arrays whose writer last stated chunks without codecs below `c`. Where others are stored, it does not know
-    /// them and writes decoded chunks there. Protects the set alone.
+    /// The v3 arrays whose writer last stated chunks without codecs below `c`. Where others are stored, it does not
+    /// know them and writes decoded chunks there. Protects the set alone.
     decoded_below_c: Mutex<HashSet<Key>>,
 }
 

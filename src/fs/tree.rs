@@ -62,7 +62,10 @@ pub const FIXED_NAMES: u64 = 5 + Format::ALL.len() as u64;
 const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);
 
 /// Recently generated `.zmetadata` documents, and `zarr.json` with consolidated metadata. Protects the map alone.
-struct KnownConsolidated(Mutex<LruCache<(Key, MetadataFile), (Instant, Arc<MetadataDocument>)>>);
+struct KnownConsolidated(Mutex<LruCache<(Key, MetadataFile), MadeDocument>>);
+
+/// A generated document, and when it was made.
+type MadeDocument = (Instant, Arc<MetadataDocument>);
 
 impl Default for KnownConsolidated {
     fn default() -> Self {

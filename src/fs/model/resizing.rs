@@ -29,7 +29,7 @@ impl Model {
         }
         let is_lost = match is_foreign {
             true => self.resize_elsewhere(&new)?,
-            false => self.resize_here(&new, d == 0 && (factor * 1000.0) as u64 % 2 == 0).map(|()| false)?,
+            false => self.resize_here(&new, d == 0 && ((factor * 1000.0) as u64).is_multiple_of(2)).map(|()| false)?,
         };
         let again = open(&self.fs, FLAT, true)?;
         self.fs.release(std::mem::replace(&mut self.handle, again));
