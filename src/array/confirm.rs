@@ -98,7 +98,7 @@ impl Array {
 
     /// Returns whether `metadata` describes this array, except for the shape.
     fn is_described_by(&self, metadata: &ArrayMetadata) -> bool {
-        self.metadata.encodes_like(metadata) && metadata.separator.is_none_or(|separator| separator == self.separator())
+        self.metadata.is_resize_of(metadata) && metadata.separator.is_none_or(|separator| separator == self.separator())
     }
 
     /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last [`Array::confirm`], not to
@@ -190,6 +190,49 @@ mod tests {
         store.put(&Key::root().join(ZARRAY), whole.as_bytes()).unwrap();
         array.confirm(false).unwrap();
         assert!(!array.freshness().is_replaced(), "another spelling");
+    }
+
+    #[test]
+    fn chunks_that_another_program_appends_to_a_list_do_not_end_the_array() {
+        let sharding = r#"{"name":"sharding_indexed","configuration":{"chunk_shape":[1],"codecs":["bytes"],
+            "index_codecs":["bytes"]}}"#;
+        let transpose = r#"{"name":"transpose","configuration":{"order":[0]}},"bytes","zstd""#;
+        let document = |len: u64, lengths: &str, codecs: &str| {
+            format!(
+                r#"{{"zarr_format":3,"node_type":"array","shape":[{len}],"data_type":"uint8","fill_value":0,
+                "chunk_grid":{{"name":"rectilinear","configuration":{{"kind":"inline","chunk_shapes":[{lengths}]}}}},
+                "chunk_key_encoding":{{"name":"default"}},"codecs":[{codecs}]}}"#
+            )
+        };
+        // the length and the lists of both, and whether the chunks of the smaller one are the same
+        let cases = [
+            (7, "[2,2,3]", 11, "[2,2,3,4]", true),
+            (11, "[2,2,3,4]", 7, "[2,2,3]", true),
+            (6, "[[2,3]]", 11, "[2,2,2,5]", true),
+            (6, "2", 11, "[2,2,2,5]", true),
+            (11, "[2,2,2,5]", 6, "2", true),
+            (7, "[2,2,3]", 11, "[2,2,7]", false),
+            (7, "[2,2,4]", 11, "[2,2,3,4]", false),
+            (6, "2", 11, "3", false),
+            (6, "2", 12, "[2,2,1,7]", false),
+        ];
+        for codecs in ["\"bytes\"", sharding, transpose] {
+            for (len, lengths, other_len, other, is_same) in cases {
+                let store = Arc::new(MemoryStore::default());
+                let (text, key) = (document(len, lengths, codecs), Key::root().join("zarr.json"));
+                let version = store.put(&key, text.as_bytes()).unwrap();
+                let metadata = ArrayMetadata::parse_v3(text.as_bytes()).unwrap();
+                let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
+                let array =
+                    array.with_source(Source::new(vec![key.clone()], Box::new(ArrayMetadata::parse_v3), version));
+                store.put(&key, document(other_len, other, codecs).as_bytes()).unwrap();
+                array.confirm(false).unwrap();
+                assert_eq!(array.freshness().is_replaced(), !is_same, "{codecs} {lengths} {other}");
+                let other_codecs = document(other_len, other, r#""bytes","gzip""#);
+                let other_codecs = ArrayMetadata::parse_v3(other_codecs.as_bytes()).unwrap();
+                assert!(!array.metadata().is_resize_of(&other_codecs), "{codecs} {lengths}");
+            }
+        }
     }
 
     #[test]

@@ -104,8 +104,13 @@ impl Array {
         }
     }
 
+    /// Returns the grid of the objects that hold the chunks: of outermost shards, or of the chunks themselves.
+    pub fn object_grid(&self) -> &Grid {
+        self.shards.as_ref().map_or(&self.grid, |shards| shards.objects())
+    }
+
     /// Returns the encoding of chunk keys in the store.
-    pub(super) fn key_encoding(&self) -> KeyEncoding {
+    pub fn key_encoding(&self) -> KeyEncoding {
         KeyEncoding { has_prefix: self.metadata.has_key_prefix(), separator: self.separator() }
     }
 
@@ -209,7 +214,7 @@ impl Array {
 
     /// Returns the number of objects that hold all chunks of the grid.
     pub fn object_count(&self) -> u64 {
-        self.shards.as_ref().map_or(self.grid.chunk_count(), |shards| shards.objects().chunk_count())
+        self.object_grid().chunk_count()
     }
 
     /// Calls `each` with the stat of the object that holds each chunk, in order, until it returns false.

@@ -92,7 +92,7 @@ impl MetadataDocument {
 }
 
 /// The kinds of metadata documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetadataFile {
     /// `zarr.json`
     Zarr,
@@ -213,9 +213,9 @@ pub struct Hierarchy {
     /// The node that each recently read `zarr.json` defines, with the version of the document. The lock protects
     /// the map alone.
     node_types: Mutex<LruCache<Key, (Version, V3Outline)>>,
-    /// The v3 arrays that got the codecs of `compressor` when they were created here. Their writer does not know these
-    /// codecs and writes decoded chunks below `c`. The lock protects the set alone.
-    compressed: Mutex<HashSet<Key>>,
+    /// The v3 arrays whose writer last stated chunks without codecs below `c`. Where others are stored, it does not
+    /// know them and writes decoded chunks there. Protects the set alone.
+    decoded_below_c: Mutex<HashSet<Key>>,
 }
 
 impl Hierarchy {
@@ -224,7 +224,7 @@ impl Hierarchy {
         let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
         memory::register(&arrays);
         let (changing, editing) = (SubtreeLocks::default(), SubtreeLocks::default());
-        let (node_types, compressed) = (Mutex::new(LruCache::new(ARRAYS_KEPT)), Mutex::default());
+        let (node_types, decoded_below_c) = (Mutex::new(LruCache::new(ARRAYS_KEPT)), Mutex::default());
         let (compressor, view) = (None, ViewFormat::default());
         Hierarchy {
             store,
@@ -238,7 +238,7 @@ impl Hierarchy {
             replacing: Arc::default(),
             arrays,
             node_types,
-            compressed,
+            decoded_below_c,
         }
     }
 

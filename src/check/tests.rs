@@ -139,6 +139,43 @@ fn all_chunks_of_a_shard_are_checked() {
 }
 
 #[test]
+fn keys_of_v3_are_classified_by_their_encoding() {
+    let v2 = |separator: &str| format!(r#"{{"name":"v2","configuration":{{"separator":"{separator}"}}}}"#);
+    let plain = |keys: &str| {
+        let document = SHARDED.replace(r#"{"name":"default"}"#, keys);
+        document.split("\"codecs\"").next().unwrap().to_string() + r#""codecs":["bytes"]}"#
+    };
+    let sharded = |keys: &str| SHARDED.replace(r#"{"name":"default"}"#, keys);
+    let (slash, dot) = (r#"{"name":"default"}"#, r#"{"name":"default","configuration":{"separator":"."}}"#);
+    // the array has 2 x 1 objects, and where these are shards 3 x 2 chunks
+    for (document, outside, separator, extra) in [
+        (plain(slash), ["c/9/9", "c/2/0"], ["c.0.0", "1.0"], ["d.0", "c.x"]),
+        (plain(dot), ["c.9.9", "c.0.1"], ["c/0/0", "1.0"], ["d.0", "c.x"]),
+        (plain(&v2(".")), ["9.9", "00.0"], ["0/0", "c.1.0"], ["d.0", "c.x"]),
+        (plain(&v2("/")), ["9/9", "0/1"], ["0.0", "c.1.0"], ["d.0", "c.x"]),
+        (sharded(slash), ["c/9/9", "c/2/0"], ["c.1.0", "1.0"], ["d.0", "c"]),
+        (sharded(&v2(".")), ["2.1", "0.1"], ["1/0", "c.1.0"], ["d.0", "c"]),
+        (sharded(&v2("/")), ["2/1", "0/1"], ["1.0", "c.1.0"], ["d.0", "c"]),
+    ] {
+        let store = Arc::new(MemoryStore::default());
+        store.insert("zarr.json", document.as_str());
+        let kinds = [FindingKind::OutsideGrid, FindingKind::Separator, FindingKind::Extra];
+        let mut expected = Vec::new();
+        for (kind, keys) in kinds.into_iter().zip([outside, separator, extra]) {
+            for key in keys.into_iter().filter(|key| !document.contains("default") || *key != "c") {
+                store.insert(key, "8 bytes.");
+                expected.push((format!("/{key}"), kind));
+            }
+        }
+        let (all, _) = found(store, false);
+        let mut all: Vec<(String, FindingKind)> = all.into_iter().map(|(kind, key, _)| (key, kind)).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        expected.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(all, expected, "{document}");
+    }
+}
+
+#[test]
 fn an_empty_list_of_codecs_is_a_finding() {
     let store = Arc::new(MemoryStore::default());
     let document = r#"{"zarr_format":3,"node_type":"array","shape":[2],"data_type":"uint8","fill_value":9,"codecs":[],

@@ -7,7 +7,7 @@ use crate::array::hierarchy::MetadataFile;
 use crate::array::is_chunk_like;
 use crate::fs::tree::{ControlFile, FIXED_NAMES, FLAT, Node};
 use crate::store::Key;
-use crate::zarr::metadata::ZMETADATA;
+use crate::zarr::metadata::{ZARR_JSON, ZMETADATA};
 
 /// The properties of a request that decide whether it may block.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +80,7 @@ impl Fs {
 
     fn attributes_may_block(&self, node: &Node) -> bool {
         match node {
+            Node::Metadata(key, MetadataFile::Zarr) => self.tree.hierarchy().may_show_inline(key),
             Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
             Node::Flat(key) => !self.tree.knows_stored_size(key),
             Node::Chunk(key, _) => self.has_objects(key),
@@ -92,6 +93,7 @@ impl Fs {
     fn lookup_may_block(&self, parent: &Node, name: &str) -> bool {
         match parent {
             Node::Directory(_) if name == ZMETADATA || self.tree.is_header_name(name) => true,
+            Node::Directory(key) if name == ZARR_JSON => self.tree.hierarchy().may_show_inline(key),
             Node::Directory(key) if name == FLAT => !self.tree.knows_stored_size(key),
             Node::Directory(key) if is_chunk_like(name) => self.has_objects(key),
             _ => false,

@@ -1,5 +1,5 @@
-//! Random sequences of writes, reads and closes are compared with a plain array of bytes, also with another writer on
-//! the same store, and with a store that fails.
+//! Random sequences of writes, reads, closes and changes of the shape against a plain array of bytes, with another
+//! writer on the same store, and with a store that fails.
 
 use super::tests::geometry;
 use super::*;
@@ -25,6 +25,8 @@ enum Op {
     /// Another writer changes bytes of the flat array that this mount has not written since the last flush.
     Foreign(f64, f64),
     Erase(f64),
+    /// Changes the length of a dimension; with true, another writer does.
+    Resize(f64, f64, bool),
     /// Stores the pending objects, as the mount does once they have not changed for a while.
     Quiet,
     /// Makes this number of puts fail; with `true`, each takes effect nevertheless.
@@ -44,6 +46,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Reopen),
         2 => (at(), at()).prop_map(|(a, b)| Op::Foreign(a, b * b)),
         1 => at().prop_map(Op::Erase),
+        1 => (at(), at(), any::<bool>()).prop_map(|(d, len, foreign)| Op::Resize(d, len, foreign)),
         1 => Just(Op::Quiet),
         1 => (1u64..4, any::<bool>()).prop_map(|(times, applied)| Op::Fail(times, applied)),
         1 => Just(Op::Heal),
@@ -207,6 +210,7 @@ impl Model {
                 self.dirty.fill(false);
             }
             Op::Foreign(at, len) => self.write_elsewhere(at, len),
+            Op::Resize(dimension, factor, is_foreign) => self.resize(dimension, factor, is_foreign)?,
             Op::Quiet => {
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
                 self.succeeds(|_, _| array.store_objects())?;
@@ -413,3 +417,4 @@ impl Model {
 }
 
 mod properties;
+mod resizing;

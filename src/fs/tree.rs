@@ -57,11 +57,15 @@ pub const ROOT_INODE: u64 = 1;
 /// Maximum number of names in a directory that do not come from a listing of the store, `.` and `..` among them.
 pub const FIXED_NAMES: u64 = 5 + Format::ALL.len() as u64;
 
-/// Maximum age of a generated `.zmetadata` for requests that open no file: generating it reads the whole hierarchy.
+/// Maximum age of generated consolidated metadata for requests that open no file: generating them reads every document
+/// below the group.
 const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);
 
-/// Recently generated `.zmetadata` documents. Protects the map alone.
-struct KnownConsolidated(Mutex<LruCache<Key, (Instant, Arc<MetadataDocument>)>>);
+/// Recently generated `.zmetadata` documents, and `zarr.json` with consolidated metadata. Protects the map alone.
+struct KnownConsolidated(Mutex<LruCache<(Key, MetadataFile), MadeDocument>>);
+
+/// A generated document, and when it was made.
+type MadeDocument = (Instant, Arc<MetadataDocument>);
 
 impl Default for KnownConsolidated {
     fn default() -> Self {
@@ -205,22 +209,35 @@ impl Tree {
             Node::Header(key, format) if *format != Format::Npy => store.forget(&key.parent()),
             Node::Flat(key) | Node::Chunk(key, _) | Node::Header(key, _) | Node::Dataset(key) => store.forget(key),
             Node::Metadata(key, MetadataFile::Consolidated) => store.forget(key),
+            Node::Metadata(key, MetadataFile::Zarr) if self.hierarchy.may_show_inline(key) => store.forget(key),
             Node::Metadata(key, _) => self.hierarchy.forget_documents(key),
             Node::Value(key) | Node::Unreadable(key) => store.forget(key),
             Node::Directory(_) | Node::ControlDirectory | Node::Control(_) => {}
         }
     }
 
-    /// Returns a metadata document as the mount shows it; `None` if there is none.
+    /// Returns a metadata document as the mount shows it; `None` if there is none. Consolidated metadata may be a
+    /// second old.
     pub fn document(&self, key: &Key, file: MetadataFile) -> Result<Option<Arc<MetadataDocument>>> {
+        self.document_of_age(key, file, CONSOLIDATED_KEPT)
+    }
+
+    /// Returns a metadata document as [`Tree::document`] does, with consolidated metadata not older than `age`.
+    pub fn document_of_age(
+        &self,
+        key: &Key,
+        file: MetadataFile,
+        age: Duration,
+    ) -> Result<Option<Arc<MetadataDocument>>> {
         let document = match file {
             MetadataFile::Zarr if self.is_unmarked(key)? => return Ok(None),
+            MetadataFile::Zarr if self.hierarchy.shows_inline(key)? => return self.consolidated(key, file, age),
             MetadataFile::Zarr => self.hierarchy.zarr_view(key),
             MetadataFile::Array => self.hierarchy.array_view(key),
             MetadataFile::Group if self.is_unmarked(key)? => return Ok(None),
             MetadataFile::Group => self.hierarchy.group_view(key),
             MetadataFile::Attributes => self.hierarchy.attributes_view(key),
-            MetadataFile::Consolidated => return self.consolidated(key, CONSOLIDATED_KEPT),
+            MetadataFile::Consolidated => return self.consolidated(key, file, age),
         };
         Ok(document?.map(Arc::new))
     }
@@ -234,16 +251,22 @@ impl Tree {
         Ok(self.document(key, file)?.map(|d| Stat { size: d.text.len() as u64, ..d.stat.clone() }))
     }
 
-    /// Returns the `.zmetadata` of the decoded view, not older than `age`. Generating it reads the whole hierarchy.
-    pub fn consolidated(&self, key: &Key, age: Duration) -> Result<Option<Arc<MetadataDocument>>> {
-        if let Some((made, document)) = lock(&self.consolidated.0).get(key)
+    /// Returns the `.zmetadata` or `zarr.json` with consolidated metadata, not older than `age`. Generating it reads
+    /// the whole hierarchy.
+    fn consolidated(&self, key: &Key, file: MetadataFile, age: Duration) -> Result<Option<Arc<MetadataDocument>>> {
+        let kept = (key.clone(), file);
+        if let Some((made, document)) = lock(&self.consolidated.0).get(&kept)
             && made.elapsed() < age
         {
             return Ok(Some(document.clone()));
         }
-        let document = self.hierarchy.consolidated_view(key)?.map(Arc::new);
+        let document = match file {
+            MetadataFile::Zarr => self.hierarchy.inline_view(key)?,
+            _ => self.hierarchy.consolidated_view(key)?,
+        };
+        let document = document.map(Arc::new);
         if let Some(document) = &document {
-            lock(&self.consolidated.0).put(key.clone(), (Instant::now(), document.clone()));
+            lock(&self.consolidated.0).put(kept, (Instant::now(), document.clone()));
         }
         Ok(document)
     }

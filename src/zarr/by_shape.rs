@@ -3,21 +3,25 @@
 
 use crate::error::Result;
 use crate::util::memory::lock;
-use std::collections::HashMap;
+use lru::LruCache;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of values kept, which bounds memory. The map is cleared when it is full.
-const MAX_KEPT: usize = 256;
+/// Maximum number of values kept, those used last: bounds memory.
+const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// A map from shapes, in items, to values.
 pub struct ByShape<T> {
     /// Protects the map.
-    kept: Mutex<HashMap<Vec<u64>, Arc<T>>>,
+    kept: Mutex<LruCache<Vec<u64>, Arc<T>>>,
 }
 
 impl<T> Default for ByShape<T> {
     fn default() -> Self {
-        ByShape { kept: Mutex::default() }
+        // most arrays need no entry: the map allocates nothing while it is empty
+        let mut kept = LruCache::unbounded();
+        kept.resize(MAX_KEPT);
+        ByShape { kept: Mutex::new(kept) }
     }
 }
 
@@ -32,11 +36,7 @@ impl<T> ByShape<T> {
             return Ok(kept.clone());
         }
         let made = Arc::new(make()?);
-        let mut kept = lock(&self.kept);
-        if kept.len() >= MAX_KEPT {
-            kept.clear();
-        }
-        kept.insert(shape.to_vec(), made.clone());
+        lock(&self.kept).put(shape.to_vec(), made.clone());
         Ok(made)
     }
 }
@@ -52,9 +52,10 @@ mod tests {
         assert!(values.get_or_make(&[1], || Err(Error::system(libc::EIO))).is_err());
         assert_eq!(*values.get_or_make(&[1], || Ok(1)).unwrap(), 1);
         assert_eq!(*values.get_or_make(&[1], || Ok(2)).unwrap(), 1);
-        for len in 0..MAX_KEPT as u64 {
+        for len in 0..2 * MAX_KEPT.get() as u64 {
             values.get_or_make(&[2, len], || Ok(3)).unwrap();
-            assert!(lock(&values.kept).len() <= MAX_KEPT);
+            assert!(lock(&values.kept).len() <= MAX_KEPT.get());
+            assert_eq!(*values.get_or_make(&[1], || Ok(2)).unwrap(), 1, "one that is in use stays");
         }
     }
 }

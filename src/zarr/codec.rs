@@ -47,7 +47,7 @@ mod zlib;
 mod zstd;
 
 use crate::error::{Error, Result};
-use crate::zarr::metadata::CodecConfig;
+use crate::zarr::metadata::{CodecConfig, NO_ZFP};
 
 pub use blosc::BloscHeader;
 #[cfg(test)]
@@ -185,6 +185,7 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "shuffle" => Box::new(shuffle::Shuffle::new(config)?),
         "transpose" => Box::new(transpose::Transpose::new(config, itemsize)?),
         "vlen_transpose" => Box::new(vlen_transpose::VlenTranspose::new(config)?),
+        "zfpy" => return Err(Error::unsupported(format!("codec \"zfpy\" {NO_ZFP}"))),
         id => return Err(Error::unsupported(format!("codec {id:?} is unknown"))),
     })
 }

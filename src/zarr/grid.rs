@@ -133,7 +133,7 @@ impl Grid {
         let item = itemsize as u64;
         let product = |start: u64, dims: &[u64]| dims.iter().try_fold(start, |n, &d| n.checked_mul(d));
         let small = |n: &u64| *n <= i64::MAX as u64;
-        let largest: Vec<u64> = edges.iter().map(Edges::max).collect();
+        let largest: Vec<u64> = shape.iter().zip(edges).map(|(&len, edges)| edges.max(len)).collect();
         let max_chunk_size =
             product(item, &largest).filter(small).and_then(|n| usize::try_from(n).ok()).ok_or_else(too_large)?;
         let size = if shape.contains(&0) { 0 } else { product(item, shape).filter(small).ok_or_else(too_large)? };
@@ -161,7 +161,7 @@ impl Grid {
         }
     }
 
-    /// Returns the size in bytes of the largest decoded chunk that the grid can have, padding included.
+    /// Returns a bound for the size in bytes of a decoded chunk, padding included: the product of the largest lengths.
     pub fn max_chunk_size(&self) -> usize {
         self.max_chunk_size
     }

@@ -6,7 +6,7 @@ mod index;
 mod rebuild;
 
 pub use index::{Index, IndexCodec};
-pub use rebuild::{EntryChange, ShardPiece};
+pub use rebuild::{EntryChange, MAX_RANGES, ShardPiece};
 
 use crate::error::{Error, Result};
 use crate::zarr::by_shape::ByShape;
@@ -148,7 +148,8 @@ impl Shards {
     pub fn max_size_of_array(&self, level: usize, chunk: u64, chunks: &Grid) -> u64 {
         self.levels[level..].iter().rev().fold(chunk, |entry, level| {
             let along = |d: usize| {
-                let in_shard = level.chunks_in_shards[d].max().min(chunks.counts()[d]);
+                let count = chunks.counts()[d];
+                let in_shard = level.chunks_in_shards[d].max(count).min(count);
                 in_shard.div_ceil(level.chunks_in_entry[d])
             };
             let entries = (0..level.axes.len()).map(along).fold(1, u64::saturating_mul);

@@ -133,7 +133,7 @@ impl ParsedArrays {
 
 /// Returns whether chunks that both arrays have are stored in the same way.
 fn is_resized(old: &Array, new: &Array) -> bool {
-    old.metadata().encodes_like(new.metadata()) && old.separator() == new.separator()
+    old.metadata().is_resize_of(new.metadata()) && old.separator() == new.separator()
 }
 
 /// Returns whether everything cached for `old` is valid for `new`.

@@ -12,9 +12,9 @@ use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 
-/// Maximum size in bytes of a document in a generated `.zmetadata`: much larger than real ones, but bounded, since a
-/// reader parses them all.
-const MAX_SHOWN: usize = 4 << 20;
+/// Maximum size in bytes of a document in generated consolidated metadata: far above real ones, since a reader parses
+/// them all.
+pub(super) const MAX_SHOWN: usize = 4 << 20;
 
 /// A function that writes the new entries of a `.zmetadata` from the old ones.
 type EntriesChange<'a> = &'a dyn Fn(MemberTexts, &mut ConsolidatedText) -> Result<()>;

@@ -99,9 +99,9 @@ impl Hierarchy {
         self.v3_document(&Key::root()).map(|document| document.is_some())
     }
 
-    /// Returns the `zarr.json` as the mount shows it: that of an array with decoded chunks, that of a group without
-    /// consolidated metadata, a generated one for a prefix without documents in a store of v3, and for a damaged array
-    /// the stored one. A view as v2 has none.
+    /// Returns the `zarr.json` as the mount shows it, apart from consolidated metadata ([`Hierarchy::inline_view`]): of
+    /// an array with decoded chunks, that of a group, a generated one for a prefix without documents in a store of
+    /// v3, and for a damaged array the stored one. A view as v2 has none.
     pub fn zarr_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.view == ViewFormat::V2 {
             return Ok(None);
@@ -153,7 +153,7 @@ impl Hierarchy {
         let metadata = array.metadata();
         let is_encoded =
             !metadata.shards.is_empty() || metadata.stated_filters().count() > usize::from(metadata.has_objects());
-        metadata.has_key_prefix() && is_encoded && !lock(&self.compressed).contains(key)
+        metadata.has_key_prefix() && is_encoded && !lock(&self.decoded_below_c).contains(key)
     }
 
     /// Returns an error for the v2 document `document` if the node at `key` is of v3.

@@ -6,7 +6,7 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Stat};
 use crate::util::memory::{self, Grant, lock};
 use crate::zarr::grid::ChunkId;
-use crate::zarr::shard::{IndexCodec, ShardId, Shards};
+use crate::zarr::shard::{IndexCodec, MAX_RANGES, ShardId, Shards};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -237,10 +237,15 @@ impl Array {
     }
 }
 
-/// Returns the memory in bytes that rebuilding a shard takes for its index: the entries, and both forms of the new
-/// index.
+/// Memory in bytes for a range of the former shard: the range, and the pieces that are made of it.
+const RANGE_MEMORY: usize = 128;
+
+/// Returns the memory in bytes that rebuilding a shard takes for its index: the entries, both forms of the new index,
+/// and the ranges of the former shard that stay. A list of the positions of entries, which are sorted first, is smaller
+/// than both forms, which follow.
 pub(super) fn rebuild_memory(index: &IndexCodec) -> usize {
-    index.memory().saturating_mul(3)
+    let ranges = index.entries().min(MAX_RANGES) * RANGE_MEMORY;
+    index.memory().saturating_mul(3).saturating_add(ranges)
 }
 
 /// Checks that there is memory for a shard of `len` bytes that is encoded as a whole.

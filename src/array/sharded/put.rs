@@ -8,7 +8,7 @@
 //! * A chunk is pending until an object that holds it is stored.
 
 use super::load_index::{check_whole_shard, rebuild_memory};
-use super::{ATTEMPTS, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk, replaced_always};
+use super::{ATTEMPTS, LoadedShard, Lookup, Recency, Replacements, ShardBytes, StoredChunk};
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges, Scratch};
 use crate::error::{Error, Kind, Result};
@@ -362,20 +362,21 @@ impl Array {
         recency: Recency,
         spill: Option<&Arc<SpillFile>>,
     ) -> Result<Option<Arc<PendingChunk>>> {
-        for _ in 0..ATTEMPTS {
+        let mut replaced = Replacements::default();
+        loop {
             let Some(change) = self.pending_chunk(chunk) else { return Ok(None) };
             let (Some(written), Some(bytes)) = (&change.written, &change.bytes) else { return Ok(Some(change)) };
-            let base =
-                self.locate(shards, chunk, recency)?.map(|found| self.stat_stored(shards, chunk, &found).version);
+            let found = self.locate(shards, chunk, recency, &mut replaced)?;
+            let base = found.map(|found| self.stat_stored(shards, chunk, &found).version);
             if base == change.base {
                 return Ok(Some(change));
             }
-            let new = self.laid_over(shards, chunk, bytes, written, spill)?;
+            let new = self.laid_over(shards, chunk, bytes, written, spill, &mut replaced)?;
             let new = PendingChunk::new(Some(new), Some(written.clone()), base)?;
             let object = shards.shard(0, &self.grid.indices(chunk)).number;
             self.pending().replace(object, chunk, &change, Some(new));
+            replaced.count(self.extent(chunk))?;
         }
-        Err(replaced_always().context(self.extent(chunk)))
     }
 
     /// Copies the written bytes of an encoded chunk over the stored chunk, and encodes the result.
@@ -386,13 +387,14 @@ impl Array {
         bytes: &PendingBytes,
         written: &Ranges,
         spill: Option<&Arc<SpillFile>>,
+        replaced: &mut Replacements,
     ) -> Result<PendingBytes> {
         let (mut scratch, mut ours, mut theirs) = (Scratch::default(), Vec::new(), Vec::new());
         memory::check_chunk(self.chunk_memory().saturating_mul(2))?;
         bytes.read(0..u64::MAX, &mut scratch.stored)?;
         self.decode(self.pipeline()?, &mut ours, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?;
         let limit = self.pipeline()?.max_stored();
-        match self.read_stored(shards, chunk, 0..limit, None, &mut scratch.stored)? {
+        match self.read_stored(shards, chunk, 0..limit, None, &mut scratch.stored, replaced)? {
             Some(_) => self.decode(self.pipeline()?, &mut theirs, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?,
             None => {
                 memory::resize(&mut theirs, ours.len())?;

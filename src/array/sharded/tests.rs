@@ -1,6 +1,6 @@
 use super::*;
-use crate::array::{ArrayEntry, Scratch};
-use crate::store::{Key, MemoryStore};
+use crate::array::{ArrayEntry, PendingBytes, Ranges, Scratch};
+use crate::store::{Key, MemoryStore, Store, delegate_store};
 use crate::util::json::{Value, json};
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -36,7 +36,6 @@ fn array(store: &Arc<MemoryStore>, around: Value) -> Arc<Array> {
 }
 
 fn put(store: &MemoryStore, name: &str, value: &[u8]) {
-    use crate::store::Store;
     store.put(&Key::normalize(name).unwrap(), value).unwrap();
 }
 
@@ -139,9 +138,68 @@ fn a_replaced_object_is_read_again() {
     put(&store, "c/0/0", &shard(1, [None, None, None, Some(14)]));
     array.freshness().begin_opening();
     assert_eq!((load(&array, 0).unwrap(), listed(&array)), (None, vec![3]));
-    crate::store::Store::delete(store.as_ref(), &Key::normalize("c/0/0").unwrap()).unwrap();
+    store.delete(&Key::normalize("c/0/0").unwrap()).unwrap();
     array.freshness().begin_opening();
     assert_eq!((load(&array, 3).unwrap(), listed(&array)), (None, vec![]));
+}
+
+/// A store in which another writer replaces the object before each read of a part, except before each `spared`th.
+struct Replaced {
+    store: Arc<MemoryStore>,
+    is_remote: bool,
+    spared: usize,
+    reads: std::sync::atomic::AtomicUsize,
+}
+
+impl Replaced {
+    fn replace(&self) {
+        let read = self.reads.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if read % self.spared != self.spared - 1 {
+            put(&self.store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), Some(3)]));
+        }
+    }
+}
+
+impl Store for Replaced {
+    delegate_store!(store: get stat list location is_writable put put_if put_pieces delete sync);
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.replace();
+        self.store.get_range(key, range, value)
+    }
+
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.replace();
+        self.store.get_end(key, len, value)
+    }
+
+    fn concurrency(&self) -> usize {
+        if self.is_remote { 64 } else { 1 }
+    }
+}
+
+#[test]
+fn an_object_that_is_always_replaced_is_given_up() {
+    for (is_remote, spared) in [(false, usize::MAX), (false, 2), (false, 50), (true, usize::MAX)] {
+        let store = Arc::new(MemoryStore::default());
+        put(&store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), Some(3)]));
+        let reads = std::sync::atomic::AtomicUsize::new(0);
+        let replaced = Arc::new(Replaced { store, is_remote, spared, reads });
+        let metadata = ArrayMetadata::parse_v3(&document(json!([]))).unwrap();
+        let array = Array::new(Key::root(), metadata, replaced.clone(), Arc::default()).unwrap();
+        assert_eq!(array.is_remote(), is_remote);
+        let reads = || replaced.reads.load(std::sync::atomic::Ordering::SeqCst);
+        let error = load(&array, 0).unwrap_err();
+        assert_eq!(error.errno(), libc::EIO, "{error}");
+        assert!(error.message().contains("/c/0/0") && error.message().contains("64 times"), "{error}");
+        assert!((ATTEMPTS..=2 * ATTEMPTS).contains(&reads()), "{} reads, {is_remote} {spared}", reads());
+        // written bytes that have to be laid over what the store holds
+        let before = reads();
+        let bytes = PendingBytes::in_memory(&[7, 7]).unwrap();
+        array.hand_over(ChunkId(0), Some(bytes), Some(&Ranges::from(0..1)), None).unwrap();
+        assert!(load(&array, 0).is_err());
+        assert!(reads() - before <= 3 * ATTEMPTS, "{} reads, {is_remote} {spared}", reads() - before);
+    }
 }
 
 #[test]

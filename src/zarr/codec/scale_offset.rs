@@ -67,7 +67,7 @@ impl ScaleOffset {
         match self.arithmetic {
             Arithmetic::Integer { offset, scale } => {
                 let moved = self.items.integer(self.items.integer_bits(self.items.integer(bits) - offset)?);
-                self.items.integer_bits(moved * scale)
+                self.items.integer_bits(moved.checked_mul(scale)?)
             }
             Arithmetic::Float { format, offset, scale } => {
                 let moved = rounded(format, format.to_f64(bits) - offset)?;

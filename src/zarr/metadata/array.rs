@@ -54,7 +54,7 @@ impl Order {
 pub struct ArrayMetadata {
     /// The length of each dimension in items; empty for a 0-d array.
     pub shape: Vec<u64>,
-    /// The length of a chunk along each dimension in items; the largest length where they differ.
+    /// The length of a chunk along each dimension in items; where they differ, the largest length inside the shape.
     pub chunks: Vec<u64>,
     /// The lengths of the chunks along each dimension; `None` if all chunks have the shape `chunks`.
     pub edges: Option<Vec<Edges>>,
@@ -120,7 +120,7 @@ fn edges_or_equal<'a>(edges: Option<&'a [Edges]>, shape: &[u64]) -> Cow<'a, [Edg
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardLevel {
     /// The length of a shard along each dimension of the array in items: a multiple of the next level's, or of a
-    /// chunk's. The largest length where they differ.
+    /// chunk's. Where they differ, the largest length inside the array's shape.
     pub shape: Vec<u64>,
     /// The lengths of the shards along each dimension; `None` if all have the shape `shape`, as on all levels but the
     /// outermost.
@@ -260,7 +260,7 @@ impl ArrayMetadata {
 
     /// Returns whether both arrays have chunks of the same lengths. The number of chunks may differ.
     pub fn has_chunks_of(&self, other: &ArrayMetadata) -> bool {
-        (&self.chunks, &self.edges) == (&other.chunks, &other.edges)
+        self.chunk_edges() == other.chunk_edges()
     }
 
     /// Returns the shape of the decoded chunk with these grid indices, padding included.

@@ -4,6 +4,10 @@ use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::DType;
 
+/// Why the codecs of the library zfp are refused.
+pub const NO_ZFP: &str =
+    "is that of the library zfp, which this program does not have; read the array with zarr-python";
+
 /// The id and parameters of a codec. Example: `{"id": "zlib", "level": 1}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodecConfig {

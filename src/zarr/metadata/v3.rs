@@ -9,7 +9,7 @@ mod document;
 mod extension;
 pub mod fill_value;
 pub mod from_v2;
-mod grid;
+pub mod grid;
 pub mod merge;
 pub mod node;
 pub mod view;

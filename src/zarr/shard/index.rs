@@ -48,7 +48,7 @@ impl IndexCodec {
     }
 
     /// Returns the number of entries.
-    pub(super) fn entries(&self) -> usize {
+    pub fn entries(&self) -> usize {
         self.entries
     }
 
@@ -80,9 +80,11 @@ impl IndexCodec {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if a checksum or the size is wrong.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if a checksum or the size is wrong, ENOMEM without memory.
     pub fn decode(&self, encoded: &[u8], size: u64) -> Result<Index> {
         let place = self.place(size)?;
+        // besides both forms, which the caller has
+        let _decoded = memory::take(self.memory())?;
         let mut bytes = Vec::new();
         self.pipeline.decode(encoded, &mut bytes).map_err(|e| e.context("the shard's index"))?;
         let number = |bytes: &[u8; 8]| match self.is_big_endian {

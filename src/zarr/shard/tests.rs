@@ -72,6 +72,44 @@ fn a_shard_of_2_63_bytes_is_refused() {
     assert_eq!(refusal(i64::MAX as u64 - 19), Err(libc::EFBIG), "the index follows");
 }
 
+#[test]
+fn scattered_chunks_stay_in_a_bounded_number_of_ranges() {
+    let count = 3 * MAX_RANGES;
+    let codec = IndexCodec::new(&level(&[count as u64], &[0], false, false), count).unwrap();
+    // the last chunk comes first; gaps of 1 byte, and after four chunks of 36
+    let place = |slot: usize| {
+        let n = (count - 1 - slot) as u64;
+        (n / 4 * 43 + n % 4 * 2, 1)
+    };
+    let entries: Vec<(u64, u64)> = (0..count).map(place).collect();
+    let size = place(0).0 + 1;
+    let old = codec.decode(&codec.encode(&entries).unwrap(), size + codec.stored_size()).unwrap();
+    let pieces = codec.rebuild(Some(&old), &[(7, EntryChange::Put(5))].into()).unwrap().unwrap();
+    let (mut moved, mut position, mut index) = (Vec::new(), 0, Vec::new());
+    for piece in pieces {
+        match piece {
+            ShardPiece::Old(range) => {
+                let len = range.end - range.start;
+                moved.push((range, position));
+                position += len;
+            }
+            ShardPiece::New(slot) => {
+                assert_eq!(slot, 7);
+                position += 5;
+            }
+            ShardPiece::Index(bytes) => index = bytes,
+        }
+    }
+    assert!(moved.len() <= MAX_RANGES && position < size / 4, "{} {position}", moved.len());
+    let new = codec.decode(&index, position + codec.stored_size()).unwrap();
+    for slot in (0..count).filter(|slot| *slot != 7) {
+        let (from, to) = (place(slot).0, new.get(slot).unwrap().unwrap());
+        let (range, start) = &moved[moved.partition_point(|(range, _)| range.start <= from) - 1];
+        assert_eq!((to.start, to.end), (start + from - range.start, start + from - range.start + 1), "{slot}");
+    }
+    assert_eq!(new.get(7), Ok(Some(position - 5..position)));
+}
+
 proptest! {
     #[test]
     fn every_entry_lies_in_the_shard_or_is_an_error(

@@ -141,6 +141,86 @@ fn the_compressor_is_for_new_arrays_with_bytes_alone() {
     assert!(!h.shows_stored_keys(&key("new")) && h.shows_stored_keys(&key("own")));
 }
 
+/// Documents of an array without chunks, and of every change to them: the chunk files that the writer stores afterwards
+/// mean what its document says.
+#[test]
+fn an_array_without_chunks_becomes_what_was_written() {
+    let shard = r#"[{"name":"sharding_indexed","configuration":{"chunk_shape":[2],"codecs":["bytes","zstd"],
+        "index_codecs":["bytes","crc32c"]}}]"#;
+    let (big, little) = (r#"{"name":"bytes","configuration":{"endian":"big"}}"#, r#"{"name":"bytes"}"#);
+    let zstd = |bytes: &str| format!(r#"[{bytes},{{"name":"zstd"}}]"#);
+    let regular = |len: u64| format!(r#"{{"name":"regular","configuration":{{"chunk_shape":[{len}]}}}}"#);
+    let listed = r#"{"name":"rectilinear","configuration":{"kind":"inline","chunk_shapes":[[1,3]]}}"#;
+    let transposed = r#"[{"name":"transpose","configuration":{"order":[0]}},"bytes","zstd"]"#;
+    let stored = [
+        PACKED.to_string(),
+        with("codecs", &zstd(big)),
+        with("codecs", transposed),
+        with("codecs", shard).replacen("[2]", "[4]", 1),
+        with("chunk_grid", listed),
+        with("chunk_key_encoding", r#"{"name":"v2","configuration":{"separator":"/"}}"#),
+    ];
+    let changes = [
+        ("data_type", "\"int16\"".to_string()),
+        ("data_type", "\"uint8\"".to_string()),
+        ("data_type", r#"{"name":"fixed_length_utf32","configuration":{"length_bytes":8}}"#.to_string()),
+        ("codecs", format!("[{big}]")),
+        ("codecs", format!("[{little}]")),
+        ("codecs", zstd(little)),
+        ("chunk_grid", regular(1)),
+        ("chunk_grid", regular(4)),
+        ("chunk_grid", listed.to_string()),
+        ("chunk_key_encoding", r#"{"name":"default"}"#.to_string()),
+        ("chunk_key_encoding", r#"{"name":"default","configuration":{"separator":"."}}"#.to_string()),
+        ("dimension_names", "[\"x\"]".to_string()),
+        ("fill_value", "7".to_string()),
+        ("shape", "[6]".to_string()),
+    ];
+    let pairs: Vec<_> = changes.iter().flat_map(|one| changes.iter().map(move |other| (one, other))).collect();
+    for (document, ((one, value), (two, other))) in stored.iter().flat_map(|d| pairs.iter().map(move |p| (d, *p))) {
+        let (_, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", document)]);
+        let mut changed = json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+        changed[*one] = json::parse(value.as_bytes()).unwrap();
+        changed[*two] = json::parse(other.as_bytes()).unwrap();
+        let text = json::write(&changed);
+        let Ok(written) = ArrayMetadata::parse_v3(text.as_bytes()) else { continue };
+        put(&h, "x", &text).unwrap_or_else(|e| panic!("{document} to {text}: {e}"));
+        let array = array(&h, "x");
+        let now = array.metadata();
+        let of = |m: &ArrayMetadata| (m.shape.clone(), m.dtype.clone(), m.fill.clone(), m.chunk_edges().into_owned());
+        assert_eq!(of(now), of(&written), "{document} to {text}");
+        assert_eq!(now.v3.as_ref().unwrap().dimension_names, written.v3.as_ref().unwrap().dimension_names);
+        // what the writer stores below c is decoded, or encoded by the codecs that it stated
+        if written.has_key_prefix() {
+            let has_codecs = written.stated_filters().next().is_some();
+            assert_eq!((now.has_key_prefix(), now.separator), (true, written.separator), "{document} to {text}");
+            assert!(has_codecs || !h.shows_stored_keys(&key("x")), "{document} to {text}");
+            assert!(!has_codecs || now.stated_filters().eq(written.stated_filters()), "{document} to {text}");
+        }
+    }
+}
+
+#[test]
+fn what_the_mount_hides_stays_where_only_the_type_changes() {
+    let shard = r#"[{"name":"sharding_indexed","configuration":{"chunk_shape":[2],"codecs":["bytes","zstd"],
+        "index_codecs":["bytes","crc32c"]}}]"#;
+    let sharded = with("codecs", shard).replacen("[2]", "[4]", 1);
+    let strings = with("data_type", "\"string\"").replace(":0,", ":\"\",");
+    let strings = strings.replace(r#"{"name":"bytes","configuration":{"endian":"little"}}"#, "\"vlen-utf8\"");
+    for (document, new_type) in [(PACKED, "\"int16\""), (&sharded, "\"int16\""), (PACKED, "\"int8\""), (&strings, "")] {
+        let (store, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", document)]);
+        let mut changed = json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+        match new_type {
+            "" => changed["chunk_grid"]["configuration"]["chunk_shape"] = vec![3].into(),
+            _ => changed["data_type"] = json::parse(new_type.as_bytes()).unwrap(),
+        }
+        put(&h, "x", &json::write(&changed)).unwrap();
+        let (now, before) = (object(&store, "x/zarr.json"), json::parse(document.as_bytes()).unwrap());
+        assert_eq!((&now["codecs"], &now["chunk_key_encoding"]), (&before["codecs"], &before["chunk_key_encoding"]));
+        assert!(new_type.is_empty() || now["chunk_grid"] == before["chunk_grid"], "{document}");
+    }
+}
+
 #[test]
 fn where_both_formats_have_documents_zarr_json_counts() {
     let (store, h) = hierarchy(&[
@@ -253,6 +333,36 @@ fn consolidated_metadata_that_a_user_writes_are_made_of_stored_documents() {
     assert!(kind["kind"] == "inline" && kind["must_understand"] == false);
     let view = json::parse(&h.zarr_view(&key("")).unwrap().unwrap().text).unwrap();
     assert_eq!(json::write(&view), GROUP);
+}
+
+#[test]
+fn the_view_of_a_group_has_consolidated_metadata_where_the_stored_one_has() {
+    let (store, h) = consolidated_hierarchy(&[("g/zarr.json", GROUP), ("g/x/zarr.json", PACKED)]);
+    // not in the stored metadata, unreadable, and of another format
+    for (path, document) in [("y/zarr.json", PACKED), ("bad/zarr.json", "{"), ("v2/.zarray", ARRAY), ("p/q/note", "")] {
+        store.insert(path, document);
+    }
+    let view = |path: &str| json::parse(&h.inline_view(&key(path)).unwrap().unwrap().text).unwrap();
+    let shown = |path: &str| json::parse(&h.zarr_view(&key(path)).unwrap().unwrap().text).unwrap();
+    let root = view("");
+    assert_eq!((&root["attributes"]["a"], &root["node_type"]), (&1.into(), &"group".into()));
+    assert_eq!(root["consolidated_metadata"]["kind"], "inline");
+    assert_eq!(root["consolidated_metadata"]["must_understand"], false);
+    let entries = root["consolidated_metadata"]["metadata"].as_object().unwrap();
+    assert_eq!(entries.keys().collect::<Vec<_>>(), ["g", "g/x", "p", "p/q", "y"]);
+    assert!(entries.iter().all(|(path, entry)| *entry == shown(path)), "{entries:?}");
+    assert!(h.shows_inline(&key("")).unwrap() && !h.shows_inline(&key("g")).unwrap());
+    // written back, it is stored with the stored documents
+    put(&h, "", &json::write(&root)).unwrap();
+    let stored = object(&store, "zarr.json");
+    assert_eq!(stored["consolidated_metadata"]["metadata"]["g/x"], json::parse(PACKED.as_bytes()).unwrap());
+    assert!(h.stale_inline(&key("")).unwrap().is_empty());
+    // documents that could not be read there, and none of a view as v2
+    let large =
+        PACKED.replacen("{", &format!("{{\"x\":{{\"must_understand\":false,\"y\":\"{}\"}},", "y".repeat(5 << 20)), 1);
+    store.insert("y/zarr.json", large);
+    assert!(view("")["consolidated_metadata"]["metadata"].get("y").is_none());
+    assert!(!h.with_view(ViewFormat::V2).shows_inline(&key("")).unwrap());
 }
 
 #[test]

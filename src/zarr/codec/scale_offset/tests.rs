@@ -54,6 +54,7 @@ fn integers_are_exact() {
     // below 0, above 255, no whole quotient, and a sum above 255
     unencodable(r#""dtype": "|u1", "offset": 10"#, &[9]);
     unencodable(r#""dtype": "|u1", "scale": 2"#, &[128]);
+    unencodable(r#""dtype": "<u8", "scale": 18446744073709551615"#, &large);
     broken(&scale_offset(r#""dtype": "|u1", "scale": 2"#), &[3]);
     broken(&scale_offset(r#""dtype": "|u1", "offset": 1"#), &[255]);
     broken(&scale_offset(r#""dtype": "|i1", "scale": -1"#), &[0x80]);

@@ -11,7 +11,7 @@ use super::extension::Extension;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::metadata::array::LOW_BITS;
-use crate::zarr::metadata::{CodecConfig, ShardLevel};
+use crate::zarr::metadata::{CodecConfig, NO_ZFP, ShardLevel};
 
 /// Maximum number of codecs in a chain.
 const MAX_CODECS: usize = 64;
@@ -227,7 +227,8 @@ fn kind_of(name: &str) -> Option<CodecKind> {
 }
 
 fn unknown(codec: &Extension) -> Error {
-    Error::unsupported(format!("codecs: codec {:?} is unknown", codec.name))
+    let why = if matches!(codec.name.as_str(), "zfp" | "numcodecs.zfpy") { NO_ZFP } else { "is unknown" };
+    Error::unsupported(format!("codecs: codec {:?} {why}", codec.name))
 }
 
 /// Returns a dtype parameter, with the byte order of the chain: numcodecs writes the byte order of the machine.

@@ -22,7 +22,7 @@ pub(super) fn shown_grid(metadata: &ArrayMetadata) -> Value {
 }
 
 /// Returns the key encoding of the names of chunk files.
-pub(super) fn shown_keys() -> Value {
+fn shown_keys() -> Value {
     json!({"name": "v2", "configuration": {"separator": "."}})
 }
 

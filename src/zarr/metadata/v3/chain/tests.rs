@@ -213,6 +213,10 @@ fn unknown_parameters_are_unsupported() {
         let e = chain(json!([codec, "bytes"]), &[4], "int32").unwrap_err();
         assert_eq!(e.kind(), Kind::Unsupported, "{codec}: {e}");
     }
+    for name in ["zfp", "numcodecs.zfpy"] {
+        let e = chain(json!([{"name": name, "configuration": {}}]), &[4], "int32").unwrap_err();
+        assert!(e.kind() == Kind::Unsupported && e.message().contains("the library zfp"), "{name}: {e}");
+    }
     for name in ["gzip", "zstd", "blosc", "crc32c", "lz4", "numcodecs.bz2", "numcodecs.lzma", "numcodecs.fletcher32"] {
         let codec = json!({"name": name, "configuration": {"x": 1}});
         assert_eq!(chain(json!(["bytes", codec]), &[4], "int32").unwrap_err().kind(), Kind::Unsupported, "{name}");
