@@ -352,7 +352,7 @@ fn a_flush_asks_a_server_that_answers_nothing_once() {
     };
     // each array, and chunks of each; requests at the same time for one document are one
     assert!(count() >= 6);
-    m.fs.stats.is_failing.store(true, std::sync::atomic::Ordering::Relaxed);
+    m.fs.stats.failing_stores.store(1, Ordering::Relaxed);
     assert_eq!(count(), 1);
     m.requests.heal();
     m.fs.flush_all().unwrap();
