@@ -342,7 +342,7 @@ impl Store for ConsolidatedStore {
     }
 
     delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file
-        take_snapshot prefetch_levels);
+        first_names look_at values_below take_snapshot prefetch_levels);
 
     /// Requests what `.zmetadata` does not hold.
     fn prefetch(&self, prefixes: &[Key]) {
