@@ -424,8 +424,14 @@ fn a_store_whose_arrays_cannot_be_known_is_not_complete() {
         let output = with_timeout(60, ZARRFS).args(["check", "--json", &url]).output().unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&report["complete"], output.status.code()), (&json!(false), Some(1)), "{report}");
-        let output = with_timeout(60, ZARRFS).args(["info", &format!("{url}/g00/a000")]).output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "an array is known: {output:?}");
+        let mountpoint = tempfile::tempdir().unwrap();
+        for (url, is_known) in [(&url, false), (&format!("{url}/g00/a000"), true)] {
+            let output = with_timeout(60, ZARRFS).args(["info", url]).output().unwrap();
+            assert!(output.status.success() && output.stderr.is_empty() == is_known, "{url}: {output:?}");
+            let output = with_timeout(60, ZARRFS).args(["mount", url]).arg(mountpoint.path()).output().unwrap();
+            assert!(output.status.success() && output.stderr.is_empty() == is_known, "{url}: {output:?}");
+            assert!(with_timeout(60, ZARRFS).arg("umount").arg(mountpoint.path()).status().unwrap().success());
+        }
     }
 }
 
