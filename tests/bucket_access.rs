@@ -256,8 +256,8 @@ fn credential_process_is_run_and_its_failures_are_shown() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-/// "A mount that is ended by a signal gives up when nothing could be stored for --timeout": credentials may be had again
-/// by then.
+/// "A mount that is ended by a signal gives up when nothing could be stored for --timeout": credentials may be had
+/// again by then.
 #[test]
 fn written_data_wait_for_credentials_at_the_end() {
     let bucket = Bucket::new();

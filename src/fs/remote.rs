@@ -359,8 +359,8 @@ fn a_flush_asks_a_server_that_answers_nothing_once() {
     assert!(names.iter().all(|name| stored(&memory, &format!("{name}/9")).is_some()));
 }
 
-/// "A mount that is ended by a signal gives up when nothing could be stored for --timeout": sending the same bytes again
-/// and again stores nothing.
+/// "A mount that is ended by a signal gives up when nothing could be stored for --timeout": sending the same bytes
+/// again and again stores nothing.
 #[test]
 fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8))]);

@@ -2,8 +2,8 @@
 //! lasts, and once when it is over, so that a log tells when a store failed, and how, without a line for each request.
 //!
 //! After a request was given up, further ones are probes until the server answers: one is in flight at a time, and gets
-//! one attempt. Others wait for it, and fail with its error. A server that refuses at once is asked by each later request;
-//! after a probe that was silent, requests fail for a second without one.
+//! one attempt. Others wait for it, and fail with its error. A server that refuses at once is asked by each later
+//! request; after a probe that was silent, requests fail for a second without one.
 
 use super::request_error::Cause;
 use crate::stats::{ServerOutcome, Stats};
