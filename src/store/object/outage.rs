@@ -2,8 +2,8 @@
 //! lasts, and once when it is over, so that a log tells when a store failed, and how, without a line for each request.
 //!
 //! After a request was given up, further ones are probes until the server answers: one is in flight at a time, and gets
-//! one attempt. Others wait for it, and fail with its error. A server that refuses at once is asked by each later
-//! request; after a probe that was silent, requests fail for a second without one.
+//! one attempt. Others wait for it, and fail with its error. After a probe that was silent, the next ones are short, as
+//! long as they follow within a second: a server that is back answers them, and one that is not costs little.
 
 use super::request_error::Cause;
 use crate::stats::{ServerOutcome, Stats};
@@ -18,11 +18,13 @@ use tokio::time::timeout;
 /// How long a server must have failed before it is logged. Busy servers refuse single requests all the time.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Maximum time after a request was given up in which others fail without an attempt. It is no longer than the last
-/// attempt took.
+/// Time after a silent attempt in which a probe is short.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Time of an attempt from which on others are spared it. A failure that comes earlier costs nothing.
+/// Maximum duration of a short probe.
+const SHORT: Duration = Duration::from_millis(500);
+
+/// Duration of an attempt from which on it was silent. A failure that comes earlier costs nothing.
 const SILENT: Duration = Duration::from_millis(100);
 
 /// The state of a server.
@@ -42,8 +44,10 @@ struct OutageState {
     failed: Option<(Instant, Cause)>,
     /// Whether a request was given up since the server has answered last.
     is_given_up: bool,
-    /// Until when requests fail without an attempt.
-    quiet_until: Option<Instant>,
+    /// When the latest silent attempt ended, since a request was given up.
+    silent: Option<Instant>,
+    /// When a request was given up, or the latest probe began that is not short.
+    patient: Option<Instant>,
     /// The number of the probe in flight. Dropping the sender wakes those that wait for it.
     probe: Option<(u64, watch::Sender<()>)>,
     /// Number of probes so far.
@@ -73,8 +77,8 @@ impl OutageState {
 enum Admission {
     /// It is sent and repeated as usual.
     Usual,
-    /// It is sent once; the number is that of the probe.
-    Probe(u64),
+    /// It is sent once; the number is that of the probe. A short one ends early.
+    Probe { number: u64, is_short: bool },
     /// It waits for the probe in flight.
     Wait(watch::Receiver<()>),
     /// It fails without an attempt.
@@ -85,6 +89,14 @@ enum Admission {
 pub(super) struct Probe<'a> {
     outage: &'a Outage,
     number: u64,
+    is_short: bool,
+}
+
+impl Probe<'_> {
+    /// Returns the maximum duration of the attempt.
+    pub fn limit(&self) -> Duration {
+        if self.is_short { SHORT } else { Duration::MAX }
+    }
 }
 
 impl Drop for Probe<'_> {
@@ -107,14 +119,16 @@ impl Outage {
     ///
     /// # Errors
     ///
-    /// Why the probe that this waited for failed, or one a moment ago. `limit` is that of [`Outage::is_given_up`].
+    /// Why the probe that this waited for failed. `limit` is that of [`Outage::is_given_up`].
     pub async fn admit(&self, limit: Duration, patience: Duration) -> Result<Option<Probe<'_>>, Cause> {
         let began = Instant::now();
         let mut is_patient = true;
         loop {
             match self.admission(limit, began, Instant::now(), is_patient) {
                 Admission::Usual => return Ok(None),
-                Admission::Probe(number) => return Ok(Some(Probe { outage: self, number })),
+                Admission::Probe { number, is_short } => {
+                    return Ok(Some(Probe { outage: self, number, is_short }));
+                }
                 Admission::Refused(cause) => return Err(cause),
                 Admission::Wait(mut ended) => {
                     // an error says that the probe has ended
@@ -128,16 +142,22 @@ impl Outage {
     fn admission(&self, limit: Duration, began: Instant, now: Instant, is_patient: bool) -> Admission {
         let mut state = lock(&self.state);
         let Some((failed, cause)) = state.given_up(limit, now) else { return Admission::Usual };
-        if is_patient && (*failed > began || state.quiet_until.is_some_and(|until| now < until)) {
+        if is_patient && *failed > began {
             return Admission::Refused(cause.clone());
         }
         if is_patient && let Some((_, probe)) = &state.probe {
             return Admission::Wait(probe.subscribe());
         }
+        let is_within = |at: Option<Instant>, time| at.is_some_and(|at| now.saturating_duration_since(at) < time);
+        // a slow server that is back needs a long one
+        let is_short = is_within(state.silent, QUIET) && is_within(state.patient, limit);
+        if !is_short {
+            state.patient = Some(now);
+        }
         state.probes += 1;
         let number = state.probes;
         state.probe = Some((number, watch::channel(()).0));
-        Admission::Probe(number)
+        Admission::Probe { number, is_short }
     }
 
     /// Records that the attempt that began at `began` failed at `now`, and whether no other follows. Returns what to
@@ -149,8 +169,8 @@ impl Outage {
         *state.failures.entry(cause.outcome()).or_default() += 1;
         (state.failed, state.is_given_up) = (Some((now, cause.clone())), state.is_given_up || is_last);
         if is_last {
-            let took = now.saturating_duration_since(began);
-            state.quiet_until = (took >= SILENT).then(|| now + QUIET.min(took));
+            state.silent = (now.saturating_duration_since(began) >= SILENT).then_some(now);
+            state.patient.get_or_insert(now);
         }
         // a server that takes no connection is none that is busy; the error of the last attempt says so itself
         let is_gone = cause.outcome() == ServerOutcome::Unreachable && !is_last;
@@ -264,13 +284,16 @@ mod tests {
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let admission = |began, now, is_patient| outage.admission(limit, at(began), at(now), is_patient);
         let number = |admission| match admission {
-            Admission::Probe(number) => Some(Probe { outage: &outage, number }),
+            Admission::Probe { number, is_short } => Some(Probe { outage: &outage, number, is_short }),
             _ => None,
         };
         assert!(matches!(admission(0, 0, true), Admission::Usual));
         outage.failed(&Cause::TimedOut(limit), at(0), at(10_000), true);
-        assert!(matches!(admission(10_900, 10_900, true), Admission::Refused(Cause::TimedOut(_))), "it was silent");
+        let probe = number(admission(10_900, 10_900, true)).unwrap();
+        assert_eq!(probe.limit(), SHORT, "it was silent");
+        drop(probe);
         let probe = number(admission(11_000, 11_000, true)).unwrap();
+        assert_eq!(probe.limit(), Duration::MAX, "a second later");
         assert!(matches!(admission(11_001, 11_001, true), Admission::Wait(_)));
         let second = number(admission(11_001, 21_001, false)).unwrap();
         drop(probe);
@@ -278,13 +301,17 @@ mod tests {
         outage.failed(&BUSY, at(21_001), at(21_010), true);
         drop(second);
         assert!(matches!(admission(21_002, 21_010, true), Admission::Refused(Cause::Busy(..))), "it has waited");
-        let probe = number(admission(21_011, 21_011, true)).unwrap();
-        outage.failed(&BUSY, at(21_011), at(21_211), true);
-        drop(probe);
-        assert!(matches!(admission(21_400, 21_400, true), Admission::Refused(_)), "as long as the probe took");
-        let probe = number(admission(21_411, 21_411, true)).unwrap();
-        outage.answered(at(21_500));
-        assert!(matches!(admission(21_500, 21_500, true), Admission::Usual));
+        assert_eq!(number(admission(21_011, 21_011, true)).unwrap().limit(), Duration::MAX, "a busy server answers");
+        // short ones follow each other, but not forever
+        for second in 22..52 {
+            let now = second * 1000;
+            outage.failed(&Cause::TimedOut(SHORT), at(now - 500), at(now), true);
+            let limit = if now + 900 < 51_011 { SHORT } else { Duration::MAX };
+            assert_eq!(number(admission(now + 900, now + 900, true)).unwrap().limit(), limit, "{now}");
+        }
+        let probe = number(admission(52_000, 52_000, true)).unwrap();
+        outage.answered(at(52_100));
+        assert!(matches!(admission(52_100, 52_100, true), Admission::Usual));
         drop(probe);
     }
 

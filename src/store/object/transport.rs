@@ -171,7 +171,8 @@ impl Transport {
 
     /// Sends a request, and retries temporary failures. All attempts together end within the timeout. If the server has
     /// answered nothing since a request was given up, one request at a time gets one attempt, and the others fail with
-    /// it: programs that close several files, or ask for several values, wait for the server once and not each time.
+    /// it; a silent server is given little time: programs that close several files, or ask for several values, wait
+    /// for the server once and not each time.
     pub async fn send(&self, request: &ServerRequest) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
@@ -183,8 +184,9 @@ impl Transport {
         loop {
             let tries = backoff.tries() + 1;
             let started = Instant::now();
-            let outcome = timeout_at(deadline, self.try_once(request)).await;
-            let outcome = outcome.unwrap_or(Err(Cause::TimedOut(self.timeout)));
+            let limit = probe.as_ref().map_or(self.timeout, |probe| probe.limit().min(self.timeout));
+            let outcome = timeout_at(deadline.min(started + limit), self.try_once(request)).await;
+            let outcome = outcome.unwrap_or(Err(Cause::TimedOut(limit)));
             Attempt {
                 method: &request.method,
                 url: &request.url,
