@@ -9,7 +9,7 @@ use crate::error::one_line;
 use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 /// Maximum number of problems that `.zarrfs/stats` lists; the oldest are dropped.
@@ -54,8 +54,8 @@ macro_rules! counters {
             $(#[doc = $help] pub $field: Counter,)*
             /// Requests to a server.
             pub server_requests: ServerRequests,
-            /// Whether the store fails: it has not answered for a while.
-            pub is_failing: AtomicBool,
+            /// Number of servers that fail: they have not answered for a while.
+            pub failing_stores: AtomicU32,
             /// The recorded problems, oldest first.
             problems: Mutex<VecDeque<String>>,
             /// The latest error.
@@ -152,6 +152,11 @@ impl Stats {
         if problems.len() > MAX_PROBLEMS {
             problems.pop_front();
         }
+    }
+
+    /// Returns whether the store fails: it has not answered for a while.
+    pub fn is_failing(&self) -> bool {
+        self.failing_stores.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the recorded problems, oldest first.

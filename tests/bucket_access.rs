@@ -3,6 +3,8 @@
 
 mod support;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::json;
 use std::fs;
 use std::path::PathBuf;
@@ -252,6 +254,50 @@ fn credential_process_is_run_and_its_failures_are_shown() {
     let begun = Instant::now();
     bucket.assert_refused(&[], &["credential_process: it has not ended after 5.0 s"]);
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+/// "A mount that is ended by a signal gives up when nothing could be stored for --timeout": credentials may be had
+/// again by then.
+#[test]
+fn written_data_wait_for_credentials_at_the_end() {
+    let bucket = Bucket::new();
+    let script = bucket.write("keys.sh", "");
+    let count = format!("echo x >> '{}.runs'\n", script.display());
+    let runs = || fs::read_to_string(format!("{}.runs", script.display())).map_or(0, |text| text.lines().count());
+    let json = r#"{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "secret", "Expiration": "'$at'"}"#;
+    let good = format!("{count}at=$(date -u -d '+3 seconds' +%Y-%m-%dT%H:%M:%SZ)\necho '{json}'\n");
+    bucket.write("keys.sh", &good);
+    bucket.write("config", &format!("[default]\ncredential_process = sh '{}'\n", script.display()));
+    let mut command = with_timeout(120, ZARRFS);
+    command.env("HOME", bucket.home.path()).env("AWS_EC2_METADATA_DISABLED", "true");
+    command.args(["mount", "--endpoint-url", bucket.server.url("").trim_end_matches('/'), "--timeout", "60s"]);
+    let mount = Mount::with_command(command, "s3://bucket/a.zarr".as_ref());
+    let flat = mount.join("data.raw");
+    let file = support::open_for_writing(&flat);
+    bucket.write("keys.sh", &format!("{count}exit 1\n"));
+    // the keys that the mount has expire
+    let begun = Instant::now();
+    while !fs::read(&flat).is_err_and(|e| e.raw_os_error() == Some(libc::EACCES)) {
+        assert!(begun.elapsed() < Duration::from_secs(40), "the keys stay valid");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::os::unix::fs::FileExt::write_all_at(&file, &[9; 1000], 0).unwrap();
+    assert_eq!(errno(support::close(file)), "EACCES");
+    let process = Pid::from_raw(mount.counter("pid") as i32).unwrap();
+    let ended = pidfd_open(process, PidfdFlags::empty()).unwrap();
+    let before = runs();
+    kill_process(process, Signal::TERM).unwrap();
+    // longer than a store without a time limit is tried
+    while runs() < before + 2 {
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&none)), Ok(0), "the data are given up");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    bucket.write("keys.sh", &good);
+    let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&limit)), Ok(1), "the daemon does not end");
+    mount.assume_unmounted();
+    assert_eq!(fs::read(bucket.chunk(0)).unwrap(), [9; 1000]);
 }
 
 #[test]

@@ -232,6 +232,59 @@ fn one_module_names_fuser_and_one_names_clap() {
     }
 }
 
+/// Methods of `Store` that a layer over another store leaves to their defaults, and why.
+const DEFAULTS: [(&str, &[&str], &str); 3] = [
+    (
+        "LevelCache",
+        &[
+            "get_end stat_many lists_nodes first_names look_at values_below take_snapshot prefetch_levels prefetch",
+            "forget file space put_pieces lock writable_file",
+        ],
+        "for `create`, which asks each thing once and puts documents; it has no chunks and takes no locks",
+    ),
+    (
+        "ZipStore",
+        &[
+            "get_end lists_all lists_nodes first_names look_at values_below take_snapshot prefetch_levels prefetch file",
+            "space is_writable check_writable put put_if put_pieces delete lock sync make_prefix remove_prefix rename",
+            "writable_file",
+        ],
+        "its keys are members of one value below, and cannot be written",
+    ),
+    ("FolderStore", &["values_below"], "only the cache below it takes snapshots, whose keys are those of the cache"),
+];
+
+/// A layer that forgets a method gets the default, which is slower or lacks a lock.
+#[test]
+fn a_layer_over_a_store_leaves_no_method_to_its_default_by_mistake() {
+    let sources = sources();
+    let of_trait = sources.iter().find(|source| source.module == ["store"]).unwrap();
+    let (_, text) = of_trait.code.split_once("pub trait Store").unwrap();
+    let names = |text: &str| -> BTreeSet<String> {
+        let items = text.lines().filter_map(|line| line.strip_prefix("    fn "));
+        items.map(|rest| rest.split(['(', '<']).next().unwrap().to_string()).collect()
+    };
+    let methods = names(text.split("\n}\n").next().unwrap());
+    assert!(methods.len() > 25, "{methods:?}");
+    let mut layers = 0;
+    for source in sources.iter().filter(|source| source.code.contains(": Arc<dyn Store>,\n")) {
+        let Some((_, block)) = source.code.split_once("\nimpl Store for ") else { continue };
+        let (name, block) = block.split_once(' ').unwrap();
+        let block = block.split("\n}\n").next().unwrap();
+        let mut decided = names(block);
+        for list in block.split("delegate_store!(").skip(1) {
+            let (_, list) = list.split(')').next().unwrap().split_once(':').unwrap();
+            decided.extend(list.split_whitespace().map(str::to_string));
+        }
+        let argued = DEFAULTS.iter().filter(|(layer, ..)| *layer == name).flat_map(|(_, list, _)| list.iter());
+        let argued: BTreeSet<String> = argued.flat_map(|list| list.split_whitespace()).map(str::to_string).collect();
+        let missing: BTreeSet<String> = methods.difference(&decided).cloned().collect();
+        assert_eq!(missing, argued, "{}: {name} implements or argues each method", source.path.display());
+        layers += 1;
+    }
+    assert_eq!(layers, 6, "layers over another store");
+}
+
 /// A verb reports what it cannot write: see `cli/stdio`.
 #[test]
 fn one_file_names_the_standard_streams() {

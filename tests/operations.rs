@@ -11,7 +11,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 use support::array::{TestArray, pattern};
 use support::faulty_server::{Fault, FaultyServer};
-use support::{Mount, ZARRFS, is_installed, is_mounted, test_data, with_timeout, zarrfs};
+use support::{Mount, ZARRFS, is_installed, is_mounted, test_data, wait_for, with_timeout, zarrfs};
 
 /// Returns the verbs that have an option, by their help.
 fn verbs_with(option: &str) -> Vec<String> {
@@ -164,6 +164,29 @@ fn an_unmount_during_an_outage_ends_and_names_what_is_not_stored() {
     let first = log.lines().find(|line| line.contains("fails for")).unwrap();
     let last = log.lines().find(|line| line.contains("answers again")).unwrap();
     assert!(first.contains("503 ×") && first.contains("--timeout") && last.contains("503 ×"), "{first}\n{last}");
+}
+
+/// "tries for --timeout", also a server that refuses: a permission may be granted meanwhile.
+#[test]
+fn an_unmount_waits_for_a_permission() {
+    let (folder, server) = bucket(1000, 1000);
+    let mount = mount_bucket(&server, &["--timeout", "60s"]);
+    let new = pattern(3, 1000);
+    let file = support::open_for_writing(&mount.join("a/data.raw"));
+    std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
+    server.set("bucket/a/0", Fault::Status(403));
+    assert_eq!(support::errno(support::close(file)), "EACCES");
+    let puts = || server.count("PUT", "bucket/a/0");
+    let before = puts();
+    std::thread::scope(|scope| {
+        let unmounting = scope.spawn(|| umount(mount.path()).0);
+        wait_for("the store is asked again", || puts() >= before + 2);
+        server.heal();
+        let output = unmounting.join().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    });
+    mount.assume_unmounted();
+    assert_eq!(fs::read(folder.path().join("bucket/a/0")).unwrap(), new);
 }
 
 #[test]

@@ -3,10 +3,11 @@
 mod support;
 
 use serde_json::{Value, json};
+use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::faulty_server::FaultyServer;
 use support::servers;
 use support::{Mount, ZARRFS, run, with_timeout};
@@ -55,6 +56,7 @@ impl Bucket {
         }
         own.iter().for_each(|(name, document)| write(&root.join(name), document.to_string().as_bytes()));
         let server = FaultyServer::new(folder.path());
+        server.set_latency(Duration::from_millis(latency().unwrap_or(0)));
         Bucket { folder, server }
     }
 
@@ -131,16 +133,39 @@ fn array_documents(format: Format) -> Vec<(&'static str, Value)> {
     }
 }
 
+/// The latencies at which mounts are tested, in milliseconds. At the larger one, what is known must not expire while a
+/// program asks.
+const LATENCIES: [u64; 2] = [0, 100];
+
+/// Returns the latency at which everything is measured, if the environment has one: with `--nocapture` the tests print
+/// a table of requests, their bounds and times.
+fn latency() -> Option<u64> {
+    std::env::var("ZARRFS_TEST_LATENCY").ok().map(|latency| latency.parse().unwrap())
+}
+
+/// Returns each format at each of the latencies.
+fn cases() -> impl Iterator<Item = (Format, u64)> {
+    let latencies = latency().map_or(LATENCIES.to_vec(), |latency| vec![latency]);
+    FORMATS.into_iter().flat_map(move |format| latencies.clone().into_iter().map(move |latency| (format, latency)))
+}
+
+thread_local! {
+    /// The time of the latest work in [`requests`].
+    static SECONDS: Cell<f64> = const { Cell::new(0.0) };
+}
+
 /// Returns the requests that a server gets during `work`.
 fn requests(server: &FaultyServer, work: impl FnOnce()) -> Vec<String> {
-    let before = server.requests().len();
+    let (before, begun) = (server.requests().len(), Instant::now());
     work();
+    SECONDS.set(begun.elapsed().as_secs_f64());
     server.requests().split_off(before).into_iter().map(|r| format!("{} {}", r.method, r.path)).collect()
 }
 
 #[track_caller]
 fn assert_at_most(most: usize, requests: &[String], what: &str) {
     let count = requests.len();
+    println!("| {what} | {count} | {most} | {:.2} s |", SECONDS.get());
     let first = requests.iter().take(60).map(String::as_str).collect::<Vec<_>>().join("\n");
     assert!(count > 0 && count <= most, "{what}: {count} requests, not {most} or fewer:\n{first}");
 }
@@ -150,7 +175,7 @@ fn info_asks_for_documents_alone() {
     for format in FORMATS {
         let (printed, requests) = Bucket::new(format, 10, 20, false).run("info", &[]);
         assert_eq!(printed.lines().filter(|line| line.contains("array") && line.contains("800 B")).count(), 200);
-        assert_at_most(if format == Format::V2 { 415 } else { 215 }, &requests, &format!("{format:?}"));
+        assert_at_most(if format == Format::V2 { 415 } else { 215 }, &requests, &format!("info, {format:?}"));
     }
 }
 
@@ -160,7 +185,7 @@ fn info_of_many_arrays_asks_for_documents_alone() {
     for (format, most) in [(Format::V2, 1220), (Format::V3, 620)] {
         let (printed, requests) = Bucket::new(format, 6, 100, false).run("info", &[]);
         assert_eq!(printed.lines().count(), 607);
-        assert_at_most(most, &requests, &format!("{format:?}"));
+        assert_at_most(most, &requests, &format!("info of 600 arrays, {format:?}"));
     }
 }
 
@@ -183,38 +208,41 @@ fn a_recursive_listing_takes_one_listing() {
         let (printed, requests) = bucket.run("ls", &["-lR"]);
         assert_eq!(printed.lines().filter(|line| line.ends_with(" data.raw")).count(), 200, "{printed}");
         assert_eq!(printed.lines().filter(|line| line.trim_start().starts_with("400 ")).count(), 400);
-        assert_at_most(if format == Format::V2 { 430 } else { 230 }, &requests, &format!("{format:?}"));
+        assert_at_most(if format == Format::V2 { 430 } else { 230 }, &requests, &format!("ls -lR, {format:?}"));
     }
 }
 
 #[test]
 fn listings_in_a_mount_take_a_handful_of_requests() {
-    for format in FORMATS {
+    for (format, latency) in cases() {
         let bucket = Bucket::new(format, 2, 20, false);
+        bucket.server.set_latency(Duration::from_millis(latency));
         for args in [&[][..], &["--read-only"]] {
             let mount = bucket.mount(args);
             let of_group = requests(&bucket.server, || {
                 assert_eq!(run("ls", &["-l", "g00"], mount.path()).matches("a0").count(), 20);
             });
-            assert_at_most(8, &of_group, &format!("a group of {format:?}"));
+            assert_at_most(8, &of_group, &format!("a group of {format:?} at {latency} ms"));
             let mount = bucket.mount(args);
             let of_array = requests(&bucket.server, || {
                 assert!(run("ls", &["-l", "g00/a000"], mount.path()).contains("README.txt"));
             });
-            assert_at_most(12, &of_array, &format!("an array of {format:?}"));
+            assert_at_most(12, &of_array, &format!("an array of {format:?} at {latency} ms"));
         }
     }
 }
 
 #[test]
 fn the_first_byte_takes_a_handful_of_requests() {
-    for (format, most) in [(Format::V2, 8), (Format::V3, 10)] {
+    for (format, latency) in cases() {
+        let most = if format == Format::V2 { 8 } else { 10 };
         let bucket = Bucket::new(format, 2, 20, false);
+        bucket.server.set_latency(Duration::from_millis(latency));
         let mount = bucket.mount(&[]);
         let requests = requests(&bucket.server, || {
             assert_eq!(run("head", &["-c", "1", "g00/a000/data.raw"], mount.path()), "\u{7}");
         });
-        assert_at_most(most, &requests, &format!("{format:?}"));
+        assert_at_most(most, &requests, &format!("the first byte of {format:?} at {latency} ms"));
     }
 }
 
@@ -240,10 +268,10 @@ fn consolidated_metadata_of_a_bucket_replace_all_documents() {
         let bucket = Bucket::new(format, 10, 20, true);
         let (printed, requests) = bucket.run("info", &[]);
         assert_eq!(printed.lines().filter(|line| line.contains("array") && line.contains("800 B")).count(), 200);
-        assert_at_most(20, &requests, &format!("info, {format:?}"));
+        assert_at_most(20, &requests, &format!("info, consolidated {format:?}"));
         let (listed, requests) = bucket.run("ls", &["-lR"]);
         assert_eq!(listed.lines().filter(|line| line.ends_with(" data.raw")).count(), 200);
-        assert_at_most(40, &requests, &format!("ls -lR, {format:?}"));
+        assert_at_most(40, &requests, &format!("ls -lR, consolidated {format:?}"));
         let (fresh, _) = bucket.run("info", &["--consolidated", "ignore"]);
         assert_eq!(printed, fresh);
     }
@@ -254,26 +282,28 @@ fn consolidated_metadata_of_many_arrays_takes_a_handful_of_requests() {
     for format in FORMATS {
         let (printed, requests) = Bucket::new(format, 6, 100, true).run("info", &[]);
         assert_eq!(printed.lines().count(), 607);
-        assert_at_most(10, &requests, &format!("{format:?}"));
+        assert_at_most(10, &requests, &format!("info of 600 consolidated arrays, {format:?}"));
     }
 }
 
+/// "A bucket that is only read is listed, and its documents are read from `.zmetadata` until a file is opened."
 #[test]
 fn mounts_that_are_only_read_use_consolidated_metadata() {
-    for format in FORMATS {
+    for (format, latency) in cases() {
         let bucket = Bucket::new(format, 2, 20, true);
+        bucket.server.set_latency(Duration::from_millis(latency));
         let mount = bucket.mount(&["--read-only"]);
         let of_group = requests(&bucket.server, || _ = run("ls", &["-l", "g00"], mount.path()));
-        assert_at_most(8, &of_group, &format!("a group of {format:?}"));
+        assert_at_most(8, &of_group, &format!("a group of consolidated {format:?} at {latency} ms"));
         let mount = bucket.mount(&["--read-only"]);
         let of_array = requests(&bucket.server, || _ = run("ls", &["-l", "g00/a000"], mount.path()));
-        assert_at_most(6, &of_array, &format!("an array of {format:?}"));
+        assert_at_most(6, &of_array, &format!("an array of consolidated {format:?} at {latency} ms"));
         let mount = bucket.mount(&["--read-only"]);
         let of_byte = requests(&bucket.server, || {
             assert_eq!(run("head", &["-c", "1", "g00/a000/data.raw"], mount.path()), "\u{7}");
         });
         // the last is the second chunk, which the kernel reads ahead
-        assert_at_most(6, &of_byte, &format!("the first byte of {format:?}"));
+        assert_at_most(6, &of_byte, &format!("the first byte of consolidated {format:?} at {latency} ms"));
     }
 }
 
@@ -320,7 +350,7 @@ fn a_web_server_with_consolidated_metadata_is_asked_for_it_alone() {
             let output = with_timeout(120, ZARRFS).args(["info", &url]).output().unwrap();
             assert_eq!(String::from_utf8_lossy(&output.stdout).matches("800 B").count(), 600);
         });
-        assert_at_most(10, &requests, &format!("{format:?}"));
+        assert_at_most(10, &requests, &format!("info of 600 consolidated arrays over HTTP, {format:?}"));
     }
 }
 
@@ -379,7 +409,7 @@ fn an_archive_on_a_web_server_is_read_in_few_parts() {
             let printed = String::from_utf8_lossy(&output.stdout);
             assert_eq!(printed.lines().filter(|line| line.ends_with(" data.raw")).count(), 20);
         });
-        assert_at_most(10, &requests, &format!("{format:?}"));
+        assert_at_most(10, &requests, &format!("ls -lR of an archive over HTTP, {format:?}"));
     }
 }
 
@@ -424,8 +454,14 @@ fn a_store_whose_arrays_cannot_be_known_is_not_complete() {
         let output = with_timeout(60, ZARRFS).args(["check", "--json", &url]).output().unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&report["complete"], output.status.code()), (&json!(false), Some(1)), "{report}");
-        let output = with_timeout(60, ZARRFS).args(["info", &format!("{url}/g00/a000")]).output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "an array is known: {output:?}");
+        let mountpoint = tempfile::tempdir().unwrap();
+        for (url, is_known) in [(&url, false), (&format!("{url}/g00/a000"), true)] {
+            let output = with_timeout(60, ZARRFS).args(["info", url]).output().unwrap();
+            assert!(output.status.success() && output.stderr.is_empty() == is_known, "{url}: {output:?}");
+            let output = with_timeout(60, ZARRFS).args(["mount", url]).arg(mountpoint.path()).output().unwrap();
+            assert!(output.status.success() && output.stderr.is_empty() == is_known, "{url}: {output:?}");
+            assert!(with_timeout(60, ZARRFS).arg("umount").arg(mountpoint.path()).status().unwrap().success());
+        }
     }
 }
 

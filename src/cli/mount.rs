@@ -9,7 +9,7 @@ use super::logger::LogArgs;
 use super::view::ViewArgs;
 use super::{
     ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration,
-    idle, mount_options, mountpoint, open_store_to_write, size, start_directory, stdio, systemd,
+    idle, mount_options, mountpoint, open_store_to_write, size, start_directory, stdio, systemd, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::error::Error;
@@ -237,6 +237,7 @@ fn mount(
     let stats = Arc::new(Stats::default());
     let listener = args.listen.as_ref().map(StatisticsListener::bind).transpose()?;
     let hierarchy = open_hierarchy(args, &stats)?;
+    warn_unlisted(&hierarchy, &args.store);
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     check_nesting(&args.store, &resolved)?;
     // dropping this removes the directory, after the mount has ended

@@ -4,7 +4,6 @@
 use super::Fs;
 use crate::stats::{Stats, TIME_BOUNDS};
 use std::fmt::{Display, Write};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Counters that other metrics show with more detail.
@@ -62,7 +61,7 @@ impl Fs {
         text.single("dirty_bytes", "gauge", "Decoded bytes of these chunks.", bytes);
         text.single("open_files", "gauge", "Open files of the mount.", self.files.len());
         text.single("live_nodes", "gauge", "Names that the kernel keeps.", self.tree.live_nodes());
-        let is_failing = u8::from(self.stats.is_failing.load(Ordering::Relaxed));
+        let is_failing = u8::from(self.stats.is_failing());
         text.single(
             "store_failing",
             "gauge",

@@ -8,6 +8,8 @@ use crate::store::{
     FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store, UnlistedStore, delegate_store,
 };
 use crate::zarr::metadata::V1Order;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 fn document(length: u64) -> String {
     format!(
@@ -32,7 +34,7 @@ impl Store for RemoteStore {
 
 /// One of several machines that mount the same store.
 struct Machine {
-    fs: Fs,
+    fs: Arc<Fs>,
     requests: Arc<FaultyStore>,
 }
 
@@ -47,7 +49,8 @@ impl Machine {
         let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
         let options =
             Options { read_only: false, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
-        Machine { fs: Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap(), requests }
+        let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
+        Machine { fs: Arc::new(fs), requests }
     }
 
     fn new(memory: &Arc<MemoryStore>) -> Self {
@@ -350,9 +353,58 @@ fn a_flush_sends_one_request_to_a_server_that_does_not_answer() {
     };
     // requests for each array, and for chunks of each; concurrent requests for one document are one
     assert!(count() >= 6);
-    m.fs.stats.is_failing.store(true, std::sync::atomic::Ordering::Relaxed);
+    m.fs.stats.failing_stores.store(1, Ordering::Relaxed);
     assert_eq!(count(), 1);
     m.requests.heal();
     m.fs.flush_all().unwrap();
     assert!(names.iter().all(|name| stored(&memory, &format!("{name}/9")).is_some()));
+}
+
+/// "A mount that is ended by a signal gives up when nothing could be stored for --timeout": sending the same bytes
+/// again and again stores nothing.
+#[test]
+fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
+    let memory = memory(&[ROOT, ("a/.zarray", &document(8))]);
+    let m = Machine::new(&memory);
+    m.fs.limit_syncs(Duration::from_secs(1));
+    let (_, handle) = m.open("a", FLAT, true).unwrap();
+    m.fs.write(handle, 0, &[5; 8]).unwrap();
+    m.requests.plan(PlannedFault { times: u64::MAX, ..PlannedFault::next(Operation::Put, libc::EIO) });
+    let (begun, is_over) = (Instant::now(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(25) {
+                m.fs.stats.bytes_sent.add(1);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let e = m.fs.sync_at_end().unwrap_err();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(e.to_string().contains("a (1 chunk, 8 bytes)"), "{e}");
+    });
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+/// "tries until --timeout", also where credentials are refused or space is missing.
+#[test]
+fn a_sync_tries_again_while_the_failure_may_pass() {
+    let memory = memory(&[ROOT, ("a/.zarray", &document(8))]);
+    let m = Machine::new(&memory);
+    m.fs.limit_syncs(Duration::from_secs(60));
+    let write = |byte| {
+        let (_, handle) = m.open("a", FLAT, true).unwrap();
+        m.fs.write(handle, 0, &[byte; 8]).unwrap();
+    };
+    for (byte, errno) in [(5, libc::EACCES), (6, libc::ENOSPC)] {
+        write(byte);
+        m.requests.plan(PlannedFault::next(Operation::Put, errno));
+        m.fs.sync_all().unwrap();
+        assert_eq!(m.fs.cache.unstored_total().0, 0);
+    }
+    write(7);
+    m.requests.plan(PlannedFault::next(Operation::Put, libc::EFBIG));
+    assert_eq!(m.fs.sync_all().unwrap_err().errno(), libc::EFBIG, "for good");
+    // at the end of the process it is lost
+    m.requests.plan(PlannedFault::next(Operation::Put, libc::EFBIG));
+    m.fs.sync_at_end().unwrap();
 }

@@ -3,11 +3,12 @@
 //!
 //! Invariant: an outage of the server takes `--timeout` once, not once for each chunk, array or attempt.
 //!
-//! * A flush ends with the first failure while the server does not answer (`cache/write_back/flush.rs:is_in_vain`).
-//! * After a request was given up, further ones are sent once until the server answers
+//! * A flush ends with the first failure while the server answers nothing (`cache/write_back/flush.rs:is_in_vain`).
+//! * After a request was given up, one at a time is sent once until the server answers
 //!   (`store/object/transport.rs:send`), so that a program that closes several files waits for the first one alone.
-//! * The end of the process waits until nothing could be stored for `--timeout` ([`Patience`]): a server that takes
-//!   data, however slowly, gets all of them.
+//! * A sync tries again after a failure that may pass ([`may_pass`]), also of credentials, for `--timeout`.
+//! * The end of the process waits until nothing could be stored for `--timeout` ([`Patience`]), whatever the failure,
+//!   since what is not stored is lost: a server that takes data, however slowly, gets all of them.
 
 use super::Fs;
 use crate::error::{Error, Kind, Result};
@@ -19,8 +20,8 @@ use std::time::{Duration, Instant};
 /// Extra wait beyond the timeout of one request, so that a sync can report why the request failed.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Number of attempts to store data at the end of the process, since a cause such as a full disk may pass, and the
-/// pause between attempts.
+/// Number of attempts at the end of the process where there is no time limit, as with a full disk, and the pause
+/// between attempts.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -73,27 +74,47 @@ impl Drop for RunningSync {
     }
 }
 
-/// Counters of sent and stored data. A change shows progress.
-type Progress = [u64; 4];
+/// What has been stored and sent so far, to be compared with an earlier state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Progress {
+    /// Values stored, objects stored, and bytes that are not stored.
+    stored: [u64; 3],
+    /// Bytes sent. Those of a value that the store refuses at last are sent in vain.
+    sent: u64,
+}
 
-/// The time left to store data: it ends when nothing could be stored for `limit`.
+/// How long storing is tried, round by round: until nothing could be stored for `limit`.
 struct Patience {
     limit: Duration,
     progress: Progress,
     since: Instant,
+    /// The state when the round began, and the time of the latest progress by then.
+    begun: (Progress, Instant),
 }
 
 impl Patience {
     fn new(limit: Duration, progress: Progress, now: Instant) -> Self {
-        Patience { limit, progress, since: now }
+        Patience { limit, progress, since: now, begun: (progress, now) }
     }
 
-    /// Returns the time that is left at `now`.
+    /// Returns the time that is left at `now`, while a round runs.
     fn left(&mut self, progress: Progress, now: Instant) -> Duration {
         if progress != self.progress {
             (self.progress, self.since) = (progress, now);
         }
         (self.since + self.limit).saturating_duration_since(now)
+    }
+
+    /// Returns the time that is left at `now`, where a round has ended. What a round has sent does not count if it has
+    /// stored nothing: the next round sends it again.
+    fn left_after_round(&mut self, progress: Progress, now: Instant) -> Duration {
+        let (begun, since) = self.begun;
+        if progress.stored == begun.stored {
+            (self.progress, self.since) = (progress, since);
+        }
+        let left = self.left(progress, now);
+        self.begun = (progress, self.since);
+        left
     }
 }
 
@@ -133,28 +154,30 @@ impl Fs {
             let patience = Patience::new(limit + MARGIN, self.progress(), Instant::now());
             (patience, limit, fs)
         });
-        let (mut stored, mut lost) = (Ok(()), Ok(()));
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                std::thread::sleep(PAUSE);
-            }
-            let mut is_over = false;
-            stored = match &mut limited {
+        let (mut lost, mut attempts) = (Ok(()), 1);
+        let stored = loop {
+            let stored = match &mut limited {
                 None => self.store_all(),
-                Some((patience, limit, fs)) => self.sync_while(*limit, fs, &mut || {
-                    let left = patience.left(self.progress(), Instant::now());
-                    is_over = left.is_zero();
-                    left
-                }),
+                Some((patience, limit, fs)) => {
+                    self.sync_while(*limit, fs, &mut || patience.left(self.progress(), Instant::now()))
+                }
             };
-            if stored.is_ok() || is_over {
-                break;
-            }
             // a later attempt does not report a loss again
             if stored.as_ref().is_err_and(|e| e.errno() == libc::ESTALE) {
                 lost = lost.and(stored.clone());
             }
-        }
+            // whatever the cause: what is not stored now is lost
+            let pause = match &mut limited {
+                None if attempts == ATTEMPTS => Duration::ZERO,
+                None => PAUSE,
+                Some((patience, ..)) => PAUSE.min(patience.left_after_round(self.progress(), Instant::now())),
+            };
+            if stored.is_ok() || pause.is_zero() {
+                break stored;
+            }
+            std::thread::sleep(pause);
+            attempts += 1;
+        };
         lost.and(self.take_losses()).and(stored).map_err(|e| match self.unstored_names() {
             names if names.is_empty() => e,
             names => e.context(names),
@@ -168,7 +191,8 @@ impl Fs {
     /// Returns counters of sent and stored data. Sent parts of a large value count, and so do erased chunks.
     fn progress(&self) -> Progress {
         let stats = &self.stats;
-        [stats.bytes_sent.get(), stats.stores.get(), stats.object_stores.get(), self.cache.unstored_total().0]
+        let stored = [stats.stores.get(), stats.object_stores.get(), self.cache.unstored_total().0];
+        Progress { stored, sent: stats.bytes_sent.get() }
     }
 
     /// Waits for a sync that begins from now on, as long as `left` returns a time.
@@ -222,13 +246,13 @@ impl Fs {
         (state, Ok(true))
     }
 
-    /// Stores everything, and tries again while the store does not answer, until nothing could be stored for `limit`.
+    /// Stores everything, and tries again after a failure that may pass, until nothing could be stored for `limit`.
     fn flush_within(&self, limit: Duration) -> Result<()> {
         let mut patience = Patience::new(limit, self.progress(), Instant::now());
         loop {
             let done = self.store_all();
-            let left = patience.left(self.progress(), Instant::now());
-            if !self.cache.is_in_vain(&done) || left.is_zero() {
+            let left = patience.left_after_round(self.progress(), Instant::now());
+            if !done.as_ref().is_err_and(may_pass) || left.is_zero() {
                 return self.take_losses().and(done);
             }
             std::thread::sleep(PAUSE.min(left));
@@ -257,6 +281,13 @@ impl Fs {
     }
 }
 
+/// Returns whether a store that has failed may take the data later: a server that does not answer, credentials that are
+/// renewed, a permission that is granted, or space that is freed meanwhile.
+fn may_pass(e: &Error) -> bool {
+    let errors = [libc::EIO, libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT, libc::ENOMEM, libc::ETIMEDOUT];
+    matches!(e.kind(), Kind::System(errno) if errors.contains(&errno))
+}
+
 /// Begins a sync on a thread.
 fn begin(mut running: RunningSync, limit: Duration) -> Result<()> {
     let run = move || running.result = running.fs.flush_within(limit);
@@ -271,12 +302,32 @@ mod tests {
     #[test]
     fn patience_ends_when_nothing_was_stored_for_the_limit() {
         let (start, limit) = (Instant::now(), Duration::from_secs(30));
-        let mut patience = Patience::new(limit, [0; 4], start);
-        let mut left =
-            |stored, seconds| patience.left([0, stored, 0, 0], start + Duration::from_secs(seconds)).as_secs();
+        let mut patience = Patience::new(limit, Progress::default(), start);
+        let mut left = |stored, seconds| {
+            let progress = Progress { stored: [stored, 0, 0], sent: 0 };
+            patience.left(progress, start + Duration::from_secs(seconds)).as_secs()
+        };
         assert_eq!((left(0, 0), left(0, 10), left(0, 29)), (30, 20, 1));
         // a slow store
         assert_eq!((left(1, 29), left(1, 39), left(2, 58)), (30, 20, 30));
         assert_eq!((left(2, 87), left(2, 88), left(2, 1000)), (1, 0, 0));
+    }
+
+    #[test]
+    fn bytes_that_were_sent_in_vain_are_no_progress() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut patience = Patience::new(Duration::from_secs(30), Progress::default(), start);
+        let progress = |stored, sent| Progress { stored: [0, stored, 0], sent };
+        // a value is sent slowly, and refused at last
+        assert_eq!(patience.left(progress(0, 1), at(10)).as_secs(), 30);
+        assert_eq!(patience.left_after_round(progress(0, 2), at(20)).as_secs(), 10);
+        assert_eq!(patience.left(progress(0, 3), at(25)).as_secs(), 30);
+        assert_eq!(patience.left(progress(0, 3), at(26)).as_secs(), 29);
+        assert_eq!(patience.left_after_round(progress(0, 4), at(29)).as_secs(), 1);
+        // another one is stored in the same round
+        assert_eq!(patience.left(progress(1, 5), at(30)).as_secs(), 30);
+        assert_eq!(patience.left_after_round(progress(1, 6), at(35)).as_secs(), 30);
+        assert_eq!(patience.left_after_round(progress(1, 9), at(65)).as_secs(), 0);
     }
 }

@@ -2,7 +2,8 @@
 
 /// Implements the named methods of [`Store`](crate::store::Store) by calling the store in the field `$inner`.
 ///
-/// A wrapper must list every method that it forwards: a method that is not listed keeps the default of the trait.
+/// A wrapper lists every method that it forwards. `tests/layers.rs` finds those that it forgets, which would keep the
+/// default of the trait.
 macro_rules! delegate_store {
     ($inner:ident: $($method:ident)*) => { $(delegate_store!(@$method $inner);)* };
     (@fn $inner:ident.$method:ident($($arg:ident: $type:ty),*) -> $returned:ty) => {
@@ -31,6 +32,12 @@ macro_rules! delegate_store {
     ) -> $crate::error::Result<$crate::store::Listing>); };
     (@lists_all $inner:ident) => { delegate_store!(@fn $inner.lists_all() -> bool); };
     (@lists_nodes $inner:ident) => { delegate_store!(@fn $inner.lists_nodes() -> bool); };
+    (@first_names $inner:ident) => { delegate_store!(@fn $inner.first_names(
+        prefix: &$crate::store::Key
+    ) -> $crate::error::Result<Option<$crate::store::FirstNames>>); };
+    (@values_below $inner:ident) => { delegate_store!(@fn $inner.values_below(
+        prefix: &$crate::store::Key
+    ) -> $crate::error::Result<Option<$crate::store::ValuePages>>); };
     (@look_at $inner:ident) => { delegate_store!(@fn $inner.look_at(
         level: &$crate::store::Key
     ) -> $crate::error::Result<()>); };

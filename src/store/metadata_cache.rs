@@ -198,7 +198,8 @@ impl Store for MetadataCache {
         prefetch::prefetch(self, prefixes);
     }
 
-    delegate_store!(below: get_range lists_all concurrency file location space is_writable check_writable lock sync);
+    delegate_store!(below: get_range lists_all lists_nodes first_names values_below concurrency file location space);
+    delegate_store!(below: is_writable check_writable lock sync);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.below.put(key, value);

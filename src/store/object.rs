@@ -3,6 +3,7 @@
 //! Only this module is asynchronous; its callers block until a request ends, at the latest after the timeout. An answer
 //! is complete or an error, so no value is ever assembled from two versions.
 
+mod answer_headers;
 mod cloud;
 mod connector;
 mod credential_process;

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -88,6 +88,8 @@ struct Shared {
     faults: Mutex<HashMap<String, (Fault, u32)>>,
     gate: Mutex<Option<Gate>>,
     requests: Mutex<Vec<Request>>,
+    /// Milliseconds before each answer.
+    latency: AtomicU64,
     ended: AtomicBool,
 }
 
@@ -101,6 +103,7 @@ impl FaultyServer {
             faults: Mutex::default(),
             gate: Mutex::default(),
             requests: Mutex::default(),
+            latency: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         });
         let serving = shared.clone();
@@ -140,6 +143,12 @@ impl FaultyServer {
     /// Lets `gate` answer all further requests that it has an answer for.
     pub fn set_gate(&self, gate: Gate) {
         *self.shared.gate.lock().unwrap() = Some(gate);
+    }
+
+    /// Answers all further requests after this time, those of several connections at the same time.
+    #[allow(dead_code)]
+    pub fn set_latency(&self, latency: Duration) {
+        self.shared.latency.store(latency.as_millis() as u64, SeqCst);
     }
 
     /// Returns all requests so far.
@@ -256,6 +265,8 @@ impl Shared {
                 return Ok(());
             }
             self.requests.lock().unwrap().push(request.clone());
+            // no lock is held, so that requests wait side by side
+            std::thread::sleep(Duration::from_millis(self.latency.load(SeqCst)));
             let said = self.gate.lock().unwrap().as_ref().and_then(|gate| gate(&request));
             if let Some((status, headers, body)) = said {
                 self.answer(&mut stream, &request, &Answer { status, headers, body: body.into_bytes() })?;

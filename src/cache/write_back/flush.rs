@@ -73,7 +73,7 @@ impl Cache {
     /// Returns whether the rest of a flush is in vain: a part of it failed, and the store answers nothing at all. Each
     /// further request could take its whole time limit.
     pub fn is_in_vain(&self, done: &Result<()>) -> bool {
-        done.is_err() && self.stats.is_failing.load(Ordering::Relaxed)
+        done.is_err() && self.stats.is_failing()
     }
 
     /// Writes back all dirty chunks of the arrays for which `of` returns true; those of shards are handed over.

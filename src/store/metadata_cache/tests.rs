@@ -252,6 +252,26 @@ fn concurrent_requests_share_a_current_result() {
     assert_eq!(ask().join().unwrap().unwrap(), 3);
 }
 
+/// "counted from the answer": an answer that takes longer than the time to live is used for it.
+#[test]
+fn the_time_to_live_begins_when_the_answer_has_come() {
+    let (go, wait) = mpsc::channel();
+    let slow = Arc::new(Slow { memory: MemoryStore::default(), go: Mutex::new(wait), asked: Mutex::default() });
+    slow.memory.insert("x", "1");
+    let ttl = Duration::from_secs(2);
+    let store = MetadataCache::new(slow.clone(), Some(ttl));
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| store.stat(&key("x")).unwrap());
+        while *lock(&slow.asked) < 1 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(ttl + Duration::from_millis(100));
+        go.send(Ok(())).unwrap();
+        assert_eq!(asking.join().unwrap().unwrap().size, 1);
+    });
+    assert_eq!((store.stat(&key("x")).unwrap().unwrap().size, *lock(&slow.asked)), (1, 1));
+}
+
 /// A panic affects no other request.
 #[test]
 fn a_panic_of_the_sender_does_not_block_others() {

@@ -96,6 +96,13 @@ impl Connector {
             range: None,
             region,
         };
+        // a zone, an emulator or a key file of Google may name another host than the options
+        let extensions = request.extensions();
+        if (extensions.get::<IsListing>().is_some() || extensions.get::<ValueLimit>().is_some())
+            && let Some(host) = url.host_str()
+        {
+            self.transport.add_host(host);
+        }
         let answer = match url.host_str().is_some_and(is_metadata_service) {
             false => self.transport.send(&sent).await?,
             true => timeout(METADATA, self.transport.send(&sent))

@@ -1,6 +1,7 @@
 //! The clients of S3, Google Cloud Storage and Azure. Endpoint, region and credentials come from options, environment
 //! variables and profiles, as users of the command lines of these clouds expect.
 
+use super::answer_headers::text;
 use super::cloud::Client;
 use super::connector::Connector;
 use super::credentials::{AwsCredentials, ProfileKeys, ProfileSource, checked, has_web_identity, source_of};
@@ -9,7 +10,7 @@ use super::renewed_keys::RenewedKeys;
 use super::request_error::RequestError;
 use super::role_keys::RoleKeys;
 use super::signer::{Signer, is_region};
-use super::transport::{BUCKET_REGION, ServerRequest, Transport, text};
+use super::transport::{BUCKET_REGION, ServerRequest, Transport};
 use super::{ObjectOptions, runtime, user_headers};
 use crate::error::{Error, Result};
 use crate::stats::Stats;

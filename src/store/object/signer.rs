@@ -1,11 +1,12 @@
 //! Signs the requests to a bucket of S3. Signs a request again if the server refuses the credentials and there are
 //! others, or if it says that the bucket is in another region. This module does not know where credentials come from.
 
+use super::answer_headers::text;
 use super::connector::{Connector, element, http_error, url_of};
 use super::credentials::AwsCredentials;
 use super::key_renewal::Refusal;
 use super::request_error::{Cause, RequestError, refusal_of};
-use super::transport::{BUCKET_REGION, ServerAnswer, text};
+use super::transport::{BUCKET_REGION, ServerAnswer};
 use crate::error::{Error, Kind};
 use crate::util::memory::lock;
 use async_trait::async_trait;

@@ -1,6 +1,7 @@
 mod bucket;
 mod ends;
 mod faults;
+mod outages;
 mod server;
 mod web;
 

@@ -1,8 +1,9 @@
 //! HTTP requests with retries. An answer is complete or an error. This module does not know stores, and leaves the
 //! meaning of a status to its callers.
 
+use super::answer_headers::{length, part_of, text};
 use super::outage::Outage;
-use super::request_error::{Cause, RequestError, is_metadata_service};
+use super::request_error::{Cause, RequestError};
 use super::request_log::{self, Attempt};
 use super::retry::{self, Backoff};
 use crate::stats::{ServerOperation, ServerOutcome, Stats};
@@ -10,8 +11,8 @@ use crate::util::memory;
 use object_store::client::HttpRequestBody;
 use percent_encoding::percent_decode_str;
 use reqwest::header::{
-    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
-    IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE, TRANSFER_ENCODING, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE, TRANSFER_ENCODING, USER_AGENT,
 };
 use reqwest::{Body, Client, Method, Response, StatusCode, Url, Version};
 use std::ops::Range;
@@ -147,7 +148,7 @@ impl Transport {
         });
         let client = client.map_err(|e| text_of(&e))?;
         let new_connections = Semaphore::new(NEW_CONNECTIONS);
-        let (is_closing, outage) = (AtomicBool::new(false), Outage::default());
+        let (is_closing, outage) = (AtomicBool::new(false), Outage::new(stats.clone()));
         let hosts = Mutex::new(hosts);
         Ok(Transport { client, headers, hosts, timeout, retries, stats, is_closing, outage, new_connections })
     }
@@ -163,19 +164,29 @@ impl Transport {
         memory::lock(&self.hosts).iter().any(|h| h == host)
     }
 
+    /// Returns whether a request goes to the store. That a service for credentials fails is no outage of the store.
+    fn is_of_store(&self, request: &ServerRequest) -> bool {
+        request.url.host_str().is_some_and(|host| self.is_own(host))
+    }
+
     /// Sends a request, and retries temporary failures. All attempts together end within the timeout. If the server has
-    /// answered nothing since a request was given up, the request gets one attempt: programs that close several files,
-    /// or ask for several values, wait for it once and not each time.
+    /// answered nothing since a request was given up, one request at a time gets one attempt, and the others fail with
+    /// it; a silent server is given little time: programs that close several files, or ask for several values, wait
+    /// for the server once and not each time.
     pub async fn send(&self, request: &ServerRequest) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
-        let is_given_up = self.outage.is_given_up(self.timeout, std::time::Instant::now());
-        let retries = if is_given_up && !is_of_metadata_service(request) { 0 } else { self.retries };
+        let mut probe = match self.is_of_store(request) {
+            true => self.outage.admit(self.timeout, self.first_wait(request)).await,
+            false => Ok(None),
+        }
+        .map_err(|cause| self.failed(RequestError::new(&request.method, &request.url, cause, 0)))?;
         loop {
             let tries = backoff.tries() + 1;
             let started = Instant::now();
-            let outcome = timeout_at(deadline, self.try_once(request)).await;
-            let outcome = outcome.unwrap_or(Err(Cause::TimedOut(self.timeout)));
+            let limit = probe.as_ref().map_or(self.timeout, |probe| probe.limit().min(self.timeout));
+            let outcome = timeout_at(deadline.min(started + limit), self.try_once(request)).await;
+            let outcome = outcome.unwrap_or(Err(Cause::TimedOut(limit)));
             Attempt {
                 method: &request.method,
                 url: &request.url,
@@ -199,6 +210,10 @@ impl Transport {
                 (pause, None) if left > LAST => pause.min(left / 2),
                 (pause, _) => pause,
             };
+            // another request may have been answered meanwhile
+            let is_given_up = || self.outage.is_given_up(self.timeout, std::time::Instant::now());
+            probe = probe.filter(|_| is_given_up());
+            let retries = if probe.is_some() { 0 } else { self.retries };
             let is_last = !cause.may_pass() || tries > retries || Instant::now() + pause >= deadline;
             self.record_failure(request, &cause, started, is_last);
             if is_last {
@@ -216,11 +231,10 @@ impl Transport {
         if answer.status.is_success() {
             self.stats.bytes_sent.add(request.body.as_ref().map_or(0, |body| body.content_length() as u64));
         }
-        if is_of_metadata_service(request) {
+        if !self.is_of_store(request) {
             return;
         }
         if let Some(line) = self.outage.answered(std::time::Instant::now()) {
-            self.stats.is_failing.store(false, Ordering::Relaxed);
             log::warn!("{}: {line}", request.url.origin().ascii_serialization());
         }
     }
@@ -228,12 +242,11 @@ impl Transport {
     /// Counts an attempt that began at `began` and failed. Another one follows unless `is_last`.
     fn record_failure(&self, request: &ServerRequest, cause: &Cause, began: Instant, is_last: bool) {
         self.stats.server_requests.record(operation(request), cause.outcome(), began.elapsed());
-        if !cause.may_pass() || is_of_metadata_service(request) {
+        if !cause.may_pass() || !self.is_of_store(request) {
             return;
         }
         let now = std::time::Instant::now();
-        if let Some(line) = self.outage.failed(cause.outcome(), began.into_std(), now, is_last) {
-            self.stats.is_failing.store(true, Ordering::Relaxed);
+        if let Some(line) = self.outage.failed(cause, began.into_std(), now, is_last) {
             let next = match is_last {
                 true => String::new(),
                 false => format!("; trying again, each request up to {:.1} s (--timeout)", self.timeout.as_secs_f32()),
@@ -286,7 +299,7 @@ impl Transport {
         *outgoing.body_mut() = request.body.clone().map(Body::wrap);
         self.stats.requests.add(1);
         request_log::headers(&request.method, url, None, outgoing.headers());
-        let stall = if is_safe(&request.method) { self.stall() } else { self.timeout };
+        let stall = self.first_wait(request);
         let answer = timeout(stall, self.client.execute(outgoing)).await;
         let answer = answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| match e.is_connect() {
             true => Cause::Unreachable(text_of(&e)),
@@ -373,56 +386,10 @@ impl Transport {
     fn stall(&self) -> Duration {
         self.timeout / STALLS
     }
-}
 
-/// A Content-Range header, by RFC 9110, 14.4: `bytes 0-9/100`, or `bytes */100` for a range after the end.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ContentRange {
-    /// Bytes of the part; `None` if it is empty.
-    pub range: Option<Range<u64>>,
-    /// Size of the whole value in bytes, if stated.
-    pub size: Option<u64>,
-}
-
-/// Parses the Content-Range header.
-pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
-    let text = text(headers, &CONTENT_RANGE)?.trim();
-    let (unit, rest) = text.split_once(' ')?;
-    let (range, size) = rest.trim().split_once('/')?;
-    if !unit.eq_ignore_ascii_case("bytes") {
-        return None;
-    }
-    let range = match range.split_once('-') {
-        None => None,
-        Some((first, last)) => {
-            let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-            Some(first..last.checked_add(1).filter(|end| *end >= first)?)
-        }
-    };
-    Some(ContentRange { range, size: size.trim().parse().ok() })
-}
-
-/// Parses the Content-Length header.
-pub(super) fn length(headers: &HeaderMap) -> Option<u64> {
-    text(headers, &CONTENT_LENGTH)?.trim().parse().ok()
-}
-
-/// Returns a header as text.
-pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
-}
-
-/// Returns the range of a partial answer, and checks that the body has its length.
-fn part_of(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<Option<Range<u64>>, Cause> {
-    if status != StatusCode::PARTIAL_CONTENT {
-        return Ok(None);
-    }
-    match content_range(headers).and_then(|stated| stated.range) {
-        None => Err(Cause::Wrong("a part of a value without a range")),
-        Some(range) if range.end - range.start != received => {
-            Err(Cause::Short { received, wanted: range.end - range.start })
-        }
-        range => Ok(range),
+    /// Returns how long an attempt waits for the head of its answer.
+    fn first_wait(&self, request: &ServerRequest) -> Duration {
+        if is_safe(&request.method) { self.stall() } else { self.timeout }
     }
 }
 
@@ -449,12 +416,7 @@ fn is_directory_of(next: &Url, url: &Url) -> bool {
     next.path().strip_suffix('/').is_some_and(|path| percent_decode_str(path).eq(percent_decode_str(url.path())))
 }
 
-/// Returns whether a request goes to the metadata service, whose failures are not outages of the store.
-fn is_of_metadata_service(request: &ServerRequest) -> bool {
-    request.url.host_str().is_some_and(is_metadata_service)
-}
-
-/// Returns the operation as which a request is counted.
+/// Returns what a request asks for.
 fn operation(request: &ServerRequest) -> ServerOperation {
     // S3 and Google list by `list-type`, Azure lists by `comp`
     let is_listing =

@@ -2,10 +2,11 @@
 //! list names.
 
 use super::EndOfValue;
+use super::answer_headers::{content_range, length, text};
 use super::cloud::unexpected;
 use super::request_error::{Cause, RequestError};
 use super::store_url;
-use super::transport::{ServerAnswer, ServerRequest, Transport, content_range, length, text};
+use super::transport::{ServerAnswer, ServerRequest, Transport};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
 use chrono::DateTime;

@@ -1,7 +1,8 @@
 //! A group of a store as a store of its own: for a group whose documents only the `.zmetadata` of a group above holds.
 
 use crate::error::Result;
-use crate::store::{Key, KeyLock, Listing, Replaces, Stat, Store, Version, delegate_store};
+use crate::store::{FirstNames, Key, KeyLock, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store};
+use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +25,7 @@ impl FolderStore {
 }
 
 impl Store for FolderStore {
-    delegate_store!(below: lists_all lists_nodes concurrency space is_writable sync);
+    delegate_store!(below: lists_all lists_nodes take_snapshot concurrency space is_writable sync);
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.below.get(&self.full(key), limit, value)
@@ -50,6 +51,14 @@ impl Store for FolderStore {
         self.below.list(&self.full(prefix))
     }
 
+    fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
+        self.below.first_names(&self.full(prefix))
+    }
+
+    fn look_at(&self, level: &Key) -> Result<()> {
+        self.below.look_at(&self.full(level))
+    }
+
     fn prefetch_levels(&self, prefix: &Key) {
         self.below.prefetch_levels(&self.full(prefix));
     }
@@ -60,6 +69,10 @@ impl Store for FolderStore {
 
     fn forget(&self, prefix: &Key) {
         self.below.forget(&self.full(prefix));
+    }
+
+    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.below.file(&self.full(key))
     }
 
     fn location(&self) -> String {
@@ -76,6 +89,10 @@ impl Store for FolderStore {
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.below.put_if(&self.full(key), value, replaces)
+    }
+
+    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+        self.below.put_pieces(&self.full(key), pieces, replaces)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
@@ -96,5 +113,26 @@ impl Store for FolderStore {
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
         self.below.rename(&self.full(from), &self.full(to))
+    }
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        self.below.writable_file(&self.full(key), create, exclusive)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::DirectoryStore;
+
+    #[test]
+    fn a_group_is_put_together_from_pieces_and_opened_in_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = Arc::new(DirectoryStore::open(folder.path()).unwrap().without_fsync());
+        let group = FolderStore::new(below, Key::root().join("g"));
+        let shard = Key::root().join("a").join("0");
+        let pieces = [ValuePiece::Bytes(b"ab"), ValuePiece::Bytes(b"c")];
+        group.put_pieces(&shard, &pieces, Replaces::Anything).unwrap().unwrap();
+        assert_eq!(std::fs::read(folder.path().join("g/a/0")).unwrap(), b"abc");
+        assert!(group.file(&shard).unwrap().is_some() && group.writable_file(&shard, false, false).is_ok());
     }
 }

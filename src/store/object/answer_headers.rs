@@ -1,0 +1,57 @@
+//! Headers of answers, parsed. This module sends nothing.
+
+use super::request_error::Cause;
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderName};
+use std::ops::Range;
+
+/// A Content-Range header, by RFC 9110, 14.4: `bytes 0-9/100`, or `bytes */100` for a range after the end.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ContentRange {
+    /// Bytes of the part; `None` if it is empty.
+    pub range: Option<Range<u64>>,
+    /// Size of the whole value in bytes, if stated.
+    pub size: Option<u64>,
+}
+
+/// Parses the Content-Range header.
+pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
+    let text = text(headers, &CONTENT_RANGE)?.trim();
+    let (unit, rest) = text.split_once(' ')?;
+    let (range, size) = rest.trim().split_once('/')?;
+    if !unit.eq_ignore_ascii_case("bytes") {
+        return None;
+    }
+    let range = match range.split_once('-') {
+        None => None,
+        Some((first, last)) => {
+            let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+            Some(first..last.checked_add(1).filter(|end| *end >= first)?)
+        }
+    };
+    Some(ContentRange { range, size: size.trim().parse().ok() })
+}
+
+/// Parses the Content-Length header.
+pub(super) fn length(headers: &HeaderMap) -> Option<u64> {
+    text(headers, &CONTENT_LENGTH)?.trim().parse().ok()
+}
+
+/// Returns a header as text.
+pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// Returns the range of a partial answer, and checks that the body has its length.
+pub(super) fn part_of(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<Option<Range<u64>>, Cause> {
+    if status != StatusCode::PARTIAL_CONTENT {
+        return Ok(None);
+    }
+    match content_range(headers).and_then(|stated| stated.range) {
+        None => Err(Cause::Wrong("a part of a value without a range")),
+        Some(range) if range.end - range.start != received => {
+            Err(Cause::Short { received, wanted: range.end - range.start })
+        }
+        range => Ok(range),
+    }
+}
