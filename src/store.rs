@@ -267,7 +267,7 @@ pub trait Store: Send + Sync {
     }
 
     /// Requests the first names of a level, if the store caches names and has no valid ones of this level.
-    fn look_at(&self, _level: &Key) -> Result<()> {
+    fn cache_level(&self, _level: &Key) -> Result<()> {
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! The rules of the module map: `src/lib.rs` and `src/zarr.rs` list their modules in layer order, a module imports only
-//! from those above it, no module takes part in a cycle, and some crates are named in one place alone. Test code is
-//! exempt.
+//! from those above it, no module takes part in a cycle, some crates are named in one place alone, and type names are
+//! unique. Test code is exempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -237,7 +237,7 @@ const DEFAULTS: [(&str, &[&str], &str); 3] = [
     (
         "LevelCache",
         &[
-            "get_end stat_many lists_nodes first_names look_at values_below take_snapshot prefetch_levels prefetch",
+            "get_end stat_many lists_nodes first_names cache_level values_below take_snapshot prefetch_levels prefetch",
             "forget file space put_pieces lock writable_file",
         ],
         "for `create`, which asks each thing once and puts documents; it has no chunks and takes no locks",
@@ -245,7 +245,8 @@ const DEFAULTS: [(&str, &[&str], &str); 3] = [
     (
         "ZipStore",
         &[
-            "get_end lists_all lists_nodes first_names look_at values_below take_snapshot prefetch_levels prefetch file",
+            "get_end lists_all lists_nodes first_names cache_level values_below take_snapshot prefetch_levels \
+             prefetch file",
             "space is_writable check_writable put put_if put_pieces delete lock sync make_prefix remove_prefix rename",
             "writable_file",
         ],
@@ -342,6 +343,33 @@ fn files_functions_and_lines_of_comments_are_short() {
         }
     }
     assert!(count > 1000, "{count} functions");
+}
+
+/// Returns the names of the types that a file defines outside of functions and other items.
+fn types(code: &str) -> impl Iterator<Item = &str> {
+    code.lines().filter_map(|line| {
+        let item = match line.strip_prefix("pub(") {
+            Some(rest) => rest.split_once(") ")?.1,
+            None => line.strip_prefix("pub ").unwrap_or(line),
+        };
+        let kinds = ["struct ", "enum ", "trait ", "union ", "type "];
+        let name = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
+        name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+    })
+}
+
+#[test]
+fn no_two_types_have_one_name() {
+    let (mut defined, mut count) = (BTreeMap::new(), 0);
+    for source in sources() {
+        for name in types(&source.code) {
+            count += 1;
+            if let Some(other) = defined.insert(name.to_string(), source.path.clone()) {
+                panic!("{name} is the name of a type in {} and in {}", other.display(), source.path.display());
+            }
+        }
+    }
+    assert!(count > 400, "{count} types were found");
 }
 
 #[test]

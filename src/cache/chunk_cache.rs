@@ -27,7 +27,7 @@ enum Prefetched<'a> {
     /// The part is in the cache, or another thread loads it.
     Present,
     /// There is no memory for the part.
-    NoRoom,
+    NoMemory,
     /// This thread has to load the part into the slot.
     Begun(Box<(LoadingSlot<'a>, Previous)>),
 }
@@ -165,7 +165,7 @@ impl Cache {
     ) -> bool {
         match self.begin_prefetch(array, item, part, bytes) {
             Prefetched::Present => true,
-            Prefetched::NoRoom => false,
+            Prefetched::NoMemory => false,
             Prefetched::Begun(begun) => {
                 let (slot, previous) = *begun;
                 // a reader of the chunk gets the error
@@ -197,8 +197,8 @@ impl Cache {
             }
             None => None,
         };
-        if !self.make_room(&mut state, bytes, Some(key)) {
-            return Prefetched::NoRoom;
+        if !self.evict_unprefetched(&mut state, bytes, Some(key)) {
+            return Prefetched::NoMemory;
         }
         state.reserved.add(array, bytes);
         state.slots.put(key, Slot::Loading);
@@ -207,7 +207,7 @@ impl Cache {
 
     /// Evicts slots, but neither prefetched ones nor that of `key`, until `bytes` more fit. Returns false if they do
     /// not.
-    fn make_room(&self, state: &mut State, bytes: usize, key: Option<CacheKey>) -> bool {
+    fn evict_unprefetched(&self, state: &mut State, bytes: usize, key: Option<CacheKey>) -> bool {
         if bytes > self.bound {
             return false; // evicting everything would not suffice
         }

@@ -70,9 +70,9 @@ pub struct Prefetcher {
 #[derive(Default)]
 pub struct PrefetchState {
     /// Protects the history of requests.
-    access: Mutex<OfArray<AccessHistory>>,
+    access: Mutex<PerArray<AccessHistory>>,
     /// Protects the windows in use, the latest last.
-    windows: Mutex<OfArray<Vec<Window>>>,
+    windows: Mutex<PerArray<Vec<Window>>>,
     /// Whether a warning was logged that no spill file could be made.
     has_warned: AtomicBool,
     /// Whether the file is closed. Jobs that wait until then do nothing.
@@ -81,17 +81,17 @@ pub struct PrefetchState {
 
 /// A state that is valid for one array. An open file may later show another array, with other chunks.
 #[derive(Default)]
-struct OfArray<T> {
+struct PerArray<T> {
     id: u64,
     /// The array's generation of writes; 0 where it does not matter.
     writes: u64,
     known: T,
 }
 
-impl<T: Default> OfArray<T> {
+impl<T: Default> PerArray<T> {
     fn get(&mut self, array: &Array, writes: u64) -> &mut T {
         if (self.id, self.writes) != (array.id(), writes) {
-            *self = OfArray { id: array.id(), writes, known: T::default() };
+            *self = PerArray { id: array.id(), writes, known: T::default() };
         }
         &mut self.known
     }

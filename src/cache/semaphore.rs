@@ -18,10 +18,10 @@ pub(super) struct Ticket {
 pub(super) struct Semaphore {
     tickets: AtomicU64,
     /// Protects the free permits and the waiting threads. No permit is free while a thread waits.
-    queue: Mutex<Queue>,
+    queue: Mutex<PermitQueue>,
 }
 
-struct Queue {
+struct PermitQueue {
     free: usize,
     waiting: BTreeMap<Ticket, Thread>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Permit<'a>(&'a Semaphore);
 impl Semaphore {
     /// Returns a semaphore with `permits` permits, and at least one.
     pub fn new(permits: usize) -> Self {
-        let queue = Queue { free: permits.max(1), waiting: BTreeMap::new() };
+        let queue = PermitQueue { free: permits.max(1), waiting: BTreeMap::new() };
         Semaphore { tickets: AtomicU64::new(0), queue: Mutex::new(queue) }
     }
 

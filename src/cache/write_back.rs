@@ -343,7 +343,7 @@ impl Cache {
             let is_full = |e: &Error| array.has_shards() && [libc::ENOMEM, libc::ENOSPC].contains(&e.errno());
             let put = loop {
                 match put(spill) {
-                    Err(e) if is_full(&e) && self.make_room_for_pending(array) => {}
+                    Err(e) if is_full(&e) && self.free_pending_space(array) => {}
                     Err(e) if is_full(&e) => break put(None),
                     done => break done,
                 }

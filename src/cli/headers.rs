@@ -37,10 +37,10 @@ pub struct NetcdfArgs {
     /// With cdf2, integers that it lacks are shown in wider types, and what does not fit is left out and named.
     #[arg(long = "netcdf", value_name = "VERSION", default_value = "auto", hide_possible_values = true)]
     version: VersionArg,
-    /// Show this dimension as the unlimited one of dataset.nc
+    /// Make this dimension unlimited in dataset.nc
     ///
     /// It must be the first dimension of an array. With --resize, programs can append records.
-    #[arg(long = "netcdf-record", value_name = "DIMENSION")]
+    #[arg(long = "netcdf-record", value_name = "NAME")]
     record: Option<String>,
 }
 

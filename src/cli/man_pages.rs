@@ -1,10 +1,10 @@
 //! Text of the manual pages that the help does not have: files, the environment, and examples of each verb.
 
 /// Pairs of a name and its description.
-pub type Table = &'static [(&'static str, &'static str)];
+pub type ManSection = &'static [(&'static str, &'static str)];
 
 /// Control files, and files of the system.
-pub const FILES: Table = &[
+pub const FILES: ManSection = &[
     (".zarrfs/stats, .zarrfs/stats.json", "Counters and problems of a mount, at its root. They are never listed."),
     (".zarrfs/metrics", "The counters in the text format of Prometheus."),
     (
@@ -16,7 +16,7 @@ pub const FILES: Table = &[
 ];
 
 /// Environment variables.
-pub const ENVIRONMENT: Table = &[
+pub const ENVIRONMENT: ManSection = &[
     ("TMPDIR", "Default of --spill-dir; /var/tmp if it is not set."),
     (
         "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE",
@@ -33,7 +33,7 @@ pub const ENVIRONMENT: Table = &[
 ];
 
 /// Examples of each verb, with their descriptions. The first are those of zarrfs itself.
-pub const EXAMPLES: &[(&str, Table)] = &[
+pub const EXAMPLES: &[(&str, ManSection)] = &[
     (
         "",
         &[

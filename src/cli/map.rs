@@ -311,12 +311,12 @@ mod tests {
     use super::*;
     use crate::zarr::grid::ChunkId;
 
-    const ROOM: MapArea = MapArea { width: 18, lines: 3, panels: 2 };
+    const AREA: MapArea = MapArea { width: 18, lines: 3, panels: 2 };
     const STYLE: Style = Style { ascii: true, deep: false };
 
     fn map(shape: &[u64], stored: &[(u64, u64)]) -> ChunkMap {
         let grid = Grid::new(shape, &vec![1; shape.len()], 100).unwrap();
-        let mut map = ChunkMap::new(&grid, &[], false, ROOM);
+        let mut map = ChunkMap::new(&grid, &[], false, AREA);
         for &(chunk, stored) in stored {
             let fault = (stored > 100).then(|| Error::damaged("too large"));
             map.add(&Examined { chunk: ChunkId(chunk), stored, fault });
@@ -327,7 +327,7 @@ mod tests {
     /// Returns the lines of the picture without its totals.
     fn picture(map: &ChunkMap) -> Vec<String> {
         let text = map.draw(STYLE);
-        assert!(text.lines().take_while(|line| !line.contains("stored")).all(|line| line.len() <= ROOM.width + 20));
+        assert!(text.lines().take_while(|line| !line.contains("stored")).all(|line| line.len() <= AREA.width + 20));
         text.lines().take_while(|line| !line.contains("chunks stored")).map(|line| line.trim().to_string()).collect()
     }
 
@@ -363,7 +363,7 @@ mod tests {
     fn cells_of_a_large_grid_are_whole_shards() {
         let drawn = |shape: &[u64], shard: &[u64], stored: &[u64]| {
             let grid = Grid::new(shape, &vec![1; shape.len()], 100).unwrap();
-            let mut map = ChunkMap::new(&grid, shard, false, ROOM);
+            let mut map = ChunkMap::new(&grid, shard, false, AREA);
             stored.iter().for_each(|id| map.add(&Examined { chunk: ChunkId(*id), stored: 100, fault: None }));
             (picture(&map), map.draw(STYLE))
         };

@@ -179,14 +179,14 @@ impl Notices {
     }
 
     fn drop_pages(&self, inode: u64, offset: i64, len: i64) {
-        self.note_drop(inode);
+        self.record_drop(inode);
         self.kernel.invalidate(inode, offset, len);
         // record the later time, since the kernel may have waited for requests in flight
-        self.note_drop(inode);
+        self.record_drop(inode);
     }
 
     /// Records that the kernel drops pages of a file, of which writes may be in flight.
-    pub fn note_drop(&self, inode: u64) {
+    pub fn record_drop(&self, inode: u64) {
         let mut dropped = lock(&self.dropped);
         dropped.retain(|_, at| at.elapsed() < IN_FLIGHT);
         dropped.insert(inode, Instant::now());

@@ -137,7 +137,7 @@ impl Filesystem for FuseServer {
                 }
                 fs.opened_by(opened.handle, thread);
                 if opened.pages == KernelPages::Fresh && opened.has_other_writers {
-                    notices.note_drop(inode.0);
+                    notices.record_drop(inode.0);
                 }
                 let past_pages =
                     is_write_only && opened.pages != KernelPages::None && fs.write_past_pages(opened.handle);

@@ -38,7 +38,7 @@ macro_rules! delegate_store {
     (@values_below $inner:ident) => { delegate_store!(@fn $inner.values_below(
         prefix: &$crate::store::Key
     ) -> $crate::error::Result<Option<$crate::store::ValuePages>>); };
-    (@look_at $inner:ident) => { delegate_store!(@fn $inner.look_at(
+    (@cache_level $inner:ident) => { delegate_store!(@fn $inner.cache_level(
         level: &$crate::store::Key
     ) -> $crate::error::Result<()>); };
     (@take_snapshot $inner:ident) => { delegate_store!(@fn $inner.take_snapshot() -> ()); };

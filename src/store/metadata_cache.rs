@@ -158,7 +158,7 @@ impl Store for MetadataCache {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        self.look_at(prefix)?;
+        self.cache_level(prefix)?;
         let run = {
             let mut contents = lock(&self.contents);
             if let Some((names, run)) = contents.listing(prefix) {
@@ -175,7 +175,7 @@ impl Store for MetadataCache {
         self.below.forget(prefix);
     }
 
-    fn look_at(&self, level: &Key) -> Result<()> {
+    fn cache_level(&self, level: &Key) -> Result<()> {
         let is_unknown = lock(&self.contents).is_unknown_level(level);
         if is_unknown {
             self.first_names_of(level)?;

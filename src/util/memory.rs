@@ -280,11 +280,11 @@ pub fn zeroed(len: usize) -> Result<Vec<u8>> {
     if len == 0 {
         return Ok(Vec::new());
     }
-    let layout = Layout::array::<u8>(len).map_err(|_| no_room(len))?;
+    let layout = Layout::array::<u8>(len).map_err(|_| out_of_memory(len))?;
     // SAFETY: the layout has a size above zero.
     let start = unsafe { alloc_zeroed(layout) };
     if start.is_null() {
-        return Err(no_room(len));
+        return Err(out_of_memory(len));
     }
     // SAFETY: `start` has just been allocated by the global allocator for `len` bytes of alignment 1, all of them
     // initialized.
@@ -342,7 +342,7 @@ pub fn populate(buffer: &mut [u8]) {
 pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     buffer.clear();
     // exactly, since a kept buffer would keep any excess, too
-    buffer.try_reserve_exact(len).map_err(|_| no_room(len))
+    buffer.try_reserve_exact(len).map_err(|_| out_of_memory(len))
 }
 
 /// Makes the allocator return large blocks to the system when they are freed. Otherwise each thread would keep freed
@@ -365,7 +365,7 @@ pub fn release(buffer: &mut Vec<u8>) {
 }
 
 /// Returns the error for an allocation that failed.
-fn no_room(len: usize) -> Error {
+fn out_of_memory(len: usize) -> Error {
     Error::system(libc::ENOMEM).context(format!("{len} bytes"))
 }
 

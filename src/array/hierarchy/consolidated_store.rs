@@ -167,7 +167,7 @@ impl ConsolidatedStore {
         }
         // a node without an entry may be new; one listing of its group shows all new ones
         if outline.prefixes.contains(&node.parent()) {
-            self.below.look_at(&node.parent())?;
+            self.below.cache_level(&node.parent())?;
         }
         Ok(None)
     }
@@ -342,7 +342,7 @@ impl Store for ConsolidatedStore {
     }
 
     delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file
-        first_names look_at values_below take_snapshot prefetch_levels);
+        first_names cache_level values_below take_snapshot prefetch_levels);
 
     /// Requests the content of prefixes that `.zmetadata` does not contain.
     fn prefetch(&self, prefixes: &[Key]) {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Maximum number of chunks that are requested one by one, at some microseconds each; if more are affected, the stored
 /// ones are listed.
-const TRIED: u64 = 1 << 16;
+const MAX_PROBED: u64 = 1 << 16;
 
 /// Bytes of cleared chunks of shards after which their objects are stored.
 const MAX_HANDED_OVER: usize = 8 << 20;
@@ -118,7 +118,7 @@ impl Hierarchy {
             }
             Ok(())
         };
-        if outside.chunks() <= TRIED {
+        if outside.chunks() <= MAX_PROBED {
             outside.each(array.grid(), &mut clear)?;
             return array.store_objects().map(|()| changed);
         }

@@ -59,7 +59,7 @@ impl NewPiece {
 }
 
 /// The result of an attempt to store an object.
-enum Attempt {
+enum PutAttempt {
     Stored,
     /// Another writer was faster, or a chunk had to be laid over another version: nothing was stored.
     Again,
@@ -134,8 +134,8 @@ impl Array {
             }
             let stored = self.try_store_object(shards, object, first, &changes, spill);
             match stored.map_err(|e| e.context(&key))? {
-                Attempt::Stored => return Ok(()),
-                Attempt::Again => {
+                PutAttempt::Stored => return Ok(()),
+                PutAttempt::Again => {
                     self.forget_object(shards, first);
                     back_off(attempt);
                 }
@@ -151,28 +151,28 @@ impl Array {
         first: ChunkId,
         changes: &ChunkChanges,
         spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Attempt> {
+    ) -> Result<PutAttempt> {
         let old = match self.load_shard(shards, first, 0, None, Recency::Now)? {
             Lookup::Found(shard) => Some(shard),
             Lookup::Absent => None,
-            Lookup::Replaced => return Ok(Attempt::Again),
+            Lookup::Replaced => return Ok(PutAttempt::Again),
         };
         let version = old.as_ref().map(|old| old.object.version.clone());
         if self.rebase_all(shards, changes, spill)? {
-            return Ok(Attempt::Again);
+            return Ok(PutAttempt::Again);
         }
         let all: Vec<(ChunkId, &Arc<PendingChunk>)> = changes.iter().map(|(chunk, change)| (*chunk, change)).collect();
         let start = Instant::now();
         let new = match self.rebuild(shards, 0, old.as_deref(), &all)? {
-            Lookup::Replaced => return Ok(Attempt::Again),
+            Lookup::Replaced => return Ok(PutAttempt::Again),
             Lookup::Absent => {
                 if !self.delete_object(first, version.as_ref())? {
-                    return Ok(Attempt::Again);
+                    return Ok(PutAttempt::Again);
                 }
                 None
             }
             Lookup::Found(pieces) => match self.put_object(first, &pieces, version.as_ref())? {
-                None => return Ok(Attempt::Again),
+                None => return Ok(PutAttempt::Again),
                 new => new,
             },
         };
@@ -190,7 +190,7 @@ impl Array {
             lock(&self.shard_cache.missing).pop(&id.number);
         }
         pending.remove(object, changes);
-        Ok(Attempt::Stored)
+        Ok(PutAttempt::Stored)
     }
 
     /// Replaces the version `old` of an object; `None` creates it. Returns `None` if the store holds another version.

@@ -51,7 +51,7 @@ impl Cache {
             let item = CachedItem::Chunk(*chunk);
             match self.begin_prefetch(array, item, ChunkPart::Whole, array.chunk_memory()) {
                 Prefetched::Present => {}
-                Prefetched::NoRoom => return false,
+                Prefetched::NoMemory => return false,
                 Prefetched::Begun(begun) => slots.push((*chunk, begun)),
             }
         }
@@ -73,7 +73,7 @@ impl Cache {
 
     fn reserve_bytes<'a>(&'a self, array: &'a Array, bytes: usize) -> Option<ReservedBytes<'a>> {
         let mut state = self.lock();
-        if !self.make_room(&mut state, bytes, None) {
+        if !self.evict_unprefetched(&mut state, bytes, None) {
             return None;
         }
         state.reserved.add(array, bytes);

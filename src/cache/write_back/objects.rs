@@ -95,7 +95,7 @@ impl Cache {
             // the next close of a file of the array reports a failure
             let _ = self.store_object(array, object, Instant::now());
         } else if are_too_many() {
-            self.make_room_for_pending(array);
+            self.free_pending_space(array);
         }
     }
 
@@ -176,7 +176,7 @@ impl Cache {
 
     /// Stores an object of `array`, so that there is space for another pending chunk. Returns whether there was one
     /// that could be stored.
-    pub(super) fn make_room_for_pending(&self, array: &Arc<Array>) -> bool {
+    pub(super) fn free_pending_space(&self, array: &Arc<Array>) -> bool {
         let objects = array.pending().objects();
         objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())
     }

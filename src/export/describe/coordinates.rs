@@ -23,7 +23,7 @@ const MAX_CHUNK: usize = 64 << 20;
 const MAX_CHUNKS: u64 = 1 << 14;
 
 /// Maximum number of chunks of a remote coordinate array: each takes a request.
-const MAX_FAR_CHUNKS: u64 = 1 << 8;
+const MAX_REMOTE_CHUNKS: u64 = 1 << 8;
 
 /// Size of the widest number, in bytes.
 const WIDEST: usize = 16;
@@ -123,7 +123,7 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
 /// The array has too many items or chunks, or too large chunks.
 pub fn check_flat(array: &Array) -> Result<()> {
     let grid = array.grid();
-    let max_chunks = if array.is_remote() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
+    let max_chunks = if array.is_remote() { MAX_REMOTE_CHUNKS } else { MAX_CHUNKS };
     if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.max_chunk_size() > MAX_CHUNK {
         return Err(Error::unsupported("the array or its chunks are too large"));
     }

@@ -52,7 +52,7 @@ impl ChangedDirectory {
 }
 
 /// A name in an open directory. The directory stays the same one if its path is renamed.
-struct DirectoryEntry {
+struct OpenDirectoryName {
     directory: OwnedFd,
     /// Path of the directory when it was opened.
     path: String,
@@ -125,7 +125,7 @@ impl DirectoryStore {
     /// Replaces a regular file or creates a missing one.
     fn replace(
         &self,
-        entry: &DirectoryEntry,
+        entry: &OpenDirectoryName,
         old: Option<fs::Stat>,
         write: &mut WriteContent,
         replaces: Replaces,
@@ -263,7 +263,7 @@ impl DirectoryStore {
         stat_of(&root).map(|_| ())
     }
 
-    fn record_change(&self, entry: &DirectoryEntry) -> Result<()> {
+    fn record_change(&self, entry: &OpenDirectoryName) -> Result<()> {
         if !self.fsync {
             return Ok(());
         }
@@ -286,22 +286,22 @@ impl DirectoryStore {
     }
 
     /// Returns the entry of `path`, or `None` if its directory does not exist.
-    fn entry(&self, path: &str) -> Result<Option<DirectoryEntry>> {
+    fn entry(&self, path: &str) -> Result<Option<OpenDirectoryName>> {
         let path = path.trim_end_matches('/');
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         if ["", ".", ".."].contains(&name) {
             return Err(Error::system(libc::EISDIR));
         }
         let directory = open_beneath(&self.root, parent, OFlags::PATH | OFlags::DIRECTORY)?;
-        Ok(directory.map(|directory| DirectoryEntry { directory, path: parent.to_string(), name: name.to_string() }))
+        Ok(directory.map(|directory| OpenDirectoryName { directory, path: parent.to_string(), name: name.to_string() }))
     }
 
-    fn existing_entry(&self, path: &str) -> Result<DirectoryEntry> {
+    fn existing_entry(&self, path: &str) -> Result<OpenDirectoryName> {
         self.entry(path)?.ok_or_else(|| Error::not_found("no such directory"))
     }
 
     /// Returns the entry to which the symbolic link at `entry` leads.
-    fn follow(&self, entry: &DirectoryEntry) -> Result<DirectoryEntry> {
+    fn follow(&self, entry: &OpenDirectoryName) -> Result<OpenDirectoryName> {
         let link = fs::readlinkat(&entry.directory, &entry.name, Vec::new())?;
         let link =
             link.into_string().map_err(|_| Error::damaged("a symbolic link leads to a name that is not UTF-8"))?;
@@ -318,7 +318,7 @@ type WriteContent<'a> = dyn FnMut(&File) -> Result<()> + 'a;
 
 /// Returns whether the file at an entry satisfies a condition now. Another process may still replace that file
 /// before the rename.
-fn satisfies(entry: &DirectoryEntry, replaces: Replaces) -> Result<bool> {
+fn satisfies(entry: &OpenDirectoryName, replaces: Replaces) -> Result<bool> {
     if replaces == Replaces::Anything {
         return Ok(true);
     }

@@ -32,7 +32,7 @@ pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
 }
 
 fn prefetch_one(cache: &MetadataCache, prefix: &Key, documents: &[&str]) -> Result<()> {
-    cache.look_at(prefix)?;
+    cache.cache_level(prefix)?;
     let keys = lock(&cache.contents).uncached(prefix, documents);
     for key in keys {
         cache.get(&key, super::MAX_VALUE as u64, &mut Vec::new())?;

@@ -41,7 +41,7 @@ pub(super) enum Refusal {
 
 /// The result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ReadingOutcome {
     /// The keys that are in use, or other ones if `are_other`.
     Keys { are_other: bool, origin: KeyOrigin, expires: Option<SystemTime> },
     /// No keys.
@@ -62,15 +62,15 @@ pub(super) enum Validity {
 /// A moment on two clocks: the monotonic one, which measures pauses, and the system time, which the expiry of keys
 /// is stated in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct KeyMoment {
     pub instant: Instant,
     pub time: SystemTime,
 }
 
-impl Moment {
+impl KeyMoment {
     /// Returns the present.
     pub fn now() -> Self {
-        Moment { instant: Instant::now(), time: SystemTime::now() }
+        KeyMoment { instant: Instant::now(), time: SystemTime::now() }
     }
 }
 
@@ -131,7 +131,7 @@ impl KeyRenewal {
     }
 
     /// Returns the state of the keys in use.
-    pub fn validity(&self, now: Moment) -> Validity {
+    pub fn validity(&self, now: KeyMoment) -> Validity {
         match self.times {
             _ if !self.has_keys => Validity::None,
             Some((_, end)) if now.time >= end => Validity::None,
@@ -142,12 +142,12 @@ impl KeyRenewal {
 
     /// Returns whether missing keys must not be read now, because the latest reading failed less than
     /// [`AFTER_FAILURE`] ago.
-    pub fn is_paused(&self, now: Moment) -> bool {
+    pub fn is_paused(&self, now: KeyMoment) -> bool {
         self.has_failed && self.since_reading(now) < AFTER_FAILURE
     }
 
     /// Returns whether a refusal of the keys in use causes a reading now.
-    pub fn is_due(&self, refusal: Refusal, now: Moment) -> bool {
+    pub fn is_due(&self, refusal: Refusal, now: KeyMoment) -> bool {
         let pause = match refusal {
             Refusal::OfKeys => &self.of_keys,
             Refusal::Unclear if self.origin == KeyOrigin::Program && self.are_confirmed => return false,
@@ -156,15 +156,15 @@ impl KeyRenewal {
         self.since_reading(now) >= pause.current
     }
 
-    fn since_reading(&self, now: Moment) -> Duration {
+    fn since_reading(&self, now: KeyMoment) -> Duration {
         self.read.map_or(Duration::MAX, |read| now.instant.saturating_duration_since(read))
     }
 
     /// Records a reading that ended now, and the refusal that caused it.
-    pub fn record(&mut self, outcome: Outcome, cause: Option<Refusal>, now: Moment) {
+    pub fn record(&mut self, outcome: ReadingOutcome, cause: Option<Refusal>, now: KeyMoment) {
         self.read = Some(now.instant);
-        self.has_failed = outcome == Outcome::Failure;
-        let Outcome::Keys { are_other, origin, expires } = outcome else {
+        self.has_failed = outcome == ReadingOutcome::Failure;
+        let ReadingOutcome::Keys { are_other, origin, expires } = outcome else {
             if let Some((renewal, _)) = &mut self.times {
                 *renewal = now.time + AFTER_FAILURE;
             }
@@ -188,7 +188,7 @@ impl KeyRenewal {
     }
 
     /// Returns the time at which keys that expire at `end` are replaced.
-    fn renewal(&self, end: SystemTime, are_other: bool, now: Moment) -> SystemTime {
+    fn renewal(&self, end: SystemTime, are_other: bool, now: KeyMoment) -> SystemTime {
         // not before three quarters of the remaining time, so that keys that are valid only for minutes are used, too
         let left = end.duration_since(now.time).unwrap_or_default();
         let renewal = end - EARLY.min(left / 4);

@@ -1,7 +1,7 @@
 //! Keys that are read again when they expire or are refused, without delaying the requests that have valid ones. This
 //! module does not know the sources of keys; `key_renewal` decides when they are read. Messages never show keys.
 
-use super::key_renewal::{KeyOrigin, KeyRenewal, Moment, Outcome, Refusal, Validity};
+use super::key_renewal::{KeyMoment, KeyOrigin, KeyRenewal, ReadingOutcome, Refusal, Validity};
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::lock;
 use async_trait::async_trait;
@@ -29,12 +29,12 @@ pub(super) struct RenewedKeys(Arc<Shared>);
 
 struct Shared {
     source: Box<dyn KeySource>,
-    clock: Box<dyn Fn() -> Moment + Send + Sync>,
+    clock: Box<dyn Fn() -> KeyMoment + Send + Sync>,
     /// Protects the state alone; it is not held while keys are read.
-    state: Mutex<State>,
+    state: Mutex<KeysState>,
 }
 
-struct State {
+struct KeysState {
     renewal: KeyRenewal,
     credential: Option<Arc<AwsCredential>>,
     /// The error of the latest reading.
@@ -46,11 +46,11 @@ struct State {
 impl RenewedKeys {
     /// Creates keys that are read when they are needed.
     pub fn new(source: impl KeySource) -> Self {
-        Self::with_clock(source, Moment::now)
+        Self::with_clock(source, KeyMoment::now)
     }
 
-    fn with_clock(source: impl KeySource, clock: impl Fn() -> Moment + Send + Sync + 'static) -> Self {
-        let state = State { renewal: KeyRenewal::new(), credential: None, failure: None, reading: None };
+    fn with_clock(source: impl KeySource, clock: impl Fn() -> KeyMoment + Send + Sync + 'static) -> Self {
+        let state = KeysState { renewal: KeyRenewal::new(), credential: None, failure: None, reading: None };
         RenewedKeys(Arc::new(Shared { source: Box::new(source), clock: Box::new(clock), state: Mutex::new(state) }))
     }
 
@@ -85,7 +85,7 @@ impl RenewedKeys {
 
     /// Returns keys other than those that a server has refused, if there are any now.
     pub async fn instead_of(&self, refused: &AwsCredential, refusal: Refusal) -> Option<Arc<AwsCredential>> {
-        let other = |state: &State| state.credential.clone().filter(|credential| **credential != *refused);
+        let other = |state: &KeysState| state.credential.clone().filter(|credential| **credential != *refused);
         let reading = {
             let mut state = lock(&self.0.state);
             if let Some(other) = other(&state) {
@@ -108,7 +108,7 @@ impl RenewedKeys {
 
     /// Starts to read the keys unless a reading is in flight; `cause` is the refusal that led to it, if any. The
     /// reading continues if the request is dropped.
-    fn begin(&self, state: &mut State, cause: Option<Refusal>) -> watch::Receiver<()> {
+    fn begin(&self, state: &mut KeysState, cause: Option<Refusal>) -> watch::Receiver<()> {
         if let Some(reading) = &state.reading {
             return reading.clone();
         }
@@ -131,7 +131,7 @@ impl Shared {
         match read {
             Ok(keys) => {
                 let are_other = state.credential.as_deref() != Some(&*keys.credential);
-                let outcome = Outcome::Keys { are_other, origin: keys.origin, expires: keys.expires };
+                let outcome = ReadingOutcome::Keys { are_other, origin: keys.origin, expires: keys.expires };
                 state.renewal.record(outcome, cause, now);
                 (state.credential, state.failure) = (Some(keys.credential), None);
                 if are_other && cause.is_some() {
@@ -139,7 +139,7 @@ impl Shared {
                 }
             }
             Err(e) => {
-                state.renewal.record(Outcome::Failure, cause, now);
+                state.renewal.record(ReadingOutcome::Failure, cause, now);
                 // without valid keys, the requests return the error
                 if state.failure.is_none() && state.renewal.validity(now) != Validity::None {
                     log::warn!("{e}; using the previous credentials");

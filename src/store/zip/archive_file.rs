@@ -50,11 +50,11 @@ pub(super) struct ArchiveFile {
     /// Whether a command reads the archive once, so that bytes that were read need no revalidation.
     keeps_windows: AtomicBool,
     /// The windows that were read last. The lock protects the list alone.
-    windows: Mutex<VecDeque<Window>>,
+    windows: Mutex<VecDeque<ReadWindow>>,
 }
 
 /// Bytes of a remote archive.
-struct Window {
+struct ReadWindow {
     start: u64,
     bytes: Vec<u8>,
     /// Grant for the memory of the bytes.
@@ -121,7 +121,7 @@ impl ArchiveFile {
         {
             return self.read(range, out);
         }
-        let copy = |window: &Window, out: &mut Vec<u8>| {
+        let copy = |window: &ReadWindow, out: &mut Vec<u8>| {
             let from = range.start.checked_sub(window.start)? as usize;
             let found = window.bytes.get(from..from + (end - range.start) as usize)?;
             out.clear();
@@ -135,7 +135,7 @@ impl ArchiveFile {
         let Ok(memory) = memory::take(len as usize) else { return self.read(range, out) };
         let mut bytes = Vec::new();
         self.read_all(start..start + len, &mut bytes)?;
-        let window = Window { start, bytes, _memory: memory };
+        let window = ReadWindow { start, bytes, _memory: memory };
         copy(&window, out).ok_or_else(|| damaged("truncated"))?;
         let mut windows = lock(&self.windows);
         windows.truncate(WINDOWS - 1);

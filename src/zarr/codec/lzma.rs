@@ -2,7 +2,7 @@
 //! `lzma.decompress`. One exception: XZ data with filters, which Python writes but refuses to read, are decoded with
 //! the chain that the data state. [`lzma_filters`](super::lzma_filters) has the filter chains.
 
-use super::lzma_filters::Chain;
+use super::lzma_filters::LzmaFilters;
 use super::streams::{self, StreamError, StreamStep};
 use super::{Codec, CodecError, CodecResult, Size, encode_only};
 use crate::error::Result;
@@ -30,7 +30,7 @@ pub struct Lzma {
     format: LzmaFormat,
     check: CodecResult<Option<Check>>,
     preset: CodecResult<Option<u32>>,
-    filters: Option<Chain>,
+    filters: Option<LzmaFilters>,
 }
 
 impl Lzma {
@@ -53,7 +53,7 @@ impl Lzma {
         });
         let preset = config.get("preset").map(|_| config.int("preset", 0, 0, u32::MAX.into()).map(|n| n as u32));
         let filters =
-            config.get("filters").map(Chain::parse).transpose().map_err(|why| config.invalid("filters", &why))?;
+            config.get("filters").map(LzmaFilters::parse).transpose().map_err(|why| config.invalid("filters", &why))?;
         if format == LzmaFormat::Raw && filters.is_none() {
             return Err(config.invalid("filters", "are missing, which format 3 needs"));
         }
@@ -107,9 +107,11 @@ impl Lzma {
                 Some(options) => options.build().and_then(|o| Stream::new_lzma_encoder(&o)),
                 None => return fail("format 2 takes one LZMA1 filter"),
             },
-            (LzmaFormat::Raw, chain) => {
-                chain.as_ref().ok_or(Error::Options).and_then(Chain::build).and_then(|f| Stream::new_raw_encoder(&f))
-            }
+            (LzmaFormat::Raw, chain) => chain
+                .as_ref()
+                .ok_or(Error::Options)
+                .and_then(LzmaFilters::build)
+                .and_then(|f| Stream::new_raw_encoder(&f)),
         };
         stream.or_else(|e| fail(&e.to_string()))
     }

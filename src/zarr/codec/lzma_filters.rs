@@ -13,7 +13,7 @@ const MIN_DICT: u32 = 4096;
 
 /// A chain of filters; the last one compresses.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chain(Vec<Filter>);
+pub struct LzmaFilters(Vec<Filter>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Filter {
@@ -36,14 +36,14 @@ pub struct LzmaParameters {
 /// The names of the options of LZMA1 and LZMA2.
 const OPTIONS: [&str; 9] = ["preset", "dict_size", "lc", "lp", "pb", "mode", "nice_len", "mf", "depth"];
 
-impl Chain {
+impl LzmaFilters {
     /// Parses the JSON list. The error is a reason that follows the word "filters".
-    pub fn parse(value: &Value) -> Result<Chain, String> {
+    pub fn parse(value: &Value) -> Result<LzmaFilters, String> {
         let list = value.as_array().ok_or("are not a list")?;
         if list.is_empty() || list.len() > 4 {
             return Err(format!("are {}, not 1 to 4", list.len()));
         }
-        Ok(Chain(list.iter().map(Filter::parse).collect::<Result<_, _>>()?))
+        Ok(LzmaFilters(list.iter().map(Filter::parse).collect::<Result<_, _>>()?))
     }
 
     /// Returns liblzma's chain for encoding.

@@ -55,8 +55,8 @@ impl Store for FolderStore {
         self.below.first_names(&self.full(prefix))
     }
 
-    fn look_at(&self, level: &Key) -> Result<()> {
-        self.below.look_at(&self.full(level))
+    fn cache_level(&self, level: &Key) -> Result<()> {
+        self.below.cache_level(&self.full(level))
     }
 
     fn prefetch_levels(&self, prefix: &Key) {

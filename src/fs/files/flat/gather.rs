@@ -33,7 +33,7 @@ thread_local! {
 type Cached = Option<Option<DecodedPart>>;
 
 /// A run that is still to be copied, and its position in the reply.
-type Missing = (Run, usize);
+type MissingRun = (Run, usize);
 
 /// Returns the part of a chunk that begins where the run does and has `len` bytes.
 fn bytes_of(run: &Run, len: usize) -> ChunkPart {
@@ -114,7 +114,7 @@ impl FlatRead<'_> {
         may_wait: bool,
         done: &mut usize,
         reply: &mut FlatReply,
-    ) -> Result<Option<Vec<Missing>>> {
+    ) -> Result<Option<Vec<MissingRun>>> {
         let mut held: [Option<(ChunkId, Cached)>; HELD] = Default::default();
         let (mut missing, mut missing_chunks) = (Vec::new(), HashSet::new());
         for mut run in runs {
@@ -152,7 +152,7 @@ impl FlatRead<'_> {
     }
 
     /// Loads one chunk and copies its missing runs, in file order.
-    fn load(&self, missing: &[Missing], reply: &mut FlatReply) -> Result<()> {
+    fn load(&self, missing: &[MissingRun], reply: &mut FlatReply) -> Result<()> {
         let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(()) };
         let chunk = first.0.chunk;
         let range = first.0.offset..last.0.offset + last.0.len;
@@ -182,7 +182,7 @@ impl FlatRead<'_> {
     }
 
     /// Returns the part of a chunk to load for the runs `missing`.
-    fn want(&self, missing: &[Missing]) -> ChunkPart {
+    fn want(&self, missing: &[MissingRun]) -> ChunkPart {
         let (Some((first, _)), Some((last, _))) = (missing.first(), missing.last()) else { return ChunkPart::Whole };
         let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
         let is_small = !self.whole && 2 * needed < self.array.grid().chunk_size(first.chunk);
@@ -198,7 +198,7 @@ impl FlatRead<'_> {
         &self,
         chunk: ChunkId,
         range: Range<usize>,
-        missing: &[Missing],
+        missing: &[MissingRun],
         reply: &mut FlatReply,
     ) -> Result<()> {
         PLAIN.with_borrow_mut(|bytes| {

@@ -5,13 +5,13 @@ use Refusal::{OfKeys, Unclear};
 /// The state under test, and a clock that only the test moves.
 struct Held {
     renewal: KeyRenewal,
-    now: Moment,
+    now: KeyMoment,
 }
 
 impl Held {
     /// Creates the state after the first reading of keys of this origin.
     fn new(origin: KeyOrigin, expires: Option<u64>) -> Self {
-        let mut held = Held { renewal: KeyRenewal::new(), now: Moment::now() };
+        let mut held = Held { renewal: KeyRenewal::new(), now: KeyMoment::now() };
         held.read(origin, true, expires, None);
         held
     }
@@ -24,7 +24,7 @@ impl Held {
     /// Records a reading of keys, which expire after so many seconds.
     fn read(&mut self, origin: KeyOrigin, are_other: bool, expires: Option<u64>, cause: Option<Refusal>) {
         let expires = expires.map(|seconds| self.now.time + Duration::from_secs(seconds));
-        self.renewal.record(Outcome::Keys { are_other, origin, expires }, cause, self.now);
+        self.renewal.record(ReadingOutcome::Keys { are_other, origin, expires }, cause, self.now);
     }
 
     /// Checks that a refusal causes a reading after so many seconds, and not before.
@@ -112,7 +112,7 @@ fn a_failed_reading_starts_the_pause_and_keeps_the_keys() {
     let mut held = Held::new(Program, None);
     for _ in 0..3 {
         held.assert_due_after(10, OfKeys);
-        held.renewal.record(Outcome::Failure, Some(OfKeys), held.now);
+        held.renewal.record(ReadingOutcome::Failure, Some(OfKeys), held.now);
     }
     held.assert_due_after(300, Unclear);
     assert_eq!(held.validity(), Validity::Valid, "a failure does not take the keys away");
@@ -120,9 +120,9 @@ fn a_failed_reading_starts_the_pause_and_keeps_the_keys() {
 
 #[test]
 fn missing_keys_are_read_at_once_and_again_after_a_pause() {
-    let mut held = Held { renewal: KeyRenewal::new(), now: Moment::now() };
+    let mut held = Held { renewal: KeyRenewal::new(), now: KeyMoment::now() };
     assert_eq!((held.validity(), held.renewal.is_paused(held.now)), (Validity::None, false));
-    held.renewal.record(Outcome::Failure, None, held.now);
+    held.renewal.record(ReadingOutcome::Failure, None, held.now);
     held.pass(AFTER_FAILURE - Duration::from_millis(1));
     assert_eq!((held.validity(), held.renewal.is_paused(held.now)), (Validity::None, true));
     held.pass(Duration::from_millis(1));
@@ -151,7 +151,7 @@ fn keys_are_renewed_before_they_expire() {
 fn a_renewal_that_fails_or_changes_nothing_is_repeated_after_a_pause() {
     let mut held = Held::new(Program, Some(3600));
     held.pass(Duration::from_secs(3300));
-    held.renewal.record(Outcome::Failure, None, held.now);
+    held.renewal.record(ReadingOutcome::Failure, None, held.now);
     assert_eq!(held.validity(), Validity::Valid);
     held.pass(AFTER_FAILURE);
     assert_eq!(held.validity(), Validity::Expiring);

@@ -16,7 +16,7 @@ struct Program {
     permits: Arc<Semaphore>,
     /// Milliseconds since `start`.
     clock: Arc<AtomicU64>,
-    start: Moment,
+    start: KeyMoment,
 }
 
 #[async_trait]
@@ -38,7 +38,7 @@ impl Program {
             runs: Arc::default(),
             permits: Arc::new(Semaphore::new(1)),
             clock: Arc::default(),
-            start: Moment::now(),
+            start: KeyMoment::now(),
         }
     }
 
@@ -47,9 +47,9 @@ impl Program {
         RenewedKeys::with_clock(self.clone(), move || program.now())
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> KeyMoment {
         let passed = Duration::from_millis(self.clock.load(SeqCst));
-        Moment { instant: self.start.instant + passed, time: self.start.time + passed }
+        KeyMoment { instant: self.start.instant + passed, time: self.start.time + passed }
     }
 
     fn pass(&self, seconds: u64) {

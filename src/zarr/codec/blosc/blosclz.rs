@@ -2,12 +2,12 @@
 //! module does not know frames.
 
 /// The largest distance that 13 bits can hold. It means that 16 more bits follow, which are added to it.
-const NEAR: usize = 8191;
+const MAX_SHORT_DISTANCE: usize = 8191;
 
 /// Decodes `src` into the front of `out` and returns the number of bytes written. Returns `None` if `src` is damaged or
 /// cut short, or decodes to more than `out` holds.
 pub fn decompress(src: &[u8], out: &mut [u8]) -> Option<usize> {
-    let mut input = Input { src, at: 1 };
+    let mut input = EncodedInput { src, at: 1 };
     let mut made = 0;
     // the first instruction is always a run of literals
     let mut control = usize::from(*src.first()?) & 31;
@@ -26,12 +26,12 @@ pub fn decompress(src: &[u8], out: &mut [u8]) -> Option<usize> {
 }
 
 /// The encoded bytes and the position of the next one.
-struct Input<'a> {
+struct EncodedInput<'a> {
     src: &'a [u8],
     at: usize,
 }
 
-impl Input<'_> {
+impl EncodedInput<'_> {
     #[inline]
     fn byte(&mut self) -> Option<usize> {
         let byte = *self.src.get(self.at)?;
@@ -67,7 +67,7 @@ impl Input<'_> {
             }
         }
         let mut distance = ((control & 31) << 8) + self.byte()?;
-        if distance == NEAR {
+        if distance == MAX_SHORT_DISTANCE {
             distance += (self.byte()? << 8) + self.byte()?;
         }
         Some((distance + 1, len))

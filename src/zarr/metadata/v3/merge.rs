@@ -47,8 +47,8 @@ fn is_same_type(old: Option<&Value>, new: Option<&Value>) -> bool {
     let (Ok(of_old), Ok(of_new)) = (DataType::parse(old, false), DataType::parse(new, false)) else {
         return old == new;
     };
-    let is_told_apart = !of_old.dtype.has_objects() && (of_old.numpy.is_some() || of_old.element.is_some());
-    old == new || is_told_apart && of_old == of_new
+    let is_distinguishable = !of_old.dtype.has_objects() && (of_old.numpy.is_some() || of_old.element.is_some());
+    old == new || is_distinguishable && of_old == of_new
 }
 
 /// Returns the stored document with the fields of the written one that may change: all but data type, keys and codecs.

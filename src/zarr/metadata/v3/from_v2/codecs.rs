@@ -8,7 +8,7 @@ use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::{ArrayMetadata, CodecConfig, Order};
 
 /// The chain so far, and the input of the next codec.
-struct Chain {
+struct PartialChain {
     codecs: Vec<Value>,
     /// The dtype of the numbers in the array; `None` if the items are no numbers.
     element: Option<String>,
@@ -25,7 +25,7 @@ struct Chain {
 ///
 /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if v3 has no such codec, or no place for it.
 pub(super) fn chain(old: &ArrayMetadata, is_big_endian: bool) -> Result<Value> {
-    let mut chain = Chain {
+    let mut chain = PartialChain {
         codecs: Vec::new(),
         element: element(&old.dtype, &old.dtype_json),
         itemsize: old.dtype.size(),
@@ -62,7 +62,7 @@ pub(super) fn without_form(codec: &CodecConfig) -> Error {
     Error::unsupported(format!("codec {:?} has no form in Zarr v3", codec.id))
 }
 
-impl Chain {
+impl PartialChain {
     fn push(&mut self, name: &str, configuration: Value) {
         self.codecs.push(json!({"name": name, "configuration": configuration}));
     }
