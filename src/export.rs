@@ -19,6 +19,7 @@ mod netcdf;
 mod nifti;
 mod npy;
 mod nrrd;
+mod packing;
 mod raster;
 mod readme;
 mod recipes;
@@ -26,6 +27,7 @@ mod spelling;
 #[cfg(test)]
 mod testing;
 mod tiff;
+mod view;
 mod vrt;
 mod xdmf;
 
@@ -35,6 +37,7 @@ pub use describe::{axis_names, describe};
 pub use described::{Coordinates, Crs, Described, DescribedAxis, MetadataNumber, Role};
 pub use form::ItemForm;
 pub use netcdf::{HeaderEdit, dataset};
+pub use view::ArrayView;
 pub use vrt::VrtContent;
 
 /// The name of the file that shows a group as a netCDF file.
@@ -161,6 +164,11 @@ impl Format {
     ///
     /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`].
     pub fn file(self, array: &Described) -> Result<Composite> {
+        self.file_with(array, |file| file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored))
+    }
+
+    /// Makes the file; `push_values` appends the bytes that it holds.
+    fn file_with(self, array: &Described, push_values: impl FnOnce(&mut Composite)) -> Result<Composite> {
         if !self.can_describe(array) {
             let why = match self.fits(&array.metadata) {
                 true => "can't say what the array is: its times, its packing or its coordinates",
@@ -170,7 +178,7 @@ impl Format {
         }
         let mut file = (self.spec().header)(array);
         if self.holds_flat() {
-            file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored);
+            push_values(&mut file);
         }
         file.sources = array.sources.clone();
         file.sources.push(array.key.clone());

@@ -8,6 +8,7 @@ use crate::store::Key;
 use crate::util::memory::{self, SharedGrant};
 use crate::zarr::dtype::DType;
 use crate::zarr::metadata::ArrayMetadata;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The layout of a file that programs other than zarrfs define: headers, padding, and the flat bytes of arrays, without
@@ -46,7 +47,7 @@ pub enum PartContent {
     Padding,
     /// The text of some bands of a VRT, generated when it is read because the whole text may be large.
     Bands(Bands),
-    /// All flat bytes of an array.
+    /// Flat bytes of an array.
     Flat {
         /// The array's key in the hierarchy.
         key: Key,
@@ -54,6 +55,8 @@ pub enum PartContent {
         shape: Vec<u64>,
         /// The array's dtype when the file was made.
         dtype: DType,
+        /// Where the bytes begin among all flat bytes.
+        start: u64,
         /// How the file holds the items.
         form: ItemForm,
     },
@@ -110,8 +113,13 @@ impl Composite {
 
     /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in `form`.
     pub fn push_flat(&mut self, key: Key, metadata: &ArrayMetadata, form: ItemForm) {
-        let (shape, dtype) = (metadata.shape.clone(), metadata.dtype.clone());
-        self.push(metadata.flat_size(), PartContent::Flat { key, shape, dtype, form });
+        self.push_range(key, metadata, 0..metadata.flat_size(), form);
+    }
+
+    /// Appends a range of the flat bytes of the array at `key`, whole items in `form`.
+    pub fn push_range(&mut self, key: Key, metadata: &ArrayMetadata, range: Range<u64>, form: ItemForm) {
+        let (shape, dtype, start) = (metadata.shape.clone(), metadata.dtype.clone(), range.start);
+        self.push(form.shown(range.end - start), PartContent::Flat { key, shape, dtype, start, form });
     }
 
     fn push(&mut self, len: u64, content: PartContent) {

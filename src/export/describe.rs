@@ -19,8 +19,10 @@ use crate::store::Key;
 use crate::util::json::{self, Map, Value};
 use crate::util::memory::Grant;
 use crate::zarr::metadata::ZARRAY;
+pub use attributes::number as attribute_number;
 use coordinates::Coordinate;
 pub use coordinates::flat;
+pub use numbers::{has_xarray_names, is_number, parse_float};
 pub use role::{is_east, is_north};
 use std::sync::Arc;
 

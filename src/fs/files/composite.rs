@@ -5,17 +5,19 @@
 mod edit;
 
 use super::flat::FlatFile;
+use super::items::{another_array, packed, whole_items};
 use super::{NewFile, OpenFile};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
 use crate::export::{Composite, FilePart, ItemForm, PartContent};
-use crate::fs::tree::Node;
+use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Fs, KernelPages};
 use crate::store::Key;
 use crate::util::memory::lock;
 use edit::HeaderDraft;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -46,6 +48,14 @@ pub struct CompositeFile {
     refused: AtomicBool,
 }
 
+/// The open flat bytes of a part.
+struct FlatPart<'a> {
+    flat: &'a FlatFile,
+    /// Where the part begins among them.
+    start: u64,
+    form: ItemForm,
+}
+
 /// The part of a request that lies in one part of the file.
 struct Slice<'a> {
     /// The index of the part.
@@ -67,7 +77,8 @@ impl Fs {
         for_writing: bool,
         direct: bool,
     ) -> Result<(CompositeFile, KernelPages)> {
-        if let (Node::Header(key, format), true) = (node, for_writing)
+        if let (Node::Header(key, format) | Node::ViewFile(key, _, ViewedFile::Header(format)), true) =
+            (node, for_writing)
             && format.holds_flat()
         {
             self.open_array(key)?.writable()?;
@@ -81,7 +92,14 @@ impl Fs {
                 array.freshness().begin_opening();
             }
         }
-        let pages = if self.read_only && !self.direct_io { KernelPages::Fresh } else { KernelPages::Maps };
+        let takes_whole_items =
+            |part: &FilePart| matches!(&part.content, PartContent::Flat { form, .. } if form.takes_whole_items());
+        let pages = match self.read_only && !self.direct_io {
+            true => KernelPages::Fresh,
+            // pages of a writable map could not be written
+            false if for_writing && file.parts().iter().any(takes_whole_items) => KernelPages::None,
+            false => KernelPages::Maps,
+        };
         let open = CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh);
         let short_at_end = direct || open.short_at_end;
         Ok((CompositeFile { inode, writable: for_writing, short_at_end, ..open }, pages))
@@ -165,14 +183,14 @@ impl CompositeFile {
         })
     }
 
-    /// Returns the open flat bytes of a part and their form; `None` for a part without flat bytes.
+    /// Returns the open flat bytes of a part and how they are shown; `None` for a part without flat bytes.
     ///
     /// # Errors
     ///
     /// ESTALE if the array has another shape or dtype than the file says. Without `may_wait`, the array is taken as it
     /// was last looked up.
-    fn flat_of(&self, fs: &Fs, slice: &Slice, may_wait: bool) -> Result<Option<(&FlatFile, ItemForm)>> {
-        let PartContent::Flat { key, form, .. } = &slice.part.content else { return Ok(None) };
+    fn flat_of(&self, fs: &Fs, slice: &Slice, may_wait: bool) -> Result<Option<FlatPart<'_>>> {
+        let PartContent::Flat { key, start, form, .. } = &slice.part.content else { return Ok(None) };
         let Some(cell) = self.flat.get(slice.number) else { return Ok(None) };
         let flat = match cell.get() {
             Some(flat) => flat,
@@ -185,7 +203,7 @@ impl CompositeFile {
         };
         let array = if may_wait { flat.array.latest(fs)? } else { flat.array.known() };
         match slice.part.is_of(array.metadata()) {
-            true => Ok(Some((flat, *form))),
+            true => Ok(Some(FlatPart { flat, start: *start, form: form.clone() })),
             false => Err(another_array().context(self.node.path())),
         }
     }
@@ -243,12 +261,15 @@ impl CompositeFile {
         let mut written = 0;
         for slice in self.slices(offset, data.len()) {
             let part = &data[written..written + slice.len];
-            if let Some((flat, form)) = self.flat_of(fs, &slice, true)? {
-                let array = flat.array.latest(fs)?;
+            if let Some(of_array) = self.flat_of(fs, &slice, true)? {
+                let array = of_array.flat.array.latest(fs)?;
                 let losses = array.freshness().losses();
-                let done = write_part(fs, flat, &slice, part, form, mode);
+                let done = write_part(fs, &of_array, &slice, part, mode);
                 fs.record_write(&self.record, &array, losses, mode);
-                done.map_err(in_file)?;
+                let done = done.map_err(in_file)?;
+                if done < part.len() {
+                    return Ok(written + done);
+                }
             } else if slice.number == 0 && !self.shows(&slice, part) {
                 self.write_header(fs, slice.at, part).map_err(in_file)?;
             }
@@ -267,7 +288,9 @@ impl OpenFile for CompositeFile {
         let mut parts = self.slices(offset, len).filter(|slice| slice.part.is_flat());
         parts.all(|slice| {
             let flat = self.flat.get(slice.number).and_then(OnceLock::get);
-            flat.is_some_and(|flat| flat.record_access(fs, slice.at, slice.len))
+            let PartContent::Flat { start, form, .. } = &slice.part.content else { return true };
+            let stored = form.stored(whole_items(slice.at, slice.len, form.item()));
+            flat.is_some_and(|flat| flat.record_access(fs, start + stored.start, (stored.end - stored.start) as usize))
         })
     }
 
@@ -285,18 +308,20 @@ impl OpenFile for CompositeFile {
                     out.extend_from_slice(&bands.text().as_bytes()[slice.at as usize..][..slice.len]);
                 }
                 // most requests lie in one part and need no copy
-                (_, Some((flat, ItemForm::AsStored))) if out.is_empty() => {
-                    if !read_exact(fs, flat, slice.at, slice.len, may_wait, out)? {
+                (_, Some(FlatPart { flat, start, form: ItemForm::AsStored })) if out.is_empty() => {
+                    if !read_exact(fs, flat, start + slice.at, slice.len, may_wait, out)? {
                         return Ok(false);
                     }
                 }
-                (_, Some((flat, form))) => {
-                    let (from, end) = whole_items(slice.at, slice.len, form.item());
-                    if !read_exact(fs, flat, from, (end - from) as usize, may_wait, &mut piece)? {
+                (_, Some(FlatPart { flat, start, form })) => {
+                    let shown = whole_items(slice.at, slice.len, form.item());
+                    let stored = form.stored(shown.clone());
+                    let len = (stored.end - stored.start) as usize;
+                    if !read_exact(fs, flat, start + stored.start, len, may_wait, &mut piece)? {
                         return Ok(false);
                     }
                     form.show(&mut piece).map_err(|e| e.context(self.node.path()))?;
-                    out.extend_from_slice(&piece[(slice.at - from) as usize..][..slice.len]);
+                    out.extend_from_slice(&piece[(slice.at - shown.start) as usize..][..slice.len]);
                 }
                 (_, None) => out.resize(out.len() + slice.len, 0),
             }
@@ -350,48 +375,56 @@ fn read_exact(fs: &Fs, flat: &FlatFile, at: u64, len: usize, may_wait: bool, out
     }
 }
 
-fn write_part(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], form: ItemForm, mode: WriteMode) -> Result<()> {
-    flat.array.latest(fs)?.writable()?;
-    match form {
-        ItemForm::AsStored => write_stored(fs, flat, slice.part, slice.at, data, mode),
-        ItemForm::Reversed(_) => write_reversed(fs, flat, slice, data, form.item(), mode),
-        ItemForm::Doubles { .. } => write_doubles(fs, flat, slice, data, form, mode),
+/// Writes bytes of a part. Returns how many: all of them, unless a part of an item is left.
+fn write_part(fs: &Fs, part: &FlatPart, slice: &Slice, data: &[u8], mode: WriteMode) -> Result<usize> {
+    part.flat.array.latest(fs)?.writable()?;
+    match part.form {
+        ItemForm::AsStored => write_stored(fs, part.flat, slice.part, part.start + slice.at, data, mode)?,
+        ItemForm::Reversed(item) => write_reversed(fs, part, slice, data, item.max(1), mode)?,
+        ItemForm::Doubles { .. } => write_doubles(fs, part, slice, data, mode)?,
+        ItemForm::Unpacked(_) => {
+            let (len, items) = packed(&part.form, slice.at, data, mode)?;
+            let at = part.start + part.form.stored(slice.at..slice.at).start;
+            write_stored(fs, part.flat, slice.part, at, &items, mode)?;
+            return Ok(len);
+        }
     }
+    Ok(data.len())
 }
 
 /// Writes bytes of reversed items. Every byte of an item is one byte of the stored item, so that nothing has to be
 /// read.
-fn write_reversed(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], item: usize, mode: WriteMode) -> Result<()> {
+fn write_reversed(fs: &Fs, part: &FlatPart, slice: &Slice, data: &[u8], item: usize, mode: WriteMode) -> Result<()> {
     let mut done = 0;
     while done < data.len() {
         let (len, at) = mirrored(slice.at + done as u64, data.len() - done, item);
         let mut bytes = data[done..done + len].to_vec();
         bytes.chunks_mut(item.min(len)).for_each(<[u8]>::reverse);
-        write_stored(fs, flat, slice.part, at, &bytes, mode)?;
+        write_stored(fs, part.flat, slice.part, part.start + at, &bytes, mode)?;
         done += len;
     }
     Ok(())
 }
 
 /// Writes bytes of doubles that stand for integers. The rest of the first and of the last item stays.
-fn write_doubles(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], form: ItemForm, mode: WriteMode) -> Result<()> {
-    let (at, size) = (slice.at, form.item());
-    let (from, end) = whole_items(at, data.len(), size);
+fn write_doubles(fs: &Fs, part: &FlatPart, slice: &Slice, data: &[u8], mode: WriteMode) -> Result<()> {
+    let (at, form, size) = (slice.at, &part.form, part.form.item());
+    let Range { start: from, end } = whole_items(at, data.len(), size);
     // two writers of one item must not undo each other's bytes
-    let array = flat.array.key();
+    let array = part.flat.array.key();
     let _alone = fs.converting.exclusive(&[&array]);
     let (mut items, mut edge) = (vec![0; (end - from) as usize], Vec::new());
     for item in [from, end.saturating_sub(size as u64).max(from)] {
         let covered = item >= at && item + size as u64 <= at + data.len() as u64;
         if !covered {
-            read_exact(fs, flat, item, size, true, &mut edge)?;
+            read_exact(fs, part.flat, part.start + item, size, true, &mut edge)?;
             form.show(&mut edge)?;
             items[(item - from) as usize..][..size].copy_from_slice(&edge);
         }
     }
     items[(at - from) as usize..][..data.len()].copy_from_slice(data);
     form.store(&mut items)?;
-    write_stored(fs, flat, slice.part, from, &items, mode)
+    write_stored(fs, part.flat, slice.part, part.start + from, &items, mode)
 }
 
 /// Writes flat bytes as they are stored, all of them.
@@ -410,11 +443,6 @@ fn write_stored(fs: &Fs, flat: &FlatFile, part: &FilePart, at: u64, data: &[u8],
     flat.array.write_latest(fs, true, write).map(drop)
 }
 
-fn another_array() -> Error {
-    let why = "the array's shape or dtype has changed since the file was opened; open it again";
-    Error::new(Kind::System(libc::ESTALE), why)
-}
-
 /// Returns how many of `len` bytes at `begin` can be written together in a file whose items of `item` bytes are
 /// reversed, and where: whole items, or a part of one.
 fn mirrored(begin: u64, len: usize, item: usize) -> (usize, u64) {
@@ -424,10 +452,4 @@ fn mirrored(begin: u64, len: usize, item: usize) -> (usize, u64) {
     }
     let len = len.min(item - within);
     (len, begin - within as u64 + (item - within - len) as u64)
-}
-
-/// Returns the range of whole items of `size` bytes around `len` bytes at `at`.
-fn whole_items(at: u64, len: usize, size: usize) -> (u64, u64) {
-    let size = size as u64;
-    (at / size * size, (at + len as u64).next_multiple_of(size))
 }
