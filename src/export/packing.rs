@@ -1,6 +1,6 @@
-//! Physical values of packed items: `item * scale_factor + add_offset`, and NaN for missing ones. The rules are those of
-//! xarray (`CFMaskCoder`, `CFScaleOffsetCoder` and `_choose_float_dtype` in `xarray/coding/variables.py`), and so is the
-//! type of the values. This module knows items and attributes, not files.
+//! Physical values of packed items: `item * scale_factor + add_offset`, and NaN for missing ones. The rules are those
+//! of xarray (`CFMaskCoder`, `CFScaleOffsetCoder` and `_choose_float_dtype` in `xarray/coding/variables.py`), and so is
+//! the type of the values. This module knows items and attributes, not files.
 
 use super::describe::{attribute_number, has_xarray_names, is_number};
 use crate::error::{Error, Result};
@@ -105,8 +105,8 @@ impl PackedItem {
 }
 
 impl Packing {
-    /// Returns how the items of an array with these attributes are packed. Returns `None` if they are no numbers, or are
-    /// the values themselves and none is missing.
+    /// Returns how the items of an array with these attributes are packed. Returns `None` if they are no numbers, or
+    /// are the values themselves and none is missing.
     pub fn of(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Self> {
         let dtype = &metadata.dtype;
         if !is_number(dtype) || !metadata.has_numpy_dtype() {
@@ -227,7 +227,7 @@ impl Packing {
         let bits = Some(number).filter(|number| !number.is_nan()).and_then(|number| self.item.nearest(number));
         bits.filter(|bits| !self.missing.contains(&self.item.number(*bits))).ok_or_else(|| {
             let why = "can't be stored: no item of the array stands for it; write a value in the range of the packing";
-            Error::invalid(format!("{value} {why}"))
+            Error::invalid(format!("{value:?} {why}"))
         })
     }
 

@@ -73,8 +73,8 @@ impl ArrayView {
             && (self.left_out == 0 || self.range.end <= now.flat_size())
     }
 
-    /// Returns how far the view reaches among the flat bytes of its array: to the end of a view of the whole array, which
-    /// may have become longer.
+    /// Returns how far the view reaches among the flat bytes of its array: to the end of a view of the whole array,
+    /// which may have become longer.
     pub fn end(&self) -> Option<u64> {
         (self.left_out > 0).then_some(self.range.end)
     }
@@ -107,8 +107,8 @@ impl ArrayView {
         Described { nodata, scale: None, offset: None, attributes: Arc::new(attributes), ..shown }
     }
 
-    /// Makes a header or container of the view of `array`, which is described as [`ArrayView::describe`] returns it, and
-    /// stored as `stored` says.
+    /// Makes a header or container of the view of `array`, which is described as [`ArrayView::describe`] returns it,
+    /// and stored as `stored` says.
     ///
     /// # Errors
     ///

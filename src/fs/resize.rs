@@ -91,8 +91,8 @@ impl Resizing {
         self.locks.exclusive(keys)
     }
 
-    /// Returns the size of flat bytes if it may be less than the array has: if the last row is partial, or while a write
-    /// makes them longer.
+    /// Returns the size of flat bytes if it may be less than the array has: if the last row is partial, or while a
+    /// write makes them longer.
     fn size(&self, key: &Key) -> Option<u64> {
         let partial = lock(&self.unfinished).get(key).map(|row| row.size);
         let growing = lock(&self.growing).get(key).map(|growth| growth.size);

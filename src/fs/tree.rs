@@ -56,8 +56,9 @@ pub const METRICS: &str = "metrics";
 /// The root's inode number, fixed by FUSE.
 pub const ROOT_INODE: u64 = 1;
 
-/// Maximum number of names in a directory that do not come from a listing of the store, `.` and `..` among them.
-pub const FIXED_NAMES: u64 = 5 + Format::ALL.len() as u64;
+/// Maximum number of names in a directory that do not come from a listing of the store: `.`, `..` and two views among
+/// them.
+pub const FIXED_NAMES: u64 = 7 + Format::ALL.len() as u64;
 
 /// How long a generated `.zmetadata` is reused, where no file is opened: generating it reads the whole hierarchy.
 const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);

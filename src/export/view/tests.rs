@@ -69,3 +69,21 @@ fn views_know_the_array_that_they_are_of() {
         assert_eq!((values.is_of(&opened, &now), slice.is_of(&opened, &now)), (of_values, of_slice), "{now:?}");
     }
 }
+
+#[test]
+fn hostile_metadata_makes_no_large_view() {
+    let packing = attributes(r#"{"scale_factor":1e-300,"add_offset":1e300,"missing_value":[1e400,-1,"x",null,[]]}"#);
+    for array in testing::hostile() {
+        let stored = &array.metadata;
+        let values = ArrayView::unpacked(stored, &packing).into_iter();
+        let slices = (0..stored.shape.len()).filter_map(|n| ArrayView::slice(stored, &vec![0; n]));
+        for view in values.chain(slices) {
+            let described = view.describe(&array);
+            for format in Format::ALL.into_iter().filter(|format| format.can_describe(&described)) {
+                let file = view.file(format, &described, stored).unwrap();
+                let own: u64 = file.parts().iter().filter(|part| part.content.is_own()).map(|part| part.len).sum();
+                assert!(own < 1 << 20, "{format:?}: {own} bytes");
+            }
+        }
+    }
+}

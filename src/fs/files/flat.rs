@@ -89,8 +89,8 @@ impl FlatFile {
         written
     }
 
-    /// Returns where the next data or hole begins at or after `offset`, where bytes that are not stored read as zeros if
-    /// `is_zero`.
+    /// Returns where the next data or hole begins at or after `offset`, where bytes that are not stored read as zeros
+    /// if `is_zero`.
     ///
     /// # Errors
     ///

@@ -5,8 +5,8 @@ use crate::export::ItemForm;
 use crate::fs::write::WriteMode;
 use std::ops::Range;
 
-/// Bytes of a request of which the end may be a part of an item. The kernel cuts writes of more than 128 KiB at pages of
-/// the program's buffer, which may lie anywhere.
+/// Bytes of a request of which the end may be a part of an item. The kernel cuts writes of more than 128 KiB at pages
+/// of the program's buffer, which may lie anywhere.
 const CUT_BY_KERNEL: usize = 64 << 10;
 
 /// Returns the stored bytes for `data`, which begins at `at` of the bytes in `form`, and how many bytes of `data` they
@@ -44,4 +44,32 @@ pub(super) fn whole_items(at: u64, len: usize, size: usize) -> Range<u64> {
 pub(super) fn another_array() -> Error {
     let why = "the array's shape or dtype has changed since the file was opened; open it again";
     Error::new(Kind::System(libc::ESTALE), why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::ArrayView;
+    use crate::util::json;
+    use crate::zarr::metadata::ArrayMetadata;
+
+    #[test]
+    fn values_are_written_in_whole_items() {
+        let document = br#"{"zarr_format":2,"shape":[9],"chunks":[9],"dtype":"|u1","compressor":null,"fill_value":0,
+            "order":"C","filters":null}"#;
+        let metadata = ArrayMetadata::parse(document).unwrap();
+        let attributes = json::parse_object(br#"{"scale_factor":0.5}"#).unwrap();
+        let form = ArrayView::unpacked(&metadata, &attributes).unwrap().form;
+        let write = |at, data: &[u8]| packed(&form, at, data, WriteMode::internal()).map_err(|e| e.errno());
+        let values = 1.5f64.to_le_bytes().repeat(9000);
+        assert_eq!(write(8, &values[..24]), Ok((24, vec![3; 3])));
+        for (at, len) in [(8, 23), (4, 8), (1, 7), (3, 70_000)] {
+            assert_eq!(write(at, &values[..len]), Err(libc::EINVAL), "{len} bytes at {at}");
+        }
+        // the rest of a long write comes with the next request
+        assert_eq!(write(0, &values[..70_005]), Ok((70_000, vec![3; 8750])));
+        let page = WriteMode { mapped: true, ..WriteMode::internal() };
+        assert_eq!(packed(&form, 0, &values[..4096], page).unwrap_err().errno(), libc::EPERM);
+        assert_eq!(packed(&ItemForm::AsStored, 3, b"any", page).unwrap(), (3, b"any".to_vec()));
+    }
 }
