@@ -1,5 +1,5 @@
-//! Decodes every stored chunk of one array, one after the other, in one thread, with the crate's own pipeline, and says
-//! how long that took, as JSON. `scripts/bench` makes the bound of a cold read of it.
+//! Decodes every stored chunk of one array with the crate's own pipeline, one after the other in one thread, and prints
+//! the times as JSON. `scripts/bench` derives the bound of a cold read from them.
 //!
 //! `decode STORE` where STORE is the directory of an array.
 
@@ -15,7 +15,7 @@ use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key};
 use zarrfs::zarr::metadata::V1Order;
 
-/// Seconds this thread has run on a processor.
+/// Returns the seconds that this thread has run on a processor.
 fn cpu_seconds() -> Result<f64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanoseconds: u64 = text.split_whitespace().next().ok_or("schedstat is empty")?.parse()?;
@@ -36,7 +36,7 @@ fn decode(path: &Path) -> Result<serde_json::Value, Box<dyn Error>> {
         }
     }
     let (start, cpu) = (Instant::now(), cpu_seconds()?);
-    // one buffer for all, as in a mount
+    // one buffer for all chunks, as in a mount
     let (mut buffer, mut scratch) = (Vec::new(), Scratch::default());
     for chunk in &chunks {
         buffer = array.load(*chunk, buffer, &mut scratch)?.map(|loaded| loaded.bytes).unwrap_or_default();

@@ -1,8 +1,9 @@
-//! Encodes every stored chunk of one array, one after the other, in one thread, with the crate's own pipeline; then
-//! writes what that made to files, several at a time, each on stable storage before it gets its name. It says how long
-//! either took, as JSON. `scripts/bench` makes the bound of writing the array of it.
+//! Encodes every stored chunk of one array with the crate's own pipeline, one after the other in one thread. Then it
+//! writes the encoded chunks to files, THREADS at a time; each file is on stable storage before it gets its name. It
+//! prints the times of both steps as JSON. `scripts/bench` derives the bound of writing the array from them.
 //!
-//! `encode STORE DIRECTORY THREADS` where STORE is the directory of an array, and DIRECTORY an empty one for the files.
+//! `encode STORE DIRECTORY THREADS` where STORE is the directory of an array, and DIRECTORY an empty directory for the
+//! files.
 
 mod shared;
 

@@ -1,8 +1,8 @@
-//! Fetches every chunk of an array from `far_server` and does nothing with it: the ceiling of what any reader can get
-//! over this link. `scripts/bench` measures zarrfs against it.
+//! Fetches every chunk of an array from `far_server` and discards it: no reader can be faster over this link.
+//! `scripts/bench` compares zarrfs with it.
 //!
-//! `far_client DIRECTORY PORT PATH CONNECTIONS` asks for each file of DIRECTORY whose name begins with a digit, at PATH
-//! of the server, and says how long that took, as JSON.
+//! `far_client DIRECTORY PORT PATH CONNECTIONS` requests, below PATH of the server, each file of DIRECTORY whose name
+//! begins with a digit, and prints the time as JSON.
 
 use serde_json::json;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Names of chunks, and the bytes they have in all.
+/// Returns the names of the chunks, and the sum of their sizes in bytes.
 fn chunks(directory: &Path) -> Result<(Vec<String>, u64)> {
     let (mut names, mut bytes) = (Vec::new(), 0);
     for entry in std::fs::read_dir(directory)? {
@@ -27,7 +27,7 @@ fn chunks(directory: &Path) -> Result<(Vec<String>, u64)> {
     Ok((names, bytes))
 }
 
-/// Bytes of the body of one answer.
+/// Requests one chunk, discards the body of the answer, and returns its size in bytes.
 fn fetch(stream: &mut BufReader<TcpStream>, path: &str, buffer: &mut [u8]) -> Result<u64> {
     let request = format!("GET /{path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.get_mut().write_all(request.as_bytes())?;

@@ -1,9 +1,9 @@
-//! An HTTP server that is far away: the files of a directory, each answer some milliseconds after its request.
-//! `scripts/bench` reads stores from it. It has connections that stay, ranges, entity tags and nothing else, so that it
-//! is never what is slow; `far_client` measures what it can do.
+//! An HTTP server that simulates a remote one: it serves the files of a directory and delays each answer by some
+//! milliseconds. `scripts/bench` reads stores from it. It supports persistent connections, ranges and entity tags and
+//! nothing else, so it is never the bottleneck; `far_client` measures its speed.
 //!
-//! `far_server DIRECTORY MILLISECONDS` listens on a port of its own choice on the loopback, says `ready PORT`, and
-//! serves until it is ended. `/.requests` answers at once how many others there were.
+//! `far_server DIRECTORY MILLISECONDS` listens on a free port of the loopback interface, prints `ready PORT`, and
+//! serves until it is killed. `/.requests` returns, without delay, the number of all other requests so far.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Seek, SeekFrom, Write};
@@ -21,7 +21,7 @@ struct Server {
     requests: AtomicU64,
 }
 
-/// What is asked for: whether its body, which path, and which of its bytes.
+/// A parsed request.
 struct Request {
     is_head: bool,
     path: String,
@@ -29,7 +29,7 @@ struct Request {
     range: Option<(Option<u64>, Option<u64>)>,
 }
 
-/// The next request of a connection; None at its end.
+/// Reads the next request of a connection. Returns `None` at the end of the connection.
 fn read_request(from: &mut impl BufRead) -> Result<Option<Request>> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {
@@ -90,7 +90,7 @@ impl Server {
             None => ("200 OK", String::new()),
         };
         let len = end.saturating_sub(first);
-        // the date is any: the tag tells versions apart
+        // the date does not matter: the tag identifies the version
         let headers = format!(
             "Content-Length: {len}\r\nContent-Type: application/octet-stream\r\nAccept-Ranges: bytes\r\nETag: \"{tag:x}-{size:x}\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n{place}\r\n"
         );
@@ -100,7 +100,7 @@ impl Server {
         }
         let mut file = file;
         file.seek(SeekFrom::Start(first))?;
-        // the kernel copies
+        // the kernel copies the bytes: the standard library uses sendfile(2) here
         match std::io::copy(&mut file.take(len), &mut &*stream)? == len {
             true => Ok(()),
             false => Err(Error::other("the file became shorter")),
@@ -119,7 +119,7 @@ fn run(directory: &Path, latency: Duration) -> Result<()> {
     std::io::stdout().flush()?;
     for stream in listener.incoming() {
         let (stream, server) = (stream?, server.clone());
-        // whoever goes away in between is nobody's business
+        // a client may close its connection at any time
         std::thread::spawn(move || drop(server.serve(&stream)));
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! A FUSE mount of one file, `data.raw`, served from memory: the ceiling of what any file system can reach through this
-//! library and this kernel. `scripts/bench` measures zarrfs against it.
+//! A FUSE mount of one file, `data.raw`, served from memory: no file system can be faster through this library and this
+//! kernel. `scripts/bench` compares zarrfs with it.
 //!
-//! It is configured as `zarrfs::fuse` is, and does nothing but answer: each reply is a slice of one prepared buffer,
-//! and what is written is copied into it, over whatever else of the file has the same place there.
+//! It is configured as `zarrfs::fuse` is. Each reply is a slice of one prepared buffer, which repeats in the file.
+//! Written bytes are copied into the buffer, so they change all repetitions.
 //!
-//! `null_file MOUNTPOINT BYTES [--direct-io] [--keep-cache]` stays in the foreground, says `ready` when the mount
+//! `null_file MOUNTPOINT BYTES [--direct-io] [--keep-cache]` stays in the foreground, prints `ready` when the mount
 //! answers, and unmounts on SIGTERM or SIGINT. With `--keep-cache` a second read comes from the page cache.
 
 use fuser::{
@@ -25,10 +25,10 @@ use std::time::{Duration, UNIX_EPOCH};
 const NAME: &str = "data.raw";
 const FILE: INodeNo = INodeNo(2);
 
-/// The file's bytes repeat with this period.
+/// Number of bytes after which the contents of the file repeat.
 const PERIOD: usize = 16 << 20;
 
-/// No request is larger.
+/// Maximum size of a request in bytes.
 const MAX_REQUEST: usize = 1 << 20;
 
 const ENTRY_TTL: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ const ENTRY_TTL: Duration = Duration::from_secs(1);
 struct NullFile {
     size: u64,
     open_flags: FopenFlags,
-    /// One period, and what a request that begins at its end takes of the next.
+    /// One period, and the start of the next one, so that every request is one slice.
     pattern: RwLock<Vec<u8>>,
 }
 
@@ -52,7 +52,7 @@ impl NullFile {
         NullFile { size, open_flags, pattern: RwLock::new(pattern) }
     }
 
-    /// Where in the pattern the bytes of a request are, as far as they are in the file.
+    /// Returns the range of the pattern that holds the bytes of a request, up to the end of the file.
     fn place(&self, offset: u64, len: usize) -> Range<usize> {
         let len = self.size.saturating_sub(offset).min(len as u64).min(MAX_REQUEST as u64) as usize;
         let start = (offset % PERIOD as u64) as usize;

@@ -1,9 +1,10 @@
-//! Changes four bytes of an array at random places, each twice: through its flat file in a mount, followed by fsync(2);
-//! and by itself, as little as that can be: it loads the chunk, changes and encodes it, and replaces a file by that so
-//! that it survives a power loss. The two take turns. It prints the seconds of each, as JSON, for `scripts/bench`.
+//! Measures changes of four bytes at random places of an array. It makes each change twice: through the flat file in a
+//! mount, followed by fsync(2), and then with the minimum of work. The latter loads the chunk, changes and encodes it,
+//! and replaces a file such that it survives a power loss. It prints the seconds of each as JSON, for `scripts/bench`.
 //!
 //! `update STORE FILE DIRECTORY COUNT SEED` where STORE is the directory of an array of the same shape as the mounted
-//! one, FILE the mounted one's `data.raw`, and DIRECTORY an empty one on the file system of the mounted store.
+//! array, FILE is `data.raw` of the mounted array, and DIRECTORY is an empty directory on the file system of the
+//! mounted store.
 
 mod shared;
 
@@ -16,10 +17,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Bytes of a change.
+/// Size of a change in bytes.
 const CHANGE: u64 = 4;
 
-/// Changes begin at multiples of this: no item of a number is larger, so that each is inside one chunk.
+/// Alignment of changes in bytes: a change lies inside one item of 4, 8 or 16 bytes, and so inside one chunk.
 const ALIGNMENT: u64 = 8;
 
 fn update(
@@ -54,7 +55,7 @@ fn update(
         let (stored, seconds) = codecs.encode(run.chunk)?;
         encode.push(seconds);
         if !directory.join(&name).exists() {
-            // the mount replaces a file, too
+            // the mount replaces an existing file, too
             replace(directory, &name, &stored)?;
             sync_names(directory)?;
         }

@@ -21,7 +21,7 @@ use zarrfs::zarr::metadata::v3::view::array_view;
 use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel, V1Order};
 use zarrfs::zarr::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
 
-/// Size in bytes up to which chunks are decoded.
+/// Maximum size in bytes of chunks that are decoded.
 const SMALL: usize = 1 << 16;
 
 /// Parses any bytes as an array's metadata document, in every way in which zarrfs reads one.
@@ -55,7 +55,7 @@ fn view(meta: &ArrayMetadata) {
 fn grid(meta: &ArrayMetadata) -> Option<Grid> {
     let grid = match meta.grid(&meta.shape) {
         Ok(grid) => grid,
-        // the size of items of no bytes does not limit their number
+        // items of no bytes may be too many for a grid
         Err(_) if meta.dtype.size() == 0 => return None,
         Err(e) => panic!("{e}: {:?} {:?}", meta.shape, meta.chunks),
     };
@@ -82,7 +82,7 @@ fn pipeline(meta: &ArrayMetadata, grid: &Grid) {
     let last = grid.chunk_count().checked_sub(1).filter(|_| meta.edges.is_some());
     for chunk in last.into_iter().flat_map(|last| [0, last / 2, last]).map(ChunkId) {
         let filters = meta.filters_of_shape(&meta.chunk_shape(&grid.indices(chunk)));
-        // a codec may need an even number of items, for example
+        // a codec may refuse a shape, for example one with an odd number of items
         let Ok(filters) = filters else { continue };
         if let Ok(pipeline) = Pipeline::with_filters(meta, &filters, grid.chunk_size(chunk)) {
             decode(&pipeline, grid.chunk_size(chunk));
@@ -90,7 +90,7 @@ fn pipeline(meta: &ArrayMetadata, grid: &Grid) {
     }
 }
 
-/// Decodes bytes that are no chunk, or one of `size` bytes.
+/// Checks that some short inputs are refused or decode to `size` bytes.
 fn decode(pipeline: &Pipeline, size: usize) {
     let mut decoded = Vec::new();
     for stored in [&[][..], &[0; 16], b"\x78\x9c\x03\x00\x00\x00\x00\x01"] {
@@ -100,8 +100,8 @@ fn decode(pipeline: &Pipeline, size: usize) {
     }
 }
 
-/// Parses any bytes as a `zarr.json`. What the mount shows of it, and makes of that if a user writes it back, is the
-/// same array.
+/// Parses any bytes as a `zarr.json`. The document that the mount shows, and the one that it stores if a user writes
+/// the shown one back, describe the same array.
 pub fn metadata3(document: &[u8]) {
     group3(document);
     let Ok(meta) = ArrayMetadata::parse_v3(document) else { return };
@@ -121,11 +121,11 @@ pub fn metadata3(document: &[u8]) {
     let Some(grid) = grid(&meta) else { return };
     pipeline(&meta, &grid);
     if let Ok(Some(shards)) = Shards::new(&meta) {
-        homes(&meta, &grid, &shards);
+        homes(&grid, &shards);
     }
 }
 
-/// Checks that the document of a group, with and without consolidated metadata, is one.
+/// Checks that the document of a group stays valid if consolidated metadata is removed and added.
 fn group3(document: &[u8]) {
     let node = node_type(document).ok();
     if check_group_v3(document).is_err() {
@@ -141,15 +141,15 @@ fn group3(document: &[u8]) {
 }
 
 /// Checks that chunks are members of the shards that hold them.
-fn homes(meta: &ArrayMetadata, grid: &Grid, shards: &Shards) {
+fn homes(grid: &Grid, shards: &Shards) {
     let count = grid.chunk_count();
     let ids = [0, count / 2, count.saturating_sub(1)].into_iter().filter(|&id| id < count);
     for id in ids {
         let indices = grid.indices(ChunkId(id));
         for level in 0..shards.levels() {
-            let inner = meta.shards.get(level + 1).map_or(&meta.chunks, |inner| &inner.shape);
-            let entries: u64 = meta.shards[level].shape.iter().zip(inner).map(|(shard, inner)| shard / inner).product();
-            assert!((shards.slot(level, &indices) as u64) < entries);
+            // shards that differ in shape have indexes of their own
+            let codec = shards.index_codec(level, &indices).unwrap_or_else(|e| panic!("{e}"));
+            assert!(shards.slot(level, &indices) < codec.entries());
         }
         let object = shards.shard(0, &indices).number;
         assert!(object < shards.objects().chunk_count());
@@ -159,8 +159,9 @@ fn homes(meta: &ArrayMetadata, grid: &Grid, shards: &Shards) {
     }
 }
 
-/// Decodes any bytes as the index of a shard: each entry lies in the value, beside the index, or is an error. The first
-/// byte tells the place and the codecs of the index, the second the number of entries, the others are the value.
+/// Decodes any bytes as the index of a shard: each entry lies in the value and outside the index, or is an error. The
+/// first byte chooses the place and the codecs of the index, the second the number of entries; the others are the
+/// value.
 pub fn shard_index(data: &[u8]) {
     let [how, entries, value @ ..] = data else { return };
     let (how, entries) = (*how, usize::from(*entries));
@@ -182,7 +183,7 @@ pub fn shard_index(data: &[u8]) {
     let Ok(place) = codec.place(size) else { return };
     assert!(place.start <= place.end && place.end <= size && place.end - place.start == codec.stored_size());
     let mut encoded = value[place.start as usize..place.end as usize].to_vec();
-    // no fuzzer guesses a checksum
+    // a fuzzer would not find a right checksum
     if how & 4 != 0
         && how & 32 != 0
         && let Some((bytes, sum)) = encoded.split_last_chunk_mut::<4>()
@@ -199,10 +200,10 @@ pub fn shard_index(data: &[u8]) {
     assert!(index.get(entries).is_err());
 }
 
-/// Largest number of entries in a shard that is rebuilt.
+/// Maximum number of entries in a shard that is rebuilt.
 const MAX_ENTRIES: u8 = 40;
 
-/// How the index of a shard is stored.
+/// The stored form of a shard's index.
 #[derive(Clone, Copy)]
 struct IndexForm {
     has_checksum: bool,
@@ -210,7 +211,7 @@ struct IndexForm {
     is_at_start: bool,
 }
 
-/// What an index says of a chunk.
+/// The meaning of an entry of an index.
 #[derive(Clone, Debug, PartialEq)]
 enum Found {
     Nothing,
@@ -232,7 +233,7 @@ impl IndexForm {
         bytes
     }
 
-    /// Reads the index of a shard of `size` bytes by the words of the specification, without the code under test.
+    /// Reads the index of a shard of `size` bytes as the specification defines it, without the code under test.
     fn read(self, index: &[u8], size: u64) -> Vec<Found> {
         let numbers = index.strip_suffix(&index[index.len() / 16 * 16..]).unwrap_or_default();
         if self.has_checksum {
@@ -255,7 +256,7 @@ impl IndexForm {
     }
 }
 
-/// Takes numbers from the front of an input; zeros behind its end.
+/// A source of numbers from the front of an input, and of zeros after its end.
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
@@ -263,7 +264,7 @@ impl Numbers<'_> {
         self.0.split_off_first().copied().unwrap_or(0)
     }
 
-    /// Returns a small number, or any.
+    /// Returns a number below 254, one of the largest 256 numbers, or any number.
     fn number(&mut self) -> u64 {
         match self.byte() {
             255 => u64::from_le_bytes([0; 8].map(|_: u8| self.byte())),
@@ -273,8 +274,7 @@ impl Numbers<'_> {
     }
 }
 
-/// Rebuilds a shard with any index after any changes. What the new index leads to are exactly the new chunks and those
-/// that were kept.
+/// Rebuilds a shard with any index after any changes. The new index must list exactly the new chunks and the kept ones.
 pub fn rebuild(data: &[u8]) {
     let mut input = Numbers(data);
     let (how, entries) = (input.byte(), usize::from(input.byte() % MAX_ENTRIES) + 1);
@@ -311,7 +311,7 @@ pub fn rebuild(data: &[u8]) {
     check_rebuilt(form, &codec, old.as_ref(), &before, &changes, size);
 }
 
-/// Checks the pieces of a rebuilt shard. `before` is what the former index, of a shard of `size` bytes, says.
+/// Checks the pieces of a rebuilt shard. `before` holds the entries of the former index, of a shard of `size` bytes.
 fn check_rebuilt(
     form: IndexForm,
     codec: &IndexCodec,
@@ -333,7 +333,7 @@ fn check_rebuilt(
     };
     let Some(pieces) = pieces else { return assert!(!(0..before.len()).any(|slot| is_left(&slot))) };
     assert!((0..before.len()).any(|slot| is_left(&slot)), "an empty shard is stored");
-    // each piece with its place in the new shard
+    // the pieces with their ranges in the new shard
     let (mut end, mut placed, mut indexes) = (0u64, Vec::new(), Vec::new());
     for piece in &pieces {
         let len = match piece {
@@ -363,7 +363,8 @@ fn check_rebuilt(
     }
 }
 
-/// Returns the bytes of the former shard that a range of the new one holds; `None` if it holds others.
+/// Returns the range of the former shard that was copied to `range` of the new one, or `None` if `range` holds other
+/// bytes.
 fn former(placed: &[(Range<u64>, &ShardPiece)], range: &Range<u64>) -> Option<Range<u64>> {
     let (place, piece) = placed.iter().find(|(place, _)| place.start <= range.start && range.end <= place.end)?;
     let ShardPiece::Old(old) = piece else { return None };

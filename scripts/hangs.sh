@@ -94,9 +94,9 @@ end_group() {
 run_limited() {
     local limit=$1 name=$2 start=$SECONDS pid _
     shift 2
-    # bash ignores SIGINT and SIGQUIT in the background, and programs of the tests would inherit that: some are to be
-    # ended by SIGINT, and would be waited for
-    setsid env --default-signal=INT,QUIT "$@" </dev/null &
+    # bash ignores SIGINT and SIGQUIT in the background, nohup SIGHUP, and programs would inherit that: some are to be
+    # ended by these signals, and would be waited for
+    setsid env --default-signal=HUP,INT,QUIT "$@" </dev/null &
     pid=$!
     # shellcheck disable=SC2064 # this process, not a later one
     trap "kill -TERM -- -$pid 2>/dev/null" INT TERM HUP

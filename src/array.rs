@@ -55,15 +55,15 @@ pub struct Array {
     /// The shards that hold the chunks; `None` if each chunk is a value of its own.
     shards: Option<Shards>,
     shard_cache: Arc<ShardCache>,
-    /// Protects the reference. An array that was resized shares its pending chunks with its predecessor.
+    /// Protects the pointer alone. After a resize, the old and the new `Array` share the pending chunks.
     pending: Mutex<Arc<PendingChunks>>,
-    /// See [`Array::lock_replacing`].
+    /// The locks of [`Array::lock_replacing`].
     replacing: Arc<SubtreeLocks>,
-    /// Unset while neither the metadata nor a stored chunk declares it.
+    /// The separator of chunk keys; unset while neither the metadata nor a stored chunk declares it.
     separator: OnceLock<Separator>,
     /// Whether chunks can be encoded, once that was tried.
     encodable: OnceLock<Result<()>>,
-    /// Stored bytes of the chunk that was requested last; 0 before the first.
+    /// Stored size in bytes of the chunk that was requested last; 0 before the first.
     stored_size: AtomicU64,
     store: Arc<dyn Store>,
     /// `None` for an array that is not stored yet.
@@ -85,7 +85,8 @@ impl Array {
         Ok(array)
     }
 
-    /// Returns the array at `key` to be described. Its chunks must not be used, since their separator may be unknown.
+    /// Returns the array at `key` for a caller that only describes it. Its chunks must not be used, since their
+    /// separator may be unknown.
     ///
     /// # Errors
     ///
@@ -122,7 +123,7 @@ impl Array {
 
     /// Locks a chunk or an object by its key until it is replaced. A directory compares the version of a value and
     /// renames over it in two steps: of two threads that replace one value at the same time, one would lose its change.
-    /// The cache and a change of the shape do so through two `Array`s.
+    /// The cache and a change of the shape may be these threads, each with an `Array` of its own.
     pub fn lock_replacing(&self, key: &Key) -> ExclusiveLock<'_> {
         self.replacing.exclusive(&[key])
     }
@@ -203,7 +204,7 @@ impl Array {
         }
     }
 
-    /// Returns how many chunks to load or store concurrently where `threads` decode.
+    /// Returns the number of chunks to load or store concurrently if `threads` threads decode.
     pub fn concurrency(&self, threads: usize) -> usize {
         let in_memory = MAX_IN_FLIGHT / self.grid.max_chunk_size().max(1);
         threads.max(self.store.concurrency().min(in_memory))
@@ -216,7 +217,7 @@ impl Array {
         size.saturating_mul(2 + usize::from(transposed)).saturating_add(scratch)
     }
 
-    /// Checks that there is memory for a decoded chunk and for what its codecs are known to need.
+    /// Checks that there is memory for a decoded chunk and for the memory that its codecs are known to need.
     ///
     /// # Errors
     ///
@@ -230,7 +231,7 @@ impl Array {
         memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }
 
-    /// Returns the pipeline of the largest chunk. Those of other chunks have the same codecs, for other sizes.
+    /// Returns the pipeline of the largest chunk. The pipelines of other chunks have the same codecs, for other sizes.
     fn pipeline(&self) -> Result<&Pipeline> {
         self.pipelines.largest().map_err(|e| e.context(&self.key))
     }

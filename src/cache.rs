@@ -1,6 +1,6 @@
 //! Decoded chunks of all arrays within one bound of bytes: `chunk_cache` loads and keeps them, `write_back` keeps
-//! written bytes until they are stored, `prefetch` loads what a reader will want next, `buffers` reuses their memory.
-//! It knows arrays and chunks, not files or requests.
+//! written bytes until they are stored, `prefetch` loads the chunks that readers will need next, `buffers` reuses their
+//! memory. This module knows arrays and chunks, not files or requests.
 //!
 //! Locks: one over `State`; `write_back` has more for each dirty chunk. The state is never locked while a chunk is
 //! loaded, revalidated or copied. A thread that waits, for another thread's load or for memory, holds neither a lock
@@ -17,7 +17,7 @@ mod write_back;
 pub use crate::array::Ranges;
 pub use crate::util::spill_file::SpillOptions;
 pub use chunk_cache::{ChunkPart, DecodedPart};
-pub use prefetch::{PrefetchState, Prefetcher};
+pub use prefetch::{CachedRun, PrefetchState, Prefetcher};
 pub use unstored::UnstoredChunks;
 pub use write_back::Part;
 
@@ -35,7 +35,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use write_back::{DIRTY_COST, DirtyChunk, Failures, QuietTimer, Reservations, WriteBacks};
 
-/// Approximate memory of a slot beside its chunk, in bytes. Uninitialized chunks count with it.
+/// Approximate memory of a slot beside its chunk, in bytes. An uninitialized chunk takes nothing else.
 const SLOT_COST: usize = 256;
 
 struct State {
@@ -54,7 +54,8 @@ struct State {
     pending: HashMap<u64, Arc<Array>>,
     /// Write-backs in flight and failed ones, by the number of their array.
     write_backs: HashMap<u64, WriteBacks>,
-    /// The array whose writer found no space last, until a chunk of another array is stored for it.
+    /// Number of the array whose writer last found no space. It is cleared when a background thread stores a chunk of
+    /// another array for it.
     short_of_space: Option<u64>,
 }
 
@@ -62,7 +63,7 @@ struct State {
 pub struct Cache {
     bound: usize,
     buffers: Arc<Buffers>,
-    /// Protects the slots, the dirty chunks and what is reserved.
+    /// Protects the slots, the dirty chunks and the reservations.
     state: Mutex<State>,
     /// Notified when a load has ended or a reservation is returned.
     changed: Condvar,
@@ -72,12 +73,12 @@ pub struct Cache {
     replacing: SubtreeLocks,
     /// Whether a chunk that holds nothing but the fill value is erased instead of stored.
     drops_empty: bool,
-    /// Where chunks that were handed over wait if they do not fit into memory.
+    /// Spill file for chunks that were handed over and do not fit into memory.
     spill: Option<Arc<SpillFile>>,
     timer: Arc<QuietTimer>,
-    /// Protects what was lost or could not be stored, until a request reports it.
+    /// Protects the losses and failures that no request has reported yet.
     failures: Mutex<Failures>,
-    /// Limits how many chunks of remote arrays are decoded at the same time.
+    /// Limit of the number of chunks of remote arrays that are decoded at the same time.
     decoding: Semaphore,
     stats: Arc<Stats>,
 }
@@ -118,7 +119,7 @@ impl Cache {
         self
     }
 
-    /// Sets where chunks that were handed over wait if they do not fit into memory.
+    /// Sets the spill file for chunks that were handed over and do not fit into memory.
     pub fn spilling(mut self, options: SpillOptions) -> Self {
         self.spill = Some(SpillFile::new(options));
         self
@@ -145,7 +146,7 @@ impl Cache {
         &self.served
     }
 
-    /// Allocates buffers for the next loads, if the last ones found none. The caller does this when no request waits.
+    /// Allocates buffers for the next loads, if the last ones found none. Callers call this while no request waits.
     pub fn refill_buffers(&self) {
         let Ok(_alone) = self.buffers.refilling.try_lock() else { return };
         for _ in 0..buffers::MAX_SPARE {
@@ -190,7 +191,7 @@ impl Drop for Cache {
 }
 
 impl Reclaim for Cache {
-    /// Drops chunks, so that documents fit beside the others.
+    /// Drops chunks, so that documents fit into memory beside the rest.
     fn shrink(&self) {
         let Ok(mut state) = self.state.try_lock() else { return };
         self.evict(&mut state, 0);

@@ -1,6 +1,5 @@
 //! Checks a store: examines each group, array and stored chunk once and reports findings immediately. It writes
-//! nothing, and its memory does not grow with the number of chunks. This module knows neither the decoded view nor the
-//! report's form.
+//! nothing, and its memory does not grow with the number of chunks. The module does not know how a report is printed.
 
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::array::{Array, ShardUsage};
@@ -105,7 +104,7 @@ impl Check<'_> {
                 Ok(Some(StoredNode::Group)) => stack.extend(self.group(&key)),
                 Ok(Some(StoredNode::Array(array))) => self.array(&array),
                 Ok(Some(StoredNode::Damaged(e))) => self.damaged(&key, &e),
-                // no longer the prefix that was listed
+                // deleted or replaced since it was listed
                 Ok(_) => {}
                 Err(e) => self.failed(FindingKind::Unreadable, &key, &e),
             }
@@ -195,15 +194,14 @@ impl Check<'_> {
         examined
     }
 
-    /// Examines an object that holds chunks, after `done` chunks of the array, and returns the number of the object's
-    /// chunks.
+    /// Examines shard number `object` after `done` chunks of the array. Returns the number of its chunks that are done.
     fn shard(&mut self, array: &Array, object: u64, done: u64) -> u64 {
         let mut members = array.shard_members(object).peekable();
         let Some(&first) = members.peek() else { return 0 };
         let key = array.extent(first).key;
         match array.survey_shard(object) {
             Ok(usage) => self.shard_usage(&key, &usage.unwrap_or_default()),
-            // no chunk of it can be read
+            // no chunk of the shard can be read
             Err(e) => {
                 self.failed(kind_of_chunk(&e), &key, &e);
                 return members.count() as u64;

@@ -134,8 +134,8 @@ enum Verb {
     /// is in the store.
     ///
     /// Each finding is one line: its severity, its place, the fault and a remedy. With --json it is an object with
-    /// level, path, kind and message in the list findings. Of one kind in one directory the first twenty are reported,
-    /// and the number of the others; chunks are reported one by one.
+    /// level, path, kind and message in the list findings. For each kind and directory, the first twenty findings are
+    /// reported, and the number of the rest; chunks are always reported one by one.
     Check(check::CheckArgs),
     /// Print the flat bytes of an array, without FUSE
     Cat(cat::CatArgs),
@@ -182,8 +182,8 @@ struct StoreArgs {
     /// Whether keys of unfinished writes are listed. Verbs that look for them set it.
     #[arg(skip)]
     lists_unfinished: bool,
-    /// Whether the command shows the store as it is once, so that it repeats no request, and if so, whether it looks at
-    /// all of the store. Verbs that read set this field.
+    /// `Some` if the command reads the store at one moment, so that it repeats no request. The value says whether it
+    /// reads all of the store. Verbs that read set this field.
     #[arg(skip)]
     reads_once: Option<bool>,
     /// Whether a mount is read-only.
@@ -192,7 +192,7 @@ struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// Returns when consolidated metadata is used.
+    /// Returns the condition under which consolidated metadata is used.
     fn consolidated(&self) -> UseConsolidated {
         match self.remote.consolidated.into() {
             UseConsolidated::Auto if self.is_read_only || self.reads_once.is_some() => UseConsolidated::UntilOpened,
@@ -265,7 +265,7 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
     let verb = match Cli::try_parse_from(words) {
         Ok(cli) => cli.verb,
         Err(e) if e.use_stderr() => {
-            // the exit code remains where standard error can't be written
+            // if standard error can't be written, the exit code still reports the error
             let _ = e.print();
             return Err(CommandFailure::of_command_line(&e));
         }
@@ -294,7 +294,7 @@ fn open_store(location: &StoreLocation, args: &StoreArgs, stats: Arc<Stats>) -> 
     hierarchy(location, args, None, stats)
 }
 
-/// Opens a store.
+/// Opens a store for writing.
 fn open_store_to_write(
     location: &StoreLocation,
     args: &StoreArgs,
@@ -326,7 +326,7 @@ fn hierarchy(
         Kind::Invalid if is_nowhere(hierarchy.store()) => {
             CommandFailure::new(3, format!("{location}: no such store, nor a group or array in one"))
         }
-        // in an archive
+        // this occurs in an archive
         Kind::NotFound => CommandFailure::new(3, format!("{location}: no such group or array: {e}")),
         _ => failed(e),
     })?;
@@ -356,7 +356,7 @@ fn stores_above(
 fn warn_unlisted(hierarchy: &Hierarchy, location: &StoreLocation) {
     if !hierarchy.lists_nodes() {
         let why = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known";
-        // the output remains where standard error can't be written
+        // a warning that can't be written must not prevent the output
         let _ = writeln!(std::io::stderr(), "warning: {location}: {why}");
     }
 }
@@ -445,7 +445,7 @@ impl ReadArgs {
     }
 }
 
-/// Returns the usual directory of spill files.
+/// Returns the default directory of spill files.
 fn spill_directory() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }

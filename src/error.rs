@@ -48,8 +48,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Escapes control characters and line breaks in `text` as JSON does, so that JSON stays valid. Without this, names and
 /// messages from a store or a server could change what a terminal shows.
 ///
-/// Invariant: every line that is printed, logged or recorded as a problem has passed through this function. The
-/// messages of [`Error`] have.
+/// Invariant: every line that is printed, logged or recorded as a problem has passed through this function. [`Error`]
+/// passes its messages through it.
 pub fn one_line(text: impl Into<String>) -> String {
     let text = text.into();
     if !text.chars().any(is_control) {
@@ -133,7 +133,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self.kind {
             Kind::NotFound => libc::ENOENT,
-            // a key of a bucket that went away is not known to be missing
+            // not ENOENT: a key may exist although its bucket cannot be found
             Kind::NoBucket => libc::EIO,
             Kind::Damaged => libc::EIO,
             Kind::Unsupported => libc::EOPNOTSUPP,

@@ -23,20 +23,24 @@ mod packing;
 mod raster;
 mod readme;
 mod recipes;
+mod records;
 mod spelling;
 #[cfg(test)]
 mod testing;
+mod text;
 mod tiff;
+mod units;
 mod view;
 mod vrt;
 mod xdmf;
 
-pub use composite::{Composite, FilePart, PartContent};
+pub use composite::{Composite, FilePart, GrowingArrays, PartContent};
 use describe::flat;
-pub use describe::{axis_names, describe};
-pub use described::{Coordinates, Crs, Described, DescribedAxis, MetadataNumber, Role};
-pub use form::ItemForm;
-pub use netcdf::{HeaderEdit, dataset};
+pub use describe::{axis_names, check_flat, describe, describe_values};
+pub use described::{Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role};
+pub use form::{ItemForm, ShownNumber, StoredInteger};
+pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, NetcdfVersion, dataset};
+pub use records::FileSlice;
 pub use view::ArrayView;
 pub use vrt::VrtContent;
 
@@ -65,13 +69,15 @@ pub enum Format {
     Grads,
     /// Text for people, with lines to copy for programs that need the shape.
     Readme,
+    /// The values as text.
+    Text,
     /// NIfTI, for neuroimaging.
     Nifti,
     /// TIFF.
     Tiff,
 }
 
-/// What distinguishes a format from the others.
+/// The properties that distinguish a format.
 struct FormatSpec {
     /// The name of the file in an array's directory.
     name: &'static str,
@@ -79,13 +85,13 @@ struct FormatSpec {
     id: &'static str,
     /// Whether the format has the array's dtype and shape.
     fits: fn(&ArrayMetadata) -> bool,
-    /// Writes everything but the flat bytes.
-    header: fn(&Described) -> Composite,
+    /// The function that builds the file without the flat bytes.
+    header: fn(&Described) -> Result<Composite>,
 }
 
 impl Format {
     /// All formats, in the order in which they are listed.
-    pub const ALL: [Format; 10] = [
+    pub const ALL: [Format; 11] = [
         Format::Npy,
         Format::Envi,
         Format::Vrt,
@@ -94,6 +100,7 @@ impl Format {
         Format::Xdmf,
         Format::Grads,
         Format::Readme,
+        Format::Text,
         Format::Nifti,
         Format::Tiff,
     ];
@@ -101,16 +108,17 @@ impl Format {
     fn spec(self) -> FormatSpec {
         let spec = |name, id, fits, header| FormatSpec { name, id, fits, header };
         match self {
-            Format::Npy => spec("data.npy", "npy", npy::fits, |array| npy::header(&array.metadata).into()),
-            Format::Envi => spec("data.raw.hdr", "envi", envi::fits, |array| envi::text(array).into()),
-            Format::Vrt => spec("data.vrt", "vrt", vrt::fits, vrt::file),
-            Format::Nrrd => spec("data.nhdr", "nrrd", nrrd::fits, |array| nrrd::text(array).into()),
-            Format::MetaImage => spec("data.mhd", "mhd", meta_image::fits, |array| meta_image::text(array).into()),
-            Format::Xdmf => spec("data.xmf", "xdmf", xdmf::fits, |array| xdmf::text(array).into()),
-            Format::Grads => spec("data.ctl", "ctl", grads::fits, |array| grads::text(array).into()),
-            Format::Readme => spec("README.txt", "readme", |_| true, |array| readme::text(array).into()),
-            Format::Nifti => spec("data.nii", "nii", nifti::fits, |array| nifti::header(array).into()),
-            Format::Tiff => spec("data.tif", "tif", tiff::fits, |array| tiff::header(array).into()),
+            Format::Npy => spec("data.npy", "npy", npy::fits, |array| Ok(npy::header(&array.metadata).into())),
+            Format::Envi => spec("data.raw.hdr", "envi", envi::fits, |array| Ok(envi::text(array).into())),
+            Format::Vrt => spec("data.vrt", "vrt", vrt::fits, |array| Ok(vrt::file(array))),
+            Format::Nrrd => spec("data.nhdr", "nrrd", nrrd::fits, |array| Ok(nrrd::text(array).into())),
+            Format::MetaImage => spec("data.mhd", "mhd", meta_image::fits, |array| Ok(meta_image::text(array).into())),
+            Format::Xdmf => spec("data.xmf", "xdmf", xdmf::fits, |array| Ok(xdmf::text(array).into())),
+            Format::Grads => spec("data.ctl", "ctl", grads::fits, |array| Ok(grads::text(array).into())),
+            Format::Readme => spec("README.txt", "readme", |_| true, |array| Ok(readme::text(array).into())),
+            Format::Text => spec("values.txt", "txt", text::fits, text::file),
+            Format::Nifti => spec("data.nii", "nii", nifti::fits, |array| Ok(nifti::header(array).into())),
+            Format::Tiff => spec("data.tif", "tif", tiff::fits, |array| Ok(tiff::header(array).into())),
         }
     }
 
@@ -134,9 +142,15 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Returns whether the file is a container of a field's own, which a mount shows only if the user asks for it.
+    /// Returns whether the file is a container that a mount shows only if the user asks for it.
     pub fn is_container(self) -> bool {
         matches!(self, Format::Nifti | Format::Tiff)
+    }
+
+    /// Returns whether the file is made of the array's values, so that [`describe_values`] describes the array for it.
+    /// A mount shows such a file only if the user asks for it: the values must be read whenever its size is asked for.
+    pub fn reads_values(self) -> bool {
+        self == Format::Text
     }
 
     /// Returns whether the file holds the flat bytes, which can be written through it.
@@ -152,8 +166,8 @@ impl Format {
         !metadata.has_objects() && has_offsets && has_type && (self.spec().fits)(metadata)
     }
 
-    /// Returns whether the format can describe this array truly: [`Format::fits`], and the format can express what
-    /// attributes and coordinates say.
+    /// Returns whether the format can describe this array truthfully: it has the shape and dtype ([`Format::fits`]),
+    /// and can express the attributes and coordinates.
     pub fn can_describe(self, array: &Described) -> bool {
         self.fits(&array.metadata) && (self != Format::Grads || grads::can_describe(array))
     }
@@ -162,7 +176,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`].
+    /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format needs values and the
+    /// description has none; no memory.
     pub fn file(self, array: &Described) -> Result<Composite> {
         self.file_with(array, |file| file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored))
     }
@@ -176,7 +191,7 @@ impl Format {
             };
             return Err(Error::unsupported(format!("{} {why}", self.name())).context(&array.key));
         }
-        let mut file = (self.spec().header)(array);
+        let mut file = (self.spec().header)(array)?;
         if self.holds_flat() {
             push_values(&mut file);
         }

@@ -10,7 +10,6 @@ use crate::store::{Key, SubtreeLocks, escaped};
 use crate::util::pool::{Pool, PoolGrowth};
 use crate::zarr::grid::ChunkId;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -35,10 +34,10 @@ mod write_record;
 pub use blocking::RequestKind;
 pub use directory::DirectoryEntry;
 use directory::DirectoryStream;
-pub use files::Seek;
 use files::chunk::created::CreatedChunks;
 use files::draft::Drafts;
 use files::plain::PlainFile;
+pub use files::{CachedBytes, Seek};
 use files::{Handles, NewFile, OpenFile};
 use fresh::FreshGroups;
 pub use page_guards::GuardId;
@@ -52,7 +51,7 @@ use waiting::WaitingWrites;
 pub use write::StalePages;
 use write::WriteMode;
 
-/// How files are read and written.
+/// Options for reading and writing files.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whether writing is refused.
@@ -65,7 +64,7 @@ pub struct Options {
     pub direct_io: bool,
     /// Whether the kernel may read files of the store itself.
     pub passthrough: bool,
-    /// Where decoded chunks go that are needed again and don't fit into the cache.
+    /// Directory and size limit of spill files, for decoded chunks that are needed again and do not fit into the cache.
     pub spill: SpillOptions,
 }
 
@@ -79,10 +78,10 @@ const MAX_WRITE_BACK: usize = 16;
 /// are stored nevertheless. A busy disk is no reason to add one.
 const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_secs(2), max_threads: 64 };
 
-/// What the kernel may keep of a file in its page cache.
+/// The pages of a file that the kernel may keep in its page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPages {
-    /// No pages: each read is a request. The content is generated at open, or need not be kept.
+    /// No pages: each read is a request. For content that is generated at open or that the kernel need not keep.
     None,
     /// Only the pages of maps, if the kernel can tell them apart (since Linux 6.6); otherwise like `Fresh`.
     Maps,
@@ -92,7 +91,7 @@ pub enum KernelPages {
     Kept,
 }
 
-/// A file of the store that holds just the bytes of a file of the mount.
+/// A file of the store that holds exactly the bytes of a file of the mount.
 #[derive(Debug)]
 pub struct Backing {
     /// The file, open for reading.
@@ -106,11 +105,11 @@ pub struct Backing {
 pub struct OpenedFile {
     /// The number of the open file in later requests.
     pub handle: u64,
-    /// What the kernel may keep of the file.
+    /// The pages that the kernel may keep.
     pub pages: KernelPages,
     /// The file of the store that the kernel may read instead.
     pub backing: Option<Backing>,
-    /// Whether other open files may write to the same file: a write through them may be in flight while its pages are
+    /// Whether other open files may write to the same file. Their writes may be in flight while the file's pages are
     /// dropped.
     pub has_other_writers: bool,
     /// Whether the kernel may have kept attributes of the file, which the opening must drop.
@@ -122,7 +121,7 @@ pub struct Fs {
     tree: Tree,
     cache: Arc<Cache>,
     ahead: Prefetcher,
-    /// See [`Fs::concurrency`].
+    /// Useful number of concurrent requests to the store.
     concurrency: usize,
     direct_io: bool,
     passthrough: bool,
@@ -132,7 +131,7 @@ pub struct Fs {
     resizing: Resizing,
     /// Background write-back pool.
     write_back: Pool,
-    /// Held while integers that are shown as doubles are written. It protects no data.
+    /// Locks of arrays while integers shown as doubles are written, which reads and rewrites whole items.
     converting: SubtreeLocks,
     pages: Pages,
     guards: PageGuards,
@@ -140,10 +139,10 @@ pub struct Fs {
     drafts: Drafts,
     created_chunks: CreatedChunks,
     syncs: Syncs,
-    /// Where the metrics are served over HTTP.
+    /// HTTP address of the metrics.
     metrics_address: OnceLock<String>,
-    /// The directory of drafts that do not fit into memory.
-    spill_directory: PathBuf,
+    /// Where drafts and other writes go that do not fit into memory.
+    spill: SpillOptions,
     fresh: FreshGroups,
     unlinked: UnlinkedNames,
     stats: Arc<Stats>,
@@ -160,7 +159,7 @@ impl Fs {
         Ok(Fs {
             tree,
             concurrency,
-            spill_directory: options.spill.directory.clone(),
+            spill: options.spill.clone(),
             ahead: Prefetcher::new(cache.clone(), options.threads, concurrency, options.spill)?,
             direct_io: options.direct_io,
             // a write of the kernel into a file of the store would not replace the chunk as a whole
@@ -198,7 +197,7 @@ impl Fs {
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }
 
-    /// Takes back `count` lookups of an inode number.
+    /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         self.tree.forget(inode, count);
     }
@@ -230,17 +229,17 @@ impl Fs {
         self.files.any(|file| file.is_use()) || self.directories.any(is_use)
     }
 
-    /// See [`Tree::requests`].
+    /// Returns the number of requests that count as use of the mount: see [`Tree::requests`].
     pub fn requests(&self) -> u64 {
         self.tree.requests()
     }
 
-    /// See [`Tree::take_crowded`].
+    /// Returns, once each time, whether the kernel keeps too many names: see [`Tree::take_crowded`].
     pub fn has_too_many_names(&self) -> bool {
         self.tree.take_crowded()
     }
 
-    /// See [`Tree::least_used_names`].
+    /// Returns names that the kernel should forget: see [`Tree::least_used_names`].
     pub fn least_used_names(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
         self.tree.least_used_names(kept)
     }
@@ -258,8 +257,8 @@ impl Fs {
         }
     }
 
-    /// Opens a file. Its reads see everything that was in the store at this moment. `direct` says whether the program
-    /// asked for O_DIRECT.
+    /// Opens a file. Reads through it return bytes at least as new as the store's at this moment. `direct` is set if
+    /// the program asked for O_DIRECT.
     pub fn open(&self, inode: u64, for_writing: bool, direct: bool) -> Result<OpenedFile> {
         if for_writing {
             self.writable()?;
@@ -294,6 +293,9 @@ impl Fs {
             }
         };
         let opened = self.insert(new);
+        if let Node::Flat(_) = &*node {
+            self.note_sharing(inode);
+        }
         let writers = if let Node::Flat(key) = &*node { self.guards.writers(key, inode) } else { 0 };
         Ok(OpenedFile {
             has_other_writers: writers > usize::from(for_writing),
@@ -317,13 +319,13 @@ impl Fs {
         Ok(array)
     }
 
-    /// Returns the file of the store that holds just the decoded bytes of a chunk, if the kernel may read it.
+    /// Returns the file of the store that holds exactly the decoded bytes of a chunk, if the kernel may read it.
     fn backing(&self, array: &Array, chunk: ChunkId) -> Result<Option<Backing>> {
         let found = if self.passthrough { array.plain_file(chunk)? } else { None };
         Ok(found.map(|(file, version)| Backing { file, tag: VersionTag::of_array(array, Some(&version)) }))
     }
 
-    /// Records an opening, and returns whether the kernel may keep its pages: see [`Pages::open`].
+    /// Records an opening, and returns which pages the kernel may keep: see [`Pages::open`].
     fn pages_at_open(&self, inode: u64, tag: VersionTag, same: bool) -> KernelPages {
         if self.pages.open(inode, tag, same) { KernelPages::Kept } else { KernelPages::Fresh }
     }
@@ -335,12 +337,35 @@ impl Fs {
         file.written_arrays().iter().for_each(|array| self.guards.closed(array, file.inode()));
     }
 
-    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end of the file.
-    /// Returns `false`, with unspecified bytes in `out`, if that would need the store or a wait: the caller must then
-    /// call [`Fs::read`].
-    pub fn read_cached(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
+    /// Reads up to `len` bytes at `offset`, fewer only at the end of the file, where they are in the cache or into
+    /// `out`. Returns `None`, with unspecified bytes in `out`, if that would need the store or a wait: the caller must
+    /// then call [`Fs::read`].
+    pub fn read_in_place(
+        &self,
+        handle: u64,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<CachedBytes>> {
         let file = self.files.get(handle)?;
-        Ok(file.record_access(self, offset, len) && self.read_from(&*file, offset, len, false, out)?)
+        if !file.record_access(self, offset, len) {
+            return Ok(None);
+        }
+        if let Some(run) = file.cached_run(self, offset, len)? {
+            self.stats.bytes_served.add(run.bytes().len() as u64);
+            return Ok(Some(CachedBytes::Run(run)));
+        }
+        Ok(self.read_from(&*file, offset, len, false, out)?.then_some(CachedBytes::Copied))
+    }
+
+    /// Reads as [`Fs::read_in_place`] does, always into `out`, replacing its content. Returns `false` for `None`.
+    pub fn read_cached(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
+        let found = self.read_in_place(handle, offset, len, out)?;
+        if let Some(CachedBytes::Run(run)) = &found {
+            out.clear();
+            out.extend_from_slice(run.bytes());
+        }
+        Ok(found.is_some())
     }
 
     /// Reads as [`Fs::read_cached`] does, even if that needs the store or a wait.
@@ -361,7 +386,7 @@ impl Fs {
         self.cache.refill_buffers();
     }
 
-    /// Returns where the next data or hole begins at or after `offset`: see `OpenFile::seek`.
+    /// Returns the offset, at or after `offset`, where the next data or hole begins: see `OpenFile::seek`.
     pub fn seek(&self, handle: u64, offset: u64, target: Seek) -> Result<u64> {
         self.files.get(handle)?.seek(self, offset, target)
     }
@@ -423,7 +448,7 @@ impl Fs {
         self.tree.hierarchy().store().sync()
     }
 
-    /// Returns the bytes that all requests have decoded so far.
+    /// Returns the number of bytes that all requests have decoded so far.
     pub fn bytes_decoded(&self) -> u64 {
         self.stats.bytes_decoded.get()
     }

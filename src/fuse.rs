@@ -6,14 +6,15 @@
 //! A request may block for as long as the store, another process that holds a lock, or the kernel takes. No such wait
 //! delays a request that needs neither:
 //!
-//! * **Session threads** take requests from the kernel. At most one of them (`OneInline`) runs a request that may
-//!   block; this saves a change of threads where nothing does block. The others run only what needs memory alone:
-//!   reads of cached bytes, `forget`. They take no lock that is held across a call to the store.
+//! * **Session threads** take requests from the kernel. At most one of them (`OneInline`) runs a request that the store
+//!   could block after all (`Fs::may_block` guesses); this saves a change of threads for most requests. The others run
+//!   only requests that memory can answer: reads of cached bytes, writes into the cache, `forget`. They take no lock
+//!   that is held across a call to the store.
 //! * **Workers** run all other requests. Their pool grows while requests wait (`pool`), so that blocked requests,
 //!   however many, leave a thread to the next one. A request known to be slow goes there directly.
 //! * **Notification threads** (`notify`, `name_limit`) wait for the kernel, which waits for requests in flight. Their
 //!   pools grow, too.
-//! * **Write-back threads** (`fs`) store chunks while their writers continue; their pool grows. **Read-ahead threads**
+//! * **Write-back threads** (`fs`) store chunks while their writers continue; their pool grows. **Prefetching threads**
 //!   may all be blocked: no request waits for a chunk that they have not begun to load.
 //! * A release is answered before it is carried out, since no program waits for it, and the kernel lets only
 //!   `MAX_BACKGROUND` releases, read-aheads and writes of mapped pages wait for their answers.
@@ -37,6 +38,7 @@ pub use mount_place::{mounts_at, open_directory};
 use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
 use crate::fs::{Fs, RequestKind};
+use crate::util::memory::lock;
 use crate::util::pool::{Pool, PoolGrowth};
 use backing::Backings;
 use fuser::{Config, Errno, FileHandle, ReplyEmpty, ReplyEntry, Session, SessionACL};
@@ -44,22 +46,27 @@ use name_limit::NameLimit;
 use notify::{KernelConnection, Notices};
 use replies::{FallibleReply, finish, send_ok};
 use request_info::RequestInfo;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Threads that take requests. With more, the kernel wakes them in turn, and requests take longer (measured, 2 cores).
+/// Number of threads that take requests. With more, the kernel wakes them in turn, and requests take longer (measured,
+/// 2 cores).
 const SESSION_THREADS: usize = 2;
 
 /// Maximum number of background requests in flight. fuser's default of 16 leaves too few to read ahead with. While so
 /// many wait for a store that hangs, the kernel holds back reads of all files.
 const MAX_BACKGROUND: u16 = 256;
 
-/// When a request gets a worker of its own, and how many workers there may be.
+/// Maximum number of idle copies of writes, each of at most 1 MiB: about as many as wait for space at a time.
+const IDLE_COPIES: usize = 4;
+
+/// Growth of the worker pool: the time after which a waiting request gets a new worker, and the maximum number of
+/// workers.
 const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(100), max_threads: 1024 };
 
-/// Owner and modes of everything in the mount, and how many threads decode.
+/// Options of the FUSE server: owner and modes of all files in the mount, and the number of decoding threads.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Owner of everything.
@@ -71,7 +78,7 @@ pub struct ServeOptions {
     pub umask: u16,
     /// Whether writing is refused.
     pub read_only: bool,
-    /// Threads that load and decode chunks.
+    /// Number of threads that load and decode chunks.
     pub threads: usize,
     /// Whether the kernel is asked to read files of the store itself.
     pub passthrough: bool,
@@ -88,21 +95,21 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     // the requests to a remote store wait, each on a thread
     let pool = Pool::growing("worker", options.threads.max(fs.concurrency()), GROWTH)?;
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
-    // the kernel decides who may use the mount: allow_other is a mount option
+    // the kernel decides which users may use the mount: allow_other is a mount option
     let kernel = KernelConnection::default();
     let notices = Arc::new(Notices::new(fs.clone(), kernel.clone())?);
     let names = Arc::new(NameLimit::new(fs.clone(), kernel.clone())?);
     let inline = OneInline::default();
-    let (backings, maps_direct) = (None, false);
+    let (backings, maps_direct, copies) = (None, false, Arc::default());
     let server =
-        FuseServer { fs, inline, pool, options, backings, maps_direct, kernel: kernel.clone(), notices, names };
+        FuseServer { fs, inline, pool, options, backings, maps_direct, kernel: kernel.clone(), notices, names, copies };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
     Ok(std::thread::Builder::new().name("session".into()).spawn(run)?)
 }
 
-/// What the methods of `requests` need.
+/// The FUSE server, whose methods are in `requests`.
 struct FuseServer {
     fs: Arc<Fs>,
     inline: OneInline,
@@ -115,14 +122,48 @@ struct FuseServer {
     kernel: KernelConnection,
     notices: Arc<Notices>,
     names: Arc<NameLimit>,
+    copies: Arc<WriteCopies>,
 }
 
-/// The right of one session thread to run a request that may block. The other session threads take requests meanwhile.
+/// Memory for the bytes of writes that move to a worker: a fresh block costs a page fault for every 4 KiB.
+#[derive(Default)]
+struct WriteCopies {
+    /// Protects the idle blocks.
+    idle: Mutex<Vec<Vec<u8>>>,
+}
+
+/// The bytes of a write.
+struct WriteCopy {
+    bytes: Vec<u8>,
+    copies: Arc<WriteCopies>,
+}
+
+impl WriteCopies {
+    /// Copies the bytes of a write.
+    fn copy(self: &Arc<Self>, data: &[u8]) -> WriteCopy {
+        let mut bytes = lock(&self.idle).pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(data);
+        WriteCopy { bytes, copies: self.clone() }
+    }
+}
+
+impl Drop for WriteCopy {
+    fn drop(&mut self) {
+        let mut idle = lock(&self.copies.idle);
+        if idle.len() < IDLE_COPIES {
+            idle.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+/// The right of one session thread to run a request that may block against expectation. The other session threads take
+/// requests meanwhile.
 #[derive(Default)]
 struct OneInline(AtomicBool);
 
 impl OneInline {
-    /// Returns the right until it is dropped, or `None` if another thread has it.
+    /// Returns the right, which lasts until it is dropped, or `None` if another thread has it.
     fn take(&self) -> Option<Inline<'_>> {
         (!self.0.swap(true, Ordering::Acquire)).then(|| Inline(self))
     }
@@ -137,9 +178,9 @@ impl Drop for Inline<'_> {
 }
 
 impl FuseServer {
-    /// Runs the job of a request: on a worker if it may block or another session thread runs one, else here. Then has
-    /// the kernel drop the pages that the job has made stale and did not wait for, and forget names where it knows too
-    /// many.
+    /// Runs the job of a request: on a worker if it may block or another session thread runs a job, otherwise on this
+    /// thread. Then makes the kernel drop pages that the job has made stale without waiting for them, and forget names
+    /// if it knows too many.
     fn dispatch(&self, request: RequestKind, job: impl FnOnce(&Fs) + Send + 'static) {
         let inline = if self.fs.may_block(request) { None } else { self.inline.take() };
         let (fs, notices, names) = (self.fs.clone(), self.notices.clone(), self.names.clone());
@@ -154,7 +195,7 @@ impl FuseServer {
         }
     }
 
-    /// Carries out a change of names or attributes. Answers when the kernel has dropped its pages of what changed.
+    /// Carries out a change of names or attributes. Replies after the kernel has dropped the pages that became stale.
     fn change<T: Send + 'static, R: FallibleReply>(
         &self,
         request: RequestInfo,
@@ -192,7 +233,7 @@ impl FuseServer {
         self.change(request, reply, work, send_ok);
     }
 
-    /// Stores what was written to an open file, and answers when the kernel has dropped its stale pages.
+    /// Stores the writes to an open file, and replies after the kernel has dropped its stale pages.
     fn store_file(
         &self,
         request: RequestInfo,

@@ -17,7 +17,7 @@ pub mod store; // keys to bytes
 pub mod array; // one array, and the hierarchy of all
 pub mod cache; // decoded chunks within one bound
 pub mod export; // headers and containers for other programs
-pub mod check; // what is wrong with a store
+pub mod check; // faults in a store
 pub mod fs; // the file system
 pub mod fuse; // the adapter to FUSE
 pub mod cli; // the command line

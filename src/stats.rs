@@ -39,9 +39,9 @@ impl Counter {
 /// The latest error, and when it occurred.
 #[derive(Clone, Debug)]
 pub struct LastError {
-    /// When it occurred.
+    /// The time at which it occurred.
     pub at: SystemTime,
-    /// Its message, one line.
+    /// The message of the error, on one line.
     pub message: String,
 }
 
@@ -68,7 +68,7 @@ macro_rules! counters {
                 [$(($name, self.$field.get())),*]
             }
 
-            /// Returns what each counter counts, in the same order.
+            /// Returns the meanings of the counters, in the same order.
             pub fn meanings() -> [&'static str; $count] {
                 [$($help),*].map(str::trim)
             }

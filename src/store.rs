@@ -1,5 +1,5 @@
-//! Stores: maps from keys to bytes. One submodule per kind of store, and wrappers that cache what a remote store
-//! returns.
+//! Stores: maps from keys to bytes. One submodule per kind of store, and wrappers that cache the answers of
+//! remote stores.
 //!
 //! This module knows keys, values and versions; it must not know Zarr.
 
@@ -56,7 +56,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::{Instant, SystemTime};
 
-/// Identifies the content of a key: two different contents have two different versions.
+/// The identity of the content of a key: two different contents have two different versions.
 ///
 /// The reverse does not hold: a version may change although the bytes stay the same.
 ///
@@ -87,7 +87,7 @@ pub enum Version {
     },
     /// The value of a counter of writes within this process.
     Count(u64),
-    /// The number of a change within this process that is not in the store yet.
+    /// The number of a change that this process has not stored yet.
     Pending(u64),
     /// The version that a server names: an entity tag or, if it sends none, the date and size.
     Tag(String),
@@ -118,21 +118,21 @@ pub enum Replaces<'a> {
     Version(&'a Version),
 }
 
-/// What exists at a key.
+/// The kind of an entry at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A value.
     Value,
     /// A level of the hierarchy that may hold values.
     Prefix,
-    /// A FIFO, a socket or a device, which can be neither; in a listing also a link that is not followed.
+    /// A FIFO, a socket or a device. In a listing, also a symbolic link that is not followed.
     Other,
 }
 
 /// The metadata of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// What exists at the key.
+    /// Kind of the entry.
     pub kind: EntryKind,
     /// Size of the value in bytes.
     pub size: u64,
@@ -157,7 +157,7 @@ impl Stat {
         Stat { kind: EntryKind::Prefix, ..Stat::value(0, SystemTime::UNIX_EPOCH, version) }
     }
 
-    /// Returns the same metadata, limited to what `by` also grants.
+    /// Returns the metadata with the permissions that both it and `by` grant.
     pub fn restricted(self, by: Option<Permissions>) -> Self {
         Stat { permissions: both(self.permissions, by), ..self }
     }
@@ -185,7 +185,7 @@ pub struct Space {
 pub struct Entry {
     /// Last name of the key.
     pub name: String,
-    /// What exists at the key.
+    /// Kind of the entry.
     pub kind: EntryKind,
     /// Metadata, if the listing returns it along with the name.
     pub stat: Option<Stat>,
@@ -254,34 +254,35 @@ pub trait Store: Send + Sync {
         true
     }
 
-    /// Returns whether [`Store::list`] returns every group and array, as the store lists or a document holds them.
+    /// Returns whether [`Store::list`] returns every group and array, because the store can list or because a
+    /// document names them.
     fn lists_nodes(&self) -> bool {
         self.lists_all()
     }
 
-    /// Returns the first names one level below `prefix` by one request, none if the prefix does not exist; `None` if
-    /// asking for a single key costs less.
+    /// Requests the first names one level below `prefix`; there are none if the prefix does not exist. Returns `None`
+    /// if a request for a single key costs less.
     fn first_names(&self, _prefix: &Key) -> Result<Option<FirstNames>> {
         Ok(None)
     }
 
-    /// Requests the first names of a level, if nothing is known of it that tells whether other names exist in it.
+    /// Requests the first names of a level, if the store caches names and has no valid ones of this level.
     fn look_at(&self, _level: &Key) -> Result<()> {
         Ok(())
     }
 
-    /// Streams all values below `prefix`, page by page; `None` if the store lists level by level.
+    /// Streams all values below `prefix`, page by page. Returns `None` if the store lists level by level.
     fn values_below(&self, _prefix: &Key) -> Result<Option<ValuePages>> {
         Ok(None)
     }
 
-    /// Remembers what the store holds, if few requests tell, for a command that looks at all of it.
+    /// Caches all names of the store, if a few requests return them, for a command that reads the whole store.
     fn take_snapshot(&self) {}
 
-    /// Requests together the names on all levels below `prefix`, or as many as few requests return.
+    /// Requests the names on all levels below `prefix` together, or as many names as a few requests return.
     fn prefetch_levels(&self, _prefix: &Key) {}
 
-    /// Requests together what a caller is about to ask for: the names and documents in each of these prefixes.
+    /// Requests the names and documents in each of these prefixes together, before the caller asks for them.
     fn prefetch(&self, _prefixes: &[Key]) {}
 
     /// Returns the number of requests that may be in flight at the same time: 1 for a local store, more for a remote
@@ -290,8 +291,8 @@ pub trait Store: Send + Sync {
         1
     }
 
-    /// Invalidates cached metadata of `prefix` and all keys below it, so that the next call asks the store. A file that
-    /// is opened must show what the store holds now.
+    /// Invalidates cached metadata of `prefix` and all keys below it, so that the next call asks the store. An opened
+    /// file must show the current content of the store.
     fn forget(&self, _prefix: &Key) {}
 
     /// Returns the value as an open local file, if it is one.
@@ -334,12 +335,12 @@ pub trait Store: Send + Sync {
     }
 
     /// Puts a value that consists of `pieces`, in their order, under the same conditions as [`Store::put_if`]; a store
-    /// that can compare versions compares them again before the new value replaces the old one. Pieces of the old value
-    /// are those of the version in `replaces`: if it is no longer there, this returns `None`.
+    /// that can compare versions compares them again before the new value replaces the old one. Old pieces are taken
+    /// from the version in `replaces`; if the value no longer has that version, this function returns `None`.
     ///
     /// # Errors
     ///
-    /// EFBIG if the value is larger than the store can put together.
+    /// EFBIG if the value is larger than the store can assemble.
     fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
         pieces::put_in_memory(self, key, pieces, replaces)
     }
@@ -349,7 +350,7 @@ pub trait Store: Send + Sync {
         Err(read_only())
     }
 
-    /// Takes the lock of `key` that it shares with other programs, if the store has such locks. The store itself never
+    /// Takes the lock of `key` that the store shares with other programs, if it has such locks. The store itself never
     /// calls this method; callers that change a value in several steps do.
     ///
     /// # Errors

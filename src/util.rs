@@ -1,5 +1,5 @@
-//! Helpers that do not know Zarr, stores or files: JSON as Python reads and writes it, an account of memory, files for
-//! what does not fit into it, and worker threads.
+//! Helpers that do not know Zarr, stores or files: JSON as Python reads and writes it, an account of memory, temporary
+//! files for bytes that do not fit into memory, and worker threads.
 
 pub mod json;
 pub mod memory;

@@ -1,12 +1,12 @@
 //! The Zarr format without I/O: data types, metadata documents, codecs, and the arithmetic of chunks. Nothing here
 //! opens a file or knows a store.
 //!
-//! The modules below stand in layer order, as those of the crate do.
+//! The modules are listed in layer order, as those of the crate are.
 
-pub mod by_shape; // what is made for each shape of chunks
+pub mod by_shape; // values made once for each shape of chunks
 pub mod dtype; // data types
 pub mod fill_value; // fill values as bytes of one item
-pub mod float_format; // the floats of v3
+pub mod float_format; // the float formats of v3
 pub mod grid; // byte ranges to chunks
 pub mod layout; // orders of the axes of a chunk
 pub mod chunk_key; // chunks to keys of the store

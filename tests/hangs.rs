@@ -122,7 +122,7 @@ impl Stopping {
         let store = Arc::new(StoppableStore::new(below));
         let cache = Arc::new(Cache::new(cache_size, stats.clone()));
         let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
-        let headers = Headers { formats: vec![Format::Npy], dataset: true };
+        let headers = Headers { formats: vec![Format::Npy], dataset: true, ..Headers::default() };
         let tree = Tree::new(hierarchy, cache.clone()).with_headers(headers);
         let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
         let options =

@@ -453,7 +453,11 @@ fn strange_files_are_no_arrays_or_no_chunks() {
         checked.expect(name, "the names", &names, r#"{"array", "zarr.json"}"#, "");
         let document = fs::read(directory.join("zarr.json")).unwrap_or_default();
         let document = serde_json::from_slice::<Value>(&document).unwrap_or_default().to_string();
-        checked.expect(name, "zarr.json", &document, r#"{"zarr_format":3,"node_type":"group"}"#, "");
+        let shown = document.split(",\"consolidated_metadata\":").next().unwrap_or_default().trim_end_matches('}');
+        checked.expect(name, "zarr.json", shown, r#"{"zarr_format":3,"node_type":"group""#, "");
+        // of the entries in the document none is shown: they are made of the documents that exist
+        let has_entries = format!("{} {}", document.contains("\"array\":{"), document.contains("good"));
+        checked.expect(name, "entries", &has_entries, if name == "inline" { "true false" } else { "false false" }, "");
         let chunk = format!("{:?}", fs::read(directory.join("array/0")).unwrap_or_default());
         checked.expect(name, "an array in it", &chunk, "[1, 2]", "");
     }

@@ -5,10 +5,11 @@ mod support;
 
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use support::{Mount, announce, env_path, errno, names, open_for_writing, run_python, zarrfs};
+use std::process::Command;
+use support::{Mount, announce, env_path, names, open_for_writing, run_python, test_data, zarrfs};
 
 const GROUP: &str = r#"{"zarr_format": 3, "node_type": "group", "attributes": {}}"#;
 
@@ -102,7 +103,7 @@ fn chunk_files_have_the_sizes_of_their_chunks() {
 }
 
 #[test]
-fn an_array_grows_within_its_listed_chunks_alone() {
+fn an_array_that_grows_beyond_its_listed_chunks_repeats_the_last_one() {
     let store = new_store(&json!({}));
     let mount = Mount::new(store.path(), &["--resize"]);
     let array = mount.join("a");
@@ -110,12 +111,46 @@ fn an_array_grows_within_its_listed_chunks_alone() {
     let resize = |bytes: u64| open_for_writing(&array.join("data.raw")).set_len(bytes);
     resize(66).unwrap();
     assert_eq!(fs::read(array.join("data.raw")).unwrap()[60..], [9; 6]);
-    assert_eq!(errno(resize(72)), "EINVAL");
+    resize(72).unwrap();
+    assert_eq!(fs::read(array.join("data.raw")).unwrap()[60..], [9; 12]);
     resize(30).unwrap();
     assert!(["c/2/0", "c/2/1"].iter().all(|key| !store.path().join("a").join(key).exists()));
     assert_eq!(fs::read(array.join("1.1")).unwrap(), [1, 1, 1, 1, 9, 9]);
     let stored: Value = serde_json::from_slice(&fs::read(store.path().join("a/zarr.json")).unwrap()).unwrap();
-    assert_eq!(stored["chunk_grid"]["configuration"]["chunk_shapes"], json!([[[3, 2], 5], [4, 2]]));
+    assert_eq!(stored["chunk_grid"]["configuration"]["chunk_shapes"], json!([[[3, 2], [5, 2]], [4, 2]]));
+}
+
+#[test]
+fn stores_of_zarr_python_are_read() {
+    let text = fs::read(test_data("rectilinear.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&text).unwrap();
+    let mount = Mount::new(&test_data("rectilinear.zarr"), &["--read-only"]);
+    for (name, digest) in expected.as_object().unwrap() {
+        let (_, found) = support::digest(&mount.join(name).join("data.raw")).unwrap();
+        assert_eq!(found, digest.as_str().unwrap(), "{name}");
+    }
+    mount.assert_no_problem();
+    let report = zarrfs(&["check", "--deep", test_data("rectilinear.zarr").to_str().unwrap()]);
+    assert!(report.status.success(), "{report:?}");
+}
+
+#[test]
+fn programs_read_headers_and_values_without_a_mount() {
+    let store = new_store(&json!({}));
+    let array = store.path().join("a");
+    let flat: Vec<u8> = (0..60).collect();
+    let mut input = tempfile::tempfile().unwrap();
+    input.write_all(&flat).unwrap();
+    input.rewind().unwrap();
+    let put = Command::new(env!("CARGO_BIN_EXE_zarrfs")).arg("put").arg(&array).stdin(input).output().unwrap();
+    assert!(put.status.success(), "{put:?}");
+    let array = array.to_str().unwrap();
+    assert_eq!(zarrfs(&["cat", array]).stdout, flat);
+    let header = zarrfs(&["header", "--format", "npy", array]).stdout;
+    assert!(header.starts_with(b"\x93NUMPY") && String::from_utf8_lossy(&header).contains("'shape': (10, 6)"));
+    fs::remove_file(store.path().join("a/c/1/0")).unwrap();
+    let map = String::from_utf8(zarrfs(&["info", "--map", "--ascii", array]).stdout).unwrap();
+    assert!(map.contains("0  ##\n") && map.contains("1  .#\n") && map.contains("5 of 6 chunks stored, 54 B"), "{map}");
 }
 
 #[test]

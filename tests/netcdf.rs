@@ -67,6 +67,52 @@ fn changes_of_the_layout_are_refused_and_change_nothing() {
     with_groups(&python, &["refuse"], &["--containers", "nc"]);
 }
 
+/// Mounts a store of groups with a time dimension as the record dimension, and runs these verbs on it.
+fn with_records(verbs: &[&str], args: &[&str]) {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    run_python(&python, "netcdf_records.py", &[Path::new("make"), folder.path()]);
+    let store = folder.path().join("growing.zarr");
+    let args = [&["--containers", "nc", "--netcdf", "cdf2", "--netcdf-record", "time"], args].concat();
+    let mount = Mount::new(&store, &args);
+    for verb in verbs {
+        let printed = run_python(&python, "netcdf_records.py", &[Path::new(verb), mount.path(), &store]);
+        for line in printed.lines().filter(|line| line.starts_with("skipped")) {
+            println!("{line}");
+        }
+    }
+}
+
+/// In CDF-2, what does not fit is widened, or left out and named; `<U` and strings of any length are character arrays;
+/// a record dimension is one for `ncra` and `cdo`.
+#[test]
+fn records_wider_types_and_strings_are_read_and_written() {
+    with_records(&["read", "write"], &["--cache-size", "20K"]);
+}
+
+/// With `--resize`, appending records through netCDF-C, NCO and `cdo cat` appends to the Zarr arrays.
+#[test]
+fn records_are_appended() {
+    if support::is_installed("ncrcat") {
+        with_records(&["append"], &["--resize"]);
+    }
+}
+
+#[test]
+fn records_are_not_appended_without_resize() {
+    if support::is_installed("ncrcat") {
+        with_records(&["refuse"], &[]);
+    }
+}
+
+/// What netCDF-C writes to make room for a longer header looks like records that are appended.
+#[test]
+fn data_that_move_are_no_records() {
+    if support::is_installed("ncatted") {
+        with_records(&["move"], &["--resize"]);
+    }
+}
+
 /// A file that is opened shows the current metadata, and keeps showing them while it is open.
 #[test]
 fn the_file_follows_the_metadata() {

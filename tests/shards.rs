@@ -197,6 +197,28 @@ fn an_array_that_grows_keeps_what_waits_for_its_shards() {
 }
 
 #[test]
+fn a_chunk_file_tells_where_its_bytes_are() {
+    let store = store(json!([8]), json!([4]), json!([2]), json!(["bytes"]));
+    let mount = Mount::new(store.path(), &[]);
+    for (name, bytes) in [("1", b"BB"), ("0", b"AA"), ("2", b"CC")] {
+        fs::write(mount.join("a").join(name), bytes).unwrap();
+    }
+    assert_eq!(fs::read(mount.join(".zarrfs/sync")).unwrap(), b"");
+    let shard = fs::read(store.path().join("a/c/0")).unwrap();
+    let mut value = [0u8; 64];
+    for (name, bytes) in [("0", b"AA"), ("1", b"BB")] {
+        let mut get = |attribute: &str| {
+            let n = rustix::fs::getxattr(mount.join("a").join(name), attribute, &mut value[..]).unwrap();
+            String::from_utf8(value[..n].to_vec()).unwrap()
+        };
+        assert_eq!(get("user.zarrfs.key"), "a/c/0");
+        let (offset, size) = (get("user.zarrfs.offset"), get("user.zarrfs.stored_size"));
+        let offset: usize = offset.parse().unwrap();
+        assert_eq!((&shard[offset..offset + 2], size.as_str()), (&bytes[..], "2"));
+    }
+}
+
+#[test]
 fn fsync_and_sync_store_a_chunk_at_once() {
     let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes"]));
     let mount = Mount::new(directory.path(), &["--no-fsync"]);

@@ -1,5 +1,5 @@
-//! What the examples share that measure the least a write can cost: the codecs of one array, without a cache and
-//! without a store to write to, and a file replaced so that it survives a power loss.
+//! Helpers of the examples that measure the minimum cost of a write: the codecs of one array, without a cache and
+//! without writing to its store, and the replacement of a file that survives a power loss.
 
 use std::error::Error;
 use std::fs::File;
@@ -13,22 +13,22 @@ use zarrfs::store::{DirectoryStore, Key, MemoryStore, Store};
 use zarrfs::zarr::grid::ChunkId;
 use zarrfs::zarr::metadata::{V1Order, ZARRAY};
 
-/// Bytes of a value, far more than any has here.
+/// Maximum size of a value in bytes, larger than any value here.
 const LIMIT: u64 = 1 << 40;
 
-/// An array whose chunks are loaded from one store and encoded into another, which forgets them.
+/// An array whose chunks are loaded from a directory and encoded into memory.
 pub struct Codecs {
     pub array: Arc<Array>,
     target: Arc<Array>,
     memory: Arc<MemoryStore>,
     stats: Arc<Stats>,
-    /// The chunk that was loaded last: one buffer for all, as in a mount.
+    /// The decoded chunk that was loaded last: one buffer for all chunks, as in a mount.
     pub bytes: Vec<u8>,
     scratch: Scratch,
 }
 
 impl Codecs {
-    /// Of the array whose directory `path` is.
+    /// Opens the array whose directory is `path`.
     pub fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
         let (stats, memory, mut document) = (Arc::new(Stats::default()), Arc::new(MemoryStore::default()), Vec::new());
         let store = Arc::new(DirectoryStore::open(path)?);
@@ -52,7 +52,7 @@ impl Codecs {
         Ok(())
     }
 
-    /// What is to be stored for `bytes` as that chunk, and the seconds the codecs took.
+    /// Encodes `bytes` as a chunk. Returns the encoded bytes, and the seconds that the codecs took.
     pub fn encode(&mut self, chunk: ChunkId) -> Result<(Vec<u8>, f64), Box<dyn Error>> {
         let before = self.stats.codec_time.get();
         self.target.store(chunk, &self.bytes, &mut self.scratch)?;
@@ -71,7 +71,7 @@ fn find(store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Arc<Array>, Box<dyn 
     }
 }
 
-/// Replaces a file by one whose bytes are on stable storage. Its name is not before the directory is synced.
+/// Replaces a file by one whose bytes are on stable storage. Its name is on stable storage after [`sync_names`].
 pub fn replace(directory: &Path, name: &str, value: &[u8]) -> std::io::Result<()> {
     let temporary = directory.join(format!(".{name}"));
     let mut file = File::create_new(&temporary)?;
@@ -80,7 +80,7 @@ pub fn replace(directory: &Path, name: &str, value: &[u8]) -> std::io::Result<()
     std::fs::rename(temporary, directory.join(name))
 }
 
-/// Has a directory's names on stable storage.
+/// Puts the names in a directory on stable storage.
 pub fn sync_names(directory: &Path) -> std::io::Result<()> {
     File::open(directory)?.sync_all()
 }

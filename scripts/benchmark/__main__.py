@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 
+import compare
 import report
 import sharded
 import stores
@@ -20,6 +21,7 @@ ARRAY_ROWS = {"cat": FarBench.cat, "dd": FarBench.dd, "warm": FarBench.warm, "me
               "parallel": FarBench.parallel, "latency": FarBench.latency, "random": FarBench.random,
               "random-warm": FarBench.random_warm, "peak": FarBench.peak}
 WRITE_ROWS = {"write": FarBench.write, "overwrite": FarBench.overwrite, "store": FarBench.store_all,
+              "journaled": FarBench.journaled,
               "write-peak": FarBench.write_peak, "update": FarBench.update, "random-write": FarBench.random_write}
 FAR_ROWS = {"far": FarBench.far, "zip": FarBench.zip}
 # the arrays of the rows of writing and of remote stores, by default
@@ -40,6 +42,7 @@ def arguments():
                         "or all rows, if none is named")
     parser.add_argument("--quick", action="store_true", help="measure one round of a few small arrays")
     parser.add_argument("--ten-million", action="store_true", help="store all chunks of the grid of ten million")
+    parser.add_argument("--compare", type=pathlib.Path, metavar="FILE", help="print what has changed since this result")
     parser.add_argument("--output", type=pathlib.Path, help="file of the result [target/bench/result.json, or result-quick.json]")
     args = parser.parse_args()
     if args.quick:
@@ -155,6 +158,8 @@ def bench_shards(setup, args):
 def main():
     args = arguments()
     system.end_with_exception()
+    # the file may be the one that this run writes
+    before = json.loads(args.compare.read_text()) if args.compare else None
     setup = Setup(args)
     check_space(args.arrays, args.mib, setup.directory, bool(args.written))
     file_system = system.file_system_of(setup.directory)
@@ -180,6 +185,8 @@ def main():
         print("interrupted: what was measured until then")
     result["targets"] = report.targets(result)
     report.print_all(result)
+    if before:
+        compare.print_compared(before, result)
     args.output.write_text(json.dumps(result, indent=1) + "\n")
     print(f"\n{args.output.name} written")
 

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import pathlib
+import resource
 import sys
 import time
 
@@ -201,6 +202,12 @@ def encode(_, path):
     return sum(timed(codec.encode, numpy.frombuffer(codec.decode(stored), document["dtype"])) for stored in chunks)
 
 
+def cpu_seconds():
+    """Returns the CPU seconds of all threads of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
 def peak_memory():
     status = pathlib.Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) << 10
@@ -216,7 +223,9 @@ def main():
     arguments = json.loads(arguments)
     try:
         library = LIBRARIES[name](**arguments.pop("library", {}))
-        result = {"seconds": OPERATIONS[operation](library, **arguments), "peak": peak_memory()}
+        before = cpu_seconds()
+        seconds = OPERATIONS[operation](library, **arguments)
+        result = {"seconds": seconds, "cpu": cpu_seconds() - before, "peak": peak_memory()}
     except Exception as e:  # a failure is a result
         said = str(e) or str(e.__cause__ or "")
         # without the specification that TensorStore appends, and without paths

@@ -11,6 +11,7 @@ FAST_CODECS = ("blosc", "zlib", "zstd", None)
 ROWS = {
     "cat": ("cold cat", "GB/s", "memory"),
     "dd": ("cold dd bs=1M", "GB/s", None),
+    "dd-cpu": ("CPU of it", "s/GiB", None),
     "warm": ("warm cat", "GB/s", None),
     "memory": ("peers: into memory", "GB/s", None),
     "file": ("peers: to a raw file", "GB/s", None),
@@ -22,26 +23,30 @@ ROWS = {
     "random-4": ("cold random, 4 jobs", "IOPS", None),
     "random-warm-1": ("warm random, 1 job", "IOPS", None),
     "random-warm-4": ("warm random, 4 jobs", "IOPS", None),
-    "cpu": ("CPU of cold cat", "ms", None),
+    "cpu": ("CPU of cold cat", "s/GiB", None),
     "peak": ("peak memory", "MiB", None),
     "write": ("dd into no chunk, fsync", "GB/s", "store-synced"),
     "overwrite": ("dd over all, fsync", "GB/s", "store-synced"),
     "store": ("peers: from memory", "GB/s", None),
     "store-synced": ("peers: and syncfs", "GB/s", None),
+    "write-ext4": ("the same on journaled ext4", "GB/s", "write-ext4"),
+    "write-ext4-commits": ("commits of its journal", "", None),
+    "write-xfs": ("the same on XFS", "GB/s", "write-xfs"),
     "far": ("cold cat over a link", "GB/s", "far"),
     "far-requests": ("requests per chunk", "", None),
-    "far-cpu": ("CPU of it", "ms", None),
+    "far-cpu": ("CPU of it", "s/GiB", None),
     "zip": ("cold cat of a zip file", "GB/s", None),
     "update": ("4 bytes, fsync, median", "us", None),
     "random-write": ("random writes, fsync", "IOPS", None),
-    "write-cpu": ("CPU of dd into no chunk", "ms", None),
-    "overwrite-cpu": ("CPU of dd over all", "ms", None),
+    "write-cpu": ("CPU of dd into no chunk", "s/GiB", None),
+    "overwrite-cpu": ("CPU of dd over all", "s/GiB", None),
     "write-peak": ("peak memory, writing", "MiB", None),
 }
 # rows of other libraries, and the row of zarrfs to compare: cat has delivered the bytes to their consumer
 OURS = {"file": "cat", "store": "write", "store-synced": "write"}
 # not comparable
-ALONE = ("cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "far-cpu", "far-requests")
+ALONE = ("cpu", "dd-cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "far-cpu", "far-requests",
+         "write-ext4-commits")
 
 
 def median(rows, row, column):
@@ -63,9 +68,17 @@ def shown(value, unit, size):
     if value is None:
         return ""
     scale = {"GB/s": lambda: f"{size / value / 1e9:.2f}", "ms": lambda: f"{value * 1e3:.1f}",
-             "us": lambda: f"{value * 1e6:.0f}", "IOPS": lambda: f"{value:.0f}",
+             "s/GiB": lambda: f"{value / size * 2**30:.2f}", "us": lambda: f"{value * 1e6:.0f}", "IOPS": lambda: f"{value:.0f}",
              "MiB": lambda: f"{value / 2**20:.0f}", "": lambda: f"{value:.2f}"}
     return scale[unit]()
+
+
+def spread(rows, row, unit, size):
+    """Returns the range of all rounds of zarrfs, the lower number first."""
+    values = rows.get(row, {}).get("zarrfs", {})
+    if "min" not in values or len(values["samples"]) < 2:
+        return ""
+    return "-".join(sorted((shown(values["min"], unit, size), shown(values["max"], unit, size)), key=float))
 
 
 def times(ours, theirs, unit):
@@ -86,10 +99,12 @@ def read_bounds(rows, cores):
     codec = [median(rows, "codec", c) for c in ("zarrfs", "numcodecs")]
     if None in codec:
         return {}
-    found = {"codec_zarrfs": codec[0], "codec_numcodecs": codec[1]}
+    # results of earlier versions have no copy
+    copy = median(rows, "copy", "zarrfs") or 0
+    found = {"codec_zarrfs": codec[0], "codec_numcodecs": codec[1], "copy": copy}
     for ours, null in (("zarrfs", "null"), ("direct", "null-direct")):
         if (seconds := median(rows, "cat", null)) is not None:
-            found[ours] = max(seconds, (min(codec) + median(rows, "cpu", null)) / cores)
+            found[ours] = max(seconds, (min(codec) + copy + median(rows, "cpu", null)) / cores)
     return found
 
 
@@ -143,13 +158,13 @@ def print_array(name, array):
             ratios = [None] * 3
         cells = ["fails" if "error" in rows[row].get(c, {}) else shown(median(rows, row, c), unit, size)
                  for c in columns]
-        lines.append([title, unit, *cells, *(f"{r:.2f}" if r else "" for r in ratios)])
-    table(["", "", *columns, "x null", "x plain", "x best peer"], lines)
+        lines.append([title, unit, *cells, *(f"{r:.2f}" if r else "" for r in ratios), spread(rows, row, unit, size)])
+    table(["", "", *columns, "x null", "x plain", "x best peer", "zarrfs from-to"], lines)
     if "zarrfs" in array["bound"]:
         b = array["bound"]
         kinds = "; ".join(f"{c} {b[c]:.3f} s = {size / b[c] / 1e9:.2f} GB/s" for c in ("zarrfs", "direct") if c in b)
         print(f"bound of a cold cat: {kinds} (decoding in one thread: zarrfs {b['codec_zarrfs']:.3f} s, numcodecs "
-              f"{b['codec_numcodecs']:.3f} s)")
+              f"{b['codec_numcodecs']:.3f} s; reading the encoded bytes {b['copy']:.3f} s)")
     if "write" in array["bound"]:
         b = array["bound"]
         kinds = "; ".join(f"{row} {b[row]:.3f} s = {size / b[row] / 1e9:.2f} GB/s" for row in ("write", "overwrite")
@@ -213,19 +228,21 @@ def targets(result):
 def read_targets(add, name, array):
     rows, bound = array["rows"], array["bound"]
     into_memory, to_file = best_peer(rows, "memory")[0], best_peer(rows, "file")[0]
-    for column, kind, least in (("zarrfs", "cat", 1.0), ("direct", "direct", 1.5)):
-        cat = median(rows, "cat", column)
-        add(f"{kind}/bound", name, times(cat, bound.get(column), "s"), 0.85)
+    least = {"i2-zlib-1": 1.25, "i4-ramp-blosc": 1.0, "f4-order-f": 1.5}.get(name, 0.75)
+    for row, column, kind, needed in (("cat", "zarrfs", "cat", least), ("dd", "direct", "direct", 1.0)):
+        seconds = median(rows, row, column)
+        add(f"{kind}/bound", name, times(seconds, bound.get(column), "s"), 0.75 if name == "f4-64k" else 0.85)
         if array["codec"] in FAST_CODECS:
-            add(f"{kind}/memory", name, times(cat, into_memory, "s"), 2.0 if array["order"] == "F" else least)
-        add(f"{kind}/file", name, times(cat, to_file, "s"), 3.0)
+            add(f"{kind}/memory", name, times(seconds, into_memory, "s"), needed)
+        add(f"{kind}/file", name, times(seconds, to_file, "s"), 1.5)
+    add("plane/peer", name, times(median(rows, "plane", "zarrfs"), best_peer(rows, "plane")[0], "s"), 1.0)
     for row, title, unit in (("warm", "warm", "s"), ("random-warm-1", "random1", "IOPS"),
                              ("random-warm-4", "random4", "IOPS")):
         ours = median(rows, row, "zarrfs")
         add(f"{title}/null", name, times(ours, median(rows, row, "null"), unit), 0.95)
         add(f"{title}/plain", name, times(ours, median(rows, row, "plain"), unit), 0.85)
     if array["codec"] == "blosc" and array["whole_rows"]:
-        add("4K/peer", name, times(median(rows, "latency", "zarrfs"), best_peer(rows, "latency")[0], "us"), 10.0)
+        add("4K/peer", name, times(median(rows, "latency", "zarrfs"), best_peer(rows, "latency")[0], "us"), 4.0)
     peak_targets(add, name, rows, "peak")
 
 
@@ -236,6 +253,11 @@ def write_targets(add, name, array):
         add("decoded" if row == "write" else "over: decoded", name, most(rows, f"{row}-decodes"), 0, at_most=True)
         add("stored" if row == "write" else "over: stored", name, most(rows, f"{row}-stored"), 1.0, at_most=True)
     add("random: stored", name, most(rows, "random-write-stored"), 1.0, at_most=True)
+    for row in ("write", "write-ext4", "write-xfs"):
+        peers = "store-synced" if row == "write" else row
+        for peer, needed in (("tensorstore", 2.0 if array["codec"] == "zlib" else 1.5), ("zarrs", 1.0)):
+            add(f"{row}/{peer}", name, times(median(rows, row, "zarrfs"), median(rows, peers, peer), "s"), needed)
+    add("commits", name, most(rows, "write-ext4-commits"), 8, at_most=True)
     # time relative to the lower bound
     least = times(median(rows, "update", "plain"), median(rows, "update", "zarrfs"), "us")
     add("update/least", name, least, 1.2, at_most=True)
@@ -262,12 +284,14 @@ memory, which the page cache holds in the warm rows. plain: a file of the same b
 and encodes their chunk and replaces its file, synced. link: an HTTP server of which each answer takes 20 ms, and a
 client that discards the data. x: speed of zarrfs relative to the best other library."""
 TARGETS_LEGENDS = {
-    "reading": """cat, direct: a cold cat, without and with --direct-io, against the bound, the
-best peer reading into memory, the best peer writing a raw file. warm, random1, random4: a warm cat and warm random
+    "reading": """cat, direct: a cold cat, and a cold dd with --direct-io, against the bound, the
+best peer reading into memory, the best peer writing a raw file. plane: one plane through a map against the best peer's.
+warm, random1, random4: a warm cat and warm random
 reads of 1 and 4 jobs against the null and the plain file. 4K: cold reads of 4 KiB against the best peer's. MiB: peak
 memory with that cache.""",
     "writing": """write, overwrite: dd and fsync, into an array without a chunk and over all of
-its chunks, against the bound; chunks decoded for it, and chunks stored for each chunk of the grid. random: chunks
+its chunks, against the bound and against libraries that write from memory and sync, on this disk, journaled ext4 and
+XFS; commits of the journal of ext4; chunks decoded for it, and chunks stored for each chunk of the grid. random: chunks
 stored for each that random writes changed. update: 4 bytes and fsync, against the least that takes. MiB: peak memory
 with that cache.""",
     "remote stores": """cat: a cold cat over the link against the bound, which is the link, or the cores

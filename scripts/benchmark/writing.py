@@ -7,7 +7,7 @@ import shutil
 
 from arrays import READ
 from measure import PEERS, ArrayBench
-from system import Failed, cpu_of, json_of, peak_of, process_cpu_of, timed
+from system import Failed, LoopDisk, cpu_of, json_of, peak_of, process_cpu_of, timed
 
 COLUMNS = ["zarrfs", "null", "plain"]
 STRETCH = 64 << 10  # bytes; a random write changes one page of each
@@ -104,6 +104,28 @@ class WriteBench(ArrayBench):
                     self.compare(self.copy)
                 self.samples.add("store", library, seconds)
                 self.samples.add("store-synced", library, synced)
+
+    def journaled(self):
+        """Measures dd and the libraries on file systems with a journal, each made anew in a file. Needs root."""
+        if os.geteuid():
+            return
+        for kind in ("ext4", "xfs"):
+            disk = LoopDisk(kind, self.setup.directory.resolve(), 2 * (self.size >> 20) + 512)
+            row = f"write-{kind}"
+            with self.samples.noting_failure(row, "zarrfs"), disk:
+                before, self.copy = self.copy, disk.at / "written.zarr"
+                try:
+                    with self.target("zarrfs", False) as (path, _):
+                        commits = disk.commits()
+                        self.samples.add(row, "zarrfs", timed(self.dd_into(path))[0])
+                        if commits is not None:
+                            self.samples.add(f"{row}-commits", "zarrfs", disk.commits() - commits)
+                    for library in self.samples.left(row, PEERS):
+                        with self.samples.noting_failure(row, library), self.copied(full=False):
+                            _, synced = self.peer(library, "store", path=self.copy, plain=self.plain)["seconds"]
+                            self.samples.add(row, library, synced)
+                finally:
+                    self.copy = before
 
     def update(self):
         with self.target("zarrfs", True) as (path, _), empty_directory(self.files):

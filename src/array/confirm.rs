@@ -1,9 +1,9 @@
-//! Whether the store still holds the metadata document that an array was read from. Another program may replace, shrink
-//! or delete the array at any time.
+//! Checks whether the store still holds the metadata document that an array was read from. Another program may replace,
+//! shrink or delete the array at any time.
 //!
-//! Invariant: no chunk is stored unless the document was examined after the flush began, or less than [`MAX_AGE`]
-//! before a store that no flush asked for. A chunk that was encoded for one document never replaces a chunk of another
-//! array, and no byte outside the shape reaches the store.
+//! Invariant: no chunk is stored unless the document was examined after the flush began. A chunk that is stored without
+//! a flush may rely on an examination that is at most [`MAX_AGE`] old. A chunk that was encoded for one document never
+//! replaces a chunk of another array, and no byte outside the shape reaches the store.
 
 use super::{Array, Ranges};
 use crate::error::Result;
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 /// double their number.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Parses the bytes of a metadata document.
+/// A function that parses the bytes of a metadata document.
 pub type ParseDocument = Box<dyn Fn(&[u8]) -> Result<ArrayMetadata> + Send + Sync>;
 
 /// The metadata document that an array was read from.
 pub struct Source {
-    /// Keys where the document may be stored, the usual one first.
+    /// Keys under which the document may be stored, the usual one first.
     keys: Vec<Key>,
     parse: ParseDocument,
     /// Protects the result of the last confirmation.
@@ -33,7 +33,7 @@ pub struct Source {
 struct Confirmed {
     /// The latest version that describes the array.
     version: Version,
-    /// When the store was asked last.
+    /// Time at which the store was last asked.
     asked: Option<Instant>,
     /// The shape in the store, if it differs from the array's.
     shape: Option<Vec<u64>>,
@@ -89,7 +89,7 @@ impl Array {
             }
             let read = get_counted(&*self.store, key, MAX_DOCUMENT).map_err(|e| e.context(key))?;
             let Some(Counted { bytes, stat, .. }) = read else { continue };
-            // another program may be writing it in place: written bytes wait until it can be parsed
+            // another program may be writing the document in place: written bytes wait until it can be parsed
             let metadata = (source.parse)(&bytes).map_err(|e| e.context(key))?;
             return Ok(Document::Other(stat.version, Box::new(metadata)));
         }
@@ -98,12 +98,12 @@ impl Array {
 
     /// Returns whether `metadata` describes this array, except for the shape.
     fn is_described_by(&self, metadata: &ArrayMetadata) -> bool {
-        self.metadata.encodes_like(metadata) && metadata.separator.is_none_or(|separator| separator == self.separator())
+        self.metadata.is_resize_of(metadata) && metadata.separator.is_none_or(|separator| separator == self.separator())
     }
 
     /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last [`Array::confirm`], not to
-    /// the array in the store, because another program has made it smaller. Of a chunk that the array in the store does
-    /// not have, these are all bytes, padding included.
+    /// the array in the store, because another program has made it smaller. If the array in the store lacks the chunk,
+    /// these are all its bytes, padding included.
     pub fn outside(&self, chunk: ChunkId) -> Ranges {
         let shape = self.source.as_ref().and_then(|source| lock(&source.confirmed).shape.clone());
         let Some(shape) = shape else { return Ranges::default() };
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_being_written_ends_nothing() {
+    fn a_document_that_is_being_written_does_not_end_the_array() {
         let store = Arc::new(MemoryStore::default());
         let array = array(&store);
         let whole = document("[5,7]", "|u1").replace(r#""fill_value":0"#, r#""fill_value":0.0"#);
@@ -190,6 +190,49 @@ mod tests {
         store.put(&Key::root().join(ZARRAY), whole.as_bytes()).unwrap();
         array.confirm(false).unwrap();
         assert!(!array.freshness().is_replaced(), "another spelling");
+    }
+
+    #[test]
+    fn chunks_that_another_program_appends_to_a_list_do_not_end_the_array() {
+        let sharding = r#"{"name":"sharding_indexed","configuration":{"chunk_shape":[1],"codecs":["bytes"],
+            "index_codecs":["bytes"]}}"#;
+        let transpose = r#"{"name":"transpose","configuration":{"order":[0]}},"bytes","zstd""#;
+        let document = |len: u64, lengths: &str, codecs: &str| {
+            format!(
+                r#"{{"zarr_format":3,"node_type":"array","shape":[{len}],"data_type":"uint8","fill_value":0,
+                "chunk_grid":{{"name":"rectilinear","configuration":{{"kind":"inline","chunk_shapes":[{lengths}]}}}},
+                "chunk_key_encoding":{{"name":"default"}},"codecs":[{codecs}]}}"#
+            )
+        };
+        // the length and the lists of both, and whether the chunks of the smaller one are the same
+        let cases = [
+            (7, "[2,2,3]", 11, "[2,2,3,4]", true),
+            (11, "[2,2,3,4]", 7, "[2,2,3]", true),
+            (6, "[[2,3]]", 11, "[2,2,2,5]", true),
+            (6, "2", 11, "[2,2,2,5]", true),
+            (11, "[2,2,2,5]", 6, "2", true),
+            (7, "[2,2,3]", 11, "[2,2,7]", false),
+            (7, "[2,2,4]", 11, "[2,2,3,4]", false),
+            (6, "2", 11, "3", false),
+            (6, "2", 12, "[2,2,1,7]", false),
+        ];
+        for codecs in ["\"bytes\"", sharding, transpose] {
+            for (len, lengths, other_len, other, is_same) in cases {
+                let store = Arc::new(MemoryStore::default());
+                let (text, key) = (document(len, lengths, codecs), Key::root().join("zarr.json"));
+                let version = store.put(&key, text.as_bytes()).unwrap();
+                let metadata = ArrayMetadata::parse_v3(text.as_bytes()).unwrap();
+                let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
+                let array =
+                    array.with_source(Source::new(vec![key.clone()], Box::new(ArrayMetadata::parse_v3), version));
+                store.put(&key, document(other_len, other, codecs).as_bytes()).unwrap();
+                array.confirm(false).unwrap();
+                assert_eq!(array.freshness().is_replaced(), !is_same, "{codecs} {lengths} {other}");
+                let other_codecs = document(other_len, other, r#""bytes","gzip""#);
+                let other_codecs = ArrayMetadata::parse_v3(other_codecs.as_bytes()).unwrap();
+                assert!(!array.metadata().is_resize_of(&other_codecs), "{codecs} {lengths}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Where the chunks of an array are stored. In Zarr v2 each chunk is a value of its own, under a key that is made of
-//! its indices; an undeclared separator of the indices is detected. Everything outside `array` asks for extents,
-//! statistics and listings of chunks, and never makes a key.
+//! The locations of stored chunks. In Zarr v2 each chunk is a value of its own, under a key that is made of its
+//! indices; an undeclared separator of the indices is detected. Everything outside `array` asks for extents, statistics
+//! and listings of chunks, and never builds a key.
 
 use super::Array;
 use crate::error::{Kind, Result};
@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Names examined to detect an undeclared separator: enough to pass stray files, few enough to be quick.
 const SEPARATOR_SAMPLE: usize = 1000;
 
-/// Where a chunk is stored: the bytes `range` of the value under `key`.
+/// The location of a stored chunk: the bytes `range` of the value under `key`.
 ///
 /// That value is the chunk's *object*: the store replaces it as a whole, so that versions, locks and write-backs belong
 /// to it. In Zarr v2 an object holds one chunk.
@@ -54,7 +54,7 @@ pub enum ArrayEntry {
 pub struct LevelPermissions(Option<(Key, Option<Permissions>)>);
 
 impl Array {
-    /// Returns where a chunk is stored, or would be.
+    /// Returns the location at which a chunk is stored, or would be.
     pub fn extent(&self, chunk: ChunkId) -> Extent {
         let encoding = self.key_encoding();
         let key = match &self.shards {
@@ -69,7 +69,7 @@ impl Array {
         self.key.join(&self.grid.chunk_key(chunk, Separator::Dot))
     }
 
-    /// Returns the chunk that is stored at `path` below the array's prefix; the first one if a shard is.
+    /// Returns the chunk that is stored at `path` below the array's prefix, or the first chunk of a shard there.
     pub fn chunk_stored_at(&self, path: &str) -> Option<ChunkId> {
         match &self.shards {
             None => self.grid.parse_stored_key(path, self.key_encoding()),
@@ -104,12 +104,17 @@ impl Array {
         }
     }
 
-    /// Returns how chunks are named in the store.
-    pub(super) fn key_encoding(&self) -> KeyEncoding {
+    /// Returns the grid of the objects that hold the chunks: of outermost shards, or of the chunks themselves.
+    pub fn object_grid(&self) -> &Grid {
+        self.shards.as_ref().map_or(&self.grid, |shards| shards.objects())
+    }
+
+    /// Returns the encoding of chunk keys in the store.
+    pub fn key_encoding(&self) -> KeyEncoding {
         KeyEncoding { has_prefix: self.metadata.has_key_prefix(), separator: self.separator() }
     }
 
-    /// Returns what the store knows of a chunk without reading it; `None` if the chunk is uninitialized.
+    /// Returns the stat of a chunk without reading the chunk; `None` if it is uninitialized.
     ///
     /// # Errors
     ///
@@ -122,7 +127,7 @@ impl Array {
         self.store.stat(&key).map_err(|e| e.context(&key))
     }
 
-    /// Calls `each` with what [`Array::stat_chunk`] returns of each chunk, in order, until it returns false.
+    /// Calls `each` with the result of [`Array::stat_chunk`] for each chunk, in order, until it returns false.
     pub fn stat_chunks(
         &self,
         chunks: &mut dyn Iterator<Item = ChunkId>,
@@ -158,9 +163,8 @@ impl Array {
         stat.restricted(granted)
     }
 
-    /// Waits for the lock of a chunk. Other writers take it before they read, change and store the chunk. If the store
-    /// has no locks it returns immediately; so it does for a chunk of a shard, whose object is locked while it is
-    /// stored.
+    /// Waits for the lock of a chunk. Other writers take it before they read, change and store the chunk. Returns
+    /// immediately if the store has no locks, and for a chunk of a shard, whose object is locked while it is stored.
     pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
         self.lock_chunk_since(chunk, Instant::now())
     }
@@ -175,9 +179,9 @@ impl Array {
         self.store.lock(&self.extent(chunk).key, since)
     }
 
-    /// Makes a chunk uninitialized. Returns false if it was.
+    /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
     ///
-    /// A chunk of a shard is handed over as erased: [`Array::store_objects`] stores that.
+    /// A chunk of a shard is handed over as erased; [`Array::store_objects`] stores the change.
     pub fn erase(&self, chunk: ChunkId) -> Result<bool> {
         if self.has_shards() {
             let was_stored = self.stat_chunk(chunk)?.is_some();
@@ -203,14 +207,14 @@ impl Array {
         Ok(Entries { array: self.clone(), levels, lists_members: true, members: None, pending })
     }
 
-    /// Returns what [`Array::entries`] does, but only the first chunk of each stored shard, without reading indexes.
+    /// Returns entries like [`Array::entries`], but only the first chunk of each stored shard, and reads no indexes.
     pub fn stored_objects(self: &Arc<Self>) -> Result<Entries> {
         Ok(Entries { lists_members: false, pending: BTreeSet::new(), ..self.entries()? })
     }
 
     /// Returns the number of objects that hold all chunks of the grid.
     pub fn object_count(&self) -> u64 {
-        self.shards.as_ref().map_or(self.grid.chunk_count(), |shards| shards.objects().chunk_count())
+        self.object_grid().chunk_count()
     }
 
     /// Calls `each` with the stat of the object that holds each chunk, in order, until it returns false.
@@ -255,7 +259,7 @@ impl Array {
         Ok(None)
     }
 
-    /// Fixes an undeclared separator before a chunk is stored, unless chunks of another writer already do.
+    /// Fixes an undeclared separator before a chunk is stored, unless chunks of another writer have fixed it already.
     pub(super) fn settle_separator(&self) -> Result<()> {
         self.detect_separator().map_err(|e| e.context(&self.key))?;
         self.separator.get_or_init(|| Separator::Dot);
@@ -275,8 +279,8 @@ fn is_index_path(path: &str, dimensions: usize) -> bool {
     path.split('/').all(|name| parse_index(name).is_some()) && path.split('/').count() < dimensions
 }
 
-/// Returns the separator that stored chunks show: the first chunk key joined by `.` decides, else a directory named by
-/// an index.
+/// Returns the separator that stored chunks show: the first chunk key joined by `.` decides, otherwise a directory
+/// named by an index.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Freshness: which bytes of an array are current. It reads no chunk, and knows neither slots nor pages.
+//! Freshness: the rules by which bytes of an array are current. This module reads no chunk, and knows neither
+//! slots nor pages.
 //!
 //! Invariant: a read returns bytes that are no older than the latest opening of a file of the array, and no older than
 //! any write of this mount. Other programs may change the store at any time; their changes show at the next opening.
@@ -21,16 +22,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-/// Chunks recorded per array. Checking all of them takes about 50 ms; an array with more has its pages dropped.
+/// Maximum number of chunks recorded per array. Checking all of them takes about 50 ms. If more were served, the kernel
+/// drops the pages of the array.
 const MAX_PER_ARRAY: usize = 1 << 16;
 
-/// Arrays recorded, including those that no longer exist.
+/// Maximum number of recorded arrays, including those that no longer exist.
 const MAX_ARRAYS: usize = 1 << 14;
 
-/// Chunks recorded in total, about 10 MB.
+/// Maximum number of chunks recorded in total, which take about 10 MB.
 const MAX_TOTAL: usize = 1 << 18;
 
-/// Chunks of a local array that an opening may revalidate on the session thread: about a millisecond.
+/// Maximum number of chunks of a local array that an opening revalidates on the session thread, in about a millisecond.
 const MAX_QUICK_CHECKS: usize = 1000;
 
 /// Maximum number of chunks revalidated while opening a remote array: as many as are requested concurrently.
@@ -39,7 +41,7 @@ const MAX_REMOTE_CHECKS: usize = 64;
 /// The next opening of any array in this process.
 static NEXT_OPENING: AtomicU64 = AtomicU64::new(1);
 
-/// Identifies an opening. Later openings compare greater, also those of other arrays.
+/// The number of an opening. Later openings compare greater, also those of other arrays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Opening(u64);
 
@@ -52,7 +54,7 @@ pub struct Freshness {
     writes: AtomicU64,
     /// Number of chunks that this mount stored, erased or discarded.
     stores: AtomicU64,
-    /// When a chunk was last written, in nanoseconds since 1970.
+    /// Time of the last write to a chunk, in nanoseconds since 1970.
     last_write: AtomicU64,
     /// Number of dirty chunks: written and not yet stored.
     dirty: AtomicUsize,
@@ -60,7 +62,7 @@ pub struct Freshness {
     superseded: AtomicBool,
     /// Whether the store holds another array in place of this one.
     replaced: AtomicBool,
-    /// Protects the reference. An array that was resized shares the counter with its predecessor.
+    /// Protects the pointer alone. After a resize, the old and the new `Array` share the count of losses.
     losses: Mutex<Arc<AtomicU64>>,
     /// Serializes openings: the result of one must not be lost to the next. Protects no data.
     opening_lock: Mutex<()>,
@@ -174,7 +176,7 @@ impl Freshness {
     }
 }
 
-/// Stands for the version of a chunk, or for its absence, in 8 bytes.
+/// A tag of 8 bytes that stands for the version of a chunk, or for its absence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionTag(u64);
 
@@ -227,7 +229,7 @@ pub struct ServedVersions {
 
 #[derive(Default)]
 struct Table {
-    /// By the array's number. An array that is missing has served chunks that are not recorded.
+    /// The served versions by the array's number. A missing array may have served chunks that are not recorded.
     arrays: HashMap<u64, HashMap<ChunkId, VersionTag>>,
     /// Number of chunks in all of `arrays`.
     total: usize,
@@ -238,8 +240,8 @@ impl ServedVersions {
     /// pages: the store still holds every version that was served since the opening before. For a remote array with
     /// many such versions, returns false without asking.
     pub fn begin_opening(&self, array: &Array, _lock: &MutexGuard<()>) -> bool {
-        // in this order: a reader that still finds the former opening has recorded what it served before the list is
-        // taken
+        // in this order: a reader that still finds the former opening has recorded the served version before the
+        // list is taken
         array.freshness().begin_opening();
         let Some(served) = self.restart(array.id()) else { return false };
         if array.is_remote() && served.len() > MAX_REMOTE_CHECKS {
@@ -260,7 +262,7 @@ impl ServedVersions {
         count > if array.is_remote() { 0 } else { MAX_QUICK_CHECKS }
     }
 
-    /// Begins a new list for an array and returns the one before; `None` if that lacks chunks.
+    /// Begins a new list for an array and returns the previous one; `None` if that is incomplete.
     fn restart(&self, array: u64) -> Option<HashMap<ChunkId, VersionTag>> {
         let mut table = lock(&self.table);
         if table.arrays.len() >= MAX_ARRAYS {
@@ -290,7 +292,7 @@ impl ServedVersions {
     }
 
     /// Records that this mount stored a chunk as `after`. A reader that was served the version `before` and the writes
-    /// has the bytes of `after`. `None` for `before` says that the whole chunk was written.
+    /// has the bytes of `after`. `None` for `before` means that the whole chunk was written.
     pub fn record_store(&self, array: u64, chunk: ChunkId, before: Option<VersionTag>, after: VersionTag) {
         {
             let mut table = lock(&self.table);

@@ -1,6 +1,6 @@
 //! The groups and arrays of a store: nodes found by path, their metadata documents in the decoded view, listings, and,
-//! in the files of the folder, changes. Metadata is read on demand and again after it has changed. This module knows
-//! neither open files nor decoded chunks: the caller writes dirty chunks back before it changes an array.
+//! in submodules, changes. Metadata is read on demand and again after it has changed. This module knows neither open
+//! files nor decoded chunks: the caller writes dirty chunks back before it changes an array.
 
 use crate::array::{Array, Source};
 use crate::error::{Error, Kind, Result};
@@ -51,7 +51,7 @@ pub const OWN: &str = ".zarrfs-";
 
 /// The key that keeps an array's document after `.zarray` or `zarr.json` was removed, until the directory is removed or
 /// a new document is written. Programs such as `rm -r` delete files in any order, and chunks must keep their names
-/// until they are deleted. An editor that deletes a document before saving it anew must not lose the codecs, which the
+/// until they are deleted. An editor that deletes a document before saving it again must not lose the codecs, which the
 /// decoded view hides.
 pub const REMOVED: &str = ".zarrfs-zarray";
 
@@ -79,7 +79,7 @@ pub struct MetadataDocument {
     pub text: Vec<u8>,
     /// The stat of the stored document, or of the prefix if the document is generated.
     pub stat: Stat,
-    /// Counts the memory of the text.
+    /// Grant for the memory of the text.
     pub memory: Grant,
 }
 
@@ -92,7 +92,7 @@ impl MetadataDocument {
 }
 
 /// The kinds of metadata documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetadataFile {
     /// `zarr.json`
     Zarr,
@@ -149,7 +149,7 @@ struct ArrayDocument {
     key: Key,
     stat: Stat,
     form: DocumentKind,
-    /// [`Arrays::moves`] before the document was looked up.
+    /// Value of [`Arrays::moves`] before the document was looked up.
     moves: u64,
 }
 
@@ -172,8 +172,8 @@ enum DocumentKind {
 /// Nodes have no handles: each call takes a [`Key`] and looks at the store again, so that changes by other processes
 /// are visible. Parsed arrays are cached by the version of their document, and a caller that holds an [`Array`] gets
 /// the same object as long as the document stays unchanged. Methods that end in `_view` return documents of the decoded
-/// view; the files `document`, `array_document`, `namespace`, `resize` and `migrate` have the changes, which hold a
-/// lock on the subtree they change and keep `.zmetadata` up to date (`consolidated`).
+/// view; the submodules `document`, `array_document`, `namespace`, `resize` and `migrate` contain the changes. A change
+/// holds a lock on its subtree and keeps `.zmetadata` up to date (`consolidated`).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -201,8 +201,8 @@ pub struct Hierarchy {
     view: ViewFormat,
     only_describes: bool,
     stats: Arc<Stats>,
-    /// Held while documents or nodes at and below a key change, so that nothing changes between the reads and the
-    /// writes of a change. It protects nothing else.
+    /// Held while documents or nodes at and below a key change, so that nothing else changes them between the reads and
+    /// the writes of a change. Protects no data.
     changing: SubtreeLocks,
     /// Held while one document is read, changed and written; acquired after `changing`. Changes of different nodes edit
     /// the same `.zmetadata`.
@@ -210,11 +210,12 @@ pub struct Hierarchy {
     /// Held by the arrays while they replace chunks and objects.
     replacing: Arc<SubtreeLocks>,
     arrays: Arc<Arrays>,
-    /// The node that each recently read `zarr.json` defines, with the version of the document. Protects the map alone.
+    /// The node that each recently read `zarr.json` defines, with the version of the document. The lock protects
+    /// the map alone.
     node_types: Mutex<LruCache<Key, (Version, V3Outline)>>,
-    /// The v3 arrays that got the codecs of `compressor` when they were created here. Their writer does not know these
-    /// codecs and writes decoded chunks below `c`. Protects the set alone.
-    compressed: Mutex<HashSet<Key>>,
+    /// The v3 arrays whose writer last stated chunks without codecs below `c`. Where others are stored, it does not
+    /// know them and writes decoded chunks there. Protects the set alone.
+    decoded_below_c: Mutex<HashSet<Key>>,
 }
 
 impl Hierarchy {
@@ -223,7 +224,7 @@ impl Hierarchy {
         let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
         memory::register(&arrays);
         let (changing, editing) = (SubtreeLocks::default(), SubtreeLocks::default());
-        let (node_types, compressed) = (Mutex::new(LruCache::new(ARRAYS_KEPT)), Mutex::default());
+        let (node_types, decoded_below_c) = (Mutex::new(LruCache::new(ARRAYS_KEPT)), Mutex::default());
         let (compressor, view) = (None, ViewFormat::default());
         Hierarchy {
             store,
@@ -237,7 +238,7 @@ impl Hierarchy {
             replacing: Arc::default(),
             arrays,
             node_types,
-            compressed,
+            decoded_below_c,
         }
     }
 
@@ -271,7 +272,7 @@ impl Hierarchy {
     ///
     /// # Errors
     ///
-    /// Says what the store holds instead, or that it cannot be read.
+    /// Fails if the store holds no hierarchy, or if it cannot be read.
     pub fn check(&self) -> Result<()> {
         let (root, failure) = (Key::root(), Cell::new(None));
         let is_value = |key: &Key| match self.store.stat(key) {
@@ -322,7 +323,7 @@ impl Hierarchy {
         }))
     }
 
-    /// Returns the array at `key`, if there is one with usable metadata. What else is at `key` is not looked up.
+    /// Returns the array at `key`, if there is one with usable metadata. Looks up nothing else at `key`.
     pub fn find_array(&self, key: &Key) -> Result<Option<Arc<Array>>> {
         let Some(document) = self.array_document(key)? else { return Ok(None) };
         Ok(self.array(key, &document)?.ok())
@@ -358,7 +359,7 @@ impl Hierarchy {
         if removed.is_some() {
             return Ok(removed.map(found(DocumentKind::Removed)));
         }
-        // writers of v1 always make both documents
+        // writers of v1 always create both documents
         let (meta, attrs) = (stat(V1_META)?, stat(V1_ATTRS)?);
         Ok(meta.filter(|_| attrs.is_some()).map(found(DocumentKind::V1)))
     }
@@ -403,8 +404,8 @@ impl Hierarchy {
         Ok(Arc::new(array.with_source(self.source(key, form, version.clone()))))
     }
 
-    /// Returns the keys where the document of the array at `key` may be: for a v2 array, also the key of a removed
-    /// document.
+    /// Returns the source of the array at `key`. The keys under which its document may be stored include, except for
+    /// v1, that of a removed document.
     fn source(&self, key: &Key, form: DocumentKind, version: Version) -> Source {
         let v1_order = self.v1_order;
         match form {
@@ -459,8 +460,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether the name in a group or array is that of a document or of zarrfs' own file, which are not shown as
-/// plain keys.
+/// Returns whether a name in a group or array is that of a document or of a file of zarrfs. Such names are not shown
+/// as plain keys.
 fn is_own(name: &str) -> bool {
     [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name) || name.starts_with(OWN)
 }

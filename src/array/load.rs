@@ -43,7 +43,7 @@ pub struct Loaded {
 /// A chunk that was read and is not yet decoded.
 pub struct Fetched {
     chunk: ChunkId,
-    /// A buffer for the decoded bytes, or these themselves if no codec changes them.
+    /// A buffer for the decoded bytes, or the decoded bytes themselves if no codec changes them.
     bytes: Vec<u8>,
     version: Version,
     stored: u64,

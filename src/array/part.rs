@@ -27,7 +27,7 @@ const REMOTE_WHOLE: usize = 4 << 20;
 /// Maximum decoded size in bytes of a remote chunk that is fetched whole: decoding takes time and cache space.
 const REMOTE_WHOLE_DECODED: usize = 16 << 20;
 
-/// Where the blocks of a stored chunk are.
+/// The positions of the blocks of a stored chunk.
 pub struct BlockIndex {
     header: BloscHeader,
     /// The frame up to its first block.
@@ -59,7 +59,7 @@ impl BlockIndex {
 }
 
 impl Array {
-    /// Returns how a part of a chunk is read.
+    /// Returns the way in which a part of a chunk is read.
     pub fn partial_decode(&self) -> PartialDecode {
         match self.pipeline() {
             Ok(_) if self.is_transposed() || self.metadata.has_objects() || self.is_fetched_whole() => {
@@ -114,7 +114,7 @@ impl Array {
         Ok(whole.map(|(file, stat)| (file, stat.version)))
     }
 
-    /// Reads where the blocks of a chunk are. The array must have [`PartialDecode::Blosc`].
+    /// Reads the positions of the blocks of a chunk. The array must have [`PartialDecode::Blosc`].
     pub fn open_chunk(&self, chunk: ChunkId) -> Result<OpenedChunk> {
         let mut index = Vec::new();
         let beginning = if self.is_remote() { REMOTE_FRAME_BEGINNING } else { FRAME_BEGINNING };

@@ -1,5 +1,5 @@
-//! Chunks of shards that were handed over, encoded, and are not yet in their objects. They lie over the stored chunks:
-//! every reader of the array gets them. This module does not know how or when objects are stored.
+//! Chunks of shards that were handed over, encoded, and are not yet in their objects. They take precedence over the
+//! stored chunks: every reader of the array gets them. This module does not know how or when objects are stored.
 
 use super::Ranges;
 use crate::error::{Error, Result};
@@ -57,7 +57,7 @@ pub enum PendingBytes {
     Spilled(SpilledBytes),
 }
 
-/// Counts bytes in memory until it is dropped.
+/// The count of some bytes in memory, which ends when it is dropped.
 pub struct HeldBytes(usize, #[allow(dead_code, reason = "it counts until it is dropped")] Grant);
 
 impl Drop for HeldBytes {
@@ -71,7 +71,7 @@ impl PendingBytes {
     ///
     /// # Errors
     ///
-    /// ENOSPC if there is no room in the spill file, ENOMEM if there is no memory or too many chunks are pending.
+    /// ENOSPC if there is no space in the spill file, ENOMEM if there is no memory or too many chunks are pending.
     pub fn hold(bytes: &[u8], spill: Option<&Arc<SpillFile>>) -> Result<Self> {
         let Some(spill) = spill else { return PendingBytes::in_memory(bytes) };
         if are_too_many() {
@@ -131,13 +131,13 @@ pub struct PendingChunk {
     pub bytes: Option<PendingBytes>,
     /// The version that the chunk has, also after it is stored.
     pub version: Version,
-    /// When it was handed over.
+    /// Time at which the chunk was handed over.
     pub modified: SystemTime,
     /// The bytes of the decoded chunk that were written; `None` if the stored chunk does not show through.
     pub written: Option<Ranges>,
     /// The version of the stored chunk that shows through; `None` if it was not stored.
     pub base: Option<Version>,
-    /// Counts the memory of `written` if that exceeds [`COST`].
+    /// Grant for the memory of `written` beyond [`COST`].
     _ranges: Grant,
 }
 
@@ -146,7 +146,7 @@ impl PendingChunk {
     ///
     /// # Errors
     ///
-    /// ENOMEM if there is no memory for what was written.
+    /// ENOMEM if there is no memory for the written ranges.
     pub fn new(bytes: Option<PendingBytes>, written: Option<Ranges>, base: Option<Version>) -> Result<Self> {
         let mut ranges = Grant::default();
         ranges.grow(written.as_ref().map_or(0, Ranges::memory).saturating_sub(COST))?;
@@ -171,7 +171,7 @@ struct PendingObject {
     chunks: ChunkChanges,
     /// Number of chunks through which stored bytes show.
     partial: usize,
-    /// When the first and the last chunk were handed over.
+    /// Times at which the first and the last chunk were handed over.
     times: Option<(Instant, Instant)>,
 }
 
@@ -223,7 +223,7 @@ impl PendingChunks {
     ///
     /// # Errors
     ///
-    /// ENOMEM if there is no memory for what was written.
+    /// ENOMEM if there is no memory for the written ranges.
     pub fn put(
         &self,
         (object, chunk): (u64, ChunkId),
@@ -323,7 +323,7 @@ impl PendingChunks {
         lock(&self.storing[object as usize % STRIPES])
     }
 
-    /// Records how long a put took.
+    /// Records the duration of a put.
     pub fn record_put(&self, took: Duration) {
         self.last_put.store(took.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_erased_chunk_hides_what_is_stored() {
+    fn an_erased_chunk_hides_the_stored_one() {
         let (pending, at) = (PendingChunks::default(), (0, ChunkId(0)));
         pending.put(at, None, None, None).unwrap();
         // all other bytes are fill values

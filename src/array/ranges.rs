@@ -1,16 +1,17 @@
 //! Sets of byte offsets in a chunk.
 //!
 //! Invariant: a set takes at most a sixth of the memory of the bytes before its last offset, or 256 bytes. A program
-//! may write every second byte of many chunks, and each chunk keeps what was written; as a list of ranges, that would
-//! take sixteen times the memory of the chunks.
+//! may write every second byte of many chunks, and each chunk keeps the set of written bytes. As lists of ranges, these
+//! sets would take 8 to 16 times the memory of the chunks.
 
 use std::iter::FusedIterator;
 use std::ops::Range;
 
-/// Maximum number of ranges in a list of any kind; longer lists are compared with a map of bits.
+/// Maximum length of a list that is never replaced by a map of bits.
 const MIN_BITS: usize = 8;
 
-/// Offsets in a set for each range of its list: with fewer, the list could be half as large as a map of bits.
+/// Minimum length in offsets of a set, from 0 to its end, for each range of its list. In a shorter set, the list takes
+/// more than half the memory of a map of bits.
 const OFFSETS_PER_RANGE: usize = 256;
 
 /// A set of byte offsets.
@@ -109,7 +110,8 @@ impl Ranges {
                     bits.resize(needed, 0);
                 }
                 self.len += set_bits(bits, range, true);
-                // perhaps one range, as of a chunk that was written entirely; else there is a gap before the last bits
+                // perhaps the set is one range, as of a fully written chunk; with fewer offsets there is a gap before
+                // the last word
                 if self.len > (bits.len() - 1) * 64 && next_bit(bits, 0, false).unwrap_or(bits.len() * 64) == self.len {
                     *self = Ranges::from(0..self.len);
                 }
@@ -190,7 +192,7 @@ impl Ranges {
 pub enum RangeIter<'a> {
     /// The rest of a list.
     List(std::slice::Iter<'a, Range<usize>>),
-    /// Bits, and the offset from which on they are to be visited.
+    /// Bits, and the offset of the next one to visit.
     Bits(&'a [u64], usize),
 }
 
@@ -248,7 +250,7 @@ fn difference(ranges: impl Iterator<Item = Range<usize>>, other: &Ranges) -> Ran
     rest
 }
 
-/// Sets the bits of a range, or clears them. Returns how many bits have changed.
+/// Sets the bits of a range, or clears them. Returns the number of bits that have changed.
 fn set_bits(bits: &mut [u64], range: Range<usize>, value: bool) -> usize {
     let mut changed = 0;
     let words = range.start / 64..range.end.div_ceil(64);
@@ -301,7 +303,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_sets(
+        fn ranges_are_sets_of_offsets(
             a in prop::collection::vec((0usize..50, 0usize..14), 0..40), b in prop::collection::vec((0usize..50, 0usize..4), 0..40)
         ) {
             let (one, other) = (set(&a), set(&b));

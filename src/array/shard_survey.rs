@@ -47,7 +47,7 @@ impl Array {
         self.shards.as_ref().map(|shards| shards.members(number, &self.grid)).into_iter().flatten()
     }
 
-    /// Returns what the store knows of a chunk, like [`Array::stat_chunk`].
+    /// Returns the stat of a chunk, like [`Array::stat_chunk`].
     ///
     /// # Errors
     ///
@@ -59,8 +59,8 @@ impl Array {
         }
     }
 
-    /// Returns how the object `number` is used; `None` if it is not stored, is encoded as a whole, or was replaced
-    /// meanwhile.
+    /// Returns the use of the object `number`; `None` if it is not stored, is encoded as a whole, or was
+    /// replaced meanwhile.
     ///
     /// # Errors
     ///

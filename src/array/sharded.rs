@@ -11,7 +11,7 @@ mod put;
 mod versions;
 
 use super::pending::PendingChunk;
-use super::{Array, Opening};
+use super::{Array, Extent, Opening};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Stat, Version};
 use crate::util::memory::{self, Grant, Reclaim, lock};
@@ -38,6 +38,26 @@ const STRIPES: usize = 16;
 
 /// Maximum number of attempts to read a chunk, or to store an object, while other writers replace the object.
 const ATTEMPTS: usize = 64;
+
+/// How often an object was replaced while a chunk in it was read.
+#[derive(Default)]
+struct Replacements(usize);
+
+impl Replacements {
+    /// Counts another replacement.
+    ///
+    /// # Errors
+    ///
+    /// EIO for the last attempt.
+    fn count(&mut self, object: Extent) -> Result<()> {
+        self.0 += 1;
+        if self.0 < ATTEMPTS {
+            return Ok(());
+        }
+        let why = format!("was replaced each time that a chunk in it was read, {ATTEMPTS} times");
+        Err(Error::new(Kind::System(libc::EIO), why).context(object))
+    }
+}
 
 /// A shard whose index was read.
 struct LoadedShard {
@@ -125,14 +145,14 @@ impl Reclaim for ShardCache {
     }
 }
 
-/// How recent the confirmation of an object must be.
+/// The required recency of the confirmation of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Recency {
     /// The store confirms it now.
     Now,
     /// The store confirmed it in the latest opening of the array.
     Opening,
-    /// Any confirmation will do: the caller reads the object next, which confirms or refutes what was kept.
+    /// Any confirmation will do: the caller reads the object next, which confirms or refutes the kept index.
     Any,
 }
 
@@ -147,7 +167,7 @@ impl Array {
         if let Some(pending) = self.rebased(shards, chunk, recency, None)? {
             return Ok(self.stat_pending(chunk, &pending));
         }
-        match self.locate(shards, chunk, recency) {
+        match self.locate(shards, chunk, recency, &mut Replacements::default()) {
             Ok(found) => Ok(found.map(|found| self.stat_stored(shards, chunk, &found))),
             Err(e) if e.kind() == Kind::Damaged => self.stat_object(chunk),
             Err(e) => Err(e),
@@ -188,17 +208,30 @@ impl Array {
         }
     }
 
+    /// Returns the offset of a chunk in the object of its shard, in bytes; `None` if it is not stored there, waits to
+    /// be stored, or lies in a shard that is encoded as a whole.
+    pub fn offset_in_object(&self, chunk: ChunkId) -> Result<Option<u64>> {
+        let Some(shards) = self.shards.as_ref().filter(|_| self.pending_chunk(chunk).is_none()) else {
+            return Ok(None);
+        };
+        let found = self.locate(shards, chunk, Recency::Opening, &mut Replacements::default())?;
+        Ok(found.and_then(|found| match found.bytes {
+            ShardBytes::Stored(range) => Some(range.start),
+            ShardBytes::Decoded(..) => None,
+        }))
+    }
+
     /// Returns whether a chunk is stored, or may be because its shard is damaged. With `is_first`, asks the store for
-    /// the object, instead of relying on what it said in this opening.
+    /// the object, instead of relying on its answer in this opening.
     pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, is_first: bool) -> bool {
         let recency = if is_first { Recency::Now } else { Recency::Opening };
         match self.pending_chunk(chunk) {
             Some(pending) => pending.bytes.is_some(),
-            None => !matches!(self.locate(shards, chunk, recency), Ok(None)),
+            None => !matches!(self.locate(shards, chunk, recency, &mut Replacements::default()), Ok(None)),
         }
     }
 
-    /// Forgets what is known of an object, which is out of date, so that the next lookup asks the store.
+    /// Forgets the outdated state of an object, so that the next lookup asks the store.
     fn forget_object(&self, shards: &Shards, chunk: ChunkId) {
         let id = shards.shard(0, &self.grid.indices(chunk));
         lock(&self.shard_cache.loaded).pop(&id);
@@ -226,7 +259,7 @@ impl Array {
             bytes.read(range, out).map_err(|e| e.context(self.extent(chunk)))?;
             return Ok(self.stat_pending(chunk, &pending));
         }
-        self.read_stored(shards, chunk, range, neighbors, out)
+        self.read_stored(shards, chunk, range, neighbors, out, &mut Replacements::default())
     }
 
     /// Reads a chunk from the store as [`Array::read_in_shard`] does, even if a newer one is pending.
@@ -237,12 +270,13 @@ impl Array {
         range: Range<u64>,
         neighbors: Option<&NeighborBytes>,
         out: &mut Vec<u8>,
+        replaced: &mut Replacements,
     ) -> Result<Option<Stat>> {
         // reading the bytes shows whether the index is current; bytes in `neighbors` were read before
         let mut recency = if neighbors.is_none() && self.is_remote() { Recency::Any } else { Recency::Opening };
-        for _ in 0..ATTEMPTS {
+        loop {
             let opening = self.freshness.opening();
-            let found = match self.locate(shards, chunk, recency) {
+            let found = match self.locate(shards, chunk, recency, replaced) {
                 Ok(Some(found)) if recency != Recency::Any || found.bytes.is_stored() => found,
                 Err(e) if e.kind() != Kind::Damaged => return Err(e),
                 // no bytes will be read that show whether the index is current
@@ -263,10 +297,10 @@ impl Array {
                 }
                 return Ok(Some(stat));
             }
+            replaced.count(self.extent(chunk))?;
             self.forget_object(shards, chunk);
             recency = Recency::Now;
         }
-        Err(replaced_always().context(self.extent(chunk)))
     }
 
     /// Reads a whole stored chunk of at most `limit` bytes.
@@ -319,16 +353,25 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`] if an index, or the entry of the chunk in it, is damaged.
-    fn locate(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Option<StoredChunk>> {
-        for attempt in 0..ATTEMPTS {
-            match self.try_locate(shards, chunk, if attempt == 0 { recency } else { Recency::Now })? {
+    /// [`Kind::Damaged`] if an index, or the entry of the chunk in it, is damaged; those of [`Replacements::count`].
+    fn locate(
+        &self,
+        shards: &Shards,
+        chunk: ChunkId,
+        mut recency: Recency,
+        replaced: &mut Replacements,
+    ) -> Result<Option<StoredChunk>> {
+        loop {
+            match self.try_locate(shards, chunk, recency)? {
                 Lookup::Found(found) => return Ok(Some(found)),
                 Lookup::Absent => return Ok(None),
-                Lookup::Replaced => self.forget_object(shards, chunk),
+                Lookup::Replaced => {
+                    replaced.count(self.extent(chunk))?;
+                    self.forget_object(shards, chunk);
+                    recency = Recency::Now;
+                }
             }
         }
-        Err(replaced_always().context(self.extent(chunk)))
     }
 
     /// Makes one attempt to find a chunk, from its object down to the innermost shard.
@@ -379,11 +422,6 @@ impl ShardBytes {
             ShardBytes::Decoded(decoded, place) => ShardBytes::Decoded(decoded.clone(), within(place)),
         }
     }
-}
-
-fn replaced_always() -> Error {
-    let why = format!("was replaced each time that a chunk in it was read, {ATTEMPTS} times");
-    Error::new(Kind::System(libc::EIO), why)
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ const KINDS: &[(&str, bool)] = &[
 
 proptest! {
     #[test]
-    fn what_is_stored_is_loaded(kind in 0..KINDS.len(), seed in any::<u64>(), chunks in prop::collection::vec(0u64..18, 1..5)) {
+    fn stored_bytes_are_loaded(kind in 0..KINDS.len(), seed in any::<u64>(), chunks in prop::collection::vec(0u64..18, 1..5)) {
         let (codecs, lossy) = KINDS[kind];
         let (store, array, stats) = array(&document(codecs));
         prop_assert!(array.writable().is_ok());
@@ -52,7 +52,7 @@ proptest! {
         for &id in &chunks {
             let bytes: Vec<u8> = std::iter::repeat_with(|| {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                // zeros pass every filter that loses something
+                // every lossy filter preserves zeros
                 if lossy { 0 } else { (state >> 56) as u8 }
             })
             .take(array.grid().chunk_size(ChunkId(id)))
@@ -84,7 +84,7 @@ fn order_f_is_stored_as_the_definition_says() {
 }
 
 #[test]
-fn what_cannot_be_stored_says_why_and_changes_nothing() {
+fn a_failure_to_store_says_why_and_changes_nothing() {
     let plain = r#""dtype":"<i4","order":"C","compressor":null,"filters":null"#;
     let (store, array, stats) = array(&document(plain));
     array.store(ChunkId(4), &[1; 48], &mut Scratch::default()).unwrap();

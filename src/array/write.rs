@@ -45,8 +45,8 @@ impl Array {
         self.pipeline().is_ok_and(|pipeline| !pipeline.is_lossless())
     }
 
-    /// Encodes the bytes of a chunk, C layout, and stores them in place of whatever is stored. A chunk of a shard is
-    /// handed over: [`Array::store_objects`] stores it.
+    /// Encodes the bytes of a chunk, C layout, and stores them unconditionally. A chunk of a shard is handed over:
+    /// [`Array::store_objects`] stores it.
     ///
     /// # Errors
     ///
@@ -56,9 +56,9 @@ impl Array {
         put.ok_or_else(|| Error::system(libc::EIO).context(self.extent(chunk)))
     }
 
-    /// Stores a chunk like [`Array::store`] if the store holds what `replaces` says; else it returns `None`. `written`
-    /// are the bytes that differ from what is replaced; `None` if all may. Chunks that are handed over are held in
-    /// memory or in `spill`.
+    /// Stores a chunk like [`Array::store`] if the stored value satisfies `replaces`; otherwise returns `None`.
+    /// `written` are the bytes that may differ from the replaced chunk; `None` stands for all. Chunks that are handed
+    /// over are held in memory or in `spill`.
     pub fn store_if(
         &self,
         chunk: ChunkId,

@@ -17,24 +17,25 @@ const MAX_IDLE: usize = 256;
 /// Minimum number of buffers of the requested length to have idle before the next load.
 const SPARE: usize = 2;
 
-/// Bytes of small buffers to have idle: a read of some rows needs several chunks.
+/// Minimum total size in bytes of small buffers to have idle: a read of some rows needs several chunks.
 const SPARE_BYTES: usize = 1 << 20;
 
 /// Maximum number of buffers to have idle before the next load.
 pub const MAX_SPARE: usize = SPARE_BYTES / MIN_KEPT;
 
-/// Counts the memory of all buffers, and keeps the idle ones.
+/// The memory of all buffers, and the idle ones among them.
 #[derive(Default)]
 pub struct Buffers {
     /// Bytes of all decoded chunks, idle buffers and idle scratch memory, and of accounts.
     bytes: AtomicUsize,
     /// The length that was requested last when too few buffers were idle; 0 once enough are.
     wanted: AtomicUsize,
-    /// Held while buffers are added: two threads would each find room for the same ones.
+    /// Held while buffers are added: two threads would count the same free memory.
     pub refilling: Mutex<()>,
     /// Protects the idle scratch memory.
     scratch: Mutex<Vec<Scratch>>,
-    /// Protects the idle buffers, the last one returned last, and their bytes. Each keeps its former length.
+    /// Protects the idle buffers, the most recently used one last, and their total size in bytes. Each keeps its
+    /// former length.
     idle: Mutex<(Vec<Vec<u8>>, usize)>,
 }
 
@@ -68,7 +69,7 @@ impl Buffers {
         found
     }
 
-    /// Returns the length of a buffer that will be requested; `None` if enough of them are idle.
+    /// Returns the length of buffers that will be requested, or `None` if enough of them are idle.
     pub fn wanted(&self) -> Option<usize> {
         let len = self.wanted.load(Ordering::Relaxed);
         if len > 0 && has_spare(&lock(&self.idle).0, len) {
@@ -87,7 +88,7 @@ impl Buffers {
         let mut buffer = Vec::new();
         // a store that reads a whole file needs a byte more
         memory::resize(&mut buffer, len + 1)?;
-        // also one that the allocator would reuse: no request waits for this
+        // small buffers, too, although the allocator reuses those: no request waits for this
         memory::populate(&mut buffer);
         self.bytes.fetch_add(buffer.capacity(), Ordering::Relaxed);
         self.keep_idle(buffer);
@@ -100,12 +101,12 @@ impl Buffers {
         Arc::new(Decoded { bytes, buffers: self.clone() })
     }
 
-    /// Returns an account of further memory.
+    /// Returns an account of memory beside the buffers.
     pub fn account(self: &Arc<Self>) -> Account {
         Account { bytes: 0, buffers: self.clone() }
     }
 
-    /// Returns scratch memory for a load that has reserved as much: it does not count twice.
+    /// Returns scratch memory, which is no longer counted here: the load has reserved as much.
     pub fn take_scratch(&self) -> Scratch {
         let scratch = lock(&self.scratch).pop().unwrap_or_default();
         self.bytes.fetch_sub(scratch.capacity(), Ordering::Relaxed);
@@ -143,14 +144,14 @@ impl Buffers {
     }
 }
 
-/// Counts memory that belongs to a chunk, besides its bytes, until it is dropped.
+/// The account of memory that a chunk takes besides its bytes. The memory counts until the account is dropped.
 pub struct Account {
     bytes: usize,
     buffers: Arc<Buffers>,
 }
 
 impl Account {
-    /// Counts `bytes` instead of what was counted before.
+    /// Sets the number of bytes that count.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.buffers.bytes.fetch_add(bytes - self.bytes, Ordering::Relaxed);
@@ -160,7 +161,7 @@ impl Account {
         self.bytes = bytes;
     }
 
-    /// Returns an account of nothing yet with the same buffers.
+    /// Returns an empty account with the same buffers.
     pub fn another(&self) -> Account {
         self.buffers.account()
     }

@@ -16,19 +16,19 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::PoisonError;
 
-/// Loads what a slot lacks, given what is known already.
+/// A function that loads the content that a slot lacks. It gets the previous content, if there is any.
 pub(super) type LoadFn<'l> = &'l mut dyn FnMut(&mut LoadingSlot, Option<CachedChunk>) -> Result<CachedChunk>;
 
-/// What a slot held before a load, and whether the latest opening has confirmed it.
+/// The content of a slot before a load, and whether the latest opening has confirmed it.
 type Previous = Option<(CachedChunk, bool)>;
 
-/// Whether a part that a reader will want is going to be loaded.
+/// The result of beginning to prefetch a part.
 enum Prefetched<'a> {
-    /// It is in the cache, or another thread loads it.
+    /// The part is in the cache, or another thread loads it.
     Present,
-    /// There is no memory for it.
+    /// There is no memory for the part.
     NoRoom,
-    /// This thread is to load it into the slot.
+    /// This thread has to load the part into the slot.
     Begun(Box<(LoadingSlot<'a>, Previous)>),
 }
 
@@ -78,7 +78,7 @@ impl Cache {
         }
     }
 
-    /// Returns what [`Cache::get`] would, or `None` if that would need the store or a wait.
+    /// Returns the result of [`Cache::get`], or `None` if that needs the store or a wait.
     pub fn peek(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> Option<PartResult> {
         match self.peek_dirty(array, chunk) {
             Some(found) => found,
@@ -110,8 +110,8 @@ impl Cache {
         }
     }
 
-    /// Reads bytes of a chunk into `out`, past the cache, of an array whose chunks are stored uncompressed. Returns the
-    /// tag of their version.
+    /// Reads bytes of a chunk into `out`, past the cache. The chunks of the array must be stored uncompressed. Returns
+    /// the tag of the version that was read.
     pub fn read_plain(
         &self,
         array: &Array,
@@ -147,7 +147,7 @@ impl Cache {
         }
     }
 
-    /// Loads a part of a chunk that a reader will want. Returns false if there is no memory for it without evicting
+    /// Loads a part of a chunk before a reader needs it. Returns false if there is no memory for it without evicting
     /// other prefetched chunks.
     pub(super) fn prefetch(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> bool {
         let bytes = array.chunk_memory();
@@ -175,7 +175,7 @@ impl Cache {
         }
     }
 
-    /// Begins to load a part that a reader will want: reserves `bytes` for it, without evicting other prefetched ones.
+    /// Begins to prefetch a part: reserves `bytes` for it without evicting other prefetched ones.
     fn begin_prefetch<'a>(
         &'a self,
         array: &'a Array,
@@ -236,8 +236,8 @@ impl Cache {
         }
     }
 
-    /// Revalidates what the slot held before, or loads it, and puts it into the slot. Repeats that if the array is
-    /// opened meanwhile.
+    /// Revalidates the previous content of a slot or loads new content, and puts it into the slot. Starts again if the
+    /// array is opened meanwhile.
     fn insert(&self, mut slot: LoadingSlot, mut previous: Previous, part: ChunkPart, load: LoadFn) -> PartResult {
         let (array, item) = (slot.array, slot.key.1);
         loop {
@@ -266,11 +266,11 @@ impl Cache {
         }
     }
 
-    /// Records which versions of chunks a slot's content serves.
+    /// Records the versions of chunks that a slot's content serves.
     fn record_served(&self, array: &Array, item: CachedItem, content: &CachedChunk) {
         match (content, item) {
-            // record a window from before this opening, too: the next opening checks only what was recorded since this
-            // one
+            // record a window from before this opening, too: the next opening checks only versions that were recorded
+            // since this one
             (CachedChunk::Window(_, sources), _) => {
                 sources.iter().for_each(|(chunk, tag)| self.served.record(array.id(), *chunk, *tag));
             }
@@ -293,7 +293,7 @@ impl Cache {
             }
             match state.slots.pop_lru() {
                 Some((key, slot @ Slot::Loading)) => loading.push((key, slot)),
-                // a chunk that is still to be read is worth more than one that was; but its reader may be gone
+                // spare a prefetched chunk once: it is still to be read, unless its reader is gone
                 Some((key, Slot::Ready { content, confirmed, is_prefetched: true, was_spared: false })) => {
                     let slot = Slot::Ready { content, confirmed, is_prefetched: true, was_spared: true };
                     prefetched.push_back((key, slot));
@@ -324,14 +324,14 @@ pub(super) struct LoadingSlot<'a> {
     /// The array's generation of stores before the load.
     stores: u64,
     key: CacheKey,
-    /// What the load has found, and the opening in which that was current.
+    /// The loaded content, and the opening in which it was current.
     content: Option<(CachedChunk, Opening)>,
     reserved: usize,
     is_prefetched: bool,
 }
 
 impl<'a> LoadingSlot<'a> {
-    /// The caller has locked the cache's state.
+    /// Creates the slot of a load. The caller has locked the cache's state.
     fn new(cache: &'a Cache, array: &'a Array, key: CacheKey, reserved: usize, is_prefetched: bool) -> Self {
         LoadingSlot { cache, array, stores: array.freshness().stores(), key, content: None, reserved, is_prefetched }
     }

@@ -1,10 +1,11 @@
-//! Prefetching: threads load what the readers of an open file will want while these are served. A sequential reader
-//! reads rows across a *working set* of chunks and needs the next set all at once, so that whole sets are prefetched; a
-//! strided reader gets the parts at the next steps; a random reader nothing. Of a local store as many chunks are loaded
-//! at a time as threads decode, of a remote one as many as fill the link. `wide_rows` reads working sets larger than
-//! the cache. It knows chunks, not files or requests.
+//! Prefetching: threads load the chunks that the readers of an open file will need next. A sequential reader reads rows
+//! across a *working set* of chunks and needs the next set all at once, so whole sets are prefetched. A strided reader
+//! gets the parts at the next steps; a random reader nothing. From a local store, as many chunks are loaded at a time
+//! as threads decode; from a remote one, as many as fill the link. `wide_rows` reads working sets larger than the
+//! cache. This module knows chunks, not files or requests.
 
 mod access;
+mod in_place;
 mod spill;
 mod wide_rows;
 mod window;
@@ -19,6 +20,7 @@ use crate::util::spill_file::SpillOptions;
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use access::{AccessHistory, Pattern, Plan};
+pub use in_place::CachedRun;
 use spill::Spills;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -33,12 +35,13 @@ const MIN_AHEAD: u64 = 16 << 20;
 /// Decoded bytes that one job loads: queue entries for a million small chunks would cost more than the chunks.
 const JOB: u64 = 1 << 20;
 
-/// Decoded bytes that one job loads of a remote object of shards, and how many such jobs run at a time: a request of
-/// megabytes uses a link well, and a small shard takes one.
+/// Decoded bytes that one job loads from a remote shard, and the number of such jobs at a time. A request of megabytes
+/// uses a link well, and a small shard takes one request.
 const NEIGHBORS_JOB: u64 = 16 << 20;
 const NEIGHBORS_JOBS: u64 = 4;
 
-/// Share of the cache's bound for remote chunks in flight: each is reserved twice, and loaded chunks need space, too.
+/// Share of the cache's bound for remote chunks in flight, as a divisor: each chunk is reserved twice, and loaded
+/// chunks need space, too.
 const IN_FLIGHT_SHARE: usize = 8;
 
 /// Requests that are planned ahead for a strided reader.
@@ -63,7 +66,7 @@ pub struct Prefetcher {
     spill: Spills,
 }
 
-/// What is known of the readers of one open file.
+/// The state of prefetching for the readers of one open file.
 #[derive(Default)]
 pub struct PrefetchState {
     /// Protects the history of requests.
@@ -72,11 +75,11 @@ pub struct PrefetchState {
     windows: Mutex<OfArray<Vec<Window>>>,
     /// Whether a warning was logged that no spill file could be made.
     has_warned: AtomicBool,
-    /// Set when the file is closed: jobs that still wait do nothing.
+    /// Whether the file is closed. Jobs that wait until then do nothing.
     closed: Arc<AtomicBool>,
 }
 
-/// What is known of one array. An open file may come to show another array, with other chunks.
+/// A state that is valid for one array. An open file may later show another array, with other chunks.
 #[derive(Default)]
 struct OfArray<T> {
     id: u64,
@@ -129,14 +132,15 @@ impl Prefetcher {
         self.cache.bound() as u64 / 4 * 3
     }
 
-    /// Returns how many bytes of chunks are kept behind a sequential reader.
+    /// Returns the number of bytes of chunks that are kept behind a sequential reader.
     fn behind(&self) -> u64 {
         BEHIND.min(self.max_bytes() / 8)
     }
 
-    /// Records a request and loads what will follow it. Chunks that a sequential reader has left behind are dropped if
-    /// `is_kept_elsewhere`, or if the array does not fit into the cache: by the time a second reader began, they would
-    /// be gone, and their buffers are reused while they are in the processor's cache.
+    /// Records a request and prefetches the chunks that will follow it. Drops the chunks that a sequential reader has
+    /// left behind if `is_kept_elsewhere`, or if the array does not fit into the cache. In the latter case, they would
+    /// be evicted before a second reader begins. Early drops let their buffers be reused while these are in the
+    /// processor's cache.
     pub fn record_access(
         &self,
         state: &PrefetchState,
@@ -145,7 +149,7 @@ impl Prefetcher {
         len: u64,
         is_kept_elsewhere: bool,
     ) {
-        let once = is_kept_elsewhere || array.size() > self.cache.bound() as u64;
+        let once = is_kept_elsewhere || array.size() > self.max_bytes();
         let mut access = lock(&state.access);
         let (pattern, plan) = access.get(array, 0).record(offset, len);
         match pattern {
@@ -183,11 +187,11 @@ impl Prefetcher {
         }
     }
 
-    /// Returns how many bytes to prefetch beyond a working set of `set_bytes`.
+    /// Returns the number of bytes to prefetch beyond a working set of `set_bytes`.
     fn ahead_of(&self, array: &Array, set_bytes: u64) -> u64 {
         let in_flight = self.in_flight(array);
         let ahead = match array.is_remote() {
-            // the next set, and what fills the link until the reader gets there
+            // the next set, and enough to fill the link until the reader gets there
             true => set_bytes.saturating_add(in_flight.max(MIN_AHEAD)),
             false => set_bytes.max(MIN_AHEAD).max(in_flight),
         };
@@ -195,8 +199,8 @@ impl Prefetcher {
         ahead.min(self.max_bytes().saturating_sub(set_bytes).saturating_sub(in_flight))
     }
 
-    /// Prefetches chunks of a working set that was not prefetched when the reader got there: from the reader's chunk to
-    /// the end of the set, and on from its beginning. Returns whether the whole set was queued.
+    /// Prefetches chunks of a working set that the reader reached before they were prefetched: first those from the
+    /// reader's chunk to the end of the set, then those at its beginning. Returns whether the whole set was queued.
     fn prefetch_this_set(
         &self,
         array: &Arc<Array>,
@@ -365,8 +369,8 @@ impl Prefetcher {
     }
 }
 
-/// Returns the weight of a job that loads so many chunks at a time. Local chunks take no memory while they are waited
-/// for.
+/// Returns the weight in bytes of a job that loads `chunks` chunks at a time. Local chunks weigh nothing, since they
+/// take no memory while a job waits for them.
 fn weight_of(array: &Array, chunks: usize) -> usize {
     if array.is_remote() { array.grid().max_chunk_size().saturating_mul(chunks) } else { 0 }
 }

@@ -1,5 +1,5 @@
 //! A semaphore with priorities. Many threads wait for a remote store, but only as many decode as there are processors;
-//! the load that is needed first gets the next permit. It knows nothing of chunks.
+//! the load that is needed first gets the next permit. This module knows nothing of chunks.
 
 use crate::util::memory::lock;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
 
-/// The priority of a load: those of waiting readers before prefetches, earlier ones before later ones.
+/// The priority of a load: loads of waiting readers come before prefetches, earlier loads before later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket {
     is_prefetch: bool,
@@ -61,7 +61,7 @@ impl Semaphore {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut queue = lock(&self.0.queue);
-        // a thread that comes now must not overtake the waiting ones
+        // a thread that arrives now must not overtake the waiting ones
         match queue.waiting.pop_first() {
             Some((_, thread)) => thread.unpark(),
             None => queue.free += 1,

@@ -51,7 +51,8 @@ fn get(cache: &Cache, array: &Array, chunk: u64) -> Result<Option<Vec<u8>>> {
     Ok(cache.get(array, ChunkId(chunk), ChunkPart::Whole)?.map(|piece| piece.bytes().to_vec()))
 }
 
-/// 16 chunks of [`CHUNK`] bytes, all but the last stored, and a cache of `bound` bytes.
+/// Returns a store, its array of 16 chunks of [`CHUNK`] bytes, of which all but the last are stored, and a cache of
+/// `bound` bytes.
 fn setup(bound: usize) -> (Arc<SlowStore>, Arc<Array>, Cache) {
     let store = Arc::new(SlowStore::default());
     let doc = br#"{"zarr_format":2,"shape":[160000],"chunks":[10000],"dtype":"|u1","compressor":null,"fill_value":0,
@@ -91,7 +92,7 @@ fn the_bound_holds_under_eight_readers() {
                     let chunk = get(cache, array, id).unwrap();
                     assert_eq!(chunk.is_some(), id < 15);
                     drop(chunk);
-                    // what readers hold was in the bound when they got it
+                    // the chunks that readers hold were within the bound when they got them
                     assert!(cache.used() <= bound + 8 * CHUNK, "{}", cache.used());
                 }
             });
@@ -233,12 +234,12 @@ fn nothing_is_stored_outside_a_smaller_shape() {
     }
 }
 
-/// A store of blosc frames, each of which is replaced after it was looked at: no block is of the version that was
-/// opened.
+/// A store of blosc frames, each of which is replaced before its blocks are read: no block is of the version
+/// that was opened.
 struct Restless {
     inner: MemoryStore,
     frame: Vec<u8>,
-    /// Two threads request blocks at the same time.
+    /// The barrier that makes two threads request blocks at the same time.
     meet: std::sync::Barrier,
 }
 
@@ -322,7 +323,7 @@ fn the_first_read_of_a_block_decodes_its_beginning_and_the_next_one_all_of_it() 
     assert_eq!(read(3 * BLOCK, 4 * BLOCK), BLOCK);
 }
 
-/// A store with another writer, which writes just before each of the first puts that depend on a version.
+/// A store with another writer, which writes just before each of the first conditional puts.
 struct Contended {
     below: MemoryStore,
     first: AtomicUsize,

@@ -32,7 +32,7 @@ impl Cache {
         })
     }
 
-    /// Returns what is not stored, by array. Never waits for the store.
+    /// Returns the chunks that are not stored, by array. Never waits for the store.
     pub fn unstored(&self) -> Vec<UnstoredChunks> {
         let mut found: BTreeMap<Key, HashMap<ChunkId, usize>> = BTreeMap::new();
         let pending: Vec<Arc<Array>> = {

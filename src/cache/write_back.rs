@@ -28,13 +28,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How often a write-back starts over because another writer has replaced the chunk, before it fails.
+/// Maximum number of attempts of a write-back, which starts over if another writer has replaced the chunk.
 pub(super) const MAX_ATTEMPTS: u32 = 64;
 
 /// An offset in a chunk, and the bytes to write there.
 pub type Part<'a> = (usize, &'a [u8]);
 
-/// How storing a chunk ended.
+/// The result of storing a chunk.
 enum Outcome {
     /// The chunk is in the store; `None` if it was erased instead.
     Stored(Option<Version>),
@@ -137,7 +137,7 @@ impl Cache {
         None
     }
 
-    /// Returns what [`Cache::get_dirty`] would, or `Some(None)` if that would need the store or a wait.
+    /// Returns the result of [`Cache::get_dirty`], or `Some(None)` if that needs the store or a wait.
     pub(super) fn peek_dirty(&self, array: &Array, chunk: ChunkId) -> Option<Option<PartResult>> {
         let dirty = self.dirty_chunk(array, chunk)?;
         let part = dirty.try_lock().filter(|state| state.is_complete(array)).map(|state| state.part());
@@ -170,7 +170,7 @@ impl Cache {
             }
             let (bytes, base) = self.load_base(array, chunk)?;
             let mut state = dirty.lock();
-            // the loaded bytes may lack what a write-back has stored meanwhile
+            // the loaded bytes may lack bytes that a write-back has stored meanwhile
             if state.bytes.is_some() && state.stores == stores {
                 self.served.record(array.id(), chunk, VersionTag::of(base.as_ref()));
                 state.overlay(self, bytes, base, opening)?;
@@ -194,25 +194,25 @@ impl Cache {
         })
     }
 
-    /// Stores what was written to a chunk:
+    /// Stores the written bytes of a chunk:
     ///
     /// 1. The locks of the chunk are taken, and the array's document is confirmed.
     /// 2. If the base shows through, the store is asked for its version. If another writer has replaced it, it is
     ///    loaded again and only the written bytes are copied over it.
     /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all. Writers continue in a copy. A
-    ///    server puts it only while it holds the version of step 2; else all starts over. A chunk of a shard is handed
-    ///    over instead.
-    /// 4. If nothing was written meanwhile, the chunk leaves the map; else the rest waits for the next write-back. What
-    ///    could not be stored is dirty again.
+    ///    server puts it only while it holds the version of step 2; otherwise the write-back starts over. A chunk of a
+    ///    shard is handed over instead.
+    /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for the next write-back.
+    ///    Bytes that could not be stored are dirty again.
     ///
-    /// With `keep` the chunk stays in the cache. The wait for the store's lock counts from `since`, when the request
-    /// began: it does not begin anew for each chunk, nor after another request has waited in vain.
+    /// With `keep` the chunk stays in the cache. The wait for the store's lock is measured from `since`, the beginning
+    /// of the request: it does not start again for each chunk, nor after another request has waited in vain.
     fn write_back(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
         self.write_back_reporting(dirty, since, keep, &mut |e| self.record_loss(&dirty.array, e))
     }
 
-    /// Does the same, and calls `lost` at once with the error for bytes that are lost. The rest of the chunk is stored
-    /// all the same.
+    /// Stores a chunk like [`Cache::write_back`], and calls `lost` at once with the error for bytes that are lost.
+    /// Stores the rest of the chunk nevertheless.
     fn write_back_reporting(
         &self,
         dirty: &DirtyChunk,
@@ -221,7 +221,7 @@ impl Cache {
         lost: &mut dyn FnMut(Error),
     ) -> Result<()> {
         let mut in_flight = self.begin_write_back(&dirty.array);
-        // for the base, the encoded form, and the copy that a writer makes meanwhile
+        // memory for the base, the encoded form, and the copy that a writer makes meanwhile
         let memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
         let done = self.write_back_locked(dirty, since, keep, lost);
         in_flight.has_failed = done.is_err();
@@ -278,7 +278,7 @@ impl Cache {
         if state.bytes.is_none() {
             return Ok(None);
         }
-        // left by a write-back that panicked: no other is in flight
+        // no other write-back is in flight, but one that panicked may have left its snapshot
         state.undo_snapshot();
         if state.dirty.is_empty() {
             self.remove_dirty(dirty, &mut state, None);
@@ -294,7 +294,7 @@ impl Cache {
         loop {
             drop(state);
             state = self.complete(dirty, true)?;
-            // a writer may have added some while the base was loaded
+            // a writer may have added such bytes while the base was loaded
             if !self.drop_outside(dirty, &mut state, &outside, lost) {
                 break;
             }
@@ -323,7 +323,7 @@ impl Cache {
         if state.dirty.is_empty() {
             self.remove_dirty(dirty, state, None);
         }
-        // the dropped bytes lie over those of the base, which therefore is loaded again
+        // the dropped bytes have overwritten those of the base, which must be loaded again
         state.base = Base::Unknown;
         true
     }
@@ -370,7 +370,7 @@ impl Cache {
         state.stores += 1;
         let served = if array.is_lossy() { VersionTag::MIXED } else { tag };
         self.served.record_store(array.id(), chunk, snapshot.base_tag(), served);
-        // a base that was loaded meanwhile is not what was stored, and a lossy filter has stored other bytes
+        // a base that was loaded meanwhile is not the stored chunk, and a lossy filter has stored other bytes
         let is_same = state.loads == snapshot.loads && !array.is_lossy();
         if is_same {
             (state.base, state.confirmed) = (Base::Known(version.clone()), snapshot.opening);

@@ -6,7 +6,7 @@ use super::names::leftover;
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Entry, EntryKind, Key, Listing, Store};
-use crate::zarr::chunk_key::parse_index;
+use crate::zarr::chunk_key::{KeyEncoding, parse_index};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::sync::Arc;
@@ -71,16 +71,11 @@ impl<'a> ArrayKeys<'a> {
 
     /// Describes a value that is not a chunk.
     fn stray_value(&self, key: Key, path: &str) -> Option<ArrayKey> {
-        let grid = self.array.grid();
-        let (own, other) = match self.array.separator() {
-            Separator::Dot => (Separator::Dot, Separator::Slash),
-            Separator::Slash => (Separator::Slash, Separator::Dot),
-        };
-        let (fault, what) = if grid.parse_chunk_key(path, other).is_some() {
-            let [own, other] = [own, other].map(Separator::as_char);
-            (FindingKind::Separator, format!("a chunk under {other:?}, where the array's separator is {own:?}"))
-        } else if path.split('/').all(is_chunk_like) {
-            (FindingKind::OutsideGrid, format!("named like a chunk, but the grid has {}", shown(grid.counts())))
+        let objects = self.array.object_grid();
+        let (fault, what) = if let Some(what) = self.other_encoding(path) {
+            (FindingKind::Separator, what)
+        } else if self.is_like_chunk(path) {
+            (FindingKind::OutsideGrid, format!("named like a chunk, but the grid has {}", shown(objects.counts())))
         } else if [ZARRAY, ZATTRS].contains(&path) {
             (FindingKind::MixedFormats, "metadata of Zarr v2 beside that of v3, which counts".to_string())
         } else if [ZGROUP, ZMETADATA].contains(&path) {
@@ -89,6 +84,33 @@ impl<'a> ArrayKeys<'a> {
             (FindingKind::Extra, "a plain file".to_string())
         };
         Some(ArrayKey::Stray(fault, key, what))
+    }
+
+    /// Describes a key that would be that of a chunk, or of a shard, under another key encoding.
+    fn other_encoding(&self, path: &str) -> Option<String> {
+        let own = self.array.key_encoding();
+        let is_v3 = self.array.metadata().zarr_format == 3;
+        let prefixes = [own.has_prefix, !own.has_prefix].into_iter().take(if is_v3 { 2 } else { 1 });
+        let separators = [Separator::Dot, Separator::Slash];
+        let mut all = prefixes.flat_map(|has_prefix| separators.map(|separator| KeyEncoding { has_prefix, separator }));
+        let found = all.find(|other| self.array.object_grid().parse_stored_key(path, *other).is_some())?;
+        let spelled = |encoding: KeyEncoding| encoding.separator.as_char();
+        Some(match found.has_prefix == own.has_prefix {
+            true => {
+                format!("a chunk under {:?}, where the array's separator is {:?}", spelled(found), spelled(own))
+            }
+            false if own.has_prefix => "a chunk without a prefix, where the array's keys begin with \"c\"".to_string(),
+            false => "a chunk under \"c\", where the array's keys have no prefix".to_string(),
+        })
+    }
+
+    /// Returns whether a path looks like the key of a chunk or of a shard, such as one of a former shape.
+    fn is_like_chunk(&self, path: &str) -> bool {
+        let path = match self.array.key_encoding().has_prefix {
+            true => path.strip_prefix('c').and_then(|rest| rest.strip_prefix(['.', '/'])),
+            false => Some(path),
+        };
+        path.is_some_and(|path| path.split('/').all(is_chunk_like))
     }
 
     fn stray_prefix(&self, key: Key) -> Option<ArrayKey> {

@@ -92,7 +92,7 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> 
     };
     match array.shard_count() {
         None => array.stat_chunks(&mut chunks.iter().copied(), &mut examine),
-        // the stat of a chunk whose index is damaged is that of its object
+        // `stat_chunks` does not report a damaged index or entry, but `stat_entry` does
         Some(_) => drop(chunks.iter().all(|chunk| examine(array.stat_entry(*chunk)))),
     }
     examined

@@ -155,7 +155,7 @@ impl Check<'_> {
 
     /// Compares the consolidated metadata of a group with the stored documents.
     fn consolidated(&mut self, group: &Key) {
-        // a store without listings takes its documents from .zmetadata
+        // a store that cannot list takes its documents from .zmetadata, so there is nothing to compare
         if !self.hierarchy.store().lists_all() {
             return;
         }
@@ -185,7 +185,7 @@ impl Check<'_> {
     }
 }
 
-/// Describes a key in a group that is not a prefix; `None` for a document.
+/// Describes an entry of a group that is not a prefix. Returns `None` for a document.
 fn stray_in_group(entry: &Entry) -> Option<(FindingKind, &'static str)> {
     match entry.name.as_str() {
         name if is_document(name) => None,

@@ -35,7 +35,7 @@ pub enum FindingKind {
     Attributes,
     /// A stored chunk that cannot be decoded or has an impossible size.
     Chunk,
-    /// The system or the server returned an error.
+    /// An error of the system or of the server.
     Unreadable,
     /// A chunk named with the separator that the array does not use.
     Separator,
@@ -43,21 +43,21 @@ pub enum FindingKind {
     Unsupported,
     /// Chunks named with `/` in an array that declares no separator.
     UndeclaredSeparator,
-    /// A v3 array without a codec that makes bytes.
+    /// A v3 array without an array-to-bytes codec.
     NoCodecs,
     /// `_ARRAY_DIMENSIONS` that does not fit the shape.
     Dimensions,
-    /// A key like a chunk's, but outside the grid.
+    /// A key that looks like a chunk key but lies outside the grid.
     OutsideGrid,
     /// A value that a writer did not finish.
     Leftover,
     /// An entry of `.zmetadata` that differs from the stored document.
     Consolidated,
-    /// Documents of both formats in one place.
+    /// Documents of v2 beside those of v3.
     MixedFormats,
     /// A group or array below an array.
     Nested,
-    /// Neither a file nor a directory, or a link out of the store.
+    /// An entry that is neither a file nor a directory, or a link out of the store.
     NotAFile,
     /// An array of Zarr v1.
     V1,
@@ -171,7 +171,7 @@ impl FindingKind {
         }
     }
 
-    /// Returns what the user can do; empty if nothing is necessary.
+    /// Returns advice for the user; empty if nothing is necessary.
     pub fn advice(self) -> &'static str {
         match self {
             FindingKind::Metadata => "repair the document, or restore it from a copy",
@@ -224,12 +224,13 @@ impl Finding {
         Finding { fault, key: key.clone(), message }
     }
 
-    /// Returns the finding about the file `chunk` of the mounted array, which is stored with others under the key.
+    /// Returns the finding with the name of the chunk file in the mount before the message: a shard's key names no
+    /// chunk.
     pub(super) fn in_chunk(self, chunk: &str) -> Self {
         Finding { message: format!("chunk {chunk}: {}", self.message), ..self }
     }
 
-    /// Returns a finding at `key` with an error as the reason; the message of the error may begin with the key.
+    /// Returns a finding at `key` with an error as the reason. A key at the start of the error's message is removed.
     pub(super) fn of_error(fault: FindingKind, key: &Key, e: &Error) -> Self {
         let own = format!("{key}: ");
         Finding::new(fault, key, e.message().strip_prefix(&own).unwrap_or(e.message()))

@@ -3,13 +3,13 @@
 use crate::array::hierarchy::{OWN, REMOVED};
 use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 
-/// Returns whether the name is that of a metadata document of Zarr v2.
+/// Returns whether metadata documents of Zarr v2 or v3 have this name.
 pub(super) fn is_document(name: &str) -> bool {
     [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name)
 }
 
-/// Describes a value whose name marks it as unfinished: by zarrfs, zarr-python (`KEY.HEX.partial`) or TensorStore
-/// (`KEY.__lock`). Returns `None` for other names.
+/// Describes a value whose name shows that a writer did not finish or remove it: zarrfs, zarr-python
+/// (`KEY.HEX.partial`) or TensorStore (`KEY.__lock`). Returns `None` for other names.
 pub(super) fn leftover(name: &str) -> Option<&'static str> {
     match name {
         REMOVED => Some("the document of an array that was removed"),

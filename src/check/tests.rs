@@ -7,7 +7,7 @@ use crate::zarr::metadata::V1Order;
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C",
     "filters":null}"#;
 
-/// A group with two arrays, each with two chunks.
+/// Returns a group with two arrays of two chunks each.
 fn memory() -> Arc<MemoryStore> {
     let store = MemoryStore::default();
     store.insert(".zgroup", r#"{"zarr_format":2}"#);
@@ -19,7 +19,7 @@ fn memory() -> Arc<MemoryStore> {
     Arc::new(store)
 }
 
-/// What a check finds: kind, key and message of each, and what it looked at.
+/// Runs a check. Returns kind, key and message of each finding, and the summary.
 fn found(store: Arc<dyn Store>, deep: bool) -> (Vec<(FindingKind, String, String)>, Summary) {
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, Arc::default());
     let (mut found, stop) = (Vec::new(), AtomicBool::new(false));
@@ -32,7 +32,7 @@ fn found(store: Arc<dyn Store>, deep: bool) -> (Vec<(FindingKind, String, String
 }
 
 #[test]
-fn a_sound_store() {
+fn a_sound_store_has_no_findings() {
     for deep in [false, true] {
         let expected = Summary { groups: 1, arrays: 2, chunks: 4, bytes: 8, complete: true };
         assert_eq!(found(memory(), deep), (Vec::new(), expected));
@@ -41,7 +41,8 @@ fn a_sound_store() {
 
 #[test]
 fn store_failures_are_findings_and_the_rest_is_checked() {
-    // of which calls, how many still succeed, where the failure is found, and how many chunks are
+    // the operation that fails, the number of its calls that succeed before, the key of the finding, and the number of
+    // examined chunks
     let cases = [
         (Operation::List, 1, "/a", 2),
         (Operation::List, 2, "/b", 2),
@@ -81,7 +82,8 @@ const SHARDED: &str = r#"{"zarr_format":3,"node_type":"array","shape":[3,4],"dat
     "codecs":[{"name":"sharding_indexed","configuration":{"chunk_shape":[1,2],"codecs":["bytes"],
     "index_codecs":["bytes","crc32c"]}}]}"#;
 
-/// Returns a shard of four entries behind `waste` bytes; offsets count from there.
+/// Returns a shard: `waste` unused bytes, 8 bytes of chunks, and an index. The offsets in `entries` are offsets into
+/// the 8 bytes.
 fn shard(waste: usize, entries: [Option<(u64, u64)>; 4]) -> Vec<u8> {
     let entry = |entry: Option<(u64, u64)>| match entry {
         Some((offset, size)) => [(offset + waste as u64).to_le_bytes(), size.to_le_bytes()].concat(),
@@ -104,9 +106,9 @@ fn all_chunks_of_a_shard_are_checked() {
         let expected = Summary { groups: 0, arrays: 1, chunks: 5, bytes: 10, complete: true };
         assert_eq!(found(store.clone(), deep), (Vec::new(), expected));
     }
-    // the last two entries: out of the shard, and a chunk of the wrong size
+    // the last two entries: one reaches beyond the chunks' bytes, one has a wrong size
     put("c/0/0", shard(0, [SOUND[0], SOUND[1], Some((7, 2)), Some((6, 1))]));
-    // waste, and a chunk below the array
+    // 500 unused bytes, and an entry for a chunk outside the array
     put("c/1/0", shard(500, [Some((0, 2)), None, Some((2, 2)), None]));
     for deep in [false, true] {
         let (all, summary) = found(store.clone(), deep);
@@ -124,7 +126,7 @@ fn all_chunks_of_a_shard_are_checked() {
         ];
         assert_eq!((all, summary.chunks), (expected.to_vec(), 5), "deep: {deep}");
     }
-    // the whole index
+    // a damaged index
     let mut value = shard(0, SOUND);
     value[20] ^= 1;
     put("c/0/0", value);
@@ -133,6 +135,43 @@ fn all_chunks_of_a_shard_are_checked() {
         let (kind, key, what) = &all[0];
         assert_eq!((*kind, key.as_str(), summary.chunks, all.len()), (FindingKind::Chunk, "/c/0/0", 1, 3), "{what}");
         assert!(what.starts_with("the shard's index: the crc32c checksum"), "{what}");
+    }
+}
+
+#[test]
+fn keys_of_v3_are_classified_by_their_encoding() {
+    let v2 = |separator: &str| format!(r#"{{"name":"v2","configuration":{{"separator":"{separator}"}}}}"#);
+    let plain = |keys: &str| {
+        let document = SHARDED.replace(r#"{"name":"default"}"#, keys);
+        document.split("\"codecs\"").next().unwrap().to_string() + r#""codecs":["bytes"]}"#
+    };
+    let sharded = |keys: &str| SHARDED.replace(r#"{"name":"default"}"#, keys);
+    let (slash, dot) = (r#"{"name":"default"}"#, r#"{"name":"default","configuration":{"separator":"."}}"#);
+    // the array has 2 x 1 objects, and where these are shards 3 x 2 chunks
+    for (document, outside, separator, extra) in [
+        (plain(slash), ["c/9/9", "c/2/0"], ["c.0.0", "1.0"], ["d.0", "c.x"]),
+        (plain(dot), ["c.9.9", "c.0.1"], ["c/0/0", "1.0"], ["d.0", "c.x"]),
+        (plain(&v2(".")), ["9.9", "00.0"], ["0/0", "c.1.0"], ["d.0", "c.x"]),
+        (plain(&v2("/")), ["9/9", "0/1"], ["0.0", "c.1.0"], ["d.0", "c.x"]),
+        (sharded(slash), ["c/9/9", "c/2/0"], ["c.1.0", "1.0"], ["d.0", "c"]),
+        (sharded(&v2(".")), ["2.1", "0.1"], ["1/0", "c.1.0"], ["d.0", "c"]),
+        (sharded(&v2("/")), ["2/1", "0/1"], ["1.0", "c.1.0"], ["d.0", "c"]),
+    ] {
+        let store = Arc::new(MemoryStore::default());
+        store.insert("zarr.json", document.as_str());
+        let kinds = [FindingKind::OutsideGrid, FindingKind::Separator, FindingKind::Extra];
+        let mut expected = Vec::new();
+        for (kind, keys) in kinds.into_iter().zip([outside, separator, extra]) {
+            for key in keys.into_iter().filter(|key| !document.contains("default") || *key != "c") {
+                store.insert(key, "8 bytes.");
+                expected.push((format!("/{key}"), kind));
+            }
+        }
+        let (all, _) = found(store, false);
+        let mut all: Vec<(String, FindingKind)> = all.into_iter().map(|(kind, key, _)| (key, kind)).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        expected.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(all, expected, "{document}");
     }
 }
 
@@ -166,7 +205,7 @@ fn finding_kinds_have_unique_names() {
     assert_eq!(names.len(), FindingKind::ALL.len());
     for fault in FindingKind::ALL {
         assert!(fault.meaning().ends_with('.') && !fault.advice().ends_with('.'), "{fault:?}");
-        // who is told of a fault is told what to do
+        // warnings and errors come with advice
         assert!(fault.level() == Severity::Note || !fault.advice().is_empty(), "{fault:?}");
     }
 }

@@ -10,7 +10,7 @@ use log::LevelFilter;
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
-/// Bytes read and written at a time.
+/// Number of bytes read and written at a time.
 const STEP: u64 = 4 << 20;
 
 /// Arguments of `cat`.
@@ -33,7 +33,7 @@ pub struct CatArgs {
 
 /// Runs the verb.
 pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
-    // the verb prints its error
+    // no log, since the verb prints its error
     logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());
     // an array's directory is a store of one array

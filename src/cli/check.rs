@@ -23,7 +23,7 @@ pub struct CheckArgs {
     /// Decode each chunk, instead of checking its size
     #[arg(long)]
     deep: bool,
-    /// Report also what is no fault
+    /// Report findings that are no faults, too
     ///
     /// Plain files, directories without the document of a group, arrays of Zarr v1, waste in shards.
     #[arg(long)]
@@ -45,7 +45,7 @@ struct Report<'a> {
     errors: u64,
     warnings: u64,
     notes: u64,
-    /// Findings that were printed.
+    /// Number of printed findings.
     printed: u64,
     /// The error after which nothing more is printed.
     broken: Option<std::io::Error>,
@@ -54,10 +54,10 @@ struct Report<'a> {
 
 /// Runs the verb.
 pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
-    // every fault is a finding
+    // no log, since each fault is a finding
     logger::start(LevelFilter::Off, None)?;
     let store_args = StoreArgs { lists_unfinished: true, ..args.store_args.clone() };
-    // room for a chunk of the largest size, encoded and decoded
+    // memory for a chunk of the largest size, encoded and decoded
     memory::set_cache_bound(4 << 30);
     let hierarchy = open_store(&args.store, &store_args, Arc::new(Stats::default()))?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -130,7 +130,7 @@ impl<'a> Report<'a> {
         self.print(&line);
     }
 
-    /// Prints `text`. Stops the check if the reader has ended.
+    /// Prints `text`. Stops the check if that fails, as when the reader has ended.
     fn print(&mut self, text: &str) {
         if self.broken.is_none()
             && let Err(e) = stdio::output().write_all(text.as_bytes())

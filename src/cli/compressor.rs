@@ -4,7 +4,7 @@ use crate::util::json::{self, Map, Value};
 use crate::zarr::codec;
 use crate::zarr::metadata::CodecConfig;
 
-/// The forms that [`parse`] takes, for messages.
+/// The each_form_is_parsed that [`parse`] accepts, for messages.
 pub const FORMS: &str = "blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], \
 lz4[:ACCELERATION], none, or a JSON object";
 
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn forms() {
+    fn each_form_is_parsed() {
         for (text, expected) in [
             ("none", "none"),
             ("blosc", r#"{"id":"blosc","cname":"lz4","clevel":5,"shuffle":1,"blocksize":0}"#),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn bad_compressors_are_refused() {
         for (text, why) in [
             ("", "no compressor"),
             ("snappy", "no compressor"),
@@ -112,7 +112,7 @@ mod tests {
             ("{\"id\":\"zlib\"", "JSON"),
             ("{\"id\":\"unheard-of\"}", "unheard-of"),
             ("{\"level\":1}", "id"),
-            // mounts give it to any array: it must keep all bytes, and numcodecs must take it
+            // a compressor must keep all bytes, since it may be used for any array, and numcodecs must accept it
             ("{\"id\":\"packbits\"}", "filter"),
             ("{\"id\":\"shuffle\",\"elementsize\":4}", "filter"),
             ("{\"id\":\"zlib\",\"level\":null}", "level"),

@@ -113,7 +113,7 @@ fn lengths(text: &str) -> Result<Lengths, String> {
     words.map(length).collect::<Result<_, _>>().map(Lengths)
 }
 
-/// The names of dimensions; `None` for one without a name.
+/// The names of dimensions; `None` for a dimension without a name.
 #[derive(Clone)]
 struct DimensionNames(Vec<Option<String>>);
 
@@ -231,7 +231,7 @@ fn create_in_directory(
     sync_directory(beside).map_err(shown)
 }
 
-/// Moves the content of `new` into an empty store. The document that makes it an array is last.
+/// Moves the content of `new` into an empty store. The document that makes the store an array moves last.
 fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
     let failed = |e: std::io::Error| Error::from(e).context(store.display());
     let mut names = Vec::new();
@@ -241,7 +241,7 @@ fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
     names.sort_unstable_by_key(|name| name == ZARRAY || name == ZARR_JSON);
     for (n, name) in names.iter().enumerate() {
         if let Err(e) = rename_to_free_name(&new.join(name), &store.join(name)) {
-            // back into the directory that is removed
+            // move the others back into the directory, which is then removed
             for name in &names[..n] {
                 let _ = std::fs::rename(store.join(name), new.join(name));
             }
@@ -293,7 +293,7 @@ fn create_on_server(
     let had_group = hierarchy.store().stat(&root.join(group.name())).map_err(shown)?.is_some();
     let (store_args, writing, removed) = (args.store_args(), args.writing.clone(), first.clone());
     let undo = move || {
-        // chunks were stored meanwhile, of which `store` does not know
+        // `store` does not know of the chunks that were stored meanwhile
         let opened = location::open(&url, &store_args, Some(&writing), &Arc::default());
         let Ok(opened) = opened else { return };
         let undone = Hierarchy::new(opened, V1Order::default(), Arc::default());
@@ -304,7 +304,8 @@ fn create_on_server(
     };
     let reserved = reserve(&hierarchy, &first, key, document, had_group);
     if let Err(e) = reserved {
-        // the metadata of the store may not have been updated; with EEXIST the array is that of another program
+        // the array may be stored although the update of the store's metadata failed; with EEXIST it is that of another
+        // program
         if e.errno() != libc::EEXIST && matches!(store.stat(&key.join(document.file().name())), Ok(Some(_))) {
             undo();
         }
@@ -342,7 +343,7 @@ fn reserve(
     had_group: bool,
 ) -> Result<(), Error> {
     let (root, group) = (Key::root(), document.group_file());
-    // groups get the format of the root
+    // new groups get the format of the root, so that its document comes first
     let is_new_v3 = document.zarr_format == 3 && !had_group && !first.is_root();
     if is_new_v3 {
         hierarchy.put_document(&root, group, document.group_text())?;
@@ -396,7 +397,7 @@ fn stored_format(hierarchy: &Hierarchy, key: &Key, args: &CreateArgs) -> Result<
 ///
 /// # Errors
 ///
-/// Fails with `EEXIST` if a group or array exists at `key`, and if none can be created there.
+/// EEXIST if a group or array exists at `key`; other errors if none can be created there.
 fn first_missing(hierarchy: &Hierarchy, key: &Key) -> Result<Key, Error> {
     if key.is_root() {
         return match hierarchy.store().list(key)?.next() {
@@ -454,7 +455,7 @@ fn make_above(hierarchy: &Hierarchy, key: &Key, document: &NewDocument) -> Resul
 
 fn put_attributes(hierarchy: &Hierarchy, key: &Key, document: &NewDocument, args: &CreateArgs) -> Result<(), Error> {
     match &args.attrs {
-        // a zarr.json holds them
+        // a `zarr.json` holds the attributes
         _ if document.zarr_format == 3 => Ok(()),
         Some(attrs) => hierarchy.put_document(key, MetadataFile::Attributes, json::write_pretty(attrs).as_bytes()),
         None => Ok(()),

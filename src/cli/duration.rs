@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The longest duration: clocks and system calls take no more than some centuries.
+/// The longest duration, ten years: clocks and system calls accept some centuries at most.
 const MAX: Duration = Duration::from_secs(3653 * 24 * 3600);
 
 /// Parses a duration: a number with ms, s, m or h.
@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Returns nanoseconds in the fitting unit: `350 ms`. Up to two minutes or hours the smaller unit is more precise.
+/// Formats nanoseconds in a fitting unit: `350 ms`. Up to two minutes or hours it is the smaller, more precise unit.
 pub fn show(nanoseconds: f64) -> String {
     let units = [("ns", 1e3, 1e3), ("us", 1e3, 1e3), ("ms", 1e3, 1e3), ("s", 120.0, 60.0), ("min", 120.0, 60.0)];
     let (mut value, mut unit) = (nanoseconds, "h");
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed_and_shown() {
         for (text, ms) in [("1s", 1000), ("500ms", 500), ("2m", 120_000), ("0.5s", 500), ("1h", 3_600_000)] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }

@@ -1,5 +1,5 @@
-//! How a verb fails: with an exit code, and a message for people on standard error. With `--json`, programs find the
-//! message on standard output, too.
+//! Failures of verbs: an exit code, and a message for people on standard error. With `--json`, the message is also
+//! printed on standard output, as an object for programs.
 
 use super::stdio;
 use crate::error::{Error, Kind, lines, one_line};
@@ -13,7 +13,7 @@ pub struct CommandFailure {
     pub message: String,
     /// Whether standard error has the message already.
     is_shown: bool,
-    /// Whether standard output takes no object: it is broken, or the output of the verb has the error.
+    /// Whether no object is printed on standard output, because it is broken or has the error already.
     is_plain: bool,
 }
 
@@ -40,7 +40,7 @@ impl CommandFailure {
         if self.message.is_empty() {
             return;
         }
-        // the exit code remains where a stream can't be written
+        // if a stream can't be written, the exit code still reports the failure
         if !self.is_shown {
             let _ = writeln!(std::io::stderr(), "error: {}", lines(&self.message));
         }
@@ -60,7 +60,7 @@ impl From<Error> for CommandFailure {
     }
 }
 
-/// Returns whether a command line asks for JSON. It may be one that clap refuses.
+/// Returns whether a command line asks for JSON. The command line may be one that clap refuses.
 pub fn wants_json(words: &[OsString]) -> bool {
     words.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--json")
 }
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_wanted_before_the_names() {
+    fn json_is_wanted_before_two_dashes() {
         let wants = |line: &str| wants_json(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert!(wants("zarrfs info --json x") && wants("zarrfs info x --json --nonsense"));
         assert!(!wants("zarrfs info x") && !wants("zarrfs info -- --json") && !wants("--json info x"));

@@ -1,6 +1,6 @@
 //! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without FUSE.
 
-use super::headers::NETCDF;
+use super::headers::{NETCDF, NetcdfArgs};
 use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, location, logger, open_store, print};
 use crate::array::Array;
 use crate::array::hierarchy::StoredNode;
@@ -24,13 +24,15 @@ pub struct HeaderArgs {
     path: StoreLocation,
     /// Print this header [default: list those that fit]
     ///
-    /// For npy, nii, tif and nc, the command prints the bytes that precede the values. The list shows each file under
-    /// the name that it has in a mount.
+    /// For npy, nii, tif and nc, the command prints the bytes that precede the values, for txt the values. The list
+    /// shows each file under the name that it has in a mount.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Asked>,
     /// Print the list as JSON
     #[arg(long, conflicts_with = "format")]
     json: bool,
+    #[command(flatten)]
+    netcdf: NetcdfArgs,
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
@@ -74,7 +76,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
             match asked {
                 Some(Asked::Array(format)) => print_header(args, &array, format, &cache, stats),
                 _ => {
-                    let described = described(args, &cache, stats)?;
+                    let described = described(args, Format::Readme, &cache, stats)?;
                     let fitting = Format::ALL.into_iter().filter(|format| format.can_describe(&described));
                     let rows: Vec<HeaderRow> = fitting.map(|format| (format.id(), format.name())).collect();
                     print(list(&rows, args.json))
@@ -83,7 +85,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
         }
         (_, Some(Asked::Array(_))) => Err(CommandFailure::new(3, format!("{shown}: a group, not an array"))),
         (_, Some(Asked::Dataset)) => {
-            let file = export::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
+            let file = export::dataset(&alone, &cache, &Key::root(), &args.netcdf.options()).map_err(failed)?;
             print(before_values(&file))
         }
         (_, None) => print(list(&[(NETCDF, DATASET)], args.json)),
@@ -108,17 +110,20 @@ fn print_header(
         };
         return Err(CommandFailure::new(4, format!("{shown}: {why}")));
     }
-    let array = described(args, cache, stats)?;
+    let array = described(args, format, cache, stats)?;
     let file = format.file(&array).map_err(|e| CommandFailure::new(4, format!("{shown}: {e}")))?;
     print(before_values(&file))
 }
 
-/// Returns the description of the array, with its coordinates from the store that holds it.
-fn described(args: &HeaderArgs, cache: &Cache, stats: Arc<Stats>) -> Result<Described, CommandFailure> {
+/// Returns the description of the array for a format, with its coordinates from the store that holds it.
+fn described(args: &HeaderArgs, format: Format, cache: &Cache, stats: Arc<Stats>) -> Result<Described, CommandFailure> {
     let (store, key) = enclosing(&args.path, &args.store_args);
     let failed = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = open_store(&store, &args.store_args, stats)?;
     match hierarchy.find(&key).map_err(failed)? {
+        Some(StoredNode::Array(array)) if format.reads_values() => {
+            export::describe_values(&hierarchy, cache, &array).map_err(failed)
+        }
         Some(StoredNode::Array(array)) => export::describe(&hierarchy, cache, &array).map_err(failed),
         _ => Err(failed(Error::new(Kind::NotFound, "no such array"))),
     }
@@ -161,7 +166,7 @@ fn before_values(file: &Composite) -> Vec<u8> {
             PartContent::Bytes(text) => bytes.extend_from_slice(text),
             PartContent::Bands(bands) => bytes.extend_from_slice(bands.text().as_bytes()),
             PartContent::Padding => bytes.resize(bytes.len() + usize::try_from(part.len).unwrap_or(0), 0),
-            PartContent::Flat { .. } => break,
+            PartContent::Flat { .. } | PartContent::Values { .. } => break,
         }
     }
     bytes

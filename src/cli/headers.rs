@@ -1,9 +1,9 @@
 //! `--headers`, `--containers` and `--views`: the files for other programs that a mount shows.
 
 use super::PROGRAMS;
-use crate::export::Format;
+use crate::export::{Format, NetcdfOptions, NetcdfVersion};
 use crate::fs::tree::{Headers, Views};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// The word for a group's netCDF file.
 pub const NETCDF: &str = "nc";
@@ -14,7 +14,8 @@ pub const NETCDF: &str = "nc";
 pub struct HeadersArgs {
     /// Show these headers
     ///
-    /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside data.raw.
+    /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside data.raw, and txt: the
+    /// values of small arrays as text, which all leaves out (all,txt).
     #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
     formats: FormatList,
     /// Show these containers
@@ -28,6 +29,45 @@ pub struct HeadersArgs {
     /// holds physical values, ARRAY.slices planes and volumes by the indices of leading dimensions.
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_views)]
     views: Views,
+    #[command(flatten)]
+    netcdf: NetcdfArgs,
+}
+
+/// Options of everything that shows groups as netCDF files.
+#[derive(Args)]
+#[command(next_help_heading = PROGRAMS)]
+pub struct NetcdfArgs {
+    /// Set the version of dataset.nc
+    ///
+    /// auto is cdf2 where that holds all arrays of a group as they are, otherwise cdf5, which GDAL and R do not open.
+    /// With cdf2, integers that it lacks are shown in wider types, and what does not fit is left out and named.
+    #[arg(long = "netcdf", value_name = "VERSION", default_value = "auto", hide_possible_values = true)]
+    version: VersionArg,
+    /// Show this dimension as the unlimited one of dataset.nc
+    ///
+    /// It must be the first dimension of an array. With --resize, programs can append records.
+    #[arg(long = "netcdf-record", value_name = "DIMENSION")]
+    record: Option<String>,
+}
+
+/// A value of `--netcdf`.
+#[derive(Clone, Copy, ValueEnum)]
+enum VersionArg {
+    Auto,
+    Cdf2,
+    Cdf5,
+}
+
+impl NetcdfArgs {
+    /// Returns how groups are shown.
+    pub fn options(&self) -> NetcdfOptions {
+        let version = match self.version {
+            VersionArg::Auto => NetcdfVersion::Auto,
+            VersionArg::Cdf2 => NetcdfVersion::Cdf2,
+            VersionArg::Cdf5 => NetcdfVersion::Cdf5,
+        };
+        NetcdfOptions { version, record: self.record.clone() }
+    }
 }
 
 /// A list of formats, with the netCDF files of groups.
@@ -44,7 +84,7 @@ impl HeadersArgs {
     pub fn shown(&self) -> Headers {
         let both = || self.formats.0.formats.iter().chain(&self.containers.0.formats);
         let formats = Format::ALL.into_iter().filter(|format| both().any(|asked| asked == format));
-        Headers { formats: formats.collect(), dataset: self.containers.0.dataset }
+        Headers { formats: formats.collect(), dataset: self.containers.0.dataset, netcdf: self.netcdf.options() }
     }
 }
 
@@ -75,21 +115,20 @@ fn parse_views(text: &str) -> Result<Views, String> {
 }
 
 fn parse(text: &str, containers: bool) -> Result<FormatList, String> {
-    let all = || Format::ALL.into_iter().filter(|format| format.is_container() == containers);
+    let formats = || Format::ALL.into_iter().filter(|format| format.is_container() == containers);
     let mut list = Headers::default();
-    match text {
-        "none" => {}
-        "all" => list = Headers { formats: all().collect(), dataset: containers },
-        _ => {
-            for word in text.split([',', ':']) {
-                match all().find(|format| format.id() == word) {
-                    Some(format) => list.formats.push(format),
-                    None if containers && word == NETCDF => list.dataset = true,
-                    None => {
-                        let words: Vec<&str> = all().map(Format::id).chain(containers.then_some(NETCDF)).collect();
-                        return Err(format!("{word:?} is not one of all, none, {}", words.join(", ")));
-                    }
-                }
+    let words = if text == "none" { None } else { Some(text.split([',', ':'])) };
+    for word in words.into_iter().flatten() {
+        match formats().find(|format| format.id() == word) {
+            Some(format) => list.formats.push(format),
+            None if word == "all" => {
+                list.formats.extend(formats().filter(|format| !format.reads_values()));
+                list.dataset = containers;
+            }
+            None if containers && word == NETCDF => list.dataset = true,
+            None => {
+                let words: Vec<&str> = formats().map(Format::id).chain(containers.then_some(NETCDF)).collect();
+                return Err(format!("{word:?} is not one of all, none, {}", words.join(", ")));
             }
         }
     }
@@ -101,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_views_are_read() {
+    fn lists_of_views_are_parsed() {
         let views = |unpacked, slices| Ok(Views { unpacked, slices });
         assert_eq!(parse_views("none"), views(false, false));
         assert_eq!(parse_views("unpacked"), views(true, false));
@@ -113,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read() {
+    fn lists_of_formats_are_parsed() {
         let ids = |list: Result<FormatList, String>| {
             let list = list.unwrap().0;
             (list.formats.iter().map(|format| format.id()).collect::<Vec<_>>(), list.dataset)
@@ -121,9 +160,15 @@ mod tests {
         assert_eq!(ids(parse_headers("vrt:npy,ctl")), (vec!["vrt", "npy", "ctl"], false));
         assert_eq!(ids(parse_headers("none")), (vec![], false));
         assert_eq!(ids(parse_headers("all")).0.len(), 8);
+        // the values of an array are read only if the user asks for them
+        assert!(!ids(parse_headers("all")).0.contains(&"txt"));
+        assert_eq!(ids(parse_headers("all,txt")).0.len(), 9);
+        assert_eq!(ids(parse_headers("txt")), (vec!["txt"], false));
         assert_eq!(ids(parse_containers("nc")), (vec![], true));
         assert_eq!(ids(parse_containers("all")), (vec!["nii", "tif"], true));
-        for (text, containers) in [("nii", false), ("npy", true), ("", false), ("nc", false), ("all,npy", false)] {
+        for (text, containers) in
+            [("nii", false), ("npy", true), ("", false), ("nc", false), ("all,nii", false), ("none,npy", false)]
+        {
             assert!(parse(text, containers).unwrap_err().contains("is not one of"), "{text}");
         }
     }

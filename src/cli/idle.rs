@@ -32,7 +32,7 @@ pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>
     Ok(())
 }
 
-/// Unmounts. Returns whether the mount stays and must be checked again.
+/// Stores everything and unmounts. Returns whether the mount stays and must be checked again.
 fn is_kept(timeout: Duration, fs: &Fs, mountpoint: &Mountpoint) -> bool {
     // a failure is on record; a loss is reported at the end
     if fs.store_all().is_err() {
@@ -44,7 +44,7 @@ fn is_kept(timeout: Duration, fs: &Fs, mountpoint: &Mountpoint) -> bool {
             log::info!("{shown}: unmounted after {timeout:?} without use");
             false
         }
-        // a working directory, or another mount in it or over it
+        // the mount is a working directory, or another mount is in it or over it
         Ok(Unmounted::InUse | Unmounted::NotOnTop) => true,
         Err(e) => {
             log::error!("--idle-timeout: {shown}: {e}");

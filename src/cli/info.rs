@@ -19,14 +19,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Lines and panels of the map of a single array, and of one among others.
+/// Maximum numbers of lines and panels of the map of a single array, and of one array among others.
 const FULL: (u64, u64) = (24, 16);
 const SMALL: (u64, u64) = (8, 4);
 
-/// Characters of a line if standard output is no terminal.
+/// Number of characters of a line if standard output is no terminal.
 const WIDTH: usize = 80;
 
-/// Maximum number of characters of a path, which keep the columns after it aligned, and the same with --wide.
+/// Maximum width in characters of the column of paths, without and with --wide. A longer path moves the columns after
+/// it.
 const PATH_COLUMN: [usize; 2] = [30, 40];
 
 /// Arguments of `info`.
@@ -39,7 +40,7 @@ pub struct InfoArgs {
     /// Lines are not cut to the width of the terminal.
     #[arg(long)]
     wide: bool,
-    /// Print a JSON list with an object for each of them
+    /// Print a JSON list of the groups and arrays
     #[arg(long)]
     json: bool,
     /// Draw the chunk grid of each array
@@ -47,7 +48,7 @@ pub struct InfoArgs {
     /// Shows which chunks are stored, how large they are, and which have an impossible size.
     #[arg(long)]
     map: bool,
-    /// Decode each chunk, to draw which fail
+    /// Decode each chunk, and draw those that fail
     #[arg(long, requires = "map")]
     deep: bool,
     /// Draw in ASCII, as in a locale without UTF-8
@@ -69,12 +70,12 @@ enum RowContent {
     Unreadable(Error),
 }
 
-/// An array and what the listing shows of it.
+/// An array, and the values that the listing shows of it.
 struct ArrayRow {
     array: Arc<Array>,
     dimension_names: Vec<String>,
     units: Option<String>,
-    /// Why the array can't be read.
+    /// The reason why the array can't be read.
     unreadable: Option<Error>,
     stored: Result<StoredTotals>,
     map: Option<ChunkMap>,
@@ -85,15 +86,15 @@ struct ArrayRow {
 struct StoredTotals {
     chunks: Option<u64>,
     bytes: Option<u64>,
-    /// The number of shards that hold them, of an array with shards.
+    /// The number of shards that hold the chunks; `None` for an array without shards.
     shards: Option<u64>,
 }
 
 /// Runs the verb.
 pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
-    // the listing has the errors
+    // no log, since the listing has the errors
     logger::start(LevelFilter::Off, None)?;
-    // as `check` does
+    // memory for a chunk of the largest size, as in `check`
     memory::set_cache_bound(4 << 30);
     let reading = StoreArgs { reads_once: Some(true), ..args.reading.clone() };
     let hierarchy = open_store(&args.store, &reading, Arc::new(Stats::default()))?;
@@ -173,8 +174,8 @@ fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredTo
     Ok(StoredTotals { chunks: Some(map.stored()), bytes: Some(map.bytes()), shards })
 }
 
-/// Returns the number of chunks in a shard along each dimension; nothing for an array without shards or with shards of
-/// different shapes.
+/// Returns the number of chunks in a shard along each dimension; an empty list for an array without shards or with
+/// shards of different shapes.
 fn shard_chunks(array: &Array) -> Vec<u64> {
     let meta = array.metadata();
     let outermost = meta.shards.first().filter(|outermost| outermost.edges.is_none());
@@ -323,7 +324,7 @@ fn v3_codec(spelled: &Value) -> String {
 }
 
 impl ArrayRow {
-    /// Returns why the array or its chunks can't be read.
+    /// Returns the reason why the array or its chunks can't be read.
     fn error(&self) -> Option<&Error> {
         self.unreadable.as_ref().or(self.stored.as_ref().err())
     }
@@ -365,7 +366,7 @@ impl ArrayRow {
         let known = self.stored.as_ref().ok();
         let bytes = known.and_then(|s| s.bytes).map_or("?".to_string(), size::show);
         let chunks = known.and_then(|s| s.chunks).map_or("?".to_string(), |n| n.to_string());
-        // the codecs of v3 say it
+        // the codecs of v3 state the order
         let order = if meta.v3.is_some() { String::new() } else { format!("order {}  ", meta.order.as_str()) };
         let shards = self.array.shard_count().map_or(String::new(), |count| {
             let stored = known.and_then(|s| s.shards).map_or("?".to_string(), |n| n.to_string());

@@ -1,6 +1,6 @@
-//! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Clients may be hostile: connections, their
-//! time, what they may send and how often statistics are made are bounded, and the mount waits for none of them. HTTP
-//! libraries such as tiny_http bound none of that.
+//! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Clients may be hostile: the number of
+//! connections, their time, the size of requests and the rate of new statistics are bounded, and the mount waits for no
+//! client. HTTP libraries such as tiny_http bound none of that.
 
 use super::CommandFailure;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Maximum number of connections, each with a thread. Further ones are closed.
+/// Maximum number of connections, each with a thread. Further connections are closed.
 const MAX_CONNECTIONS: usize = 8;
 
 /// Maximum time of a connection.
@@ -29,7 +29,7 @@ const FRESH: Duration = Duration::from_millis(100);
 /// Pause after a connection that could not be accepted, such as for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where to listen. Without a host that is this machine alone.
+/// The address to listen on. Without a host it is that of the loopback interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     host: String,
@@ -49,14 +49,14 @@ pub fn parse(text: &str) -> std::result::Result<ListenAddress, String> {
     }
 }
 
-/// An address that is taken, and not yet served.
+/// A bound address that is not served yet.
 pub struct StatisticsListener {
     listener: TcpListener,
     address: SocketAddr,
 }
 
 impl StatisticsListener {
-    /// Takes the address, before anything is mounted.
+    /// Binds the address, before anything is mounted.
     pub fn bind(asked: &ListenAddress) -> std::result::Result<Self, CommandFailure> {
         let bound = TcpListener::bind((asked.host.as_str(), asked.port)).and_then(|listener| {
             let address = listener.local_addr()?;
@@ -96,7 +96,7 @@ struct StatisticsServer {
 struct Connection {
     server: Arc<StatisticsServer>,
     stream: TcpStream,
-    /// When it ends at the latest.
+    /// The time at which the connection ends at the latest.
     deadline: Instant,
 }
 
@@ -109,7 +109,7 @@ impl Drop for Connection {
 impl StatisticsServer {
     /// Answers a connection on a thread of its own, or closes it if there are too many.
     fn take(self: &Arc<Self>, stream: TcpStream) {
-        // one thread adds
+        // only one thread adds connections
         if self.connections.load(Ordering::Relaxed) >= MAX_CONNECTIONS {
             return;
         }
@@ -160,7 +160,7 @@ impl Connection {
         self.stream.shutdown(Shutdown::Write)
     }
 
-    /// Reads up to the end of the head, or as many bytes as it may have.
+    /// Reads up to the end of the head, or up to its maximum size.
     fn read_head(&mut self) -> std::io::Result<Vec<u8>> {
         let mut head = Vec::new();
         let mut piece = [0; 1024];
@@ -189,7 +189,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the time that is left, which is not zero.
+    /// Returns the time that is left, or an error if it is zero.
     fn left(&self) -> std::io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_statistics_can_be_asked_for() {
+    fn only_the_statistics_are_served() {
         let status = |head: &str| asked(head.as_bytes()).0.split(' ').next().unwrap().to_string();
         for (head, expected) in [
             ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200"),

@@ -1,4 +1,4 @@
-//! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that each is opened with.
+//! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that are opened for each.
 //! This module must not know what is in a store.
 
 use super::{CommandFailure, StoreArgs, WriteArgs, absolute};
@@ -147,7 +147,7 @@ struct ArchiveUrl {
     inside: String,
 }
 
-/// Returns the names of a URL's path, and a function that returns the URL of the first so many of them, with the query.
+/// Returns the names of a URL's path, and a function that returns the URL up to a number of names, with the query.
 pub fn names_of_url(url: &str) -> (impl Fn(usize) -> StoreLocation, Vec<String>) {
     let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     let start = base.find("://").map_or(0, |at| at + 3);
@@ -179,13 +179,13 @@ pub fn leads_into_archive(url: &str) -> bool {
     archive_of(url).is_some()
 }
 
-/// Returns the first part of a path that is a file, and the rest of the path.
+/// Returns the part of a path that is a file, and the rest of the path.
 fn archive_at(path: &Path) -> Option<(&Path, &Path)> {
     let archive = path.ancestors().find(|above| above.is_file())?;
     Some((archive, path.strip_prefix(archive).ok()?))
 }
 
-/// Opens the store at `location`, for writing if there are options of writing.
+/// Opens the store at `location`, for writing if `writing` is given.
 pub fn open(
     location: &StoreLocation,
     args: &StoreArgs,
@@ -234,7 +234,7 @@ fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Resu
     }))
 }
 
-/// Returns the failure for a path that is, or continues below, a file that is no archive.
+/// Returns the failure for a path to a file that is no archive, or to a name below such a file.
 fn no_archive(path: &Path, file: &Path) -> CommandFailure {
     let (shown, above) = (path.display(), absolute(file).parent().map(Path::to_path_buf).unwrap_or_default());
     match marks(&above) {
@@ -263,7 +263,7 @@ fn missing(path: &Path) -> CommandFailure {
     CommandFailure::new(3, format!("{shown}: {message}"))
 }
 
-/// Returns whether the documents in a directory make it a group or an array.
+/// Returns `group` or `array` if the documents in a directory make it one.
 fn marks(directory: &Path) -> Option<&'static str> {
     let holds = |name: &str| directory.join(name).is_file();
     let v3 = std::fs::read(directory.join(ZARR_JSON)).ok();
@@ -294,7 +294,7 @@ fn open_archive(
     let inside = Key::normalize(inside).map_err(failed)?;
     let archive = ZipStore::open(folder, &key).map_err(failed)?;
     let archive = if reads_once { archive.read_once() } else { archive };
-    // `zip -r store.zip store.zarr` puts the store one folder down
+    // `zip -r store.zip store.zarr` puts the store into a folder of the archive
     let inside = match archive.single_folder() {
         Some(folder) if inside.relative_to(&folder).is_none() => folder.join_key(&inside),
         _ => inside,
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_access_is_not_shown() {
+    fn secrets_in_urls_are_not_shown() {
         for (url, shown) in [
             ("https://u:p@h:80/a/b?sig=x#y", "https://h:80/a/b"),
             ("https://h?sig=x", "https://h"),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_a_url() {
+    fn a_url_is_split_into_names() {
         let (up_to, names) = names_of_url("s3://bucket//a/b.zarr/?x=1/2");
         assert_eq!(names, ["a", "b.zarr"]);
         let urls: Vec<String> = (0..4).map(up_to).map(|l| format!("{l:?}")).collect();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_location_lies_in() {
+    fn a_location_is_split_into_parent_and_name() {
         let split = |name| location(name).split_last().map(|(above, key)| (above, key.as_str().to_string()));
         assert_eq!(split("/a/b.zarr"), Some((location("/a"), "b.zarr".into())));
         assert_eq!(split("s3://bucket/a/b/?x=1"), Some((location("s3://bucket/a?x=1"), "b".into())));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_lead_into_an_archive() {
+    fn urls_into_archives_are_split() {
         let parts = |url| archive_of(url).map(|a| (a.folder, a.name, a.inside));
         let found = |folder: &str, name: &str, inside: &str| Some((folder.into(), name.into(), inside.into()));
         assert_eq!(parts("https://h/a/b.zip"), found("https://h/a", "b.zip", ""));

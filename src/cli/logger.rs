@@ -63,7 +63,7 @@ pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), CommandFailu
             builder.format(|out, r| writeln!(out, "{} {:<5} {}", timestamp(), r.level(), text(r)));
         }
         None => {
-            // a command that waits for a server says so
+            // a command that waits for a server must say so
             builder.filter_module("zarrfs::store::object::transport", level.max(LevelFilter::Warn));
             builder.format(|out, r| writeln!(out, "zarrfs: {}: {}", r.level().as_str().to_lowercase(), text(r)));
         }
@@ -76,7 +76,7 @@ fn timestamp() -> String {
     DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// The message of a record.
+/// Returns the message of a record, on one line.
 fn text(record: &Record) -> String {
     one_line(record.args().to_string())
 }

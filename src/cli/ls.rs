@@ -47,7 +47,7 @@ pub struct LsArgs {
     store_args: StoreArgs,
 }
 
-/// One name, ready to be printed.
+/// A name with the attributes to be printed.
 struct Line {
     key: Key,
     is_directory: bool,
@@ -65,9 +65,9 @@ struct ListedAttributes {
 struct ListOutput<'a> {
     args: &'a LsArgs,
     out: BufWriter<stdio::Output>,
-    /// Objects of JSON so far.
+    /// Number of JSON objects so far.
     objects: u64,
-    /// Characters of the longest size so far, and of the longest stored one.
+    /// Numbers of characters of the longest size and of the longest stored size so far.
     widths: [usize; 2],
 }
 
@@ -86,7 +86,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
         // the reader has ended, such as `head`
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(e) => Err(CommandFailure::from(Error::from(e)).plain()),
-        // with --json, the list has it
+        // with --json, the list has the error
         Ok(Some(e)) => Err(CommandFailure::from(e.context(&args.path)).plain()),
         Ok(None) => Ok(()),
     }
@@ -129,7 +129,8 @@ impl ListOutput<'_> {
         Ok(failed)
     }
 
-    /// Prints one directory; adds the directories in it to `below`.
+    /// Prints one directory, and adds the directories in it to `below`. Returns the error of a listing that is
+    /// incomplete.
     fn list(&mut self, tree: &Tree, key: &Key, below: &mut Vec<Key>) -> std::io::Result<Option<Error>> {
         let mut names = match tree.directory_at(key).and_then(|directory| tree.names(&directory)) {
             Ok(names) => names,
@@ -213,7 +214,7 @@ impl ListOutput<'_> {
         self.write_object(object)
     }
 
-    /// With --json, prints why a directory is not listed, or not completely.
+    /// Prints, with --json, the reason why a directory is not listed, or not completely.
     fn print_error(&mut self, key: &Key, error: &Error) -> std::io::Result<()> {
         if !self.args.json {
             return Ok(());
@@ -243,7 +244,7 @@ fn known(tree: &Tree, listed: ListedNode) -> Option<ListedAttributes> {
     let stored = match &node {
         // an estimate from a bounded number of chunks
         Node::Flat(_) => attributes.blocks * 512,
-        // files that the mount generates take nothing
+        // files that the mount generates take no space in the store
         _ => stored.map_or(0, |stat| stat.size),
     };
     let modified = time::utc(attributes.modified);

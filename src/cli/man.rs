@@ -27,7 +27,7 @@ pub struct ManArgs {
 
 /// Runs the verb.
 pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
-    // each page has what `zarrfs help VERB` prints
+    // `help` needs no page: the page of a verb has the text of `zarrfs help VERB`
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     if let Some(directory) = &args.all {
@@ -48,7 +48,7 @@ pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
     }
     match show(&page) {
         Ok(()) => Ok(()),
-        // without man(1)
+        // man(1) is missing or has failed
         Err(_) => print(command.render_long_help().to_string()),
     }
 }

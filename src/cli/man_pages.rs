@@ -1,6 +1,6 @@
 //! Text of the manual pages that the help does not have: files, the environment, and examples of each verb.
 
-/// Names, and the description of each.
+/// Pairs of a name and its description.
 pub type Table = &'static [(&'static str, &'static str)];
 
 /// Control files, and files of the system.

@@ -1,5 +1,5 @@
-//! `zarrfs info --map`: draws a chunk grid: which chunks are stored, how large they are compared to decoded ones, and
-//! which fail. If the grid is larger than the picture, a cell stands for several chunks, or for a shard. This module
+//! `zarrfs info --map`: draws a chunk grid: the stored chunks, their sizes compared to decoded chunks, and the chunks
+//! that fail. If the grid is larger than the picture, a cell stands for several chunks, or for a shard. This module
 //! must not read chunks.
 
 use super::size;
@@ -11,15 +11,15 @@ use crate::zarr::grid::Grid;
 /// The size of a picture.
 #[derive(Clone, Copy)]
 pub struct MapArea {
-    /// Characters of a line, its label among them.
+    /// Maximum number of characters of a line, with its label.
     pub width: usize,
-    /// Lines of a panel.
+    /// Maximum number of lines of a panel.
     pub lines: u64,
-    /// Panels.
+    /// Maximum number of panels.
     pub panels: u64,
 }
 
-/// How a picture is drawn.
+/// The style of a picture.
 #[derive(Clone, Copy)]
 pub struct Style {
     /// Whether only ASCII characters are used.
@@ -28,10 +28,10 @@ pub struct Style {
     pub deep: bool,
 }
 
-/// Characters of the label before each line.
+/// Number of characters of the label before each line.
 const LABEL: usize = 8;
 
-/// Cells along one direction.
+/// The cells along one axis of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MapAxis {
     chunks: u64,
@@ -43,7 +43,7 @@ impl MapAxis {
         MapAxis { chunks, per_cell: chunks.div_ceil(most.max(1)).max(1) }
     }
 
-    /// Returns the axis with cells of whole shards of `shard` chunks.
+    /// Returns the axis with cells that hold whole shards; a shard has `shard` chunks along it.
     fn by_shards(self, shard: u64) -> Self {
         MapAxis { per_cell: self.per_cell.next_multiple_of(shard), ..self }
     }
@@ -52,7 +52,7 @@ impl MapAxis {
         self.chunks.div_ceil(self.per_cell)
     }
 
-    /// Chunks in the cell at `i`: the last one may have fewer.
+    /// Returns the number of chunks in the cell at `i`: the last cell may have fewer.
     fn chunks_in(self, i: u64) -> u64 {
         self.per_cell.min(self.chunks - i * self.per_cell)
     }
@@ -79,12 +79,12 @@ impl Cell {
 
 /// A picture, while chunks are added.
 pub struct ChunkMap {
-    /// Chunks along each dimension, and in all.
+    /// Number of chunks along each dimension, and in all.
     counts: Vec<u64>,
     chunk_count: u64,
-    /// All dimensions but the last two as one; the last but one; the last.
+    /// The axes of the picture: all dimensions but the last two, joined; the second to last; the last.
     axes: [MapAxis; 3],
-    /// Chunks of a shard along these axes, if cells stand for whole shards.
+    /// Number of chunks in a shard along these axes, if cells stand for whole shards.
     shard: Option<[u64; 3]>,
     cells: Vec<Cell>,
     total: Cell,
@@ -98,8 +98,8 @@ pub struct ChunkMap {
 }
 
 impl ChunkMap {
-    /// An empty picture of a grid, whose decoded chunks have a fixed size unless they are `of_objects`. `shard` is the
-    /// number of chunks in a shard along each dimension; empty without shards.
+    /// Creates an empty picture of a grid. Decoded chunks have a fixed size unless they are `of_objects`. `shard` is
+    /// the number of chunks in a shard along each dimension; empty without shards.
     pub fn new(grid: &Grid, shard: &[u64], of_objects: bool, area: MapArea) -> Self {
         let counts = grid.counts().to_vec();
         let columns_of_line = area.width.saturating_sub(LABEL).max(1) as u64;
@@ -120,7 +120,7 @@ impl ChunkMap {
             [columns] => Some([1, 1, *columns]),
             [rows, columns] => Some([1, *rows, *columns]),
             [planes, rows, columns] => Some([*planes, *rows, *columns]),
-            // shards of more dimensions are no ranges of planes
+            // with more leading dimensions, a shard is no range of planes
             [.., rows, columns] => Some([1, *rows, *columns]),
         };
         let whole_shards = |shard: [u64; 3]| [0, 1, 2].map(|i| axes[i].by_shards(shard[i]));
@@ -160,12 +160,12 @@ impl ChunkMap {
         }
     }
 
-    /// Chunks that were added.
+    /// Returns the number of chunks that were added.
     pub fn stored(&self) -> u64 {
         self.total.stored
     }
 
-    /// Stored bytes of them.
+    /// Returns the stored bytes of the chunks that were added.
     pub fn bytes(&self) -> u64 {
         self.total.bytes
     }
@@ -198,8 +198,8 @@ impl ChunkMap {
         text + &self.totals()
     }
 
-    /// The indices of the first chunk of a panel, and of its last one where it stands for more than one plane:
-    /// `(0, 3, *, *)`.
+    /// Returns the indices of the first plane of a panel, `(0, 3, *, *)`, and those of the last if the panel stands for
+    /// several planes.
     fn panel_label(&self, panel: u64) -> String {
         let leading = &self.counts[..self.counts.len().saturating_sub(2)];
         let indices = |mut n: u64| {
@@ -268,7 +268,7 @@ impl ChunkMap {
         format!("{text}\n{cell}{fault}")
     }
 
-    /// The cells as lists of numbers, in C order.
+    /// Returns the cells as lists of numbers, in C order.
     pub fn to_json(&self) -> Value {
         let list = |of: fn(&Cell) -> u64| self.cells.iter().map(of).collect::<Vec<_>>();
         json!({
@@ -295,7 +295,7 @@ const FAILS: char = '!';
 
 struct Symbols {
     none: char,
-    /// From little to much.
+    /// Shades of stored chunks, from the smallest to the largest.
     shades: [char; 4],
 }
 
@@ -324,7 +324,7 @@ mod tests {
         map
     }
 
-    /// The picture without its legend.
+    /// Returns the lines of the picture without its totals.
     fn picture(map: &ChunkMap) -> Vec<String> {
         let text = map.draw(STYLE);
         assert!(text.lines().take_while(|line| !line.contains("stored")).all(|line| line.len() <= ROOM.width + 20));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn each_chunk_has_its_place_and_its_shade() {
+    fn each_chunk_has_its_cell_and_its_shade() {
         let map = map(&[2, 3], &[(0, 0), (1, 25), (2, 26), (3, 75), (5, 101)]);
         assert_eq!(picture(&map), ["0  --+", "1  *.!"]);
         let text = map.draw(STYLE);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn planes_have_panels_and_share_them_where_there_are_many() {
+    fn planes_have_panels_or_share_them_if_there_are_many() {
         let few = map(&[2, 1, 1], &[(1, 1)]);
         assert_eq!(picture(&few), ["(0, *, *)", "0  .", "(1, *, *)", "0  -"]);
         let many = map(&[1, 3, 1, 1], &[(0, 1), (1, 1)]);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_or_a_single_chunk_is_drawn_too() {
+    fn empty_arrays_and_single_chunks_are_drawn() {
         assert_eq!(picture(&map(&[], &[(0, 7)])), ["0  -"]);
         for shape in [&[0][..], &[0, 5], &[1 << 40, 1 << 40, 0, 5, 5]] {
             assert_eq!(picture(&map(shape, &[])), ["no chunks: the array is empty"]);

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The variable set for the background process, whose standard output is a pipe that takes [`READY`].
+/// The environment variable of the background process, which writes [`READY`] to its standard output, a pipe.
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
 const READY: &[u8] = b"ready\n";
 
@@ -190,7 +190,7 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
     }
 }
 
-/// Starts the background process and waits until the mount answers, or it ends.
+/// Starts the background process, and waits until the mount answers or the process ends.
 fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
     let failed = |e: std::io::Error| CommandFailure::new(1, format!("can't start the background process: {e}"));
     close_on_exec();
@@ -212,7 +212,7 @@ fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
     }
     let status = child.wait().map_err(failed)?;
     match status.code() {
-        // it has printed its error to the same standard error
+        // the process has printed its error to the same standard error
         Some(code) => Err(CommandFailure::new(u8::try_from(code).unwrap_or(1), "")),
         None => Err(CommandFailure::new(1, format!("the background process was killed ({status})"))),
     }
@@ -239,9 +239,9 @@ fn mount(
     let hierarchy = open_hierarchy(args, &stats)?;
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     check_nesting(&args.store, &resolved)?;
-    // removed when the mount has ended
+    // dropping this removes the directory, after the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
-    // before any thread starts: a signal without its handler would leave the mount behind
+    // register signals before any thread starts: a signal without its handler would leave the mount behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let fs = file_system(args, hierarchy, read_only, stats)?;
     let directory = made.as_ref().and_then(|made| made.directory());
@@ -257,7 +257,7 @@ fn mount(
     let left = mountpoint.unmount();
     let stored = store_all(&fs);
     match ended.map_err(|_| CommandFailure::new(1, "the session ended by an internal error"))? {
-        // also the kernel's answer when the last file is closed after the unmount while a thread takes its release
+        // the kernel also answers so if the last file is closed after the unmount while a thread takes its release
         Err(e)
             if e.errno() == libc::ECONNABORTED && matches!(left, Ok(Unmounted::NotOnTop)) && !mountpoint.aborted() => {}
         ended => ended?,
@@ -315,7 +315,7 @@ fn start_session(
         replace_stale: args.replace_stale,
     };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
-    // again: directories may have been renamed since the path was resolved
+    // check again: directories may have been renamed since the path was resolved
     let session = check_nesting(&args.store, mountpoint.path())
         .and_then(|()| Ok(serve(fs.clone(), &mut mountpoint, serve_options(args, read_only))?))
         .inspect_err(|_| {
@@ -340,7 +340,7 @@ fn open_hierarchy(args: &MountArgs, stats: &Arc<Stats>) -> Result<Hierarchy, Com
 
 /// Stores all dirty chunks, with several attempts: a full disk may get free space meanwhile.
 fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
-    // also if the bucket is gone: what was written to it is lost
+    // an error even if the bucket is gone: the data written to it are lost
     fs.sync_at_end().map_err(|e| CommandFailure::new(1, e.context("not stored, and lost").to_string()))
 }
 
@@ -351,7 +351,7 @@ fn start_serving(
     idle_timeout: Option<Duration>,
     listener: Option<StatisticsListener>,
 ) -> Result<(), CommandFailure> {
-    // the mount answers before the caller learns that it is there
+    // the mount must answer before the caller learns of it
     std::fs::metadata(mountpoint.fixed_path()).map_err(|e| {
         Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
     })?;
@@ -405,7 +405,7 @@ fn failure(e: MountError) -> CommandFailure {
 }
 
 /// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount in use ends with
-/// its last open file. The second signal ends requests in flight, and so does the first of a mount that was detached
+/// its last open file. The second signal ends requests in flight, and so does the first if the mount was detached
 /// already, since nothing else could end it. The third ends the process. `interrupted` is set when the second signal
 /// ends requests.
 fn handle_signals(
@@ -450,8 +450,8 @@ fn handle_signals(
     Ok(())
 }
 
-/// Ends the process with `code` once all dirty chunks are stored. Returns, since the calling thread must take the next
-/// signal.
+/// Ends the process with `code` once all dirty chunks are stored. Returns at once, since the calling thread must take
+/// the next signal.
 fn end_when_stored(fs: Arc<Fs>, code: i32) {
     let end = move || std::process::exit(if fs.sync_at_end().is_ok() { code } else { 1 });
     if std::thread::Builder::new().name("flush".into()).spawn(end).is_err() {
@@ -459,12 +459,12 @@ fn end_when_stored(fs: Arc<Fs>, code: i32) {
     }
 }
 
-/// Tells the parent process that the mount answers, and releases the terminal and the working directory.
+/// Reports to the parent process that the mount answers, and releases the terminal and the working directory.
 fn leave_terminal() -> Result<(), CommandFailure> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Error::from)?;
     std::env::set_current_dir("/").map_err(Error::from)?;
     let mut out = stdio::output();
-    // a parent that has ended was asked to stop
+    // if the parent has ended this fails and ends the mount, since the parent was asked to stop
     out.write_all(READY).and_then(|()| out.flush()).map_err(Error::from)?;
     rustix::stdio::dup2_stdin(&null).map_err(Error::from)?;
     rustix::stdio::dup2_stderr(&null).map_err(Error::from)?;

@@ -1,6 +1,6 @@
-//! The helper of mount(8) and umount(8). Called by the names that these look for in /sbin, or by mount.fuse, the
-//! program takes their arguments and returns their exit codes. This module only translates to the verbs `mount` and
-//! `umount`.
+//! The helper of mount(8) and umount(8). If mount.fuse calls the program, or if it is called by a name that mount and
+//! umount look for in /sbin, it takes their arguments and returns their exit codes. This module only translates to the
+//! verbs `mount` and `umount`.
 
 use super::{Cli, CommandFailure, mount_options, print, run as run_verb, stdio};
 use clap::{CommandFactory, Parser};
@@ -24,16 +24,16 @@ struct MountHelperArgs {
     /// Check the options without mounting
     #[arg(short)]
     fake: bool,
-    /// Accepted: there is no mtab
+    /// Do nothing: there is no mtab
     #[arg(short)]
     no_mtab: bool,
-    /// Print what was mounted
+    /// Print the source and the mountpoint
     #[arg(short)]
     verbose: bool,
-    /// As -o ro
+    /// Mount read-only
     #[arg(short)]
     read_only: bool,
-    /// As -o rw
+    /// Mount for reading and writing
     #[arg(short = 'w')]
     read_write: bool,
     #[arg(short = 'N')]
@@ -49,7 +49,7 @@ struct MountHelperArgs {
 #[command(about = "Unmounts a Zarr store, for umount(8); see zarrfs umount --help", version)]
 struct UmountHelperArgs {
     directory: OsString,
-    /// Accepted: there is no mtab
+    /// Do nothing: there is no mtab
     #[arg(short)]
     no_mtab: bool,
     /// Unmount also while in use
@@ -58,10 +58,10 @@ struct UmountHelperArgs {
     /// Unmount immediately; unstored writes are lost
     #[arg(short)]
     force: bool,
-    /// Accepted
+    /// Do nothing
     #[arg(short)]
     verbose: bool,
-    /// Accepted
+    /// Do nothing
     #[arg(short)]
     read_only: bool,
     #[arg(short = 'N')]
@@ -117,7 +117,7 @@ fn mount(words: &[OsString]) -> Result<(), CommandFailure> {
     }
     run_verb(&line)?;
     if args.verbose {
-        // mounted, even if the line can't be printed
+        // the store is mounted, even if the line can't be printed
         let _ = print(format!("zarrfs: {} mounted on {}\n", args.source.display(), args.directory.display()));
     }
     Ok(())

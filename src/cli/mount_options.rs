@@ -18,7 +18,7 @@ const WITHOUT_EFFECT: &str = "defaults auto noauto user nouser users group owner
     nosuid dirsync atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime \
     nolazytime mand nomand silent loud default_permissions nonempty";
 
-/// Options of other file systems that zarrfs refuses, and why.
+/// Options of other file systems that zarrfs refuses, with the reasons.
 const REFUSED: [(&str, &str); 5] = [
     ("remount", "a mount can't be changed; unmount it, and mount again"),
     ("context", LABELS),
@@ -80,7 +80,7 @@ fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
 ///
 /// # Errors
 ///
-/// Says why the option doesn't take the value.
+/// The reason why the option doesn't take the value.
 fn word(command: &Command, arg: &Arg, value: Option<String>) -> Result<String, String> {
     let long = arg.get_long().unwrap_or_default();
     let takes_value = !matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
@@ -89,7 +89,7 @@ fn word(command: &Command, arg: &Arg, value: Option<String>) -> Result<String, S
         Some(value) => format!("--{long}={value}"),
         None => format!("--{long}"),
     };
-    // parsed alone, so that the message names this option
+    // parse it alone, so that the message names this option
     let alone = command.clone().no_binary_name(true).try_get_matches_from([word.as_str(), "--", ".", "."]);
     match alone {
         Ok(_) => Ok(word),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_long_option_of_mount() {
+    fn every_long_option_of_mount_is_found() {
         let command = MountArgs::augment_args(Command::new("mount"));
         let longs: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
         assert!(longs.len() > 30, "{longs:?}");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_come_again() {
+    fn repeated_options_add_up_or_the_last_one_counts() {
         let parsed = |list: &str, more: &[&str]| {
             let words = words(list, false).unwrap();
             let all = ["mount"].into_iter().chain(words.iter().map(String::as_str)).chain(more.iter().copied());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_others() {
+    fn options_of_other_programs_are_ignored() {
         let others = "defaults,rw,nofail,_netdev,noauto,user=me,x-systemd.automount,X-mount.mkdir=755,comment=a b,\
                       subtype=zarrfs,nosuid,nodev,relatime,,default_permissions";
         assert_words(others, &[]);
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts() {
+    fn the_last_of_opposite_options_counts() {
         assert_words("ro,rw,noexec,exec,sync,async", &[]);
         assert_words("rw,ro", &["--read-only"]);
         assert_words("defaults,noexec,async,sync", &["--noexec", "--sync"]);
     }
 
     #[test]
-    fn commas_in_values() {
+    fn commas_in_values_may_be_quoted() {
         for list in ["log_file=\"/a,b\",ro", "log_file=/a\\,b,ro"] {
             assert_words(list, &["--log-file=/a,b", "--read-only"]);
         }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_in_lists() {
+    fn commas_in_lists_separate_items() {
         assert_words("containers=nc,tif,ro", &["--containers=nc,tif", "--read-only"]);
         assert_words(
             "ro,headers=npy,vrt,containers=tif:nc,nii,uid=1",
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_value() {
+    fn errors_of_values_name_the_option() {
         for (list, why) in [
             ("uid=x", "invalid value 'x' for '--uid <UID>'"),
             ("uid", "a value is required"),

@@ -12,14 +12,14 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Endings of the names of stores, the last one first.
+/// Endings of the names of stores, in the order in which they are removed.
 const ENDINGS: [&str; 2] = [".zip", ".zarr"];
 
 /// Directories created for a mount, the topmost first. When this is dropped, those that are empty are removed, even if
-/// they were renamed.
+/// directories above them were renamed.
 pub struct MadeDirectories {
     made: Vec<MadeDirectory>,
-    /// The last one.
+    /// The last of them.
     directory: Option<OwnedFd>,
 }
 
@@ -79,7 +79,7 @@ pub fn make(path: &Path) -> Result<MadeDirectories, CommandFailure> {
     Ok(made)
 }
 
-/// Returns whether nothing is at a path. A mount whose daemon has ended answers another error.
+/// Returns whether nothing is at a path. A mount whose daemon has ended answers with another error.
 fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }
@@ -96,7 +96,7 @@ pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
     if is_store {
         return Err(unnamed(&format!("it is {} itself", path.display())));
     }
-    // mounting reports what is mounted there
+    // mounting reports a mount that is there
     match is_missing(&path) || is_mounted || is_empty() {
         true => Ok(path),
         false => Err(unnamed(&format!("{} exists, and is no empty directory", path.display()))),
@@ -136,7 +136,7 @@ mod tests {
     use std::ffi::OsString;
 
     #[test]
-    fn names_of_stores() {
+    fn mountpoints_are_named_after_stores() {
         for (store, name) in [
             ("/a/b.zarr", Some("b")),
             ("/a/b.zarr.ZIP", Some("b")),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_were_made_go_if_they_are_empty() {
+    fn created_directories_are_removed_if_they_are_empty() {
         let directory = tempfile::tempdir().unwrap();
         let there = directory.path().join("a");
         fs::create_dir(&there).unwrap();
@@ -166,13 +166,13 @@ mod tests {
         fs::write(there.join("b/file"), "").unwrap();
         drop(made);
         assert!(there.join("b/file").exists() && !there.join("b/c").exists());
-        // what was there before stays
+        // a directory that existed before stays
         drop(make(&there).ok().unwrap());
         assert!(there.is_dir());
     }
 
     #[test]
-    fn directories_that_were_made_are_known_whatever_takes_their_names() {
+    fn created_directories_are_found_after_renames() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a/b");
         let made = make(&path).ok().unwrap();

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two updates of the line.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Characters of the bar.
+/// Number of characters of the bar.
 const WIDTH: usize = 30;
 
 /// A line that shows the progress.
@@ -37,7 +37,7 @@ impl ProgressLine {
         self.show_line(|elapsed| line(done, total, elapsed));
     }
 
-    /// Shows the result of `line`, given the time since the start, unless the line was updated a moment ago.
+    /// Shows the result of `line`, given the time since the start, unless the last update was less than [`PAUSE`] ago.
     pub fn show_line(&mut self, line: impl FnOnce(Duration) -> String) {
         let now = Instant::now();
         if self.is_terminal && now >= self.next {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn lines_show_bytes_and_rates() {
         let second = Duration::from_secs(2);
         assert_eq!(line(3 << 20, None, second), "3.0 MiB, 1.5 MiB/s");
         let half = "[###############               ]  50%  3.0 MiB of 6.0 MiB, 1.5 MiB/s";

@@ -17,10 +17,10 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
 use std::sync::Arc;
 
-/// Bytes read and written at a time.
+/// Number of bytes read and written at a time.
 const STEP: usize = 4 << 20;
 
-/// Maximum bytes of chunks that wait in a file for the rest of their shard.
+/// Maximum size in bytes of chunks that wait in a file for the rest of their shard.
 const MAX_PENDING: u64 = 8 << 30;
 
 /// Arguments of `put`.
@@ -44,7 +44,7 @@ pub struct PutArgs {
 
 /// Runs the verb.
 pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
-    // the verb prints its error
+    // no log, since the verb prints its error
     logger::start(LevelFilter::Off, None)?;
     let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
@@ -70,7 +70,7 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     }
 }
 
-/// Opens the flat bytes of the array at `path` to write them.
+/// Opens the flat bytes of the array at `path` for writing.
 pub fn open(
     path: &StoreLocation,
     memory: &MemoryArgs,
@@ -81,14 +81,14 @@ pub fn open(
     let hierarchy = open_store_to_write(path, store_args, writing, stats.clone())?;
     let pending = SpillOptions { directory: spill_directory(), limit: MAX_PENDING };
     let cache = memory.cache(stats.clone()).dropping_empty(writing.drop_empty_chunks).spilling(pending);
-    // no prefetching, and so no spill file
+    // nothing is prefetched, so that no spill file is needed
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
     let threads = memory.threads();
     let options = Options { read_only: false, resize: false, threads, direct_io: false, passthrough: false, spill };
     flat::open(path, hierarchy, cache, stats, options)
 }
 
-/// Returns the bytes that are left of standard input, if it is a file.
+/// Returns the number of bytes that are left in standard input, if it is a file.
 pub fn input_size() -> Option<u64> {
     let mut file = File::from(rustix::stdio::stdin().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok().filter(|metadata| metadata.is_file())?;
@@ -97,7 +97,7 @@ pub fn input_size() -> Option<u64> {
 
 /// The outcome of [`copy`].
 pub struct Copied {
-    /// Bytes that were written.
+    /// Number of bytes written.
     pub bytes: u64,
     /// Whether the input has more bytes than fit.
     pub more: bool,
@@ -131,7 +131,7 @@ pub fn copy(
     }
 }
 
-/// Reads until `buffer` is full or the input ends.
+/// Reads until `buffer` is full or the input ends. Returns the number of bytes read.
 fn read_full(input: &mut dyn Read, buffer: &mut [u8]) -> Result<usize, Error> {
     let mut len = 0;
     while len < buffer.len() {

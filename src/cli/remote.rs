@@ -111,7 +111,7 @@ fn ttl(text: &str) -> std::result::Result<Ttl, String> {
 enum HeaderArg {
     /// A header.
     Given(String, String),
-    /// A file of headers. It is read when the store is opened, not when the command line is.
+    /// A file of headers. It is read when the store is opened, not when the command line is parsed.
     File(PathBuf),
 }
 
@@ -157,7 +157,7 @@ fn header(text: &str) -> std::result::Result<(String, String), String> {
     }
 }
 
-/// Time to live of metadata, if neither the user nor the verb tells.
+/// Default time to live of metadata for a command that does not read the store once.
 const TTL: Ttl = Ttl(Some(Duration::from_secs(1)));
 
 impl RemoteArgs {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_and_times() {
+    fn headers_and_times_are_parsed() {
         assert_eq!(header("X-Token:  a: b "), Ok(("X-Token".into(), "a: b".into())));
         for text in ["", "x", ": y", "a b: c", "a: b\n", "a: \u{e9}"] {
             assert!(header(text).is_err(), "{text:?}");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_headers() {
+    fn files_of_headers_are_read_and_never_shown() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("headers");
         let read = |text: &str| {

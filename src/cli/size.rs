@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_string())
 }
 
-/// Returns `n` bytes in the fitting unit: `1.2 MiB`.
+/// Formats `n` bytes in a fitting unit: `1.2 MiB`.
 pub fn show(n: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = n as f64;
@@ -32,7 +32,7 @@ pub fn show(n: u64) -> String {
     if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Returns a number with separators: `1,234,567`.
+/// Formats a number with separators: `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed_and_shown() {
         for (text, bytes) in [("0", 0), ("512M", 512 << 20), ("1GiB", 1 << 30), ("3k", 3072), ("7B", 7)] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }

@@ -1,9 +1,9 @@
 //! Relative paths of a mount in the background, which leaves the directory where it was started.
 //!
-//! Rule: what opens a path after the mount answers gets an absolute one. All such paths are made absolute here:
+//! Rule: code that opens a path after the mount answers gets an absolute path. All such paths are made absolute here:
 //! [`absolute`] is for those of the command line (the store, `--spill-dir`, `--log-journal`), and [`variables`] for
-//! those of the environment. Files that are opened before the mount answers need nothing: `--log-file`, `--cache-dir`,
-//! `--synchronizer`, files of headers and, for the whole mount, `GOOGLE_APPLICATION_CREDENTIALS` and `SSL_CERT_FILE`.
+//! those of the environment. Paths that are opened before the mount answers may stay relative: `--log-file`,
+//! `--cache-dir`, `--synchronizer` and files of headers.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -39,7 +39,7 @@ pub fn variables() -> Vec<(&'static str, PathBuf)> {
 /// Returns the absolute form of a relative path. A path below `~` is not relative.
 fn absolute_form(value: OsString) -> Option<PathBuf> {
     let is_relative = !value.is_empty() && !value.as_bytes().starts_with(b"/") && !value.as_bytes().starts_with(b"~/");
-    // not resolved: a link to a token may change
+    // links are not resolved: a link to a token may change
     if is_relative { std::path::absolute(value).ok() } else { None }
 }
 
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_to_what_does_not_exist_yet_is_absolute() {
+    fn a_missing_path_becomes_absolute() {
         assert_eq!(absolute(Path::new("nothing/here")), std::env::current_dir().unwrap().join("nothing/here"));
         assert_eq!(absolute(Path::new("src/..")), std::fs::canonicalize(".").unwrap());
     }

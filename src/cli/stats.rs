@@ -25,7 +25,7 @@ pub struct StatsArgs {
     /// Print a JSON object in one line
     #[arg(long)]
     json: bool,
-    /// Print them in the text format of Prometheus
+    /// Print in the text format of Prometheus
     #[arg(long, conflicts_with_all = ["json", "watch"])]
     prometheus: bool,
 }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_the_units() {
+    fn counters_are_shown_in_the_units_of_their_names() {
         let start = Instant::now();
         let before = r#"{"store": "/s", "pid": 7, "bytes_new": 0, "copy_nanoseconds": 0, "hits": 5, "problems": []}"#;
         let after = r#"{"store": "/s", "pid": 7, "bytes_new": 4194304, "copy_nanoseconds": 700000000, "hits": 4,

@@ -3,7 +3,7 @@
 //! Invariant: a byte that can't be written is an error, so that no caller takes an empty file for a result. Rust's
 //! runtime opens /dev/null in place of a descriptor that the process was started without, and writes to it succeed. The
 //! program therefore checks the descriptors before the runtime starts, and passes the result to [`start`]. No other
-//! file of this module names `std::io::stdout` or `stdin`; `tests/layers.rs` checks that.
+//! file names `std::io::stdout` or `stdin`; `tests/layers.rs` checks that.
 
 use super::CommandFailure;
 use crate::error::Error;

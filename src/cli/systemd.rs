@@ -1,5 +1,5 @@
-//! Messages to systemd: lines of the log, and that the mount answers. Both are datagrams to its sockets, and this
-//! module never waits until they are read.
+//! Messages to systemd: lines of the log, and the message that the mount answers. Both are datagrams to its sockets,
+//! and this module never waits until they are read.
 
 use crate::error::one_line;
 use log::{Level, Record};
@@ -51,7 +51,7 @@ impl Write for Journal {
 /// Writes a line of the log as an entry (systemd's "Native Journal Protocol"). `journalctl -t zarrfs` shows it, and so
 /// does `journalctl ZARRFS_MOUNTPOINT=PATH` for one mount.
 pub fn write_entry(out: &mut impl Write, record: &Record, mountpoint: &Path) -> io::Result<()> {
-    // as in syslog(3)
+    // the priorities of syslog(3)
     let priority = match record.level() {
         Level::Error => "3",
         Level::Warn => "4",
@@ -76,7 +76,7 @@ fn write_field(out: &mut impl Write, name: &str, value: &[u8]) -> io::Result<()>
     out.write_all(b"\n")
 }
 
-/// Tells a service manager that started the program with Type=notify that the mount answers. Otherwise does nothing.
+/// Notifies a service manager that the mount answers, if it has started the program with Type=notify.
 pub fn notify_ready() -> io::Result<()> {
     match std::env::var_os(NOTIFY_SOCKET) {
         Some(name) => UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address(&name)?).map(|_| ()),
@@ -84,7 +84,7 @@ pub fn notify_ready() -> io::Result<()> {
     }
 }
 
-/// Returns the socket with a name: a path, or, after an @, an abstract address.
+/// Returns the address of a socket: a path, or, after an @, an abstract name.
 fn address(name: &OsStr) -> io::Result<SocketAddr> {
     match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries() {
+    fn entries_follow_the_protocol_of_the_journal() {
         let mut entry = Vec::new();
         let mut write = |mountpoint: &str, text: std::fmt::Arguments<'_>| {
             entry.clear();
@@ -107,13 +107,13 @@ mod tests {
         };
         let head = "PRIORITY=4\nSYSLOG_IDENTIFIER=zarrfs\nZARRFS_MOUNTPOINT";
         assert_eq!(write("/mnt/a b", format_args!("a=b")), format!("{head}=/mnt/a b\nMESSAGE=a=b\n"));
-        // a message stays a line; a path is what it is
+        // a message becomes one line; a path is written unchanged
         let two = format!("{head}\n\x03\0\0\0\0\0\0\0a\nb\nMESSAGE=a\\nb\n");
         assert_eq!(write("a\nb", format_args!("a\nb")), two);
     }
 
     #[test]
-    fn sockets_in_directories_and_in_none() {
+    fn sockets_have_paths_or_abstract_names() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let hidden = format!("@zarrfs-test-{}", std::process::id());

@@ -3,7 +3,7 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 use std::time::SystemTime;
 
-/// Returns a time to the second, in UTC, by ISO 8601: `2024-11-02T10:00:00Z`.
+/// Formats a time to the second, in UTC, by ISO 8601: `2024-11-02T10:00:00Z`.
 pub fn utc(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Secs, true)
 }
@@ -14,7 +14,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn times() {
+    fn times_are_shown_in_utc() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (784_111_777, "1994-11-06T08:49:37Z"),

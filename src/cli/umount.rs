@@ -44,7 +44,7 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     };
     let mut result = Ok(());
     for path in &args.mountpoints {
-        // --lazy and --force are also for mounts that hang, and must not touch them
+        // --lazy and --force are also for mounts that hang, and must not read from them
         let stored = if mode == UnmountMode::Unused { store_all(path) } else { Ok(None) };
         let daemon = match stored {
             Ok(daemon) => daemon,
@@ -75,12 +75,12 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     result
 }
 
-/// Stores everything that was written to a mount, and returns the process of its daemon if that runs where it can be
-/// seen. A mount that has ended, that does not answer, or that is not of zarrfs has nothing to store.
+/// Stores everything that was written to a mount, and returns the process of its daemon if this process can see it. A
+/// mount that has ended, that does not answer, or that is not of zarrfs has nothing to store.
 ///
 /// # Errors
 ///
-/// Names the chunks that could not be stored, or says why that cannot be known.
+/// The names of the chunks that could not be stored, or the reason why they are unknown.
 fn store_all(mountpoint: &Path) -> Result<Option<OwnedFd>, String> {
     let control = mountpoint.join(CONTROL);
     let statistics = match read_in_time(control.join("stats.json")) {

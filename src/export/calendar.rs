@@ -1,6 +1,8 @@
 //! Dates of CF's time coordinates: `hours since 1900-01-01 00:00` in a calendar (CF conventions, "Time Coordinate").
 //! This module knows no format.
 
+pub mod moments;
+
 use chrono::{Datelike, Days, Duration, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 
 /// The first day of the Gregorian part of the standard calendar.
@@ -9,7 +11,7 @@ const FIRST_GREGORIAN: NaiveDate = NaiveDate::from_ymd_opt(1582, 10, 15).unwrap(
 /// A year without a leap day, which stands for every year of [`Calendar::NoLeap`].
 const COMMON_YEAR: i32 = 2001;
 
-/// How far a date may be from a whole minute, in minutes, because of rounding.
+/// Maximum distance of a date from a whole minute, in minutes, caused by rounding.
 const TOLERANCE: f64 = 0.01;
 
 /// The calendars whose dates this module computes.
@@ -56,7 +58,8 @@ impl Calendar {
                 Some(i64::from(year) * 365 + i64::from(in_year))
             }
             Calendar::Standard if (year, month, day) < (1582, 10, 15) => {
-                // both calendars have the same leap years from 1601 to 1699, and both repeat leap years after 4 years
+                // the Julian calendar repeats its leap years after 4 years, and has the Gregorian ones from 1601 to
+                // 1699
                 let later = 1604 + year.rem_euclid(4);
                 // the Julian calendar was 10 days behind in that century
                 Some(gregorian(later)? + 10 - i64::from((later - year) / 4) * 1461)
@@ -95,10 +98,9 @@ impl TimeCount {
             "d" | "day" => 1440.0,
             _ => return None,
         };
-        let (date, time) = since.trim().split_once(['T', ' ']).unwrap_or((since.trim(), ""));
-        let [year, month, day] = date.split('-').collect::<Vec<_>>().try_into().ok()?;
-        let year = year.parse().ok().filter(|year| (1..=9999).contains(year))?;
-        let day = calendar.day(year, month.parse().ok()?, day.parse().ok()?)?;
+        let ([year, month, day], time) = parse_date(since)?;
+        let year = i32::try_from(year).ok().filter(|year| (1..=9999).contains(year))?;
+        let day = calendar.day(year, month, day)?;
         Some(TimeCount { calendar, minutes, day, minute: parse_time(time)? })
     }
 
@@ -122,6 +124,14 @@ impl TimeCount {
         let date = self.calendar.date(self.day + whole.div_euclid(1440))?;
         Some(date.and_time(NaiveTime::MIN) + Duration::minutes(whole.rem_euclid(1440)))
     }
+}
+
+/// Parses the date before a time; returns year, month and day, and the text of the time.
+fn parse_date(text: &str) -> Option<([u32; 3], &str)> {
+    let text = text.trim();
+    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, ""));
+    let [year, month, day] = date.split('-').collect::<Vec<_>>().try_into().ok()?;
+    Some(([year.parse().ok()?, month.parse().ok()?, day.parse().ok()?], time))
 }
 
 /// Parses `00:00:00Z`, `6:30 UTC` or nothing; returns minutes since midnight.
@@ -197,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn units_without_a_date() {
+    fn other_units_and_numbers_have_no_date() {
         for units in [
             "days",
             "days since",

@@ -1,7 +1,8 @@
-//! A file made of bytes and of arrays' flat bytes, in parts that follow each other. It knows where each part begins,
-//! not how an array is read.
+//! Files made of bytes and of flat bytes of arrays, in parts that follow each other. This module knows where each part
+//! begins, but not how an array is read.
 
 use super::ItemForm;
+use super::records::{FileSlice, Records};
 use super::vrt::Bands;
 use crate::error::Result;
 use crate::store::Key;
@@ -11,20 +12,35 @@ use crate::zarr::metadata::ArrayMetadata;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The layout of a file that programs other than zarrfs define: headers, padding, and the flat bytes of arrays, without
-/// gaps.
+/// The layout of a file in a format of other programs: headers, padding and the flat bytes of arrays, without gaps.
 ///
 /// A format of this module builds one by pushing parts; the file system and `zarrfs header` read it part by part, and
 /// load flat bytes from the array that [`PartContent::Flat`] names. The bytes of a `Composite` never include those of
-/// an array, so that a header of a terabyte file is small.
+/// an array, so that a header of a terabyte file is small. The last parts may be those of a record, which repeat: a
+/// file of a million records has no more parts than one of a single record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Composite {
     parts: Vec<FilePart>,
+    /// The size in bytes of everything before the records.
     size: u64,
+    records: Option<Records>,
+    /// The arrays that become longer together when records are appended, and why that cannot be, if so.
+    pub growing: GrowingArrays,
+    /// Why arrays of a group are not in its file, a line for each.
+    pub left_out: Vec<String>,
     /// The groups and arrays whose documents or chunks the file was made from; its permissions and age follow theirs.
     pub sources: Vec<Key>,
-    /// Counts the bytes of [`PartContent::Bytes`].
+    /// Grant for the memory of [`PartContent::Bytes`].
     memory: SharedGrant,
+}
+
+/// The arrays of a record dimension. Those that a file cannot show are among them: a dimension has one length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GrowingArrays {
+    /// The keys of the arrays whose first dimension it is.
+    pub keys: Vec<Key>,
+    /// An array that has it elsewhere, and so cannot become longer with the others.
+    pub fixed: Option<String>,
 }
 
 /// A run of bytes of a [`Composite`].
@@ -32,8 +48,10 @@ pub struct Composite {
 pub struct FilePart {
     /// Offset in the file, in bytes.
     pub at: u64,
-    /// Length in bytes.
+    /// Length in bytes; of a part of records, in each record.
     pub len: u64,
+    /// Whether the part is one of a record: `at` is its offset in the first one.
+    pub is_record: bool,
     /// The source of the bytes.
     pub content: PartContent,
 }
@@ -47,7 +65,14 @@ pub enum PartContent {
     Padding,
     /// The text of some bands of a VRT, generated when it is read because the whole text may be large.
     Bands(Bands),
-    /// Flat bytes of an array.
+    /// Values that were read when the file was made, because their array has no flat bytes; they are read-only.
+    Values {
+        /// The array's key in the hierarchy.
+        key: Key,
+        /// The values, those of all records.
+        bytes: Arc<[u8]>,
+    },
+    /// Flat bytes of an array; in records, an item of the first dimension in each.
     Flat {
         /// The array's key in the hierarchy.
         key: Key,
@@ -55,9 +80,9 @@ pub enum PartContent {
         shape: Vec<u64>,
         /// The array's dtype when the file was made.
         dtype: DType,
-        /// Where the bytes begin among all flat bytes.
+        /// The position of the first of them among all flat bytes, in bytes.
         start: u64,
-        /// How the file holds the items.
+        /// The form of the items in the file.
         form: ItemForm,
     },
 }
@@ -68,9 +93,15 @@ impl FilePart {
         matches!(self.content, PartContent::Flat { .. })
     }
 
-    /// Returns whether the part holds flat bytes of an array that still has this shape and dtype.
+    /// Returns whether the part holds flat bytes of an array that still has this shape and dtype. Arrays in records may
+    /// have become longer.
     pub fn is_of(&self, metadata: &ArrayMetadata) -> bool {
-        matches!(&self.content, PartContent::Flat { shape, dtype, .. } if *shape == metadata.shape && *dtype == metadata.dtype)
+        let PartContent::Flat { shape, dtype, .. } = &self.content else { return false };
+        let is_shape = match (shape.split_first(), metadata.shape.split_first()) {
+            (Some((_, inner)), Some((_, now))) if self.is_record => inner == now,
+            _ => *shape == metadata.shape,
+        };
+        is_shape && *dtype == metadata.dtype
     }
 }
 
@@ -108,30 +139,56 @@ impl Composite {
 
     /// Appends zeros up to the next multiple of `step` bytes.
     pub fn pad_to(&mut self, step: u64) {
-        self.push(self.size.next_multiple_of(step) - self.size, PartContent::Padding);
+        let end = self.parts.last().map_or(0, |part| part.at.saturating_add(part.len));
+        self.push(end.checked_next_multiple_of(step).unwrap_or(end) - end, PartContent::Padding);
     }
 
-    /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in `form`.
+    /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in `form`; in a
+    /// record, those of one item of the first dimension.
     pub fn push_flat(&mut self, key: Key, metadata: &ArrayMetadata, form: ItemForm) {
-        self.push_range(key, metadata, 0..metadata.flat_size(), form);
+        let stored = if self.records.is_some() { metadata.row_size() } else { metadata.flat_size() };
+        self.push_range(key, metadata, 0..stored, form);
     }
 
     /// Appends a range of the flat bytes of the array at `key`, whole items in `form`.
     pub fn push_range(&mut self, key: Key, metadata: &ArrayMetadata, range: Range<u64>, form: ItemForm) {
         let (shape, dtype, start) = (metadata.shape.clone(), metadata.dtype.clone(), range.start);
-        self.push(form.shown(range.end - start), PartContent::Flat { key, shape, dtype, start, form });
+        // the caller has checked the size
+        let len = form.shown_size(range.end - start).unwrap_or(u64::MAX);
+        self.push(len, PartContent::Flat { key, shape, dtype, start, form });
+    }
+
+    /// Appends values, `len` bytes of them or of each record.
+    pub fn push_values(&mut self, key: Key, len: u64, bytes: Arc<[u8]>) {
+        self.push(len, PartContent::Values { key, bytes });
+    }
+
+    /// Begins the records: the parts that are appended from now on repeat `count` times.
+    pub fn begin_records(&mut self, count: u64) {
+        self.records = Some(Records { first: self.parts.len(), at: self.size, step: 0, count });
     }
 
     fn push(&mut self, len: u64, content: PartContent) {
-        if len > 0 {
-            self.parts.push(FilePart { at: self.size, len, content });
-            self.size += len;
+        if len == 0 {
+            return;
         }
+        let (mut at, is_record) = (self.size, self.records.is_some());
+        match &mut self.records {
+            Some(records) => {
+                at = at.saturating_add(records.step);
+                records.step = records.step.saturating_add(len);
+            }
+            None => self.size = self.size.saturating_add(len),
+        }
+        self.parts.push(FilePart { at, len, is_record, content });
     }
 
     /// Charges the memory of the file's own bytes to the memory limit.
     pub fn counted(self) -> Result<Self> {
-        let own = |part: &FilePart| if matches!(part.content, PartContent::Bytes(_)) { part.len as usize } else { 0 };
+        let own = |part: &FilePart| match &part.content {
+            PartContent::Bytes(bytes) | PartContent::Values { bytes, .. } => bytes.len(),
+            _ => 0,
+        };
         let bytes: usize = self.parts.iter().map(own).sum();
         let memory = memory::take(bytes + self.parts.len() * size_of::<FilePart>())?.into();
         Ok(Composite { memory, ..self })
@@ -139,7 +196,22 @@ impl Composite {
 
     /// Returns the size of the whole file in bytes.
     pub fn size(&self) -> u64 {
-        self.size
+        self.size_with(self.record_count())
+    }
+
+    /// Returns the size in bytes that the file has with this number of records.
+    pub fn size_with(&self, count: u64) -> u64 {
+        self.size.saturating_add(self.records.map_or(0, |records| records.step.saturating_mul(count)))
+    }
+
+    /// Returns the number of records.
+    pub fn record_count(&self) -> u64 {
+        self.records.map_or(0, |records| records.count)
+    }
+
+    /// Returns where the records begin and the number of bytes from one to the next, if the file has records.
+    pub fn records(&self) -> Option<Records> {
+        self.records
     }
 
     /// Returns all parts in file order.
@@ -147,9 +219,27 @@ impl Composite {
         &self.parts
     }
 
-    /// Returns the index of the part that holds the byte at `position`; the number of parts past the end.
+    /// Returns the index of the part that holds the byte at `position`, which is not behind the first record; the
+    /// number of parts past the end.
     pub fn part_at(&self, position: u64) -> usize {
         self.parts.partition_point(|part| part.at + part.len <= position)
+    }
+
+    /// Cuts a request of `len` bytes at `offset` at the borders of the parts. The slices end with the file, which has
+    /// `count` records. There is one slice for all records of a part.
+    pub fn slices(&self, offset: u64, len: usize, count: u64) -> Vec<FileSlice<'_>> {
+        let end = offset.saturating_add(len as u64).min(self.size_with(count));
+        let fixed = self.records.map_or(self.parts.len(), |records| records.first);
+        let parts = self.parts.iter().enumerate().take(fixed).skip(self.part_at(offset));
+        let parts = parts.take_while(|(_, part)| part.at < end && offset < end);
+        let mut slices: Vec<_> =
+            parts.map(|(number, part)| FileSlice::within(number, part, offset, end.min(part.at + part.len))).collect();
+        if let Some(records) = self.records
+            && offset.max(records.at) < end
+        {
+            records.slices(&self.parts, offset, end, &mut slices);
+        }
+        slices
     }
 }
 
@@ -171,5 +261,58 @@ mod tests {
         assert!(file.parts()[2].is_of(&metadata) && !file.parts()[1].is_of(&metadata));
         assert!(!file.parts()[2].is_of(&testing::metadata("\">i2\"", &[5])));
         assert_eq!([0, 5, 6, 8, 17, 18].map(|at| file.part_at(at)), [0, 0, 1, 2, 2, 3]);
+    }
+
+    /// Every byte of a file with records is that of one item, however the file is read.
+    #[test]
+    fn records_repeat() {
+        let mut file = Composite::from("header".to_string());
+        file.pad_to(4);
+        file.begin_records(3);
+        // 2 * 3 bytes and padding, then 4 bytes that are 8 in the file
+        file.push_flat(Key::root().join("a"), &testing::metadata("\"<i2\"", &[3, 3]), ItemForm::Reversed(2));
+        file.pad_to(4);
+        file.push_values(Key::root(), 4, (0..12).collect());
+        let metadata = testing::metadata("\"<i2\"", &[3, 3]);
+        assert_eq!((file.size(), file.size_with(5), file.record_count()), (8 + 3 * 12, 8 + 5 * 12, 3));
+        assert!(file.parts()[2].is_of(&metadata));
+        assert!(file.parts()[2].is_of(&testing::metadata("\"<i2\"", &[4, 3])), "an array may grow");
+        assert!(!file.parts()[2].is_of(&testing::metadata("\"<i2\"", &[3, 4])));
+        let expected = |at: u64| match at {
+            0..6 => (0, at),
+            6..8 => (1, at - 6),
+            _ => match ((at - 8) / 12, (at - 8) % 12) {
+                (record, within @ 0..6) => (2, record * 6 + within),
+                (record, within @ 6..8) => (3, record * 2 + within - 6),
+                (record, within) => (4, record * 4 + within - 8),
+            },
+        };
+        for offset in 0..50 {
+            for len in 0..50 {
+                let mut found = vec![None; len];
+                for slice in file.slices(offset, len, 3) {
+                    for (position, part) in slice.pieces() {
+                        for (i, at) in part.enumerate() {
+                            let was = found[position + i].replace((slice.number, slice.at + at as u64));
+                            assert_eq!(was, None);
+                        }
+                    }
+                }
+                let shown = (offset..offset + len as u64).map(|at| (at < 44).then(|| expected(at)));
+                assert_eq!(found, shown.collect::<Vec<_>>(), "{offset} {len}");
+            }
+        }
+        assert_eq!(file.slices(44, 30, 5).len(), 3, "records that were appended");
+    }
+
+    /// "a special case: if there is only one record variable, records are not padded": it is one run of bytes.
+    #[test]
+    fn a_single_part_of_records_is_read_at_once() {
+        let mut file = Composite::from("head".to_string());
+        file.begin_records(100);
+        file.push_flat(Key::root(), &testing::metadata("\"|i1\"", &[100, 3]), ItemForm::AsStored);
+        let slices = file.slices(0, 1000, 100);
+        assert_eq!(slices.iter().map(|s| (s.at, s.len)).collect::<Vec<_>>(), [(0, 4), (0, 300)]);
+        assert_eq!(slices[1].pieces().collect::<Vec<_>>(), [(4, 0..300)]);
     }
 }

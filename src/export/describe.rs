@@ -1,6 +1,6 @@
-//! Collects what metadata says of an array's geometry, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL.
-//! An attribute that breaks its convention counts as missing, so that bad metadata never hides an array. This module
-//! knows no output format.
+//! Collects the geometry of an array from metadata, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL. An
+//! attribute that breaks its convention counts as missing, so that bad metadata never hides an array. This module knows
+//! no output format.
 
 mod attributes;
 mod coordinates;
@@ -17,11 +17,13 @@ use crate::cache::Cache;
 use crate::error::Result;
 use crate::store::Key;
 use crate::util::json::{self, Map, Value};
-use crate::util::memory::Grant;
+use crate::util::memory;
 use crate::zarr::metadata::ZARRAY;
 pub use attributes::number as attribute_number;
 use coordinates::Coordinate;
-pub use coordinates::flat;
+pub use coordinates::{check_flat, flat};
+#[cfg(test)]
+pub use numbers::attribute_nodata as nodata_of_attributes;
 pub use numbers::{has_xarray_names, is_number, parse_float};
 pub use role::{is_east, is_north};
 use std::sync::Arc;
@@ -43,15 +45,13 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     let attributes = hierarchy.attributes(key)?;
     let dimensions = metadata.shape.len();
     let image = ngff::image(hierarchy, key, dimensions);
-    let (mut sources, image): (Vec<Key>, _) = match image {
-        Some((group, image)) => (vec![group], Some(image)),
-        None => (Vec::new(), None),
-    };
+    let mut sources: Vec<Key> = image.iter().map(|image| image.group.clone()).collect();
+    let (image, info) = image.map(|image| (image.axes, image.info)).unzip();
     let names = names(stored_names(hierarchy, array, &attributes), image.as_deref(), dimensions);
     // an array without items needs no coordinates, and its other dimensions may be of any length
     let has_items = !metadata.shape.contains(&0);
     let (mut axes, mut claims) = (Vec::with_capacity(dimensions), Vec::with_capacity(dimensions));
-    let mut memory = Grant::default();
+    let mut memory = memory::take(info.as_ref().map_or(0, ngff::memory_of))?;
     for (i, (&len, name)) in metadata.shape.iter().zip(names).enumerate() {
         let of_image = image.as_ref().and_then(|axes| axes.get(i));
         let mut coordinate =
@@ -74,8 +74,31 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         offset: attributes::number(&attributes, "add_offset").filter(|_| has_scale),
         units: attributes::line(&attributes, "units"),
         long_name: ["long_name", "standard_name"].iter().find_map(|name| attributes::line(&attributes, name)),
+        image: info,
         attributes: Arc::new(attributes),
         sources,
+        memory: memory.into(),
+        ..Described::of_metadata(key, metadata)
+    })
+}
+
+/// Describes `array` by its own attributes and values, which are read through `cache`, without those of its dimensions.
+///
+/// # Errors
+///
+/// The store fails to return the attributes, a chunk cannot be read, or the array is too large for a description.
+pub fn describe_values(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Result<Described> {
+    let (key, metadata) = (array.key(), array.metadata());
+    let attributes = hierarchy.attributes(key)?;
+    check_flat(array).map_err(|e| e.context("values"))?;
+    let memory = memory::take(array.size() as usize)?;
+    Ok(Described {
+        nodata: numbers::attribute_nodata(metadata, &attributes),
+        scale: attributes::number(&attributes, "scale_factor"),
+        offset: attributes::number(&attributes, "add_offset"),
+        units: attributes::line(&attributes, "units"),
+        attributes: Arc::new(attributes),
+        values: Some(flat(cache, array)?.into()),
         memory: memory.into(),
         ..Described::of_metadata(key, metadata)
     })
@@ -115,9 +138,9 @@ pub fn axis_names(
     let stored = stored_names(hierarchy, array, attributes);
     // parsing the metadata of images for each array of a large group would be slow
     let image = if stored.is_some() { None } else { ngff::image(hierarchy, array.key(), dimensions) };
-    let image = image.map(|(group, axes)| {
-        sources.push(group);
-        axes
+    let image = image.map(|image| {
+        sources.push(image.group);
+        image.axes
     });
     names(stored, image.as_deref(), dimensions)
 }
@@ -144,7 +167,7 @@ fn stored_names(hierarchy: &Hierarchy, array: &Array, attributes: &Map<String, V
         return Some(names.into_iter().map(Some).collect());
     }
     if let Some(v3) = &metadata.v3 {
-        // a list of nulls names nothing: an image may
+        // a list of nulls names no dimension; an image may name them
         return v3.dimension_names.clone().filter(|names| names.iter().any(Option::is_some));
     }
     let references = |array: Option<&Value>| attributes::texts(array?.get("dimrefs"));

@@ -1,5 +1,5 @@
-//! What headers can say of an array: axes with names and coordinates, reference system, missing value, scaling.
-//! `describe` fills it in from metadata, and the formats write it; this module knows neither.
+//! The description of an array for headers: axes with names and coordinates, reference system, missing value, scaling.
+//! `describe` makes it from metadata, and the formats write it; this module knows neither.
 
 use crate::store::Key;
 use crate::util::json::Object;
@@ -8,16 +8,15 @@ use crate::zarr::metadata::ArrayMetadata;
 use std::fmt;
 use std::sync::Arc;
 
-/// An array as other programs see it: its metadata, and what its attributes and coordinate arrays say, free of any
-/// convention.
+/// An array as other programs see it: its metadata, and the meaning of its attributes and coordinate arrays,
+/// independent of any convention.
 ///
 /// [`super::describe`] makes one from a store, and each [`super::Format`] writes one as a header. Everything beyond
 /// shape and dtype is optional: a format leaves out what is unknown, and attributes that break their convention are
 /// treated as missing. Lists run in the array's own order, the slowest dimension first; formats that want the fastest
 /// first reverse them.
 ///
-/// Adding a field here means: fill it in `describe`, write it in each format that has a place for it, and set it in the
-/// arrays of `testing`.
+/// To add a field, set it in `describe` and in the arrays of `testing`, and write it in each format that can hold it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Described {
     /// The array's key in the hierarchy.
@@ -40,11 +39,15 @@ pub struct Described {
     pub units: Option<String>,
     /// A title.
     pub long_name: Option<String>,
+    /// What OME-NGFF says of the image, if the array is one of its resolutions.
+    pub image: Option<ImageInfo>,
     /// The array's attributes as stored.
     pub attributes: Arc<Object>,
-    /// The other groups and arrays that this was read from.
+    /// All flat bytes, for a format that [`super::Format::reads_values`].
+    pub values: Option<Arc<[u8]>>,
+    /// The other groups and arrays from which the description was read.
     pub sources: Vec<Key>,
-    /// Counts the memory of coordinates.
+    /// Grant for the memory of coordinates, channels and values.
     pub memory: SharedGrant,
 }
 
@@ -88,7 +91,7 @@ pub enum Role {
 pub enum Coordinates {
     /// No coordinates are known.
     Unknown,
-    /// Equal steps, to a millionth of a step.
+    /// Equal steps, to a millionth of a step or to the precision of the dtype.
     Regular {
         /// The coordinate of the first item.
         first: f64,
@@ -113,6 +116,26 @@ pub struct Crs {
     pub projjson: Option<String>,
     /// Whether x and y are longitude and latitude in degrees.
     pub is_geographic: bool,
+}
+
+/// What OME-NGFF says of an image, beside its axes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ImageInfo {
+    /// The name.
+    pub name: Option<String>,
+    /// The index of the axis whose items are channels.
+    pub channel_axis: Option<usize>,
+    /// The first channels, as far as they are described.
+    pub channels: Vec<ImageChannel>,
+}
+
+/// A channel of an image.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ImageChannel {
+    /// The name, in one line.
+    pub name: Option<String>,
+    /// The color in which the channel is shown, as 0xRRGGBB.
+    pub color: Option<u32>,
 }
 
 /// A number from metadata; 64-bit integers stay exact.
@@ -147,7 +170,7 @@ impl fmt::Display for MetadataNumber {
 }
 
 impl Described {
-    /// Returns what the metadata alone says of the array at `key`: no geometry.
+    /// Returns the description of the array at `key` from its metadata alone, without geometry.
     pub fn of_metadata(key: &Key, metadata: &ArrayMetadata) -> Self {
         let axis = |len: &u64| DescribedAxis {
             name: None,
@@ -169,7 +192,9 @@ impl Described {
             offset: None,
             units: None,
             long_name: None,
+            image: None,
             attributes: Arc::default(),
+            values: None,
             sources: Vec::new(),
             memory: SharedGrant::default(),
         }

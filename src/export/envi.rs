@@ -64,7 +64,7 @@ fn data_type(metadata: &ArrayMetadata) -> Option<u8> {
     spelling::type_name(&metadata.dtype, [0, 1, 2, 12, 3, 13, 14, 15, 4, 5, 6, 9])
 }
 
-/// Makes text safe between braces, where it must not contain braces, and where a comma ends an item.
+/// Replaces braces and commas in a text between braces, where braces are not allowed and a comma ends an item.
 fn braced(text: &str) -> String {
     let plain = |c| match c {
         '{' => '(',
@@ -117,7 +117,7 @@ fn utm_zone(crs: &Crs) -> Option<(u16, &'static str)> {
     }
 }
 
-/// Returns the reference system if it is WKT of version 1, which is what ENVI reads.
+/// Returns the reference system if it is WKT of version 1, the only one that ENVI reads.
 fn coordinate_system(array: &Described) -> Option<String> {
     let wkt = array.crs.as_ref()?.wkt.as_ref()?.replace(char::is_control, " ");
     let is_first_version = wkt.starts_with("GEOGCS[") || wkt.starts_with("PROJCS[");
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_without_attributes() {
+    fn an_array_without_attributes_has_a_short_header() {
         let expected = "ENVI
 description = {data}
 samples = 6
@@ -193,7 +193,7 @@ band names = {time=0, time=6, time=12, time=18}
     }
 
     #[test]
-    fn reference_systems() {
+    fn reference_systems_become_map_info_or_wkt() {
         let with = |authority: Option<&str>, wkt: Option<&str>| {
             let (authority, wkt) = (authority.map(str::to_string), wkt.map(str::to_string));
             let crs = Some(Crs { authority, wkt, ..Crs::default() });
@@ -217,7 +217,7 @@ band names = {time=0, time=6, time=12, time=18}
     }
 
     #[test]
-    fn scale_units_and_missing_values() {
+    fn scales_and_missing_values_have_fields() {
         let gains = format!("{{{}}}", ["0.05"; 12].join(", "));
         assert_eq!(field(&testing::model(), "data gain values"), Some(gains));
         assert_eq!(field(&testing::model(), "data ignore value").as_deref(), Some("-32768"));
@@ -226,7 +226,7 @@ band names = {time=0, time=6, time=12, time=18}
     }
 
     #[test]
-    fn wavelengths_of_bands() {
+    fn bands_may_have_wavelengths() {
         let mut array = testing::geographic();
         array.axes[0].name = Some("wavelength".into());
         array.axes[0].units = Some("nm".into());
@@ -244,7 +244,7 @@ band names = {time=0, time=6, time=12, time=18}
     }
 
     #[test]
-    fn names_without_braces_and_commas() {
+    fn names_have_no_braces_or_commas() {
         let named = Described { long_name: Some("a, {b}\nc".into()), units: None, ..testing::plain("|u1", &[4]) };
         assert_eq!(field(&named, "band names").as_deref(), Some("{a; (b) c}"));
         assert_eq!(field(&testing::model(), "band names").unwrap().matches(", ").count(), 11);

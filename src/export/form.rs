@@ -1,55 +1,174 @@
-//! The byte order and type in which a file of another program holds an array's items. This module knows nothing of
-//! files.
+//! The type, size and byte order in which a file of another program holds an array's items. This module knows nothing
+//! of files.
 
 use super::packing::Packing;
 use crate::error::{Error, Kind, Result};
-use std::ops::Range;
 use std::sync::Arc;
 
-/// How a file holds each item of flat bytes.
+/// How a file holds each item of flat bytes. An item may take another number of bytes in the file than in the array.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ItemForm {
     /// Unchanged.
     AsStored,
-    /// In the other byte order; the number of bytes of an item.
+    /// In the other byte order. The number is the size of an item in bytes.
     Reversed(usize),
-    /// Integers of 8 bytes as big-endian doubles of the same value: netCDF-3 has no such integers.
-    Doubles {
-        /// The byte order of the integers.
-        big_endian: bool,
+    /// Integers as big-endian numbers of a type that holds the same values: netCDF-3 lacks most types of integers.
+    Widened {
+        /// The type of the array.
+        stored: StoredInteger,
+        /// The type of the file.
+        shown: ShownNumber,
     },
-    /// As physical values, which may be longer than the items.
+    /// UCS-4 text as UTF-8 in as many bytes, padded with NUL.
+    Utf8 {
+        /// The number of bytes of an item.
+        size: usize,
+        /// The byte order of the stored characters.
+        is_big_endian: bool,
+    },
+    /// As physical values.
     Unpacked(Arc<Packing>),
 }
 
+/// A type of integers in an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredInteger {
+    /// The number of bytes.
+    pub size: usize,
+    /// Whether negative numbers exist.
+    pub is_signed: bool,
+    /// The byte order.
+    pub is_big_endian: bool,
+    /// The array's fill value, which netCDF's default fill value of the shown type stands for when it is written.
+    pub fill: i128,
+}
+
+/// A type of numbers in netCDF-3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownNumber {
+    /// Signed integers of 16 bits.
+    Short,
+    /// Signed integers of 32 bits.
+    Int,
+    /// Floats of 64 bits.
+    Double,
+}
+
+impl StoredInteger {
+    /// Returns the type of an array with this fill value, whose zero bytes at the end may be missing.
+    pub fn new(size: usize, is_signed: bool, is_big_endian: bool, fill: &[u8]) -> Self {
+        let mut item = fill.to_vec();
+        item.resize(size, 0);
+        let stored = StoredInteger { size, is_signed, is_big_endian, fill: 0 };
+        StoredInteger { fill: stored.read(&item), ..stored }
+    }
+
+    /// Reads an item, which has the type's size.
+    fn read(self, item: &[u8]) -> i128 {
+        let mut wide = [0; 16];
+        let from = 16 - self.size.min(16);
+        for (to, byte) in wide[from..].iter_mut().enumerate() {
+            *byte = item[if self.is_big_endian { to } else { self.size - 1 - to }];
+        }
+        let unused = 8 * from as u32;
+        match self.is_signed {
+            true => (i128::from_be_bytes(wide) << unused) >> unused,
+            false => i128::from_be_bytes(wide),
+        }
+    }
+
+    /// Appends an item; `None` if the type does not hold the number.
+    fn write(self, number: i128, out: &mut Vec<u8>) -> Option<()> {
+        let bits = 8 * self.size as u32;
+        let (low, high) = match self.is_signed {
+            true => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+            false => (0, (1 << bits) - 1),
+        };
+        if !(low..=high).contains(&number) {
+            return None;
+        }
+        let at = out.len();
+        out.extend_from_slice(&number.to_le_bytes()[..self.size]);
+        if self.is_big_endian {
+            out[at..].reverse();
+        }
+        Some(())
+    }
+}
+
+impl ShownNumber {
+    /// Returns the number of bytes.
+    pub fn size(self) -> usize {
+        match self {
+            ShownNumber::Short => 2,
+            ShownNumber::Int => 4,
+            ShownNumber::Double => 8,
+        }
+    }
+
+    /// Appends a number in the file's byte order; `None` if the type does not hold it exactly.
+    fn write(self, number: i128, out: &mut Vec<u8>) -> Option<()> {
+        match self {
+            ShownNumber::Short => out.extend(i16::try_from(number).ok()?.to_be_bytes()),
+            ShownNumber::Int => out.extend(i32::try_from(number).ok()?.to_be_bytes()),
+            ShownNumber::Double => {
+                let shown = number as f64;
+                if shown as i128 != number {
+                    return None;
+                }
+                out.extend(shown.to_be_bytes());
+            }
+        }
+        Some(())
+    }
+
+    /// Reads an item of the file; `None` if it is not an integer.
+    fn read(self, item: &[u8]) -> Option<i128> {
+        match self {
+            ShownNumber::Short => Some(i16::from_be_bytes(item.try_into().ok()?).into()),
+            ShownNumber::Int => Some(i32::from_be_bytes(item.try_into().ok()?).into()),
+            ShownNumber::Double => {
+                let shown = f64::from_be_bytes(item.try_into().ok()?);
+                let number = shown as i128;
+                (number as f64 == shown && number.unsigned_abs() <= 1 << 64).then_some(number)
+            }
+        }
+    }
+
+    /// Returns whether the item is netCDF's default fill value of the type: `NC_FILL_SHORT`, `NC_FILL_INT` and
+    /// `NC_FILL_DOUBLE` in `netcdf.h`.
+    fn is_default_fill(self, item: &[u8]) -> bool {
+        match self {
+            ShownNumber::Short => item == (-32767i16).to_be_bytes(),
+            ShownNumber::Int => item == (-2_147_483_647i32).to_be_bytes(),
+            ShownNumber::Double => item == 9.969_209_968_386_869e36f64.to_be_bytes(),
+        }
+    }
+}
+
 impl ItemForm {
-    /// Returns the number of bytes of the file that must be converted together.
-    pub fn item(&self) -> usize {
-        match self {
-            ItemForm::AsStored => 1,
-            ItemForm::Reversed(size) => (*size).max(1),
-            ItemForm::Doubles { .. } => 8,
-            ItemForm::Unpacked(packing) => packing.shown_size(),
-        }
-    }
-
-    /// Returns the number of stored bytes that [`ItemForm::item`] bytes of the file stand for.
+    /// Returns the number of bytes of the array that must be converted together.
     pub fn stored_item(&self) -> usize {
-        match self {
-            ItemForm::Unpacked(packing) => packing.stored_size(),
-            form => form.item(),
+        match *self {
+            ItemForm::AsStored => 1,
+            ItemForm::Reversed(size) | ItemForm::Utf8 { size, .. } => size.max(1),
+            ItemForm::Widened { stored, .. } => stored.size,
+            ItemForm::Unpacked(ref packing) => packing.stored_size(),
         }
     }
 
-    /// Returns where whole items of the file are among the stored bytes.
-    pub fn stored(&self, shown: Range<u64>) -> Range<u64> {
-        let (from, to) = (self.item() as u64, self.stored_item() as u64);
-        shown.start / from * to..shown.end / from * to
+    /// Returns the number of bytes that they become in the file.
+    pub fn shown_item(&self) -> usize {
+        match self {
+            ItemForm::Widened { shown, .. } => shown.size(),
+            ItemForm::Unpacked(packing) => packing.shown_size(),
+            same => same.stored_item(),
+        }
     }
 
-    /// Returns where stored items are in the file: the opposite of [`ItemForm::stored`].
-    pub fn shown(&self, stored: u64) -> u64 {
-        stored / self.stored_item() as u64 * self.item() as u64
+    /// Returns the number of bytes in the file of an array of `stored` bytes; `None` if that is more than 64 bits hold.
+    pub fn shown_size(&self, stored: u64) -> Option<u64> {
+        (stored / self.stored_item() as u64).checked_mul(self.shown_item() as u64)
     }
 
     /// Returns whether whole items alone can be written.
@@ -59,32 +178,41 @@ impl ItemForm {
 
     /// Returns whether [`ItemForm::show`] can convert `bytes`, which are whole stored items.
     pub fn can_show(&self, bytes: &[u8]) -> bool {
-        self.show(&mut bytes.to_vec()).is_ok()
+        match self {
+            // tests a block at a time: the whole array was read already, a second copy would double its memory
+            ItemForm::Widened { .. } => {
+                let block = self.stored_item() << 12;
+                bytes.chunks(block).all(|block| self.show(&mut block.to_vec()).is_ok())
+            }
+            _ => true,
+        }
     }
 
     /// Converts `bytes`, whole items as the array holds them, into the items that the file shows.
     ///
     /// # Errors
     ///
-    /// ESTALE for an integer that no double holds exactly. `netcdf` chooses doubles only if all values fit, so the
+    /// ESTALE for an integer that the shown type does not hold. `netcdf` chooses a type only if all values fit, so the
     /// array has changed since the file was opened.
     pub fn show(&self, bytes: &mut Vec<u8>) -> Result<()> {
-        let big_endian = match self {
-            ItemForm::Doubles { big_endian } => big_endian,
-            ItemForm::Unpacked(packing) => {
-                *bytes = packing.unpack(bytes);
-                return Ok(());
+        match *self {
+            ItemForm::AsStored => {}
+            ItemForm::Reversed(size) => bytes.chunks_exact_mut(size.max(1)).for_each(<[u8]>::reverse),
+            ItemForm::Widened { stored, shown } => {
+                let mut out = Vec::with_capacity(bytes.len() / stored.size * shown.size());
+                for item in bytes.chunks_exact(stored.size) {
+                    let number = stored.read(item);
+                    shown.write(number, &mut out).ok_or_else(|| {
+                        let why = format!("{number} can't be shown as a double: open the file again");
+                        Error::new(Kind::System(libc::ESTALE), why)
+                    })?;
+                }
+                *bytes = out;
             }
-            _ => return self.reverse(bytes),
-        };
-        for item in bytes.as_chunks_mut().0 {
-            let n = if *big_endian { i64::from_be_bytes(*item) } else { i64::from_le_bytes(*item) };
-            let shown = n as f64;
-            if shown as i128 != i128::from(n) {
-                let why = format!("{n} can't be shown as a double: open the file again");
-                return Err(Error::new(Kind::System(libc::ESTALE), why));
+            ItemForm::Utf8 { size, is_big_endian } => {
+                bytes.chunks_exact_mut(size.max(1)).for_each(|item| show_text(item, is_big_endian));
             }
-            *item = shown.to_be_bytes();
+            ItemForm::Unpacked(ref packing) => *bytes = packing.unpack(bytes),
         }
         Ok(())
     }
@@ -93,51 +221,92 @@ impl ItemForm {
     ///
     /// # Errors
     ///
-    /// EINVAL for a double that is not a 64-bit integer, and for a value that the packing cannot hold.
+    /// EINVAL for a number that is not in the array's type or that its packing cannot hold, and for text that is not
+    /// UTF-8 or has too many characters.
     pub fn store(&self, bytes: &mut Vec<u8>) -> Result<()> {
-        let big_endian = match self {
-            ItemForm::Doubles { big_endian } => big_endian,
-            ItemForm::Unpacked(packing) => {
+        match *self {
+            ItemForm::AsStored | ItemForm::Reversed(_) => self.show(bytes),
+            ItemForm::Widened { stored, shown } => {
+                let mut out = Vec::with_capacity(bytes.len() / shown.size() * stored.size);
+                for item in bytes.chunks_exact(shown.size()) {
+                    let number = if shown.is_default_fill(item) { Some(stored.fill) } else { shown.read(item) };
+                    number
+                        .and_then(|number| stored.write(number, &mut out))
+                        .ok_or_else(|| not_integer(stored, item))?;
+                }
+                *bytes = out;
+                Ok(())
+            }
+            ItemForm::Utf8 { size, is_big_endian } => {
+                bytes.chunks_exact_mut(size.max(1)).try_for_each(|item| store_text(item, is_big_endian))
+            }
+            ItemForm::Unpacked(ref packing) => {
                 *bytes = packing.pack(bytes)?;
-                return Ok(());
+                Ok(())
             }
-            _ => return self.reverse(bytes),
-        };
-        for item in bytes.as_chunks_mut().0 {
-            let shown = f64::from_be_bytes(*item);
-            let n = shown as i64;
-            if n as f64 != shown || i128::from(n) != shown as i128 {
-                return Err(Error::invalid(format!("{shown} can't be stored: the array holds integers of 8 bytes")));
-            }
-            *item = if *big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
         }
-        Ok(())
     }
+}
 
-    fn reverse(&self, bytes: &mut [u8]) -> Result<()> {
-        if self.item() > 1 {
-            bytes.chunks_exact_mut(self.item()).for_each(<[u8]>::reverse);
+fn not_integer(stored: StoredInteger, item: &[u8]) -> Error {
+    let shown = match <[u8; 8]>::try_from(item) {
+        Ok(double) => f64::from_be_bytes(double).to_string(),
+        Err(_) => {
+            item.iter().fold(-i64::from(item.first().unwrap_or(&0) >> 7), |n, b| n << 8 | i64::from(*b)).to_string()
         }
-        Ok(())
+    };
+    let sign = if stored.is_signed { "" } else { "unsigned " };
+    Error::invalid(format!("{shown} can't be stored: the array holds {sign}integers of {} bytes", stored.size))
+}
+
+/// Converts UCS-4 to UTF-8, which is never longer. What is no character, such as half of a surrogate pair, becomes
+/// U+FFFD.
+fn show_text(item: &mut [u8], is_big_endian: bool) {
+    let mut at = 0;
+    for from in (0..item.len() / 4 * 4).step_by(4) {
+        let Ok(code) = <[u8; 4]>::try_from(&item[from..from + 4]) else { break };
+        let code = if is_big_endian { u32::from_be_bytes(code) } else { u32::from_le_bytes(code) };
+        let text = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+        at += text.encode_utf8(&mut item[at..from + 4]).len();
     }
+    item[at..].fill(0);
+}
+
+/// Converts UTF-8 to UCS-4.
+fn store_text(item: &mut [u8], is_big_endian: bool) -> Result<()> {
+    let len = item.len() - item.iter().rev().take_while(|byte| **byte == 0).count();
+    let text = std::str::from_utf8(&item[..len]).map_err(|_| Error::invalid("the text is not UTF-8"))?.to_owned();
+    let (count, most) = (text.chars().count(), item.len() / 4);
+    if count > most {
+        return Err(Error::invalid(format!("{text:?} has {count} characters, the array holds {most}")));
+    }
+    item.fill(0);
+    for (to, code) in item.chunks_exact_mut(4).zip(text.chars()) {
+        to.copy_from_slice(&if is_big_endian { u32::from(code).to_be_bytes() } else { u32::from(code).to_le_bytes() });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn integer(size: usize, is_signed: bool, is_big_endian: bool) -> StoredInteger {
+        StoredInteger { size, is_signed, is_big_endian, fill: 7 }
+    }
+
     #[test]
     fn shown_items_are_stored_unchanged() {
         for form in [ItemForm::AsStored, ItemForm::Reversed(4), ItemForm::Reversed(8)] {
             let mut bytes: Vec<u8> = (0..16).collect();
             form.show(&mut bytes).unwrap();
-            assert_eq!(bytes[0], form.item() as u8 - 1);
+            assert_eq!(bytes[0], form.shown_item() as u8 - 1);
             form.store(&mut bytes).unwrap();
             assert_eq!(bytes, (0..16).collect::<Vec<u8>>());
         }
-        for (n, big_endian) in [(0i64, true), (-7, false), (1 << 53, true), (i64::MIN, false), (3 << 60, true)] {
-            let form = ItemForm::Doubles { big_endian };
-            let stored = if big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
+        for (n, is_big_endian) in [(0i64, true), (-7, false), (1 << 53, true), (i64::MIN, false), (3 << 60, true)] {
+            let form = ItemForm::Widened { stored: integer(8, true, is_big_endian), shown: ShownNumber::Double };
+            let stored = if is_big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
             let mut bytes = stored.to_vec();
             form.show(&mut bytes).unwrap();
             assert_eq!(bytes, (n as f64).to_be_bytes());
@@ -147,14 +316,69 @@ mod tests {
     }
 
     #[test]
+    fn items_take_another_size_in_the_file() {
+        let check = |stored: StoredInteger, shown, bytes: &[u8], expected: &[u8], fill: &[u8]| {
+            let form = ItemForm::Widened { stored, shown };
+            let mut converted = bytes.to_vec();
+            form.show(&mut converted).unwrap();
+            assert_eq!(converted, expected);
+            assert_eq!(form.shown_size(bytes.len() as u64), Some(expected.len() as u64));
+            form.store(&mut converted).unwrap();
+            assert_eq!(converted, bytes);
+            // what netCDF-C writes in place of values that are not written yet
+            let mut converted = fill.to_vec();
+            form.store(&mut converted).unwrap();
+            assert_eq!(stored.read(&converted), 7);
+        };
+        check(integer(1, false, false), ShownNumber::Short, &[0, 255], &[0, 0, 0, 255], &[0x80, 1]);
+        check(integer(2, false, true), ShownNumber::Int, &[255, 254], &[0, 0, 255, 254], &[0x80, 0, 0, 1]);
+        check(integer(2, false, false), ShownNumber::Int, &[255, 254], &[0, 0, 254, 255], &[0x80, 0, 0, 1]);
+        let fill = 9.969_209_968_386_869e36f64.to_be_bytes();
+        check(integer(4, false, false), ShownNumber::Double, &[255; 4], &f64::from(u32::MAX).to_be_bytes(), &fill);
+        let most = u64::MAX << 11;
+        check(integer(8, false, true), ShownNumber::Double, &most.to_be_bytes(), &(most as f64).to_be_bytes(), &fill);
+        let form = ItemForm::Widened { stored: integer(4, false, false), shown: ShownNumber::Double };
+        assert_eq!((form.shown_size(u64::MAX - 3), form.stored_item(), form.shown_item()), (None, 4, 8));
+    }
+
+    #[test]
     fn inexact_values_are_refused() {
-        let form = ItemForm::Doubles { big_endian: true };
+        let form = ItemForm::Widened { stored: integer(8, true, true), shown: ShownNumber::Double };
         for n in [(1i64 << 53) + 1, i64::MAX] {
             assert_eq!(form.show(&mut n.to_be_bytes().to_vec()).unwrap_err().errno(), libc::ESTALE);
             assert!(!form.can_show(&n.to_be_bytes()) && form.can_show(&(n / 2 + 1).to_be_bytes()));
         }
         for x in [0.5, f64::NAN, f64::INFINITY, 9.3e18, -9.3e18] {
             assert_eq!(form.store(&mut x.to_be_bytes().to_vec()).unwrap_err().errno(), libc::EINVAL, "{x}");
+        }
+        let form = ItemForm::Widened { stored: integer(2, false, true), shown: ShownNumber::Int };
+        let e = form.store(&mut (-2i32).to_be_bytes().to_vec()).unwrap_err();
+        assert_eq!(e.message(), "-2 can't be stored: the array holds unsigned integers of 2 bytes");
+        assert!(form.store(&mut 65536i32.to_be_bytes().to_vec()).is_err());
+    }
+
+    #[test]
+    fn text_is_utf_8_in_the_file() {
+        for is_big_endian in [false, true] {
+            let form = ItemForm::Utf8 { size: 12, is_big_endian };
+            let ucs4 = |text: &str| -> Vec<u8> {
+                let codes = text.chars().map(u32::from);
+                codes.flat_map(|code| if is_big_endian { code.to_be_bytes() } else { code.to_le_bytes() }).collect()
+            };
+            let mut bytes = ucs4("ab\0äö𝄞\0\0\0𝄞𝄞𝄞");
+            let stored = bytes.clone();
+            form.show(&mut bytes).unwrap();
+            let expected = ["ab\0\0\0\0\0\0\0\0\0\0", "äö𝄞\0\0\0\0", &"\0".repeat(12), "𝄞𝄞𝄞"].concat();
+            assert_eq!(bytes, expected.as_bytes());
+            form.store(&mut bytes).unwrap();
+            assert_eq!(bytes, stored);
+            for bad in ["abcd\0\0\0\0\0\0\0\0".as_bytes(), b"\xc3\0\0\0\0\0\0\0\0\0\0\0", b"\xff12345678901"] {
+                assert_eq!(form.store(&mut bad.to_vec()).unwrap_err().errno(), libc::EINVAL);
+            }
+            let half = 0xd800u32;
+            let mut bytes = if is_big_endian { half.to_be_bytes() } else { half.to_le_bytes() }.repeat(3);
+            form.show(&mut bytes).unwrap();
+            assert_eq!(bytes, "\u{fffd}\u{fffd}\u{fffd}\0\0\0".as_bytes());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The descriptor file of GrADS (<http://cola.gmu.edu/grads/gadoc/descriptorfile.html>), which CDO also imports. Its
-//! dimensions are ensemble, time, level, latitude and longitude, in this order. The roles of an array's dimensions
-//! decide which of them it has, or else their positions. An array that the descriptor would misrepresent has none.
+//! dimensions are ensemble, time, level, latitude and longitude, in this order. The roles of an array's dimensions, or
+//! else their positions, decide which of these it has. An array that a descriptor would misrepresent has no descriptor.
 
 use super::calendar::{Calendar, TimeCount};
 use super::describe::{is_east, is_north};
@@ -14,16 +14,16 @@ use chrono::{Datelike, NaiveDateTime, Timelike};
 /// The missing value of arrays that have none: a value from the format's own examples that no data contain.
 const UNDEFINED: &str = "-9.99e33";
 
-/// Maximum length of a variable's name.
+/// Maximum number of characters of a variable's name.
 const MAX_NAME: usize = 15;
 
-/// Maximum length of a text: GrADS cuts or refuses longer ones.
+/// Maximum number of characters of a text: GrADS cuts or refuses longer ones.
 const MAX_TEXT: usize = 80;
 
 /// Maximum length of the first of four dimensions: it may be an ensemble, whose members are all named.
 const MAX_MEMBERS: u64 = 1 << 20;
 
-/// Coordinates listed in a line.
+/// Number of coordinates listed in a line.
 const LEVELS_IN_LINE: usize = 10;
 
 /// Returns whether the array has a type of the format, in one to four dimensions: floats of 4 bytes, unsigned integers
@@ -37,10 +37,10 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
     units(metadata).is_some() && has_slots && spelling::is_countable(metadata)
 }
 
-/// Returns whether every statement of the descriptor is true of the array. **Either the descriptor says what the
-/// metadata says, or there is no descriptor.** The format cannot express packed values, a second missing value,
-/// coordinates other than longitudes and latitudes in order, most calendars, and times at uneven steps. A dimension
-/// without any coordinates counts its items.
+/// Returns whether every statement of the descriptor is true of the array. **Either the descriptor agrees with the
+/// metadata, or there is no descriptor.** The format cannot express packed values, a second missing value, coordinates
+/// other than longitudes and latitudes in order, most calendars, and times at uneven steps. A dimension without any
+/// coordinates counts its items.
 pub fn can_describe(array: &Described) -> bool {
     statements(array).is_some()
 }
@@ -82,7 +82,7 @@ struct Statements {
     members: Option<u64>,
 }
 
-/// Returns `None` if the format cannot describe the array truly.
+/// Returns the statements about the array; `None` if the format cannot describe it truthfully.
 fn statements(array: &Described) -> Option<Statements> {
     if is_packed(array) || has_other_missing_values(array) {
         return None;
@@ -108,8 +108,7 @@ fn statements(array: &Described) -> Option<Statements> {
     })
 }
 
-/// Returns whether the stored numbers differ from the values: scaled, shifted, or of another signedness than the
-/// dtype's.
+/// Returns whether the stored numbers differ from the values: scaled, shifted, or of another signedness than the dtype.
 fn is_packed(array: &Described) -> bool {
     let attributes = &array.attributes;
     let is_scaled = |name, factor: Option<f64>, neutral| {
@@ -143,7 +142,7 @@ fn units(metadata: &ArrayMetadata) -> Option<&'static str> {
     spelling::type_name(&metadata.dtype, UNITS)
 }
 
-/// The array's dimension for each of the format's.
+/// The array's dimension for each dimension of the format.
 #[derive(Default)]
 struct Slots<'a> {
     ensemble: Option<&'a DescribedAxis>,

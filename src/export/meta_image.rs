@@ -66,14 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_without_attributes() {
+    fn an_array_without_attributes_has_a_short_header() {
         let expected = "ObjectType = Image\nNDims = 2\nBinaryData = True\nBinaryDataByteOrderMSB = True\n\
             CompressedData = False\nDimSize = 6 4\nElementType = MET_DOUBLE\nElementDataFile = data.raw\n";
         assert_eq!(text(&testing::plain(">f8", &[4, 6])), expected);
     }
 
     #[test]
-    fn decreasing_coordinates_turn_an_axis() {
+    fn decreasing_coordinates_reverse_an_axis() {
         let expected = "ObjectType = Image
 NDims = 3
 BinaryData = True

@@ -2,8 +2,8 @@
 //! have the same byte order. The fastest dimension comes first.
 
 use super::binary::HeaderFields;
-use super::described::{Described, DescribedAxis, Role};
-use super::spelling;
+use super::described::{Described, Role};
+use super::{spelling, units};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// Maximum number of dimensions.
@@ -12,14 +12,17 @@ const MAX_DIMENSIONS: usize = 7;
 /// Maximum length of a dimension in version 1.
 const MAX_LENGTH: u64 = i16::MAX as u64;
 
-/// Offset of the flat bytes, in version 1 and in version 2.
+/// Offset of the flat bytes in bytes, in version 1 and in version 2.
 const FLAT: [u16; 2] = [352, 544];
 
 /// "Scanner-based anatomical coordinates": the code for a transformation that is not aligned to any brain.
 const SCANNER: u8 = 1;
 
+/// The number of dimensions of space, which precede time.
+const SPACE: usize = 3;
+
 /// The axes of space in the order of the affine's rows.
-const WORLD: [Role; 3] = [Role::X, Role::Y, Role::Z];
+const WORLD: [Role; SPACE] = [Role::X, Role::Y, Role::Z];
 
 /// Returns whether the array holds real or complex numbers in one to seven dimensions. Bools are bytes.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
@@ -47,7 +50,7 @@ fn first(array: &Described, item_type: u16) -> Vec<u8> {
     fields.zeros(34);
     // `regular` of ANALYZE 7.5: all volumes have one size
     fields.bytes(b"r\0");
-    for len in lengths(&array.metadata) {
+    for len in place.lengths {
         fields.put((len as i16).to_le_bytes());
     }
     fields.zeros(14);
@@ -85,7 +88,7 @@ fn second(array: &Described, item_type: u16) -> Vec<u8> {
     fields.bytes(b"n+2\0\r\n\x1a\n");
     fields.put(item_type.to_le_bytes());
     fields.put(bits(&array.metadata).to_le_bytes());
-    for len in lengths(&array.metadata) {
+    for len in place.lengths {
         fields.put(len.to_le_bytes());
     }
     fields.zeros(24);
@@ -113,10 +116,11 @@ fn second(array: &Described, item_type: u16) -> Vec<u8> {
     fields.into_bytes()
 }
 
-/// Returns `dim`: the number of dimensions and their lengths, with 1 for unused ones.
-fn lengths(metadata: &ArrayMetadata) -> [u64; 8] {
+/// Returns the number of dimensions and their lengths, with 1 for unused ones.
+fn lengths(array: &Described, order: &[Option<usize>]) -> [u64; 8] {
     let mut lengths = [1; 8];
-    let values = std::iter::once(metadata.shape.len() as u64).chain(metadata.shape.iter().rev().copied());
+    let len = |axis: &Option<usize>| axis.and_then(|axis| array.metadata.shape.get(axis)).map_or(1, |len| *len);
+    let values = std::iter::once(order.len() as u64).chain(order.iter().map(len));
     for (to, value) in lengths.iter_mut().zip(values) {
         *to = value;
     }
@@ -127,12 +131,14 @@ fn bits(metadata: &ArrayMetadata) -> u16 {
     8 * metadata.dtype.size() as u16
 }
 
-/// The position of the items: the first three dimensions in space, the fourth in time.
+/// The dimensions of the file, and the position of the items: the first three dimensions in space, the fourth in time.
 struct Placement {
+    /// `dim`: the number of dimensions and their lengths, with 1 for unused ones.
+    lengths: [u64; 8],
     /// `pixdim`: the step along each dimension, from the second entry on; 1 if it is unknown.
     steps: [f64; 8],
     /// The affine from indices to space: the step of each dimension in x, y and z, then the position of the first item.
-    rows: [[f64; 4]; 3],
+    rows: [[f64; 4]; SPACE],
     /// The time of the first item.
     time: f64,
     /// `xyzt_units`: a code for space plus one for time; 0 if both are unknown.
@@ -141,8 +147,9 @@ struct Placement {
 
 impl Placement {
     fn of(array: &Described) -> Self {
-        let (unit, space) = space(array);
-        let (time_unit, time, time_step) = time(array).unwrap_or((0, 0.0, 1.0));
+        let order = order(array);
+        let (unit, space) = space(array, &order);
+        let time = time(array, &order);
         let rows = WORLD.map(|role| {
             let mut row = [0.0; 4];
             for (to, (_, _, step)) in row.iter_mut().zip(&space).filter(|(_, (along, ..))| *along == role) {
@@ -152,40 +159,41 @@ impl Placement {
             row
         });
         let [x, y, z] = space.map(|(_, _, step)| step.abs());
-        Placement { steps: [1.0, x, y, z, time_step.abs(), 1.0, 1.0, 1.0], rows, time, units: unit + time_unit }
+        let mut steps = [1.0, x, y, z, 1.0, 1.0, 1.0, 1.0];
+        if let Some(time) = &time
+            && let Some(step) = steps.get_mut(1 + time.dimension)
+        {
+            *step = time.step.abs();
+        }
+        let (first, time_unit) = time.map_or((0.0, 0), |time| (time.first, time.unit));
+        Placement { lengths: lengths(array, &order), steps, rows, time: first, units: unit + time_unit }
     }
-}
-
-/// Returns the axis of dimension `n`, the fastest being 0, and its index in the array's order.
-fn dimension(array: &Described, n: usize) -> Option<(usize, &DescribedAxis)> {
-    let axis = array.axes.len().checked_sub(n + 1)?;
-    Some((axis, array.axes.get(axis)?))
 }
 
 /// Returns the code of the unit of space, and for each of the first three dimensions its axis of space, the coordinate
 /// of its first item, and the step. Dimensions without a known role take the remaining axes in the order x, y, z.
-fn space(array: &Described) -> (u8, [(Role, f64, f64); 3]) {
-    let axes = [0, 1, 2].map(|n| dimension(array, n));
-    let known = axes.map(|axis| axis.map(|(_, axis)| axis.role).filter(|role| WORLD.contains(role)));
+fn space(array: &Described, order: &[Option<usize>]) -> (u8, [(Role, f64, f64); SPACE]) {
+    let axes = [0, 1, 2].map(|n| order.get(n).copied().flatten());
+    let known = axes.map(|axis| role(array, axis?).filter(|role| WORLD.contains(role)));
     let mut free = WORLD.into_iter().filter(|role| !known.contains(&Some(*role)));
     let roles = known.map(|role| role.or_else(|| free.next()).unwrap_or(Role::X));
     let steps = axes.map(|axis| {
-        let (index, axis) = axis.filter(|(_, axis)| axis.role != Role::Time)?;
-        let (first, step) = spelling::spacing(array, index)?;
-        Some((first, step, axis.units.as_deref().and_then(metres)))
+        let axis = axis.filter(|axis| role(array, *axis) != Some(Role::Time))?;
+        let (first, step) = spelling::spacing(array, axis)?;
+        Some((first, step, array.axes.get(axis)?.units.as_deref().and_then(units::length).map(|unit| unit.size)))
     });
     // convert to one unit only if every positioned dimension has a known one
-    let powers: Option<Vec<i32>> = steps.iter().flatten().map(|(_, _, power)| *power).collect();
-    let (code, base) = match powers.as_deref().and_then(<[i32]>::first) {
-        None => (0, 0),
-        Some(0..) => (1, 0),
-        Some(-3..0) => (2, -3),
-        Some(_) => (3, -6),
+    let sizes: Option<Vec<f64>> = steps.iter().flatten().map(|(_, _, size)| *size).collect();
+    let (code, base) = match sizes.as_deref().and_then(<[f64]>::first) {
+        None => (0, 1.0),
+        Some(1.0..) => (1, 1.0),
+        Some(1e-3..1.0) => (2, 1e-3),
+        Some(_) => (3, 1e-6),
     };
-    let scaled = |step: Option<(f64, f64, Option<i32>)>| match step {
+    let scaled = |step: Option<(f64, f64, Option<f64>)>| match step {
         None => (0.0, 1.0),
-        Some((first, step, Some(power))) if code != 0 => {
-            let factor = 10f64.powi(power - base);
+        Some((first, step, Some(size))) if code != 0 => {
+            let factor = spelling::rounded(size / base);
             (first * factor, step * factor)
         }
         Some((first, step, _)) => (first, step),
@@ -195,43 +203,68 @@ fn space(array: &Described) -> (u8, [(Role, f64, f64); 3]) {
     (code, [(along_x, x.0, x.1), (along_y, y.0, y.1), (along_z, z.0, z.1)])
 }
 
-/// Returns the code of the unit of time, and the first coordinate and the step of the fourth dimension if it is time.
-fn time(array: &Described) -> Option<(u8, f64, f64)> {
-    let (index, axis) = dimension(array, 3).filter(|(_, axis)| axis.role == Role::Time)?;
-    let (first, step) = spelling::spacing(array, index)?;
-    let units = axis.units.as_deref().unwrap_or_default();
-    let (code, factor) = match units.split(' ').next().unwrap_or_default() {
-        "d" | "day" | "days" => (8, 86_400.0),
-        "h" | "hr" | "hour" | "hours" => (8, 3600.0),
-        "min" | "minute" | "minutes" => (8, 60.0),
-        "s" | "sec" | "second" | "seconds" => (8, 1.0),
-        "ms" | "msec" | "millisecond" | "milliseconds" => (16, 1.0),
-        "us" | "usec" | "microsecond" | "microseconds" => (24, 1.0),
-        _ => (0, 1.0),
+/// The position of the items in time.
+struct Instants {
+    /// The dimension that is time, counted from 0.
+    dimension: usize,
+    /// The code of the unit; 0 if it is unknown.
+    unit: u8,
+    /// The time of the first item.
+    first: f64,
+    /// The step to the next item.
+    step: f64,
+}
+
+/// Returns the times of the items if a dimension behind those of space has regular ones.
+fn time(array: &Described, order: &[Option<usize>]) -> Option<Instants> {
+    let is_time = |axis: &Option<usize>| axis.is_some_and(|axis| role(array, axis) == Some(Role::Time));
+    let dimension = order.iter().position(is_time).filter(|dimension| *dimension >= SPACE)?;
+    let axis = (*order.get(dimension)?)?;
+    let (first, step) = spelling::spacing(array, axis)?;
+    let units = array.axes.get(axis)?.units.as_deref().unwrap_or_default();
+    let (unit, factor) = match units::time(units).map(|unit| unit.size) {
+        None => (0, 1.0),
+        Some(size @ 1.0..) => (8, size),
+        Some(size @ 1e-3..1.0) => (16, spelling::rounded(size / 1e-3)),
+        Some(size) => (24, spelling::rounded(size / 1e-6)),
     };
     // a coordinate since some epoch is a date, which a float of four bytes cannot hold
     let first = if units.contains(" since ") { 0.0 } else { first };
-    Some((code, first * factor, step * factor))
+    Some(Instants { dimension, unit, first: first * factor, step: step * factor })
 }
 
-/// Returns a unit of length as a power of ten of a meter.
-fn metres(unit: &str) -> Option<i32> {
-    Some(match unit {
-        "km" | "kilometer" | "kilometre" | "kilometers" | "kilometres" => 3,
-        "m" | "meter" | "metre" | "meters" | "metres" => 0,
-        "cm" | "centimeter" | "centimetre" | "centimeters" | "centimetres" => -2,
-        "mm" | "millimeter" | "millimetre" | "millimeters" | "millimetres" => -3,
-        "um" | "\u{b5}m" | "\u{3bc}m" | "micron" | "microns" => -6,
-        "micrometer" | "micrometre" | "micrometers" | "micrometres" => -6,
-        "nm" | "nanometer" | "nanometre" | "nanometers" | "nanometres" => -9,
-        "angstrom" | "\u{c5}" => -10,
-        _ => return None,
-    })
+fn role(array: &Described, axis: usize) -> Option<Role> {
+    array.axes.get(axis).map(|axis| axis.role)
+}
+
+/// Returns the array's dimension behind each one of the file, the fastest first; `None` for one of length 1 that the
+/// array lacks. Programs look for time in the fourth dimension alone. So dimensions are added before time, or those of
+/// one item left out, neither of which moves an item.
+fn order(array: &Described) -> Vec<Option<usize>> {
+    let mut order: Vec<_> = (0..array.axes.len()).rev().map(Some).collect();
+    let len = |axis: &Option<usize>| axis.and_then(|axis| array.metadata.shape.get(axis)).map_or(1, |len| *len);
+    let is_time = |axis: &Option<usize>| axis.is_some_and(|axis| role(array, axis) == Some(Role::Time));
+    let Some(time) = order.iter().position(is_time).filter(|time| order.get(*time).is_some_and(|axis| len(axis) > 1))
+    else {
+        return order;
+    };
+    let missing = SPACE.saturating_sub(time);
+    if order.len() + missing <= MAX_DIMENSIONS {
+        order.splice(time..time, vec![None; missing]);
+    }
+    let mut surplus = time.saturating_sub(SPACE);
+    for dimension in (0..time).rev() {
+        if surplus > 0 && order.get(dimension).is_some_and(|axis| len(axis) == 1) {
+            order.remove(dimension);
+            surplus -= 1;
+        }
+    }
+    order
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::described::{Coordinates, Crs};
+    use super::super::described::{Coordinates, Crs, DescribedAxis};
     use super::super::testing;
     use super::*;
 
@@ -244,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_without_attributes() {
+    fn an_array_without_attributes_has_default_fields() {
         let header = header(&testing::plain("<u2", &[4, 6]));
         assert_eq!((header.len(), &header[..4], &header[344..]), (352, &b"\x5c\x01\0\0"[..], &b"n+1\0\0\0\0\0"[..]));
         let dim: Vec<i16> = (0..8).map(|i| i16::from_le_bytes(at(&header, 40 + 2 * i))).collect();
@@ -277,7 +310,7 @@ mod tests {
         assert_eq!(f4(&header, 280, 12), affine);
     }
 
-    /// As NIfTI programs themselves write arrays by way of NumPy: the first dimension is x.
+    /// NIfTI programs themselves write such arrays by way of NumPy: the first dimension is x.
     #[test]
     fn the_slowest_dimension_may_be_x() {
         let mut array = testing::microscopy();
@@ -288,10 +321,39 @@ mod tests {
         array.metadata = testing::metadata("\"|u1\"", &lengths);
         let affine = [0.0, 0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0];
         assert_eq!(f4(&header(&array), 280, 12), affine);
-        // what is no length lies somewhere, in no unit; time is no place
+        // coordinates that are no lengths have no unit; time is no dimension of space
         let geographic = header(&testing::geographic());
         let affine = [0.25, 0.0, 0.0, 10.0, 0.0, -0.5, 0.0, 50.0, 0.0, 0.0, 1.0, 0.0];
-        assert_eq!((f4(&geographic, 280, 12), geographic[123]), (affine.to_vec(), 0));
+        assert_eq!((f4(&geographic, 280, 12), geographic[123]), (affine.to_vec(), 8));
+    }
+
+    #[test]
+    fn time_is_the_fourth_dimension() {
+        let dim = |header: &[u8]| (0..8).map(|i| i16::from_le_bytes(at(header, 40 + 2 * i))).collect::<Vec<_>>();
+        // t, y, x
+        let header_of = |array: &Described| header(array);
+        let geographic = header_of(&testing::geographic());
+        assert_eq!(dim(&geographic), [4, 10, 6, 1, 4, 1, 1, 1]);
+        assert_eq!(f4(&geographic, 76, 8), [1.0, 0.25, 0.5, 1.0, 21_600.0, 1.0, 1.0, 1.0]);
+        // t, c, z, y, x
+        let mut array = testing::microscopy();
+        let coordinates = Coordinates::Regular { first: 0.0, step: 20.0 };
+        let units = Some("millisecond".to_string());
+        let [c, ..] = array.axes.as_slice() else { panic!() };
+        let t = DescribedAxis { role: Role::Time, units, coordinates, len: 7, ..c.clone() };
+        array.axes.insert(0, t);
+        array.metadata = testing::metadata("\"|u1\"", &[7, 2, 3, 4, 5]);
+        let many = header_of(&array);
+        assert_eq!((dim(&many), many[123]), (vec![5, 5, 4, 3, 2, 7, 1, 1], 3 + 16));
+        assert_eq!(f4(&many, 76, 8)[4..], [1.0, 20.0, 1.0, 1.0]);
+        array.axes[1].len = 1;
+        array.metadata = testing::metadata("\"|u1\"", &[7, 1, 3, 4, 5]);
+        let single = header_of(&array);
+        assert_eq!((dim(&single), f4(&single, 76, 8)[4]), (vec![4, 5, 4, 3, 7, 1, 1, 1], 20.0));
+        // one image of a series
+        array.axes[0].len = 1;
+        array.metadata = testing::metadata("\"|u1\"", &[1, 1, 3, 4, 5]);
+        assert_eq!(dim(&header_of(&array)), [5, 5, 4, 3, 1, 1, 1, 1]);
     }
 
     #[test]

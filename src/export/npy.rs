@@ -22,7 +22,7 @@ pub fn header(metadata: &ArrayMetadata) -> Vec<u8> {
     };
     let text = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': ({shape}), }}");
     let padded = |before: usize| (before + text.len() + 1).next_multiple_of(ALIGNMENT);
-    // magic, version, and the length of what follows in two or four bytes
+    // magic, version, and the length of the rest of the header in two or four bytes
     let (before, total) = match padded(10) {
         total if total - 10 <= usize::from(u16::MAX) => (10, total),
         _ => (12, padded(12)),

@@ -1,7 +1,7 @@
 //! The detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK, Slicer and teem read.
 //! The fastest axis comes first.
 
-use super::Described;
+use super::described::{Described, DescribedAxis, Role};
 use super::spelling::{self, float};
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -34,7 +34,8 @@ pub fn text(array: &Described) -> String {
         add("space directions", spelling::list((0..count).map(|n| direction(steps, n)), " "));
         add("space origin", format!("({})", spelling::list(steps.iter().rev().map(|(first, _)| float(*first)), ",")));
     }
-    add("kinds", vec!["domain"; count].join(" "));
+    let kind = |axis: &DescribedAxis| if axis.role == Role::Time { "time" } else { "domain" };
+    add("kinds", spelling::list(array.axes.iter().rev().map(kind), " "));
     if array.axes.iter().any(|axis| axis.name.is_some()) {
         let names = (0..count).rev().map(|axis| quoted(&spelling::axis_name(array, axis)));
         add("labels", spelling::list(names, " "));
@@ -64,7 +65,7 @@ fn direction(steps: &[(f64, f64)], n: usize) -> String {
     format!("({})", spelling::list(steps.iter().rev().enumerate().map(along), ","))
 }
 
-/// Writes what stored values mean as key/value pairs, since NRRD has no fields for it.
+/// Writes the missing value and the scaling as key/value pairs, since NRRD has no fields for them.
 fn values(array: &Described) -> String {
     let pairs = [
         ("_FillValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_without_attributes() {
+    fn an_array_without_attributes_has_a_short_header() {
         let expected = "NRRD0005\ncontent: data\ntype: double\ndimension: 2\nsizes: 6 4\nendian: big\nencoding: raw\n\
             kinds: domain domain\ndata file: data.raw\n";
         assert_eq!(text(&testing::plain(">f8", &[4, 6])), expected);
@@ -104,7 +105,7 @@ endian: little
 encoding: raw
 space directions: (0.25,0,0) (0,-0.5,0) (0,0,6)
 space origin: (10,50,0)
-kinds: domain domain domain
+kinds: domain domain time
 labels: "lon" "lat" "time"
 space units: "degrees_east" "degrees_north" "hours since 2000-01-01 00:00:00"
 sample units: "K"
@@ -119,6 +120,7 @@ _FillValue:=-9999
         let text = text(&testing::model());
         for line in [
             "type: int16",
+            "kinds: domain domain domain time",
             "endian: big",
             "space directions: (0.1,0,0,0) (0,1,0,0) (0,0,1,0) (0,0,0,1)",
             "space origin: (0.1,0,0,0)",

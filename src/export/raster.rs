@@ -8,16 +8,16 @@ use crate::zarr::metadata::ArrayMetadata;
 /// The size of an array as a raster; an array of one dimension is one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raster {
-    /// Items in a row.
+    /// Number of items in a row.
     pub columns: u64,
-    /// Rows in a band.
+    /// Number of rows in a band.
     pub rows: u64,
     /// Number of bands, which follow each other.
     pub bands: u64,
 }
 
 impl Raster {
-    /// Returns `None` for an array without dimensions or without items, or if a C int cannot count one of the sizes.
+    /// Returns the array as a raster; `None` without dimensions or items, or if a C int cannot count one of the sizes.
     pub fn of(metadata: &ArrayMetadata) -> Option<Self> {
         let mut lengths = metadata.shape.iter().rev().copied();
         let columns = lengths.next().filter(|_| spelling::is_countable(metadata))?;
@@ -52,8 +52,8 @@ pub fn placed(array: &Described) -> Option<Placed> {
     Some(Placed { x: corner(x, dx), y: corner(y, dy), dx, dy })
 }
 
-/// Returns a name that tells a band from the others: `time=36.5, level[2]`, by coordinates where they are known and by
-/// indices elsewhere. An array of one band is named by its title.
+/// Returns a name that distinguishes a band from the others, by coordinates where they are known and by indices
+/// elsewhere: `time=36.5, level[2]`. An array of one band is named by its title.
 pub fn band_label(array: &Described, band: u64) -> String {
     let leading = array.axes.len().saturating_sub(2);
     if leading == 0 {

@@ -1,5 +1,5 @@
-//! `README.txt`: what the array is, and complete lines for programs that cannot find the shape. They show how to read
-//! the whole array and a part from its middle.
+//! `README.txt`: a description of the array, and complete lines of code for programs that cannot find the shape. The
+//! lines read the whole array and a part from its middle.
 
 use super::Format;
 use super::described::Described;
@@ -114,7 +114,7 @@ fn readers(format: Format) -> Option<&'static str> {
         Format::MetaImage => "ITK, VTK, ParaView",
         Format::Xdmf => "VTK, ParaView, VisIt",
         Format::Grads => "GrADS; CDO: cdo -f nc import_binary data.ctl out.nc",
-        Format::Readme | Format::Nifti | Format::Tiff => return None,
+        Format::Readme | Format::Text | Format::Nifti | Format::Tiff => return None,
     })
 }
 
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_file() {
+    fn a_whole_file_has_the_expected_text() {
         let expected = r#"data: Air <2 m> [K]
 
   shape         4 x 6 x 10 (time, lat, lon), the last one fastest
@@ -170,7 +170,7 @@ dimensions the other way round.
     }
 
     #[test]
-    fn only_programs_that_have_the_type() {
+    fn only_programs_with_the_type_are_shown() {
         for (dtype, shape, expected) in [
             (">f8", &[4u64, 6] as &[u64], "Python Julia MATLAB Octave R IDL Fortran shell"),
             ("|i1", &[4], "Python Julia MATLAB Octave R Fortran shell"),
@@ -188,7 +188,7 @@ dimensions the other way round.
     }
 
     #[test]
-    fn byte_order_and_packed_values() {
+    fn byte_order_and_packing_are_shown() {
         let text = text(&testing::model());
         for line in [
             "item          >i2: signed integer, 2 bytes, big-endian",
@@ -207,7 +207,7 @@ dimensions the other way round.
     }
 
     #[test]
-    fn rows_and_items() {
+    fn the_part_may_be_a_row_or_an_item() {
         let row = text(&testing::plain("<u2", &[4, 6]));
         for line in
             ["part = a[:, 3]\n", "read(10, pos=25_8) part", "part(6)  ! unsigned: where it is negative add 2**16"]
@@ -221,7 +221,7 @@ dimensions the other way round.
     }
 
     #[test]
-    fn an_array_without_bytes() {
+    fn an_array_without_bytes_has_no_recipes() {
         let text = text(&testing::plain("<f4", &[4, 0]));
         assert!(text.contains("shape         4 x 0, "), "{text}");
         assert!(text.ends_with("0 bytes: the items and nothing else\n\nIt has no bytes.\n"), "{text}");

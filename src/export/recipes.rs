@@ -1,5 +1,5 @@
 //! Lines in other languages that read flat bytes: all of an array, and a part from its middle. This module knows types
-//! and shapes, not what the values mean.
+//! and shapes, but not the meaning of the values.
 
 use super::npy;
 use super::spelling::{self, list};
@@ -89,7 +89,7 @@ pub fn of(metadata: &ArrayMetadata, part: &ExamplePart) -> Vec<(&'static str, Ve
 /// A numeric type and its byte order.
 struct NumberType<'a> {
     dtype: &'a DType,
-    /// One of [`spelling::number`], or `f2`.
+    /// The name that [`spelling::number`] returns, or `f2`.
     code: &'static str,
     size: usize,
     is_big: bool,

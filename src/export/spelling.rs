@@ -65,7 +65,7 @@ pub fn line(text: &str) -> String {
 
 /// Escapes text for XML, also within double quotes.
 pub fn xml(text: &str) -> String {
-    // characters that XML cannot represent
+    // XML cannot represent these characters
     let text: String = text
         .chars()
         .map(|c| {
@@ -131,7 +131,7 @@ pub fn rounded(x: f64) -> f64 {
     if x.fract() == 0.0 { x } else { format!("{x:.14e}").parse().unwrap_or(x) }
 }
 
-/// Returns the missing value as an item can hold it; `None` if no item can.
+/// Returns the missing value as an item of the array holds it; `None` if no item can.
 pub fn nodata(array: &Described) -> Option<MetadataNumber> {
     item(&array.metadata.dtype, array.nodata?)
 }
@@ -172,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_as_c_reads_them() {
+    fn numbers_are_spelled_as_c_reads_them() {
         assert_eq!([0.1, -9999.0, 1e20, 1e-7, 0.0, -0.5].map(float), ["0.1", "-9999", "1e20", "1e-7", "0", "-0.5"]);
     }
 
     #[test]
-    fn text_between_tags() {
+    fn text_is_escaped_and_cut() {
         assert_eq!(xml("a<b> & \"c\"\0\u{b}é\n"), "a&lt;b&gt; &amp; &quot;c&quot;  é\n");
         assert_eq!(line(" a\tb\u{7f}\r\n"), "a b");
         assert_eq!(line(&"é".repeat(300)).chars().count(), 200);

@@ -1,10 +1,12 @@
 //! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each index of the dimensions before the last two is a page
 //! of one strip. All directories come first. The flat bytes follow at a multiple of 4096, in the header's byte order,
-//! so that programs can map them. ImageJ reads the dimensions from the first page's description, GDAL the position from
-//! GeoTIFF tags.
+//! so that programs can map them. The first page's description has the dimensions: of an OME-NGFF image for
+//! Bio-Formats, of others for ImageJ. GDAL reads the position from GeoTIFF tags.
 
 mod geo;
 mod image_j;
+mod ome;
+mod resolution;
 
 use super::Described;
 use super::binary::HeaderFields;
@@ -45,7 +47,7 @@ enum TagValue {
     Long(u32),
     Rational(u32, u32),
     Double(Vec<f64>),
-    /// Exists in BigTIFF alone.
+    /// A 64-bit number, which exists in BigTIFF alone.
     Long8(u64),
 }
 
@@ -70,14 +72,23 @@ pub fn header(array: &Described) -> Vec<u8> {
         (COMPRESSION, TagValue::Short(vec![1])),
         // BlackIsZero
         (PHOTOMETRIC, TagValue::Short(vec![1])),
-        (DESCRIPTION, TagValue::Ascii(image_j::description(array, raster.bands))),
         (STRIP_OFFSETS, length(0)),
         (SAMPLES_PER_PIXEL, TagValue::Short(vec![1])),
         (ROWS_PER_STRIP, TagValue::Long(raster.rows as u32)),
         (STRIP_BYTE_COUNTS, length(strip)),
         (SAMPLE_FORMAT, TagValue::Short(vec![format])),
     ]);
-    image_j::resolution(array, &mut tags);
+    let description = match ome::description(array, &raster) {
+        Some(description) => {
+            ome::pixels_per_centimeter(array, &mut tags);
+            description
+        }
+        None => {
+            image_j::pixels_per_unit(array, &mut tags);
+            image_j::description(array, raster.bands)
+        }
+    };
+    tags.insert(DESCRIPTION, TagValue::Ascii(description));
     geo::tags(array, &mut tags);
     Layout { is_big, is_big_endian: dtype.is_big_endian() }.header(&tags, raster.bands, strip)
 }
@@ -155,7 +166,7 @@ impl Layout {
         let mut field = HeaderFields::new(self.is_big_endian);
         self.offset(begin + shared.len() as u64, &mut field);
         shared.bytes(&bytes.into_bytes());
-        // the format asks for even offsets; multiples of eight suit the largest values
+        // the format requires even offsets; multiples of eight suit the largest values
         shared.zeros(shared.len().next_multiple_of(8) - shared.len());
         field.into_bytes()
     }

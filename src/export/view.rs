@@ -2,7 +2,7 @@
 //! as if it were an array. This module does not know how views are named.
 
 use super::packing::{PACKING_ATTRIBUTES, Packing};
-use super::{Composite, Described, Format, ItemForm, MAX_FLAT, MetadataNumber};
+use super::{Composite, Described, Format, ImageInfo, ItemForm, MAX_FLAT, MetadataNumber};
 use crate::error::Result;
 use crate::util::json::{Map, Object, Value};
 use crate::zarr::dtype::DType;
@@ -91,7 +91,8 @@ impl ArrayView {
     /// Returns what other programs are told of the view of `array`.
     pub fn describe(&self, array: &Described) -> Described {
         let axes = array.axes.get(self.left_out..).unwrap_or_default().to_vec();
-        let shown = Described { axes, metadata: self.metadata.clone(), ..array.clone() };
+        let image = array.image.clone().map(|image| self.image(image));
+        let shown = Described { axes, image, metadata: self.metadata.clone(), values: None, ..array.clone() };
         let ItemForm::Unpacked(packing) = &self.form else { return shown };
         let mut attributes = Object::default();
         let is_kept = |name: &str| !PACKING_ATTRIBUTES.contains(&name) && !PACKED_RANGES.contains(&name);
@@ -105,6 +106,13 @@ impl ArrayView {
         );
         let nodata = packing.has_missing().then_some(MetadataNumber::Float(f64::NAN));
         Described { nodata, scale: None, offset: None, attributes: Arc::new(attributes), ..shown }
+    }
+
+    /// Returns what is true of the view of an image.
+    fn image(&self, image: ImageInfo) -> ImageInfo {
+        let channel_axis = image.channel_axis.and_then(|axis| axis.checked_sub(self.left_out));
+        let channels = if channel_axis.is_some() { image.channels } else { Vec::new() };
+        ImageInfo { channel_axis, channels, ..image }
     }
 
     /// Makes a header or container of the view of `array`, which is described as [`ArrayView::describe`] returns it,

@@ -69,7 +69,7 @@ pub struct Bands {
     first: u64,
 }
 
-/// What all bands share.
+/// The values that all bands share.
 #[derive(Debug, PartialEq)]
 struct EachBand {
     raster: Raster,
@@ -144,7 +144,7 @@ fn attributes(array: &Described) -> String {
     if items.is_empty() { items } else { format!("  <Metadata>\n{items}  </Metadata>\n") }
 }
 
-/// Writes what the values of each band mean.
+/// Writes the missing value, the unit and the scaling of each band.
 fn meaning(array: &Described, letters: usize) -> String {
     let elements = [
         ("NoDataValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_without_attributes() {
+    fn an_array_without_attributes_has_a_short_file() {
         let band = |number: u64, offset: u64| {
             format!(
                 r#"  <VRTRasterBand dataType="Float64" band="{number}" subClass="VRTRawRasterBand">
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn position_and_attributes() {
+    fn position_and_attributes_are_stated() {
         let expected = r#"<VRTDataset rasterXSize="10" rasterYSize="6">
   <SRS>EPSG:4326</SRS>
   <GeoTransform>9.875, 0.25, 0, 50.25, 0, -0.5</GeoTransform>
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn packed_values_and_two_leading_dimensions() {
+    fn packing_and_two_leading_dimensions_are_stated() {
         let text = text(&testing::model());
         assert!(text.contains("    <Offset>260</Offset>\n    <Scale>0.05</Scale>\n"));
         assert!(text.contains("<Description>time=31, level=850</Description>"));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn position_only_if_the_last_dimensions_are_y_and_x() {
+    fn a_position_needs_y_and_x_as_the_last_dimensions() {
         let crs = Crs { wkt: Some("PROJCRS[\"a & b\"]".into()), ..Crs::default() };
         let mut array = Described { crs: Some(crs), ..testing::geographic() };
         assert!(text(&array).contains("<SRS>PROJCRS[&quot;a &amp; b&quot;]</SRS>"));

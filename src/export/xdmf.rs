@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_without_attributes() {
+    fn an_array_without_attributes_has_a_short_file() {
         let expected = r#"<?xml version="1.0" ?>
 <!DOCTYPE Xdmf SYSTEM "Xdmf.dtd" []>
 <Xdmf Version="2.0">

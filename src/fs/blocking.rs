@@ -7,7 +7,7 @@ use crate::array::hierarchy::MetadataFile;
 use crate::array::is_chunk_like;
 use crate::fs::tree::{ControlFile, FIXED_NAMES, FLAT, Node};
 use crate::store::Key;
-use crate::zarr::metadata::ZMETADATA;
+use crate::zarr::metadata::{ZARR_JSON, ZMETADATA};
 
 /// The properties of a request that decide whether it may block.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub enum RequestKind<'a> {
     Attributes(u64),
     /// The opening of the file with this inode number.
     Open(u64),
-    /// The end of the open file with this handle.
+    /// The release of the open file with this handle.
     Release(u64),
     /// The opening of the directory with this inode number.
     OpenDirectory(u64),
@@ -38,7 +38,7 @@ pub enum RequestKind<'a> {
     },
     /// Extended attributes.
     Xattrs,
-    /// The end of an open directory, or the free space of the store.
+    /// The release of an open directory, or a query of the store's free space.
     Brief,
     /// A change or sync of a file, a name or the store; and a read or write that could not be answered from memory
     /// ([`Fs::read_cached`], [`Fs::try_write`]).
@@ -65,7 +65,7 @@ impl Fs {
             RequestKind::Attributes(inode) | RequestKind::OpenDirectory(inode) => {
                 self.node_may_block(inode, |node| self.is_unsettled(node, None) || self.attributes_may_block(node))
             }
-            // an opening may wait for the releases of files that pass through
+            // an opening may wait for the release of passthrough files
             RequestKind::Open(_) if self.passthrough => true,
             RequestKind::Open(inode) => self.node_may_block(inode, |node| {
                 self.is_unsettled(node, None) || self.attributes_may_block(node) || self.open_may_block(node)
@@ -73,13 +73,14 @@ impl Fs {
         }
     }
 
-    /// Applies a rule to the node of an inode number. A request for an unknown one fails without a wait.
+    /// Applies a rule to the node of an inode number. A request for an unknown number fails without a wait.
     fn node_may_block(&self, inode: u64, may_block: impl FnOnce(&Node) -> bool) -> bool {
         self.tree.node(inode).is_ok_and(|node| may_block(&node))
     }
 
     fn attributes_may_block(&self, node: &Node) -> bool {
         match node {
+            Node::Metadata(key, MetadataFile::Zarr) => self.tree.hierarchy().may_show_inline(key),
             Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
             Node::Flat(key) => !self.tree.knows_stored_size(key),
             Node::Chunk(key, _) => self.has_objects(key),
@@ -93,6 +94,7 @@ impl Fs {
         match parent {
             Node::ViewDirectory(..) => true,
             Node::Directory(_) if name == ZMETADATA || self.tree.is_header_name(name) => true,
+            Node::Directory(key) if name == ZARR_JSON => self.tree.hierarchy().may_show_inline(key),
             Node::Directory(key) if name == FLAT => !self.tree.knows_stored_size(key),
             Node::Directory(key) if is_chunk_like(name) => self.has_objects(key),
             _ => false,
@@ -121,7 +123,7 @@ impl Fs {
         }
     }
 
-    /// Returns whether the chunks of the array at `key` hold objects, whose decoded size only decoding tells.
+    /// Returns whether the chunks of the array at `key` hold objects, so that their size is known only after decoding.
     fn has_objects(&self, key: &Key) -> bool {
         self.tree.hierarchy().cached_array(key).is_some_and(|array| array.metadata().has_objects())
     }

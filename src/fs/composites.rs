@@ -1,15 +1,15 @@
-//! Files that are put together from bytes and flat bytes, against plain bytes in memory.
+//! Composite files, made of bytes and flat bytes, are compared with plain bytes in memory.
 
 use super::files::composite::CompositeFile;
 use super::model::mount;
 use super::*;
-use crate::export::{Composite, ItemForm, PartContent};
+use crate::export::{Composite, ItemForm, PartContent, ShownNumber, StoredInteger};
 use crate::fs::tree::Headers;
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::zarr::metadata::ArrayMetadata;
 use proptest::prelude::*;
 
-/// Flat bytes of 30 and of 24 bytes, in chunks of 8, the second twice as long an item.
+/// Name, shape and dtype of two arrays: 30 and 24 flat bytes in chunks of 8 bytes, with items of 2 and 4 bytes.
 const ARRAYS: [(&str, &str, &str); 2] = [("a", "[15]", "<i2"), ("b", "[3,2]", "<i4")];
 
 fn document(shape: &str, dtype: &str) -> String {
@@ -38,7 +38,8 @@ fn open(fs: &Fs, file: Composite) -> u64 {
     fs.insert(NewFile::new(Arc::new(file), KernelPages::None)).handle
 }
 
-/// A header, `a` as it is, padding, `b` with its items reversed, a last byte.
+/// Returns a file of a header, array `a` as stored, padding, array `b` with reversed items of `swap` bytes, and one
+/// last byte. Also returns the file's bytes, and for each of them whether it is fixed.
 fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
     let mut file = Composite::from("head".to_string());
     file.push_flat(Key::root().join("a"), &metadata("a"), ItemForm::AsStored);
@@ -58,7 +59,7 @@ fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
 }
 
 fn with_npy(fs: Fs) -> Fs {
-    let headers = Headers { formats: vec![crate::export::Format::Npy], dataset: false };
+    let headers = Headers { formats: vec![crate::export::Format::Npy], ..Headers::default() };
     Fs { tree: fs.tree.with_headers(headers), ..fs }
 }
 
@@ -114,7 +115,7 @@ proptest! {
                 }
             }
         }
-        // stored, and the same bytes in the arrays' own order
+        // another mount shows the same bytes, in the arrays' own byte order
         fs.flush(handle).unwrap();
         fs.release(handle);
         let fs = mount(&store, 1 << 16);
@@ -135,7 +136,7 @@ proptest! {
 /// "read your writes at once, through every file of the mount (`data.raw`, `data.npy`, the chunk file)"; "a shape that
 /// changed": an open file cannot be read in its old shape.
 #[test]
-fn a_container_shows_what_is_written_and_not_another_shape() {
+fn a_container_shows_writes_and_not_another_shape() {
     let store = store();
     let fs = with_npy(mount(&store, 1 << 16));
     let array = fs.lookup(1, "a").unwrap().inode;
@@ -182,7 +183,7 @@ fn an_array_of_another_dtype_is_another_array() {
     assert_eq!(read(&fs, npy, 128, 100).unwrap(), [0; 30]);
 }
 
-/// A store of one array of bytes that are 1 in the first chunk, and a mount of it.
+/// Returns a store of an array of bytes whose first chunk holds ones, and a mount of the store.
 fn bytes_of_one() -> (Arc<MemoryStore>, Fs) {
     let store = Arc::new(MemoryStore::default());
     let plain = document("[15]", "|u1").replace(r#"{"id":"zlib"}"#, "null");
@@ -192,8 +193,8 @@ fn bytes_of_one() -> (Arc<MemoryStore>, Fs) {
     (store, with_npy(mount(&faulty, 1 << 16)))
 }
 
-/// Close-to-open of `data.raw` while containers are opened: opening it drops pages that are older than the store, even
-/// if the opening of a container has already seen the change.
+/// Opening `data.raw` drops pages that are older than the store, even if a container was opened and read after the
+/// change.
 #[test]
 fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
     let (store, fs) = bytes_of_one();
@@ -213,13 +214,13 @@ fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
     assert_eq!(open_raw(), (KernelPages::Fresh, vec![2; 4]));
 }
 
-/// Every reader of a file whose pages the kernel keeps gets what the store held at the latest opening of the file.
+/// All readers of a file whose pages the kernel keeps get bytes at least as new as the latest opening of the file.
 #[test]
-fn who_opened_a_container_before_reads_what_is_new_for_who_opens_it_now() {
+fn an_opening_of_a_container_makes_earlier_ones_read_new_bytes() {
     let (store, fs) = bytes_of_one();
     let npy = fs.lookup(fs.lookup(1, "a").unwrap().inode, "data.npy").unwrap().inode;
     let first = fs.open(npy, false, false).unwrap().handle;
-    // a whole chunk, which is kept
+    // reads the chunk as a whole, so that the cache keeps it
     assert_eq!(read(&fs, first, 128, 15).unwrap()[..5], [1, 1, 1, 1, 0]);
     store.insert("a/0", vec![2; 4]);
     fs.open(npy, false, false).unwrap();
@@ -235,16 +236,44 @@ fn doubles_are_written_in_parts() {
     let fs = mount(&store, 1 << 16);
     let mut file = Composite::default();
     let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
-    file.push_flat(Key::root().join("t"), &metadata, ItemForm::Doubles { big_endian: false });
+    let stored = StoredInteger::new(8, true, false, &[]);
+    let form = ItemForm::Widened { stored, shown: ShownNumber::Double };
+    file.push_flat(Key::root().join("t"), &metadata, form);
     let handle = open(&fs, file);
     let days: Vec<u8> = [1.0f64, -2.0, 700_000.0].iter().flat_map(|day| day.to_be_bytes()).collect();
     fs.write(handle, 0, &days).unwrap();
-    // the exponent and the first digits of the second: -2.0 becomes -3.0, of the third: 700000 becomes 701024
+    // the first 2 bytes turn the second double, -2.0, into -3.0; the last 7 turn the third, 700000, into 701024
     fs.write(handle, 8, &(-3.0f64).to_be_bytes()[..2]).unwrap();
     fs.write(handle, 17, &701_024f64.to_be_bytes()[1..]).unwrap();
     assert_eq!(fs.write(handle, 8, &0.5f64.to_be_bytes()).unwrap_err().errno(), libc::EINVAL);
     let flat = fs.lookup(fs.lookup(1, "t").unwrap().inode, "data.raw").unwrap().inode;
     let flat = fs.open(flat, false, false).unwrap().handle;
     let stored: Vec<u8> = [1i64, -3, 701_024].iter().flat_map(|day| day.to_le_bytes()).collect();
+    assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
+}
+
+/// A program that writes a file in blocks cuts characters and numbers anywhere. Half of an item waits for the rest, is
+/// shown to the program that wrote it, and is an error at the end.
+#[test]
+fn half_an_item_waits_for_the_other_half() {
+    let store = store();
+    let shown = document("[3]", "<U2").replace("\"fill_value\":0", "\"fill_value\":\"\"");
+    store.put(&Key::root().join("s/.zarray"), shown.as_bytes()).unwrap();
+    let fs = mount(&store, 1 << 16);
+    let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
+    let mut file = Composite::default();
+    file.push_flat(Key::root().join("s"), &metadata, ItemForm::Utf8 { size: 8, is_big_endian: false });
+    let handle = open(&fs, file.clone());
+    let text = ["äö\0\0\0\0", "ab\0\0\0\0\0\0", "ß\0\0\0\0\0\0"].concat().into_bytes();
+    fs.write(handle, 0, &text[..3]).unwrap();
+    assert_eq!(read(&fs, handle, 0, 4).unwrap(), [text[0], text[1], text[2], 0]);
+    assert_eq!(fs.flush(handle).unwrap_err().errno(), libc::EINVAL);
+    fs.write(handle, 3, &text[3..17]).unwrap();
+    fs.write(handle, 17, &text[17..]).unwrap();
+    assert_eq!(read(&fs, handle, 0, 24).unwrap(), text);
+    fs.flush(handle).unwrap();
+    let flat = fs.lookup(fs.lookup(1, "s").unwrap().inode, "data.raw").unwrap().inode;
+    let flat = fs.open(flat, false, false).unwrap().handle;
+    let stored: Vec<u8> = "äöabß\0".chars().flat_map(|c| u32::from(c).to_le_bytes()).collect();
     assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
 }

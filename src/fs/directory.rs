@@ -1,4 +1,4 @@
-//! Open directories: streams of names as the tree lists them, started anew where the reader seeks back.
+//! Open directories: streams of names as the tree lists them. A stream starts anew when the reader seeks back.
 
 use super::Fs;
 use crate::error::Result;
@@ -8,7 +8,7 @@ use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Names looked up together. Those that do not fit into a reply are looked up again for the next one.
+/// Number of names looked up together. Names that do not fit into a reply are looked up again for the next one.
 const BATCH: usize = 32;
 
 /// A directory being read. Position 0 is `.`, 1 is `..`, then the names follow as they are listed.
@@ -39,7 +39,7 @@ pub struct DirectoryEntry<'a> {
 }
 
 impl Fs {
-    /// Opens a directory.
+    /// Opens a directory and returns its handle.
     pub fn open_directory(&self, inode: u64) -> Result<u64> {
         let node = self.tree.node(inode)?;
         if let Node::Directory(key) = &*node {
@@ -70,9 +70,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Does the same as [`Fs::read_directory`] with attributes, and counts a lookup of each name that was taken except
-    /// `.` and `..`. It may end early, before a name whose attributes take long, but not without a name unless the
-    /// directory ends.
+    /// Passes names as [`Fs::read_directory`] does, with their attributes, and counts a lookup of each name that `add`
+    /// takes, except `.` and `..`. It may stop before a name whose attributes take long, but passes at least one name
+    /// unless the directory ends.
     pub fn read_directory_with_attributes(
         &self,
         handle: u64,

@@ -1,4 +1,4 @@
-//! Renames while the store fails, at each of its calls: a file is never lost, and never exists in part.
+//! Renames while each call to the store fails in turn: no file is lost, and none exists in part.
 
 use super::model::mount;
 use super::*;
@@ -19,7 +19,7 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Open,
 ];
 
-/// An array whose chunks are as long as the documents, with one chunk; its attributes; a plain key.
+/// Stores an array of two chunks that are as long as the documents, its attributes, and two plain keys.
 fn prepare(root: &Path) {
     let array = r#"{"zarr_format":2,"shape":[16],"chunks":[8],"dtype":"|u1","fill_value":0,"order":"C","filters":null,
         "compressor":{"id":"zlib","level":1}}"#;
@@ -66,7 +66,7 @@ fn a_rename_that_fails_loses_nothing() {
                 let calls = store.calls(operation) - before;
                 store.heal();
                 let what = format!("{from} to {to}, {operation:?} {after} applied {applied}: {renamed:?}");
-                // as this mount sees it afterwards, and as another mount does
+                // check this mount and another one
                 for fs in [&fs, &mount(&store, 1 << 20)] {
                     let (source, target) = (read(fs, from), read(fs, to));
                     let moved = target.as_deref() == Some(NEW);

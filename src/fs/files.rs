@@ -15,6 +15,7 @@ use super::write::WriteMode;
 use super::write_record::WriteRecord;
 use super::{Backing, Fs, KernelPages};
 use crate::array::Array;
+use crate::cache::CachedRun;
 use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
 use crate::store::Key;
@@ -47,6 +48,12 @@ pub trait OpenFile: Send + Sync {
     /// set.
     fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool>;
 
+    /// Returns the bytes of a read if they lie side by side in a cached chunk, so that a reply needs no copy of them;
+    /// `None` if [`OpenFile::read`] has to gather them.
+    fn cached_run(&self, _fs: &Fs, _offset: u64, _len: usize) -> Result<Option<CachedRun>> {
+        Ok(None)
+    }
+
     /// Writes `data` at `offset` and returns the number of bytes written: fewer only at the end of a file of fixed
     /// size. Returns `None` if that would need the store or a wait and the mode forbids it; the caller must then repeat
     /// the write.
@@ -58,7 +65,7 @@ pub trait OpenFile: Send + Sync {
         Err(Error::system(libc::EBADF))
     }
 
-    /// Stores everything written through the file, and returns the first error. What could not be stored stays dirty.
+    /// Stores everything written through the file, and returns the first error. Data that cannot be stored stay dirty.
     fn flush(&self, _fs: &Fs) -> Result<()> {
         Ok(())
     }
@@ -73,8 +80,8 @@ pub trait OpenFile: Send + Sync {
         Err(Error::system(libc::EPERM))
     }
 
-    /// Returns where the next data or hole begins at or after `offset`, as lseek(2) defines it. By default, the whole
-    /// file is data.
+    /// Returns the offset, at or after `offset`, where the next data or hole begins, as lseek(2) defines it. By
+    /// default, the whole file is data.
     ///
     /// # Errors
     ///
@@ -102,12 +109,12 @@ pub trait OpenFile: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the record of what was written through the file.
+    /// Returns the record of the writes through the file.
     fn write_record(&self) -> Option<&WriteRecord> {
         None
     }
 
-    /// Returns the attributes of a file whose content outlives its name, for when the name is gone.
+    /// Returns the attributes of a file without a name, if its content outlives the name.
     fn unlinked_attributes(&self, _fs: &Fs) -> Option<Attributes> {
         None
     }
@@ -127,11 +134,29 @@ pub trait OpenFile: Send + Sync {
     }
 }
 
+/// Bytes that were read without the store.
+pub enum CachedBytes {
+    /// The buffer of the caller holds them.
+    Copied,
+    /// They lie in a cached chunk.
+    Run(CachedRun),
+}
+
+impl CachedBytes {
+    /// Returns the bytes; `out` is the buffer that the reader was called with.
+    pub fn bytes<'a>(&'a self, out: &'a [u8]) -> &'a [u8] {
+        match self {
+            CachedBytes::Copied => out,
+            CachedBytes::Run(run) => run.bytes(),
+        }
+    }
+}
+
 /// A file that was just opened and has no handle yet.
 pub struct NewFile {
     /// The file.
     pub file: Arc<dyn OpenFile>,
-    /// What the kernel may keep of it.
+    /// The pages that the kernel may keep.
     pub pages: KernelPages,
     /// The file of the store that the kernel may read instead.
     pub backing: Option<Backing>,
@@ -146,7 +171,7 @@ impl NewFile {
 
 /// Open files or directories by handle, the number that stands for them in requests.
 pub struct Handles<T: ?Sized> {
-    /// Protects the map alone; never held during a request.
+    /// Open files by handle. The lock protects the map alone and is never held during a request.
     open: Mutex<HashMap<u64, Arc<T>>>,
     last: AtomicU64,
 }
@@ -197,14 +222,14 @@ impl<T: ?Sized> Handles<T> {
     }
 }
 
-/// The array behind an open file. All open files of an array must read through one object, because the kernel has but
-/// one page cache for them.
+/// The array behind an open file. All open files of an array must read through one object, because they share the pages
+/// in the kernel.
 ///
-/// Protects the reference alone.
+/// The lock protects the reference alone.
 pub struct CurrentArray(Mutex<Arc<Array>>);
 
 impl CurrentArray {
-    /// Returns a reference to the array as it was opened.
+    /// Creates a reference to the array as it was opened.
     pub fn new(array: Arc<Array>) -> Self {
         CurrentArray(Mutex::new(array))
     }
@@ -225,15 +250,15 @@ impl CurrentArray {
         if !old.is_superseded() {
             return Ok(old);
         }
-        // the lock is not held here, because requests that need no store take it too;
-        // what cannot be stored stays dirty, and the close of the file reports it
+        // the lock is not held here, because requests that need no store take it too; chunks that cannot be stored stay
+        // dirty, and the close of the file reports the error
         let _ = fs.cache.flush_where(|array| array.key() == old.key());
         let new = fs.open_array(old.key())?;
         *lock(&self.0) = new.clone();
         Ok(new)
     }
 
-    /// Returns the same as [`CurrentArray::latest`], or `None` if that would need the store and `may_wait` is not set.
+    /// Returns the array of [`CurrentArray::latest`], or `None` if that would need the store and `may_wait` is not set.
     pub fn latest_if(&self, fs: &Fs, may_wait: bool) -> Result<Option<Arc<Array>>> {
         match may_wait {
             true => self.latest(fs).map(Some),

@@ -1,4 +1,4 @@
-//! Stores written data: at close and sync, before the store is asked what it holds, and before metadata changes.
+//! Stores written data: at close and sync, before the store is asked for its content, and before metadata changes.
 
 use super::Fs;
 use super::files::draft::Draft;
@@ -11,23 +11,23 @@ use crate::zarr::metadata::Separator;
 use std::sync::Arc;
 
 impl Fs {
-    /// Stores everything as [`Fs::store_all`] does, and reports what was lost since the last report.
+    /// Stores everything as [`Fs::store_all`] does, and reports losses since the last report.
     pub fn flush_all(&self) -> Result<()> {
         let stored = self.store_all();
         self.take_losses().and(stored)
     }
 
-    /// Returns the error for written bytes that were lost and of which no close or fsync has reported the loss.
+    /// Fails if written bytes were lost and no close or fsync has reported the loss.
     pub fn take_losses(&self) -> Result<()> {
         self.cache.take_losses(|_| true)
     }
 
-    /// Stores everything, and makes it durable. Drafts that are still open are stored if they are valid as they are. A
-    /// loss is no error of this: [`Fs::take_losses`] reports it.
+    /// Stores everything, and makes it durable. Drafts that are still open are stored if they are valid as they are.
+    /// Losses are not errors of this function: [`Fs::take_losses`] reports them.
     ///
     /// # Errors
     ///
-    /// The first error, after everything was tried, or as soon as the store answers nothing at all.
+    /// The first error, after all attempts, or at once if the store does not answer at all.
     pub fn store_all(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
@@ -50,8 +50,8 @@ impl Fs {
         if self.cache.is_in_vain(&done) { done } else { done.and(self.tree.hierarchy().store().sync()) }
     }
 
-    /// Stores what was written to an array. If its filters are lossy the kernel drops the pages of `data.raw`: from now
-    /// on a read returns what the filters have kept.
+    /// Stores the dirty chunks of an array. If its filters are lossy, the kernel drops the pages of `data.raw`: later
+    /// reads return the values that the filters have kept.
     pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
         let done = self.cache.flush_array(array);
         if array.is_lossy() && array.freshness().writes() > 0 {
@@ -66,13 +66,13 @@ impl Fs {
         self.cache.take_losses(|lost| lost == key).and(stored)
     }
 
-    /// Hands over what was written to an array with shards; stores what was written to another one. The chunk files of
-    /// shards are closed one by one, and each would store a whole shard.
+    /// Hands over the dirty chunks of an array with shards, and stores those of any other array. Programs close the
+    /// chunk files of a shard one by one, and each close would store the whole shard.
     pub(super) fn hand_over(&self, array: &Array) -> Result<()> {
         if array.has_shards() { self.cache.hand_over(array) } else { self.flush_array(array) }
     }
 
-    /// Stores what was written to arrays at and below `key`, because their metadata are about to change.
+    /// Stores the dirty chunks of arrays at and below `key`, because their metadata are about to change.
     pub(super) fn flush_below(&self, key: &Key) -> Result<()> {
         self.cache.flush_where(|array| array.key().relative_to(key).is_some())
     }
@@ -89,7 +89,7 @@ impl Fs {
         }
         let stored = match &draft.node() {
             Node::Metadata(key, file) => self.put_document(key, *file, &content.text),
-            // a shell closes the file before anything is written
+            // a shell closes the file before the program that it starts writes to it
             Node::Chunk(..) if content.text.is_empty() => {
                 Err(Error::invalid("an empty file is no chunk of objects").context(draft.node().path()))
             }
@@ -107,7 +107,7 @@ impl Fs {
         stored
     }
 
-    /// Stores a document as it was written through the mount.
+    /// Stores a document that was written through the mount.
     pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
         let is_of_array = self.changes_array(key, file)?;
         let _alone = is_of_array.then(|| self.resizing.alone(&[key]));
@@ -123,15 +123,15 @@ impl Fs {
         Ok(())
     }
 
-    /// Returns whether a change of a document may change the metadata of the array at `key`. In a view as v2,
-    /// attributes are stored in its document.
+    /// Returns whether a change of a document may change the metadata of the array at `key`. In a v2 view of a v3
+    /// array, the attributes are part of that metadata.
     pub(super) fn changes_array(&self, key: &Key, file: MetadataFile) -> Result<bool> {
         let hierarchy = self.tree.hierarchy();
         Ok(file.defines_arrays() || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
     }
 
-    /// Stores what was written to the chunk `name` of the array at `key`, or to all its chunks, so that the store knows
-    /// which chunks there are. A chunk that cannot be stored now does not exist yet.
+    /// Stores the chunk `name` of the array at `key`, or hands over all dirty chunks of the array, so that the store
+    /// knows which chunks there are. A chunk that cannot be stored now does not exist yet.
     pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
         self.settle_object(&name.map_or_else(|| key.clone(), |name| key.join(name)));
         let is_dirty = |array: &Arc<Array>| array.freshness().is_dirty();
@@ -148,8 +148,8 @@ impl Fs {
         }
     }
 
-    /// Stores the pending chunks of the array whose object is at `path`, or below it: a program is about to see the
-    /// stored bytes.
+    /// Stores the pending chunks of the array that has an object, or a directory of objects, at `path`: a program is
+    /// about to see the stored bytes.
     pub(super) fn settle_object(&self, path: &Key) {
         if self.cache.has_pending(|array| array.is_object_path(path))
             && let Err(e) = self.cache.flush_where(|array| array.is_object_path(path))

@@ -1,6 +1,7 @@
 //! Groups that mkdir(2) has just created, each with a `.zgroup`. Programs that copy trees expect a directory that they
 //! have created to be empty, and create its files as new ones (`cp -r`, `tar`): for them the document must not exist
-//! yet. A process may look from another thread than the one that made the directory, as zarr-python 3 does.
+//! yet. A process may look the document up from another thread than the one that made the directory, as zarr-python 3
+//! does.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -11,10 +12,10 @@ use std::sync::Mutex;
 /// Maximum number of groups recorded: a program creates many before it writes their documents.
 const GROUPS: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
-/// Groups whose document was not written yet.
+/// A set of groups whose documents were not written yet.
 pub struct FreshGroups {
-    /// Protects the map from a group to the process that created it; `None` once that process has looked the document
-    /// up.
+    /// The process that created each group; `None` once that process has looked the document up. The lock protects the
+    /// map.
     made: Mutex<LruCache<Key, Option<u32>>>,
 }
 
@@ -29,8 +30,8 @@ impl FreshGroups {
         lock(&self.made).put(key, Some(process_of(thread)));
     }
 
-    /// Returns, once, whether a lookup of the document of the group at `key` must fail, because the thread's process
-    /// has created the group.
+    /// Returns whether a lookup of the document of the group at `key` must fail because the thread's process has
+    /// created the group. Only its first lookup fails.
     pub fn hides(&self, key: &Key, thread: u32) -> bool {
         let mut made = lock(&self.made);
         let is_maker = |maker: &mut u32| *maker == process_of(thread);

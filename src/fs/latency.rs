@@ -24,7 +24,7 @@ struct Case {
     stats: Arc<Stats>,
     flat: Vec<u8>,
     bound: usize,
-    /// The grid's chunks.
+    /// Number of chunks of the grid.
     chunks: u64,
 }
 
@@ -39,7 +39,7 @@ fn case(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize) -> Case {
     case_of(shape, chunks, compressor, bound, true)
 }
 
-/// Returns an array on a web server, which cannot list, or, if it is writable, in a bucket, which can.
+/// Returns a read-only array on a web server, which cannot list, or a writable one in a bucket, which can.
 fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_only: bool) -> Case {
     let store = Arc::new(SimulatedRemote::new(LATENCY, !read_only));
     let document = format!(
@@ -94,9 +94,9 @@ impl Case {
     }
 }
 
-/// "Many requests in flight": a chunk takes one request, and none waits for the one before it.
+/// "Many requests in flight": a chunk takes one request, and no request waits for the one before it.
 #[test]
-fn a_forward_reader_asks_for_each_chunk_once_and_for_many_at_once() {
+fn a_forward_reader_requests_each_chunk_once_and_many_concurrently() {
     for compressor in [PLAIN, ZLIB, BLOSC] {
         let case = case(&[16 * M], &[64 * K], compressor, 64 << 20);
         let handle = case.open().handle;
@@ -113,7 +113,7 @@ fn a_forward_reader_asks_for_each_chunk_once_and_for_many_at_once() {
 
 /// Rows that cross several chunks: the next set of chunks is requested while one is read.
 #[test]
-fn sets_of_chunks_are_asked_for_ahead() {
+fn sets_of_chunks_are_prefetched() {
     let case = case(&[64, 512, 512], &[8, 128, 128], ZLIB, 64 << 20);
     let handle = case.open().handle;
     assert_eq!(case.requests(|| case.read_all(handle, 16 * M)), [case.chunks as usize, 0, 0]);
@@ -122,7 +122,7 @@ fn sets_of_chunks_are_asked_for_ahead() {
 }
 
 #[test]
-fn large_chunks_under_way_stay_within_the_bound() {
+fn large_chunks_in_flight_stay_within_the_bound() {
     let case = case(&[64 * M], &[4 * M], ZLIB, 96 << 20);
     let handle = case.open().handle;
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -144,15 +144,16 @@ fn large_chunks_under_way_stay_within_the_bound() {
 
 /// Small random reads: a small chunk is fetched whole by one request, while a part of a large one suffices.
 #[test]
-fn a_part_of_a_far_chunk_takes_one_request_or_two() {
-    // compressor, chunk; requests of the first piece, of another one of the same chunk, of one in another chunk
+fn a_part_of_a_remote_chunk_takes_one_request_or_two() {
+    // compressor, chunk size; requests for a first part, for another part of the same chunk, for a part of another
+    // chunk
     let cases = [
         (PLAIN, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
         (ZLIB, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
         (BLOSC, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
         (PLAIN, 8 * M, [0, 1, 0], [0, 1, 0], [0, 1, 0]),
-        // one request reads the block index, one a block; a chunk that compresses so well is fetched whole once its
-        // size is known
+        // one request reads the block index and one a block; a chunk that compresses this well is fetched whole once
+        // its size is known
         (BLOSC, 8 * M, [1, 1, 0], [0, 0, 0], [1, 0, 0]),
         (BLOSC, 32 * M, [0, 2, 0], [0, 1, 0], [0, 2, 0]),
     ];
@@ -166,9 +167,9 @@ fn a_part_of_a_far_chunk_takes_one_request_or_two() {
     }
 }
 
-/// A chunk that is too large to wait for, or for the cache: a sequential reader gets it in ranges.
+/// A chunk larger than the cache: a sequential reader loads it in ranges.
 #[test]
-fn a_large_uncompressed_chunk_is_read_in_stretches() {
+fn a_large_uncompressed_chunk_is_read_in_ranges() {
     let case = case(&[96 * M], &[96 * M], PLAIN, 48 << 20);
     let handle = case.open().handle;
     let [gets, ranges, stats] = case.requests(|| case.read_all(handle, 96 * M));
@@ -195,7 +196,7 @@ fn random_readers_do_not_wait_for_each_other() {
 
 /// A plane that cuts through many chunks: all are requested concurrently.
 #[test]
-fn chunks_of_one_request_are_asked_for_at_once() {
+fn chunks_of_one_read_are_requested_concurrently() {
     let case = case(&[32, 64 * K], &[32, K], ZLIB, 64 << 20);
     let handle = case.open().handle;
     let start = Instant::now();
@@ -205,7 +206,7 @@ fn chunks_of_one_request_are_asked_for_at_once() {
 
 /// An opening revalidates a few chunks, and drops the kernel's pages if there are many.
 #[test]
-fn an_opening_does_not_ask_for_many_chunks() {
+fn an_opening_does_not_revalidate_many_chunks() {
     let case = case(&[16 * M], &[64 * K], ZLIB, 64 << 20);
     let close = |opened: OpenedFile| case.fs.release(opened.handle);
     let first = case.open();
@@ -229,7 +230,7 @@ fn an_opening_does_not_ask_for_many_chunks() {
 
 /// "Several are stored at a time": dirty chunks are stored concurrently, each by one request.
 #[test]
-fn chunks_are_stored_many_at_once() {
+fn chunks_are_stored_concurrently() {
     let case = case_of(&[16 * M], &[64 * K], PLAIN, 64 << 20, false);
     let inode = ["a", "data.raw"].iter().fold(1, |parent, name| case.fs.lookup(parent, name).unwrap().inode);
     let handle = case.fs.open(inode, true, false).unwrap().handle;
@@ -247,7 +248,7 @@ fn chunks_are_stored_many_at_once() {
 
 /// SEEK_HOLE of a bucket: the chunks are listed, and none is requested by itself.
 #[test]
-fn holes_are_listed() {
+fn holes_are_found_by_listing() {
     let case = case_of(&[16 * M], &[64 * K], PLAIN, 64 << 20, false);
     for missing in [0, 1, 7, 255] {
         case.store.below.remove(&format!("a/{missing}"));

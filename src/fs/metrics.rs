@@ -1,4 +1,5 @@
-//! The statistics of a mount in the text format of Prometheus, version 0.0.4. Generating it never asks the store.
+//! The statistics of a mount in the text format of Prometheus, version 0.0.4. Generating the text sends no request to
+//! the store.
 
 use super::Fs;
 use crate::stats::{Stats, TIME_BOUNDS};
@@ -44,7 +45,7 @@ impl Fs {
         text.0
     }
 
-    /// Records where the metrics are served over HTTP, for control files to show.
+    /// Records the HTTP address of the metrics, which control files show.
     pub fn set_metrics_address(&self, address: String) {
         let _ = self.metrics_address.set(address);
     }
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_of_times_add_up() {
+    fn buckets_of_times_are_cumulative() {
         let (stats, mut text) = (Stats::default(), MetricText::default());
         for (status, milliseconds) in [(200, 3), (200, 30), (503, 50_000)] {
             let time = Duration::from_millis(milliseconds);

@@ -1,5 +1,5 @@
-//! Random sequences of writes, reads and closes against a plain array of bytes, with another writer on the same store,
-//! and with a store that fails.
+//! Random sequences of writes, reads, closes and changes of the shape against a plain array of bytes, with another
+//! writer on the same store, and with a store that fails.
 
 use super::tests::geometry;
 use super::*;
@@ -13,7 +13,7 @@ use crate::zarr::metadata::Separator;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
 
-/// An operation, with numbers between 0 and 1 that say where and how much.
+/// An operation. Numbers between 0 and 1 are positions and lengths, as fractions of a size.
 #[derive(Clone, Debug)]
 enum Op {
     WriteFlat(f64, f64),
@@ -22,12 +22,14 @@ enum Op {
     ReadChunk(f64),
     Flush,
     Reopen,
-    /// Another writer changes bytes of the flat array that were not written here since the last flush.
+    /// Another writer changes bytes of the flat array that this mount has not written since the last flush.
     Foreign(f64, f64),
     Erase(f64),
-    /// Stores the objects that were not changed for a while.
+    /// Changes the length of a dimension; with true, another writer does.
+    Resize(f64, f64, bool),
+    /// Stores the pending objects, as the mount does once they have not changed for a while.
     Quiet,
-    /// Makes so many puts fail; with true, each takes effect nevertheless.
+    /// Makes this number of puts fail; with `true`, each takes effect nevertheless.
     Fail(u64, bool),
     /// Makes puts succeed again.
     Heal,
@@ -44,13 +46,14 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Reopen),
         2 => (at(), at()).prop_map(|(a, b)| Op::Foreign(a, b * b)),
         1 => at().prop_map(Op::Erase),
+        1 => (at(), at(), any::<bool>()).prop_map(|(d, len, foreign)| Op::Resize(d, len, foreign)),
         1 => Just(Op::Quiet),
         1 => (1u64..4, any::<bool>()).prop_map(|(times, applied)| Op::Fail(times, applied)),
         1 => Just(Op::Heal),
     ]
 }
 
-/// The array `a` of a store, opened for writing, beside what it should hold.
+/// The array `a` of a store, opened for writing, and its expected content.
 struct Model {
     memory: Arc<MemoryStore>,
     store: Arc<FaultyStore>,
@@ -63,11 +66,11 @@ struct Model {
     handle: u64,
     grid: Grid,
     meta: ArrayMetadata,
-    /// The chunks, C layout, padding included.
+    /// The expected bytes of each chunk, in C layout, with padding.
     chunks: Vec<Vec<u8>>,
-    /// Bytes of the flat array written since the last flush.
+    /// For each flat byte, whether it was written since the last flush.
     dirty: Vec<bool>,
-    /// Chunks that may be stored.
+    /// For each chunk, whether it may be stored.
     there: Vec<bool>,
     next: u8,
 }
@@ -101,7 +104,7 @@ impl Model {
     fn of(document: &str, meta: ArrayMetadata, bound: usize) -> Self {
         let (shape, item) = (meta.shape.clone(), meta.dtype.size() as u64);
         let memory = Arc::new(MemoryStore::default());
-        // remote stores take other code paths, so that half of the arrays are in one
+        // remote stores take other code paths: put half of the arrays into one
         let wrap =
             if meta.chunks.iter().sum::<u64>().is_multiple_of(2) { FaultyStore::remote } else { FaultyStore::new };
         let store = Arc::new(wrap(memory.clone()));
@@ -150,7 +153,7 @@ impl Model {
         (start, ((len * size as f64) as usize + 1).min(size - start))
     }
 
-    /// A chunk's bytes in the array's own order.
+    /// Returns a chunk's bytes in the array's own order.
     fn shown(&self, chunk: usize) -> Vec<u8> {
         let mut out = vec![0; self.chunks[chunk].len()];
         match self.meta.order {
@@ -170,7 +173,7 @@ impl Model {
                 let (start, len) = self.flat_range(at, len);
                 let data = self.some_bytes(len);
                 match self.fs.write(self.handle, start as u64, &data) {
-                    // the cache is full; the bytes accepted before that are visible
+                    // the cache is full; the bytes accepted before it was are visible
                     Err(e) if self.fails && e.errno() == libc::ENOSPC => return self.check_failed_write(start, &data),
                     written => assert_eq!(written?, len),
                 }
@@ -207,6 +210,7 @@ impl Model {
                 self.dirty.fill(false);
             }
             Op::Foreign(at, len) => self.write_elsewhere(at, len),
+            Op::Resize(dimension, factor, is_foreign) => self.resize(dimension, factor, is_foreign)?,
             Op::Quiet => {
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
                 self.succeeds(|_, _| array.store_objects())?;
@@ -222,7 +226,8 @@ impl Model {
                 (self.chunks[id], self.there[id]) = (whole, false);
                 self.dirty.fill(false);
                 if array.has_shards() {
-                    // the chunk is handed over, and wins over what another writer stores before the next flush
+                    // the erased chunk is handed over, and replaces one that another writer stores before the next
+                    // flush
                     self.mark_dirty(id);
                 }
             }
@@ -253,7 +258,7 @@ impl Model {
         self.fails = false;
     }
 
-    /// Makes a call that may fail, with an error, if the store does. Returns false if it did.
+    /// Makes a call that may fail if the store fails. Returns whether it succeeded.
     fn succeeds(&self, call: impl FnOnce(&Fs, u64) -> Result<()>) -> Result<bool> {
         match call(&self.fs, self.handle) {
             Err(e) if self.fails && e.errno() == libc::ENOSPC => Ok(false),
@@ -306,7 +311,7 @@ impl Model {
             Order::C => self.chunks[id] = shown,
             Order::F => layout::f_to_c(&self.meta.chunks, self.meta.dtype.size(), &shown, &mut self.chunks[id]),
         }
-        // which flat bytes these are doesn't matter: another writer must not touch any of the chunk
+        // mark the whole chunk, whichever bytes were written: another writer must not change any of it
         self.mark_dirty(id);
         self.fs.release(handle);
         Ok(())
@@ -332,8 +337,8 @@ impl Model {
         assert!(self.there[id]);
         let mut out = Vec::new();
         self.fs.read(handle, 0, usize::MAX / 2, &mut out)?;
-        // the padding of an edge chunk is the fill value if the chunk was overwritten without being read, else as it
-        // was
+        // the padding of an edge chunk becomes the fill value if the chunk was overwritten without being loaded;
+        // otherwise it stays
         let (inside, shown) = (self.inside(id), self.shown(id));
         assert_eq!(out.len(), shown.len());
         let fill = self.fill();
@@ -364,7 +369,7 @@ impl Model {
         inside.into_iter().map(|b| b == 1).collect()
     }
 
-    /// Another writer loads chunks, changes bytes that were not written here, and stores them.
+    /// Lets another writer load chunks, change bytes that this mount has not written, and store them.
     fn write_elsewhere(&mut self, at: f64, len: f64) {
         // with a small cache chunks are stored at any time: the other writer could overwrite bytes that it has not seen
         if self.bound < 1 << 20 {
@@ -412,3 +417,4 @@ impl Model {
 }
 
 mod properties;
+mod resizing;

@@ -24,7 +24,7 @@ const MAX_PLAIN: u64 = 1 << 30;
 const ATTRIBUTE: &str = "user.zarr.attrs.";
 
 impl Fs {
-    /// Returns the directory with the inode number `parent` and the name as the tree knows them.
+    /// Returns the directory with the inode number `parent` and a name in it, in the canonical form of the tree.
     pub(super) fn place(&self, parent: u64, name: &str) -> Result<(Arc<Node>, String)> {
         let parent = self.tree.node(parent)?;
         if name != CONTROL && !parent.is_control() {
@@ -49,7 +49,7 @@ impl Fs {
                 let node = Node::Chunk(key.clone(), name.to_string());
                 Ok(self.created_attributes(&node).map(|attributes| (node, attributes)))
             }
-            // a header that cannot be made must not be missing without a reason
+            // a header that cannot be made must not be missing without a report of the reason
             Err(e) if self.tree.is_header_name(name) && ![libc::ESTALE, libc::ENOENT].contains(&e.errno()) => {
                 self.stats.problem(format!("{}: is not shown: {e}", key.join(name)));
                 Err(e)
@@ -70,7 +70,7 @@ impl Fs {
         }
     }
 
-    /// Returns the open file whose name is gone, by its inode number, and its attributes.
+    /// Returns an open file with this inode number that has lost its name, and its attributes.
     fn unlinked_file(&self, inode: u64) -> Option<(Arc<dyn OpenFile>, Attributes)> {
         let files = self.files.matching(|file| file.inode() == inode);
         files.into_iter().find_map(|file| file.unlinked_attributes(self).map(|attributes| (file, attributes)))
@@ -85,7 +85,7 @@ impl Fs {
         Some(Attributes { inode: draft.inode, ..attributes })
     }
 
-    /// Creates a file, or opens the file that is there unless `exclusive`, for reading and writing. Counts a lookup.
+    /// Creates a file, or opens an existing one unless `exclusive`, for reading and writing. Counts a lookup of it.
     pub fn create(&self, parent: u64, name: &str, exclusive: bool, truncate: bool) -> Result<(Attributes, OpenedFile)> {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
@@ -165,7 +165,8 @@ impl Fs {
         self.create_draft(Node::Value(key), MAX_PLAIN)
     }
 
-    /// Returns whether the file is flat bytes, a header or a chunk, but not one of objects.
+    /// Returns whether the size of a file is fixed: for flat bytes, headers, containers, and chunks unless they hold
+    /// objects.
     pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
         Ok(match node {
             Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => true,
@@ -174,8 +175,8 @@ impl Fs {
         })
     }
 
-    /// Returns whether a thread may set the mode of a file, without effect. It may for a plain key, and for a file that
-    /// it has just created, since `install` and rsync give such a file a mode of its own.
+    /// Returns whether a thread may set the mode of a file, without effect. It may for plain keys, and for files that
+    /// were just created, since `install` and rsync set the modes of such files.
     pub fn takes_any_mode(&self, inode: u64, thread: u32) -> bool {
         self.tree.node(inode).is_ok_and(|node| {
             matches!(*node, Node::Value(_))
@@ -276,7 +277,7 @@ impl Fs {
     pub(super) fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
         let was_written = self.cache.is_dirty(array, chunk);
         self.guard_chunk(array, chunk);
-        // without the chunk's lock: this waits for a write-back, which takes that lock
+        // do this without the chunk's lock: it waits for a write-back, which takes that lock
         self.cache.discard_chunk(array, chunk);
         let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
         self.cache.record_erased(array, chunk);
@@ -343,7 +344,7 @@ impl Fs {
         }
     }
 
-    /// Forgets what is known of files at and below `key`, because they were removed or renamed.
+    /// Forgets all records of files at and below `key`, because they were removed or renamed.
     pub(super) fn forget_below(&self, key: &Key) {
         self.drafts.forget_below(key);
         self.resizing.forget_below(key);
@@ -369,8 +370,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets the size of a file. The size of chunks and, without --resize, of flat bytes is fixed: a smaller or equal
-    /// size changes nothing.
+    /// Sets the size of a file in bytes. The size of chunks and, without --resize, of flat bytes is fixed: a smaller or
+    /// equal size changes nothing.
     ///
     /// # Errors
     ///

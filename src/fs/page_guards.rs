@@ -3,9 +3,9 @@
 //! a page of one of them dirty, and the kernel writes it back whole, at any time.
 //!
 //! Invariant: a page never brings back bytes that are older than a write through another file. Each such write puts a
-//! guard on its bytes before they are applied, and a page that is written back does not change what is guarded against
-//! its file. The guard ends when the kernel has written back and dropped the pages of that file: pages that it reads
-//! afterwards hold the new bytes.
+//! guard on its bytes before they are applied, and a page that is written back does not change bytes that are guarded
+//! against its file. The guard ends when the kernel has written back and dropped the pages of that file: pages that it
+//! reads afterwards hold the new bytes.
 
 use crate::array::Array;
 use crate::cache::{Part, Ranges};
@@ -23,7 +23,7 @@ const TABLES: usize = 64;
 /// The guards of a mount, and the files that may have dirty pages.
 pub struct PageGuards {
     /// Each protects the guards and writers of its arrays. A thread that applies a write holds one, so that a page that
-    /// is written back finds either no guard and older bytes, or both.
+    /// is written back finds both the guard and the new bytes, or neither.
     tables: [Mutex<GuardTable>; TABLES],
 }
 
@@ -31,7 +31,7 @@ pub struct PageGuards {
 struct GuardTable {
     /// The files open for writing of each array, by inode number, and how often each is open.
     writers: HashMap<Key, Vec<(u64, usize)>>,
-    /// By the key of the chunk.
+    /// Guards by the key of their chunk.
     guards: HashMap<Key, Vec<Guard>>,
     last: u64,
 }
@@ -43,7 +43,7 @@ struct Guard {
     ranges: Ranges,
 }
 
-/// Identifies a guard.
+/// The identity of a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardId {
     table: usize,
@@ -82,7 +82,7 @@ impl PageGuards {
         }
     }
 
-    /// Records that such a file was closed: the kernel has written back its dirty pages.
+    /// Records that a file opened for writing was closed: the kernel has written back its dirty pages.
     pub fn closed(&self, array: &Key, inode: u64) {
         let mut held = self.lock(array);
         let Some(writers) = held.table.writers.get_mut(array) else { return };
@@ -104,7 +104,7 @@ impl PageGuards {
         writers.filter(|(i, _)| *i == inode).map(|(_, count)| count).sum()
     }
 
-    /// Removes guards: the kernel has dropped the pages that they were against.
+    /// Removes guards, because the kernel has dropped the pages that they guard against.
     pub fn remove(&self, guards: &[GuardId]) {
         for guard in guards {
             lock(&self.tables[guard.table]).remove(guard);

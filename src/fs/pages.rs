@@ -1,5 +1,5 @@
-//! Which pages of a file the kernel may keep when the file is opened: all, if nothing has changed since the opening
-//! before. This module knows neither how changes are detected nor how the kernel is informed.
+//! Decides whether the kernel may keep the pages of a file when the file is opened: if nothing has changed since the
+//! previous opening. This module knows neither how changes are detected nor how the kernel is informed.
 
 use crate::array::VersionTag;
 use crate::util::memory::lock;
@@ -26,14 +26,14 @@ struct FilePages {
 }
 
 impl Pages {
-    /// Starts without files.
+    /// Creates an empty record.
     pub fn new() -> Self {
         Pages { files: Mutex::new(LruCache::new(FILES)) }
     }
 
     /// Records an opening of a file of the version `tag`. `same` says whether everything that the version does not
-    /// cover is as at the opening before. Returns whether the kernel may keep its pages; else [`Pages::dropped`] must
-    /// follow.
+    /// cover is unchanged since the previous opening. Returns whether the kernel may keep its pages; if not, a call of
+    /// [`Pages::dropped`] must follow.
     pub fn open(&self, inode: u64, tag: VersionTag, same: bool) -> bool {
         let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&inode) else {

@@ -1,10 +1,10 @@
-//! The file system below a model of the kernel's page cache, against one array of bytes. Random sequences of writes
-//! through every kind of file, cached and past the cache, through a shared map, by another program, and while the store
-//! does not answer: every byte that is read is the one that was written last, and so is every byte in the store.
+//! Compares the file system under a model of the kernel's page cache with an array of bytes. Random sequences write
+//! through every kind of file, through the cache and past it, through a shared map, by another program, and while the
+//! store does not answer. Every byte that is read or stored must be the one that was written last.
 //!
-//! The model follows Linux: a cached write changes pages before it sends its request and lets go of those that it
-//! fills; a map makes pages dirty, and the kernel writes back whole pages; dropping pages writes back the dirty ones.
-//! Its pages are small, so that each shows several chunks.
+//! The model follows Linux: a cached write changes pages before it sends its request, and unlocks those that it fills;
+//! a map makes pages dirty, and the kernel writes back whole pages; dropping pages writes back the dirty ones. Its
+//! pages are small, but each overlaps several chunks.
 
 use super::model::mount;
 use super::*;
@@ -16,12 +16,12 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of a page, of a chunk, and of the array.
+/// Sizes in bytes of a page, a chunk and the array.
 const PAGE: usize = 8;
 const CHUNK: usize = 6;
 const SIZE: usize = 32;
 
-/// Bytes of the header of `data.npy`.
+/// Size in bytes of the header of `data.npy`.
 const HEADER: usize = 128;
 
 /// The file that is mapped, if any.
@@ -34,15 +34,18 @@ enum Mapped {
     Chunk,
 }
 
-/// An operation. Its numbers are positions, lengths and values.
+/// An operation. Its numbers are chunks, positions and lengths.
 #[derive(Clone, Debug)]
 enum Op {
-    /// A cached write of `data.raw`. With the flag the kernel drops its pages in the middle, and another program reads.
+    /// A cached write of `data.raw`. With the flag, its pages are dropped and read again before the request arrives.
     Write(usize, usize, bool),
     WriteDirect(usize, usize),
+    /// A write past the page cache, through a descriptor that can't read. With the flag another program reads before the
+    /// request arrives.
+    WritePast(usize, usize, bool),
     WriteNpy(usize, usize),
     WriteChunk(usize, usize, usize),
-    /// A file is moved onto a chunk, or a chunk file is written anew.
+    /// A file is renamed to a chunk (`true`), or a chunk file is written anew.
     ReplaceChunk(usize, bool),
     /// A chunk file is written anew, but ends too early.
     RefusedDraft(usize),
@@ -50,7 +53,7 @@ enum Op {
     Store(usize, usize),
     /// The kernel writes back the dirty pages and keeps them.
     WriteBack,
-    /// The kernel needs memory.
+    /// The kernel drops clean pages to get memory.
     Reclaim,
     Read(usize, usize),
     ReadDirect(usize, usize),
@@ -60,7 +63,7 @@ enum Op {
     Open,
     /// Another program changes the store.
     Foreign(usize, usize),
-    /// A write that has to wait, while the kernel drops its pages and a program reads.
+    /// A write that has to wait, while the kernel drops its pages and a program reads them.
     Slow(usize, usize),
     /// A notification that no answer waits for.
     Notify,
@@ -73,6 +76,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (at(), len(), any::<bool>()).prop_map(|(at, len, drops)| Op::Write(at, len, drops)),
         2 => (at(), len()).prop_map(|(at, len)| Op::WriteDirect(at, len)),
+        3 => (at(), len(), any::<bool>()).prop_map(|(at, len, reads)| Op::WritePast(at, len, reads)),
         3 => (at(), len()).prop_map(|(at, len)| Op::WriteNpy(at, len)),
         3 => (chunk(), 0..CHUNK, len()).prop_map(|(chunk, at, len)| Op::WriteChunk(chunk, at, len)),
         1 => (chunk(), any::<bool>()).prop_map(|(chunk, renames)| Op::ReplaceChunk(chunk, renames)),
@@ -97,21 +101,21 @@ fn mapped() -> impl Strategy<Value = Mapped> {
     prop::sample::select(vec![Mapped::Nothing, Mapped::Flat, Mapped::Flat, Mapped::Npy, Mapped::Chunk])
 }
 
-/// A page that the kernel has.
+/// A page in the kernel's page cache.
 #[derive(Clone)]
 struct Page {
     bytes: Vec<u8>,
     is_dirty: bool,
 }
 
-/// A file that is open, and where its bytes lie in the array.
+/// An open file, and the position of its bytes in the array.
 #[derive(Clone, Copy)]
 struct Open {
     inode: u64,
     handle: u64,
     /// The position in the file of the array's first byte.
     start: i64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     len: usize,
 }
 
@@ -122,18 +126,20 @@ struct Kernel {
     pages: BTreeMap<(u64, usize), Page>,
     flat: Open,
     reader: Open,
+    /// `data.raw`, opened to be written alone.
+    writer: Open,
     npy: Open,
-    /// The file with the map.
+    /// The mapped file.
     map: Option<Open>,
     /// Files whose pages a later notification drops, each with the guards to remove then.
     notices: Vec<(u64, Vec<GuardId>)>,
-    /// Pages of `data.raw` were dropped a moment ago: see `fuse::notify`.
+    /// Whether pages of `data.raw` were dropped before: see `fuse::notify`.
     were_dropped: bool,
     /// The value that each byte of the array must have.
     expected: Vec<u8>,
-    /// Bytes that were changed through the map alone so far.
+    /// For each byte, whether its last change is only in a dirty page of the map.
     only_mapped: Vec<bool>,
-    /// Bytes changed through a map of another file. Pages of `data.raw` show them after a notification.
+    /// For each byte, whether its last change came from another map: `data.raw` shows it after a notification.
     late: Vec<bool>,
     next: u8,
 }
@@ -147,7 +153,7 @@ fn document() -> String {
 
 fn mounted(store: &Arc<FaultyStore>, bound: usize) -> Arc<Fs> {
     let fs = mount(store, bound);
-    let headers = Headers { formats: vec![Format::Npy], dataset: false };
+    let headers = Headers { formats: vec![Format::Npy], ..Headers::default() };
     Arc::new(Fs { tree: fs.tree.with_headers(headers), ..fs })
 }
 
@@ -157,11 +163,12 @@ impl Kernel {
         let store = Arc::new(FaultyStore::new(memory.clone()));
         memory.put(&Key::normalize("a/.zarray").unwrap(), document().as_bytes()).unwrap();
         let fs = mounted(&store, bound);
-        let [flat, reader, npy] =
-            [("data.raw", true), ("data.raw", false), ("data.npy", true)].map(|(name, writes)| {
+        let [flat, reader, writer, npy] =
+            [("data.raw", true), ("data.raw", false), ("data.raw", true), ("data.npy", true)].map(|(name, writes)| {
                 let start = if name == "data.npy" { HEADER } else { 0 };
                 open(&fs, name, writes, start as i64, start + SIZE)
             });
+        assert!(fs.write_past_pages(writer.handle));
         let map = match mapped {
             Mapped::Nothing => None,
             Mapped::Flat => Some(open(&fs, "data.raw", true, 0, SIZE)),
@@ -186,6 +193,7 @@ impl Kernel {
             pages,
             flat,
             reader,
+            writer,
             npy,
             map,
             notices,
@@ -219,7 +227,7 @@ impl Kernel {
         }
     }
 
-    /// Carries out all notifications for a file at once, as the program does.
+    /// Carries out all notifications for a file together, as the daemon does.
     fn notify_of(&mut self, inode: u64) {
         let (these, others) = std::mem::take(&mut self.notices).into_iter().partition(|(other, _)| *other == inode);
         self.notices = others;
@@ -258,7 +266,7 @@ impl Kernel {
                 self.late[position as usize] |= was_only_mapped && map.inode != self.flat.inode;
             }
         }
-        // a page that is written back waits for no notification
+        // the write-back of a page waits for no notification
         let stale = self.fs.take_stale_pages();
         self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
     }
@@ -308,7 +316,7 @@ impl Kernel {
         }
     }
 
-    /// Does what follows the answer to a cached write: see `fuse::notify`.
+    /// Queues the notifications of a cached write after its answer. With `again`, drops its pages: see `fuse::notify`.
     fn end_write(&mut self, at: usize, data: &[u8], again: bool) {
         let stale = self.fs.take_stale_pages();
         self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
@@ -333,10 +341,10 @@ impl Kernel {
         self.end_write(at, &data, again);
     }
 
-    /// Writes in a separate thread while the store does not answer. Reads of the same bytes must end after the write.
+    /// Writes in a separate thread while the store does not answer. Concurrent reads must return the written bytes.
     fn write_slowly(&mut self, at: usize, len: usize) {
         let data = self.some_bytes(len.min(SIZE - at));
-        // dirty pages are written back first: the model itself must not wait
+        // write back dirty pages first: the model itself must not wait
         let inodes = [self.flat.inode, self.npy.inode];
         inodes.into_iter().chain(self.map.map(|map| map.inode)).for_each(|inode| self.notify_of(inode));
         self.fill_pages(at, &data);
@@ -398,7 +406,7 @@ impl Kernel {
         let range = Kernel::chunk_range(chunk);
         let data = self.some_bytes(len.min(CHUNK - at));
         if self.is_mapped(file) {
-            // the kernel writes past the cache, and keeps the file's own pages away from it
+            // the kernel writes past its cache, and drops the file's own pages first
             self.drop_pages(file.inode, 0..CHUNK);
         }
         assert_eq!(self.fs.write(file.handle, at as u64, &data).unwrap(), data.len());
@@ -469,7 +477,7 @@ impl Kernel {
             let position = at + i;
             let place = position as i64 + map.start;
             let is_there = position < SIZE && place >= 0 && (place as usize) < map.len;
-            // a store to the map needs a page that no other file has changed: a notification may still drop it
+            // do not change a page that a queued notification will drop
             if !is_there || self.notices.iter().any(|(inode, _)| *inode == map.inode) {
                 continue;
             }
@@ -484,7 +492,7 @@ impl Kernel {
         }
     }
 
-    /// Another program replaces a chunk in the store, when nothing waits to be stored; then `data.raw` is opened.
+    /// Lets another program replace chunks in the store after a sync, and opens `data.raw` again.
     fn change_elsewhere(&mut self, at: usize, len: usize) {
         let inodes = [self.flat.inode, self.npy.inode];
         inodes.into_iter().chain(self.map.map(|map| map.inode)).for_each(|inode| self.notify_of(inode));
@@ -501,7 +509,7 @@ impl Kernel {
             other.store(ChunkId(chunk as u64), &bytes, &mut Default::default()).unwrap();
         }
         self.open_again();
-        // what the kernel keeps of the other files is dropped when they are opened
+        // the kernel drops the pages of the other files when they are opened
         for inode in [self.npy.inode].into_iter().chain(self.map.map(|map| map.inode)) {
             self.drop_pages(inode, 0..usize::MAX);
         }
@@ -533,11 +541,23 @@ impl Kernel {
             Op::Write(at, len, drops) => self.write(at, len, drops),
             Op::WriteDirect(at, len) => {
                 let data = self.some_bytes(len.min(SIZE - at));
-                // the kernel writes back and drops the pages of the range before and after
+                // the kernel writes back and drops the pages of the range before and after the write
                 self.drop_pages(self.flat.inode, at..at + data.len());
                 self.fs.write(self.flat.handle, at as u64, &data).unwrap();
                 self.written(at, &data);
                 self.end_write(at, &data, true);
+            }
+            Op::WritePast(at, len, reads) => {
+                let data = self.some_bytes(len.min(SIZE - at));
+                // the kernel writes back and drops the pages of the range before it sends the request
+                self.drop_pages(self.flat.inode, at..at + data.len());
+                if reads {
+                    let _ = self.cached(self.reader, at..at + data.len());
+                }
+                let again = self.fs.leaves_stale_pages(self.writer.handle);
+                self.fs.write(self.writer.handle, at as u64, &data).unwrap();
+                self.written(at, &data);
+                self.end_write(at, &data, again);
             }
             Op::WriteNpy(at, len) => {
                 let data = self.some_bytes(len.min(SIZE - at));
@@ -612,7 +632,7 @@ impl Kernel {
         }
         let bytes = self.cached(self.reader, 0..SIZE);
         self.check(0, &bytes, false, "data.raw at the end");
-        for file in [Some(self.flat), Some(self.npy), self.map].into_iter().flatten() {
+        for file in [Some(self.flat), Some(self.writer), Some(self.npy), self.map].into_iter().flatten() {
             self.close(file);
         }
         self.only_mapped.fill(false);
@@ -636,8 +656,13 @@ fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Vec<u8> {
     out
 }
 
+/// Returns the number of sequences to try: 2,000 take a quarter of a minute, and scripts/soak tries more.
+fn cases() -> u32 {
+    std::env::var("ZARRFS_PAGE_SEQUENCES").ok().and_then(|count| count.parse().ok()).unwrap_or(2_000)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn every_byte_read_is_the_one_written_last(

@@ -1,4 +1,4 @@
-//! Writers of an array while another thread changes its shape or moves it.
+//! Tests writes to an array while another thread changes its shape or renames it.
 
 use super::*;
 use crate::array::hierarchy::Hierarchy;
@@ -38,7 +38,7 @@ fn open(fs: &Fs, directory: &str) -> Result<u64> {
     Ok(fs.open(fs.lookup(directory, FLAT)?.inode, true, false)?.handle)
 }
 
-/// Ends the other threads when the test ends or fails.
+/// A guard that ends the other threads when the test ends or fails.
 struct Until<'a>(&'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -48,7 +48,7 @@ impl Drop for Until<'_> {
 }
 
 #[test]
-fn what_is_written_while_the_shape_changes_is_there_at_once_and_stays() {
+fn writes_during_changes_of_the_shape_are_visible_and_kept() {
     let (fs, done) = (file_system(), AtomicBool::new(false));
     let key = Key::normalize("a").unwrap();
     let last = std::thread::scope(|scope| {
@@ -57,7 +57,7 @@ fn what_is_written_while_the_shape_changes_is_there_at_once_and_stays() {
             let (mut value, mut read) = (0u8, Vec::new());
             while !done.load(Ordering::Relaxed) {
                 value = value.wrapping_add(1);
-                // the first half of the chunk that the end of the array crosses
+                // a chunk, and the first half of the next one, which the end of the array crosses
                 assert_eq!(fs.write(handle, 16, &[value; 12]).unwrap(), 12);
                 fs.read(handle, 16, 12, &mut read).unwrap();
                 assert_eq!(read, [value; 12]);
@@ -80,7 +80,7 @@ fn what_is_written_while_the_shape_changes_is_there_at_once_and_stays() {
 }
 
 #[test]
-fn nothing_is_stored_where_an_array_was_moved_away() {
+fn nothing_is_stored_at_the_old_key_of_a_renamed_array() {
     let (fs, done) = (file_system(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -108,7 +108,8 @@ fn nothing_is_stored_where_an_array_was_moved_away() {
 /// A store that waits after each change of a document until the test has examined the mount.
 struct Waiting {
     below: MemoryStore,
-    /// Reached when the document is stored, and again when the test has examined the mount.
+    /// The barrier of store and test: reached when the document is stored, and again when the test has examined the
+    /// mount.
     looking: Barrier,
 }
 
@@ -128,7 +129,7 @@ impl Store for Waiting {
 
 /// With `--resize`, `stat` shows a new size only once its bytes exist, not while only the shape has changed.
 #[test]
-fn no_size_is_shown_before_its_bytes_are_there() {
+fn no_size_is_shown_before_its_bytes_exist() {
     let store = Arc::new(Waiting { below: MemoryStore::default(), looking: Barrier::new(2) });
     store.below.insert("a/.zarray", document(8));
     let fs = file_system_over(store.clone(), true);

@@ -1,4 +1,5 @@
-//! Files over a remote store: no value is a local file, each lookup takes a request, and another machine writes, too.
+//! Tests files of a remote store: no value is a local file, each lookup takes a request, and another machine writes,
+//! too.
 
 use super::*;
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
@@ -15,7 +16,7 @@ fn document(length: u64) -> String {
     )
 }
 
-/// A store in memory that claims to be remote.
+/// A store that claims to be remote.
 struct RemoteStore {
     below: Arc<dyn Store>,
 }
@@ -57,7 +58,7 @@ impl Machine {
         path.split('/').filter(|p| !p.is_empty()).fold(ROOT_INODE, |at, p| self.fs.lookup(at, p).unwrap().inode)
     }
 
-    /// Opens a file. After ESTALE, looks the name up again, as the kernel does.
+    /// Opens a file. Returns its inode number and its handle.
     fn open(&self, directory: &str, name: &str, write: bool) -> Result<(u64, u64)> {
         let inode = self.fs.lookup(self.directory(directory), name)?.inode;
         Ok((inode, self.fs.open(inode, write, false)?.handle))
@@ -119,7 +120,7 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     let (a, opened) = m.fs.create(ROOT_INODE, "notes.txt", false, false).unwrap();
     m.fs.write(opened.handle, 0, b"hello").unwrap();
     assert_eq!(stored(&memory, "notes.txt"), None);
-    // reads and `stat` show what is written before it is stored
+    // reads and `stat` show written bytes before they are stored
     assert_eq!(m.read("", "notes.txt").unwrap(), "hello");
     m.fs.fsync(opened.handle).unwrap();
     assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("hello"));
@@ -127,7 +128,7 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     assert_eq!((m.fs.attributes(a.inode).unwrap().size, m.fs.lookup(ROOT_INODE, "notes.txt").unwrap().size), (10, 10));
     m.close(opened.handle).unwrap();
     assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("hello, you"));
-    // "O_APPEND, truncate, reading while written", of a file that is there
+    // "O_APPEND, truncate, reading while written", of an existing file
     let (inode, handle) = m.open("", "notes.txt", true).unwrap();
     let (_, reader) = m.open("", "notes.txt", false).unwrap();
     m.fs.write(handle, 10, b"!").unwrap();
@@ -145,9 +146,9 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("Hell"), "the mount ends while it is open");
 }
 
-/// What editors and libraries do to save a file.
+/// Editors and libraries save a file with such renames.
 #[test]
-fn a_file_that_is_still_open_goes_with_its_name() {
+fn writes_through_an_open_file_follow_its_rename() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8)), ("old.txt", "old")]);
     let m = Machine::new(&memory);
     let old = m.open("", "old.txt", false).unwrap();
@@ -198,7 +199,7 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
 
 /// "O_EXCL": only one of two machines creates the file.
 #[test]
-fn an_exclusive_file_is_made_by_one() {
+fn only_one_machine_creates_an_exclusive_file() {
     let memory = memory(&[ROOT]);
     let [a, b] = [Machine::new(&memory), Machine::new(&memory)];
     assert!(b.fs.lookup(ROOT_INODE, "lock").is_err());
@@ -211,13 +212,13 @@ fn an_exclusive_file_is_made_by_one() {
 
 /// "open revalidates": with `--metadata-ttl forever`, too.
 #[test]
-fn what_another_machine_has_changed_is_seen_at_the_next_open() {
+fn changes_of_another_machine_are_visible_at_the_next_open() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8)), ("note", "1")]);
     let [a, b] = [Machine::new(&memory), Machine::new(&memory)];
     let flat = |m: &Machine| m.read("a", FLAT).unwrap();
     assert_eq!((flat(&a), flat(&b).len(), a.read("", "note").unwrap()), ("\t".repeat(8), 8, "1".into()));
     assert_eq!(b.fs.lookup(b.directory("a"), "1").unwrap_err().errno(), libc::ENOENT);
-    // a chunk, a shape, a plain key, an attribute
+    // change a chunk, a shape, a plain key, an attribute
     let (_, handle) = a.open("a", FLAT, true).unwrap();
     a.fs.write(handle, 0, b"01").unwrap();
     a.close(handle).unwrap();
@@ -252,7 +253,7 @@ fn reading_takes_a_request_for_each_chunk_and_few_more() {
         assert_eq!((out, m.requests.calls(Operation::Get)), (vec![7; 800], 101));
         let asked = m.asked();
         assert!(asked <= 110 + 10, "{asked}");
-        // looking them up again takes no request
+        // looking them up again takes hardly any request
         for _ in 0..10 {
             m.fs.attributes(inode).unwrap();
             m.fs.lookup(m.directory("a"), ".zarray").unwrap();
@@ -271,7 +272,7 @@ fn a_chunk_file_is_read_by_one_request() {
     let m = Machine::new(&memory);
     let (_, handle) = m.open("a", "1", false).unwrap();
     assert_eq!(m.read_open(handle).unwrap(), "01234567");
-    // its document, and itself
+    // one request for the document, one for the chunk
     assert_eq!(m.requests.calls(Operation::Get), 2);
     assert_eq!(m.open("a", "0", false).unwrap_err().errno(), libc::ENOENT);
     m.fs.unlink(m.directory("a"), "1", 0).unwrap();
@@ -280,7 +281,7 @@ fn a_chunk_file_is_read_by_one_request() {
 
 /// "`ls -l` of 100,000 chunks must not send 100,000 HEADs".
 #[test]
-fn a_listing_brings_sizes_along() {
+fn a_listing_includes_sizes() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8 * 5000))]);
     (0..5000).for_each(|i| memory.insert(&format!("a/{i}"), "?"));
     let m = Machine::new(&memory);
@@ -309,13 +310,13 @@ fn a_listing_brings_sizes_along() {
 
 /// "du/st_blocks and SEEK_HOLE must not pretend (unknown = data)".
 #[test]
-fn what_cannot_be_listed_is_called_data() {
+fn bytes_that_cannot_be_listed_count_as_data() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(64).replace(":9", ":0"))]);
     let m = Machine::over(Arc::new(UnlistedStore::new(memory.clone())));
     let (inode, handle) = m.open("a", FLAT, false).unwrap();
     assert_eq!((m.fs.seek(handle, 3, Seek::Data).unwrap(), m.fs.seek(handle, 3, Seek::Hole).unwrap()), (3, 64));
     assert_eq!(m.fs.attributes(inode).unwrap().blocks, 1);
-    // a chunk exists when it is looked up; no other name does
+    // a lookup finds a chunk only if it is stored
     memory.insert("a/1", "?");
     let a = m.directory("a");
     assert_eq!((m.fs.lookup(a, "1").unwrap().size, m.fs.lookup(a, "2").is_err()), (8, true));
@@ -330,7 +331,7 @@ fn what_cannot_be_listed_is_called_data() {
 
 /// "A flush ends with the first failure while the server answers nothing"
 #[test]
-fn a_flush_asks_a_server_that_answers_nothing_once() {
+fn a_flush_sends_one_request_to_a_server_that_does_not_answer() {
     let names = ["a", "b", "c"];
     let memory = memory(&[ROOT]);
     names.iter().for_each(|name| memory.insert(&format!("{name}/.zarray"), document(80)));
@@ -347,7 +348,7 @@ fn a_flush_asks_a_server_that_answers_nothing_once() {
         assert_eq!(m.fs.flush_all().unwrap_err().errno(), libc::EIO);
         m.asked() + m.requests.calls(Operation::Put) - before
     };
-    // each array, and chunks of each; requests at the same time for one document are one
+    // requests for each array, and for chunks of each; concurrent requests for one document are one
     assert!(count() >= 6);
     m.fs.stats.is_failing.store(true, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(count(), 1);

@@ -1,6 +1,6 @@
-//! Files and directories that are renamed. A file changes its form where its new name asks for that: a plain key that
-//! is renamed to a chunk is encoded, one renamed to a document is checked. The file exists durably under its new name
-//! before it goes from the old one.
+//! Renames files and directories. A file changes its form if the new name requires it: a plain key that is renamed to a
+//! chunk is encoded, one that is renamed to a document is checked. The content is durable under the new name before the
+//! old name is removed.
 
 use super::Fs;
 use super::files::OpenFile;
@@ -15,13 +15,13 @@ use crate::zarr::metadata::MAX_DOCUMENT;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// Bytes of a file that are copied at a time.
+/// Number of bytes of a file that are copied at a time.
 const PIECE: u64 = 8 << 20;
 
-/// The size limit of a file without one, in bytes.
+/// The size limit in bytes that stands for no limit.
 const UNLIMITED: u64 = i64::MAX as u64;
 
-/// All bytes of a file. Those of a plain key are counted, because nothing else bounds their size.
+/// All bytes of a file. The memory for a plain key is accounted, because nothing else bounds its size.
 pub(super) struct FileContent {
     pub bytes: Vec<u8>,
     /// Dropped after the bytes.
@@ -42,8 +42,8 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// EEXIST if there is a file at `to` and `keep` is set; EINVAL, with nothing changed, if the file cannot become
-    /// what the new name asks for.
+    /// EEXIST if there is a file at `to` and `keep` is set; EINVAL, with nothing changed, if the file cannot take the
+    /// form that the new name requires.
     pub fn rename(&self, from: (u64, &str), to: (u64, &str), keep: bool) -> Result<()> {
         self.writable()?;
         let (from_directory, from) = self.place(from.0, from.1)?;
@@ -109,8 +109,7 @@ impl Fs {
         self.forget_moved(source)
     }
 
-    /// Removes a file whose content is stored under its new name. Nothing is written through its open descriptors any
-    /// more.
+    /// Removes a file whose content is stored under its new name. Later writes through its open descriptors fail.
     fn forget_moved(&self, source: &Node) -> Result<()> {
         if matches!(source, Node::Value(_)) {
             let inode = self.tree.inode(source);
@@ -118,12 +117,12 @@ impl Fs {
             self.drafts.take(&source.path());
         }
         let removed = self.remove(source);
-        // a file that comes to the old name is another one
+        // a later file with the old name is another file
         self.tree.removed(source);
         removed
     }
 
-    /// Stores what was written to a plain key in a store without files, because it is about to be renamed.
+    /// Stores the draft of a plain key in a store without files, because the key is about to be renamed.
     fn store_draft(&self, source: &Node) -> Result<()> {
         match (source, self.drafts.get(&source.path())) {
             (Node::Value(_), Some(draft)) => self.flush_draft(&draft),
@@ -131,7 +130,7 @@ impl Fs {
         }
     }
 
-    /// Stores the content of a file durably as `target`, in place of what is there.
+    /// Stores the content of a file durably as `target`, in place of the old content.
     fn store_as(&self, source: &Node, target: &Target) -> Result<()> {
         let store = self.tree.hierarchy().store();
         match (source, target) {
@@ -155,8 +154,8 @@ impl Fs {
         store.sync()
     }
 
-    /// Creates a chunk or document with the content of a file that stays, and counts a lookup of it. zarr-python 3 does
-    /// so, and then removes the file.
+    /// Links a file under the name of a chunk or document: copies its content there, and counts a lookup of the new
+    /// name. zarr-python 3 makes such links, and then removes the file.
     ///
     /// # Errors
     ///
@@ -243,7 +242,8 @@ impl Fs {
         // the bytes may be an encoded chunk of another store
         array.check_objects(chunk, bytes).map_err(|e| Error::invalid(e.message()))?;
         let _writing = self.resizing.writing_to(array)?;
-        // else earlier writes would be lost if this cannot be stored. If they are lost, their own files report it
+        // flush first, or earlier writes would be lost if this chunk cannot be stored; if the flush loses them, their
+        // own files report it
         self.cache.flush_chunk(array, chunk)?;
         let stored = match array.metadata().has_objects() {
             true => {
@@ -315,7 +315,7 @@ impl Fs {
         self.with_losses(array.key(), stored)
     }
 
-    /// Writes a file over a container, and stores it. A header of text stays as it is.
+    /// Writes a file over a container, and stores it. A header without flat bytes stays as it is.
     ///
     /// # Errors
     ///
@@ -338,8 +338,8 @@ impl Fs {
         open.flush(self)
     }
 
-    /// Records why a file could not be renamed to a container. A temporary file of the program is removed, because
-    /// nothing else would remove it from the store.
+    /// Records why a file could not be renamed to a container, and returns the error to report. Removes the file if it
+    /// is a temporary one, because nothing else would remove it from the store.
     fn refused(&self, source: &Node, to: &Node, e: Error) -> Error {
         if ![libc::EPERM, libc::EINVAL].contains(&e.errno()) {
             return e;

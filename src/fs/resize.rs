@@ -1,5 +1,5 @@
-//! `--resize`: truncating flat bytes, and writing past their end, change the array's first dimension. A partial last
-//! row counts its bytes until its file is closed; the rest of the row holds the fill value.
+//! `--resize`: truncating flat bytes, and writing past their end, change the array's first dimension. Until its file is
+//! closed, a partial last row counts only its written bytes; the rest of the row holds the fill value.
 
 use super::Fs;
 use super::write::WriteMode;
@@ -11,10 +11,10 @@ use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Bytes of fill value written at a time.
+/// Number of bytes of fill values written at a time.
 const STEP: u64 = 1 << 20;
 
-/// Arrays that change their shape.
+/// The state of arrays that change their shape.
 #[derive(Default)]
 pub struct Resizing {
     /// Held shared while an array is written, and exclusively while its metadata change or it is renamed: bytes must
@@ -30,13 +30,13 @@ pub struct Resizing {
 /// the old one. Until the write is done `stat` shows the old size: **no size is shown before its bytes exist**.
 #[derive(Clone, Copy)]
 struct Growing {
-    /// Bytes before the write.
+    /// Size in bytes before the write.
     size: u64,
-    /// Writes in flight.
+    /// Number of writes in flight.
     writes: usize,
 }
 
-/// Hides the new size of an array from `stat` until it is dropped.
+/// A guard that hides the new size of an array from `stat` until it is dropped.
 pub struct HiddenGrowth<'a> {
     resizing: &'a Resizing,
     key: Key,
@@ -61,7 +61,8 @@ impl Drop for HiddenGrowth<'_> {
 struct PartialRow {
     /// Size in bytes.
     size: u64,
-    /// Whether a file was closed since they were written: a file that is still open may be that of a child process.
+    /// Whether a descriptor was closed since they were written. Another process may still have the file open, so that
+    /// the row is completed later.
     closed: bool,
 }
 
@@ -71,7 +72,7 @@ impl Resizing {
         self.locks.shared(key)
     }
 
-    /// Like [`Resizing::writing`], but returns `None` if that takes a wait and `may_wait` is not set.
+    /// Locks the array at `key` for writing. Returns `None` if that takes a wait and `may_wait` is not set.
     pub fn writing_if(&self, key: &Key, may_wait: bool) -> Option<SharedLock<'_>> {
         if may_wait { Some(self.writing(key)) } else { self.locks.try_shared(key) }
     }
@@ -91,7 +92,7 @@ impl Resizing {
         self.locks.exclusive(keys)
     }
 
-    /// Returns the size of flat bytes if it may be less than the array has: if the last row is partial, or while a
+    /// Returns the size of flat bytes if it may be less than that of the array: if the last row is partial, or while a
     /// write makes them longer.
     fn size(&self, key: &Key) -> Option<u64> {
         let partial = lock(&self.unfinished).get(key).map(|row| row.size);
@@ -99,15 +100,15 @@ impl Resizing {
         partial.into_iter().chain(growing).min()
     }
 
-    /// Hides that a write makes the `before` bytes of an array longer, up to `end`. To be called before the shape
-    /// changes.
+    /// Hides that a write makes flat bytes longer, from `before` to `end` bytes. The caller must call this before the
+    /// shape changes.
     fn begin_growth(&self, key: &Key, before: u64, end: u64) -> HiddenGrowth<'_> {
         let mut growing = lock(&self.growing);
         growing.entry(key.clone()).or_insert(Growing { size: before, writes: 0 }).writes += 1;
         HiddenGrowth { resizing: self, key: key.clone(), size: (before, end) }
     }
 
-    /// Returns where appended bytes begin.
+    /// Returns the flat position, in bytes, where appended bytes begin.
     pub fn end(&self, array: &Array) -> u64 {
         lock(&self.unfinished).get(array.key()).map_or(array.size(), |row| row.size.min(array.size()))
     }
@@ -124,14 +125,14 @@ impl Resizing {
         }
     }
 
-    /// Records that a file was closed, perhaps not for the last time.
+    /// Records that a descriptor of the flat bytes was closed, perhaps not the last one.
     pub fn close(&self, key: &Key) {
         if let Some(row) = lock(&self.unfinished).get_mut(key) {
             row.closed = true;
         }
     }
 
-    /// Completes the last row if no open file continues it: a file was released, or another one is opened.
+    /// Completes the last row if a descriptor was closed since. To be called when a file is released or opened.
     pub fn finish_closed(&self, key: &Key) {
         let mut unfinished = lock(&self.unfinished);
         if unfinished.get(key).is_some_and(|row| row.closed) {
@@ -153,7 +154,7 @@ impl Fs {
         };
         let Some(size) = self.resizing.size(key) else { return Ok(attributes) };
         let size = match node {
-            Node::ViewFile(key, view, _) => self.tree.viewed(key, view)?.1.form.shown(size),
+            Node::ViewFile(key, view, _) => self.tree.viewed(key, view)?.1.form.shown_size(size).unwrap_or(u64::MAX),
             _ => size,
         };
         Ok(Attributes { size: size.min(attributes.size), ..attributes })
@@ -166,9 +167,10 @@ impl Fs {
     /// EINVAL unless they are whole.
     pub(super) fn truncate_view(&self, key: &Key, size: u64) -> Result<()> {
         let form = self.tree.viewed(key, &View::Unpacked)?.1.form;
-        match size % form.item() as u64 {
-            0 => self.truncate(key, form.stored(size..size).start),
-            _ => Err(Error::invalid(format!("physical values take {} bytes each", form.item())).context(key)),
+        let (shown, stored) = (form.shown_item() as u64, form.stored_item() as u64);
+        match size % shown {
+            0 => self.truncate(key, size / shown * stored),
+            _ => Err(Error::invalid(format!("physical values take {shown} bytes each")).context(key)),
         }
     }
 
@@ -186,15 +188,15 @@ impl Fs {
             return Ok((array, None));
         }
         if array.has_pending_padding() {
-            // padding is cleared in the store
+            // a resize clears padding in the store, so it must be stored first
             self.cache.flush_array(&array)?;
         }
         let growth = self.resizing.begin_growth(key, before, end);
         Ok((self.reshape(&array, end)?, Some(growth)))
     }
 
-    /// Takes back what a failed write has added to an array. A failure is only logged, because the caller reports the
-    /// write's own error.
+    /// Shortens an array that a failed write has made longer. An error is only logged, because the caller reports that
+    /// of the write.
     pub(super) fn undo_growth(&self, growth: HiddenGrowth) {
         let (before, end) = growth.size;
         let is_latest = |array: Arc<Array>| self.resizing.end(&array) == end;
@@ -205,12 +207,12 @@ impl Fs {
         }
     }
 
-    /// Changes the size of flat bytes.
+    /// Changes the size of flat bytes to `size` bytes.
     pub(super) fn truncate(&self, key: &Key, size: u64) -> Result<()> {
         let _alone = self.resizing.alone(&[key]);
         let array = self.tree.array(key)?;
         array.writable()?;
-        // bytes outside the new shape are cleared in the store, so they must be there
+        // a resize clears bytes outside the new shape in the store, so they must be stored first
         self.cache.flush_array(&array)?;
         let before = self.resizing.end(&array);
         let array = self.reshape(&array, size)?;
@@ -225,7 +227,7 @@ impl Fs {
         self.cache.flush_array(&array)
     }
 
-    /// Gives an array as many rows as `size` bytes take. Dirty chunks go over to the new array.
+    /// Gives an array as many rows as `size` bytes take. Dirty chunks move to the new array.
     fn reshape(&self, array: &Arc<Array>, size: u64) -> Result<Arc<Array>> {
         let (key, shape) = (array.key(), &array.metadata().shape);
         let fixed = || Error::system(libc::EFBIG).context(format!("{key}: rows of no size"));

@@ -1,11 +1,11 @@
-//! The number of store calls that reads and writes in shards take.
+//! Counts the store calls that reads and writes in shards take.
 
 use super::model;
 use super::*;
 use crate::fs::tree::FLAT;
 use crate::store::{FaultyStore, MemoryStore, Operation, Store};
 
-/// An array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, in a cache of `bound` bytes.
+/// Mounts an array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, with a cache of `bound` bytes.
 fn mount(bound: usize) -> (Arc<FaultyStore>, Fs) {
     let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
     let document = format!(
@@ -27,7 +27,7 @@ fn flat(fs: &Fs) -> u64 {
 
 #[test]
 fn a_stream_puts_each_shard_once_and_reads_nothing() {
-    // the cache holds 24 of the 1,024 chunks that are open at a time in a row of shards
+    // the smaller cache holds 24 chunks of 16 bytes, while a row of shards has 64
     for bound in [24 * 16, 1 << 20] {
         let (store, fs) = mount(bound);
         let handle = flat(&fs);
@@ -56,7 +56,7 @@ fn chunk_files_put_each_shard_once() {
         fs.release(opened.handle);
     }
     assert_eq!((store.calls(Operation::Put) - puts, fs.stats.index_reads.get()), (16, 0));
-    // all of it is stored
+    // nothing waits to be stored
     assert!(!fs.cache.has_pending(|_| true));
 }
 
@@ -76,4 +76,49 @@ fn a_small_change_reads_one_index_and_one_chunk_and_puts_one_shard() {
     // two gets for the chunk: the index and its bytes; the put reads the old shard through the store below
     assert_eq!(puts - before[0], 1);
     assert!(gets - before[1] <= 2, "{}", gets - before[1]);
+}
+
+#[test]
+fn a_random_read_reads_an_index_and_a_chunk() {
+    const CHUNK: u64 = 64 << 10;
+    let gzip = r#"{"name":"gzip","configuration":{"level":1}}"#;
+    for (is_remote, more) in
+        [(false, String::new()), (true, String::new()), (false, format!(",{gzip}")), (true, format!(",{gzip}"))]
+    {
+        let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
+        let document = format!(
+            r#"{{"zarr_format":3,"node_type":"array","shape":[{}],"data_type":"uint8","fill_value":0,
+            "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":[{}]}}}},
+            "chunk_key_encoding":{{"name":"default"}},"codecs":[{{"name":"sharding_indexed","configuration":{{
+            "chunk_shape":[{CHUNK}],"codecs":[{{"name":"bytes"}}{more}],"index_codecs":[{index}]}}}}]}}"#,
+            64 * CHUNK,
+            16 * CHUNK
+        );
+        let memory = Arc::new(MemoryStore::default());
+        let store = Arc::new(if is_remote { FaultyStore::remote(memory) } else { FaultyStore::new(memory) });
+        store.put(&Key::normalize("a/zarr.json").unwrap(), document.as_bytes()).unwrap();
+        let fs = model::mount(&store, 64 << 20);
+        let handle = flat(&fs);
+        // bytes that gzip does not make smaller
+        let mut state = 1u64;
+        let byte = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        let bytes: Vec<u8> = (0..64 * CHUNK).map(byte).collect();
+        fs.write(handle, 0, &bytes).unwrap();
+        fs.flush(handle).unwrap();
+        fs.release(handle);
+        let fs = model::mount(&store, 64 << 20);
+        let handle = flat(&fs);
+        for i in 0..40 {
+            let start = i * 37 % 64 * CHUNK + i * 1000;
+            let (before, mut out) = (fs.stats.bytes_stored.get(), Vec::new());
+            fs.read(handle, start, 4096, &mut out).unwrap();
+            assert_eq!(out, bytes[start as usize..][..4096]);
+            let read = fs.stats.bytes_stored.get() - before;
+            assert!(read <= 16 * 16 + 4 + CHUNK + (64 << 10), "read {i}: {read} bytes, {is_remote} {more}");
+        }
+        fs.release(handle);
+    }
 }

@@ -1,9 +1,9 @@
-//! Stores all written data within one time limit, and names what is not stored: for `.zarrfs/sync`, which `zarrfs
-//! umount` reads, and at the end of the process.
+//! Stores all written data within one time limit, and names the arrays and files that are not stored: for
+//! `.zarrfs/sync`, which `zarrfs umount` reads, and at the end of the process.
 //!
 //! Invariant: an outage of the server takes `--timeout` once, not once for each chunk, array or attempt.
 //!
-//! * A flush ends with the first failure while the server answers nothing (`cache/write_back.rs:is_in_vain`).
+//! * A flush ends with the first failure while the server does not answer (`cache/write_back/flush.rs:is_in_vain`).
 //! * After a request was given up, further ones are sent once until the server answers
 //!   (`store/object/transport.rs:send`), so that a program that closes several files waits for the first one alone.
 //! * The end of the process waits until nothing could be stored for `--timeout` ([`Patience`]): a server that takes
@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 /// Extra wait beyond the timeout of one request, so that a sync can report why the request failed.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Number of attempts at the end of the process to store what the store refuses, such as a full disk, and the pause
-/// between attempts.
+/// Number of attempts to store data at the end of the process, since a cause such as a full disk may pass, and the
+/// pause between attempts.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Maximum time between two looks at the progress.
+/// Maximum time between two checks of the progress.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Maximum number of names in a message.
@@ -45,9 +45,9 @@ struct SyncState {
     /// Number of syncs that have begun, and that have ended.
     begun: u64,
     ended: u64,
-    /// Why the last sync failed.
+    /// Error of the last sync, if it failed.
     error: Option<Error>,
-    /// How many callers wait.
+    /// Number of callers that wait.
     waiting: usize,
     /// The loss found by a sync whose callers had all given up; the next sync reports it.
     unreported: Option<Error>,
@@ -64,7 +64,7 @@ impl Drop for RunningSync {
         let mut state = lock(&self.fs.syncs.state);
         state.ended += 1;
         state.error = std::mem::replace(&mut self.result, Ok(())).err();
-        // what was not stored is tried again, what was lost is not
+        // later syncs try unstored data again, but report no loss again
         if state.waiting == 0 && state.error.as_ref().is_some_and(|e| e.errno() == libc::ESTALE) {
             state.unreported = state.error.clone();
         }
@@ -73,10 +73,10 @@ impl Drop for RunningSync {
     }
 }
 
-/// What has been stored and sent so far, to be compared with an earlier state.
+/// Counters of sent and stored data. A change shows progress.
 type Progress = [u64; 4];
 
-/// How long storing is tried: until nothing could be stored for `limit`.
+/// The time left to store data: it ends when nothing could be stored for `limit`.
 struct Patience {
     limit: Duration,
     progress: Progress,
@@ -98,7 +98,7 @@ impl Patience {
 }
 
 impl Fs {
-    /// Sets how long a sync tries to reach the store. Storing goes on after it.
+    /// Sets how long a sync waits for the store. Storing continues afterwards.
     pub fn limit_syncs(self: &Arc<Self>, limit: Duration) {
         let _ = self.syncs.limit.set((limit, Arc::downgrade(self)));
     }
@@ -107,7 +107,7 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// Names what is not stored: arrays with the number and bytes of their chunks, and files.
+    /// An error that names what is not stored: arrays with the number and bytes of their chunks, and files.
     pub fn sync_all(&self) -> Result<()> {
         let stored = match self.limit() {
             Some((limit, fs)) => {
@@ -122,12 +122,12 @@ impl Fs {
         })
     }
 
-    /// Stores everything before the process ends, in several attempts. Where [`Fs::limit_syncs`] was called it gives up
-    /// when nothing could be stored for that time.
+    /// Stores everything before the process ends, in several attempts. If [`Fs::limit_syncs`] was called, gives up when
+    /// nothing could be stored for that time.
     ///
     /// # Errors
     ///
-    /// Names what is not stored, as [`Fs::sync_all`] does.
+    /// An error that names what is not stored, as that of [`Fs::sync_all`] does.
     pub fn sync_at_end(&self) -> Result<()> {
         let mut limited = self.limit().map(|(limit, fs)| {
             let patience = Patience::new(limit + MARGIN, self.progress(), Instant::now());
@@ -165,13 +165,13 @@ impl Fs {
         self.syncs.limit.get().and_then(|(limit, fs)| Some((*limit, fs.upgrade()?)))
     }
 
-    /// Returns what has been stored so far. Parts of a large value count, and so does what is erased.
+    /// Returns counters of sent and stored data. Sent parts of a large value count, and so do erased chunks.
     fn progress(&self) -> Progress {
         let stats = &self.stats;
         [stats.bytes_sent.get(), stats.stores.get(), stats.object_stores.get(), self.cache.unstored_total().0]
     }
 
-    /// Waits for a sync that begins from now on, while `left` returns that there is time.
+    /// Waits for a sync that begins from now on, as long as `left` returns a time.
     fn sync_while(&self, limit: Duration, fs: &Arc<Fs>, left: &mut dyn FnMut() -> Duration) -> Result<()> {
         if self.read_only {
             return Ok(());
@@ -199,7 +199,7 @@ impl Fs {
         while state.ended < own {
             if state.begun == state.ended {
                 state.begun += 1;
-                // its end takes the lock
+                // the end of the sync takes the lock
                 drop(state);
                 let begun = begin(RunningSync { fs: fs.clone(), result: Err(Error::system(libc::EIO)) }, limit);
                 state = lock(&self.syncs.state);
@@ -222,7 +222,7 @@ impl Fs {
         (state, Ok(true))
     }
 
-    /// Stores everything, and tries again while the store answers nothing, until nothing could be stored for `limit`.
+    /// Stores everything, and tries again while the store does not answer, until nothing could be stored for `limit`.
     fn flush_within(&self, limit: Duration) -> Result<()> {
         let mut patience = Patience::new(limit, self.progress(), Instant::now());
         loop {
@@ -241,7 +241,7 @@ impl Fs {
         Error::new(Kind::System(libc::ETIMEDOUT), message)
     }
 
-    /// Returns what is not stored: `a (3 chunks, 2400 bytes), b/.zattrs`.
+    /// Returns the unstored arrays and files: `a (3 chunks, 2400 bytes), b/.zattrs`.
     fn unstored_names(&self) -> String {
         let arrays = self.cache.unstored().into_iter().map(|unstored| {
             let plural = if unstored.chunks == 1 { "" } else { "s" };

@@ -38,7 +38,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
         if stored[id as usize] {
             let mut file = bytes.clone();
             if order == "F" {
-                // C layout of a shape is F layout of the reversed one
+                // C layout of a shape is F layout of the reversed shape
                 let reversed: Vec<u64> = chunks.iter().rev().copied().collect();
                 layout::f_to_c(&reversed, item as usize, &bytes, &mut file);
             }
@@ -80,7 +80,7 @@ proptest! {
     /// "data.raw: prod(shape) x itemsize bytes, C order"; "uninitialised chunk: in data.raw it reads as the fill
     /// value".
     #[test]
-    fn any_read_of_data_raw_is_that_slice_of_the_flat_bytes(
+    fn any_read_of_data_raw_returns_that_slice_of_the_flat_bytes(
         (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]), f in any::<bool>(),
         fill in 0u8..2, mask in any::<u64>(), bound in prop::sample::select(vec![0usize, 600, 1 << 20]),
         offset in 0.0..1.2f64, len in 0usize..700,
@@ -123,12 +123,12 @@ struct Large {
     flat: Vec<u8>,
 }
 
-/// What a reader does next. Positions are fractions of the array's size.
+/// The next action of a reader. Positions are fractions of the array's size.
 #[derive(Clone, Debug)]
 enum Walk {
-    /// Reads consecutive bytes: from where, how many, and how many per request.
+    /// Reads consecutive bytes: the position, the number of bytes, and the bytes per request.
     Forward(f64, usize, usize),
-    /// Reads in steps, forwards or backwards: from where, the step, the bytes per request, the number of requests.
+    /// Reads in steps, forwards or backwards: position, step in bytes, bytes per request, number of requests.
     Strided(f64, i64, usize, usize),
     Anywhere(Vec<(f64, usize)>),
     /// Replaces or removes a chunk and reopens the file, while another reader reads there.
@@ -263,7 +263,7 @@ proptest! {
     /// A read returns "that slice of the flat bytes" after any earlier reads, with any cache size and any prefetching;
     /// a change is "seen at the next open".
     #[test]
-    fn any_sequence_of_reads_gives_slices_of_the_flat_bytes(
+    fn any_sequence_of_reads_returns_slices_of_the_flat_bytes(
         geometry in large_geometry(), walks in prop::collection::vec((walk(), any::<bool>()), 1..8),
     ) {
         let mut large = large(&geometry);
@@ -333,7 +333,7 @@ fn a_directory_can_be_read_in_pieces_and_again() {
 }
 
 #[test]
-fn names_come_with_their_attributes_in_pieces() {
+fn names_are_listed_with_attributes_in_pieces() {
     let c = case(&[9, 9], &[2, 2], 1, "C", 0, 0x1ff_ff0f, 1 << 20);
     let inode = c.fs.lookup(1, "a").unwrap().inode;
     let handle = c.fs.open_directory(inode).unwrap();
@@ -359,7 +359,7 @@ fn names_come_with_their_attributes_in_pieces() {
     }
     assert_eq!(names.len(), 2 + 2 + 21);
     assert!(names.contains(&("4.4".into(), 4, true)) && names.contains(&("data.raw".into(), 81, false)), "{names:?}");
-    // each name that was given counts as one lookup, no other does
+    // each returned name counts as one lookup, and no other name does
     for inode in lookups {
         c.fs.attributes(inode).unwrap();
         c.fs.forget(inode, 1);
@@ -370,7 +370,7 @@ fn names_come_with_their_attributes_in_pieces() {
 }
 
 #[test]
-fn opening_for_writing_is_erofs() {
+fn opening_for_writing_fails_with_erofs() {
     let c = case(&[4], &[2], 1, "C", 0, 0, 1 << 20);
     let dir = c.fs.lookup(1, "a").unwrap();
     let file = c.fs.lookup(dir.inode, "data.raw").unwrap();
@@ -381,7 +381,7 @@ fn opening_for_writing_is_erofs() {
 }
 
 #[test]
-fn what_cannot_be_listed_is_no_hole() {
+fn chunks_that_cannot_be_listed_are_no_hole() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(
         dir.path().join(".zarray"),
@@ -398,7 +398,7 @@ fn what_cannot_be_listed_is_no_hole() {
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let handle = open(&fs, &["data.raw"]);
     assert_eq!(fs.seek(handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);
-    // chunks on another disk, which the store must not lead to
+    // a link to chunks on another disk, which the store must not follow
     std::os::unix::fs::symlink("/", dir.path().join("800")).unwrap();
     let handle = open(&fs, &["data.raw"]);
     assert_eq!(fs.seek(handle, 0, Seek::Data).unwrap(), 0);
@@ -525,11 +525,11 @@ fn a_request_across_windows_is_of_one_version() {
 }
 
 #[test]
-fn windows_of_two_readers_may_begin_at_the_same_place() {
+fn windows_of_two_readers_may_begin_at_the_same_position() {
     let store = Arc::new(MemoryStore::default());
     constant(&store, [32, M], [32, 1 << 16], |_, _| 5);
     let (fs, stats) = fs_of(store.clone(), 31 << 20, 1);
-    // the second window of the one begins where the first of the other does
+    // the second window of `early` begins where the first window of `late` does
     let late = open_again(&fs).handle;
     for i in 0..8 {
         read(&fs, late, 2 * M + i * REQUEST as u64, REQUEST);
@@ -543,7 +543,7 @@ fn windows_of_two_readers_may_begin_at_the_same_place() {
 }
 
 #[test]
-fn a_window_read_ahead_does_not_push_out_the_one_in_use() {
+fn a_prefetched_window_does_not_evict_the_one_in_use() {
     for bound in [6, 8, 10, 12] {
         let store = Arc::new(MemoryStore::default());
         constant(&store, [16, M], [16, 1 << 16], |_, _| 5);
@@ -588,7 +588,7 @@ fn an_array_that_grows_over_written_padding_shows_fill_values() {
         let a = fs.lookup(1, "a").unwrap().inode;
         let open = |name| fs.open(fs.lookup(a, name).unwrap().inode, true, false).unwrap().handle;
         let (chunk, flat, mut out) = (open("1"), open("data.raw"), Vec::new());
-        // the padding is in memory: written, or loaded to be read beside what was written
+        // put the padding into memory: by a write, or by a load for a read beside the written byte
         if whole {
             fs.write(chunk, 0, &[1, 2, 3, 4]).unwrap();
         } else {

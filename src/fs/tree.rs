@@ -1,6 +1,6 @@
-//! The mounted tree: the names in each directory, what each name is, its inode number, attributes and extended
-//! attributes. It reads chunks only for the size of one of objects and for the coordinates in headers, and knows
-//! nothing of open files.
+//! The mounted tree: the names in each directory, and the kind, inode number, attributes and extended attributes of
+//! each. It reads chunks only for the size of a chunk of objects and for the coordinates in headers, and knows nothing
+//! of open files.
 
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile, StoredNode};
@@ -45,7 +45,7 @@ use headers::KnownHeaders;
 use live::LiveNodes;
 use stored::StoredSizes;
 
-/// The flat bytes of an array.
+/// The file with the flat bytes of an array.
 pub const FLAT: &str = "data.raw";
 /// The directory of control files at the root of the mount. It exists by name and is never listed.
 pub const CONTROL: &str = ".zarrfs";
@@ -60,11 +60,15 @@ pub const ROOT_INODE: u64 = 1;
 /// them.
 pub const FIXED_NAMES: u64 = 7 + Format::ALL.len() as u64;
 
-/// How long a generated `.zmetadata` is reused, where no file is opened: generating it reads the whole hierarchy.
+/// Maximum age of generated consolidated metadata for requests that open no file: generating them reads every document
+/// below the group.
 const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);
 
-/// Recently generated `.zmetadata` documents. Protects the map alone.
-struct KnownConsolidated(Mutex<LruCache<Key, (Instant, Arc<MetadataDocument>)>>);
+/// Recently generated `.zmetadata` documents, and `zarr.json` with consolidated metadata. Protects the map alone.
+struct KnownConsolidated(Mutex<LruCache<(Key, MetadataFile), MadeDocument>>);
+
+/// A generated document, and when it was made.
+type MadeDocument = (Instant, Arc<MetadataDocument>);
 
 impl Default for KnownConsolidated {
     fn default() -> Self {
@@ -88,13 +92,13 @@ pub struct Tree {
     started: SystemTime,
     live: LiveNodes,
     stored_sizes: StoredSizes,
-    /// See [`Tree::requests`].
+    /// The number that [`Tree::requests`] returns.
     requests: Counter,
     headers: Headers,
     views: Views,
     known_headers: Arc<KnownHeaders>,
     consolidated: Arc<KnownConsolidated>,
-    /// Groups without a stored document whose generated one was removed. Protects the set alone.
+    /// Groups without a stored document whose generated document was removed. Protects the set alone.
     unmarked: Mutex<HashSet<Key>>,
 }
 
@@ -119,7 +123,7 @@ impl Tree {
         }
     }
 
-    /// Returns the hierarchy shown.
+    /// Returns the hierarchy that the tree shows.
     pub fn hierarchy(&self) -> &Hierarchy {
         &self.hierarchy
     }
@@ -162,12 +166,12 @@ impl Tree {
         self.live.number(node)
     }
 
-    /// Subtracts `count` lookups.
+    /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         self.live.forget(inode, count);
     }
 
-    /// Returns whether the kernel should be asked to forget names, once for each time that this becomes so.
+    /// Returns whether the kernel should be asked to forget names. Returns `true` once each time this becomes so.
     pub fn take_crowded(&self) -> bool {
         self.live.take_crowded()
     }
@@ -202,7 +206,7 @@ impl Tree {
         }
     }
 
-    /// Drops what is cached of a file's metadata, because the file is opened and must show what is stored now.
+    /// Drops cached metadata of a file, because the file is opened and must show the current content of the store.
     pub fn revalidate(&self, node: &Node) {
         let store = self.hierarchy.store();
         match node {
@@ -215,28 +219,41 @@ impl Tree {
             Node::Flat(key) | Node::Chunk(key, _) | Node::Header(key, _) => store.forget(key),
             Node::ViewFile(key, ..) | Node::Dataset(key) => store.forget(key),
             Node::Metadata(key, MetadataFile::Consolidated) => store.forget(key),
+            Node::Metadata(key, MetadataFile::Zarr) if self.hierarchy.may_show_inline(key) => store.forget(key),
             Node::Metadata(key, _) => self.hierarchy.forget_documents(key),
             Node::Value(key) | Node::Unreadable(key) => store.forget(key),
             Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory | Node::Control(_) => {}
         }
     }
 
-    /// Returns a metadata document as the mount shows it; `None` if there is none.
+    /// Returns a metadata document as the mount shows it; `None` if there is none. Consolidated metadata may be a
+    /// second old.
     pub fn document(&self, key: &Key, file: MetadataFile) -> Result<Option<Arc<MetadataDocument>>> {
+        self.document_of_age(key, file, CONSOLIDATED_KEPT)
+    }
+
+    /// Returns a metadata document as [`Tree::document`] does, with consolidated metadata not older than `age`.
+    pub fn document_of_age(
+        &self,
+        key: &Key,
+        file: MetadataFile,
+        age: Duration,
+    ) -> Result<Option<Arc<MetadataDocument>>> {
         let document = match file {
             MetadataFile::Zarr if self.is_unmarked(key)? => return Ok(None),
+            MetadataFile::Zarr if self.hierarchy.shows_inline(key)? => return self.consolidated(key, file, age),
             MetadataFile::Zarr => self.hierarchy.zarr_view(key),
             MetadataFile::Array => self.hierarchy.array_view(key),
             MetadataFile::Group if self.is_unmarked(key)? => return Ok(None),
             MetadataFile::Group => self.hierarchy.group_view(key),
             MetadataFile::Attributes => self.hierarchy.attributes_view(key),
-            MetadataFile::Consolidated => return self.consolidated(key, CONSOLIDATED_KEPT),
+            MetadataFile::Consolidated => return self.consolidated(key, file, age),
         };
         Ok(document?.map(Arc::new))
     }
 
-    /// Returns the stat of a metadata document, with its size as shown; `None` if there is no document. A document that
-    /// is shown as it is stored is not read.
+    /// Returns the stat of a metadata document, with its size as shown; `None` if there is no document. Attributes that
+    /// are shown as they are stored are not read.
     fn document_stat(&self, key: &Key, file: MetadataFile) -> Result<Option<Stat>> {
         if file == MetadataFile::Attributes {
             return self.hierarchy.attributes_stat(key);
@@ -244,16 +261,22 @@ impl Tree {
         Ok(self.document(key, file)?.map(|d| Stat { size: d.text.len() as u64, ..d.stat.clone() }))
     }
 
-    /// Returns the `.zmetadata` of the decoded view, not older than `age`. Generating it reads the whole hierarchy.
-    pub fn consolidated(&self, key: &Key, age: Duration) -> Result<Option<Arc<MetadataDocument>>> {
-        if let Some((made, document)) = lock(&self.consolidated.0).get(key)
+    /// Returns the `.zmetadata` or `zarr.json` with consolidated metadata, not older than `age`. Generating it reads
+    /// the whole hierarchy.
+    fn consolidated(&self, key: &Key, file: MetadataFile, age: Duration) -> Result<Option<Arc<MetadataDocument>>> {
+        let kept = (key.clone(), file);
+        if let Some((made, document)) = lock(&self.consolidated.0).get(&kept)
             && made.elapsed() < age
         {
             return Ok(Some(document.clone()));
         }
-        let document = self.hierarchy.consolidated_view(key)?.map(Arc::new);
+        let document = match file {
+            MetadataFile::Zarr => self.hierarchy.inline_view(key)?,
+            _ => self.hierarchy.consolidated_view(key)?,
+        };
+        let document = document.map(Arc::new);
         if let Some(document) = &document {
-            lock(&self.consolidated.0).put(key.clone(), (Instant::now(), document.clone()));
+            lock(&self.consolidated.0).put(kept, (Instant::now(), document.clone()));
         }
         Ok(document)
     }
@@ -276,14 +299,14 @@ impl Tree {
         self.hierarchy.cached_array(key).is_some_and(|array| self.stored_sizes.knows(&array))
     }
 
-    /// Records that `node` and what was below it were removed. Their inode numbers stay taken until the kernel forgets
-    /// them.
+    /// Records that `node` and everything below it were removed. Their inode numbers stay taken until the kernel
+    /// forgets them.
     pub fn removed(&self, node: &Node) {
         self.live.removed(node);
         self.forget_documents(&node.path());
     }
 
-    /// Records that `node` was renamed to `to`, in place of what was there.
+    /// Records that `node` was renamed to `to`, in place of a node there.
     pub fn renamed(&self, node: &Node, to: &Node) {
         self.live.renamed(node, to);
         self.forget_documents(&node.path());
@@ -307,7 +330,8 @@ impl Tree {
         lock(&self.unmarked).retain(|key| key.relative_to(path).is_none());
     }
 
-    /// Returns whether a group shows no generated document, because that was removed or the group is a level of chunks.
+    /// Returns whether a group shows no generated document, because a program has removed it or the group is a level of
+    /// chunks.
     fn is_unmarked(&self, key: &Key) -> Result<bool> {
         if self.is_level(key) {
             return Ok(true);
@@ -317,7 +341,7 @@ impl Tree {
         Ok(unmarked && (self.hierarchy.shows_as_v2(key)? || is_absent(ZGROUP)? && is_absent(ZARR_JSON)?))
     }
 
-    /// Returns why a node that is listed cannot be read.
+    /// Returns the error for a node that is listed but cannot be read.
     pub fn unreadable(&self, key: &Key) -> Error {
         match self.hierarchy.find(&key.parent()) {
             Ok(Some(StoredNode::Damaged(e))) => e,
@@ -330,7 +354,7 @@ impl Tree {
         xattr::of(self, node, audience)
     }
 
-    /// Returns sizes and state, which the control files show beside the counters.
+    /// Returns the values that the control files show beside the counters.
     pub fn state(&self) -> Vec<(&'static str, Value)> {
         let (dirty_chunks, dirty_bytes) = self.cache.unstored_total();
         vec![
@@ -367,7 +391,7 @@ fn has_flat(array: &Array) -> bool {
     !array.metadata().has_objects() && array.readable().is_ok()
 }
 
-/// Returns whether a name in an array's directory is never shown: metadata that are shown by other means, and
+/// Returns whether a name in an array's directory is never shown: documents, which the tree shows by other means, and
 /// unfinished writes.
 fn is_hidden(array: Option<&Array>, name: &str) -> bool {
     let v1 = array.is_none_or(|a| a.metadata().zarr_format == 1);

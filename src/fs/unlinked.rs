@@ -1,7 +1,7 @@
-//! Names that outlive their unlinking: `data.raw`, headers and containers exist as long as their array.
-//! Programs that replace a file unlink it and then create it exclusively (`tar x`, `mv` from another file system,
-//! `install`, `cp --remove-destination`). The thread that unlinked such a name misses it the first time it looks, since
-//! the kernel looks before it creates, and the exclusive creation of the name opens the file to write.
+//! Names that outlive their unlinking: `data.raw`, headers and containers exist as long as their array. Programs that
+//! replace a file unlink it and then create it exclusively (`tar x`, `mv` from another file system, `install`, `cp
+//! --remove-destination`). After a thread has unlinked such a name, its first lookup of the name fails, since the
+//! kernel looks a name up before it creates it. The exclusive creation of the name then opens the file for writing.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -10,13 +10,13 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long a program may take from the unlinking to the creation.
+/// Maximum time from the unlinking of a name to its creation.
 const MOMENT: Duration = Duration::from_secs(5);
 
 /// Maximum number of names recorded: a program unlinks one and creates it, then the next.
 const NAMES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
-/// The names that were unlinked a moment ago.
+/// Recently unlinked names.
 pub struct UnlinkedNames {
     /// Protects the map, by path.
     names: Mutex<LruCache<Key, Unlinked>>,
@@ -26,14 +26,14 @@ pub struct UnlinkedNames {
 struct Unlinked {
     thread: u32,
     at: Instant,
-    /// Whether the thread has missed the name.
+    /// Whether a lookup of the name by the thread has failed.
     is_missed: bool,
     /// Whether the thread has created the name anew.
     is_created: bool,
 }
 
 impl UnlinkedNames {
-    /// Starts without names.
+    /// Creates an empty record.
     pub fn new() -> Self {
         UnlinkedNames { names: Mutex::new(LruCache::new(NAMES)) }
     }
@@ -43,14 +43,14 @@ impl UnlinkedNames {
         lock(&self.names).put(path, Unlinked { thread, at: Instant::now(), is_missed: false, is_created: false });
     }
 
-    /// Returns, once, whether the thread is to miss the name at `path`.
+    /// Returns whether a lookup of the name at `path` by the thread must fail. Only its first lookup fails.
     pub fn hides(&self, path: &Key, thread: u32) -> bool {
         let mut names = lock(&self.names);
         let missing = names.peek_mut(path).filter(|name| name.thread == thread && name.is_missing());
         missing.is_some_and(|name| !std::mem::replace(&mut name.is_missed, true))
     }
 
-    /// Forgets the names at and below `key`: what stood there was removed or renamed.
+    /// Forgets the names at and below `key`, because the files there were removed or renamed.
     pub fn forget_below(&self, key: &Key) {
         let mut names = lock(&self.names);
         let below: Vec<Key> =
@@ -60,7 +60,7 @@ impl UnlinkedNames {
         }
     }
 
-    /// Returns whether the name at `path` may be created, and records that it is.
+    /// Returns whether the name at `path` may be created, and records that it was.
     pub fn create(&self, path: &Key) -> bool {
         let mut names = lock(&self.names);
         names.peek_mut(path).is_some_and(|name| {

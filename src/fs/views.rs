@@ -25,7 +25,7 @@ fn store(dtype: &str, attributes: &str) -> Arc<MemoryStore> {
 
 fn with_views(store: &Arc<MemoryStore>) -> Fs {
     let fs = mount(&Arc::new(FaultyStore::new(store.clone())), 1 << 16);
-    let headers = Headers { formats: vec![Format::Npy], dataset: false };
+    let headers = Headers { formats: vec![Format::Npy], ..Headers::default() };
     Fs { tree: fs.tree.with_headers(headers).with_views(Views { unpacked: true, slices: true }), ..fs }
 }
 

@@ -1,9 +1,9 @@
-//! Writes of flat bytes that wait until there is room for them in the cache.
+//! Writes of flat bytes that wait until the cache has memory for them.
 //!
-//! Invariant: a read never returns bytes that are older than a write whose request was received before. The kernel may
-//! drop the page of a write in flight and read it again; old bytes would then stay in its page cache. A write that
-//! finds room is applied by the thread that receives it; any other is recorded here by that thread, and reads of its
-//! bytes wait for it.
+//! Invariant: a read never returns bytes that are older than a write whose request was received before that of the
+//! read. The kernel may drop the page of a write in flight and read it again; old bytes would then stay in its page
+//! cache. The thread that receives a write applies it if there is memory. Otherwise it records the write here, and
+//! reads of the same bytes wait for it.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -17,7 +17,7 @@ pub struct WaitingWrites(Arc<WaitingState>);
 
 #[derive(Default)]
 struct WaitingState {
-    /// The number of waiting writes: most of the time 0, and then no read takes the lock.
+    /// The number of waiting writes. Usually it is 0, and then no read takes the lock.
     count: AtomicUsize,
     /// Protects the list.
     list: Mutex<WaitingList>,

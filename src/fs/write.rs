@@ -1,5 +1,5 @@
-//! Writes to the bytes of an array: requests split into parts of chunks, and the pages of other files that a write
-//! makes stale. Flat bytes and chunk files have a fixed size, as a block device has.
+//! Writes to the bytes of an array. Splits requests into parts of chunks, and lists the pages of other files that a
+//! write makes stale. Flat bytes and chunk files have a fixed size, as a block device has.
 
 use super::Fs;
 use super::page_guards::{GuardId, HeldGuards};
@@ -17,7 +17,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 thread_local! {
-    /// See [`Fs::take_stale_pages`]. Each request has its own list, so that none waits for the pages of another.
+    /// The list that [`Fs::take_stale_pages`] takes. Each request has its own list, so that none waits for the pages of
+    /// another.
     static STALE: RefCell<Vec<StalePages>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -26,35 +27,35 @@ thread_local! {
 pub struct StalePages {
     /// The file's inode number.
     pub inode: u64,
-    /// Whether the present request is answered only after the pages are dropped.
+    /// Whether the current request is answered only after the pages are dropped.
     pub is_awaited: bool,
     /// Guards to be removed once the pages are dropped: see [`Fs::pages_dropped`].
     pub guards: Vec<GuardId>,
 }
 
-/// How bytes come to be written.
+/// The origin of written bytes, and whether the write may wait.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteMode {
-    /// The inode number of the file that they are written through; 0 if it holds no flat bytes.
+    /// The inode number of the file through which the bytes are written; 0 if there is none.
     pub inode: u64,
     /// Whether that file is `data.raw`.
     pub is_flat: bool,
-    /// Whether they are a page that a shared map has made dirty; most of its bytes were not changed.
+    /// Whether the bytes are a page that a shared map has made dirty. Most bytes of such a page are unchanged.
     pub mapped: bool,
     /// Whether the write may wait for the store.
     pub may_wait: bool,
 }
 
 impl WriteMode {
-    /// The mode of bytes that come from no open file.
+    /// Returns the mode of bytes that come from no open file.
     pub fn internal() -> Self {
         WriteMode { inode: 0, is_flat: false, mapped: false, may_wait: true }
     }
 }
 
 impl Fs {
-    /// Writes flat bytes. Returns `None` if that takes the store or a wait that the mode forbids; the caller must then
-    /// repeat the whole write.
+    /// Writes flat bytes and returns their number. Returns `None` if that takes the store or a wait that the mode
+    /// forbids; the caller must then repeat the whole write.
     pub(super) fn write_flat(
         &self,
         array: &Arc<Array>,
@@ -94,7 +95,7 @@ impl Fs {
             return self.write_parts(array, chunk, &[(offset, data)], mode);
         }
         if data.len() == array.grid().chunk_size(chunk) {
-            // in parts of an item each, a chunk would take many times its size
+            // a list of parts of one item each would take many times the memory of the chunk
             memory::check_chunk(data.len().saturating_mul(2)).map_err(|e| e.context(array.key()))?;
             let mut chunk_bytes = Vec::new();
             memory::resize(&mut chunk_bytes, data.len())?;
@@ -112,8 +113,9 @@ impl Fs {
         self.write_parts(array, chunk, &parts, mode)
     }
 
-    /// Writes parts of a chunk, in ascending order. They are guarded against older bytes in the pages of other files. A
-    /// page is written without the bytes that are guarded against it.
+    /// Writes parts of a chunk, in ascending order, and guards them against older bytes in the pages of other files. Of
+    /// a page of a map, writes only the bytes that are not guarded against it. Returns `false` if that takes a wait
+    /// that the mode forbids.
     fn write_parts(&self, array: &Arc<Array>, chunk: ChunkId, parts: &[Part], mode: WriteMode) -> Result<bool> {
         loop {
             let mut guards = self.guards.lock(array.key());
@@ -167,8 +169,8 @@ impl Fs {
         let ranges: Ranges = parts.iter().map(|(offset, bytes)| *offset..offset + bytes.len()).collect();
         let guarded = |other: u64| StalePages {
             inode: other,
-            // the kernel holds pages of `data.raw` while one of its writes is in flight: such a write must wait for
-            // none
+            // a write to `data.raw` waits for no pages, since the kernel holds those of `data.raw` while the write is
+            // in flight
             is_awaited: other == flat,
             guards: vec![guards.add(array, chunk, other, &ranges)],
         };
@@ -193,13 +195,14 @@ impl Fs {
         self.tree.inode(&Node::Flat(array.clone()))
     }
 
-    /// Has the kernel drop its pages of an array's `data.raw`, before the present request is answered if `is_awaited`.
+    /// Makes the kernel drop its pages of an array's `data.raw`: before the current request is answered if
+    /// `is_awaited`, else later.
     pub(super) fn add_stale(&self, array: &Key, is_awaited: bool) {
         let (inode, guards) = (self.flat_inode(array), Vec::new());
         STALE.with_borrow_mut(|stale| stale.push(StalePages { inode, is_awaited, guards }));
     }
 
-    /// Removes guards after the kernel has written back and dropped the pages that they were against.
+    /// Removes guards after the kernel has written back and dropped the pages that they guard against.
     pub fn pages_dropped(&self, guards: &[GuardId]) {
         self.guards.remove(guards);
     }
@@ -209,8 +212,9 @@ impl Fs {
         STALE.take()
     }
 
-    /// Records that the array was written through a file. A page of a map may belong to any open file, so each of them
-    /// gets the record. To be called after the write, with the array's count of losses before it.
+    /// Records that the array was written through a file. A page of a map may come from any open file of the array, so
+    /// each of them gets the record. The caller must call this after the write, with the array's count of losses before
+    /// it.
     pub(super) fn record_write(&self, record: &WriteRecord, array: &Arc<Array>, losses: u64, mode: WriteMode) {
         record.add(array, losses);
         if mode.mapped {

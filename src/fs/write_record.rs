@@ -17,7 +17,7 @@ pub struct WriteRecord {
 }
 
 impl WriteRecord {
-    /// Records that the array was written through the file, when it had `losses` before.
+    /// Records that the array was written through the file. `losses` is the array's count of losses before the write.
     pub fn add(&self, array: &Arc<Array>, losses: u64) {
         let mut written = lock(&self.written);
         if !written.iter().any(|(known, _)| Arc::ptr_eq(known, array)) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long an `open` waits for releases of closed files, which the kernel sends later.
+/// Time for which an `open` waits for releases of closed files, which the kernel sends some time after the close.
 const RELEASES: Duration = Duration::from_secs(1);
 
 /// The open files of a mount with passthrough.
@@ -34,7 +34,7 @@ struct OpenInode {
 }
 
 impl Backings {
-    /// Records an opening. Returns the file to pass through to, if all open files of the inode can.
+    /// Records an opening. Returns the file to pass through to, if all open files of the inode can pass through.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Backings {
         match reply.open_backing(&backing.file) {
             Ok(id) => Some(Arc::new(id)),
             Err(e) => {
-                // without privileges, or if the store's file system doesn't support it
+                // this fails without privileges, or if the store's file system doesn't support it
                 if !self.refused.swap(true, Ordering::Relaxed) {
                     log::warn!("--passthrough: the kernel refuses it: {e}; files are read by requests");
                 }

@@ -12,16 +12,16 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The type in the mount table.
+/// The file system type in the mount table.
 pub const FS_TYPE: &str = "fuse.zarrfs";
 
-/// How long a mount of zarrfs may take to answer before it counts as hung.
+/// Time after which a mount of zarrfs that does not answer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Maximum number of searches for a mount whose directories are renamed meanwhile.
 const ATTEMPTS: u32 = 10;
 
-/// Why mounting failed.
+/// The reason why mounting failed.
 #[derive(Debug)]
 pub enum MountError {
     /// The mountpoint is missing, not a directory, or in use.
@@ -57,9 +57,9 @@ pub enum Unmounted {
 
 /// Options of a mount.
 pub struct MountRequest<'a> {
-    /// Shown as the source in the mount table.
+    /// The source in the mount table.
     pub source: &'a str,
-    /// Where to mount.
+    /// The directory to mount on.
     pub path: &'a Path,
     /// The directory at `path`, if it was created for this mount.
     pub directory: Option<BorrowedFd<'a>>,
@@ -75,14 +75,14 @@ pub struct MountRequest<'a> {
     pub replace_stale: bool,
 }
 
-/// How [`unmount_path`] treats a mount in use.
+/// The effect of [`unmount_path`] on a mount in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmountMode {
-    /// It fails.
+    /// Unmounting fails.
     Unused,
-    /// It detaches the mount, which ends with its last open file.
+    /// The mount is detached, and ends with its last open file.
     Lazy,
-    /// It ends the mount immediately. Requests in flight fail, and writes that the daemon has not taken are lost.
+    /// The mount ends immediately. Requests in flight fail, and writes that the daemon has not taken are lost.
     Forced,
 }
 
@@ -91,7 +91,7 @@ impl UnmountMode {
         match self {
             UnmountMode::Unused => UnmountFlags::empty(),
             UnmountMode::Lazy => UnmountFlags::DETACH,
-            // also a mount in use, and without waiting for a daemon that hangs
+            // this ends a mount in use, too, and does not wait for a daemon that hangs
             UnmountMode::Forced => UnmountFlags::FORCE | UnmountFlags::DETACH,
         }
     }
@@ -123,7 +123,7 @@ impl Mountpoint {
         &self.path
     }
 
-    /// Returns the connection to the kernel, the first time.
+    /// Returns the connection to the kernel; `None` after the first call.
     pub(super) fn take_device(&mut self) -> Option<OwnedFd> {
         self.fuse.take()
     }
@@ -141,7 +141,7 @@ impl Mountpoint {
         }
     }
 
-    /// Like [`Mountpoint::unmount`], but leaves a mount in use as it is.
+    /// Unmounts as [`Mountpoint::unmount`] does, but leaves a mount in use as it is.
     pub fn unmount_unused(&self) -> Result<Unmounted> {
         if self.place.top()?.is_none_or(|m| m.device != self.device) {
             return Ok(Unmounted::NotOnTop);
@@ -309,7 +309,7 @@ fn mount_by_helper(
     let here = || Ok(mounts_at(&path_of(directory)?)?.pop().filter(|m| is_ours(m) && !known.contains(&m.id)));
     let at = found(request.path, here).inspect_err(|_| {
         let new = mounts().unwrap_or_default().into_iter().filter(|m| is_ours(m) && !known.contains(&m.id));
-        // of several, some belong to other users
+        // if there are several, some belong to other users
         if let [astray] = new.collect::<Vec<_>>().as_slice() {
             let _ = MountPlace::of(&astray.path).and_then(|place| place.unmount(UnmountFlags::DETACH));
         }

@@ -1,4 +1,4 @@
-//! Places of mounts: the mount table, directories to mount on, and mountpoints, all held by descriptors.
+//! Places of mounts: the mount table, and descriptors that hold mountpoints and directories to mount on.
 //!
 //! Invariant: no path is resolved again between the check of a directory or mount and the mount or unmount. Otherwise a
 //! user who may rename directories above it could swap one for a symbolic link, and redirect the operation.
@@ -44,7 +44,7 @@ impl MountPlace {
         Ok(MountPlace { parent: open_directory(parent)?, name: name.to_owned() })
     }
 
-    /// Returns the present path of the place.
+    /// Returns the current path of the place.
     pub fn path(&self) -> Result<PathBuf> {
         Ok(path_of(&self.parent)?.join(&self.name))
     }
@@ -78,19 +78,19 @@ impl MountPlace {
         match said.trim().lines().next() {
             _ if output.status.success() => Ok(()),
             Some(said) if said.contains("busy") => Err(Error::system(libc::EBUSY)),
-            // the mount of another user
+            // for example, the mount is that of another user
             Some(said) => Err(Error::new(Kind::System(libc::EPERM), said)),
             None => Err(Error::system(libc::EPERM)),
         }
     }
 }
 
-/// Opens a directory as a reference, not to read it.
+/// Opens a directory as a reference (O_PATH), not for reading.
 pub fn open_directory(path: &Path) -> std::result::Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Returns the present path of an open file or directory.
+/// Returns the current path of an open file or directory.
 pub fn path_of(fd: &OwnedFd) -> Result<PathBuf> {
     Ok(std::fs::read_link(proc_path(fd))?)
 }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_mount_table() {
+    fn a_line_of_the_mount_table_is_parsed() {
         let line =
             b"36 35 0:98 / /mnt/a\\040b\\134c rw,noatime shared:1 - fuse.zarrfs a\\040store,with,commas rw,user_id=0";
         let entry = parse_mountinfo(line).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_followed_where_it_is_renamed() {
+    fn a_place_follows_renames() {
         let directory = tempfile::tempdir().unwrap();
         let top = std::fs::canonicalize(directory.path()).unwrap();
         std::fs::create_dir_all(top.join("a/mnt")).unwrap();

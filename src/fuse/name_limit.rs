@@ -1,10 +1,10 @@
 //! The bound on the names that the kernel knows. The daemon remembers each name until the kernel forgets it, and the
-//! kernel forgets none while it has memory. Where there are too many, this module asks it to forget the names that were
-//! not used for longest. It must not know what names stand for.
+//! kernel forgets none while it has memory. If there are too many, this module asks the kernel to forget the least
+//! recently used ones. It must not know what names stand for.
 //!
 //! To forget a name the kernel locks its directory, and so waits for the requests in flight that look up, list, create
-//! or remove names there. Only a thread that serves no request may wait for it. A directory whose requests hang gets
-//! no more names while the kernel waits for its lock, and takes one thread of the pool.
+//! or remove names there. Only a thread that serves no request may wait for it. While the kernel waits for the lock of
+//! a directory whose requests hang, that directory gets no more names, and the wait takes one thread of the pool.
 
 use super::notify::KernelConnection;
 use crate::error::Result;
@@ -15,10 +15,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Threads that wait for the locks of directories.
+/// Growth of the pool whose threads wait for the locks of directories.
 const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max_threads: 64 };
 
-/// Asks the kernel to forget names.
+/// The limit on the names that the kernel knows.
 pub struct NameLimit {
     fs: Arc<Fs>,
     kernel: KernelConnection,
@@ -49,7 +49,7 @@ impl NameLimit {
         }
     }
 
-    /// Has the kernel forget names, if it knows too many. Does not wait for the kernel.
+    /// Makes the kernel forget names if it knows too many. Does not wait for the kernel.
     pub fn enforce(self: &Arc<Self>) {
         if self.fs.has_too_many_names() {
             let limit = self.clone();

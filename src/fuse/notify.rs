@@ -1,5 +1,5 @@
-//! Notifications of the kernel: that attributes, pages or names which it may hold are out of date. This module handles
-//! inode numbers, and must not know what has changed.
+//! Notifies the kernel that attributes, pages or names that it may keep are out of date. This module handles inode
+//! numbers, and must not know what has changed.
 
 use crate::error::Result;
 use crate::fs::{Fs, GuardId, StalePages};
@@ -20,7 +20,7 @@ const IN_FLIGHT: Duration = Duration::from_secs(5);
 /// not delay those of other files.
 const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max_threads: 1024 };
 
-/// The connection to the kernel. Set before the first request comes.
+/// The connection to the kernel. It is set before the first request comes.
 #[derive(Clone, Default)]
 pub struct KernelConnection(Arc<OnceLock<Notifier>>);
 
@@ -30,13 +30,13 @@ impl KernelConnection {
         let _ = self.0.set(notifier);
     }
 
-    /// Drops the attributes that the kernel keeps of a file that is opened: reads would end at an old size.
+    /// Drops the attributes that the kernel keeps of a file that is opened. Otherwise reads would end at an old size.
     pub fn forget_attributes(&self, inode: INodeNo) {
-        // a negative offset stands for the attributes alone; pages would take locks that a read may hold
+        // a negative offset stands for the attributes alone; dropping pages would take locks that a read may hold
         self.invalidate(inode.0, -1, 0);
     }
 
-    /// Has the kernel forget a name. Waits for the lock of its directory.
+    /// Makes the kernel forget a name. Waits for the lock of its directory.
     pub fn forget_name(&self, directory: u64, name: &str) {
         if let Some(notifier) = self.0.get()
             && let Err(e) = notifier.inval_entry(INodeNo(directory), OsStr::new(name))
@@ -46,7 +46,7 @@ impl KernelConnection {
     }
 
     /// Drops the kernel's pages of a part of a file, or, if `len` is 0, all from `offset` on. The kernel first writes
-    /// those that a map has changed.
+    /// back pages that a map has changed.
     fn invalidate(&self, inode: u64, offset: i64, len: i64) {
         if let Some(notifier) = self.0.get()
             && let Err(e) = notifier.inval_inode(INodeNo(inode), offset, len)
@@ -56,8 +56,8 @@ impl KernelConnection {
     }
 }
 
-/// Drops pages of the kernel. The kernel waits for the requests in flight that hold them, so that only a thread that
-/// serves no request may wait for the notification.
+/// The notifications that drop pages of the kernel. The kernel waits for the requests in flight that hold them, so that
+/// only a thread that serves no request may wait for the notification.
 pub struct Notices {
     fs: Arc<Fs>,
     kernel: KernelConnection,
@@ -77,7 +77,7 @@ struct NotifiedFile {
     next: Option<Notice>,
 }
 
-/// One notification of the kernel, for all requests that need it before it begins.
+/// One notification of the kernel. It serves every request that asked for it before it began.
 #[derive(Default)]
 struct Notice {
     guards: Vec<GuardId>,
@@ -116,13 +116,13 @@ impl Notices {
         self.send(self.fs.take_stale_pages(), &[], reply);
     }
 
-    /// Like [`Notices::reply_after`], but also waits for the notifications about the files `inodes` that other requests
-    /// need.
+    /// Calls `reply` as [`Notices::reply_after`] does, but also waits for the notifications about the files `inodes`
+    /// that other requests have queued.
     pub fn reply_after_others(self: &Arc<Self>, inodes: &[u64], reply: impl FnOnce() + Send + 'static) {
         self.send(self.fs.take_stale_pages(), inodes, reply);
     }
 
-    /// Drops pages for a request that was answered.
+    /// Drops the stale pages of a request that was answered.
     pub fn drop_stale(self: &Arc<Self>) {
         let mut stale = self.fs.take_stale_pages();
         stale.iter_mut().for_each(|stale| stale.is_awaited = false);
@@ -134,7 +134,7 @@ impl Notices {
         if stale.is_empty() && others.is_empty() {
             return reply();
         }
-        // one more for this call, so that the reply is not sent before all notifications are counted
+        // count one more for this call, so that the reply is not sent before all notifications are counted
         let left = AtomicUsize::new(awaited + 1);
         let countdown = Arc::new(Countdown { left, reply: Mutex::new(Some(Box::new(reply))) });
         let mut files = lock(&self.files);
@@ -181,7 +181,7 @@ impl Notices {
     fn drop_pages(&self, inode: u64, offset: i64, len: i64) {
         self.note_drop(inode);
         self.kernel.invalidate(inode, offset, len);
-        // the kernel may have waited for requests in flight
+        // record the later time, since the kernel may have waited for requests in flight
         self.note_drop(inode);
     }
 
@@ -192,7 +192,8 @@ impl Notices {
         dropped.insert(inode, Instant::now());
     }
 
-    /// Returns whether pages of a file were dropped a moment ago. Called when a thread takes the request of a write.
+    /// Returns whether pages of a file were dropped within the last [`IN_FLIGHT`]. Called when a thread takes the
+    /// request of a write.
     ///
     /// The kernel unlocks a page that is written as a whole before it sends the request. If the page is dropped then
     /// and read again, the read may overtake the write, and old bytes would stay in the page cache. After the answer,
@@ -201,7 +202,7 @@ impl Notices {
         lock(&self.dropped).get(&inode).is_some_and(|at| at.elapsed() < IN_FLIGHT)
     }
 
-    /// Drops pages of a write that was answered.
+    /// Drops the pages of a write that was answered.
     pub fn drop_again(self: &Arc<Self>, inode: u64, offset: u64, len: usize) {
         let notices = self.clone();
         self.pool.run(move || notices.drop_pages(inode, offset as i64, len.max(1) as i64));

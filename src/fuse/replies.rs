@@ -8,17 +8,17 @@ use fuser::{
 };
 use std::time::Duration;
 
-/// How long the kernel may use a name without asking. A stale name does no harm: `open` asks the store again.
+/// Time for which the kernel may use a name without a request. A stale name does no harm: `open` asks the store again.
 pub const ENTRY_TTL: Duration = Duration::from_secs(1);
 
-/// Returns how long the kernel may use attributes without asking. It asks for those of most files each time: a size
-/// that another process changed in the store must show immediately.
+/// Returns the time for which the kernel may use attributes without a request. It is zero for most files: a size that
+/// another process changed in the store must show immediately.
 pub fn attribute_ttl(is_lasting: bool) -> Duration {
     if is_lasting { ENTRY_TTL } else { Duration::ZERO }
 }
 
 impl ServeOptions {
-    /// Returns attributes as the kernel takes them.
+    /// Converts attributes to those that the kernel expects.
     pub(super) fn attributes(&self, a: &Attributes) -> FileAttr {
         let (kind, mode, nlink) = match a.is_directory {
             true => (FileType::Directory, 0o755, 2),

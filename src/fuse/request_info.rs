@@ -1,5 +1,5 @@
-//! What the log says of a request: one line for each at the level `debug`, and the same line at the level `error` for
-//! one that ends in EIO. This module must not know what requests do.
+//! Logs requests: one line for each at the level `debug`, and one at the level `error` for a request that ends in EIO.
+//! This module must not know what requests do.
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::Fs;
@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// A request: its operation, and what it is about.
+/// A request: its operation, and the file, name or bytes that it is about.
 #[derive(Clone, Debug)]
 pub struct RequestInfo {
     operation: &'static str,
@@ -47,7 +47,8 @@ impl RequestInfo {
         self.run_some(fs, || work().map(Some)).map(|value| value.expect("the work returns a value"))
     }
 
-    /// Like [`RequestInfo::run`], but logs nothing if the work returns `None`: another thread goes on with the request.
+    /// Runs as [`RequestInfo::run`] does, but logs nothing if the work returns `None`: another thread continues the
+    /// request.
     pub fn run_some<T>(
         &self,
         fs: &Fs,

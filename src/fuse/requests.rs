@@ -1,5 +1,5 @@
-//! One method for each request of the kernel: it takes the arguments apart, has [`Fs`] do the work, and answers. Which
-//! thread does the work is decided in [`super`].
+//! One method for each request of the kernel: it parses the arguments, calls [`Fs`], and replies. [`super`] decides
+//! which thread does the work.
 
 use super::replies::{attribute_ttl, finish, send_ok, send_written, send_xattr};
 use super::request_info::RequestInfo;
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Blocks of 4096 bytes, and files, that are reported free where a store has no limit: 1 PiB.
+/// Number of blocks of 4096 bytes, and of files, that are reported free if a store has no limit: 1 PiB.
 const UNLIMITED: u64 = 1 << 38;
 
 thread_local! {
@@ -30,14 +30,14 @@ thread_local! {
 impl Filesystem for FuseServer {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Never FUSE_ASYNC_DIO: with it the kernel turns each short O_DIRECT write into EIO (fs/fuse/file.c,
-        // fuse_get_res_by_io) or into the error of a later piece, though bytes were written.
-        // One at a time: a kernel that lacks one must not lose the others.
+        // fuse_get_res_by_io) or into the error of a later piece, though bytes were written. Each flag is added by a
+        // call of its own: a kernel that lacks one must not lose the others.
         for flag in [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             // attributes only for programs that ask for them: a plain listing has no use for them
             InitFlags::FUSE_READDIRPLUS_AUTO,
-            // without it every write asks for security.capability
+            // without it each write requests security.capability
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ] {
             let _ = config.add_capabilities(flag);
@@ -104,7 +104,7 @@ impl Filesystem for FuseServer {
             let done = RequestInfo::of("setattr", inode).run(fs, || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 let is_other = |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
-                // owner and modes are the mount's
+                // the mount determines owner and modes
                 let mode = mode.filter(|_| !fs.takes_any_mode(inode.0, thread)).map(|mode| mode & 0o7777);
                 if is_other(mode, now.perm.into()) || is_other(uid, now.uid) || is_other(gid, now.gid) {
                     return Err(Error::system(libc::EPERM));
@@ -114,7 +114,8 @@ impl Filesystem for FuseServer {
                 }
                 size.map_or_else(|| fs.attributes(inode.0), |size| fs.set_size(inode.0, size))
             });
-            // before pages of other files are dropped: while the size is set the kernel writes none of this file's
+            // reply before pages of other files are dropped: while the size is set, the kernel writes no page of this
+            // file
             finish(done, reply, |reply, a| options.send_attributes(reply, &a));
         });
     }
@@ -123,6 +124,8 @@ impl Filesystem for FuseServer {
         let for_writing = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
         let direct = flags.0 & libc::O_DIRECT != 0;
         let (backings, maps_direct) = (self.backings.clone(), self.maps_direct);
+        // such a descriptor can't be mapped, but before the kernel maps direct files it leaves stale pages beside them
+        let is_write_only = maps_direct && flags.acc_mode() == OpenAccMode::O_WRONLY;
         let (kernel, notices, names, thread) =
             (self.kernel.clone(), self.notices.clone(), self.names.clone(), asker.pid());
         self.dispatch(RequestKind::Open(inode.0), move |fs| {
@@ -136,10 +139,12 @@ impl Filesystem for FuseServer {
                 if opened.pages == KernelPages::Fresh && opened.has_other_writers {
                     notices.note_drop(inode.0);
                 }
+                let past_pages =
+                    is_write_only && opened.pages != KernelPages::None && fs.write_past_pages(opened.handle);
                 let through = backings.map_or(Ok(None), |b| b.open(inode.0, opened.backing.take(), &reply));
-                Ok((through.inspect_err(|_| fs.release(opened.handle))?, opened))
+                Ok((through.inspect_err(|_| fs.release(opened.handle))?, past_pages, opened))
             });
-            finish(done, reply, |reply, (through, opened)| {
+            finish(done, reply, |reply, (through, past_pages, opened)| {
                 names.opened(inode.0);
                 let handle = FileHandle(opened.handle);
                 if let Some(id) = through {
@@ -153,7 +158,8 @@ impl Filesystem for FuseServer {
                 };
                 // closing a file that was only read can't fail
                 let flush = if for_writing { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
-                reply.opened(handle, pages | flush);
+                let direct = if past_pages { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+                reply.opened(handle, pages | flush | direct);
             });
         });
     }
@@ -172,10 +178,9 @@ impl Filesystem for FuseServer {
         let (handle, size) = (handle.0, size as usize);
         let request = RequestInfo::of_bytes("read", inode, offset, size);
         let reply = REPLY.with_borrow_mut(|out| {
-            let is_cached = || Ok(self.fs.read_cached(handle, offset, size, out)?.then_some(()));
-            match request.run_some(&self.fs, is_cached) {
+            match request.run_some(&self.fs, || self.fs.read_in_place(handle, offset, size, out)) {
                 Ok(None) => return Some(reply),
-                Ok(Some(())) => reply.data(out),
+                Ok(Some(found)) => reply.data(found.bytes(out)),
                 Err(e) => reply.error(e),
             }
             None
@@ -206,9 +211,11 @@ impl Filesystem for FuseServer {
         let request = RequestInfo::of_bytes("write", inode, offset, len);
         let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let is_flat = self.fs.is_flat(handle);
-        let drops_again = is_flat && !is_mapped && notices.were_dropped(inode.0);
+        let drops_again =
+            is_flat && !is_mapped && (notices.were_dropped(inode.0) || self.fs.leaves_stale_pages(handle));
         let answer = move |written| {
-            // the kernel holds the pages of the write until it has the answer, and what drops them waits for that
+            // other writes must be answered first: the kernel holds their pages until then, and a notification waits
+            // for the pages
             if !is_flat && !is_mapped {
                 return notices.reply_after(move || finish(written, reply, send_written));
             }
@@ -222,14 +229,14 @@ impl Filesystem for FuseServer {
         };
         match request.run_some(&self.fs, || self.fs.try_write(handle, offset, data, is_mapped)) {
             Ok(Some(written)) => return answer(Ok(written)),
-            // drops the guards of the bytes applied so far: the worker applies them again
+            // this removes the guards of the bytes applied so far: the worker applies them again
             Ok(None) => self.notices.drop_stale(),
             Err(e) => return answer(Err(e)),
         }
-        // before this thread takes another request: see `fs::waiting`
-        let (waiting, data) = (self.fs.waiting_write(handle, offset, len), data.to_vec());
+        // record the write before this thread takes another request: see `fs::waiting`
+        let (waiting, data) = (self.fs.waiting_write(handle, offset, len), self.copies.copy(data));
         self.dispatch(RequestKind::Change, move |fs| {
-            let written = request.run(fs, || fs.write_waiting(handle, offset, &data, is_mapped));
+            let written = request.run(fs, || fs.write_waiting(handle, offset, &data.bytes, is_mapped));
             drop(waiting);
             answer(written);
         });
@@ -261,9 +268,9 @@ impl Filesystem for FuseServer {
             backings.release(inode.0);
         }
         self.names.closed(inode.0);
-        // no program waits for the answer, and the kernel holds back other requests while many wait for theirs
+        // no program waits for the answer, and the kernel holds back other requests while many of these wait
         reply.ok();
-        // pages of a map may have come after the last flush
+        // release also stores pages of a map that came after the last flush
         self.dispatch(RequestKind::Release(handle.0), move |fs| fs.release(handle.0));
     }
 
@@ -339,7 +346,7 @@ impl Filesystem for FuseServer {
                 _ => FopenFlags::empty(),
             };
             names.opened(attributes.inode);
-            // the name and the attributes have one time to live, and the attributes may change immediately
+            // the name and the attributes share one time to live, and the attributes may change immediately
             let (ttl, handle) = (Duration::ZERO, FileHandle(opened.handle));
             reply.created(&ttl, &options.attributes(&attributes), Generation(0), handle, pages);
         });
@@ -349,7 +356,7 @@ impl Filesystem for FuseServer {
         if ![0, libc::S_IFREG].contains(&(mode & libc::S_IFMT)) {
             return reply.error(Errno::EPERM);
         }
-        // as open and close would create the file
+        // create the file as open and close would
         self.create_entry(RequestInfo::of_name("mknod", parent, name), reply, move |fs, request| {
             let (attributes, opened) = fs.create(parent.0, &request.name, true, false)?;
             let stored = fs.flush(opened.handle);
@@ -422,7 +429,8 @@ impl Filesystem for FuseServer {
 
     fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let name = name.to_str().unwrap_or_default().to_string();
-        // no access lists, capabilities or labels: `ls` then asks for them once, not once for each file
+        // there are no access lists, capabilities or labels; after this errno, `ls` asks for them once, not once for
+        // each file
         if !name.starts_with("user.") {
             return reply.error(Errno::EOPNOTSUPP);
         }

@@ -1,5 +1,5 @@
-//! The requests to a server, by operation and outcome, and the times that they took. A server chooses its statuses, so
-//! that what it can add here is bounded.
+//! The requests to a server, by operation and outcome, and their durations. The number of entries is bounded, because a
+//! server chooses the statuses: at most 504 outcomes for each of six operations.
 
 use crate::util::memory::lock;
 use std::collections::BTreeMap;
@@ -10,20 +10,20 @@ use std::time::Duration;
 /// Upper bounds of the classes of times, in seconds. The last class has no bound.
 pub const TIME_BOUNDS: [f64; 13] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// What a request asks of a server.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServerOperation {
-    /// A value, or a range of one.
+    /// Reading a value or a range of it.
     Get,
-    /// The size and version of a value.
+    /// Reading the size and version of a value.
     Head,
-    /// Names.
+    /// Listing names.
     List,
     /// Storing a value.
     Put,
     /// Removing a value.
     Delete,
-    /// Parts of large values, and credentials.
+    /// Any other request: steps of a multipart upload, and requests for credentials.
     Post,
 }
 
@@ -41,7 +41,7 @@ impl ServerOperation {
     }
 }
 
-/// How an attempt of a request ended.
+/// The outcome of one attempt of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServerOutcome {
     /// An answer with this status, from 100 to 599.
@@ -85,13 +85,11 @@ pub struct OperationCounts {
     pub outcomes: BTreeMap<ServerOutcome, u64>,
     /// Number of attempts by class of time. See [`TIME_BOUNDS`].
     pub times: [u64; TIME_BOUNDS.len() + 1],
-    /// Time of all attempts.
+    /// Total time of all attempts.
     pub total: Duration,
 }
 
-/// The attempts of all requests.
-///
-/// Protects the counts.
+/// The attempts of all requests. The mutex protects the counts.
 #[derive(Default)]
 pub struct ServerRequests(Mutex<BTreeMap<ServerOperation, OperationCounts>>);
 

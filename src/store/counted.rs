@@ -1,11 +1,11 @@
-//! Values whose size the store reports before they are read: [`get_counted`], and the end of a value where a store
+//! Reads that ask the store for the size of a value first: [`get_counted`], and the end of a value for stores that
 //! cannot return it by one request.
 
 use super::{EntryKind, Key, Stat, Store};
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::Grant;
 
-/// Bytes granted for a value at least: a small document may grow between `stat` and `get`.
+/// Minimum number of bytes granted for a value: a small document may grow between `stat` and `get`.
 const MIN_GRANT: u64 = 64 << 10;
 
 /// Maximum number of times that a value is read again because it grew between `stat` and `get`.

@@ -2,7 +2,7 @@
 
 /// Implements the named methods of [`Store`](crate::store::Store) by calling the store in the field `$inner`.
 ///
-/// A wrapper lists every method that it forwards, so that a method that it forgets keeps the default of the trait.
+/// A wrapper must list every method that it forwards: a method that is not listed keeps the default of the trait.
 macro_rules! delegate_store {
     ($inner:ident: $($method:ident)*) => { $(delegate_store!(@$method $inner);)* };
     (@fn $inner:ident.$method:ident($($arg:ident: $type:ty),*) -> $returned:ty) => {

@@ -1,6 +1,6 @@
 //! A store in a directory of the local file system: a key is a path below it. The kernel resolves names with
 //! `RESOLVE_BENEATH`, so neither `..` nor a symbolic link leads out of the store, even in a race. Only regular files
-//! are opened as values, since others could block.
+//! are opened as values, since opening others could block.
 
 mod resolve;
 mod write;
@@ -93,7 +93,7 @@ impl Store for DirectoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
         check_size(stat.size, limit)?;
-        // one more byte distinguishes a file that grows from one that ends
+        // the extra byte distinguishes a file that has grown from one that ends here
         memory::reserve(value, stat.size as usize + 1)?;
         file.take(limit.saturating_add(1)).read_to_end(value)?;
         if value.len() as u64 > limit {

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct DiskCache {
     below: Arc<dyn Store>,
     directory: CacheDirectory,
-    /// Location of the store below and its server, which begins the names of its values.
+    /// Location of the store below and its server: the beginning of the names of its values.
     location: String,
     stats: Arc<Stats>,
     /// Whether an error of the disk was logged.
@@ -75,7 +75,7 @@ impl DiskCache {
 
     /// Inserts a value, unless it is too large.
     fn insert(&self, name: &str, version: &Version, value: &[u8]) {
-        // a counter is valid within this process only
+        // a `Version::Count` is valid within this process only
         if matches!(version, Version::Count(_)) {
             return;
         }
@@ -172,7 +172,7 @@ impl Store for DiskCache {
     }
 }
 
-/// Returns the 64-bit FNV-1a hash. Names with the same hash evict each other, since the file contains its name.
+/// Returns the 64-bit FNV-1a hash. Values with the same hash replace each other; the name in the file tells them apart.
 fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_normalised_as_the_spec_says() {
+    fn paths_are_normalized_as_the_specification_says() {
         for (path, key) in [("foo/bar", "foo/bar"), ("/foo//bar/", "foo/bar"), ("foo\\bar", "foo/bar"), ("///", "")] {
             assert_eq!(Key::normalize(path).unwrap().as_str(), key);
         }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn relatives() {
+    fn a_key_is_relative_only_to_its_ancestors() {
         let key = |k: &str| Key(k.to_string());
         assert_eq!((key("a/b\\c").parent(), key("a/b\\c").name()), (key("a"), "b\\c"));
         assert_eq!((key("a").parent(), key("").parent()), (key(""), key("")));

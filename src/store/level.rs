@@ -1,5 +1,5 @@
-//! What one answer of a store that lists shows of the names of a level. An answer that ends early still shows which
-//! names before its end do not exist.
+//! The names of a level as far as one answer of a listing shows them. An incomplete answer still shows which names
+//! before its end do not exist.
 
 use super::{Entry, EntryKind, Key, Stat};
 use crate::error::Result;
@@ -9,18 +9,18 @@ use crate::error::Result;
 pub struct FirstNames {
     /// The names, in any order.
     pub entries: Vec<Entry>,
-    /// Which other names are known not to exist.
+    /// The names that do not exist unless they are in `entries`.
     pub reach: Reach,
 }
 
-/// The names of a level that do not exist, because a listing would have shown them.
+/// The names of a level that do not exist unless the listing shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// All others: the listing is complete.
+    /// All names: the listing is complete.
     All,
-    /// The others that sort before this one; a slash follows the name of a prefix.
+    /// The names that sort before this one. The name of a prefix sorts as if it ended in a slash.
     Before(String),
-    /// None: the server does not sort.
+    /// No names: the server does not sort.
     Nothing,
 }
 
@@ -35,7 +35,7 @@ pub struct ValuePage {
 /// Pages of values, each of which takes a request.
 pub type ValuePages = Box<dyn Iterator<Item = Result<ValuePage>> + Send>;
 
-/// What is known of a level.
+/// The names of a level that are known to exist or not to exist.
 pub(super) struct KnownNames {
     /// Sorted by name.
     pub entries: Vec<Entry>,

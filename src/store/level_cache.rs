@@ -1,7 +1,7 @@
-//! Answers from listings of whole levels, for a command that looks at a few levels of a remote store and changes them.
-//! Nothing is asked twice: what the store held at the first question is the base of the change, and own writes are
-//! added. A new key is put on condition that it is still missing, so that a change of another program in between is an
-//! error and never overwritten.
+//! Answers from listings of whole levels, for a command that reads a few levels of a remote store and changes them. No
+//! request is sent twice: the first answers of the store and the command's own writes are the base of its changes. A
+//! new key is put on condition that it is still missing, so that a concurrent change by another program causes an error
+//! and is never overwritten.
 
 use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store};
 use crate::error::{Error, Kind, Result};
@@ -11,43 +11,43 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-/// Maximum number of names of a level that is kept. Levels of chunks have more, and are asked name by name.
+/// Maximum number of names in a cached level. Levels of chunks have more; their names are requested one by one.
 const MAX_NAMES: usize = 10_000;
 
-/// Maximum size of a value that is kept, in bytes.
+/// Maximum size of a cached value in bytes.
 const MAX_VALUE: usize = 1 << 20;
 
 /// A store below a key of another one, whose levels are listed once.
 pub struct LevelCache {
     below: Arc<dyn Store>,
     root: Key,
-    /// Held during requests: the command asks for one thing at a time.
+    /// Held during requests: the command sends one at a time.
     known: Arc<Mutex<KnownKeys>>,
 }
 
-/// What is known of the whole store below.
+/// The known keys of the whole store below.
 #[derive(Default)]
 struct KnownKeys {
     levels: BTreeMap<Key, KnownLevel>,
     values: BTreeMap<Key, (Vec<u8>, Version)>,
 }
 
-/// What is known of the names one level below a key.
+/// The known names one level below a key.
 enum KnownLevel {
     All(BTreeMap<String, Stat>),
-    /// There is no such prefix.
+    /// The prefix does not exist.
     Missing,
-    /// There are many names, or they cannot be listed.
+    /// There are more than [`MAX_NAMES`] names, or they cannot be listed.
     Unknown,
 }
 
 impl LevelCache {
-    /// Creates a cache of which nothing is known yet.
+    /// Creates an empty cache of `below`.
     pub fn new(below: Arc<dyn Store>) -> Self {
         LevelCache { below, root: Key::root(), known: Arc::default() }
     }
 
-    /// Returns the store at `key`, which shares what is known.
+    /// Returns the store at `key`, which shares the cached answers.
     pub fn at(&self, key: &Key) -> Self {
         LevelCache { below: self.below.clone(), root: self.full(key), known: self.known.clone() }
     }
@@ -56,7 +56,8 @@ impl LevelCache {
         self.root.join_key(key)
     }
 
-    /// Lists a level unless it is known, after those above it: a level that is missing there needs no request.
+    /// Lists a level unless it is known. Lists the levels above it first: a level that is missing there
+    /// needs no request.
     fn look(&self, known: &mut KnownKeys, level: &Key) {
         if known.levels.contains_key(level) {
             return;
@@ -91,7 +92,7 @@ impl LevelCache {
         KnownLevel::All(all)
     }
 
-    /// Returns the metadata of a key; `None` if only the store knows it.
+    /// Returns the metadata of a key, `Some(None)` if it does not exist, and `None` if the listings do not tell.
     fn known_stat(&self, known: &mut KnownKeys, full: &Key) -> Option<Option<Stat>> {
         if *full == self.root {
             return Some(Some(Stat::prefix()));
@@ -100,7 +101,7 @@ impl LevelCache {
         match known.levels.get(&full.parent())? {
             KnownLevel::All(names) => Some(names.get(full.name()).cloned()),
             KnownLevel::Missing => Some(None),
-            // a prefix that this command has made
+            // this command may have created the prefix
             KnownLevel::Unknown => match known.levels.get(full) {
                 Some(KnownLevel::All(_)) => Some(Some(Stat::prefix())),
                 _ => None,
@@ -138,7 +139,7 @@ impl KnownKeys {
         }
     }
 
-    /// Forgets what is known of a key that another program has changed.
+    /// Forgets a key that another program has changed, and the names of its level.
     fn lose(&mut self, key: &Key) {
         self.levels.remove(&key.parent());
         self.values.remove(key);
@@ -245,7 +246,7 @@ impl Store for LevelCache {
         Ok(is_deleted)
     }
 
-    /// Records an empty prefix, which servers do not have.
+    /// Records an empty prefix without a request, since servers have no empty prefixes.
     fn make_prefix(&self, key: &Key) -> Result<()> {
         if self.stat(key)?.is_some() {
             return Err(Error::system(libc::EEXIST));

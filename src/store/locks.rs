@@ -2,9 +2,9 @@
 //! `ProcessSynchronizer` uses them (`fasteners.InterProcessLock`: a file opened for appending, with a `fcntl` record
 //! lock on the whole file). The locks are advisory. This module must not know the store whose keys it locks.
 //!
-//! Every wait ends, since any process that may open a lock file can hold its lock forever. A process that may only read
-//! the file can still take a shared lock, which delays the exclusive one. Therefore users who cannot write a lock file
-//! cannot read it either.
+//! Every wait has a timeout, since any process that may open a lock file can hold its lock forever. A process that may
+//! only read the file can still take a shared lock, which delays the exclusive one. Therefore users who cannot write a
+//! lock file cannot read it either.
 
 use super::directory::stat_of;
 use super::{DirectoryStore, Key, Store, Version};
@@ -30,7 +30,7 @@ pub struct LockFiles {
     timeout: Duration,
 }
 
-/// A lock of a key, which is released when this is dropped. It holds nothing if the store has no locks.
+/// A lock of a key, held until it is dropped. It is empty if the store has no locks.
 #[derive(Default)]
 pub struct KeyLock {
     /// Closing the file releases the lock.
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_cannot_be_taken_names_its_file() {
+    fn an_error_names_the_lock_file() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("out")).unwrap();
         let locks = LockFiles::open(dir.path(), LONG).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn users_who_only_read_cannot_open_a_lock_file() {
+    fn users_without_write_permission_cannot_open_a_lock_file() {
         let dir = tempfile::tempdir().unwrap();
         let locks = LockFiles::open(dir.path(), LONG).unwrap();
         let mode = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;

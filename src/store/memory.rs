@@ -19,7 +19,7 @@ pub struct MemoryStore {
 struct MemoryContent {
     /// All keys but the root: values with their versions, and `None` for prefixes.
     entries: BTreeMap<String, Option<(Vec<u8>, u64)>>,
-    /// Counter that the latest version came from.
+    /// Number of the latest version.
     latest: u64,
 }
 
@@ -74,7 +74,7 @@ impl MemoryStore {
 
     /// Sets the value of `key`, a normalized path, as another writer would.
     pub fn insert(&self, key: &str, value: impl Into<Vec<u8>>) {
-        // nothing can be set at a prefix or below a value
+        // a put at a prefix or below a value fails, and is ignored
         let _ = self.lock().put(&Key::root().join(key), value.into());
     }
 
@@ -87,7 +87,7 @@ impl MemoryStore {
     }
 }
 
-/// Describes a value with its version, or a prefix.
+/// Returns the metadata of a value, or of a prefix for `None`.
 fn stat_of(value: Option<&(Vec<u8>, u64)>) -> Stat {
     match value {
         Some((bytes, count)) => Stat::value(bytes.len() as u64, SystemTime::UNIX_EPOCH, Version::Count(*count)),

@@ -1,5 +1,5 @@
-//! Caches for a while what a remote store has returned: metadata of keys, including missing ones, listings of levels,
-//! and small values. A value is cached only if its metadata was requested before it, since a program that reads
+//! Caches the answers of a remote store for a limited time: metadata of keys, including missing ones, listings of
+//! levels, and small values. A value is cached only if its metadata was requested before it, since a program that reads
 //! millions of chunks once would evict everything else.
 
 use super::level::KnownNames;
@@ -38,13 +38,13 @@ impl MetadataCache {
         MetadataCache { below, contents }
     }
 
-    /// Sets the names of documents, of which a node has several or none. A level is listed to tell which of them exist.
+    /// Sets the names of documents. A node has several or none of them: one listing of its level shows which exist.
     pub fn with_documents(self, documents: &'static [&'static str]) -> Self {
         lock(&self.contents).set_documents(documents);
         self
     }
 
-    /// Streams the names of a known level. Their metadata stays valid as long as a program iterates over them.
+    /// Streams the names of a cached level. Their metadata stays valid as long as a program iterates over them.
     fn listed(&self, prefix: Key, names: Arc<KnownNames>, run: Arc<ListingRun>) -> Listing {
         let (contents, mut next) = (self.contents.clone(), 0);
         Box::new(std::iter::from_fn(move || {
@@ -57,7 +57,7 @@ impl MetadataCache {
         }))
     }
 
-    /// Requests the first names of a level. Returns `None` if the store asks for single keys as well.
+    /// Requests the first names of a level and caches them. Returns `None` if a request for a single key costs less.
     fn first_names_of(&self, level: &Key) -> Result<Option<Arc<KnownNames>>> {
         let run = lock(&self.contents).begin_listing(level);
         let Some(first) = self.below.first_names(level)? else { return Ok(None) };
@@ -66,7 +66,8 @@ impl MetadataCache {
         Ok(Some(names))
     }
 
-    /// Records that `key` may have changed, whether the call that was to change it has succeeded or not.
+    /// Records that `key` may have changed. Callers call it after failed changes, too, since they may have
+    /// taken effect.
     fn changed(&self, key: &Key, removed: bool) {
         lock(&self.contents).changed(key, removed);
     }

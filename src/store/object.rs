@@ -114,7 +114,7 @@ impl Backend {
         let mut options = options.clone();
         if !url.username().is_empty() || url.password().is_some() {
             options.headers.push((AUTHORIZATION.to_string(), basic_authorization(&url)));
-            // a URL that has a user can also lack one
+            // these calls fail only for URLs that cannot have a user
             let _ = url.set_username("");
             let _ = url.set_password(None);
         }
@@ -290,7 +290,7 @@ impl Store for ObjectStore {
 enum EndOfValue {
     Found(Vec<u8>, Stat),
     Nothing,
-    /// The server has to be asked for the size first.
+    /// The server does not support such requests, so the size must be requested first.
     Unsupported,
 }
 

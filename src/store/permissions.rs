@@ -32,9 +32,9 @@ impl Permissions {
 
     /// Returns the permissions that remain if the file is shown with another owner and group.
     ///
-    /// A user who thereby changes class gets only what all classes grant to which the user may belong in the store. The
-    /// owner keeps the bits of the owner: the owner of the mount, who mounted the store or was named by root, acts as
-    /// the owner of the files.
+    /// A user whose class changes gets only the bits that are set for each class to which the user may belong in the
+    /// store. The owner keeps the bits of the owner: the owner of the mount acts as the owner of the files, having
+    /// mounted the store or been named by root.
     fn under(self, owner: Option<u32>, group: Option<u32>) -> Self {
         let [user, mut members, mut others] = CLASSES.map(|shift| self.mode >> shift & 7);
         if group.is_none() || self.group != group {
@@ -53,7 +53,7 @@ impl Permissions {
         self.under(Some(owner), Some(group)).mode
     }
 
-    /// Returns what both permissions grant.
+    /// Returns the permissions that both `self` and `other` grant.
     pub fn and(self, other: Permissions) -> Self {
         let owner = self.owner.filter(|_| self.owner == other.owner);
         let group = self.group.filter(|_| self.group == other.group);
@@ -78,8 +78,8 @@ impl Permissions {
         Permissions { mode: CLASSES.into_iter().map(search).sum(), ..self }
     }
 
-    /// Returns the permissions of a directory inside a file, such as an archive: it can be searched by users who may
-    /// read the file.
+    /// Returns the permissions of a directory inside a file, such as an archive: users who may read the file
+    /// may search it.
     pub fn of_level(self) -> Self {
         Permissions { mode: self.mode | (self.mode & 0o444) >> 2, ..self }
     }
@@ -90,7 +90,7 @@ impl Permissions {
     }
 }
 
-/// Returns what both permissions grant; `None` is a store without modes, which grants everything.
+/// Returns the permissions that both arguments grant. `None` stands for a store without modes, which grants everything.
 pub fn both(a: Option<Permissions>, b: Option<Permissions>) -> Option<Permissions> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.and(b)),
@@ -120,7 +120,7 @@ mod tests {
     proptest! {
         /// A user other than the owner of the mount and root gets no bit that one of the files denies.
         #[test]
-        fn nobody_is_granted_more_than_by_each_file(
+        fn users_are_granted_no_more_than_by_each_file(
             files in proptest::collection::vec(any_permissions(), 1..4),
             (owner, group) in (0u32..3, 0u32..3),
             user in 0u32..4,
@@ -136,14 +136,14 @@ mod tests {
         }
 
         #[test]
-        fn one_file_of_the_mounts_owner_and_group_is_shown_as_it_is(p in any_permissions()) {
+        fn a_file_with_the_owner_and_group_of_the_mount_keeps_its_mode(p in any_permissions()) {
             prop_assert_eq!(p.bits(p.owner.unwrap(), p.group.unwrap()), p.mode);
             prop_assert_eq!(p.and(p), p);
         }
     }
 
     #[test]
-    fn directories_grant_what_can_be_reached() {
+    fn directories_grant_access_to_reachable_files_alone() {
         assert_eq!(Permissions::new(0o751, 0, 0).inside().mode, 0o751);
         assert_eq!(Permissions::new(0o640, 0, 0).inside().mode, 0);
         assert_eq!(Permissions::new(0o751, 0, 0).search().mode, 0o777);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn readers() {
+    fn readers_of_a_file_may_read_files_that_grant_as_much() {
         let public = Permissions::new(0o755, 0, 0);
         assert!(public.readers_may_read(Permissions::new(0o644, 0, 0)));
         assert!(public.readers_may_read(Permissions::new(0o644, 5, 5)));

@@ -13,17 +13,17 @@ use std::time::Duration;
 /// Maximum size in bytes of a value that is assembled in memory.
 const IN_MEMORY: u64 = 64 << 20;
 
-/// Maximum time to wait for memory that no other put holds.
+/// Maximum duration of one wait for memory. While other puts hold memory, the wait is repeated.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// Maximum number of these times in all: 15 minutes, in which a slow server takes several large values. The caller
-/// keeps what it could not put, and tries again later.
+/// Maximum number of waits per put: 15 minutes, in which a slow server takes several large values. After an error the
+/// caller keeps the value and tries again later.
 const MAX_WAITS: usize = 90;
 
 /// Number of puts that hold memory.
 static PUTS: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes copied at once between files that the kernel cannot copy itself.
+/// Number of bytes per copy between files that the kernel cannot copy itself.
 const BUFFER: u64 = 1 << 20;
 
 /// A piece of a value for [`Store::put_pieces`].
@@ -47,7 +47,7 @@ impl ValuePiece<'_> {
     }
 }
 
-/// Returns whether a value is so small that it is put together in memory.
+/// Returns whether a value is small enough to be assembled in memory.
 #[cfg(feature = "remote")]
 pub(super) fn is_put_in_memory(pieces: &[ValuePiece]) -> bool {
     size(pieces) <= IN_MEMORY.min(memory::limit() as u64 / 2)
@@ -57,10 +57,10 @@ fn size(pieces: &[ValuePiece]) -> u64 {
     pieces.iter().fold(0, |n, piece| n.saturating_add(piece.len()))
 }
 
-/// Memory of a value that is put. It counts in `puts`.
+/// The memory of a put, which `puts` counts.
 struct PutMemory<'a> {
     puts: &'a AtomicUsize,
-    /// Returned before the put no longer counts.
+    /// Grant for the memory, returned before `puts` is decremented.
     grant: Option<Grant>,
 }
 
@@ -71,12 +71,12 @@ impl Drop for PutMemory<'_> {
     }
 }
 
-/// Takes memory for a value to put by `take`, which waits for some time. While other puts hold memory, the wait begins
-/// anew: a slow store is no lack of memory. It does so at most [`MAX_WAITS`] times, because a store may hang.
+/// Takes memory for a put by a call of `take`, which waits for some time. Repeats the call while other puts hold
+/// memory, since a slow store is no lack of memory. Makes at most [`MAX_WAITS`] calls, since a store may hang.
 fn take_for_put<'a>(puts: &'a AtomicUsize, mut take: impl FnMut() -> Result<Grant>) -> Result<PutMemory<'a>> {
     let mut waits = 1;
     loop {
-        // before the attempt: a put that ends during it returns memory that the attempt may have missed
+        // read before the attempt, which may miss the memory of a put that ends meanwhile
         let others = puts.load(Ordering::SeqCst);
         match take() {
             Err(e) if e.errno() == libc::ENOMEM && others > 0 && waits < MAX_WAITS => waits += 1,
@@ -89,7 +89,7 @@ fn take_for_put<'a>(puts: &'a AtomicUsize, mut take: impl FnMut() -> Result<Gran
     }
 }
 
-/// Puts a value together in memory, and puts it by [`Store::put_if`].
+/// Assembles a value in memory, and puts it by [`Store::put_if`].
 pub(super) fn put_in_memory(
     store: &(impl Store + ?Sized),
     key: &Key,
@@ -142,7 +142,7 @@ pub(super) fn write_pieces(file: &File, pieces: &[ValuePiece], old: Option<&File
     Ok(())
 }
 
-/// Copies a range of a file to `position` of another one, by the kernel if that can.
+/// Copies a range of a file to `position` of another one, by the kernel if it can.
 fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> {
     let (mut input, mut output) = (range.start, position);
     while input < range.end {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_of_memory_is_no_error_while_others_are_put() {
+    fn a_put_waits_while_other_puts_hold_memory() {
         // leaves memory for the grants of other tests in this process
         let size = memory::limit() / 2 - (24 << 20);
         let all = AtomicUsize::new(0);

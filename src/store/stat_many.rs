@@ -6,8 +6,8 @@ use crate::error::Result;
 /// Maximum number of keys per batch.
 const BATCH: usize = 1024;
 
-/// Calls `each` with the metadata of each key, in order, until it returns `false`. What `known` does not return comes
-/// from `below`, which is asked once per batch.
+/// Calls `each` with the metadata of each key, in order, until it returns `false`. Requests the keys for which `known`
+/// returns `None` from `below`, once per batch.
 pub fn stat_many_with(
     below: &dyn Store,
     keys: &mut dyn Iterator<Item = Key>,
@@ -21,7 +21,7 @@ pub fn stat_many_with(
         }
         let mut unknown = batch.iter().filter(|(stat, _)| stat.is_none()).map(|(_, key)| key.clone());
         let (mut known_stats, mut continues) = (batch.iter().map(|(stat, _)| stat), true);
-        // passes on what is known, up to the next unknown key, which it consumes
+        // passes on the known results up to the next unknown key, and consumes that key
         let mut report_known = |each: &mut dyn FnMut(Result<Option<Stat>>) -> bool| {
             known_stats.by_ref().map_while(Clone::clone).all(|stat| each(Ok(stat)))
         };

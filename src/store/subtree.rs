@@ -132,7 +132,7 @@ mod tests {
         Key::normalize(text).unwrap()
     }
 
-    /// Takes a lock in another thread, and passes a function that returns whether it has been taken.
+    /// Takes a lock in another thread, and calls `then` with a function that returns whether it has been taken.
     fn taken<R>(
         locks: &SubtreeLocks,
         take: impl FnOnce(&SubtreeLocks) + Send,

@@ -7,10 +7,11 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Maximum number of names to try: files of a dead process, or of one in another container, may have the same number.
+/// Maximum number of names to try: files of a dead process, or of one in another container, may have the same
+/// process number.
 const MAX_NAMES: u32 = 1000;
 
-/// Numbers the files of this process.
+/// Number of the next temporary file of this process.
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
 /// A temporary file. It is removed when dropped unless it was renamed.

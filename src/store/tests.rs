@@ -23,7 +23,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Applies an operation, and returns as much of its result as all kinds of stores must agree on.
+/// Applies an operation. Returns the part of its result on which all kinds of stores must agree.
 fn apply(store: &dyn Store, op: &Op) -> std::result::Result<bool, ()> {
     let key = |i: &usize| Key::normalize(KEYS[*i]).unwrap();
     let done = match op {

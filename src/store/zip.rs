@@ -30,11 +30,12 @@ use std::time::Duration;
 /// Maximum number of times that a changing archive is reopened for one request.
 const ATTEMPTS: usize = 5;
 
-/// Maximum size of a deflated member of which parts are read, in bytes. This takes seconds for the largest members, so
-/// the limit is the size that a chunk may have.
+/// Maximum size in bytes of a deflated member of which parts are read: the size that a chunk may have. Inflating such a
+/// member takes seconds.
 const MAX_INFLATED: u64 = (2 << 30) - 1;
 
-/// Largest offset of a time zone. The times of members have no zone, so a member may seem younger than its archive.
+/// Upper bound for the offset of a time zone. The times of members have no zone, so a member may seem younger than
+/// its archive.
 const ZONES: Duration = Duration::from_secs(24 * 3600);
 
 /// Names that macOS adds to archives.
@@ -162,7 +163,8 @@ impl ZipStore {
         })
     }
 
-    /// Reads small neighboring members together, for a command that shows the archive as it is once.
+    /// Reads small neighboring members together. Their bytes are not revalidated, so this is for a command that reads
+    /// the archive once.
     pub fn read_once(self) -> Self {
         self.current().archive.keep_windows();
         self

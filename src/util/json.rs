@@ -38,7 +38,7 @@ const MAX_PRETTY: usize = 4 << 20;
 #[derive(Debug, Default)]
 pub struct Object {
     map: Map<String, Value>,
-    /// The grant for the map, which is dropped after it.
+    /// The grant for the map. Fields are dropped in order, so the map is dropped first.
     grant: Grant,
 }
 
@@ -147,7 +147,7 @@ fn not_json(e: serde_json::Error) -> Error {
     Error::damaged(format!("not valid JSON: {e}"))
 }
 
-/// Counts of what the text of a document contains, which bound the memory of the parsed document.
+/// Counts of the contents of a document's text, which bound the memory of the parsed document.
 #[derive(Default)]
 struct TextCounts {
     /// Maximum number of values.
@@ -163,11 +163,11 @@ struct TextCounts {
 }
 
 impl TextCounts {
-    /// Counts what `text` contains.
+    /// Counts the contents of `text`.
     ///
     /// # Errors
     ///
-    /// The text is nested more deeply than the parser allows. It is refused before there is memory for it.
+    /// The text is nested more deeply than the parser allows. This is checked before memory for it is granted.
     fn of(text: &str) -> Result<TextCounts> {
         let mut counts = TextCounts { values: 1, ..TextCounts::default() };
         let (mut in_string, mut escaped, mut depth) = (false, false, 0usize);
@@ -215,8 +215,8 @@ impl TextCounts {
     }
 }
 
-/// An iterator over the members of a JSON object: names, and the unparsed texts of values. It takes no memory, which
-/// allows to split a large document that holds many others.
+/// An iterator over the members of a JSON object: names, and the unparsed texts of values. It does not parse the
+/// values, so splitting a large document that holds many others takes little memory.
 pub struct MemberTexts<'a> {
     /// The text from the next member on; `None` after the end or an error.
     rest: Option<&'a str>,
@@ -293,8 +293,8 @@ pub fn write_strict(value: &Value) -> String {
     with_tokens(value.to_string(), true)
 }
 
-/// Returns the text of `value` indented and with a newline at the end, or in one line if indentation would multiply the
-/// length of a long text.
+/// Returns the text of `value`, indented, with a newline at the end. A text that would exceed 4 MiB is written in one
+/// line instead.
 pub fn write_pretty(value: &Value) -> String {
     let line = value.to_string();
     let mut pretty = LimitedText { text: Vec::new(), limit: MAX_PRETTY.max(line.len()) };
@@ -305,7 +305,7 @@ pub fn write_pretty(value: &Value) -> String {
 
 /// Returns the text of `value` in one line, or `None` if it has more than `limit` bytes.
 pub fn write_within(value: &Value, limit: usize) -> Option<String> {
-    // a bare token is longer before it is written bare
+    // serde_json writes a bare token as a string that is up to six times as long
     let mut line = LimitedText { text: Vec::new(), limit: limit.saturating_mul(6).saturating_add(64) };
     serde_json::to_writer(&mut line, value).ok()?;
     Some(with_tokens(String::from_utf8(line.text).ok()?, false)).filter(|text| text.len() <= limit)
@@ -373,12 +373,12 @@ pub fn float_word(word: &str) -> Option<f64> {
     }
 }
 
-/// Returns the string that `value` is, or `None` for other values and bare tokens.
+/// Returns the text of a string, or `None` for other values and bare tokens.
 pub fn text(value: &Value) -> Option<&str> {
     value.as_str().filter(|s| !s.starts_with(TOKEN))
 }
 
-/// Rewrites what only Python accepts as strict JSON.
+/// Rewrites tokens and escapes that only Python accepts into strict JSON.
 fn from_python<'a>(text: &'a str, counts: &TextCounts) -> Cow<'a, str> {
     if counts.is_strict() {
         return Cow::Borrowed(text);

@@ -22,7 +22,7 @@ const MAX_SCRATCH: usize = 4 << 20;
 #[cfg(target_env = "gnu")]
 const LARGE: libc::c_int = 256 << 10;
 
-/// Bytes of grants that do not reduce the cache.
+/// Number of granted bytes that do not reduce the cache.
 pub const RESERVE: usize = 40 << 20;
 
 /// Minimum size in bytes of a new buffer whose pages are provided at once.
@@ -63,12 +63,12 @@ pub trait Reclaim: Send + Sync {
     /// Frees granted memory that is not in use, because a request needs it.
     fn reclaim(&self) {}
 
-    /// Frees memory that counts elsewhere, so that it fits beside [`above_reserve`] bytes of grants.
+    /// Frees memory that is not granted, such as cached chunks, because [`above_reserve`] has increased.
     fn shrink(&self) {}
 }
 
-/// Permission for a number of bytes, which is returned on drop. The owner of the memory also owns the grant, and drops
-/// it last.
+/// Permission to allocate a number of bytes, which is returned on drop. The owner of the memory also owns the grant,
+/// and drops it last.
 #[derive(Debug, Default)]
 pub struct Grant {
     bytes: usize,
@@ -84,12 +84,12 @@ pub fn limit() -> usize {
     RESERVE + BUDGET.bound.load(Ordering::Relaxed) / 2
 }
 
-/// Returns the bytes of grants by which the cache must be smaller than its bound.
+/// Returns the number of granted bytes beyond [`RESERVE`]. The cache must be smaller than its bound by so many bytes.
 pub fn above_reserve() -> usize {
     lock(&BUDGET.used).saturating_sub(RESERVE)
 }
 
-/// Returns the bytes of [`RESERVE`] without grants, which chunks may take beyond the cache's bound.
+/// Returns the number of bytes of [`RESERVE`] that are not granted. Chunks may take them beyond the cache's bound.
 pub fn unused_reserve() -> usize {
     RESERVE.saturating_sub(*lock(&BUDGET.used))
 }
@@ -103,7 +103,7 @@ pub fn available_for_chunk() -> usize {
 ///
 /// # Errors
 ///
-/// ENOMEM if there cannot.
+/// ENOMEM if `bytes` exceeds [`available_for_chunk`].
 pub fn check_chunk(bytes: usize) -> Result<()> {
     let left = available_for_chunk();
     if bytes <= left {
@@ -114,7 +114,7 @@ pub fn check_chunk(bytes: usize) -> Result<()> {
     Err(Error::new(Kind::System(libc::ENOMEM), why))
 }
 
-/// Registers an owner of memory, to be called when there is not enough.
+/// Registers an owner of memory. Its methods are called when memory is short.
 pub fn register(owner: &Arc<impl Reclaim + 'static>) {
     let weak: Weak<dyn Reclaim> = Arc::downgrade(&(owner.clone() as Arc<dyn Reclaim>));
     lock(&BUDGET.owners).push(weak);
@@ -140,7 +140,7 @@ pub fn take_within(bytes: usize, max_wait: Duration) -> Result<Grant> {
     Ok(grant)
 }
 
-/// Checks that a quarter of the memory is free. Requests that will hold memory for long, such as opening a file, must
+/// Checks that a quarter of [`limit`] is free. Requests that will hold memory for long, such as opening a file, must
 /// leave this quarter to requests that need memory for a moment.
 ///
 /// # Errors
@@ -158,7 +158,7 @@ pub fn check_available() -> Result<()> {
     Ok(())
 }
 
-/// Returns the error for a need of more memory than there can be.
+/// Returns the error for a grant of `bytes`, which exceeds [`limit`].
 pub fn too_large(bytes: usize) -> Error {
     let limit = limit() >> 20;
     let why =
@@ -188,7 +188,7 @@ impl Grant {
         self
     }
 
-    /// Returns all but `bytes` of the grant.
+    /// Gives all but `bytes` of the grant back.
     pub fn shrink_to(&mut self, bytes: usize) {
         let freed = self.bytes.saturating_sub(bytes);
         self.bytes -= freed;
@@ -271,7 +271,7 @@ fn owners() -> Vec<Arc<dyn Reclaim>> {
     owners.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Returns `len` zero bytes. Large memory comes from the system, so parts that are never written take no memory.
+/// Returns `len` zero bytes. A large block comes from the system, so parts that are never written take no memory.
 ///
 /// # Errors
 ///
@@ -307,8 +307,8 @@ pub fn resize(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// As [`resize`], for a caller that will write every byte: the kernel provides all pages in one call, in two thirds of
-/// the time that faults take.
+/// Gives `buffer` the length `len`, with unspecified contents, for a caller that will write every byte. The kernel
+/// provides the pages of a new buffer in one call, in two thirds of the time that page faults take.
 ///
 /// # Errors
 ///
@@ -316,14 +316,14 @@ pub fn resize(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
 pub fn resize_populated(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     let is_new = buffer.capacity() < len;
     resize(buffer, len)?;
-    // the allocator reuses small ones
+    // the allocator reuses small blocks, whose pages are present
     if is_new && len >= MIN_POPULATED {
         populate(buffer);
     }
     Ok(())
 }
 
-/// Provides the pages that lie wholly in a new buffer.
+/// Makes the kernel provide the pages that lie wholly in `buffer`.
 pub fn populate(buffer: &mut [u8]) {
     let page = rustix::param::page_size();
     let start = buffer.as_ptr().align_offset(page).min(buffer.len());
@@ -341,7 +341,7 @@ pub fn populate(buffer: &mut [u8]) {
 /// ENOMEM.
 pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     buffer.clear();
-    // exactly, since the buffer may be kept
+    // exactly, since a kept buffer would keep any excess, too
     buffer.try_reserve_exact(len).map_err(|_| no_room(len))
 }
 

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time during which a thread must always have been idle before an extra thread ends.
+/// Time for which at least one thread must have been idle without a break before an extra thread ends.
 const MAX_IDLE: Duration = Duration::from_secs(5);
 
 /// Worker threads that end when the pool is dropped and its jobs are done.
@@ -75,7 +75,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// If the system starts no thread; the same holds for the two functions below.
+    /// The system cannot start a thread. [`Pool::bounded`] and [`Pool::growing`] fail in the same case.
     pub fn new(name: &str, threads: usize) -> Result<Self> {
         Pool::start(name, threads, usize::MAX, None)
     }

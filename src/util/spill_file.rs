@@ -1,5 +1,5 @@
-//! Files without names for bytes that do not fit into memory. They go with their last user or with the process. This
-//! module does not know what the bytes are.
+//! Unnamed files for bytes that do not fit into memory. The system deletes such a file with its last user or with the
+//! process. The module does not know what the bytes mean.
 
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
@@ -13,16 +13,16 @@ use std::sync::{Arc, Mutex};
 /// `f_type` of file systems that keep their files in memory: tmpfs, ramfs.
 const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Where to put spill files, and how large they may become.
+/// The directory of spill files, and the maximum of their size.
 #[derive(Clone, Debug)]
 pub struct SpillOptions {
     /// An existing directory.
     pub directory: PathBuf,
-    /// Maximum bytes of all spill files; 0 turns them off.
+    /// Maximum size in bytes of one owner's spill files together; 0 turns them off.
     pub limit: u64,
 }
 
-/// A file that grows as bytes are put into it, and gives back the blocks of those that are dropped.
+/// A file that grows as bytes are put into it. The disk blocks of dropped bytes are freed.
 pub struct SpillFile {
     options: SpillOptions,
     /// Protects the file and its sizes.
@@ -34,7 +34,7 @@ struct SpillState {
     /// `None` while it holds no bytes.
     file: Option<Arc<File>>,
     end: u64,
-    /// Bytes that are not dropped yet.
+    /// Number of bytes that are not dropped yet.
     live: u64,
 }
 
@@ -46,7 +46,7 @@ pub struct SpilledBytes {
 }
 
 impl SpillFile {
-    /// Returns a file that is opened with the first bytes.
+    /// Returns a spill file, which is opened when the first bytes are put.
     pub fn new(options: SpillOptions) -> Arc<Self> {
         Arc::new(SpillFile { options, state: Mutex::default() })
     }
@@ -86,7 +86,7 @@ impl SpillFile {
 }
 
 impl SpilledBytes {
-    /// Returns the file and the place of the bytes in it.
+    /// Returns the file and the range of these bytes in it.
     pub fn place(&self) -> (&File, Range<u64>) {
         (&self.file, self.range.clone())
     }
@@ -106,24 +106,24 @@ impl Drop for SpilledBytes {
             return;
         }
         drop(state);
-        // a file system that cannot do it keeps the blocks until the file goes
+        // a file system without hole punching keeps the blocks until the file is closed
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ = rustix::fs::fallocate(&*self.file, flags, self.range.start, self.size());
     }
 }
 
-/// Opens a file without a name.
+/// Opens a new file without a name in `directory`.
 pub fn unnamed_file(directory: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
     Ok(opened.map_err(|e| Error::from(e).context(directory.display()))?.into())
 }
 
-/// Returns the bytes free in a directory for spill files.
+/// Returns the number of free bytes in the file system of a directory for spill files.
 ///
 /// # Errors
 ///
-/// Fails if its files are kept in memory.
+/// Fails if the file system keeps its files in memory.
 pub fn free_space(directory: &Path) -> Result<u64> {
     let stat = rustix::fs::statfs(directory).map_err(|e| Error::from(e).context(directory.display()))?;
     if IN_MEMORY.contains(&(stat.f_type as i64)) {

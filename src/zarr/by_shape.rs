@@ -1,41 +1,42 @@
-//! What is made for each shape of chunks or shards, when it is first needed. The module does not know what that is.
+//! Values that are made once for each shape of chunks or shards, when first needed. The module does not know the
+//! values.
 
 use crate::error::Result;
 use crate::util::memory::lock;
-use std::collections::HashMap;
+use lru::LruCache;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
-/// Number of shapes for which a value is kept.
-const MAX_KEPT: usize = 256;
+/// Maximum number of values kept, those used last: bounds memory.
+const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// Values by shapes, in items.
+/// A map from shapes, in items, to values.
 pub struct ByShape<T> {
     /// Protects the map.
-    kept: Mutex<HashMap<Vec<u64>, Arc<T>>>,
+    kept: Mutex<LruCache<Vec<u64>, Arc<T>>>,
 }
 
 impl<T> Default for ByShape<T> {
     fn default() -> Self {
-        ByShape { kept: Mutex::default() }
+        // most arrays need no entry: the map allocates nothing while it is empty
+        let mut kept = LruCache::unbounded();
+        kept.resize(MAX_KEPT);
+        ByShape { kept: Mutex::new(kept) }
     }
 }
 
 impl<T> ByShape<T> {
-    /// Returns the value for a shape, which `make` makes unless it is kept.
+    /// Returns the value kept for `shape`, or makes it with `make` and keeps it.
     ///
     /// # Errors
     ///
-    /// Those of `make`.
+    /// The errors of `make`.
     pub fn get_or_make(&self, shape: &[u64], make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         if let Some(kept) = lock(&self.kept).get(shape) {
             return Ok(kept.clone());
         }
         let made = Arc::new(make()?);
-        let mut kept = lock(&self.kept);
-        if kept.len() >= MAX_KEPT {
-            kept.clear();
-        }
-        kept.insert(shape.to_vec(), made.clone());
+        lock(&self.kept).put(shape.to_vec(), made.clone());
         Ok(made)
     }
 }
@@ -51,9 +52,10 @@ mod tests {
         assert!(values.get_or_make(&[1], || Err(Error::system(libc::EIO))).is_err());
         assert_eq!(*values.get_or_make(&[1], || Ok(1)).unwrap(), 1);
         assert_eq!(*values.get_or_make(&[1], || Ok(2)).unwrap(), 1);
-        for len in 0..MAX_KEPT as u64 {
+        for len in 0..2 * MAX_KEPT.get() as u64 {
             values.get_or_make(&[2, len], || Ok(3)).unwrap();
-            assert!(lock(&values.kept).len() <= MAX_KEPT);
+            assert!(lock(&values.kept).len() <= MAX_KEPT.get());
+            assert_eq!(*values.get_or_make(&[1], || Ok(2)).unwrap(), 1, "one that is in use stays");
         }
     }
 }

@@ -22,7 +22,7 @@ impl Separator {
     }
 }
 
-/// How a chunk is named below its array's prefix. Source: `chunk_key_encoding` of the v3 specification.
+/// The encoding of chunk keys below an array's prefix. Source: `chunk_key_encoding` of the v3 specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyEncoding {
     /// Whether keys begin with `c`: the encoding `default` of v3. v2 has no prefix.
@@ -32,8 +32,8 @@ pub struct KeyEncoding {
 }
 
 impl Grid {
-    /// Returns the stored key of a chunk, or of the object `chunk` of a grid of objects: `c/0/1`, or as
-    /// [`Grid::chunk_key`] without a prefix. With a prefix a 0-d array has the key `c`.
+    /// Returns the stored key of a chunk: `c/0/1`, or without a prefix the key of [`Grid::chunk_key`]. With a prefix, a
+    /// 0-d array has the key `c`. In a grid of shards, `chunk` is the number of a shard.
     pub fn stored_key(&self, chunk: ChunkId, KeyEncoding { has_prefix, separator }: KeyEncoding) -> String {
         match (has_prefix, self.counts().is_empty()) {
             (false, _) => self.chunk_key(chunk, separator),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_v3() {
+    fn v3_keys_begin_with_c() {
         let (grid, scalar) = (Grid::new(&[10, 6], &[4, 4], 4).unwrap(), Grid::new(&[], &[], 8).unwrap());
         let slash = KeyEncoding { has_prefix: true, separator: Separator::Slash };
         let dot = KeyEncoding { has_prefix: true, separator: Separator::Dot };

@@ -47,7 +47,7 @@ mod zlib;
 mod zstd;
 
 use crate::error::{Error, Result};
-use crate::zarr::metadata::CodecConfig;
+use crate::zarr::metadata::{CodecConfig, NO_ZFP};
 
 pub use blosc::BloscHeader;
 #[cfg(test)]
@@ -71,8 +71,8 @@ impl CodecError {
 /// The result of a codec.
 pub type CodecResult<T> = std::result::Result<T, CodecError>;
 
-/// Keeps the error of a parameter that only encoding needs until something is encoded. numcodecs decodes arrays with a
-/// wrong value of such a parameter.
+/// Defers the error of a parameter that only encoding needs: numcodecs decodes arrays even if such a parameter is
+/// wrong.
 fn encode_only<T>(parameter: Result<T>) -> CodecResult<T> {
     parameter.map_err(|e| CodecError::new(e.message()))
 }
@@ -97,8 +97,8 @@ impl Size {
 
 /// One step of a pipeline, set up with its parameters.
 ///
-/// Damaged or hostile `encoded` bytes must end in a [`CodecError`]: a codec never panics and allocates no more than a
-/// constant factor of `out.len()`, whatever the bytes claim.
+/// Damaged or hostile `encoded` bytes must end in a [`CodecError`]: a codec never panics and takes no more memory than
+/// a constant factor of `out.len()`, whatever the bytes claim. Only `lzma` may allocate up to 256 MiB more.
 ///
 /// ```
 /// use zarrfs::util::json;
@@ -118,7 +118,8 @@ pub trait Codec: Send + Sync {
         Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
     }
 
-    /// Returns the item size of the encoding in bytes: 1 unless it consists of numbers. Blosc shuffles by it.
+    /// Returns the item size of the encoding in bytes: 1 unless it consists of numbers. Blosc shuffles items of this
+    /// size.
     fn encoded_itemsize(&self) -> usize {
         1
     }
@@ -133,8 +134,8 @@ pub trait Codec: Send + Sync {
         true
     }
 
-    /// Decodes into the front of `out` and returns the number of bytes written. Fewer bytes than `out` holds are no
-    /// error here.
+    /// Decodes into the front of `out` and returns the number of bytes written. Writing fewer bytes than `out` holds is
+    /// no error here.
     ///
     /// # Errors
     ///
@@ -184,6 +185,7 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "shuffle" => Box::new(shuffle::Shuffle::new(config)?),
         "transpose" => Box::new(transpose::Transpose::new(config, itemsize)?),
         "vlen_transpose" => Box::new(vlen_transpose::VlenTranspose::new(config)?),
+        "zfpy" => return Err(Error::unsupported(format!("codec \"zfpy\" {NO_ZFP}"))),
         id => return Err(Error::unsupported(format!("codec {id:?} is unknown"))),
     })
 }

@@ -71,7 +71,7 @@ impl DType {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if NumPy would not read it, or if the item is too large.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if NumPy would not accept it, or if an item is too large.
     pub fn parse(value: &Value) -> Result<Self> {
         match value {
             Value::Array(fields) => Self::parse_fields(fields),
@@ -130,7 +130,7 @@ impl DType {
         for (i, item) in list.iter().enumerate() {
             let bad = |why: &str| Error::damaged(format!("dtype: field {i} {why}"));
             let field = parse_field(i, item)?;
-            // a name that NumPy makes up may be another field's; only `canonical_json` must refuse that
+            // NumPy's name for a field without a name may be that of another field; only `canonical_json` refuses this
             let is_named = item[0] != "";
             if is_named && !names.insert(field.name.clone()) {
                 return Err(bad(&format!("repeats the name {:?}", field.name)));
@@ -181,8 +181,8 @@ impl DType {
         }
     }
 
-    /// Checks that NumPy makes an array of such items and zarr-python stores it. `spelled` is the JSON form of this
-    /// dtype.
+    /// Checks that NumPy can make an array of such items and that zarr-python can store it. `spelled` is the JSON form
+    /// of this dtype.
     ///
     /// # Errors
     ///
@@ -211,7 +211,8 @@ impl DType {
         }
     }
 
-    /// Returns the canonical type string of `text`, which every reader of Zarr v2 takes: `<f4` for `float32` and `f4`.
+    /// Returns the canonical type string of `text`, which every reader of Zarr v2 accepts: `<f4` for `float32` and
+    /// `f4`.
     ///
     /// # Errors
     ///
@@ -239,7 +240,7 @@ impl DType {
                     Ok(Value::Array(parts))
                 });
                 let canonical = Value::Array(fields.collect::<Result<_>>()?);
-                // refuses a made-up name that is also another field's
+                // refuses a name that NumPy made up for one field if another field has it
                 Self::parse(&canonical).map(|_| canonical)
             }
             _ => Ok(dtype.canonical_text(json::text(value).unwrap_or_default()).into()),
@@ -270,7 +271,7 @@ fn parse_field(i: usize, item: &Value) -> Result<Field> {
     let parts = item.as_array().filter(|p| (2..=3).contains(&p.len()));
     let parts = parts.ok_or_else(|| bad("is not [name, dtype] or [name, dtype, shape]"))?;
     let name = match json::text(&parts[0]).ok_or_else(|| bad("has no name"))? {
-        // NumPy's name for a field with an empty one
+        // NumPy's name for a field without a name
         "" => format!("f{i}"),
         name => name.to_string(),
     };
@@ -290,7 +291,7 @@ fn item_size(bytes: u64) -> Result<usize> {
     Ok(bytes as usize)
 }
 
-/// Returns the type string, without byte order, of a name that `numpy.dtype` takes.
+/// Returns the type string, without byte order, of a name that `numpy.dtype` accepts.
 fn from_name(name: &str) -> Option<&'static str> {
     Some(match name {
         "bool" => "b1",

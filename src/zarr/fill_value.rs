@@ -281,7 +281,7 @@ fn from_extended(bytes: &[u8]) -> f64 {
     sign * match high as i32 & 0x7fff {
         0x7fff if mantissa << 1 == 0 => f64::INFINITY,
         0x7fff => f64::NAN,
-        // in two steps, since 2 to the whole exponent may be no double where the product is one
+        // in two steps, since 2 to the whole exponent may exceed the doubles although the product does not
         exponent => {
             let exponent = (exponent - 16383 - 63).clamp(-2000, 2000);
             mantissa as f64 * 2f64.powi(exponent / 2) * 2f64.powi(exponent - exponent / 2)

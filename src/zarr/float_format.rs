@@ -1,5 +1,5 @@
 //! The binary floats of Zarr v3, down to 4 bits: their layout, exact conversion to numbers, and correct rounding of
-//! numbers to them. The module knows neither bytes, byte order nor codecs. Source of the formats: the register of Zarr
+//! numbers to them. The module knows neither bytes, byte order nor codecs. Source of the formats: the registry of Zarr
 //! extensions, whose small floats are those of `ml_dtypes`.
 
 /// The layout of a float: a sign, an exponent and a mantissa, from the highest bit to the lowest.
@@ -57,7 +57,7 @@ pub struct Dyadic {
     pub exponent: i32,
 }
 
-/// What the bits of a float stand for.
+/// The value of a float's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatValue {
     /// A finite number.
@@ -87,7 +87,7 @@ impl Dyadic {
         let (units, rest, half) = match shift {
             0 => return Some(self.magnitude),
             1..=63 => (self.magnitude >> shift, self.magnitude << (64 - shift), 1 << 63),
-            // the rest is below half a unit if the shift exceeds 64, and stays so if it is halved
+            // with a longer shift the rest is less than half a unit, like 1 here, so it rounds in the same way
             64 => (0, self.magnitude, 1 << 63),
             _ => (0, 1, 1 << 63),
         };
@@ -118,7 +118,7 @@ impl FloatFormat {
         FloatFormat { exponent_bits, mantissa_bits, bias, specials, is_signed: true }
     }
 
-    /// Returns the format of a v3 data type, or `None` if it is no float of these.
+    /// Returns the format of a v3 data type, or `None` for other types.
     ///
     /// ```
     /// use zarrfs::zarr::float_format::{FloatFormat, RoundingMode};
@@ -193,12 +193,12 @@ impl FloatFormat {
         }
     }
 
-    /// Returns the bits of the smallest finite number.
+    /// Returns the bits of the lowest finite number: the most negative one, or 0 for a format without a sign.
     pub fn smallest(self) -> u64 {
         if self.is_signed { self.sign_bit() | self.largest() } else { 0 }
     }
 
-    /// Returns what `bits` stand for. Bits above the width are ignored.
+    /// Returns the value of `bits`. Bits above the width are ignored.
     pub fn value(self, bits: u64) -> FloatValue {
         let is_negative = bits & self.sign_bit() != 0;
         let field = bits & self.magnitude_mask();
@@ -220,7 +220,8 @@ impl FloatFormat {
     }
 
     /// Returns the bits of `number`, rounded. Returns `None` if the rounded number is out of range: above the largest,
-    /// or not above zero in a format without a sign. Smaller positive numbers become the smallest of such a format.
+    /// or not above zero in a format without a sign. In such a format, smaller positive numbers become the smallest
+    /// one.
     pub fn round(self, number: Dyadic, mode: RoundingMode) -> Option<u64> {
         let sign = if number.is_negative { self.sign_bit() } else { 0 };
         if !self.is_signed && (number.is_negative || number.magnitude == 0) {
@@ -255,12 +256,12 @@ impl FloatFormat {
         }
     }
 
-    /// Returns the bits of a NaN with this sign, if the format has signs of NaNs. Returns `None` if it has no NaN.
+    /// Returns the bits of the NaN with this sign, or of the only NaN. Returns `None` if the format has none.
     pub fn signed_nan(self, is_negative: bool) -> Option<u64> {
         self.nan().map(|nan| if is_negative { nan | self.sign_bit() } else { nan })
     }
 
-    /// Returns whether a number is in the range of the format after it is rounded to the nearest. Infinities are not.
+    /// Returns whether a number, rounded to the nearest, is in the range of the format. Infinities and NaNs are not.
     pub fn has_within_range(self, number: f64) -> bool {
         match FLOAT64.value(number.to_bits()) {
             FloatValue::Finite(number) => self.round(number, RoundingMode::NearestEven).is_some(),
@@ -268,7 +269,7 @@ impl FloatFormat {
         }
     }
 
-    /// Returns the number that `bits` stand for. All numbers of all formats are exact; NaNs lose their payload.
+    /// Returns the number that `bits` encode. Every number of every format is a double; NaNs lose their payload.
     pub fn to_f64(self, bits: u64) -> f64 {
         let (magnitude, is_negative) = match self.value(bits) {
             FloatValue::Finite(number) => {

@@ -56,7 +56,7 @@ struct GridAxis {
     flat_stride: u64,
     /// Number of chunks along the axis.
     count: u64,
-    /// Distance of the numbers of chunks that are neighbors along the axis.
+    /// Difference of the numbers of two chunks that are neighbors along the axis.
     id_stride: u64,
 }
 
@@ -133,13 +133,13 @@ impl Grid {
         let item = itemsize as u64;
         let product = |start: u64, dims: &[u64]| dims.iter().try_fold(start, |n, &d| n.checked_mul(d));
         let small = |n: &u64| *n <= i64::MAX as u64;
-        let largest: Vec<u64> = edges.iter().map(Edges::max).collect();
+        let largest: Vec<u64> = shape.iter().zip(edges).map(|(&len, edges)| edges.max(len)).collect();
         let max_chunk_size =
             product(item, &largest).filter(small).and_then(|n| usize::try_from(n).ok()).ok_or_else(too_large)?;
         let size = if shape.contains(&0) { 0 } else { product(item, shape).filter(small).ok_or_else(too_large)? };
         let counts: Vec<u64> = shape.iter().zip(edges).map(|(&len, edges)| edges.count(len)).collect();
         let axes = if size == 0 { Vec::new() } else { axes(shape, edges, item) };
-        // an array whose items have no bytes has chunks all the same
+        // an array has chunks even if its items have no bytes
         if !shape.contains(&0) && product(1, &counts).is_none() {
             return Err(too_large());
         }
@@ -155,13 +155,13 @@ impl Grid {
     /// Returns the size of a decoded chunk in bytes, padding included.
     pub fn chunk_size(&self, chunk: ChunkId) -> usize {
         match self.is_irregular {
-            // a chunk is no larger than the largest one, whose size fits
+            // does not overflow: the size of the largest chunk fits
             true => self.axes.iter().map(|axis| axis.edges.len_of(axis.chunk_index_of(chunk)) as usize).product(),
             false => self.max_chunk_size,
         }
     }
 
-    /// Returns the size in bytes of the largest decoded chunk that the grid can have, padding included.
+    /// Returns a bound for the size in bytes of a decoded chunk, padding included: the product of the largest lengths.
     pub fn max_chunk_size(&self) -> usize {
         self.max_chunk_size
     }
@@ -213,7 +213,7 @@ impl Grid {
         Some(at.iter().zip(&self.axes).map(|(i, a)| i * a.flat_stride).sum())
     }
 
-    /// Returns a flat position after `from` at which a forward reader meets new chunks. The bytes between lie in the
+    /// Returns a flat position after `from` at which a forward reader meets new chunks. The bytes in between lie in the
     /// chunks that the rest of `from`'s own row passes through.
     pub fn next_row_of_chunks(&self, from: u64) -> u64 {
         let Some((last, outer)) = self.axes.split_last() else { return self.size };
@@ -227,7 +227,7 @@ impl Grid {
     }
 
     /// Returns the chunks that a forward reader at `from`, which is inside the array, passes through repeatedly before
-    /// it has read the first of them to its end. No byte after `from` lies in a chunk before this set.
+    /// it has read the first of them to its end. No byte after `from` lies in a chunk numbered below this set.
     pub fn working_set(&self, from: u64) -> WorkingSet {
         let mut first = 0;
         for axis in &self.axes {
@@ -338,7 +338,7 @@ fn axes(shape: &[u64], edges: &[Edges], item: u64) -> Vec<GridAxis> {
     for (&len, edges) in shape.iter().zip(edges).rev() {
         match dims.pop() {
             None => dims.push((len * item, edges.scaled(len, item))),
-            // one chunk spans the next axis exactly, so that its rows are contiguous in the chunk, too
+            // one chunk spans the inner axis exactly, so that its rows are contiguous in the chunk, too
             Some((inner, one)) if one.span(0).end == inner => dims.push((len * inner, edges.scaled(len, inner))),
             Some(last) => dims.extend([last, (len, edges.scaled(len, 1))]),
         }
@@ -372,7 +372,7 @@ pub struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// Computes the number of the chunk in which the current row starts, and that of the row in its chunks.
+    /// Computes the number of the chunk in which the current row starts, and the number of the row in its chunks.
     fn enter_row(&mut self) {
         let outer = self.grid.axes.len().saturating_sub(1);
         (self.id, self.row) = (0, 0);

@@ -46,8 +46,8 @@ pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<u
     });
 }
 
-/// Calls `each` for every item, or part of one, that the bytes `range` of a chunk's F layout consist of, in the order
-/// of F layout. The arguments are the offset in C layout and the length, both in bytes.
+/// Calls `each` for every item, or part of an item, in the bytes `range` of a chunk's F layout, in that order. The
+/// arguments are the offset in C layout and the length, both in bytes.
 pub fn for_each_in_f_order(shape: &[u64], itemsize: usize, range: Range<usize>, mut each: impl FnMut(usize, usize)) {
     if itemsize == 0 || range.is_empty() {
         return;

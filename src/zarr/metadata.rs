@@ -10,7 +10,7 @@ pub mod v3;
 
 pub use crate::zarr::chunk_key::Separator;
 pub use array::{ArrayMetadata, Order, ShardLevel, V3Fields, check_group};
-pub use codec_config::CodecConfig;
+pub use codec_config::{CodecConfig, NO_ZFP};
 pub use v1::V1Order;
 
 /// Name of the v2 document that makes a prefix an array.

@@ -6,7 +6,7 @@ mod index;
 mod rebuild;
 
 pub use index::{Index, IndexCodec};
-pub use rebuild::{EntryChange, ShardPiece};
+pub use rebuild::{EntryChange, MAX_RANGES, ShardPiece};
 
 use crate::error::{Error, Result};
 use crate::zarr::by_shape::ByShape;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// lengths can state.
 const MAX_ENCODED_SHARD: usize = (1 << 31) - 1;
 
-/// A shard: its level, the outermost being 0, and its number in the grid of that level.
+/// The identity of a shard: its level, the outermost being 0, and its number in the grid of that level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShardId {
     /// The number of shards around this one.
@@ -40,7 +40,7 @@ struct Level {
     chunks_in_entry: Vec<u64>,
     /// The order of the dimensions in the index.
     axes: Vec<usize>,
-    /// The codec of the index of the largest shard, which is that of every shard unless these differ in shape.
+    /// The codec of the index of the largest shard. All shards have this codec unless they differ in shape.
     index: Arc<IndexCodec>,
     /// The codecs of the indexes of other shards, by the number of entries along each dimension.
     other_indexes: ByShape<IndexCodec>,
@@ -144,11 +144,12 @@ impl Shards {
     }
 
     /// Returns a bound as [`Shards::max_size`] does, for a shard in which only chunks of an array with the grid
-    /// `chunks` are stored. Its indexes have entries for others, too.
+    /// `chunks` are stored. The bound includes index entries for chunks outside the array.
     pub fn max_size_of_array(&self, level: usize, chunk: u64, chunks: &Grid) -> u64 {
         self.levels[level..].iter().rev().fold(chunk, |entry, level| {
             let along = |d: usize| {
-                let in_shard = level.chunks_in_shards[d].max().min(chunks.counts()[d]);
+                let count = chunks.counts()[d];
+                let in_shard = level.chunks_in_shards[d].max(count).min(count);
                 in_shard.div_ceil(level.chunks_in_entry[d])
             };
             let entries = (0..level.axes.len()).map(along).fold(1, u64::saturating_mul);

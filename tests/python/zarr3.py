@@ -132,6 +132,10 @@ def datasets(root):
     dataset(5, 4).to_zarr(path, append_dim="time", consolidated=True)
     part = dataset(100, 2).drop_vars(["lat", "lon", "time"])
     part.to_zarr(path, region={"time": slice(4, 6), "lat": slice(0, 6), "lon": slice(0, 5)})
+    path = os.path.join(root, "sharded.zarr")
+    encoding = {"t": {"chunks": (1, 3, 5), "shards": (2, 6, 5)}}
+    dataset(0, 4).to_zarr(path, mode="w", zarr_format=3, consolidated=True, encoding=encoding)
+    dataset(4, 4).to_zarr(path, append_dim="time", consolidated=True)
 
 
 def tensorstores(root):
@@ -220,8 +224,12 @@ def write(mount, store, direct, compressor):
         with xr.open_zarr(os.path.join(place, "data.zarr")) as a, xr.open_zarr(os.path.join(direct, "data.zarr")) as b:
             xr.testing.assert_identical(a.load(), b.load())
             assert a.sizes["time"] == 9
+        with xr.open_zarr(os.path.join(place, "sharded.zarr")) as a, xr.open_zarr(os.path.join(direct, "sharded.zarr")) as b:
+            xr.testing.assert_identical(a.load(), b.load())
+            assert a.sizes["time"] == 8
     print(f"zarr {zarr.__version__}: {len(wanted)} groups and arrays are the same in the mount, the store (compressor {compressor}) and a directory")
-    shutil.rmtree(os.path.join(mount, "data.zarr"))
+    for data in "data.zarr", "sharded.zarr":
+        shutil.rmtree(os.path.join(mount, data))
     for name in sorted(os.listdir(mount)):
         path = os.path.join(mount, name)
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
@@ -261,8 +269,17 @@ def read(mount, store):
         if read_tensorstore(folder).tobytes() != node[-1]:
             sys.exit(f"{path}: TensorStore reads other values from the mount")
         count += 1
-    with xr.open_zarr(os.path.join(mount, "data.zarr")) as a, xr.open_zarr(os.path.join(store, "data.zarr")) as b:
-        xr.testing.assert_identical(a.load(), b.load())
+    groups = [zarr.open_consolidated(place, zarr_format=3) for place in (mount, store)]
+    found, stored = ({path: node for path, node in group.members(max_depth=None)} for group in groups)
+    if stored.keys() - found.keys():
+        sys.exit(f"the consolidated metadata of the mount lack {stored.keys() - found.keys()}")
+    for path, node in found.items():
+        if isinstance(node, zarr.Array):
+            direct = zarr.open_array(os.path.join(store, path), mode="r", zarr_format=3)
+            np.testing.assert_array_equal(node[...], direct[...], path)
+    for data in "data.zarr", "sharded.zarr":
+        with xr.open_zarr(os.path.join(mount, data), consolidated=True) as a, xr.open_zarr(os.path.join(store, data)) as b:
+            xr.testing.assert_identical(a.load(), b.load())
     print(f"zarr {zarr.__version__}: {len(wanted)} groups and arrays are the same in the mount; TensorStore reads {count}")
 
 

@@ -119,7 +119,7 @@ fn openings_of_one_array_exclude_each_other() {
 }
 
 #[test]
-fn tags_tell_versions_arrays_and_states_apart() {
+fn tags_distinguish_versions_arrays_and_states() {
     let (_, a) = array(0);
     let (_, b) = array(0);
     let version = Version::Count(1);
@@ -191,7 +191,7 @@ fn a_version_without_an_answer_is_not_stored() {
 }
 
 #[test]
-fn the_kernel_keeps_its_pages_while_the_store_holds_what_was_served() {
+fn the_kernel_keeps_its_pages_while_the_store_holds_the_served_versions() {
     let (store, array) = array(3);
     let served = ServedVersions::default();
     let before = array.freshness().opening();

@@ -41,7 +41,7 @@ impl Hierarchy {
             let array = match self.array(key, &found)? {
                 _ if found.form == DocumentKind::V1 => return Err(needs_migration(key)),
                 Ok(array) => array,
-                // the layout of its chunks is unknown: the user repairs the document
+                // the document is damaged, so the layout of its chunks is unknown: the user repairs it
                 Err(_) => return self.put_array_text(key, &written.metadata, text),
             };
             if self.change_array(&array, &found, &written)? {
@@ -68,7 +68,7 @@ impl Hierarchy {
         let document = key.join(ZARRAY);
         self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
         self.put(&document, text)?;
-        // the directory was a group that mkdir made; from here on it is an array
+        // the directory was a group that `mkdir` created; from here on it is an array
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
         self.reload(key)?;
@@ -79,7 +79,7 @@ impl Hierarchy {
     ///
     /// # Errors
     ///
-    /// Its chunks cannot be read or written.
+    /// Fails if its chunks cannot be read or written.
     pub(super) fn check_usable(&self, key: &Key, mut metadata: ArrayMetadata) -> Result<Arc<Array>> {
         // the separator does not matter here, and detecting it takes a listing
         metadata.separator.get_or_insert(Separator::Dot);

@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// The arrays of a hierarchy.
 pub(super) struct Arrays {
-    /// Protects everything.
+    /// Protects the whole cache.
     known: Mutex<ParsedArrays>,
 }
 
 struct ParsedArrays {
-    /// The arrays requested last, or the reasons why they cannot be used.
+    /// The most recently requested arrays, or the errors of those that cannot be used.
     recent: LruCache<Key, (Version, Parsed)>,
     /// Arrays that were evicted from `recent` while a caller held them.
     held: HashMap<Key, (Version, Weak<Array>)>,
@@ -34,7 +34,7 @@ impl Arrays {
         Arrays { known: Mutex::new(known) }
     }
 
-    /// Returns the count that [`Arrays::insert`] compares; call it before looking up the array's document.
+    /// Returns the count that [`Arrays::insert`] compares. Callers call this before they look up the array's document.
     pub fn moves(&self) -> u64 {
         lock(&self.known).moves
     }
@@ -133,7 +133,7 @@ impl ParsedArrays {
 
 /// Returns whether chunks that both arrays have are stored in the same way.
 fn is_resized(old: &Array, new: &Array) -> bool {
-    old.metadata().encodes_like(new.metadata()) && old.separator() == new.separator()
+    old.metadata().is_resize_of(new.metadata()) && old.separator() == new.separator()
 }
 
 /// Returns whether everything cached for `old` is valid for `new`.

@@ -12,11 +12,11 @@ use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 
-/// Maximum size in bytes of a document in a generated `.zmetadata`: far above real ones, since a reader parses them
-/// all.
-const MAX_SHOWN: usize = 4 << 20;
+/// Maximum size in bytes of a document in generated consolidated metadata: far above real ones, since a reader parses
+/// them all.
+pub(super) const MAX_SHOWN: usize = 4 << 20;
 
-/// Writes new entries of a `.zmetadata` from the old ones.
+/// A function that writes the new entries of a `.zmetadata` from the old ones.
 type EntriesChange<'a> = &'a dyn Fn(MemberTexts, &mut ConsolidatedText) -> Result<()>;
 
 /// The way in which an entry of a stored `.zmetadata` is stale.
@@ -31,8 +31,8 @@ pub enum Stale {
 }
 
 impl Hierarchy {
-    /// Returns the stat of the document that the `.zmetadata` of the decoded view stands for: the stored one, or in a
-    /// view as v2 the `zarr.json` with consolidated metadata.
+    /// Returns the stat of the stored document behind the `.zmetadata` of the decoded view: a `.zmetadata` or, in a
+    /// view as v2, a `zarr.json` with consolidated metadata.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Hierarchy {
     /// since the stored one may be stale. Documents that exceed the size limit are left out and recorded as a problem.
     pub fn consolidated_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let Some(stat) = self.consolidated_stat(key)? else { return Ok(None) };
-        // grant only what every document in it grants
+        // the view grants no more than every document in it
         let granted = Cell::new(stat.permissions);
         let restrict = |by: Option<Permissions>| granted.set(both(granted.get(), by));
         let mut consolidated = ConsolidatedText::new();
@@ -107,9 +107,9 @@ impl Hierarchy {
         }
     }
 
-    /// Writes the consolidated metadata of the group at `key` from the documents stored at and below it: `.zmetadata`,
-    /// or for a group of v3 those in its `zarr.json`. Returns the keys of the documents relative to the group, of v3
-    /// those of the nodes.
+    /// Writes the consolidated metadata of the group at `key` from the documents stored at and below it: into
+    /// `.zmetadata` or, for a group of v3, into its `zarr.json`. Returns the keys of the documents or, for v3, of the
+    /// nodes, relative to the group.
     ///
     /// # Errors
     ///
@@ -240,8 +240,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Updates every `.zmetadata` above `key` after a rename, made without this hierarchy, moved a group or array to or
-    /// from there.
+    /// Updates every `.zmetadata` above `key` after a rename outside this hierarchy has moved a group or array to
+    /// or from `key`.
     ///
     /// # Errors
     ///

@@ -22,14 +22,14 @@ use folder::FolderStore;
 use opened::OpenedKeys;
 use outline::{Outline, OutlineListing, is_document, prefix_of};
 
-/// When to use the documents in the root's `.zmetadata` instead of the stored ones.
+/// The condition for using the documents in the root's `.zmetadata` instead of the stored ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UseConsolidated {
     /// If the store cannot list.
     #[default]
     Auto,
     /// If the store cannot list, and in a bucket that the mount only reads. There the mount reads a document from
-    /// `.zmetadata` until a program opens a file of its group or array, and lists names.
+    /// `.zmetadata` until a program opens a file of its group or array. Names are listed from the bucket.
     UntilOpened,
     /// Always; the metadata is then read-only.
     Always,
@@ -41,7 +41,7 @@ pub enum UseConsolidated {
 pub struct ConsolidatedStore {
     below: Arc<dyn Store>,
     uses_metadata: bool,
-    /// With [`UseConsolidated::UntilOpened`], the prefixes of which files were opened.
+    /// With [`UseConsolidated::UntilOpened`], the groups and arrays whose files were opened.
     opened: Option<OpenedKeys>,
     stats: Arc<Stats>,
     /// The version of the latest `.zmetadata` and its content, `None` if unusable. Locked while it is read.
@@ -94,7 +94,7 @@ impl ConsolidatedStore {
         }
         for (store, key) in above {
             let outer = Self::new(store, when, stats.clone());
-            // a server may forbid to look there
+            // a server may refuse requests for it
             if outer.outline().is_ok_and(|outline| outline.is_some_and(|outline| outline.prefixes.contains(&key))) {
                 return Ok(Arc::new(FolderStore::new(Arc::new(outer), key)));
             }
@@ -165,7 +165,7 @@ impl ConsolidatedStore {
         if outline.prefixes.contains(&node) {
             return Ok(Some(outline));
         }
-        // a node without an entry may be new; one listing of its group shows all that are
+        // a node without an entry may be new; one listing of its group shows all new ones
         if outline.prefixes.contains(&node.parent()) {
             self.below.look_at(&node.parent())?;
         }
@@ -179,7 +179,7 @@ impl ConsolidatedStore {
         Some(outline.as_ref()?.modified)
     }
 
-    /// Returns the stat of a key whose document is not read from `.zmetadata`, where the store can list.
+    /// Returns the stat of a key that [`Self::outline_of`] does not read from `.zmetadata`, for a store that can list.
     fn stat_below(&self, opened: &OpenedKeys, key: &Key) -> Result<Option<Stat>> {
         let Some(outline) = self.outline()? else { return self.below.stat(key) };
         if !opened.contains(key)
@@ -344,7 +344,7 @@ impl Store for ConsolidatedStore {
     delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file
         take_snapshot prefetch_levels);
 
-    /// Requests what `.zmetadata` does not hold.
+    /// Requests the content of prefixes that `.zmetadata` does not contain.
     fn prefetch(&self, prefixes: &[Key]) {
         let Ok(outline) = self.outline() else { return };
         let is_unknown = |key: &&Key| outline.as_ref().is_none_or(|outline| !outline.prefixes.contains(key));

@@ -15,7 +15,8 @@ pub(super) const ATTEMPTS: usize = 100;
 /// attributes.
 const MAX_NAME: usize = 255;
 
-/// Computes the new text of a document from the old one (`None`: there is none); returns `None` to leave it unchanged.
+/// A function that computes the new text of a document from the old one, which is `None` if there is none. It returns
+/// `None` to leave the document unchanged.
 pub(super) type DocumentChange<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
 
 impl Hierarchy {
@@ -167,8 +168,8 @@ impl Hierarchy {
         self.consolidate(key, &[ZGROUP])
     }
 
-    /// Locks the documents and nodes at and below `keys` for a change, and makes the change begin with what the store
-    /// holds now. Fails if the store is read-only.
+    /// Locks the documents and nodes at and below `keys` for a change, and drops cached answers about them, so that the
+    /// change begins with the current content of the store. Fails if the store is read-only.
     pub(super) fn lock_for_change(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
         if !self.store.is_writable() {
             return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));
@@ -187,7 +188,7 @@ impl Hierarchy {
         }
     }
 
-    /// Looks up the node at `key`, so that a superseded array learns of its successor.
+    /// Looks up the node at `key`, which supersedes a cached array whose document has changed.
     pub(super) fn reload(&self, key: &Key) -> Result<()> {
         self.find(key).map(|_| ())
     }

@@ -2,12 +2,12 @@
 //! updates the entries of the changed nodes from the stored documents; other entries stay as they are. The form is that
 //! of zarr-python 3; the specification does not define it.
 
-use super::consolidated::{Stale, is_same_json, upwards};
-use super::{Hierarchy, MetadataDocument, StoredNode};
+use super::consolidated::{MAX_SHOWN, Stale, is_same_json, upwards};
+use super::{Hierarchy, MetadataDocument, StoredNode, ViewFormat};
 use crate::error::{Error, Kind, Result};
-use crate::store::Key;
+use crate::store::{Key, Permissions};
 use crate::util::json::{self, MemberTexts, Value};
-use crate::util::memory::{self, Grant};
+use crate::util::memory::{self, Grant, lock};
 use crate::zarr::metadata::v3::node::{self, CONSOLIDATED};
 use crate::zarr::metadata::{ArrayMetadata, MAX_CONSOLIDATED, ZARR_JSON};
 use std::cell::RefCell;
@@ -43,6 +43,16 @@ impl InlineText {
         InlineText { text: Self::BEGIN.to_vec(), memory: Grant::default() }
     }
 
+    /// Adds a document that has not been checked.
+    fn add(&mut self, name: &str, document: &[u8]) -> Result<()> {
+        if document.len() > MAX_SHOWN {
+            let why = format!("{} bytes, more than the {MAX_SHOWN} that are shown there", document.len());
+            return Err(Error::damaged(why));
+        }
+        json::check(document)?;
+        self.push(name, document)
+    }
+
     /// Adds the document of the node `name`; [`Kind::TooLarge`] if the whole exceeds its limit.
     fn push(&mut self, name: &str, document: &[u8]) -> Result<()> {
         let (name, document) = (Value::from(name).to_string(), document.trim_ascii());
@@ -64,6 +74,70 @@ impl InlineText {
 }
 
 impl Hierarchy {
+    /// Returns whether the `zarr.json` that the mount shows for the node at `key` has consolidated metadata: it is a
+    /// group whose stored document has them.
+    pub fn shows_inline(&self, key: &Key) -> Result<bool> {
+        let is_shown = self.view == ViewFormat::Stored;
+        Ok(is_shown && self.v3_document(key)?.is_some_and(|found| found.outline.is_consolidated))
+    }
+
+    /// Returns false if [`Hierarchy::shows_inline`] is known to be false, without asking the store.
+    pub fn may_show_inline(&self, key: &Key) -> bool {
+        lock(&self.node_types).peek(key).is_none_or(|(_, outline)| outline.is_consolidated)
+    }
+
+    /// Returns the `zarr.json` of a group with consolidated metadata as the mount shows it. They are made of the
+    /// documents that the mount shows below the group, since the stored ones may be stale. Documents are left out that
+    /// are too large, or that not all readers of the group's document may read. Without the memory for the rest there
+    /// is an error; if they exceed their limit the group is shown without any.
+    pub fn inline_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        let Some(group) = self.zarr_view(key)? else { return Ok(None) };
+        let granted = group.stat.permissions;
+        let may_read = |by: Option<Permissions>| match (granted, by) {
+            (Some(granted), Some(by)) => granted.readers_may_read(by),
+            (granted, _) => granted.is_none(),
+        };
+        let (mut inline, mut failed, mut hidden) = (InlineText::new(), Ok(()), Vec::<Key>::new());
+        self.visit_below(key, &mut |place, node| {
+            let is_node = matches!(node, StoredNode::Array(_) | StoredNode::Group) && place != key;
+            if failed.is_err() || !is_node || hidden.iter().any(|above| place.relative_to(above).is_some()) {
+                return;
+            }
+            let inside = || self.store.stat(place).ok().flatten()?.permissions.map(Permissions::inside);
+            if granted.is_some() && !may_read(inside()) {
+                hidden.push(place.clone());
+                return;
+            }
+            let added = self.zarr_view(place).and_then(|document| match document {
+                Some(document) if may_read(document.stat.permissions) => {
+                    let path = place.relative_to(key).unwrap_or_default();
+                    inline.add(path.as_str(), &document.text)
+                }
+                _ => Ok(()),
+            });
+            match added {
+                Err(e) if [Kind::System(libc::ENOMEM), Kind::TooLarge].contains(&e.kind()) => {
+                    // free the memory for the rest of the traversal
+                    (failed, inline) = (Err(e), InlineText::new());
+                }
+                Err(e) => self.stats.problem(format!("{place}: {e}: left out of {}", key.join(ZARR_JSON))),
+                Ok(()) => {}
+            }
+        });
+        match failed {
+            Err(e) if e.kind() == Kind::TooLarge => {
+                self.stats.problem(format!("{}: {e}: shown without consolidated metadata", key.join(ZARR_JSON)));
+                return Ok(Some(group));
+            }
+            failed => failed?,
+        }
+        let (inline, _memory) = inline.end();
+        let _copy = memory::take(inline.len() + group.text.len())?;
+        let text = node::rewrite(&group.text, CONSOLIDATED, Some(&inline))?;
+        drop(inline);
+        MetadataDocument::made(text, group.stat).map(Some)
+    }
+
     /// Writes the consolidated metadata into the `zarr.json` of the group at `key`, from the documents stored below it.
     /// Returns the paths of the nodes relative to the group.
     ///
@@ -94,8 +168,8 @@ impl Hierarchy {
         node::rewrite(text, CONSOLIDATED, Some(&inline))
     }
 
-    /// Makes the entry of `node`, and with `below` of all nodes below it, again in the consolidated metadata of every
-    /// group above.
+    /// Replaces the entry of `node`, and with `below` those of all nodes below it, in the consolidated metadata of
+    /// every group above.
     pub(super) fn refresh_inline(&self, node: &Key, below: bool) -> Result<()> {
         if node.is_root() {
             return Ok(());
@@ -211,7 +285,7 @@ impl Hierarchy {
         done
     }
 
-    /// Returns the document of the node at `key` as an entry holds it; an error if it is not valid JSON.
+    /// Returns the document of the node at `key` in the form of an entry; an error if it is not valid JSON.
     fn v3_entry(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let document = key.join(ZARR_JSON);
         let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(None) };
@@ -221,7 +295,7 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether two documents say the same of a node. A writer of consolidated metadata spells defaults that the
+/// Returns whether two documents describe the same node. A writer of consolidated metadata states defaults that the
 /// stored document leaves out.
 pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
     if is_same_json(a, b)? {

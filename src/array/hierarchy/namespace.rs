@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// The documents that define a node.
 const MARKERS: [&str; 4] = [ZARR_JSON, ZGROUP, ZARRAY, REMOVED];
 
-/// Maximum depth of chunk keys when a directory is removed; arrays have at most 32 dimensions, and
-/// keys of v3 begin with `c`.
+/// Maximum depth of chunk keys when a directory is removed: arrays have at most 32 dimensions, and keys of v3 begin
+/// with `c`.
 const MAX_LEVELS: usize = 33;
 
 /// The hidden keys of a directory, besides metadata documents and zarrfs' own files, that a removal deletes.
@@ -121,7 +121,7 @@ impl Hierarchy {
     ///
     /// # Errors
     ///
-    /// Those of rename(2); EINVAL onto or below itself, EPERM into an array.
+    /// The errors of rename(2); EINVAL if `to` is at or below `from`, EPERM if it is in an array.
     pub fn rename(&self, from: &Key, to: &Key) -> Result<()> {
         let _lock = self.lock_for_change(&[from, to])?;
         if from.is_root() || to.is_root() {
@@ -174,7 +174,7 @@ impl Hierarchy {
     ///
     /// # Errors
     ///
-    /// The first failure; what was removed before stays removed.
+    /// The first failure; nodes that were removed before it stay removed.
     pub fn remove_all(&self, key: &Key) -> Result<()> {
         self.store.forget(key);
         let mut nodes = Vec::new();

@@ -16,7 +16,7 @@ pub struct Prefixes {
     /// The keys of the prefixes.
     pub keys: Vec<Key>,
     memory: Grant,
-    /// Number of keys, counted from the end, that were requested.
+    /// Number of keys at the end of `keys` whose content has been requested.
     requested: usize,
 }
 

@@ -9,6 +9,7 @@ use crate::store::{Replaces, Version};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory;
 use crate::zarr::grid::{ChunkId, Edges, Grid};
+use crate::zarr::metadata::v3::grid::extend_grid;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -69,10 +70,11 @@ impl Hierarchy {
         &self,
         old: &Arc<Array>,
         found: &ArrayDocument,
-        fields: Map<String, Value>,
+        mut fields: Map<String, Value>,
         version: &Version,
     ) -> Result<bool> {
         let key = old.key();
+        extend_grid(&mut fields);
         let document = key.join(old.metadata_name());
         let text = json::write_pretty(&Value::Object(fields));
         let mut metadata = self.metadata(text.as_bytes(), found.form).map_err(|e| refused(&document, e))?;

@@ -42,7 +42,7 @@ fn object(store: &MemoryStore, path: &str) -> Value {
     json::parse(text(store, path).unwrap_or_else(|| panic!("no {path}")).as_bytes()).unwrap()
 }
 
-/// Every key and prefix of the store, prefixes with a slash.
+/// Returns every key and prefix of the store, prefixes with a slash.
 fn everything(store: &MemoryStore) -> Vec<String> {
     let (mut found, mut left) = (Vec::new(), vec![Key::root()]);
     while let Some(prefix) = left.pop() {
@@ -69,7 +69,7 @@ fn array(h: &Hierarchy, path: &str) -> Arc<Array> {
 }
 
 #[test]
-fn groups_arrays_and_intermediate_directories() {
+fn groups_arrays_and_intermediate_directories_are_found() {
     let (_, h) = hierarchy(&[
         (".zgroup", "{\"zarr_format\":2}"),
         ("a/b/x/.zarray", ARRAY),
@@ -171,7 +171,7 @@ fn stores_are_recognized() {
     let (_, h) = hierarchy(&[(".zarray", ARRAY)]);
     h.remove_document(&key(""), MetadataFile::Array).unwrap();
     h.check().unwrap();
-    // a file of that name makes no v1 store
+    // a file named `meta` alone makes no v1 store
     assert!(
         hierarchy(&[("meta", "notes"), ("a/.zarray", ARRAY)])
             .1

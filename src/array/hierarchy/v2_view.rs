@@ -1,6 +1,6 @@
 //! The view of nodes of v3 as v2, for programs that know no other format: `.zgroup`, `.zarray`, `.zattrs` and
-//! `.zmetadata` in place of `zarr.json`. What a user writes to them is stored in the `zarr.json`. Chunk files are the
-//! same in both views.
+//! `.zmetadata` in place of `zarr.json`. Changes of them are stored in the `zarr.json`. Chunk files are the same
+//! in both views.
 
 use super::array_document::{WrittenDocument, differs};
 use super::document::{ATTEMPTS, contended, refused};
@@ -28,7 +28,7 @@ pub enum ViewFormat {
 }
 
 impl Hierarchy {
-    /// Returns whether the node at `key` is of v3, but shows documents of v2. What is written to them becomes v3.
+    /// Returns whether the v3 node at `key` is shown with v2 documents. Documents written to it are stored as v3.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl Hierarchy {
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
     }
 
-    /// Stores a `.zgroup`: a group of v3 that is there stays as it is.
+    /// Stores a `.zgroup` as a new group of v3. An existing group of v3 stays unchanged.
     pub(super) fn put_group_as_v2(&self, key: &Key) -> Result<()> {
         if self.v3_document(key)?.is_some() {
             return Ok(());
@@ -213,7 +213,7 @@ fn array_of(document: &[u8]) -> Option<ArrayMetadata> {
     }
 }
 
-/// Returns the `zarr.json` of a new array, and what it defines.
+/// Returns the `zarr.json` of a new array, and its metadata.
 fn new_document(metadata: &ArrayMetadata, text: &[u8], attributes: Option<&[u8]>) -> Result<(ArrayMetadata, Vec<u8>)> {
     from_v2::check_array_fields(text)?;
     if metadata.order == Order::F && metadata.shape.len() > 1 {

@@ -1,5 +1,5 @@
 //! Nodes of Zarr v3: which node a `zarr.json` defines, and the `zarr.json` that a mount shows. Where a prefix has
-//! documents of both formats, `zarr.json` counts, as it does for zarr-python.
+//! documents of both formats, `zarr.json` takes precedence, as it does for zarr-python.
 
 use super::inline::inline_entries;
 use super::{DocumentKind, Hierarchy, MetadataDocument, StoredNode, ViewFormat, is_foreign};
@@ -21,7 +21,7 @@ pub(super) struct V3Document {
     pub outline: V3Outline,
 }
 
-/// What is known of a `zarr.json` without parsing it.
+/// The properties of a `zarr.json` that are known without parsing it.
 #[derive(Clone, Copy)]
 pub(super) struct V3Outline {
     /// The node it defines: an array if it cannot be read, so that the node is a damaged array.
@@ -67,7 +67,8 @@ impl Hierarchy {
         Ok(Some(V3Document { key: document, stat, outline }))
     }
 
-    /// Returns what is known of a `zarr.json` that cannot be read as a whole. A group keeps the nodes below it.
+    /// Returns the outline of a `zarr.json` that cannot be read as a whole. Recognizes a group, so that the nodes below
+    /// it are found.
     fn outline_of_large(&self, document: &Key, stat: &Stat) -> Result<V3Outline> {
         let mut ends = [Vec::new(), Vec::new()];
         if stat.kind == EntryKind::Value && stat.size > MAX_CONSOLIDATED {
@@ -98,9 +99,9 @@ impl Hierarchy {
         self.v3_document(&Key::root()).map(|document| document.is_some())
     }
 
-    /// Returns the `zarr.json` as the mount shows it: that of an array with decoded chunks, that of a group without
-    /// consolidated metadata, a generated one for a prefix without documents in a store of v3, and for a damaged array
-    /// the stored one. A view as v2 has none.
+    /// Returns the `zarr.json` as the mount shows it, apart from consolidated metadata ([`Hierarchy::inline_view`]): of
+    /// an array with decoded chunks, that of a group, a generated one for a prefix without documents in a store of
+    /// v3, and for a damaged array the stored one. A view as v2 has none.
     pub fn zarr_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.view == ViewFormat::V2 {
             return Ok(None);
@@ -152,10 +153,10 @@ impl Hierarchy {
         let metadata = array.metadata();
         let is_encoded =
             !metadata.shards.is_empty() || metadata.stated_filters().count() > usize::from(metadata.has_objects());
-        metadata.has_key_prefix() && is_encoded && !lock(&self.compressed).contains(key)
+        metadata.has_key_prefix() && is_encoded && !lock(&self.decoded_below_c).contains(key)
     }
 
-    /// Returns the error for a v2 document at a node of v3.
+    /// Returns an error for the v2 document `document` if the node at `key` is of v3.
     pub(super) fn check_not_v3(&self, key: &Key, document: &Key) -> Result<()> {
         match self.v3_document(key)? {
             Some(found) => {

@@ -106,7 +106,7 @@ impl Hierarchy {
         let parse = |d: MetadataDocument| json::parse_object(&d.text).map_err(|e| e.context(&document));
         match stored.and_then(|d| d.map(parse).transpose()) {
             Ok(attributes) => Ok(attributes.unwrap_or_default()),
-            // transient: the caller must not go on as if there were no attributes
+            // transient: the caller must not continue as if there were no attributes
             Err(e) if [libc::EIO, libc::ENOMEM].map(Kind::System).contains(&e.kind()) => Err(e),
             Err(e) => {
                 self.stats.problem(e.to_string());

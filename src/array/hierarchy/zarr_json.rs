@@ -1,4 +1,4 @@
-//! Stores the `zarr.json` that a user of the mount wrote. A new one makes a group or an array; the one of an existing
+//! Stores the `zarr.json` that a user of the mount wrote. A new one creates a group or an array; the one of an existing
 //! array keeps the stored codecs, keys and shards, which the mount does not show. A change that would alter the meaning
 //! of stored chunks is refused while there are any.
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
 use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory::lock;
-use crate::zarr::chunk_key::parse_index;
+use crate::zarr::chunk_key::{Separator, parse_index};
 use crate::zarr::metadata::v3::from_v2::compressor_codec;
 use crate::zarr::metadata::v3::merge::{differs_v3, merged_v3};
 use crate::zarr::metadata::v3::node::{self, CONSOLIDATED, GROUP_DOCUMENT_V3, NodeType};
@@ -44,7 +44,7 @@ impl Hierarchy {
         let stored = self.stored_within(&document, MAX_CONSOLIDATED)?;
         let consolidated = stored.as_ref().and_then(|stored| node::member(&stored.text, CONSOLIDATED).ok().flatten());
         let written = node::member(text, CONSOLIDATED)?.filter(|value| *value != "null");
-        // the mount does not show the stored one: a document without it is not meant to remove it
+        // a program that does not know consolidated metadata does not mean to remove them
         let text = node::rewrite(text, CONSOLIDATED, consolidated.map(str::as_bytes))?;
         self.put(&document, &text)?;
         self.drop_generated(key, ZGROUP, GROUP_DOCUMENT)?;
@@ -52,7 +52,7 @@ impl Hierarchy {
         self.forget_below(key);
         self.consolidate(key, &[ZARR_JSON, ZGROUP])?;
         match written {
-            // its entries are decoded views: the stored one is made of the stored documents
+            // its entries are decoded views, so the stored metadata is made from the stored documents
             Some(_) => self.make_inline(key).map(drop),
             None => Ok(()),
         }
@@ -65,21 +65,36 @@ impl Hierarchy {
             Ok(WrittenArray { text, fields: json::parse_object(text)?, metadata })
         };
         let written: WrittenArray = parse().map_err(|e| refused(&document, e))?;
+        self.put_written_array(key, &written)?;
+        // a document with other keys is not by a program that writes below `c`
+        if written.metadata.has_key_prefix() {
+            lock(&self.decoded_below_c).remove(key);
+            if is_decoded(&written.metadata) && self.shows_stored_keys(key) {
+                lock(&self.decoded_below_c).insert(key.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn put_written_array(&self, key: &Key, written: &WrittenArray) -> Result<()> {
+        let document = key.join(ZARR_JSON);
         for _ in 0..ATTEMPTS {
-            let Some(found) = self.array_document(key)? else { return self.put_new_v3_array(key, &written) };
+            let Some(found) = self.array_document(key)? else { return self.put_new_v3_array(key, written) };
             let array = match self.array(key, &found)? {
                 Ok(array) if array.metadata().zarr_format == 3 => array,
                 Ok(array) if found.form == DocumentKind::Removed && !self.has_chunks(&array)? => {
-                    return self.put_v3_text(key, &written.metadata, text);
+                    return self.put_v3_text(key, &written.metadata, written.text);
                 }
                 // the layout of its chunks is unknown: the user repairs the document
-                Err(_) if found.form == DocumentKind::V3 => return self.put_v3_text(key, &written.metadata, text),
+                Err(_) if found.form == DocumentKind::V3 => {
+                    return self.put_v3_text(key, &written.metadata, written.text);
+                }
                 _ => {
                     let why = "an array of Zarr v1 or v2 stands here: remove it first";
                     return Err(Error::invalid(why).context(document));
                 }
             };
-            if self.change_v3_array(&array, &found, &written)? {
+            if self.change_v3_array(&array, &found, written)? {
                 return Ok(());
             }
         }
@@ -88,8 +103,8 @@ impl Hierarchy {
 
     fn put_new_v3_array(&self, key: &Key, written: &WrittenArray) -> Result<()> {
         self.check_vacant(key, &written.metadata)?;
-        let is_plain = is_plain(&written.metadata);
-        let compressor = self.compressor.as_ref().filter(|_| is_plain);
+        let has_bytes_alone = is_decoded(&written.metadata) && !written.metadata.has_objects();
+        let compressor = self.compressor.as_ref().filter(|_| has_bytes_alone);
         let Some(compressor) = compressor.filter(|_| !self.has_foreign_chunks(key, &written.metadata)) else {
             return self.put_v3_text(key, &written.metadata, written.text);
         };
@@ -100,7 +115,6 @@ impl Hierarchy {
         codecs.ok_or_else(|| Error::invalid("codecs is not a list"))?.push(codec);
         let text = json::write_pretty(&Value::Object(fields));
         let metadata = ArrayMetadata::parse_v3(text.as_bytes()).map_err(|e| refused(&key.join(ZARR_JSON), e))?;
-        lock(&self.compressed).insert(key.clone());
         self.put_v3_text(key, &metadata, text.as_bytes())
     }
 
@@ -109,7 +123,7 @@ impl Hierarchy {
         let document = key.join(ZARR_JSON);
         self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
         self.put(&document, text)?;
-        // the directory was a group that mkdir made; from here on it is an array
+        // the directory was a group that `mkdir` created; from here on it is an array
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
         let had_groups = self.drop_groups_of_levels(key)?;
@@ -120,8 +134,8 @@ impl Hierarchy {
         self.consolidate(key, &[ZARR_JSON, ZGROUP])
     }
 
-    /// Deletes the documents that mkdir made in levels of chunk keys, which a program copied before the document of
-    /// their array. Returns whether there were any.
+    /// Deletes the documents that `mkdir` created in levels of chunk keys, which a program copied before the document
+    /// of their array. Returns whether there were any.
     fn drop_groups_of_levels(&self, key: &Key) -> Result<bool> {
         let (mut levels, mut found) = (Vec::from([key.clone()]), false);
         while let Some(above) = levels.pop() {
@@ -156,7 +170,7 @@ impl Hierarchy {
             let message = format!("{field} can't change while chunks are stored: delete its chunks first");
             return Err(Error::invalid(message).context(document));
         }
-        let (metadata, text) = with_hidden_codecs(&stored, written);
+        let (metadata, text) = with_hidden(&stored, old, written);
         let new = self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
         erase_chunks(&new)?;
         self.put_v3_text(key, &metadata, &text).map(|()| true)
@@ -197,8 +211,8 @@ impl Hierarchy {
         }
     }
 
-    /// Deletes the document `name` of the group at `key` if it is `generated`, which mkdir made. Returns whether it
-    /// was.
+    /// Deletes the document `name` of the group at `key` if its text is `generated`, that of a document created by
+    /// `mkdir`. Returns whether it was.
     pub(super) fn drop_generated(&self, key: &Key, name: &str, generated: &str) -> Result<bool> {
         let document = key.join(name);
         let is_generated = |text: &[u8]| text == generated.as_bytes();
@@ -209,12 +223,12 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether the document says that chunks are stored decoded, each as a value of its own.
-fn is_plain(metadata: &ArrayMetadata) -> bool {
-    metadata.shards.is_empty() && metadata.stated_filters().next().is_none()
+/// Returns whether the document says that chunks are stored as the mount shows them, each as a value of its own.
+fn is_decoded(metadata: &ArrayMetadata) -> bool {
+    metadata.shards.is_empty() && metadata.stated_filters().eq(metadata.object_codec())
 }
 
-/// Chunks of shards that are erased before their objects are stored.
+/// Number of chunks of shards that are erased before their objects are stored.
 pub(super) const MAX_ERASED: usize = 1 << 14;
 
 /// Erases the chunks of an array that takes the place of one without chunks: keys outside the former grid were never
@@ -231,20 +245,25 @@ pub(super) fn erase_chunks(new: &Arc<Array>) -> Result<()> {
     new.store_objects()
 }
 
-/// Returns the written document of an array without chunks, with the stored codecs and keys if it states those that the
-/// mount shows and they can encode the array.
-fn with_hidden_codecs(stored: &Map<String, Value>, written: &WrittenArray) -> (ArrayMetadata, Vec<u8>) {
-    if is_plain(&written.metadata) {
+/// Returns the written document of an array without chunks. Where it states the codecs, keys or grid that the mount
+/// shows, it gets the stored ones, which the mount hides, if the chunk files of both documents are the same.
+fn with_hidden(stored: &Map<String, Value>, old: &ArrayMetadata, written: &WrittenArray) -> (ArrayMetadata, Vec<u8>) {
+    let new = &written.metadata;
+    let grid = new.has_chunks_of(old).then_some("chunk_grid");
+    let keys = (!new.has_key_prefix() && new.separator == Some(Separator::Dot)).then_some("chunk_key_encoding");
+    if is_decoded(new) {
         let mut fields = (*written.fields).clone();
-        for field in ["codecs", "chunk_key_encoding"] {
+        for field in ["codecs"].into_iter().chain(grid).chain(keys) {
             stored.get(field).map(|value| fields.insert(field.to_string(), value.clone()));
         }
         let text = json::write_pretty(&Value::Object(fields)).into_bytes();
+        // the stored codecs may have another byte order, or may not be able to encode such items or chunks
         if let Ok(metadata) = ArrayMetadata::parse_v3(&text)
-            && metadata.chunks == written.metadata.chunks
+            && metadata.has_chunks_of(new)
+            && (&metadata.dtype, &metadata.fill, metadata.object_codec()) == (&new.dtype, &new.fill, new.object_codec())
         {
             return (metadata, text);
         }
     }
-    (written.metadata.clone(), written.text.to_vec())
+    (new.clone(), written.text.to_vec())
 }

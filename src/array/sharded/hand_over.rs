@@ -1,5 +1,5 @@
-//! Hands encoded chunks over to the objects that will hold them, and tells the cache about these objects. It stores
-//! nothing.
+//! Hands encoded chunks over to the objects that will hold them, and describes these objects to the cache. This module
+//! stores nothing.
 
 use crate::array::pending::{PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges};

@@ -6,11 +6,11 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Stat};
 use crate::util::memory::{self, Grant, lock};
 use crate::zarr::grid::ChunkId;
-use crate::zarr::shard::{IndexCodec, ShardId, Shards};
+use crate::zarr::shard::{IndexCodec, MAX_RANGES, ShardId, Shards};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes that a shard encoded as a whole may waste, besides as many bytes as its chunks can take.
+/// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its chunks can take.
 const WASTE: u64 = 64 << 10;
 
 impl Array {
@@ -121,7 +121,7 @@ impl Array {
         }
     }
 
-    /// Returns the kept shard if it is recent enough, or lies in the same version of its object as `place`.
+    /// Returns the kept shard if it is recent enough, or of the same version of its object as `place`.
     fn kept_shard(&self, id: ShardId, place: Option<&StoredChunk>, recency: Recency) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get(&id)?;
@@ -137,8 +137,8 @@ impl Array {
         is_current.then(|| shard.clone())
     }
 
-    /// Confirms the kept shard if it has the version of `stat`, which the store reported after `opening`. Returns it
-    /// then.
+    /// Confirms the kept shard if it has the version of `stat`, which the store reported after `opening`,
+    /// and returns it.
     pub(super) fn confirm_shard(&self, id: ShardId, stat: &Stat, opening: Opening) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get_mut(&id)?;
@@ -200,7 +200,7 @@ impl Array {
         if !self.read_shard_bytes(chunk, object, bytes, 0..len, &mut encoded)? {
             return Ok(None);
         }
-        // waste between the chunks may make a shard larger than what its chunks need
+        // waste between the chunks may make a shard larger than its chunks
         let without_waste = shards.max_size(id.level, self.pipeline()?.max_stored());
         let wanted = without_waste.saturating_mul(2).saturating_add(WASTE).min(limit) as usize;
         memory.grow(wanted).map_err(in_object)?;
@@ -213,7 +213,7 @@ impl Array {
     }
 
     /// Checks that there is memory to store shards: for the indexes of all levels at a time, and for shards that are
-    /// encoded as a whole. The size of those of objects is not known before they are encoded.
+    /// encoded as a whole. The size of a shard of variable-length objects is not known before it is encoded.
     ///
     /// # Errors
     ///
@@ -237,10 +237,15 @@ impl Array {
     }
 }
 
-/// Returns the memory in bytes that rebuilding a shard takes for its index: the entries, and both forms of the new
-/// index.
+/// Memory in bytes for a range of the former shard: the range, and the pieces that are made of it.
+const RANGE_MEMORY: usize = 128;
+
+/// Returns the memory in bytes that rebuilding a shard takes for its index: the entries, both forms of the new index,
+/// and the ranges of the former shard that stay. A list of the positions of entries, which are sorted first, is smaller
+/// than both forms, which follow.
 pub(super) fn rebuild_memory(index: &IndexCodec) -> usize {
-    index.memory().saturating_mul(3)
+    let ranges = index.entries().min(MAX_RANGES) * RANGE_MEMORY;
+    index.memory().saturating_mul(3).saturating_add(ranges)
 }
 
 /// Checks that there is memory for a shard of `len` bytes that is encoded as a whole.

@@ -1,7 +1,7 @@
 //! Reading neighboring chunks of one object by one request. A request to a remote store takes as long as the transfer
 //! of megabytes, and the chunks of a shard are often much smaller.
 
-use super::{Array, Recency, ShardBytes, StoredChunk};
+use super::{Array, Lookup, Recency, ShardBytes, StoredChunk};
 use crate::error::Result;
 use crate::store::Stat;
 use crate::util::memory;
@@ -67,8 +67,8 @@ impl Array {
         self.has_shards() && self.is_remote() && !self.metadata.has_objects()
     }
 
-    /// Returns groups of `chunks` that are near each other in their object, which is one for all of them. Leaves out
-    /// chunks without a near one. It may read indexes.
+    /// Returns groups of `chunks` that are near each other in their object, which must be the same for all. Leaves out
+    /// chunks without a neighbor. May read indexes.
     pub fn neighbors(&self, chunks: &[ChunkId]) -> Vec<Neighbors> {
         let Some(shards) = &self.shards else { return Vec::new() };
         // the load of a damaged chunk reports the error
@@ -99,7 +99,7 @@ impl Array {
         if self.pending_chunk(chunk).is_some() {
             return None;
         }
-        let found = self.locate(shards, chunk, Recency::Any).ok()??;
+        let Lookup::Found(found) = self.try_locate(shards, chunk, Recency::Any).ok()? else { return None };
         match found.bytes {
             ShardBytes::Stored(range) if range.end - range.start <= self.pipeline().ok()?.max_stored() => {
                 Some((found.object, range))

@@ -8,7 +8,7 @@
 //! * A chunk is pending until an object that holds it is stored.
 
 use super::load_index::{check_whole_shard, rebuild_memory};
-use super::{ATTEMPTS, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk, replaced_always};
+use super::{ATTEMPTS, LoadedShard, Lookup, Recency, Replacements, ShardBytes, StoredChunk};
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges, Scratch};
 use crate::error::{Error, Kind, Result};
@@ -58,7 +58,7 @@ impl NewPiece {
     }
 }
 
-/// How an attempt to store an object ended.
+/// The result of an attempt to store an object.
 enum Attempt {
     Stored,
     /// Another writer was faster, or a chunk had to be laid over another version: nothing was stored.
@@ -76,19 +76,19 @@ impl Array {
         let since = Instant::now();
         let mut done = Ok(());
         for object in self.pending().objects() {
-            // without a look at the document no loss is noticed
+            // the document is not examined, so no loss is noticed
             done = done.and(self.store_as(object, None, since, None));
         }
         done
     }
 
     /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are held in memory or in
-    /// `spill`. The wait for the store's lock counts from `since`.
+    /// `spill`. The wait for the store's lock is measured from `since`.
     ///
     /// # Errors
     ///
-    /// The chunks stay pending. If the array was replaced or became smaller, that is no error: `lost` gets one at once
-    /// for what was written and is lost.
+    /// The chunks stay pending. If the array was replaced or became smaller, that is no error: `lost` gets one for the
+    /// lost bytes at once.
     pub fn store_object(
         &self,
         object: u64,
@@ -99,7 +99,7 @@ impl Array {
         self.store_as(object, spill, since, Some(lost))
     }
 
-    /// Confirms the array's document if there is a function for losses.
+    /// Stores the pending chunks of an object. Confirms the array's document first if there is a function for losses.
     fn store_as(
         &self,
         object: u64,
@@ -342,8 +342,8 @@ impl Array {
         changes.len() as u64 == count && changes.iter().all(|(_, change)| change.written.is_none())
     }
 
-    /// Lays partly written chunks over what the store holds now. Returns whether that changed a chunk, so that
-    /// `changes` is out of date.
+    /// Lays partly written chunks over the chunks that the store holds now. Returns whether that changed a chunk, so
+    /// that `changes` is out of date.
     fn rebase_all(&self, shards: &Shards, changes: &ChunkChanges, spill: Option<&Arc<SpillFile>>) -> Result<bool> {
         let mut has_changed = false;
         for (chunk, change) in changes.iter().filter(|(_, change)| change.written.is_some()) {
@@ -362,20 +362,21 @@ impl Array {
         recency: Recency,
         spill: Option<&Arc<SpillFile>>,
     ) -> Result<Option<Arc<PendingChunk>>> {
-        for _ in 0..ATTEMPTS {
+        let mut replaced = Replacements::default();
+        loop {
             let Some(change) = self.pending_chunk(chunk) else { return Ok(None) };
             let (Some(written), Some(bytes)) = (&change.written, &change.bytes) else { return Ok(Some(change)) };
-            let base =
-                self.locate(shards, chunk, recency)?.map(|found| self.stat_stored(shards, chunk, &found).version);
+            let found = self.locate(shards, chunk, recency, &mut replaced)?;
+            let base = found.map(|found| self.stat_stored(shards, chunk, &found).version);
             if base == change.base {
                 return Ok(Some(change));
             }
-            let new = self.laid_over(shards, chunk, bytes, written, spill)?;
+            let new = self.laid_over(shards, chunk, bytes, written, spill, &mut replaced)?;
             let new = PendingChunk::new(Some(new), Some(written.clone()), base)?;
             let object = shards.shard(0, &self.grid.indices(chunk)).number;
             self.pending().replace(object, chunk, &change, Some(new));
+            replaced.count(self.extent(chunk))?;
         }
-        Err(replaced_always().context(self.extent(chunk)))
     }
 
     /// Copies the written bytes of an encoded chunk over the stored chunk, and encodes the result.
@@ -386,13 +387,14 @@ impl Array {
         bytes: &PendingBytes,
         written: &Ranges,
         spill: Option<&Arc<SpillFile>>,
+        replaced: &mut Replacements,
     ) -> Result<PendingBytes> {
         let (mut scratch, mut ours, mut theirs) = (Scratch::default(), Vec::new(), Vec::new());
         memory::check_chunk(self.chunk_memory().saturating_mul(2))?;
         bytes.read(0..u64::MAX, &mut scratch.stored)?;
         self.decode(self.pipeline()?, &mut ours, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?;
         let limit = self.pipeline()?.max_stored();
-        match self.read_stored(shards, chunk, 0..limit, None, &mut scratch.stored)? {
+        match self.read_stored(shards, chunk, 0..limit, None, &mut scratch.stored, replaced)? {
             Some(_) => self.decode(self.pipeline()?, &mut theirs, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?,
             None => {
                 memory::resize(&mut theirs, ours.len())?;
@@ -410,7 +412,7 @@ impl Array {
     }
 
     /// Removes from the pending chunks of an object the bytes outside the array in the store, which another program has
-    /// made smaller. `lost` gets an error for each chunk. What is kept of a chunk is held in memory or in `spill`.
+    /// made smaller. `lost` gets an error for each chunk. The rest of a chunk is held in memory or in `spill`.
     fn drop_outside(
         &self,
         pending: &PendingChunks,
@@ -431,7 +433,7 @@ impl Array {
             if !written.is_empty() {
                 let mut copy = Vec::new();
                 bytes.read(0..u64::MAX, &mut copy)?;
-                // a version that no chunk has: what was written inside is laid over the stored chunk
+                // a version that no chunk has, so that the bytes written inside are laid over the stored chunk
                 let none = Some(Version::Pending(0));
                 new = Some(PendingChunk::new(Some(PendingBytes::hold(&copy, spill)?), Some(written), none)?);
             }
@@ -441,7 +443,7 @@ impl Array {
         Ok(())
     }
 
-    /// Records that bytes of a chunk are lost, and returns the error that says so.
+    /// Records that bytes of a chunk are lost, and returns the error for them.
     pub fn lost(&self, chunk: ChunkId, why: &str) -> Error {
         self.freshness.record_loss();
         let what = format!("{why} meanwhile: what was written is lost; open the file again and write anew");

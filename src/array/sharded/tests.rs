@@ -1,10 +1,11 @@
 use super::*;
-use crate::array::{ArrayEntry, Scratch};
-use crate::store::{Key, MemoryStore};
+use crate::array::{ArrayEntry, PendingBytes, Ranges, Scratch};
+use crate::store::{Key, MemoryStore, Store, delegate_store};
 use crate::util::json::{Value, json};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// An array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3 objects of 4 chunks, the last one over the edge.
+/// Returns the document of an array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3 objects of 4 chunks, the
+/// last one over the edge.
 fn document(around: Value) -> Vec<u8> {
     let sharding = json!({"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 2], "codecs": ["bytes"],
         "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]}});
@@ -16,7 +17,8 @@ fn document(around: Value) -> Vec<u8> {
     crate::util::json::write(&document).into_bytes()
 }
 
-/// Returns a shard with `junk` bytes of waste in front and these entries; a chunk is two times the number of its entry.
+/// Returns a shard with `junk` bytes of waste in front and these entries. The two bytes of a chunk are the number
+/// of its entry.
 fn shard(junk: usize, entries: [Option<u8>; 4]) -> Vec<u8> {
     let (mut value, mut index) = (vec![0xee; junk], Vec::new());
     for entry in entries {
@@ -34,7 +36,6 @@ fn array(store: &Arc<MemoryStore>, around: Value) -> Arc<Array> {
 }
 
 fn put(store: &MemoryStore, name: &str, value: &[u8]) {
-    use crate::store::Store;
     store.put(&Key::normalize(name).unwrap(), value).unwrap();
 }
 
@@ -104,7 +105,7 @@ fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
     writable_as(3 * mib, large, "uint8", around).unwrap();
     let nested = json!([sharding(mib, json!([sharding(1024, json!(["bytes"]))])), gzip]);
     writable_as(3 * mib, large, "uint8", nested).unwrap();
-    // nothing is known of the size of objects
+    // the size of variable-length objects is unknown
     writable_as(large * 4, large, "string", json!([sharding(mib, json!(["vlen-utf8"])), gzip])).unwrap();
 }
 
@@ -124,7 +125,7 @@ fn a_shard_that_is_encoded_as_a_whole_is_decoded_once() {
 }
 
 #[test]
-fn a_replaced_object_is_read_anew() {
+fn a_replaced_object_is_read_again() {
     let store = Arc::new(MemoryStore::default());
     put(&store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), None]));
     let array = array(&store, json!([]));
@@ -137,13 +138,72 @@ fn a_replaced_object_is_read_anew() {
     put(&store, "c/0/0", &shard(1, [None, None, None, Some(14)]));
     array.freshness().begin_opening();
     assert_eq!((load(&array, 0).unwrap(), listed(&array)), (None, vec![3]));
-    crate::store::Store::delete(store.as_ref(), &Key::normalize("c/0/0").unwrap()).unwrap();
+    store.delete(&Key::normalize("c/0/0").unwrap()).unwrap();
     array.freshness().begin_opening();
     assert_eq!((load(&array, 3).unwrap(), listed(&array)), (None, vec![]));
 }
 
+/// A store in which another writer replaces the object before each read of a part, except before each `spared`th.
+struct Replaced {
+    store: Arc<MemoryStore>,
+    is_remote: bool,
+    spared: usize,
+    reads: std::sync::atomic::AtomicUsize,
+}
+
+impl Replaced {
+    fn replace(&self) {
+        let read = self.reads.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if read % self.spared != self.spared - 1 {
+            put(&self.store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), Some(3)]));
+        }
+    }
+}
+
+impl Store for Replaced {
+    delegate_store!(store: get stat list location is_writable put put_if put_pieces delete sync);
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.replace();
+        self.store.get_range(key, range, value)
+    }
+
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.replace();
+        self.store.get_end(key, len, value)
+    }
+
+    fn concurrency(&self) -> usize {
+        if self.is_remote { 64 } else { 1 }
+    }
+}
+
 #[test]
-fn damage_stays_where_it_is() {
+fn an_object_that_is_always_replaced_is_given_up() {
+    for (is_remote, spared) in [(false, usize::MAX), (false, 2), (false, 50), (true, usize::MAX)] {
+        let store = Arc::new(MemoryStore::default());
+        put(&store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), Some(3)]));
+        let reads = std::sync::atomic::AtomicUsize::new(0);
+        let replaced = Arc::new(Replaced { store, is_remote, spared, reads });
+        let metadata = ArrayMetadata::parse_v3(&document(json!([]))).unwrap();
+        let array = Array::new(Key::root(), metadata, replaced.clone(), Arc::default()).unwrap();
+        assert_eq!(array.is_remote(), is_remote);
+        let reads = || replaced.reads.load(std::sync::atomic::Ordering::SeqCst);
+        let error = load(&array, 0).unwrap_err();
+        assert_eq!(error.errno(), libc::EIO, "{error}");
+        assert!(error.message().contains("/c/0/0") && error.message().contains("64 times"), "{error}");
+        assert!((ATTEMPTS..=2 * ATTEMPTS).contains(&reads()), "{} reads, {is_remote} {spared}", reads());
+        // written bytes that have to be laid over what the store holds
+        let before = reads();
+        let bytes = PendingBytes::in_memory(&[7, 7]).unwrap();
+        array.hand_over(ChunkId(0), Some(bytes), Some(&Ranges::from(0..1)), None).unwrap();
+        assert!(load(&array, 0).is_err());
+        assert!(reads() - before <= 3 * ATTEMPTS, "{} reads, {is_remote} {spared}", reads() - before);
+    }
+}
+
+#[test]
+fn damage_affects_only_its_chunk_or_its_shard() {
     let store = Arc::new(MemoryStore::default());
     let sound = shard(0, [Some(0), Some(1), Some(2), Some(3)]);
     let (index, len) = (sound.len() - 68, sound.len());
@@ -157,7 +217,7 @@ fn damage_stays_where_it_is() {
     let entry = |value: &mut Vec<u8>, offset: u64, size: u64| {
         value[index..index + 16].copy_from_slice(&[offset.to_le_bytes(), size.to_le_bytes()].concat());
     };
-    // entries of the first chunk alone
+    // damaged entries of the first chunk
     for (offset, size) in
         [(8, 1), (u64::MAX - 1, 5), (u64::MAX, 2), (0, u64::MAX), (7, 2), (0, 0), (0, 1), (0, 3), (0, 1 << 40)]
     {
@@ -169,7 +229,7 @@ fn damage_stays_where_it_is() {
     // overlapping entries are allowed
     put(&store, "c/0/0", &with(&|value| entry(value, 2, 2)));
     assert_eq!(load(&array(&store, json!([])), 0).unwrap(), Some(vec![1; 2]));
-    // the whole index
+    // damaged indexes
     for value in [Vec::new(), vec![0; 67], sound[..len - 1].to_vec(), [&sound[..], &[0]].concat()] {
         put(&store, "c/0/0", &value);
         let array = array(&store, json!([]));

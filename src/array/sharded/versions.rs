@@ -1,4 +1,4 @@
-//! The versions of chunks whose object this mount has replaced. It reads nothing.
+//! The versions of chunks whose object this mount has replaced. This module reads nothing.
 //!
 //! Invariant: two different contents of a chunk have two different versions. When this mount puts an object with some
 //! changed chunks, it copies all other chunks from one version of the former object. These keep their versions,

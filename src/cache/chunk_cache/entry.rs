@@ -1,4 +1,5 @@
-//! What the cache holds of a chunk or a window, and the parts it returns of it. It loads nothing.
+//! The content of a slot, which is a chunk or a window, and the parts of it that the cache returns. This module
+//! loads nothing.
 
 use crate::array::{Array, BlockIndex, Opening, VersionTag, are_stored};
 use crate::cache::buffers::Decoded;
@@ -18,7 +19,7 @@ pub enum ChunkPart {
     Bytes {
         /// Offset in bytes.
         start: usize,
-        /// Offset after the last byte that the reader is known to want.
+        /// Offset after the last byte that the reader is known to need.
         end: usize,
     },
 }
@@ -27,10 +28,10 @@ pub enum ChunkPart {
 #[derive(Clone)]
 pub struct DecodedPart {
     bytes: Arc<Decoded>,
-    /// The offset in the chunk.
+    /// Offset of the part in the chunk, in bytes.
     start: usize,
     tag: VersionTag,
-    /// The versions that a window was put together from.
+    /// The versions of the chunks from which a window was built.
     sources: Option<Arc<Sources>>,
 }
 
@@ -77,7 +78,7 @@ impl DecodedPart {
     }
 }
 
-/// A block, or why it cannot be decoded.
+/// A decoded block, or the error of decoding it.
 pub(in crate::cache) type Block = std::result::Result<Arc<Decoded>, Arc<Error>>;
 
 /// A chunk whose blocks are decoded one by one.
@@ -88,7 +89,7 @@ pub(in crate::cache) struct DecodedBlocks {
     pub blocks: Mutex<Vec<Option<Block>>>,
 }
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Clone)]
 pub(in crate::cache) enum CachedChunk {
     Whole(Arc<Decoded>, Version, VersionTag),
@@ -125,7 +126,7 @@ impl CachedChunk {
         }
     }
 
-    /// Asks the store whether it still holds the version that this came from. Returns false for a failure, which is
+    /// Asks the store whether it still holds the version of this content. Returns false for a failure, which is
     /// tried again.
     pub fn is_stored(&self, array: &Array, item: CachedItem) -> bool {
         let version = match self {
@@ -168,7 +169,7 @@ pub(in crate::cache) enum Slot {
 /// The number of an array, and an item of it.
 pub(in crate::cache) type CacheKey = (u64, CachedItem);
 
-/// What a slot is for.
+/// The item that a slot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::cache) enum CachedItem {
     Chunk(ChunkId),

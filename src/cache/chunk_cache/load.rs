@@ -87,7 +87,7 @@ impl Cache {
             scratch.max_objects = max_objects;
             let buffer = self.buffer(array.grid().chunk_size(chunk));
             let Some(fetched) = array.fetch(chunk, buffer, neighbors, scratch)? else { return Ok(None) };
-            // local chunks are loaded by no more threads than that
+            // local chunks are loaded by no more threads than there are permits
             let _permit = array.is_remote().then(|| self.decoding.acquire(ticket));
             array.decode_fetched(fetched, scratch).map(Some)
         })?;
@@ -101,7 +101,7 @@ impl Cache {
     }
 
     /// Decodes the block that holds the first byte of `wanted`, beside the blocks that are decoded already. The first
-    /// time, it may decode only the beginning of the block: most blocks that a random reader touches are touched once.
+    /// time, it may decode only the beginning of the block, since a random reader touches most blocks once.
     fn load_block(
         &self,
         slot: &mut LoadingSlot,
@@ -128,7 +128,8 @@ impl Cache {
             None => wanted.end.max(wanted.start + 1) - n * size,
             Some(_) => size,
         };
-        // the beginning of a block takes its own memory: that of a whole one would be filled with pages nobody needs
+        // a beginning gets memory of its own size: an idle buffer is that of a whole block, whose other pages
+        // no read needs
         let buffer = if len < size { Vec::new() } else { self.buffer(size) };
         let block =
             self.with_scratch(|scratch| array.load_block(chunk, (&decoded.index, n), len, buffer, &mut scratch.stored));

@@ -22,8 +22,8 @@ impl Drop for ReservedBytes<'_> {
 }
 
 impl Cache {
-    /// Returns those of `chunks`, all in one object, that the cache lacks: groups of neighbors, and single chunks. It
-    /// may read the object's index.
+    /// Returns the `chunks` that the cache lacks, as groups of neighbors and as single chunks. All must be in one
+    /// object, whose index this function may read.
     pub(in crate::cache) fn lacking(&self, array: &Array, chunks: &[ChunkId]) -> (Vec<Neighbors>, Vec<ChunkId>) {
         let lacks = |chunk: &ChunkId| !self.holds(array, CachedItem::Chunk(*chunk), ChunkPart::Whole);
         let is_held = |chunk: &ChunkId| self.lock().slots.contains(&(array.id(), CachedItem::Chunk(*chunk)));
@@ -35,8 +35,8 @@ impl Cache {
         (groups, single)
     }
 
-    /// Loads neighbors that a reader will want by one request. If there is no memory for all of them, or their object
-    /// was replaced, they are loaded one by one.
+    /// Prefetches neighbors by one request. Loads them one by one if there is no memory for all of them, or if their
+    /// object was replaced.
     pub(in crate::cache) fn prefetch_neighbors(&self, array: &Array, neighbors: &Neighbors) {
         if !self.load_neighbors(array, neighbors) {
             let one_by_one = |chunk: &ChunkId| self.prefetch(array, *chunk, ChunkPart::Whole);
@@ -95,7 +95,7 @@ mod tests {
     const CHUNK: usize = 32 << 10;
     const CHUNKS: u64 = 16;
 
-    /// Returns an object whose chunks have bytes of `first` and on; those in `absent` are not stored.
+    /// Returns an object in which every byte of chunk `n` is `first + n`. The chunks in `absent` are not stored.
     fn object(first: u8, absent: &[u64]) -> Vec<u8> {
         let (mut value, mut index) = (Vec::new(), Vec::new());
         for chunk in 0..CHUNKS {
@@ -108,7 +108,7 @@ mod tests {
         [value, index].concat()
     }
 
-    /// Three shards of 16 chunks of 32 KiB, the second one without some of them.
+    /// Returns an array of three shards of 16 chunks of 32 KiB. The second shard lacks some of them.
     fn opened(bound: usize) -> (Arc<SimulatedRemote>, Array, Cache) {
         let document = format!(
             r#"{{"zarr_format":3,"node_type":"array","shape":[{}],"data_type":"uint8","fill_value":9,
@@ -133,7 +133,7 @@ mod tests {
         (object * CHUNKS..(object + 1) * CHUNKS).map(ChunkId).collect()
     }
 
-    /// Prefetches chunks of one object, and returns how many groups they were in, and how many were single.
+    /// Prefetches chunks of one object. Returns the numbers of groups and of single chunks.
     fn prefetch(cache: &Cache, array: &Array, chunks: &[ChunkId]) -> (usize, usize) {
         let (groups, single) = cache.lacking(array, chunks);
         groups.iter().for_each(|group| cache.prefetch_neighbors(array, group));
@@ -154,7 +154,7 @@ mod tests {
         let (store, array, cache) = opened(64 << 20);
         for object in 0..3 {
             let before = store.counts();
-            // those that are not stored are no neighbors
+            // chunks that are not stored are no neighbors
             assert_eq!(prefetch(&cache, &array, &chunks(object)), (1, if object == 1 { 4 } else { 0 }));
             let [gets, ranges, stats] = store.counts();
             // the absent chunks leave no gap in the object
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_far_from_each_other_are_read_alone() {
+    fn distant_chunks_are_read_alone() {
         let (store, array, cache) = opened(64 << 20);
         let some = [0, 1, 8, 15].map(ChunkId);
         assert_eq!(prefetch(&cache, &array, &some), (1, 2));
@@ -186,7 +186,7 @@ mod tests {
         let old = array.read_neighbors(&groups[0]).unwrap();
         store.below.insert("c/0", object(150, &[0, 1]));
         assert!(array.read_neighbors(&groups[0]).unwrap().is_none());
-        // the same is true of bytes that were read before the object was replaced
+        // bytes that were read before the object was replaced are not used, either
         array.freshness().begin_opening();
         for (chunk, expected) in [(0, 9), (1, 9), (2, 152), (15, 165)] {
             let mut scratch = crate::array::Scratch::default();
@@ -194,14 +194,14 @@ mod tests {
             let loaded = fetched.map(|fetched| array.decode_fetched(fetched, &mut scratch).unwrap());
             assert_eq!(loaded.map_or(9, |loaded| loaded.bytes[7]), expected);
         }
-        // the group of the old object is noticed, and its chunks are loaded one by one
+        // the cache notices that the group is of the old object, and loads the chunks one by one
         cache.prefetch_neighbors(&array, &groups[0]);
         assert_eq!(byte_of(&cache, &array, ChunkId(2)), 152);
     }
 
     #[test]
-    fn what_does_not_fit_into_the_cache_together_is_loaded_one_by_one() {
-        // room for the encoded bytes and half of the decoded ones
+    fn neighbors_that_do_not_fit_into_the_cache_together_are_loaded_one_by_one() {
+        // space for the encoded bytes and half of the decoded ones
         let (store, array, cache) = opened(24 * CHUNK);
         prefetch(&cache, &array, &chunks(0));
         assert!((4..=1 + 16).contains(&store.counts()[1]), "{:?}", store.counts());
@@ -213,7 +213,7 @@ mod tests {
     fn an_object_that_is_not_stored_is_requested_once_in_an_opening() {
         let (store, array, cache) = opened(64 << 20);
         store.below.delete(&Key::root().join("c/1")).unwrap();
-        // then each chunk is confirmed, which a cache of metadata answers for all chunks but the first
+        // in the second opening each chunk is confirmed; a cache of metadata would answer for all but the first
         for stats in [0, 16] {
             assert_eq!(prefetch(&cache, &array, &chunks(1)).0, 0);
             assert!(chunks(1).into_iter().all(|chunk| byte_of(&cache, &array, chunk) == 9));

@@ -1,8 +1,8 @@
 //! Finds out how a file is read: sequentially, in equal steps, or at random. This module sees offsets and lengths
 //! alone.
 
-/// Maximum number of readers of one open file that are told apart: threads that share a descriptor, each at its own
-/// offset.
+/// Maximum number of readers of one open file that are distinguished: threads that share a descriptor, each at
+/// its own offset.
 const MAX_READERS: usize = 8;
 
 /// Maximum distance in bytes of a sequential request from where it was expected: the kernel sends several at a time,
@@ -13,7 +13,7 @@ const DISORDER: u64 = 1 << 20;
 const SMALL_DISORDER: u64 = 256 << 10;
 
 /// Bytes read in a row from the beginning of the file that make a reader sequential: the kernel's largest readahead
-/// request. A reader that reads less may want only that.
+/// request. A reader that reads less may need no more.
 const FROM_START: u64 = 128 << 10;
 
 /// Bytes read in a row from elsewhere that make a reader sequential. Smaller reads may be random.
@@ -25,7 +25,7 @@ const STEPS: u32 = 3;
 /// The requests that are expected to follow a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Nothing.
+    /// No particular requests.
     Random,
     /// They continue where this one ends.
     Sequential,
@@ -42,21 +42,22 @@ pub struct AccessHistory {
 struct Reader {
     /// Offset of the last request.
     last: u64,
-    /// The end of what was read in a row.
+    /// End of the bytes that were read in a row.
     end: u64,
-    /// How many bytes were read in a row.
+    /// Number of bytes that were read in a row.
     row: u64,
     from_start: bool,
-    /// The distance between the last two requests, and how often it occurred.
+    /// The distance between the last two requests, and the number of times that it occurred in a row.
     step: i64,
     steps: u32,
     plan: Plan,
 }
 
-/// What was prefetched for a reader. It begins anew with the pattern.
+/// The progress of prefetching for a reader. It starts again when the pattern changes.
 #[derive(Default)]
 pub struct Plan {
-    /// Sequential: maximum bytes to prefetch: twice what was read in a row, since a guess is worth no more.
+    /// Sequential: maximum bytes to prefetch: twice those read in a row, since more would be a guess. Unlimited for a
+    /// reader that began at the start.
     pub limit: u64,
     /// Sequential: the first chunk of the working set that is prefetched in parts, the chunk with which that began, and
     /// how many were prefetched.
@@ -106,7 +107,7 @@ impl Reader {
 }
 
 impl AccessHistory {
-    /// Records a request. Returns its pattern, and what was prefetched for its reader.
+    /// Records a request. Returns its pattern, and the plan of its reader.
     pub fn record(&mut self, offset: u64, len: u64) -> (Pattern, &mut Plan) {
         let step_of = |r: &Reader| offset.wrapping_sub(r.last) as i64;
         let found = self.readers.iter().position(|r| r.continues(offset)).map(|i| (i, true));
@@ -129,14 +130,15 @@ impl AccessHistory {
         reader.plan.limit = if reader.from_start { u64::MAX } else { 2 * reader.row };
         self.readers.insert(0, reader);
         if self.readers.len() > MAX_READERS {
-            // forget one without a pattern first
+            // drop a reader without a pattern first
             let last = self.readers.iter().rposition(|r| r.pattern() == Pattern::Random);
             self.readers.remove(last.unwrap_or(MAX_READERS));
         }
         (pattern, &mut self.readers[0].plan)
     }
 
-    /// Returns a new reader, which may be the latest one without a pattern after its first step.
+    /// Returns a new reader. It may be the latest reader without a pattern, after that one's first step, so its step is
+    /// measured from there.
     fn new_reader(&self, offset: u64) -> Reader {
         let last = self.readers.iter().find(|r| r.pattern() == Pattern::Random).map_or(offset, |r| r.last);
         Reader { last, end: offset, row: 0, from_start: false, step: 0, steps: 0, plan: Plan::default() }
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn sequential_readers() {
+    fn sequential_readers_are_recognized() {
         use Pattern::*;
         // from the beginning, immediately, also when requests overtake each other
         let from_start = record_all(&[(0, 128 * K), (256 * K, 128 * K), (128 * K, 128 * K), (384 * K, 128 * K)]);
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn strided_readers() {
+    fn strided_readers_are_recognized() {
         use Pattern::*;
         let steps: Vec<_> = (0..6).map(|i| (1000 * K + i * 777 * K, 4 * K)).collect();
         let s = Strided(777 * K as i64);
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn random_readers_show_nothing() {
+    fn random_readers_have_no_pattern() {
         let mut at = 1u64;
         let random = std::iter::repeat_with(|| {
             at = at.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

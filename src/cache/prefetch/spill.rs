@@ -1,6 +1,6 @@
 //! Spill files: decoded chunks that are needed again and do not fit into memory. A spill file has no name, so that it
-//! disappears with its last reader or with the process. It knows chunks by their numbers and versions, not how they
-//! were made.
+//! disappears with its last reader or with the process. This module knows the numbers and versions of chunks, not
+//! their origin.
 
 use crate::array::{Opening, VersionTag};
 use crate::error::{Error, Result};
@@ -110,7 +110,7 @@ impl Spill {
         Ok(self.file.read_exact_at(&mut out[..range.len()], position + range.start as u64)?)
     }
 
-    /// Keeps a chunk. Returns false if it could not be written.
+    /// Puts a chunk into the file. Returns false if it could not be written.
     pub fn put(&self, chunk: ChunkId, tag: VersionTag, confirmed: Opening, bytes: &[u8]) -> bool {
         let fits = bytes.len() as u64 <= self.max_chunk_size;
         let Some(position) = self.position(chunk).filter(|_| fits) else { return false };
@@ -131,7 +131,7 @@ mod tests {
     use crate::store::Version;
 
     #[test]
-    fn what_was_put_is_read_back() {
+    fn chunks_that_were_put_are_read_back() {
         let directory = tempfile::tempdir().unwrap();
         let spills = Spills::new(SpillOptions { directory: directory.path().into(), limit: 3000 });
         assert!(spills.open(5..9, 1000).is_err());

@@ -1,5 +1,5 @@
 //! Sequential reads of rows that cross more chunks than the cache can hold. They are served from *windows*: stretches
-//! of flat bytes that are put together by visiting each chunk once per window, not once per row.
+//! of flat bytes that are built by visiting each chunk once per window, not once per row.
 
 use super::spill::Spill;
 use super::window::Window;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of the first window of a reader. Windows begin at multiples of it: requests overtake each other.
+/// Bytes of the first window of a reader. That window begins at a multiple of them, since requests overtake each other.
 const FIRST_WINDOW: u64 = 2 << 20;
 
 /// Windows remembered for an open file: those of a few readers.
@@ -35,7 +35,8 @@ impl Prefetcher {
             && (set.chunks.end - set.chunks.start).saturating_mul(grid.max_chunk_size() as u64) > self.max_bytes()
     }
 
-    /// Builds the window after the one that holds `offset`.
+    /// Prefetches the window after the one that holds `offset`. With `once`, also drops the windows that the
+    /// reader has passed.
     pub(super) fn prefetch_window(&self, state: &PrefetchState, array: &Arc<Array>, offset: u64, once: bool) {
         let writes = array.freshness().writes();
         let mut windows = lock(&state.windows);
@@ -76,9 +77,9 @@ impl Prefetcher {
         }
     }
 
-    /// Returns the window that holds `offset`. The first one of a reader is small, since the reader waits for it; each
-    /// of those that follow is larger than the one before.
-    fn window_at(
+    /// Returns the window that holds `offset`. The first one of a reader is small, since the reader waits for it; later
+    /// ones are up to four times as large as the one before.
+    pub(super) fn window_at(
         &self,
         windows: &mut Vec<Window>,
         array: &Array,
@@ -109,13 +110,15 @@ impl Prefetcher {
         window
     }
 
-    /// Returns how many threads build a window: as many as a quarter of the cache has memory for, each with its chunk.
+    /// Returns the number of threads that build a window: as many as fit into a quarter of the cache, each
+    /// with its chunk.
     fn window_threads(&self, array: &Array) -> u64 {
         let each = array.grid().max_chunk_size().saturating_mul(2).max(1);
         ((self.cache.bound() / 4 / each) as u64).clamp(1, array.concurrency(self.threads as usize) as u64)
     }
 
-    /// Opens a spill file for chunks that cannot be decoded in parts.
+    /// Opens a spill file for chunks that have to be decoded. Returns `None` for uncompressed chunks, and if there can
+    /// be no spill file.
     fn open_spill(&self, array: &Array, chunks: Range<u64>, has_warned: &AtomicBool) -> Option<Arc<Spill>> {
         if array.partial_decode() == PartialDecode::Plain || self.spill.is_off() {
             return None;
@@ -174,7 +177,7 @@ impl Prefetcher {
                 return None;
             };
             let part = part?;
-            // a chunk was replaced between the two
+            // a chunk was replaced between the two windows
             if before.is_some_and(|before| !part.is_consistent_with(&before)) {
                 return None;
             }

@@ -21,11 +21,11 @@ pub struct Window {
     pub range: Range<u64>,
     /// Whether it is the first of a reader, which waits for it.
     pub is_first: bool,
-    /// Whether it is the last of its working set, whose chunks are not needed any more.
+    /// Whether it is the last of its working set, whose chunks no later window needs.
     pub is_last: bool,
     /// Whether a chunk in it cannot be read.
     pub is_broken: bool,
-    /// Keeps chunks that cannot be decoded in parts.
+    /// The file that keeps decoded chunks for later windows.
     pub spill: Option<Arc<Spill>>,
     /// Number of threads that build it.
     pub threads: u64,
@@ -57,12 +57,12 @@ impl Cache {
         self.get_item(array, window.item(), ChunkPart::Whole, &mut load)
     }
 
-    /// Returns what [`Cache::get_window`] would, or `None` if that would need the store or a wait.
+    /// Returns the result of [`Cache::get_window`], or `None` if that needs the store or a wait.
     pub(super) fn peek_window(&self, array: &Array, window: &Window) -> Option<PartResult> {
         self.peek_item(array, window.item(), ChunkPart::Whole)
     }
 
-    /// Builds a window that a reader will want, if there is memory for it.
+    /// Builds a window before a reader needs it, if there is memory for it.
     pub(super) fn prefetch_window(&self, array: &Array, window: &Window) -> bool {
         let mut load = |slot: &mut LoadingSlot, _| self.load_window(slot, array, window);
         self.prefetch_item(array, window.item(), ChunkPart::Whole, window.memory(array), &mut load)
@@ -85,13 +85,13 @@ struct Building<'a> {
     window: &'a Window,
     /// Numbers of the chunks to visit.
     chunks: Vec<Range<u64>>,
-    /// How many of them a thread has taken.
+    /// Number of chunks that threads have taken.
     next: AtomicU64,
     /// Protects the bytes and the versions so far.
     built: Mutex<Built>,
 }
 
-/// Memory of one thread: the bytes of a chunk, and what loading it takes beside them.
+/// Memory of one thread: the bytes of a chunk, and scratch memory to load it.
 type ThreadMemory = (Vec<u8>, Scratch);
 
 /// Bytes of a visited chunk from the offset `start` on; empty for an uninitialized chunk.
@@ -105,7 +105,7 @@ impl Visited<'_> {
     const UNINITIALIZED: Visited<'static> = Visited { bytes: &[], start: 0, tag: VersionTag::UNINITIALIZED };
 }
 
-/// Puts a window together, in `buffer` if that has the capacity.
+/// Builds a window, in `buffer` if its capacity suffices.
 fn build(cache: &Cache, array: &Array, window: &Window, mut buffer: Vec<u8>) -> Result<Built> {
     // two windows at a time would decode the same chunks
     let _lock = window.spill.as_ref().map(|spill| spill.lock());
@@ -210,8 +210,8 @@ impl Building<'_> {
         }
     }
 
-    /// Returns whether to decode blocks instead of the whole chunk. If little of each block is needed, later windows
-    /// would decode it again, which the spill file saves.
+    /// Returns whether to decode blocks instead of the whole chunk. If less than a block is needed, later windows would
+    /// decode that block again, so the whole chunk is decoded once and spilled.
     fn takes_blocks(&self, chunk: ChunkId, needed: &Range<usize>, block_size: usize) -> bool {
         let once = self.window.is_first || self.window.is_last || self.window.spill.is_none();
         needed.len() < self.array.grid().chunk_size(chunk) && (once || needed.len() >= block_size)

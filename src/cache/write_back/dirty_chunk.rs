@@ -1,5 +1,5 @@
-//! A dirty chunk: its bytes, which of them were written, and what is known of the stored chunk below, the *base*. It
-//! never asks the store.
+//! A dirty chunk: its bytes, the ranges of them that were written, and the known version of the stored chunk below, the
+//! *base*. This module never asks the store.
 
 use super::Part;
 use crate::array::{Array, Opening, Ranges, VersionTag};
@@ -16,42 +16,42 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(in crate::cache) struct DirtyChunk {
     pub array: Arc<Array>,
     pub chunk: ChunkId,
-    /// Increases with each chunk that becomes dirty: the oldest are stored first.
+    /// A number that increases with each chunk that becomes dirty: the oldest chunks are stored first.
     pub number: u64,
     /// Held during a write-back. Protects no data.
     pub write_back_lock: Mutex<()>,
     /// Held while the base is loaded or revalidated. Protects no data.
     pub load_lock: Mutex<()>,
-    /// Protects the bytes and what is known of them.
+    /// Protects the bytes and their state.
     state: Mutex<DirtyState>,
 }
 
 pub(in crate::cache) struct DirtyState {
     /// All bytes of the chunk, C layout. Bytes that were not written are valid only if `base` is known. `None` once the
-    /// chunk has left the map of dirty chunks: the caller has to look there again.
+    /// chunk has left the map of dirty chunks: the caller must look up the chunk again.
     pub bytes: Option<Arc<Decoded>>,
-    /// What was written since the last write-back began.
+    /// The bytes that were written since the last write-back began.
     pub dirty: Ranges,
-    /// What the write-back in flight stores.
+    /// The bytes that the write-back in flight stores.
     pub storing: Ranges,
     pub base: Base,
     /// The opening in which the store has confirmed the base.
     pub confirmed: Opening,
-    /// How often the base was loaded.
+    /// Number of times that the base was loaded.
     pub loads: u64,
-    /// How often the chunk was stored.
+    /// Number of times that the chunk was stored.
     pub stores: u64,
     /// The bytes of an edge chunk that belong to the array; `None` if all do.
     inside: Option<Ranges>,
-    /// Counts the memory of the ranges.
+    /// Account of the memory of the ranges.
     account: Account,
 }
 
-/// What is known of the stored chunk that is written over.
+/// The stored chunk below the written bytes, as far as it is known.
 #[derive(Clone, PartialEq)]
 pub(in crate::cache) enum Base {
     Unknown,
-    /// Its bytes are those that were not written. `None` stands for an uninitialized chunk.
+    /// The bytes that were not written are those of this version. `None` stands for an uninitialized chunk.
     Known(Option<Version>),
 }
 
@@ -64,7 +64,7 @@ impl Base {
     }
 }
 
-/// What to request from the store before all bytes are valid.
+/// The request to the store that is needed before all bytes are valid.
 pub(in crate::cache) enum Missing {
     Nothing,
     /// Whether the base still has this version.
@@ -138,11 +138,11 @@ impl DirtyState {
         state
     }
 
-    /// Takes the written bytes over into a state of the same chunk of `array`, which has another shape. Where the array
-    /// has grown over padding, that is not taken over, neither written nor stored: the store has fill values there now.
+    /// Moves the written bytes into a state of the same chunk of `array`, which has another shape. Padding over which
+    /// the array has grown is left out, whether written or stored, since the store has fill values there now.
     pub fn transfer(&mut self, array: &Array, chunk: ChunkId) -> Option<DirtyState> {
         let bytes = self.bytes.clone()?;
-        // left by a write-back that panicked: no other is in flight
+        // no other write-back is in flight, but one that panicked may have left its snapshot
         self.undo_snapshot();
         let (mut dirty, mut base) = (std::mem::take(&mut self.dirty), self.base.clone());
         let now_inside = inside(array, chunk);
@@ -165,7 +165,7 @@ impl DirtyState {
         Some(moved)
     }
 
-    /// Counts the memory of the ranges, after they have changed. A write-back holds what it stores twice.
+    /// Counts the memory of the ranges, after they have changed. The ranges of a write-back in flight exist twice.
     fn count_ranges(&mut self) {
         let inside = self.inside.as_ref().map_or(0, Ranges::memory);
         self.account.set(inside + self.dirty.memory() + 2 * self.storing.memory());
@@ -215,8 +215,8 @@ impl DirtyState {
         completed
     }
 
-    /// Fills the padding of an edge chunk once all its bytes inside the array were written. Then the base need not be
-    /// read for it.
+    /// Fills the padding of an edge chunk once all its bytes inside the array were written. Then the base need
+    /// not be read.
     fn complete_edge(&mut self, cache: &Cache, array: &Array) -> Result<()> {
         let size = self.bytes.as_ref().ok_or_else(removed)?.len();
         let is_covered = |inside: &Ranges| self.dirty.len() < size && self.dirty.contains_all(inside);
@@ -230,7 +230,7 @@ impl DirtyState {
         Ok(())
     }
 
-    /// Copies what was written over the bytes of the base, which were loaded in the opening `confirmed`.
+    /// Copies the written bytes over those of the base, which were loaded in the opening `confirmed`.
     pub fn overlay(
         &mut self,
         cache: &Cache,
@@ -247,8 +247,8 @@ impl DirtyState {
         Ok(())
     }
 
-    /// Returns what to request from the store before all bytes are valid in `opening`; with `revalidate`, also whether
-    /// the base was replaced since.
+    /// Returns the request to the store that is needed before all bytes are valid in `opening`. With `revalidate`, a
+    /// known base is revalidated in any case.
     pub fn missing(&self, size: usize, opening: Opening, revalidate: bool) -> Missing {
         match &self.base {
             _ if self.bytes.is_none() || self.is_fully_written(size) || self.storing.len() == size => Missing::Nothing,
@@ -268,14 +268,14 @@ impl DirtyState {
         Ok(Snapshot { bytes, opening, loads: self.loads, base, written })
     }
 
-    /// Makes dirty again what a write-back was to store.
+    /// Makes the bytes dirty again that a write-back was to store.
     pub fn undo_snapshot(&mut self) {
         let storing = std::mem::take(&mut self.storing);
         self.dirty.add_all(&storing);
     }
 }
 
-/// An error that no user gets: the caller looks for the chunk again.
+/// Returns an error that never reaches a user: the caller looks for the chunk again.
 fn removed() -> Error {
     Error::system(libc::ESTALE)
 }

@@ -1,4 +1,4 @@
-//! Which dirty chunks a request stores: one, those of an array, or all of them, several at a time.
+//! Stores the dirty chunks that a request selects: one, those of an array, or all of them, several at a time.
 
 use super::DirtyChunk;
 use crate::array::Array;
@@ -24,7 +24,7 @@ pub(super) fn on_threads(threads: usize, work: &(impl Fn() -> Result<()> + Sync)
     })
 }
 
-/// Returns how many threads store chunks of an array. They mostly wait, for the disk or for a server.
+/// Returns the number of threads that store chunks of an array. They mostly wait, for the disk or for a server.
 pub(super) fn flush_threads(array: &Array) -> usize {
     array.concurrency(std::thread::available_parallelism().map_or(4, |n| n.get()).max(4))
 }
@@ -56,8 +56,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The first error, after every chunk was tried, or as soon as the store answers nothing at all. What was not
-    /// stored stays dirty.
+    /// The first error, after every chunk was tried, or as soon as the store answers nothing at all. Chunks that were
+    /// not stored stay dirty.
     pub fn flush_array(&self, array: &Array) -> Result<()> {
         // a failure of this attempt records it again
         self.take_unstored_object(array);
@@ -81,7 +81,7 @@ impl Cache {
         let list = self.lock().oldest_dirty(|dirty| of(&dirty.array));
         let mut confirmed = HashSet::new();
         for dirty in list.iter().filter(|dirty| confirmed.insert(dirty.array.id())) {
-            // storing each chunk reports a failure again
+            // a failure is reported when each chunk is stored
             let confirmed = dirty.array.confirm(false);
             if self.is_in_vain(&confirmed) {
                 return confirmed.inspect_err(|e| self.stats.problem(format!("not stored: {e}")));
@@ -122,8 +122,8 @@ impl Cache {
         }
     }
 
-    /// Discards a chunk, also what was written to it: the caller is about to erase or replace it. Waits for a
-    /// write-back in flight, so that the caller must not hold the chunk's lock.
+    /// Discards a chunk with all bytes that were written to it: the caller is about to erase or replace it. Waits for a
+    /// write-back in flight, so the caller must not hold the chunk's lock.
     pub fn discard_chunk(&self, array: &Array, chunk: ChunkId) {
         if let Some(dirty) = self.dirty_chunk(array, chunk) {
             let _write_back = lock(&dirty.write_back_lock);

@@ -1,9 +1,9 @@
 //! Written bytes that cannot be stored any more, because another program has replaced, shrunk or deleted their array.
 //!
 //! Invariant: each loss is reported by an error of the next close or fsync of a file of the array, or of the next sync
-//! of everything, which unmounting needs; every open file that wrote reports it besides (`fs/write_record.rs`).
-//! Therefore the step that notices a loss records it here at once, instead of returning it: a later failure of the same
-//! request would hide it, and a request that is only looking for memory would fail for bytes that it did not write.
+//! of everything, which unmounting needs; every open file that wrote reports it, too (`fs/write_record.rs`). Therefore
+//! the step that notices a loss records it here at once, instead of returning it: a later failure of the same request
+//! would hide it, and a request that only needs memory would fail for bytes that it did not write.
 
 use crate::array::Array;
 use crate::cache::Cache;
@@ -12,7 +12,7 @@ use crate::store::Key;
 use crate::util::memory::lock;
 use std::collections::{HashMap, HashSet};
 
-/// What went wrong while no request could report it, by the keys of arrays.
+/// Losses and failures that no request has reported yet, by the keys of arrays.
 #[derive(Default)]
 pub(in crate::cache) struct Failures {
     /// The first loss of each array, until it is reported.
@@ -28,8 +28,8 @@ impl Cache {
         lock(&self.failures).lost.entry(array.key().clone()).or_insert(e);
     }
 
-    /// Returns the error for bytes of the arrays for which `of` returns true that were lost since it was called last.
-    /// The caller reports it, before any other error: that one comes back with the next attempt to store.
+    /// Returns the error for bytes that were lost since the last call, in arrays for which `of` returns true. The
+    /// caller reports it before any other error, since others recur at the next attempt to store.
     ///
     /// # Errors
     ///

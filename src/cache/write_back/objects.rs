@@ -1,10 +1,10 @@
-//! When the objects of shards are stored. A write-back of a chunk of a shard hands it over to its object; the object is
-//! stored
+//! Decides when the objects of shards are stored. A write-back of a chunk of a shard hands it over to its object; the
+//! object is stored
 //!
 //! * when all of its chunks were handed over as a whole, by the write-back of the last one,
 //! * when the array is flushed: at close of its flat bytes, fsync, sync and unmount,
 //! * when it was not changed for a while,
-//! * the one that waits longest first, when neither memory nor the spill file has room for another chunk.
+//! * when neither memory nor the spill file has space for another chunk: then the one that waits longest comes first.
 //!
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still dirty. So a flush
 //! finds it.
@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the arrays with pending chunks.
+/// Interval at which the arrays with pending chunks are examined.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Wakes the thread that stores quiet objects.
+/// The timer that wakes the thread that stores quiet objects.
 #[derive(Default)]
 pub(in crate::cache) struct QuietTimer {
     /// Protects the state.
@@ -83,7 +83,7 @@ impl Cache {
     /// Makes `new` share the pending chunks of `old`, the same array with another first dimension.
     pub(super) fn transfer_pending(&self, old: &Arc<Array>, new: &Arc<Array>) {
         new.share_pending(old);
-        // with its own grid the former array would take a new chunk for another one
+        // the former array, with its own grid, would mistake a new chunk for another one
         self.lock().pending.remove(&old.id());
         self.add_pending(new);
     }
@@ -116,7 +116,8 @@ impl Cache {
         [older, newest]
     }
 
-    /// Stores what is pending in other arrays with the key of `array`, which stood for it before its metadata changed.
+    /// Stores the pending chunks of other `Array`s with the key of `array`, which stood for it before its
+    /// metadata changed.
     pub fn store_superseded(&self, array: &Array) {
         let is_superseded = |other: &Array| other.key() == array.key() && other.id() != array.id();
         if self.has_pending(is_superseded)
@@ -126,8 +127,8 @@ impl Cache {
         }
     }
 
-    /// Hands over what was written to chunks of an array. Without shards, and if an object could not be stored in the
-    /// background, it stores everything as [`Cache::flush_array`] does.
+    /// Hands over the dirty chunks of an array. Without shards, or if an object could not be stored in the background,
+    /// stores all of them as [`Cache::flush_array`] does.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
         if !array.has_shards() || self.take_unstored_object(array) {
             return self.flush_array(array);
@@ -173,17 +174,17 @@ impl Cache {
         })
     }
 
-    /// Stores an object of `array`, so that there is room for another pending chunk. Returns whether there was one that
-    /// could be stored.
+    /// Stores an object of `array`, so that there is space for another pending chunk. Returns whether there was one
+    /// that could be stored.
     pub(super) fn make_room_for_pending(&self, array: &Arc<Array>) -> bool {
         let objects = array.pending().objects();
         objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())
     }
 
-    /// Begins to store the objects that are quiet at `now`. Returns the time until it has to be called again; `None` if
-    /// no array has pending chunks.
+    /// Begins to store the objects that are quiet at `now`. Returns the time until the next call; `None` if no array
+    /// has pending chunks.
     fn begin_storing_quiet(self: &Arc<Self>, now: Instant) -> Option<Duration> {
-        // before the look: an array that is added meanwhile needs another call
+        // first of all: an array that is added meanwhile needs another call
         self.timer.set(|state| state.is_needed = false);
         let [older, newest] = self.with_pending(|_| true);
         let pause = (!older.is_empty() || !newest.is_empty()).then_some(LOOK);

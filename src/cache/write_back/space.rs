@@ -5,16 +5,15 @@
 //! delay nor fail the requests of other arrays:
 //!
 //! * Three quarters of the bound may hold dirty chunks. A writer that finds no space stores chunks of its own array.
-//! * An array without a dirty chunk gets space for one in the last quarter, and one such chunk of all may exceed the
-//!   bound, within what grants leave of [`memory::RESERVE`]. So each array progresses alone.
+//! * An array without a dirty chunk gets space for one in the last quarter. One such chunk may exceed the bound and use
+//!   the part of [`memory::RESERVE`] that grants leave. So each array progresses alone.
 //! * Background threads store chunks of other arrays that no writer stores. An array takes a limited number of these
 //!   threads, and none for a moment after a failure.
-//! * A load or write-back that finds no other one of its array in flight may use what grants leave of
-//!   [`memory::RESERVE`], too.
+//! * A load or write-back that finds no other one of its array in flight may use that part of [`memory::RESERVE`], too.
 //!
-//! Memory comes first. If the stores of many arrays fail together and their chunks exceed the bound, a writer
-//! without a dirty chunk stores those of another array, of one that is not known to be slow if there is one; and a load
-//! or write-back for which the memory does not suffice waits for others.
+//! Memory comes first. If the stores of many arrays fail together and their chunks exceed the bound, a writer without a
+//! dirty chunk stores chunks of another array, if possible of one that is not known to be slow. A load or write-back
+//! for which the memory does not suffice waits for others.
 //!
 //! **No deadlock: memory is reserved before any lock of a chunk is taken**, and by a thread that has none reserved. So
 //! a thread that has reserved memory waits for no other thread's reservation, and the one that finds no memory reserved
@@ -39,11 +38,11 @@ pub(in crate::cache) const DIRTY_COST: usize = 1024;
 /// Bytes of dirty chunks above which fully written ones are stored in the background.
 const BACKGROUND_BYTES: usize = 32 << 20;
 
-/// Maximum number of chunks of one array that background threads store at the same time: as many as there are such
-/// threads for a remote store, and a quarter of those that there can be.
+/// Maximum number of chunks of one array that background threads store at the same time: the initial number of such
+/// threads for a remote store, and a quarter of their maximum number.
 const MAX_BACKGROUND: usize = 16;
 
-/// How long background threads skip an array after a chunk of it could not be stored.
+/// Time for which background threads skip an array after a chunk of it could not be stored.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Memory reserved for the loads and write-backs in flight.
@@ -99,12 +98,12 @@ impl Drop for ReservedMemory<'_> {
     }
 }
 
-/// Counts the write-backs of an array that other arrays have to take into account.
+/// The write-backs of an array, which requests for other arrays take into account.
 #[derive(Default)]
 pub(in crate::cache) struct WriteBacks {
     /// Number of write-backs in flight; they may wait for a lock or for the store.
     in_flight: usize,
-    /// When a write-back failed, if none succeeded since.
+    /// Time at which a write-back failed, if none has succeeded since.
     failed: Option<Instant>,
 }
 
@@ -133,7 +132,7 @@ impl Drop for WriteBackInFlight<'_> {
 }
 
 impl Cache {
-    /// Returns the bytes that dirty chunks may take in general.
+    /// Returns the bytes that dirty chunks may take, without the exceptions that [`Cache::has_space`] makes.
     fn dirty_bound(&self) -> usize {
         self.bound() / SHARE.1 * SHARE.0
     }
@@ -164,7 +163,7 @@ impl Cache {
         ReservedMemory { cache: self, array, bytes }
     }
 
-    /// Does the same for a caller that has locked the state and will return the memory itself.
+    /// Reserves memory like [`Cache::reserve`], for a caller that has locked the state and returns the memory itself.
     pub(in crate::cache) fn reserve_in(&self, mut state: MutexGuard<State>, array: &Array, bytes: usize) {
         loop {
             self.evict(&mut state, bytes);
@@ -180,8 +179,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The error of a chunk that could not be stored. One that is lost makes space, too: the next close of a file of
-    /// its array reports it.
+    /// The error of a chunk that could not be stored. A lost chunk makes space, too, and the next close of a file of
+    /// its array reports the loss.
     pub fn make_space(&self, array: &Array) -> Result<()> {
         let mut state = self.lock();
         state.short_of_space = Some(array.id());
@@ -228,7 +227,7 @@ impl Cache {
 }
 
 impl State {
-    /// Returns the bytes that the dirty chunks take in general, with what each takes besides its bytes.
+    /// Returns the approximate memory of all dirty chunks: their decoded bytes, and [`DIRTY_COST`] for each.
     pub(in crate::cache) fn dirty_memory(&self) -> usize {
         self.dirty_bytes + self.dirty.len() * DIRTY_COST
     }
@@ -238,7 +237,7 @@ impl State {
         self.write_backs.get(&array).is_none_or(|known| known.in_flight < max && !known.failed_lately())
     }
 
-    /// Returns up to `max` chunks of the array: fully written ones, or else the oldest.
+    /// Returns up to `max` chunks of the array: fully written ones, which leave their queue, or else the oldest.
     fn take_oldest(&mut self, array: u64, max: usize) -> Vec<Arc<DirtyChunk>> {
         let mut list: Vec<Arc<DirtyChunk>> = Vec::new();
         self.fully_written.retain(|key| {
@@ -255,8 +254,8 @@ impl State {
         list
     }
 
-    /// Returns up to `max` chunks of the array that became dirty last, of the arrays whose write-backs neither wait nor
-    /// fail; the oldest of all chunks if there is no such array.
+    /// Returns up to `max` chunks of one array: the one that became dirty last among those whose write-backs neither
+    /// wait nor fail. Returns the oldest of all chunks if there is no such array.
     fn newest_of_others(&self, max: usize) -> Vec<Arc<DirtyChunk>> {
         let mut list = self.oldest_dirty(|dirty| self.may_write_back(dirty.array.id(), 1));
         match list.last().map(|dirty| dirty.array.id()) {
@@ -268,7 +267,7 @@ impl State {
     }
 
     /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in the cache. `bound` is
-    /// how many bytes may be dirty before fully written chunks are stored.
+    /// the number of bytes that may be dirty before fully written chunks are stored.
     fn next_in_background(&mut self, bound: usize) -> Option<(Arc<DirtyChunk>, bool)> {
         if self.dirty_memory() > bound
             && let Some(at) = self.fully_written.iter().position(|key| self.may_write_back(key.0, MAX_BACKGROUND))

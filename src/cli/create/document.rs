@@ -1,8 +1,8 @@
-//! The document of a new array; here that of Zarr v2, in `document_v3` that of v3: the `.zarray`, in the spelling that
-//! every reader of Zarr v2 accepts.
+//! Builds the `.zarray` of a new v2 array, in the spelling that every reader of Zarr v2 accepts; `document_v3` builds
+//! the `zarr.json` of a v3 array.
 //!
-//! Invariant: zarr-python 2.18 opens the array, and reads back what is written to it. If that is impossible, `create`
-//! fails before it creates anything.
+//! Invariant: zarr-python 2.18 opens the array, and reads back the values written to it. If that is impossible,
+//! `create` fails before it creates anything.
 
 use super::CreateArgs;
 use crate::array::hierarchy::MetadataFile;
@@ -18,21 +18,21 @@ use base64::engine::general_purpose::STANDARD;
 
 /// A checked document.
 pub struct NewDocument {
-    /// Its text.
+    /// The document's text.
     pub text: String,
-    /// Bytes of all items; `None` for objects, which have no flat bytes.
+    /// Number of flat bytes; `None` for objects, which have none.
     pub size: Option<u64>,
     /// The Zarr format: 2 or 3.
     pub zarr_format: u8,
 }
 
 impl NewDocument {
-    /// Returns which document of the array this is.
+    /// Returns the kind of this document.
     pub fn file(&self) -> MetadataFile {
         if self.zarr_format == 3 { MetadataFile::Zarr } else { MetadataFile::Array }
     }
 
-    /// Returns which document makes a group of this format.
+    /// Returns the kind of document that makes a group of this format.
     pub fn group_file(&self) -> MetadataFile {
         if self.zarr_format == 3 { MetadataFile::Zarr } else { MetadataFile::Group }
     }
@@ -78,7 +78,7 @@ impl NewDocument {
     }
 }
 
-/// Returns the fill value as a `.zarray` has it: the value given, or zeros, as in zarr-python.
+/// Returns the fill value as a `.zarray` spells it: the given value, or zeros as in zarr-python.
 pub fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result<Value> {
     let Some(text) = given else {
         return Ok(if dtype.has_objects() { Value::Null } else { dtype.fill_value_json(&[]).unwrap_or(Value::Null) });
@@ -101,12 +101,12 @@ pub fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result
     }
 }
 
-/// Parses the text of the option: JSON, or a bare word, or the characters of a text.
+/// Parses the value of the option: JSON, a bare word, or the characters of a text.
 fn spelled(text: &str, dtype: &DType) -> Result<Value> {
     let parsed = json::parse(text.as_bytes()).ok();
     let word = || parsed.as_ref().and_then(json::text).unwrap_or(text).to_string();
     match dtype.kind() {
-        // 5 is a text, too
+        // 5 may be a text, too
         DTypeKind::Text => Ok(word().into()),
         DTypeKind::Void | DTypeKind::Struct(_) if !dtype.has_objects() && parsed == Some(0.into()) => Ok(0.into()),
         DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_) if !dtype.has_objects() => {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn fill_values() {
+    fn fill_values_are_spelled_as_in_a_zarray() {
         for (dtype, text, expected) in [
             ("\"<f4\"", "", "0.0"),
             ("\"<f4\"", "1.5", "1.5"),

@@ -1,5 +1,5 @@
-//! The `zarr.json` of a new array, in the spelling that every reader of Zarr v3 accepts: extensions are objects, and
-//! the byte order and the separator are stated.
+//! Builds the `zarr.json` of a new v3 array, in the spelling that every reader of Zarr v3 accepts: extensions are
+//! objects, and the byte order and the separator are stated.
 
 use super::CreateArgs;
 use super::document::{NewDocument, fill_value};
@@ -69,8 +69,8 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
     Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()), zarr_format: 3 })
 }
 
-/// Returns the codecs of shards of chunks that `codecs` encode. The index is at the end, where every reader looks for
-/// it.
+/// Returns the codecs of an array in shards, whose chunks `codecs` encode. The index is at the end, where every reader
+/// looks for it.
 fn in_shards(shards: &[u64], chunks: &[u64], codecs: &Value) -> Result<Value> {
     let is_multiple = |(shard, chunk): (&u64, &u64)| *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk);
     if shards.len() != chunks.len() || !shards.iter().zip(chunks).all(is_multiple) {
@@ -97,7 +97,7 @@ impl ItemType {
         Ok(ItemType { numpy, data_type, parsed, is_big_endian })
     }
 
-    /// Returns the fill value as `zarr.json` has it: the value given, or zeros.
+    /// Returns the fill value as `zarr.json` spells it: the given value, or zeros.
     fn fill_value(&self, given: Option<&str>) -> Result<Value> {
         let spelled = |item: &[u8]| {
             let value = fill_value_v3::spell(item, &self.data_type, &self.parsed);
@@ -118,7 +118,7 @@ impl ItemType {
         let value = match json::parse(text.as_bytes()) {
             // a bare NaN is no string
             Ok(Value::String(word)) => json::text(&Value::String(word)).unwrap_or(text).into(),
-            // 5 is a text, too
+            // for objects, 5 is a text, too
             Ok(value) if !self.parsed.dtype.has_objects() || value.is_array() => value,
             _ => text.into(),
         };

@@ -22,7 +22,7 @@ fn archive(shown: &dyn Display) -> CommandFailure {
 /// The store of a new array, which may not exist yet.
 pub enum NewPlace {
     Directory(PathBuf),
-    /// A store on a server: its URL, and what was asked of it to find the place.
+    /// A store on a server: its URL, and the store with the answers that were needed to find the place.
     Server(StoreLocation, LevelCache),
 }
 
@@ -37,8 +37,8 @@ pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
     }
 }
 
-/// Returns the place of an array in a remote store. Without a group above the array, the store is the name that ends
-/// with .zarr, or else the one above the array.
+/// Returns the place of an array in a remote store. Without a group above the array, the store is the first name that
+/// ends with .zarr, or else the name above the array.
 fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
     let wrong = |e: Error| CommandFailure::new(2, format!("{}: {e}", args.path));
     location::check_url(url)?;
@@ -57,7 +57,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
     store.check_writable(&Key::root()).map_err(|e| e.context(&args.path))?;
     // a key that can't be read is above the store
     let holds = |key: &Key, name: &str| matches!(store.stat(&key.join(name)), Ok(Some(_)));
-    // the hierarchy refuses a new array in an array of v3
+    // a zarr.json may describe an array; the hierarchy then refuses a new array below it
     let is_group = |key: &Key| [ZGROUP, ZMETADATA, ZARR_JSON].iter().any(|name| holds(key, name));
     let is_array = |key: &Key| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(key, name)));
     let nearest = keys.iter().rposition(|key| is_group(key) || is_array(key));
@@ -81,7 +81,7 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
         return Err(archive(&shown));
     }
     let holds = |directory: &Path, name: &str| directory.join(name).is_file();
-    // the hierarchy refuses a new array in an array of v3
+    // a zarr.json may describe an array; the hierarchy then refuses a new array below it
     let is_group = |directory: &Path| [ZGROUP, ZMETADATA, ZARR_JSON].iter().any(|name| holds(directory, name));
     let is_array =
         |directory: &Path| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(directory, name)));

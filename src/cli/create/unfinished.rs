@@ -26,7 +26,7 @@ const MAX_NAMES: u32 = 1000;
 
 type Removal = Box<dyn FnMut() + Send>;
 
-/// Removes an unfinished array when it is dropped, or when SIGINT, SIGTERM or SIGHUP ends the process.
+/// A guard that removes an unfinished array when it is dropped, or when SIGINT, SIGTERM or SIGHUP ends the process.
 pub struct UnfinishedArray {
     /// Protects the removal: it runs once, and never while the work is being finished. `None` once it is finished.
     removal: Arc<Mutex<Option<Removal>>>,
@@ -41,7 +41,7 @@ impl UnfinishedArray {
         let handle = move || {
             for signal in signals.forever() {
                 let mut removal = lock(&shared);
-                // once it is finished, the process is about to end by itself
+                // once the work is finished, the process is about to end by itself
                 if let Some(mut remove) = removal.take() {
                     remove();
                     let _ = emulate_default_handler(signal);
@@ -80,8 +80,8 @@ fn is_ignored(signal: i32) -> bool {
     known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Creates a hidden directory in `parent`, which no other program uses. zarrfs shows its name in no mount, and it has
-/// no document, so that other readers don't treat it as a group.
+/// Creates a hidden directory in `parent` that no other program uses. zarrfs shows its name in no mount, and it has no
+/// document, so that other readers don't treat it as a group.
 pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
     for n in 0..MAX_NAMES {
         let path = parent.join(format!("{OWN}create-{}-{n}", std::process::id()));
@@ -107,7 +107,7 @@ pub fn remove_directory(path: &Path) {
 /// Renames a file or directory to a name that must be free.
 pub fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
     let renamed = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // file systems without this flag
+        // the file system does not know the flag
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if to.symlink_metadata().is_err() => {
             std::fs::rename(from, to).map_err(Error::from)
         }
@@ -117,10 +117,10 @@ pub fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
     renamed.map_err(|e| e.context(to.display()))
 }
 
-/// Returns when the names in a directory survive a power loss.
+/// Syncs a directory, so that the names in it survive a power loss.
 pub fn sync_directory(path: &Path) -> Result<()> {
     match std::fs::File::open(path).and_then(|directory| directory.sync_all()) {
-        // file systems that can't sync directories
+        // EINVAL means that the file system can't sync directories
         Err(e) if e.raw_os_error() != Some(libc::EINVAL) => Err(Error::from(e).context(path.display())),
         _ => Ok(()),
     }

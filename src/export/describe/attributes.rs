@@ -2,7 +2,7 @@
 
 use crate::util::json::{self, Map, Value};
 
-/// Maximum length of a text that headers take over, in bytes: far above real ones.
+/// Maximum length in bytes of a text that headers include: far above that of real texts.
 const MAX_TEXT: usize = 64 << 10;
 
 /// Returns a nonempty text in one line, since headers consist of lines.

@@ -13,7 +13,7 @@ use crate::util::memory::{self, Grant};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Maximum length of a coordinate array that is read.
+/// Maximum number of items of a coordinate array that is read.
 const MAX_ITEMS: u64 = 1 << 20;
 
 /// Maximum size of a chunk of a coordinate array, in bytes.
@@ -22,7 +22,7 @@ const MAX_CHUNK: usize = 64 << 20;
 /// Maximum number of chunks of a coordinate array: each takes a stat of the store whenever the array is described.
 const MAX_CHUNKS: u64 = 1 << 14;
 
-/// The same of a far store, where each takes a request.
+/// Maximum number of chunks of a remote coordinate array: each takes a request.
 const MAX_FAR_CHUNKS: u64 = 1 << 8;
 
 /// Size of the widest number, in bytes.
@@ -31,7 +31,7 @@ const WIDEST: usize = 16;
 /// Maximum deviation of regular coordinates from equal steps, in steps.
 const TOLERANCE: f64 = 1e-6;
 
-/// The same limit for deviations that rounding in the coordinates' dtype explains.
+/// Maximum deviation, in steps, if rounding in the coordinates' dtype explains it.
 const ROUNDED: f64 = 1e-2;
 
 /// A coordinate array and its values.
@@ -46,7 +46,7 @@ pub struct Coordinate {
     pub calendar: Option<String>,
     /// The coordinates; unknown if they cannot be read.
     pub values: Coordinates,
-    /// Counts the memory of the coordinates.
+    /// Grant for the memory of the coordinates.
     pub memory: Grant,
 }
 
@@ -76,7 +76,7 @@ impl Coordinate {
     }
 }
 
-/// Takes memory for reading the coordinates: their bytes, and a number for each.
+/// Takes memory for reading the coordinates: their bytes, and a double for each.
 fn take_memory(array: &Array) -> Result<Grant> {
     let items = array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize;
     memory::take(items * (array.metadata().dtype.size().min(WIDEST) + size_of::<f64>()))
@@ -116,12 +116,12 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     Ok(Coordinates::Irregular { values })
 }
 
-/// Returns all flat bytes of an array.
+/// Checks that [`flat`] reads an array of this size.
 ///
 /// # Errors
 ///
-/// The array is too large to be read as a whole, or one of its chunks cannot be read.
-pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
+/// The array has too many items or chunks, or too large chunks.
+pub fn check_flat(array: &Array) -> Result<()> {
     let grid = array.grid();
     let max_chunks = if array.is_remote() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
     if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.max_chunk_size() > MAX_CHUNK {
@@ -130,6 +130,17 @@ pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     if grid.chunk_count() > max_chunks {
         return Err(Error::unsupported(format!("they lie in more than {max_chunks} chunks")));
     }
+    Ok(())
+}
+
+/// Returns all flat bytes of an array.
+///
+/// # Errors
+///
+/// The array is too large to be read as a whole, or one of its chunks cannot be read.
+pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
+    check_flat(array)?;
+    let grid = array.grid();
     array.readable()?;
     // revalidate: another process may have changed the store
     array.freshness().begin_opening();
@@ -149,8 +160,8 @@ pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the first coordinate and the step if all steps are equal within [`TOLERANCE`], or within what `precision`,
-/// the relative error of a coordinate, explains.
+/// Returns the first coordinate and the step if all steps are equal within [`TOLERANCE`], or within the deviation that
+/// `precision`, the relative error of a coordinate, explains.
 fn regular(values: &[f64], precision: f64) -> Option<(f64, f64)> {
     let (first, last) = (*values.first()?, *values.last()?);
     let step = (last - first) / (values.len() - 1) as f64;

@@ -1,6 +1,7 @@
-//! The axes of an OME-NGFF image, versions 0.1 to 0.5, from the `multiscales` attribute of the group that holds its
-//! resolutions; version 0.5 has it in the attribute `ome`.
+//! The axes and channels of an OME-NGFF image, versions 0.1 to 0.5, from the attributes `multiscales` and `omero` of
+//! the group that holds its resolutions; version 0.5 has them in the attribute `ome`.
 
+use super::super::described::{ImageChannel, ImageInfo};
 use super::{attributes, groups_above};
 use crate::array::hierarchy::Hierarchy;
 use crate::store::Key;
@@ -8,6 +9,20 @@ use crate::util::json::{self, Value};
 
 /// The axes of every image before version 0.3.
 const FIRST_AXES: [&str; 5] = ["t", "c", "z", "y", "x"];
+
+/// Maximum number of channels whose description is read, and of characters of a name. Both are far above real ones.
+const MAX_CHANNELS: usize = 1024;
+const MAX_NAME: usize = 200;
+
+/// An image of which an array is a resolution.
+pub struct Image {
+    /// The group with the metadata.
+    pub group: Key,
+    /// The axes, in the array's order.
+    pub axes: Vec<ImageAxis>,
+    /// The name and the channels.
+    pub info: ImageInfo,
+}
 
 /// An axis of an image.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,17 +37,53 @@ pub struct ImageAxis {
     pub place: Option<(f64, f64)>,
 }
 
-/// Returns the axes of the image that has the array at `key` as a resolution, and the group with its metadata; `None`
-/// if there is no such image.
-pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key, Vec<ImageAxis>)> {
+/// Returns the image that has the array at `key` as a resolution; `None` if there is no such image.
+pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<Image> {
     groups_above(key).find_map(|group| {
         let path = key.relative_to(&group)?;
         let attributes = hierarchy.attributes(&group).ok()?;
-        let of_ome = attributes.get("ome").and_then(|ome| ome.get("multiscales"));
-        let multiscales = of_ome.or_else(|| attributes.get("multiscales"))?.as_array()?;
-        let axes = multiscales.iter().find_map(|multiscale| axes(multiscale, &path, dimensions))?;
-        Some((group, axes))
+        let of_image =
+            |name: &str| attributes.get("ome").and_then(|ome| ome.get(name)).or_else(|| attributes.get(name));
+        let multiscales = of_image("multiscales")?.as_array()?;
+        let found = |multiscale| Some((multiscale, axes(multiscale, &path, dimensions)?));
+        let (multiscale, axes) = multiscales.iter().find_map(found)?;
+        let info = info(multiscale, of_image("omero"), &axes);
+        Some(Image { group, axes, info })
     })
+}
+
+/// Returns the name of an image, and its channels as `omero`, the settings of a viewer, describes them.
+fn info(multiscale: &Value, omero: Option<&Value>, axes: &[ImageAxis]) -> ImageInfo {
+    let is_channel = |axis: &ImageAxis| match axis.kind.as_deref() {
+        Some(kind) => kind == "channel",
+        // before version 0.4 only the name tells
+        None => axis.name.as_deref() == Some("c"),
+    };
+    let channels = omero.and_then(|omero| omero.get("channels")).and_then(Value::as_array);
+    let channels = channels.map(|channels| channels.iter().take(MAX_CHANNELS).map(channel).collect());
+    ImageInfo {
+        name: short_line(multiscale, "name"),
+        channel_axis: axes.iter().position(is_channel),
+        channels: channels.unwrap_or_default(),
+    }
+}
+
+fn channel(value: &Value) -> ImageChannel {
+    let digits = value.get("color").and_then(json::text).map(|color| color.trim_start_matches('#'));
+    let is_color = |digits: &&str| digits.len() == 6 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let color = digits.filter(is_color).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    ImageChannel { name: short_line(value, "label"), color }
+}
+
+/// Returns the size of the channels in memory, in bytes.
+pub fn memory_of(info: &ImageInfo) -> usize {
+    let size = |channel: &ImageChannel| size_of::<ImageChannel>() + channel.name.as_ref().map_or(0, String::len);
+    info.channels.iter().map(size).sum()
+}
+
+/// Returns a nonempty text of at most [`MAX_NAME`] characters in one line.
+fn short_line(value: &Value, name: &str) -> Option<String> {
+    attributes::line(value.as_object()?, name).map(|line| line.chars().take(MAX_NAME).collect())
 }
 
 /// Returns the axes that a multiscale specifies for the array at `path` in its group.
@@ -58,7 +109,7 @@ fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAx
     Some(axes)
 }
 
-/// Parses an axis since version 0.4, or of 0.3, which has only names.
+/// Parses an axis of version 0.4 or later, or of 0.3, which has only names.
 fn axis(value: &Value) -> ImageAxis {
     let text = |name: &str| attributes::line(value.as_object()?, name);
     match json::text(value) {

@@ -34,9 +34,8 @@ pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
     })
 }
 
-/// Returns the missing value: [`attribute_nodata`], or else the fill value of a v1 or v2 array whose dimensions are
-/// named as xarray does, as xarray and GDAL read it. A v3 array must have a fill value, so that xarray takes it for
-/// ordinary data.
+/// Returns the missing value: [`attribute_nodata`], or else the fill value of a v1 or v2 array with xarray's names of
+/// dimensions, as in xarray and GDAL. Every v3 array has a fill value, so that xarray treats it as ordinary data.
 pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
     let dtype = &metadata.dtype;
     attribute_nodata(metadata, attributes).or_else(|| {

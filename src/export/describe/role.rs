@@ -12,7 +12,7 @@ pub enum Evidence {
     Name,
     /// NGFF's type of the axis.
     Type,
-    /// CF's units that only such coordinates have, or the attribute `positive`.
+    /// Units that CF reserves for such coordinates, or CF's attribute `positive`.
     Units,
     /// CF's attribute `standard_name`.
     StandardName,

@@ -9,7 +9,7 @@ mod conventions;
 mod hostile;
 mod v3;
 
-/// A store, and what is described in it.
+/// A store whose arrays are described.
 struct Case {
     store: Arc<MemoryStore>,
     hierarchy: Hierarchy,
@@ -24,13 +24,13 @@ fn case() -> Case {
 }
 
 impl Case {
-    /// Adds an array without chunks.
+    /// Adds an array without stored chunks.
     fn array(self, path: &str, dtype: &str, shape: &[u64], attributes: &str) -> Self {
         self.array_with(path, dtype, shape, "null", attributes)
     }
 
     fn array_with(self, path: &str, dtype: &str, shape: &[u64], fill: &str, attributes: &str) -> Self {
-        // chunks of three items, or one
+        // a 1-D array has chunks of three items, any other one chunk
         let chunks: Vec<u64> = shape.iter().map(|len| if shape.len() == 1 { 3 } else { *len.max(&1) }).collect();
         let document = format!(
             r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"{dtype}","compressor":null,"fill_value":{fill},
@@ -64,11 +64,12 @@ impl Case {
     }
 }
 
-/// Doubles of either byte order.
+/// Returns little-endian doubles.
 fn f8(values: &[f64]) -> Vec<[u8; 8]> {
     values.iter().map(|value| value.to_le_bytes()).collect()
 }
 
+/// Returns big-endian floats of four bytes.
 fn f4(values: &[f32]) -> Vec<[u8; 4]> {
     values.iter().map(|value| value.to_be_bytes()).collect()
 }

@@ -4,7 +4,7 @@ use super::super::testing;
 use super::*;
 
 #[test]
-fn an_array_without_attributes() {
+fn an_array_without_attributes_has_a_short_descriptor() {
     let expected = "DSET ^data.raw
 TITLE data
 UNDEF -9.99e33
@@ -42,7 +42,7 @@ fn line(array: &Described, word: &str) -> String {
 }
 
 #[test]
-fn levels_and_months() {
+fn levels_and_steps_of_months_are_stated() {
     let expected = "DSET ^data.raw
 TITLE sea-surface temperature
 UNDEF -32768
@@ -99,7 +99,7 @@ fn packed_values_have_no_descriptor() {
 }
 
 #[test]
-fn times() {
+fn times_are_dates_at_even_steps() {
     let tdef = |units: &str, calendar: Option<&str>, coordinates: Coordinates| {
         let mut array = testing::geographic();
         array.axes[0].units = Some(units.into());
@@ -129,14 +129,14 @@ fn times() {
         (days, Some("360_day"), regular(1.0, 5.0)),
         (days, Some("julian"), regular(1.0, 5.0)),
         (days, Some("all_leap"), regular(1.0, 5.0)),
-        // Julian, which the format doesn't know
+        // Julian dates, which the format doesn't know
         ("days since 1500-01-01", None, regular(0.0, 1.0)),
         (seconds, None, regular(0.0, 1.0)),
         ("seconds since 2000-01-01 00:00:30", None, regular(0.0, 60.0)),
-        // a tenth of a minute more at each step
+        // a step that is no whole number of minutes
         ("minutes since 2000-01-01", None, regular(0.0, 1.2)),
         ("K", None, regular(1.0, 5.0)),
-        // UDUNITS counts 30.44 days
+        // UDUNITS counts a month as 30.44 days
         ("months since 2000-01-01", None, regular(3.0, 12.0)),
         (days, None, regular(1.0, -5.0)),
         (days, None, Coordinates::Unknown),
@@ -150,7 +150,7 @@ fn times() {
 }
 
 #[test]
-fn one_time_has_a_date_too() {
+fn a_single_time_has_a_date() {
     let mut array = testing::geographic();
     array.axes[0] =
         DescribedAxis { len: 1, coordinates: Coordinates::Irregular { values: vec![30.0] }, ..array.axes[0].clone() };
@@ -160,7 +160,7 @@ fn one_time_has_a_date_too() {
 }
 
 #[test]
-fn a_calendar_without_leap_days() {
+fn a_calendar_without_leap_days_is_an_option() {
     let mut array = testing::geographic();
     array.axes[0].calendar = Some("noleap".into());
     assert_eq!(line(&array, "OPTIONS"), "OPTIONS little_endian yrev 365_day_calendar");
@@ -174,15 +174,15 @@ fn dimensions_without_coordinates_are_counted() {
     let mut series = testing::plain("<f4", &[3]);
     series.axes[0].role = Role::Time;
     assert!(!can_describe(&series), "there are no dates to begin with");
-    // there are coordinates, which can't be read
+    // coordinates exist, but can't be read
     let mut array = testing::plain("<f4", &[3, 4]);
     array.axes[1].is_unread = true;
     assert!(!can_describe(&array));
 }
 
-/// Coordinates are told as they are, or there is no descriptor.
+/// A descriptor states coordinates as they are, or does not exist.
 #[test]
-fn coordinates_that_the_format_cannot_express() {
+fn inexpressible_coordinates_have_no_descriptor() {
     let listed = |values: &[f64]| Coordinates::Irregular { values: values.to_vec() };
     let changed = |change: &dyn Fn(&mut Described)| {
         let mut array = testing::geographic();
@@ -213,7 +213,7 @@ fn coordinates_that_the_format_cannot_express() {
 }
 
 #[test]
-fn missing_values() {
+fn missing_values_are_numbers_or_undefined() {
     let undef = |dtype, nodata| line(&Described { nodata, ..testing::plain(dtype, &[1]) }, "UNDEF");
     assert_eq!(undef("<f4", Some(MetadataNumber::Float(1e20))), "UNDEF 1e20");
     assert_eq!(undef("<f4", Some(MetadataNumber::Float(f64::NAN))), "UNDEF -9.99e33");
@@ -222,7 +222,7 @@ fn missing_values() {
 }
 
 #[test]
-fn names() {
+fn names_are_short_and_plain() {
     for (given, expected) in [("2m Temp.", "v2m_temp_"), ("Größe", "gr__e"), ("a_name_that_is_long", "a_name_that_is_")]
     {
         assert_eq!(name(given), expected);

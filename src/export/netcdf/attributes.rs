@@ -3,7 +3,9 @@
 //! "Attributes", appendix A). This module knows neither dimensions nor offsets.
 
 use super::classic::{Attribute, ClassicVersion, Type};
+use super::members::GroupArray;
 use super::names::UniqueNames;
+use super::types::{metadata_in_file, time_unit};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
@@ -59,23 +61,27 @@ pub fn of_group(stored: &Map<String, Value>, left_out: &[String], version: Class
 }
 
 /// Returns the attributes of an array whose values have the type `kind` in the file.
-pub fn of_variable(
-    metadata: &ArrayMetadata,
-    stored: &Map<String, Value>,
-    kind: Type,
-    version: ClassicVersion,
-) -> Vec<Attribute> {
-    let dtype = &metadata.dtype;
+pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> Vec<Attribute> {
+    let (stored, dtype) = (&member.attributes, &member.metadata().dtype);
+    let unit = time_unit(member.metadata());
+    let metadata = metadata_in_file(member.metadata(), member.form());
     let mut out = AttributeList::new(version);
-    if let Some(unit) = time_unit(metadata) {
+    if let Some(unit) = unit {
         out.push_missing_text("units", &format!("{unit} {EPOCH}"));
         out.push_missing_text("calendar", "proleptic_gregorian");
+    }
+    if matches!(dtype.kind(), DTypeKind::Text | DTypeKind::Object) {
+        // a convention of netCDF and xarray
+        out.push_missing_text("_Encoding", "utf-8");
     }
     for (name, value) in stored.iter().filter(|(name, _)| !is_bookkeeping(name)) {
         match name.as_str() {
             // the dtype decides these
-            "units" | "calendar" if *dtype.kind() == DTypeKind::DateTime => {}
-            name => match (name, typed(name, metadata, value), json::float(value)) {
+            "units" | "calendar" if unit.is_some() => {}
+            "_Encoding" if out.names.has(name) => {}
+            // in a wider type they are not negative
+            "_Unsigned" if matches!(kind, Type::Short | Type::Int) && *dtype.kind() == DTypeKind::UInt => {}
+            name => match (name, typed(name, &metadata, value), json::float(value)) {
                 (_, Some(values), _) => out.push(name, kind, values),
                 ("_FillValue", None, _) => {}
                 ("scale_factor" | "add_offset", None, Some(x)) => {
@@ -85,11 +91,11 @@ pub fn of_variable(
             },
         }
     }
-    // a v3 array must have a fill value, so that xarray takes it for ordinary data
+    // every v3 array has a fill value, so that xarray treats it as ordinary data
     if stored.contains_key(DIMENSIONS)
         && metadata.v3.is_none()
         && !out.names.has("_FillValue")
-        && let Some(fill) = missing_value(metadata)
+        && let Some(fill) = missing_value(&metadata, unit.is_some())
     {
         out.push("_FillValue", kind, fill);
     }
@@ -103,24 +109,6 @@ pub fn of_variable(
     out.list
 }
 
-/// Returns UDUNITS' word for the unit of a `datetime64`; `None` if it has no such word, and for other dtypes.
-pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
-    if *metadata.dtype.kind() != DTypeKind::DateTime {
-        return None;
-    }
-    let (_, unit) = json::text(&metadata.dtype_json)?.split_once('[')?;
-    Some(match unit.trim_end_matches(']') {
-        "D" => "days",
-        "h" => "hours",
-        "m" => "minutes",
-        "s" => "seconds",
-        "ms" => "milliseconds",
-        "us" | "μs" => "microseconds",
-        "ns" => "nanoseconds",
-        _ => return None,
-    })
-}
-
 /// Returns whether the attribute is private to a library: names of dimensions, which the file has anyway, netCDF-C's
 /// own types and links, GDAL's reference system.
 pub fn is_bookkeeping(name: &str) -> bool {
@@ -130,12 +118,14 @@ pub fn is_bookkeeping(name: &str) -> bool {
 
 /// Returns the Zarr fill value as a value of the file if it may stand for missing values, as xarray reads it. For
 /// booleans, texts and times it is an ordinary value, except NaT.
-fn missing_value(metadata: &ArrayMetadata) -> Option<Vec<u8>> {
+fn missing_value(metadata: &ArrayMetadata, is_time: bool) -> Option<Vec<u8>> {
     let dtype = &metadata.dtype;
     let item = big_endian(dtype, metadata.fill.clone()?);
     match dtype.kind() {
+        _ if is_time => {
+            [i64::MIN.to_be_bytes(), (i64::MIN as f64).to_be_bytes()].iter().any(|nat| item == nat).then_some(item)
+        }
         DTypeKind::Int | DTypeKind::UInt | DTypeKind::Float => Some(item),
-        DTypeKind::DateTime if item == i64::MIN.to_be_bytes() => Some(item),
         _ => None,
     }
 }
@@ -176,8 +166,8 @@ fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// One value that CF reads as unpacked where it is of another type than the variable: integers are those that are spelt
-/// so.
+/// Converts a value that is spelled as a number of the variable's type: an integer has no point and no exponent. CF
+/// reads a value of another type as unpacked.
 fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     match dtype.kind() {
         DTypeKind::Int | DTypeKind::UInt => integer(value).and_then(|_| missing(dtype, value)),
@@ -186,7 +176,7 @@ fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// An item without its trailing zeros, in the dtype's order, as one value of the file.
+/// Converts an item to a value of the file. `item` is in the dtype's byte order, without its trailing zero bytes.
 fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Vec<u8> {
     item.resize(dtype.size(), 0);
     if !dtype.is_big_endian() {
@@ -195,7 +185,7 @@ fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Vec<u8> {
     item
 }
 
-/// A list's items, or the one value.
+/// Returns the items of a list, or a single value as the only item.
 fn items(value: &Value) -> &[Value] {
     match value {
         Value::Array(list) => list,
@@ -203,8 +193,8 @@ fn items(value: &Value) -> &[Value] {
     }
 }
 
-/// Any value: text as it is, numbers in the smallest type of the file that holds all of them exactly or else as
-/// doubles, words with spaces between them as CF lists names, everything else as JSON.
+/// Converts any value. A text stays, numbers get the smallest type of the file that holds all of them exactly, or else
+/// become doubles. Words are joined with spaces, as CF lists names, and everything else becomes JSON.
 fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
     let as_json = || (Type::Char, json::write(value).into_bytes());
     let list = items(value);
@@ -234,7 +224,7 @@ fn integers(list: &[i128], version: ClassicVersion) -> Option<(Type, Vec<u8>)> {
     Some((kind, list.iter().flat_map(bytes).collect()))
 }
 
-/// A number that is spelt without point and exponent.
+/// Returns a number that is spelled without point and exponent.
 fn integer(value: &Value) -> Option<i128> {
     match value {
         Value::Number(n) => n.as_str().parse().ok(),
@@ -242,7 +232,7 @@ fn integer(value: &Value) -> Option<i128> {
     }
 }
 
-/// One text as it is; several with spaces between them, if they have none inside.
+/// Returns one text as it is, or several joined with spaces if they contain none.
 fn words(list: &[Value]) -> Option<String> {
     let texts: Vec<&str> = list.iter().map(json::text).collect::<Option<_>>()?;
     let is_word = |text: &&str| !text.is_empty() && !text.contains(char::is_whitespace);

@@ -68,13 +68,15 @@ impl Type {
     }
 }
 
-/// A dimension of fixed length; record dimensions, which the format marks by length 0, are not used.
+/// A dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassicDimension {
     /// The name, unique in the file.
     pub name: String,
-    /// The length, at least 1.
+    /// The length, at least 1; of the record dimension the number of records, which may be 0.
     pub len: u64,
+    /// Whether it is the record dimension, of which a file has at most one. The format marks it by length 0.
+    pub is_record: bool,
 }
 
 /// An attribute of a variable or of the file.
@@ -99,9 +101,9 @@ pub struct Variable {
     pub attributes: Vec<Attribute>,
     /// The type of the values.
     pub kind: Type,
-    /// The size of the data in bytes.
+    /// The size of the data in bytes; of a record variable, in each record.
     pub size: u64,
-    /// The offset of the data in bytes.
+    /// The offset of the data in bytes; of a record variable, in the first record.
     pub begin: u64,
 }
 
@@ -127,6 +129,30 @@ pub struct ClassicHeader {
 }
 
 impl ClassicHeader {
+    /// Returns the number of records; `None` if there is no record dimension.
+    pub fn record_count(&self) -> Option<u64> {
+        self.dimensions.iter().find(|dimension| dimension.is_record).map(|dimension| dimension.len)
+    }
+
+    /// Returns whether a variable has values in each record.
+    pub fn is_record(&self, variable: &Variable) -> bool {
+        let first = variable.dimensions.first().and_then(|&number| self.dimensions.get(number));
+        first.is_some_and(|dimension| dimension.is_record)
+    }
+
+    /// Returns the number of bytes from one record to the next: "if there is only one record variable, ... records are
+    /// not padded".
+    pub fn record_step(&self) -> u64 {
+        let mut variables = self.variables.iter().filter(|variable| self.is_record(variable));
+        match (variables.next(), variables.next()) {
+            (Some(only), None) => only.size,
+            (Some(one), Some(other)) => {
+                [one, other].into_iter().chain(variables).map(Variable::padded_size).fold(0, u64::saturating_add)
+            }
+            _ => 0,
+        }
+    }
+
     /// Returns the header's bytes. Their number does not depend on the offsets of the data.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Writer { version: self.version, bytes: b"CDF".to_vec() };
@@ -134,11 +160,10 @@ impl ClassicHeader {
             ClassicVersion::Offset64 => 2,
             ClassicVersion::Data64 => 5,
         });
-        // number of records
-        out.number(0);
+        out.number(self.record_count().unwrap_or(0));
         out.list(0x0A, &self.dimensions, |out, dimension| {
             out.name(&dimension.name);
-            out.number(dimension.len);
+            out.number(if dimension.is_record { 0 } else { dimension.len });
         });
         out.attributes(&self.attributes);
         out.list(0x0B, &self.variables, Writer::variable);
@@ -214,9 +239,9 @@ mod tests {
         Attribute { name: name.into(), kind, values: values.to_vec() }
     }
 
-    /// `t(y, lon)` with units, `flags(lon)` with a range, and a scalar `s`.
+    /// Returns a header with `t(y, lon)` with units, `flags(lon)` with a range, and a scalar `s`.
     fn header(version: ClassicVersion, t: Type, flags: Type, begins: [u64; 3]) -> Vec<u8> {
-        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len };
+        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len, is_record: false };
         let variable = |name: &str, dimensions: &[usize], attributes, kind: Type, size, begin| Variable {
             name: name.into(),
             dimensions: dimensions.to_vec(),
@@ -247,7 +272,7 @@ mod tests {
     // expected bytes: written by netCDF4-python 1.7.5, netcdf-c 4.10.1
 
     #[test]
-    fn a_header_with_64_bit_offsets() {
+    fn a_header_with_64_bit_offsets_equals_that_of_netcdf_c() {
         let expected = [
             "43444602000000000000000a00000002000000017900000000000002000000036c6f6e00000000030000000c00000002",
             "000000057469746c65000000000000020000000474696e79000000016e0000000000000400000001000000070000000b",
@@ -262,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_with_64_bit_data() {
+    fn a_header_with_64_bit_data_equals_that_of_netcdf_c() {
         let expected = [
             "4344460500000000000000000000000a0000000000000002000000000000000179000000000000000000000200000000",
             "000000036c6f6e0000000000000000030000000c000000000000000200000000000000057469746c6500000000000002",
@@ -281,7 +306,7 @@ mod tests {
 
     // "This empty netCDF file has 32 bytes", but for the version
     #[test]
-    fn an_array_without_any_metadata() {
+    fn an_empty_file_has_32_bytes() {
         let header = ClassicHeader {
             version: ClassicVersion::Offset64,
             dimensions: vec![],
@@ -294,7 +319,7 @@ mod tests {
     // "The 32-bit vsize field is not large enough to contain the size of variables that require more than 2^32 - 4
     // bytes, so 2^32 - 1 is used"
     #[test]
-    fn the_size_of_a_large_variable() {
+    fn the_size_of_a_large_variable_is_capped_in_32_bits() {
         let size = |size| {
             let variable =
                 Variable { name: "v".into(), dimensions: vec![], attributes: vec![], kind: Type::Byte, size, begin: 0 };

@@ -13,6 +13,9 @@ struct Identity {
     len: u64,
     /// The number of unnamed dimensions of the same length that precede it in the array.
     before: usize,
+    /// Whether it is the record dimension. Only the first dimension of a variable can be that; where the same name
+    /// stands for another one, that is a dimension of its own.
+    is_record: bool,
 }
 
 /// The dimensions while they are collected.
@@ -29,10 +32,15 @@ impl<'a> Dimensions<'a> {
         Dimensions { list: Vec::new(), numbers: HashMap::new(), names: UniqueNames::default(), variables }
     }
 
-    /// Returns the indices of an array's dimensions, given by names and nonzero lengths.
-    pub fn numbers<'d>(&mut self, dimensions: impl Iterator<Item = (Option<&'d str>, u64)>) -> Vec<usize> {
+    /// Returns the indices of an array's dimensions, given by names and nonzero lengths. If `is_record` is set, the
+    /// first one is the record dimension, which may have length 0.
+    pub fn numbers<'d>(
+        &mut self,
+        dimensions: impl Iterator<Item = (Option<&'d str>, u64)>,
+        is_record: bool,
+    ) -> Vec<usize> {
         let mut unnamed: HashMap<u64, usize> = HashMap::new();
-        let mut number = |(name, len): (Option<&str>, u64)| {
+        let mut number = |(i, (name, len)): (usize, (Option<&str>, u64))| {
             let before = match name {
                 Some(_) => 0,
                 None => {
@@ -41,9 +49,9 @@ impl<'a> Dimensions<'a> {
                     *count - 1
                 }
             };
-            self.number(Identity { name: name.map(str::to_string), len, before })
+            self.number(Identity { name: name.map(str::to_string), len, before, is_record: is_record && i == 0 })
         };
-        dimensions.map(&mut number).collect()
+        dimensions.enumerate().map(&mut number).collect()
     }
 
     fn number(&mut self, identity: Identity) -> usize {
@@ -51,7 +59,7 @@ impl<'a> Dimensions<'a> {
             return number;
         }
         let name = self.free_name(&identity);
-        self.list.push(ClassicDimension { name, len: identity.len });
+        self.list.push(ClassicDimension { name, len: identity.len, is_record: identity.is_record });
         self.numbers.insert(identity, self.list.len() - 1);
         self.list.len() - 1
     }
@@ -73,7 +81,7 @@ impl<'a> Dimensions<'a> {
         }
     }
 
-    /// All of them, in the order of their numbers.
+    /// Returns all dimensions, in the order of their indices.
     pub fn into_list(self) -> Vec<ClassicDimension> {
         self.list
     }
@@ -89,7 +97,8 @@ mod tests {
             taken.give(name);
         }
         let mut dimensions = Dimensions::new(&taken);
-        let numbers: Vec<Vec<usize>> = arrays.iter().map(|array| dimensions.numbers(array.iter().copied())).collect();
+        let numbers: Vec<Vec<usize>> =
+            arrays.iter().map(|array| dimensions.numbers(array.iter().copied(), false)).collect();
         let list = dimensions.into_list();
         let name = |array: Vec<usize>| array.iter().map(|&n| list[n].name.as_str()).collect::<Vec<_>>().join(" ");
         numbers.into_iter().map(name).collect()
@@ -107,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_without_a_name_are_called_by_their_length() {
+    fn dimensions_without_a_name_are_named_after_their_length() {
         let three = (None, 3);
         assert_eq!(
             names(&[&[three, (None, 4)], &[three, three, (Some("z"), 3)]], &[]),

@@ -1,9 +1,9 @@
-//! Compares a group's netCDF file with what another program wrote in its place: whether the layout is unchanged, and
-//! which attributes differ. Attributes return to their JSON form: lists that were lists, nested JSON that was nested
+//! Compares a group's netCDF file with a file that another program wrote in its place: checks that the layout is the
+//! same, and lists the attributes that differ. Each attribute returns to its former JSON form, such as a list or nested
 //! JSON. Attributes that exist only in the file, or that come from the arrays' metadata, cannot be changed.
 
 use super::attributes::{LEFT_OUT, is_bookkeeping};
-use super::classic::{Attribute, ClassicHeader, Type, Variable};
+use super::classic::{Attribute, ClassicDimension, ClassicHeader, Type, Variable};
 use super::parse::{ParseFailure, parse};
 use crate::error::{Error, Kind, Result};
 use crate::export::{Composite, PartContent};
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 /// Changes of the attributes of one group or array; `None` removes an attribute.
 pub type HeaderChanges = Vec<(String, Option<Value>)>;
 
-/// A header that another program wrote in place of a group's, and the original.
+/// A header that another program wrote in place of a group's header, and the original.
 #[derive(Debug)]
 pub struct HeaderEdit {
     old: ClassicHeader,
@@ -27,12 +27,16 @@ pub struct HeaderEdit {
 /// The data of a variable in a file that replaces the group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
+    /// The part of the group's file that holds the variable.
+    pub part: usize,
     /// Offset in the new file, in bytes.
     pub from: u64,
-    /// Offset in the group's file, in bytes.
-    pub to: u64,
-    /// Length in bytes.
+    /// Number of bytes of each record; of all, if the new file has them in one run.
     pub len: u64,
+    /// Number of bytes from one record of the new file to the next.
+    pub step: u64,
+    /// Number of records in the new file.
+    pub count: u64,
 }
 
 impl HeaderEdit {
@@ -47,7 +51,7 @@ impl HeaderEdit {
         let new = match parse(new) {
             Ok(new) => new,
             Err(ParseFailure::Short) => return Ok(None),
-            Err(ParseFailure::Wrong) => return Err(refused("no netCDF file of the classic format, without records")),
+            Err(ParseFailure::Wrong) => return Err(refused("no netCDF file of the classic format")),
         };
         let edited = HeaderEdit { old, new };
         edited.check_layout()?;
@@ -55,20 +59,33 @@ impl HeaderEdit {
     }
 
     fn check_layout(&self) -> Result<()> {
-        let known: HashMap<&str, u64> = self.old.dimensions.iter().map(|old| (old.name.as_str(), old.len)).collect();
-        if let Some(new) = self.new.dimensions.iter().find(|new| known.get(new.name.as_str()) != Some(&new.len)) {
+        let known: HashMap<&str, &ClassicDimension> =
+            self.old.dimensions.iter().map(|old| (old.name.as_str(), old)).collect();
+        let fits = |new: &ClassicDimension| match known.get(new.name.as_str()) {
+            Some(old) if old.is_record => new.len >= old.len,
+            Some(old) => new.len == old.len,
+            None => false,
+        };
+        if let Some(new) = self.new.dimensions.iter().find(|new| !fits(new)) {
             return Err(refused(format!("no array has the dimension {:?} of length {}", new.name, new.len)));
         }
         for (old, new) in self.pairs()? {
-            let shape = |header: &ClassicHeader, variable: &Variable| {
+            let names = |header: &ClassicHeader, variable: &Variable| {
                 let dimensions = variable.dimensions.iter().filter_map(|&number| header.dimensions.get(number));
-                dimensions.map(|dimension| (dimension.name.clone(), dimension.len)).collect::<Vec<_>>()
+                dimensions.map(|dimension| dimension.name.clone()).collect::<Vec<_>>()
             };
-            if old.kind != new.kind || shape(&self.old, old) != shape(&self.new, new) {
+            if old.kind != new.kind || names(&self.old, old) != names(&self.new, new) {
                 return Err(refused(format!("{:?} has another type or other dimensions than the array", new.name)));
             }
         }
         Ok(())
+    }
+
+    /// Returns the number of records in the new file, if these are more than the group's file has.
+    pub fn more_records(&self) -> Option<u64> {
+        let old = self.old.dimensions.iter().find(|old| old.is_record)?;
+        let new = self.new.dimensions.iter().find(|new| new.name == old.name)?;
+        (new.len > old.len).then_some(new.len)
     }
 
     /// Returns each variable of the group's file with its counterpart in the new file.
@@ -87,23 +104,29 @@ impl HeaderEdit {
 
     /// Returns whether the data of all variables are at their old offsets.
     pub fn is_in_place(&self) -> bool {
-        self.pairs().is_ok_and(|pairs| pairs.iter().all(|(old, new)| old.begin == new.begin))
+        let is_same = |(old, new): &(&Variable, &Variable)| {
+            old.begin == new.begin && self.old.is_record(old) == self.new.is_record(new)
+        };
+        self.pairs().is_ok_and(|pairs| pairs.iter().all(is_same))
     }
 
-    /// Returns the offsets of all variables that hold an array.
+    /// Returns the offsets, in both files, of all variables that hold an array.
     pub fn moved(&self, file: &Composite) -> Vec<Moved> {
         let pairs = self.pairs().unwrap_or_default().into_iter();
-        let is_array = |old: &Variable| array_at(file, old.begin).is_some();
-        let moved = |(old, new): (&Variable, &Variable)| Moved { from: new.begin, to: old.begin, len: old.size };
-        pairs.filter(|(old, _)| is_array(old)).map(moved).collect()
+        let (step, count) = (self.new.record_step(), self.new.record_count().unwrap_or(0));
+        let moved = |(old, new): (&Variable, &Variable)| {
+            let (step, count) = if self.new.is_record(new) { (step, count) } else { (new.size, 1) };
+            Moved { part: file.part_at(old.begin), from: new.begin, len: new.size, step, count }
+        };
+        pairs.filter(|(old, _)| array_at(file, old.begin).is_some()).map(moved).collect()
     }
 
     /// Returns the changed attributes of the group at `group` and of the arrays in its `file`; `stored` returns the
-    /// present attributes of a key.
+    /// current attributes of a key.
     ///
     /// # Errors
     ///
-    /// EPERM if an attribute that changed cannot be changed.
+    /// EPERM if an attribute differs that cannot be changed.
     pub fn changes(
         &self,
         group: &Key,
@@ -113,8 +136,7 @@ impl HeaderEdit {
         let mut all = Vec::new();
         let mut places = vec![(Some((group, None)), "", &self.old.attributes, &self.new.attributes)];
         for (old, new) in self.pairs()? {
-            let array = array_at(file, old.begin).map(|(key, dtype)| (key, Some(dtype)));
-            places.push((array, old.name.as_str(), &old.attributes, &new.attributes));
+            places.push((array_at(file, old.begin), old.name.as_str(), &old.attributes, &new.attributes));
         }
         for (place, name, old, new) in places.into_iter().filter(|(_, _, old, new)| old != new) {
             let (key, dtype) =
@@ -141,11 +163,12 @@ fn refused(why: impl Into<String>) -> Error {
     Error::new(Kind::System(libc::EPERM), why)
 }
 
-/// Returns the array whose values begin at `begin`, and its dtype.
-fn array_at(file: &Composite, begin: u64) -> Option<(&Key, &DType)> {
+/// Returns the array whose values begin at `begin`, and its dtype unless it holds objects.
+fn array_at(file: &Composite, begin: u64) -> Option<(&Key, Option<&DType>)> {
     let part = file.parts().get(file.part_at(begin))?;
     match &part.content {
-        PartContent::Flat { key, dtype, .. } if part.at == begin => Some((key, dtype)),
+        PartContent::Flat { key, dtype, .. } if part.at == begin => Some((key, Some(dtype))),
+        PartContent::Values { key, .. } if part.at == begin => Some((key, None)),
         _ => None,
     }
 }
@@ -155,7 +178,7 @@ fn array_at(file: &Composite, begin: u64) -> Option<(&Key, &DType)> {
 ///
 /// # Errors
 ///
-/// The name of such an attribute that changed.
+/// The name of an attribute that differs and cannot be changed.
 fn changes(
     old: &[Attribute],
     new: &[Attribute],
@@ -174,7 +197,7 @@ fn changes(
     for name in old.iter().map(|attribute| &attribute.name).filter(|name| !after.contains_key(*name)) {
         match stored.contains_key(name) && !is_derived(name) {
             true => changes.push((name.clone(), None)),
-            // the next file has it again
+            // the next file shows it again
             false if name == LEFT_OUT => {}
             false => return Err(name.clone()),
         }
@@ -208,7 +231,7 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     }
 }
 
-/// Returns a float in base64 if it was so `before`: xarray's `_FillValue` in v3 attributes is eight little-endian
+/// Returns a float in base64 if `before` is in base64: xarray's `_FillValue` in v3 attributes is eight little-endian
 /// bytes.
 fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     let was = json::base64_decode(json::text(before?)?.as_bytes()).filter(|bytes| bytes.len() == 8);
@@ -221,7 +244,7 @@ fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> 
     Some(STANDARD.encode(value.to_le_bytes()).into())
 }
 
-/// Converts a text, which may represent a list of words or any JSON, as `before` shows.
+/// Converts a text, which represents a list of words or any JSON if `before` is one.
 fn text(text: &str, before: Option<&Value>) -> Value {
     match before {
         Some(Value::Array(list)) if !list.is_empty() && list.iter().all(|word| json::text(word).is_some()) => {
@@ -254,7 +277,7 @@ fn number(kind: Type, item: &[u8]) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::classic::{ClassicDimension, ClassicVersion};
+    use super::super::classic::ClassicVersion;
     use super::*;
 
     fn header(names: &[&str], attributes: Vec<Attribute>) -> ClassicHeader {
@@ -267,7 +290,7 @@ mod tests {
             begin: 4096 * (number as u64 + 1),
         };
         let variables = names.iter().enumerate().map(variable).collect();
-        let dimensions = vec![ClassicDimension { name: "x".into(), len: 3 }];
+        let dimensions = vec![ClassicDimension { name: "x".into(), len: 3, is_record: false }];
         ClassicHeader { version: ClassicVersion::Offset64, dimensions, attributes, variables }
     }
 
@@ -287,7 +310,10 @@ mod tests {
         };
         assert_eq!(changed(&|new| new.dimensions[0].len = 4), libc::EPERM);
         assert_eq!(changed(&|new| new.dimensions[0].name = "y".into()), libc::EPERM);
-        assert_eq!(changed(&|new| new.dimensions.push(ClassicDimension { name: "y".into(), len: 1 })), libc::EPERM);
+        assert_eq!(
+            changed(&|new| { new.dimensions.push(ClassicDimension { name: "y".into(), len: 1, is_record: false }) }),
+            libc::EPERM
+        );
         assert_eq!(changed(&|new| new.variables[0].kind = Type::Int), libc::EPERM);
         assert_eq!(changed(&|new| new.variables[1].dimensions = vec![0, 0]), libc::EPERM);
         assert!(HeaderEdit::compare(&old.bytes(), &old.bytes()[..60]).unwrap().is_none());
@@ -297,7 +323,7 @@ mod tests {
         Attribute { name: name.into(), kind, values: values.to_vec() }
     }
 
-    /// What an attribute becomes in a document that holds `before` by its name.
+    /// Returns the JSON of an attribute in a document that holds `before` under its name.
     fn stored(before: &str, kind: Type, values: &[u8]) -> Option<String> {
         let before = json::parse(before.as_bytes()).ok();
         value(&attribute("a", kind, values), before.as_ref()).map(|value| json::write(&value))
@@ -329,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fill_value_in_base64_stays_so() {
+    fn a_fill_value_in_base64_stays_in_base64() {
         let before = "AAAAAAAA+H8=".into();
         let expected = Some("AAAAAICHw8A=".into());
         let fill = attribute("_FillValue", Type::Double, &(-9999.0f64).to_be_bytes());

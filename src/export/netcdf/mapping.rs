@@ -7,7 +7,7 @@ use super::names::UniqueNames;
 use crate::util::json;
 use std::collections::BTreeMap;
 
-/// The name of a mapping unless an array has it.
+/// The name of a mapping unless an array has this name.
 const NAME: &str = "crs";
 
 /// The names of a file's mappings by WKT.

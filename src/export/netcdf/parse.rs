@@ -8,7 +8,7 @@ use super::classic::{Attribute, ClassicDimension, ClassicHeader, ClassicVersion,
 pub enum ParseFailure {
     /// The bytes end before the header does.
     Short,
-    /// The bytes are not a header, or belong to a file with records, which no group of arrays has.
+    /// The bytes are not a header.
     Wrong,
 }
 
@@ -37,21 +37,23 @@ pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
         [5] => Width::Of(ClassicVersion::Data64),
         _ => return Err(ParseFailure::Wrong),
     };
-    if reader.number()? != 0 {
+    let records = reader.record_count()?;
+    let dimensions = reader.list(0x0A, |reader| {
+        let (name, len) = (reader.name()?, reader.number()?);
+        // length 0 marks the record dimension
+        let is_record = len == 0;
+        Ok(ClassicDimension { name, len: if is_record { records } else { len }, is_record })
+    })?;
+    if dimensions.iter().filter(|dimension| dimension.is_record).count() > 1 {
         return Err(ParseFailure::Wrong);
     }
-    let dimensions = reader.list(0x0A, |reader| {
-        let dimension = ClassicDimension { name: reader.name()?, len: reader.number()? };
-        // length 0 marks the record dimension
-        if dimension.len == 0 { Err(ParseFailure::Wrong) } else { Ok(dimension) }
-    })?;
     let attributes = reader.list(0x0C, HeaderReader::attribute)?;
     let variables = reader.list(0x0B, |reader| reader.variable(&dimensions))?;
     let version = if let Width::Of(version) = reader.width { version } else { ClassicVersion::Offset64 };
     Ok(ClassicHeader { version, dimensions, attributes, variables })
 }
 
-/// The rest of the bytes.
+/// A reader of a header, with the bytes that are not parsed yet.
 struct HeaderReader<'a> {
     bytes: &'a [u8],
     width: Width,
@@ -78,6 +80,16 @@ impl<'a> HeaderReader<'a> {
 
     fn long(&mut self) -> Result<u64, ParseFailure> {
         self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| ParseFailure::Short)
+    }
+
+    /// Reads the number of records. `STREAMING`, an unknown number, is refused: netCDF-C does not write it.
+    fn record_count(&mut self) -> Result<u64, ParseFailure> {
+        match self.number()? {
+            count if self.width != Width::Of(ClassicVersion::Data64) && count == u64::from(u32::MAX) => {
+                Err(ParseFailure::Wrong)
+            }
+            count => Ok(count),
+        }
     }
 
     /// Reads a `NON_NEG`.
@@ -123,12 +135,17 @@ impl<'a> HeaderReader<'a> {
         }
         let attributes = self.list(0x0C, Self::attribute)?;
         let kind = self.kind()?;
-        // this size is not valid for large variables
+        // skip `vsize`, which is not valid for large variables
         self.number()?;
         let begin = if self.width == Width::Classic { self.short()?.into() } else { self.long()? };
-        let mut lengths = numbers.iter().map(|&number| dimensions.get(number).map(|dimension| dimension.len));
-        let size = lengths
-            .try_fold(kind.size() as u64, |size, len| size.checked_mul(len?))
+        let dimensions: Option<Vec<_>> = numbers.iter().map(|&number| dimensions.get(number)).collect();
+        let dimensions = dimensions.ok_or(ParseFailure::Wrong)?;
+        if dimensions.iter().skip(1).any(|dimension| dimension.is_record) {
+            return Err(ParseFailure::Wrong);
+        }
+        let mut fixed = dimensions.iter().filter(|dimension| !dimension.is_record);
+        let size = fixed
+            .try_fold(kind.size() as u64, |size, dimension| size.checked_mul(dimension.len))
             .filter(|size| size.checked_add(begin).is_some_and(|end| end <= i64::MAX as u64))
             .ok_or(ParseFailure::Wrong)?;
         Ok(Variable { name, dimensions: numbers, attributes, kind, size, begin })
@@ -150,12 +167,16 @@ mod tests {
             size,
             begin,
         };
-        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len };
+        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len, is_record: name == "time" };
         ClassicHeader {
             version,
-            dimensions: vec![dimension("y", 2), dimension("länge", 3)],
+            dimensions: vec![dimension("y", 2), dimension("länge", 3), dimension("time", 5)],
             attributes: vec![attribute("history", Type::Char, b""), attribute("n", Type::Short, &[0, 7])],
-            variables: vec![variable("t", &[0, 1], Type::Double, 48, 4096), variable("s", &[], Type::Short, 2, 8192)],
+            variables: vec![
+                variable("t", &[0, 1], Type::Double, 48, 4096),
+                variable("s", &[], Type::Short, 2, 8192),
+                variable("r", &[2, 1], Type::Short, 6, 12288),
+            ],
         }
     }
 
@@ -182,7 +203,13 @@ mod tests {
             }
         }
         assert_eq!(parse(b"\x89HDF\r\n\x1a\n"), Err(ParseFailure::Wrong));
-        assert_eq!(parse(b"CDF\x02\0\0\0\x01\0\0\0\0"), Err(ParseFailure::Wrong), "records");
+        assert_eq!(parse(b"CDF\x02\xff\xff\xff\xff\0\0\0\0"), Err(ParseFailure::Wrong), "streaming");
+        let mut two = header(ClassicVersion::Offset64);
+        two.dimensions[0].is_record = true;
+        assert_eq!(parse(&two.bytes()), Err(ParseFailure::Wrong), "two record dimensions");
+        let mut late = header(ClassicVersion::Offset64);
+        late.variables[2].dimensions = vec![1, 2];
+        assert_eq!(parse(&late.bytes()), Err(ParseFailure::Wrong), "records within a variable");
         let many = [b"CDF\x05".as_slice(), &[0; 8], &[0, 0, 0, 0x0a], &[0x7f; 8]].concat();
         assert_eq!(parse(&many), Err(ParseFailure::Short));
     }

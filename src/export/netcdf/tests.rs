@@ -2,12 +2,14 @@
 
 use super::classic::Attribute;
 use super::*;
-use crate::export::PartContent;
+use crate::export::{ItemForm, PartContent};
 use crate::store::MemoryStore;
 use crate::zarr::metadata::V1Order;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// A store of arrays, each with its path, dtype, shape, and the attributes' document.
-fn hierarchy(arrays: &[(&str, &str, &[u64], &str)]) -> (Arc<MemoryStore>, Hierarchy) {
+pub fn hierarchy(arrays: &[(&str, &str, &[u64], &str)]) -> (Arc<MemoryStore>, Hierarchy) {
     let store = Arc::new(MemoryStore::default());
     store.insert(".zgroup", r#"{"zarr_format":2}"#);
     for (path, dtype, shape, attributes) in arrays {
@@ -23,23 +25,23 @@ fn hierarchy(arrays: &[(&str, &str, &[u64], &str)]) -> (Arc<MemoryStore>, Hierar
     (store, hierarchy)
 }
 
-fn cache() -> Cache {
+pub fn cache() -> Cache {
     Cache::new(1 << 20, Arc::default())
 }
 
-/// The header of a group, with where the data begin.
+/// Returns the header of a group, with offsets of data still 0.
 fn header(hierarchy: &Hierarchy, path: &str) -> ClassicHeader {
     let key = Key::normalize(path).unwrap();
-    let members = GroupArrays::of_group(hierarchy, &cache(), &key).unwrap();
-    members.header(&hierarchy.attributes(&key).unwrap())
+    let members = GroupArrays::of_group(hierarchy, &cache(), &key, &NetcdfOptions::default()).unwrap();
+    header_of(&members, &hierarchy.attributes(&key).unwrap())
 }
 
 fn file(hierarchy: &Hierarchy) -> Composite {
-    dataset(hierarchy, &cache(), &Key::root()).unwrap()
+    dataset(hierarchy, &cache(), &Key::root(), &NetcdfOptions::default()).unwrap()
 }
 
 /// Variables with their dimensions, as ncdump shows them.
-fn variables(header: &ClassicHeader) -> Vec<String> {
+pub fn variables(header: &ClassicHeader) -> Vec<String> {
     let dimension = |&n: &usize| format!("{}={}", header.dimensions[n].name, header.dimensions[n].len);
     let variable = |v: &Variable| {
         let dimensions: Vec<String> = v.dimensions.iter().map(dimension).collect();
@@ -49,7 +51,7 @@ fn variables(header: &ClassicHeader) -> Vec<String> {
 }
 
 /// Attributes as ncdump shows them.
-fn shown(list: &[Attribute]) -> Vec<String> {
+pub fn shown(list: &[Attribute]) -> Vec<String> {
     let value = |kind: Type, bytes: &[u8]| {
         let mut wide = [0; 8];
         wide[8 - bytes.len()..].copy_from_slice(bytes);
@@ -73,12 +75,12 @@ fn shown(list: &[Attribute]) -> Vec<String> {
     list.iter().map(attribute).collect()
 }
 
-fn dims(names: &[&str]) -> String {
+pub fn dims(names: &[&str]) -> String {
     format!(r#"{{"_ARRAY_DIMENSIONS":{names:?}}}"#)
 }
 
 #[test]
-fn a_group_with_coordinates() {
+fn a_group_is_laid_out_in_pages() {
     let (store, h) = hierarchy(&[
         ("t", "\"<f4\"", &[2, 3], &dims(&["lat", "lon"])),
         ("lat", "\">f8\"", &[2], &dims(&["lat"])),
@@ -93,15 +95,15 @@ fn a_group_with_coordinates() {
     assert_eq!(shown(&header.attributes), ["title = \"weather\""]);
     let file = file(&h);
     let flat = |part: &crate::export::FilePart| match &part.content {
-        PartContent::Flat { key, form, .. } => Some((key.as_str().to_string(), form.item(), part.at, part.len)),
+        PartContent::Flat { key, form, .. } => Some((key.as_str().to_string(), form.shown_item(), part.at, part.len)),
         _ => None,
     };
     let flat: Vec<_> = file.parts().iter().filter_map(flat).collect();
-    // the header and what is free behind it take 17 pages
+    // the header and the free space behind it take 17 pages
     let expected = [("crs", 1, 17, 1), ("lat", 1, 18, 16), ("lon", 2, 19, 6), ("t", 4, 20, 24)];
     assert_eq!(flat, expected.map(|(name, swap, page, len)| (name.to_string(), swap, page * 4096, len)));
     assert_eq!(file.size(), 20 * 4096 + 24);
-    // the header says the same
+    // the header states the same offset
     let PartContent::Bytes(bytes) = &file.parts()[0].content else { panic!("no header") };
     let len = header.bytes().len();
     assert_eq!(bytes[len - 8..len], (20 * 4096u64).to_be_bytes());
@@ -109,7 +111,7 @@ fn a_group_with_coordinates() {
 }
 
 #[test]
-fn types_and_the_version_they_need() {
+fn types_decide_the_version() {
     let one = |dtype: &str| {
         let (_, h) = hierarchy(&[("x", &format!("\"{dtype}\""), &[2], "{}")]);
         let header = header(&h, "");
@@ -125,6 +127,7 @@ fn types_and_the_version_they_need() {
         (">f8", Type::Double),
         ("|S1", Type::Char),
         ("|S7", Type::Char),
+        ("<U3", Type::Char),
     ] {
         assert_eq!(one(dtype), (false, Some(kind)), "{dtype}");
     }
@@ -137,10 +140,10 @@ fn types_and_the_version_they_need() {
     ] {
         assert_eq!(one(dtype), (true, Some(kind)), "{dtype}");
     }
-    for dtype in ["<f2", "<f16", "<c8", "<U3", "|V4", "<m8[s]", "<M8[25s]", "<M8[M]", "|S0"] {
+    for dtype in ["<f2", "<f16", "<c8", "|V4", "<m8[s]", "<M8[25s]", "<M8[M]", "|S0"] {
         assert_eq!(one(dtype), (false, None), "{dtype}");
     }
-    // bytes without a sign have a type of their own where there is one
+    // unsigned bytes have a type of their own in CDF-5
     let (_, h) = hierarchy(&[("x", "\"<u8\"", &[2], "{}"), ("y", "\"|u1\"", &[2], "{}")]);
     assert_eq!(variables(&header(&h, "")), ["UInt64 x(dim_2=2)", "UByte y(dim_2=2)"]);
 }
@@ -179,7 +182,7 @@ fn unsupported_arrays_are_listed_in_an_attribute() {
 }
 
 #[test]
-fn coordinates_of_the_groups_above() {
+fn missing_coordinates_are_inherited() {
     let (_, h) = hierarchy(&[
         ("x", "\"<f8\"", &[3], &dims(&["x"])),
         ("y", "\"<f8\"", &[4], &dims(&["y"])),
@@ -189,10 +192,10 @@ fn coordinates_of_the_groups_above() {
         ("a/b/t", "\"<i2\"", &[5, 4, 3], &dims(&["z", "y", "x"])),
         ("a/b/u", "\"<i2\"", &[4], &dims(&["../x"])),
     ]);
-    // the nearest of the name counts, also if it is none
+    // the nearest array of the name counts, even if it is no coordinate
     let expected = ["Short t(z=5, y=4, x=3)", "Short u(.._x=4)", "Float x(x=3)", "Double y(y=4)"];
     assert_eq!(variables(&header(&h, "a/b")), expected.map(|v| v.replace("(..", "(_..")));
-    // grid mappings, too
+    // grid mappings are inherited, too
     let (_, h) = hierarchy(&[
         ("crs", "\"<i4\"", &[], "{}"),
         ("wgs", "\"<i4\"", &[], "{}"),
@@ -202,7 +205,7 @@ fn coordinates_of_the_groups_above() {
     ]);
     assert_eq!(variables(&header(&h, "a")), ["Short t(dim_3=3)", "Int crs()", "Int wgs()"]);
     assert_eq!(variables(&header(&h, "b")), ["Short t(dim_3=3)"]);
-    // the one length of a name that the coordinates have
+    // the dimension with the length of the coordinates gets the plain name
     let ab = [("x", "\"<f8\"", &[3][..], &*dims(&["x"])), ("a/t", "\"<i2\"", &[3, 4], &dims(&["x", "x"]))];
     assert_eq!(variables(&header(&hierarchy(&ab).1, "a")), ["Short t(x=3, x_4=4)", "Double x(x=3)"]);
     // another length is another dimension
@@ -213,7 +216,7 @@ fn coordinates_of_the_groups_above() {
 // GDAL's Zarr driver, "SRS encoding"; CF conventions, 5.6: "a grid mapping variable ... is of arbitrary type since it
 // contains no data"
 #[test]
-fn the_reference_system_of_gdal() {
+fn the_reference_system_of_gdal_becomes_a_grid_mapping() {
     let crs = |wkt: &str| format!(r#"{{"_ARRAY_DIMENSIONS":["Y","X"],"_CRS":{{"url":"u","wkt":"{wkt}"}}}}"#);
     let (utm, own) = (crs("PROJCS[..."), r#"{"grid_mapping":"crs","_CRS":{"wkt":"x"}}"#);
     let (_, h) = hierarchy(&[
@@ -239,7 +242,7 @@ fn the_reference_system_of_gdal() {
         ("d", "grid_mapping = \"crs\""),
     ];
     assert_eq!(all, expected.map(|(name, attributes)| (name, attributes.to_string())));
-    // the arrays' data are where the header has them
+    // each variable has a page of its own
     let file = file(&h);
     let begins = file.parts().iter().filter(|part| part.at % 4096 == 0 && part.content != PartContent::Padding);
     let begins: Vec<u64> = begins.skip(1).map(|part| part.at / 4096).collect();
@@ -247,7 +250,7 @@ fn the_reference_system_of_gdal() {
 }
 
 #[test]
-fn images_tell_their_axes() {
+fn images_name_their_axes() {
     let (store, h) = hierarchy(&[("0", "\"<i2\"", &[3, 4], "{}"), ("1", "\"<i2\"", &[2, 2], "{}")]);
     let axes = r#"[{"name":"y","type":"space"},{"name":"x","type":"space"}]"#;
     let document = format!(r#"{{"multiscales":[{{"axes":{axes},"datasets":[{{"path":"0"}},{{"path":"1"}}]}}]}}"#);
@@ -306,7 +309,7 @@ fn attributes_have_types() {
     assert_eq!(shown(&header(&h, "").attributes), expected);
 }
 
-/// The attributes of the only variable.
+/// Returns the attributes of the only variable.
 fn attributes_of(dtype: &str, fill: &str, attributes: &str) -> String {
     let (store, h) = hierarchy(&[("x", dtype, &[2], attributes)]);
     let mut document = Vec::new();
@@ -318,8 +321,8 @@ fn attributes_of(dtype: &str, fill: &str, attributes: &str) -> String {
     shown(&header(&h, "").variables[0].attributes).join("; ")
 }
 
-// CF, appendix A: "_FillValue ... must have the same type as its associated variable", and so must what describes
-// packed values
+// CF, appendix A: "_FillValue ... must have the same type as its associated variable", and so must attributes of packed
+// values
 #[test]
 fn attributes_of_values_have_the_type_of_the_variable() {
     for (dtype, attributes, expected) in [
@@ -347,7 +350,7 @@ fn attributes_of_values_have_the_type_of_the_variable() {
 }
 
 // xarray's FillValueCoder: `base64.standard_b64encode(struct.pack("<d", x))` in the attributes of v3; there, the fill
-// value of the array is an ordinary one
+// value of the array is an ordinary value
 #[test]
 fn missing_values_of_v3_are_in_base64() {
     for (data_type, attributes, expected) in [
@@ -389,7 +392,7 @@ fn the_fill_value_stands_for_missing_values() {
 }
 
 #[test]
-fn datetime_units() {
+fn datetimes_have_units_and_a_calendar() {
     let calendar = "calendar = \"proleptic_gregorian\"";
     for (dtype, fill, attributes, expected) in [
         ("<M8[ns]", "0", "{}", format!("units = \"nanoseconds since 1970-01-01 00:00:00\"; {calendar}")),
@@ -406,7 +409,7 @@ fn datetime_units() {
 }
 
 #[test]
-fn int64_times_are_doubles_where_that_makes_the_file_cdf_2() {
+fn int64_times_are_doubles_if_the_file_can_then_be_cdf_2() {
     let time = |units: &str| format!(r#"{{"_ARRAY_DIMENSIONS":["time"],"units":"{units}","_FillValue":-1}}"#);
     let days = time("days since 2000-01-01");
     let one = |dtype: &str, attributes: &str| {
@@ -429,10 +432,10 @@ fn int64_times_are_doubles_where_that_makes_the_file_cdf_2() {
         "units = \"days since 2000-01-01\"; _FillValue = -1.0"
     );
     let is_double = |part: &crate::export::FilePart| {
-        matches!(part.content, PartContent::Flat { form: ItemForm::Doubles { big_endian: true }, .. })
+        matches!(part.content, PartContent::Flat { form: ItemForm::Widened { .. }, .. })
     };
     assert_eq!(file(&h).parts().iter().filter(|part| is_double(part)).count(), 1);
-    // else they stay what they are: beside what needs CDF-5 anyway, and where one of them is no double
+    // times stay int64 if another variable needs CDF-5, or if one of them is not exact as a double or cannot be read
     let (store, h) = hierarchy(&[("time", "\"<i8\"", &[2], &days), ("t", "\"<f4\"", &[2], &dims(&["time"]))]);
     store.insert("time/0", ((1i64 << 53) + 1).to_le_bytes());
     assert_eq!(variables(&header(&h, "")), ["Float t(time=2)", "Int64 time(time=2)"]);
@@ -445,17 +448,17 @@ fn int64_times_are_doubles_where_that_makes_the_file_cdf_2() {
 }
 
 #[test]
-fn large_variables() {
+fn large_variables_come_last_or_need_cdf_5() {
     let large = [1 << 20, 1 << 13];
     let (_, h) = hierarchy(&[("a", "\"<i2\"", &large, "{}"), ("b", "\"<i2\"", &[5], "{}")]);
-    // the last one may have any size
+    // the last variable may have any size
     assert_eq!(variables(&header(&h, "")), ["Short b(dim_5=5)", "Short a(dim_1048576=1048576, dim_8192=8192)"]);
     assert_eq!(header(&h, "").version, ClassicVersion::Offset64);
     let (_, h) = hierarchy(&[("a", "\"<i2\"", &large, "{}"), ("b", "\"<i4\"", &large, "{}")]);
     assert_eq!(header(&h, "").version, ClassicVersion::Data64);
     let (_, h) = hierarchy(&[("a", "\"|i1\"", &[1 << 31], "{}")]);
     assert_eq!(header(&h, "").version, ClassicVersion::Data64);
-    // three of them would end behind the last byte of any file
+    // three of them would exceed the largest file
     let vast: &[u64] = &[1 << 62];
     let arrays = [("a", "\"|i1\"", vast, "{}"), ("b", "\"|i1\"", vast, "{}"), ("c", "\"|i1\"", vast, "{}")];
     let (_, h) = hierarchy(&arrays);
@@ -468,7 +471,7 @@ fn large_variables() {
 }
 
 #[test]
-fn ten_thousand_arrays() {
+fn ten_thousand_arrays_share_dimensions() {
     let names: Vec<String> = (0..10_000).map(|n| format!("v{n}")).collect();
     let lengths: Vec<[u64; 2]> = (0..10_000).map(|n| [n % 100 + 1, 7]).collect();
     let attributes = dims(&["x", "y"]);
@@ -481,17 +484,17 @@ fn ten_thousand_arrays() {
 }
 
 #[test]
-fn names_that_become_the_same_cost_no_more() {
+fn many_equal_names_are_numbered_quickly() {
     let mut names = UniqueNames::default();
     let given: HashSet<String> = (0..100_000).map(|_| names.give("\u{1}/\u{2}")).collect();
     assert_eq!(given.len(), 100_000);
 }
 
 #[test]
-fn no_group_no_file() {
+fn without_a_group_there_is_no_file() {
     let (_, h) = hierarchy(&[("x", "\"<i2\"", &[2], "{}")]);
     for path in ["x", "nothing"] {
-        let e = dataset(&h, &cache(), &Key::normalize(path).unwrap()).unwrap_err();
+        let e = dataset(&h, &cache(), &Key::normalize(path).unwrap(), &NetcdfOptions::default()).unwrap_err();
         assert_eq!(e.kind(), crate::error::Kind::NotFound);
     }
 }

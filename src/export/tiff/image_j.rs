@@ -3,11 +3,7 @@
 
 use super::super::described::{DescribedAxis, Role};
 use super::super::spelling;
-use super::{Described, TagValue, Tags};
-
-const X_RESOLUTION: u16 = 282;
-const Y_RESOLUTION: u16 = 283;
-const RESOLUTION_UNIT: u16 = 296;
+use super::{Described, TagValue, Tags, resolution};
 
 /// A dimension of a stack, in ImageJ's order: the last is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,11 +44,12 @@ pub fn description(array: &Described, pages: u64) -> String {
 }
 
 /// Adds the number of pixels per unit of length.
-pub fn resolution(array: &Described, tags: &mut Tags) {
+pub fn pixels_per_unit(array: &Described, tags: &mut Tags) {
     let Some([y, x]) = pixel(array) else { return };
-    if let (Some(x), Some(y)) = (for_each_unit(x.0), for_each_unit(y.0)) {
-        // RESOLUTION_UNIT 1: only ImageJ's description names the unit
-        tags.extend([(X_RESOLUTION, x), (Y_RESOLUTION, y), (RESOLUTION_UNIT, TagValue::Short(vec![1]))]);
+    if let (Some(x), Some(y)) = (resolution::for_each_unit(x.0), resolution::for_each_unit(y.0)) {
+        // only the description names the unit
+        let unit = TagValue::Short(vec![resolution::NO_UNIT]);
+        tags.extend([(resolution::X, x), (resolution::Y, y), (resolution::UNIT, unit)]);
     }
 }
 
@@ -82,12 +79,4 @@ fn pixel(array: &Described) -> Option<[(f64, Option<&str>); 2]> {
     };
     let (y, x) = (step(count.checked_sub(2).filter(|_| none)?)?, step(count - 1)?);
     Some([y, x])
-}
-
-/// Returns the reciprocal of the step as the most exact ratio of 32-bit numbers.
-fn for_each_unit(step: f64) -> Option<TagValue> {
-    let powers = (0..10u32).rev().map(|digits| 10u32.pow(digits));
-    let mut ratios = powers.map(|power| (power, (step * f64::from(power)).round()));
-    let (over, under) = ratios.find(|(_, under)| *under <= f64::from(u32::MAX))?;
-    (under >= 1.0).then_some(TagValue::Rational(over, under as u32))
 }

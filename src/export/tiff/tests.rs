@@ -2,10 +2,10 @@ use super::super::described::{Coordinates, Crs, DescribedAxis, MetadataNumber, R
 use super::super::testing;
 use super::*;
 
-/// A TIFF file, read as TIFF 6.0 and the design of BigTIFF say.
+/// A reader of TIFF files, by TIFF 6.0 and the design of BigTIFF.
 struct Read {
     bytes: Vec<u8>,
-    /// A count of entries, an offset: bytes of each.
+    /// Size in bytes of an offset, and of the count of a tag's values.
     width: usize,
     is_big_endian: bool,
 }
@@ -46,7 +46,7 @@ impl Read {
         found
     }
 
-    /// The values of a tag as one list of bytes, the lowest of each number first.
+    /// Returns a tag with its type and its values as bytes, each number in little-endian order.
     fn entry(&self, at: usize) -> (u16, (u16, Vec<u8>)) {
         let [id, kind] = [at, at + 2].map(|at| self.number(at, 2) as u16);
         let item = [0, 1, 1, 2, 4, 8, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 8][usize::from(kind)];
@@ -91,7 +91,7 @@ fn directories(array: &Described) -> Vec<PageDirectory> {
 }
 
 #[test]
-fn golden_bytes() {
+fn a_small_file_has_the_expected_bytes() {
     let header = header(&testing::plain(">u2", &[3]));
     let expected: &[u8] = b"MM\0\x2a\0\0\0\x20\
         ImageJ=1.53t\nimages=1\n\0\0\
@@ -113,7 +113,7 @@ fn golden_bytes() {
 }
 
 #[test]
-fn a_page_for_each_item_of_the_leading_dimensions() {
+fn each_item_of_the_leading_dimensions_is_a_page() {
     for dtype in ["<f4", ">f4", "|i1", ">c16"] {
         let array = testing::plain(dtype, &[2, 3, 4, 5]);
         let file = header(&array);
@@ -131,14 +131,14 @@ fn a_page_for_each_item_of_the_leading_dimensions() {
 }
 
 #[test]
-fn sample_formats() {
+fn sample_formats_follow_the_dtype() {
     for (dtype, format) in [("|b1", 1), ("<u8", 1), (">i2", 2), (">f4", 3), ("<f8", 3), ("<c8", 6)] {
         assert_eq!(shorts(&directories(&testing::plain(dtype, &[2, 3]))[0], SAMPLE_FORMAT), [format], "{dtype}");
     }
 }
 
 #[test]
-fn bigtiff_if_offsets_need_it() {
+fn large_files_are_bigtiff() {
     let array = testing::plain(">f8", &[3, 1 << 15, 1 << 14]);
     let file = header(&array);
     assert!(file.starts_with(b"MM\0\x2b\0\x08\0\0"));
@@ -149,10 +149,10 @@ fn bigtiff_if_offsets_need_it() {
 }
 
 #[test]
-fn frames_slices_and_channels_in_the_order_of_image_j() {
+fn frames_slices_and_channels_are_named_in_the_order_of_image_j() {
     let mut array = testing::microscopy();
     let description = |array: &Described| text(&directories(array)[0], DESCRIPTION);
-    // channels before slices: only the images can be told
+    // channels before slices: only the number of images can be stated
     assert_eq!(description(&array), "ImageJ=1.53t\nimages=6\nunit=micrometer\nspacing=2\n");
     let reordered = |array: &mut Described, axes: [DescribedAxis; 4]| {
         let lengths: Vec<u64> = axes.iter().map(|axis| axis.len).collect();
@@ -179,7 +179,7 @@ fn frames_slices_and_channels_in_the_order_of_image_j() {
 }
 
 #[test]
-fn every_page_lies_where_the_array_does() {
+fn every_page_has_the_position_of_the_array() {
     let mut array = testing::geographic();
     array.crs = Some(Crs { authority: Some("EPSG:4326".into()), is_geographic: true, ..Crs::default() });
     (array.scale, array.offset) = (Some(0.05), Some(260.0));
@@ -200,7 +200,7 @@ fn every_page_lies_where_the_array_does() {
 }
 
 #[test]
-fn rows_from_south_to_north() {
+fn rows_from_south_to_north_have_a_transformation() {
     let mut array = testing::geographic();
     array.axes[1].coordinates = Coordinates::Regular { first: 50.0, step: 0.5 };
     array.crs = Some(Crs { authority: Some("EPSG:3035".into()), wkt: Some("PROJCRS[]".into()), ..Crs::default() });
@@ -211,7 +211,7 @@ fn rows_from_south_to_north() {
     assert_eq!(shorts(page, 34735)[4..], [1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, 3035]);
     assert!(!page.contains_key(&33550));
     assert_eq!(text(page, 42113), "nan");
-    // nothing tells what the number is of
+    // the kind of the reference system behind the code is unknown
     array.crs = Some(Crs { authority: Some("EPSG:3035".into()), ..Crs::default() });
     assert_eq!(shorts(&directories(&array)[0], 34735), [1, 1, 0, 1, 1025, 0, 1, 1]);
 }

@@ -1,5 +1,5 @@
-//! Finds what GDAL changed in `data.vrt`, which it rewrites as a whole in its own spelling. The raster's metadata are
-//! the array's attributes and can be changed; everything else comes from other metadata.
+//! Finds the changes that GDAL made in `data.vrt`, which it rewrites as a whole in its own spelling. The raster's
+//! metadata are the array's attributes and can be changed; everything else comes from other metadata.
 
 use crate::util::json::{self, Map, Value};
 use quick_xml::events::{BytesStart, Event};
@@ -90,8 +90,8 @@ impl VrtContent {
         Some(())
     }
 
-    /// Returns the changes of `new`, which was written in place of this file, where `stored` are the array's
-    /// attributes. Returns `None` if it describes another raster, such as a copy from another directory.
+    /// Returns the changes in `new`, which was written in place of this file. `stored` holds the array's attributes.
+    /// Returns `None` if it describes another raster, such as a copy from another directory.
     pub fn edits(&self, new: &VrtContent, stored: &Map<String, Value>) -> Option<VrtEdits> {
         if self.layout != new.layout {
             return None;
@@ -136,7 +136,7 @@ mod tests {
     use super::super::super::{PartContent, testing};
     use super::*;
 
-    /// The text that is shown of an array.
+    /// Returns the text of an array's file.
     fn shown() -> String {
         let file = super::super::file(&testing::geographic());
         let text = file.parts().iter().map(|part| match &part.content {
@@ -147,7 +147,7 @@ mod tests {
         text.collect()
     }
 
-    /// As GDAL 3.6 writes it anew.
+    /// The file as GDAL 3.6 rewrites it.
     const BY_GDAL: &str = r#"<VRTDataset rasterXSize="10" rasterYSize="6">
   <SRS dataAxisToSRSAxisMapping="2,1">GEOGCS["WGS 84"]</SRS>
   <GeoTransform>  9.8750000000000000e+00,  2.5000000000000000e-01,  0.0000000000000000e+00,  5.0250000000000000e+01,  0.0000000000000000e+00, -5.0000000000000000e-01</GeoTransform>

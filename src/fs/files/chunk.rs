@@ -3,8 +3,8 @@
 //! bytes that are no decoded chunk, such as the encoded chunk of another store.
 //!
 //! Invariant: a draft is stored as a whole when it is closed or synced, or not at all. Nothing of a draft that is too
-//! short or too long reaches the array, and what other files have written to the chunk stays. The bytes themselves are
-//! never judged: raw data may look like an encoded chunk.
+//! short or too long reaches the array, and the writes of other files to the chunk stay. The bytes themselves are never
+//! judged: raw data may look like an encoded chunk.
 
 pub mod created;
 mod draft;
@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
-/// An open chunk file; one of an array of objects is only read.
+/// An open chunk file. Chunk files of arrays of objects are only read this way; a [`super::draft::Draft`] takes their
+/// writes.
 pub struct ChunkFile {
     inode: u64,
     array: CurrentArray,
@@ -113,7 +114,7 @@ impl ChunkFile {
             }
             draft.is_too_long |= data_in_file.as_ref().map_or(true, |fits| fits.len() < data.len());
             let data = data_in_file?;
-            draft.write(array, size, &fs.spill_directory, offset as usize, data)?;
+            draft.write(array, size, &fs.spill.directory, offset as usize, data)?;
             self.is_written.fetch_or(!data.is_empty(), Ordering::Relaxed);
             return Ok(Some(data.len()));
         }
@@ -157,7 +158,7 @@ impl ChunkFile {
         filled
     }
 
-    /// Stores what was written, or the draft if it is complete.
+    /// Stores the draft if it is complete; without a draft, the dirty chunks of the array.
     fn store(&self, fs: &Fs) -> Result<()> {
         let mut slot = lock(&self.draft);
         if let Some(draft) = slot.as_mut() {
@@ -213,8 +214,8 @@ impl ChunkFile {
         let whole = bytes.whole(size)?;
         self.write_latest(fs, |array, chunk| {
             let losses = array.freshness().losses();
-            // in one piece, so that no write-back stores a part of it; the file's own pages may have become dirty since
-            // the kernel sent the draft
+            // one write, so that no write-back stores a part of the draft; the guard also holds against the file's own
+            // pages, which may have become dirty since the kernel sent the draft
             let written = fs.write_chunk_bytes(array, chunk, 0, &whole, WriteMode::internal());
             self.record.add(array, losses);
             written
@@ -231,7 +232,7 @@ impl ChunkFile {
         written?.ok_or_else(stale)
     }
 
-    /// Records that the draft was for an array that was replaced, and returns the error.
+    /// Records the loss of a draft whose array was replaced, and returns the error.
     fn lost_draft(&self, fs: &Fs, array: &Arc<Array>) -> Error {
         self.record.add(array, array.freshness().losses());
         array.freshness().record_loss();
@@ -241,7 +242,7 @@ impl ChunkFile {
         e
     }
 
-    /// Erases the fill values stored for a created file, unless something else was written there since.
+    /// Erases the fill values stored for a created file, unless the chunk was written since.
     fn erase_filled(&self, fs: &Fs, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
         let chunk = self.chunk(array)?;
         let Some(filled) = draft.filled.take().filter(|_| !fs.cache.is_dirty(array, chunk)) else { return Ok(()) };
@@ -265,8 +266,8 @@ impl ChunkFile {
         e
     }
 
-    /// Copies the draft over `out`, the chunk's bytes at `offset`. Returns `false` if that would need a wait and
-    /// `may_wait` is not set.
+    /// Copies the draft over `out`, which holds the chunk's bytes from `offset` on. Returns `false` if that would need
+    /// a wait and `may_wait` is not set.
     fn overlay_draft(&self, offset: u64, out: &mut [u8], may_wait: bool) -> Result<bool> {
         let Some(draft) = self.lock_draft(may_wait) else { return Ok(false) };
         let Some(draft) = draft.as_ref().filter(|draft| draft.bytes.is_some()) else { return Ok(true) };
@@ -326,7 +327,7 @@ impl OpenFile for ChunkFile {
         self.pending_drop.finish(fs);
         let is_draft = lock(&self.draft).is_some();
         if is_draft || self.array.known().is_dirty() {
-            // a refused draft is on record
+            // a refused draft has recorded its error
             let _ = self.store(fs);
         }
         if let Some(creation) = self.creation {
@@ -362,8 +363,8 @@ impl Fs {
         let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
         let (mut pages, mut backing) = (KernelPages::None, None);
         let is_created = self.created_chunks.contains(&key.join(name));
-        // before the opening begins: pages that are newer than their recorded version are dropped, while older ones
-        // would be kept
+        // take the version before the opening begins: pages that are newer than their recorded version are dropped,
+        // while older ones would be kept
         let stat = match array.is_remote() && !for_writing {
             // the load below finds out whether the chunk is stored
             true => None,
@@ -376,7 +377,8 @@ impl Fs {
         if is_created {
             // the chunk may not be stored yet
         } else if array.metadata().has_objects() || stat.is_none() {
-            // without a size the file would look empty, and the size of objects is known only now
+            // a file of size 0 would look empty; loading yields the size of a chunk of objects, and finds out whether a
+            // remote chunk exists
             self.cache.get(&array, chunk, ChunkPart::Whole)?.ok_or_else(stale)?;
         } else if let Some(stat) = stat.filter(|_| self.read_only) {
             // in a writable mount each write of flat bytes would have to drop the pages

@@ -1,24 +1,30 @@
 //! Open headers and containers: files composed of bytes and of the flat bytes of arrays. Reads and writes go part by
 //! part; requests for flat bytes work as through `data.raw`, with a conversion if the part has one. Bytes that belong
-//! to no array cannot be changed, except the attributes in a header (`edit`).
+//! to no array cannot be changed, except the attributes in a header (`edit`) and the number of records (`growth`).
 
 mod edit;
+mod growth;
+mod held;
+mod items;
+mod replace;
 
 use super::flat::FlatFile;
-use super::items::{another_array, packed, whole_items};
+use super::items::{another_array, shown_items};
 use super::{NewFile, OpenFile};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
-use crate::export::{Composite, FilePart, ItemForm, PartContent};
+use crate::export::{Composite, FilePart, FileSlice, ItemForm, PartContent};
 use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Fs, KernelPages};
 use crate::store::Key;
-use crate::util::memory::lock;
+use crate::util::memory::{self, lock};
 use edit::HeaderDraft;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use held::HeldWrites;
+use items::{TornItems, read_exact};
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// An open header or container.
@@ -30,19 +36,25 @@ pub struct CompositeFile {
     node: Node,
     /// The parts as they were when the file was opened.
     file: Arc<Composite>,
+    /// The number of records, which grows as records are appended.
+    count: AtomicU64,
     /// The open flat bytes of each part that has some, opened at the first use: only a few parts of a large group are
     /// ever used.
     flat: Vec<OnceLock<Box<FlatFile>>>,
-    /// Whether the kernel keeps what is read, so that the cache need not.
+    /// Whether the kernel keeps the bytes read, so that the cache need not.
     is_kept_elsewhere: bool,
-    /// Whether a write across the end is short, as that of `data.raw` is: in files of one array, and for a writer with
+    /// Whether a write across the end is short, as in `data.raw`. It is in files of one array, and for a writer with
     /// O_DIRECT, which can only write whole blocks. Any other write across the end of `dataset.nc` comes from a program
     /// that moves the arrays to make room for a longer header (netCDF-C begins at the end), and is refused as a whole.
     short_at_end: bool,
-    /// The beginning of what was written in place of `data.vrt`.
+    /// The beginning of the text written in place of `data.vrt`.
     text: Mutex<Vec<u8>>,
-    /// The header of a group's file, as it was written.
+    /// The header of a group's file with the writes to it; `None` before the first.
     edited: Mutex<Option<HeaderDraft>>,
+    /// Writes behind the last record that the header does not count yet, and those that came after them.
+    held: Mutex<Option<HeldWrites>>,
+    /// Items that were written in part and cannot be stored without their other part.
+    torn: Mutex<TornItems>,
     /// Whether a write was refused. A program that makes room for a longer header moves the arrays' bytes, continues
     /// when that fails, and writes the header last (netCDF-C does so): from then on every write is refused.
     refused: AtomicBool,
@@ -50,25 +62,18 @@ pub struct CompositeFile {
 
 /// The open flat bytes of a part.
 struct FlatPart<'a> {
-    flat: &'a FlatFile,
-    /// Where the part begins among them.
-    start: u64,
-    form: ItemForm,
-}
-
-/// The part of a request that lies in one part of the file.
-struct Slice<'a> {
     /// The index of the part.
     number: usize,
     part: &'a FilePart,
-    /// Where the slice begins in the part, and its length, in bytes.
-    at: u64,
-    len: usize,
+    flat: &'a FlatFile,
+    /// Where the part begins among them.
+    start: u64,
+    form: &'a ItemForm,
 }
 
 impl Fs {
     /// Opens a header or container. In a read-only mount the kernel keeps what it reads until the file is opened again;
-    /// in others each read must see what was written through other files. `direct` says whether the program asked for
+    /// in other mounts each read must return writes through other files. `direct` is set if the program asked for
     /// O_DIRECT.
     pub(in crate::fs) fn open_composite(
         &self,
@@ -84,7 +89,7 @@ impl Fs {
             self.open_array(key)?.writable()?;
         }
         let file = self.tree.composite(node)?;
-        // the kernel keeps pages for all that have the file open, and they must not come from older checks of the store
+        // all readers of the file share the kernel's pages, which must not come from older checks of the store
         for part in file.parts() {
             if let PartContent::Flat { key, .. } = &part.content
                 && let Some(array) = self.tree.hierarchy().cached_array(key)
@@ -128,19 +133,32 @@ impl CompositeFile {
             writable: true,
             record: WriteRecord::default(),
             node,
+            count: AtomicU64::new(file.record_count()),
             file,
             flat,
             is_kept_elsewhere,
             short_at_end,
             text: Mutex::default(),
             edited: Mutex::default(),
+            held: Mutex::default(),
+            torn: Mutex::default(),
             refused: AtomicBool::new(false),
         }
     }
 
-    /// Returns whether the file holds no flat bytes.
+    /// Returns whether the file is a header of text.
     pub(in crate::fs) fn is_text(&self) -> bool {
-        !self.file.parts().iter().any(FilePart::is_flat)
+        !matches!(self.node, Node::Dataset(_)) && !self.file.parts().iter().any(FilePart::is_flat)
+    }
+
+    /// Returns the present size in bytes.
+    fn size(&self) -> u64 {
+        self.file.size_with(self.count.load(Ordering::Acquire))
+    }
+
+    /// Cuts a request at the borders of the parts. The slices end with the file.
+    fn slices(&self, offset: u64, len: usize) -> Vec<FileSlice<'_>> {
+        self.file.slices(offset, len, self.count.load(Ordering::Acquire))
     }
 
     /// Returns the arrays that were read or written through the file.
@@ -148,62 +166,66 @@ impl CompositeFile {
         self.flat.iter().filter_map(|cell| cell.get()).map(|flat| flat.array.known())
     }
 
-    /// Stores what was written through the file.
+    /// Stores all writes through the file.
     fn store(&self, fs: &Fs) -> Result<()> {
         let header = self.check_header(fs).and_then(|()| self.store_text(fs));
         let arrays = self.arrays().filter(|array| array.is_dirty());
         arrays.map(|array| fs.flush_array(&array)).fold(header, Result::and)
     }
 
-    /// Calls `read` with bytes of a part, as written in place of a header.
-    fn with_shown<T>(&self, slice: &Slice, bytes: &[u8], read: impl FnOnce(&[u8]) -> T) -> T {
-        let edited = lock(&self.edited);
-        let shown = edited.as_ref().filter(|_| slice.number == 0).map_or(bytes, |draft| &draft.shown);
-        read(&shown[slice.at as usize..][..slice.len])
-    }
-
-    /// Returns whether the file shows `data` already, or has flat bytes there.
-    fn shows(&self, slice: &Slice, data: &[u8]) -> bool {
-        match &slice.part.content {
-            PartContent::Bytes(bytes) => self.with_shown(slice, bytes, |shown| shown == data),
-            PartContent::Padding => data.iter().all(|byte| *byte == 0),
-            PartContent::Bands(_) => false,
-            PartContent::Flat { .. } => true,
-        }
-    }
-
-    /// Cuts a request at the borders of the parts. The slices end with the file.
-    fn slices(&self, offset: u64, len: usize) -> impl Iterator<Item = Slice<'_>> {
-        let end = offset.saturating_add(len as u64);
-        let first = self.file.part_at(offset);
-        let parts = self.file.parts().iter().enumerate().skip(first);
-        parts.take_while(move |(_, part)| part.at < end && len > 0).map(move |(number, part)| {
-            let at = offset.saturating_sub(part.at);
-            Slice { number, part, at, len: (end.min(part.at + part.len) - part.at - at) as usize }
+    /// Returns the bytes of a slice that belong to the file itself, as written in place of a header; `None` for flat
+    /// bytes.
+    fn own_bytes<'a>(&'a self, slice: &'a FileSlice) -> Option<Cow<'a, [u8]>> {
+        let (at, len) = (slice.at as usize, slice.len);
+        Some(match &slice.part.content {
+            PartContent::Bytes(bytes) => match &*lock(&self.edited) {
+                Some(draft) if slice.number == 0 => Cow::Owned(draft.shown[at..at + len].to_vec()),
+                _ => Cow::Borrowed(&bytes[at..at + len]),
+            },
+            PartContent::Bands(bands) => Cow::Owned(bands.text().as_bytes()[at..at + len].to_vec()),
+            // those of records that were appended are not there yet
+            PartContent::Values { bytes, .. } => {
+                let mut values: Vec<u8> = bytes.iter().copied().skip(at).take(len).collect();
+                values.resize(len, 0);
+                Cow::Owned(values)
+            }
+            PartContent::Padding => Cow::Owned(vec![0; len]),
+            PartContent::Flat { .. } => return None,
         })
     }
 
-    /// Returns the open flat bytes of a part and how they are shown; `None` for a part without flat bytes.
+    /// Returns whether the file shows `data` already, or takes any bytes there: those of an array, or the padding of
+    /// records, in which netCDF-C writes fill values.
+    fn shows(&self, slice: &FileSlice, data: &[u8]) -> bool {
+        match &slice.part.content {
+            PartContent::Padding if slice.part.is_record => true,
+            PartContent::Bands(_) => false,
+            _ => self.own_bytes(slice).is_none_or(|own| *own == *data),
+        }
+    }
+
+    /// Returns the open flat bytes of a part; `None` for a part without flat bytes.
     ///
     /// # Errors
     ///
     /// ESTALE if the array has another shape or dtype than the file says. Without `may_wait`, the array is taken as it
     /// was last looked up.
-    fn flat_of(&self, fs: &Fs, slice: &Slice, may_wait: bool) -> Result<Option<FlatPart<'_>>> {
-        let PartContent::Flat { key, start, form, .. } = &slice.part.content else { return Ok(None) };
-        let Some(cell) = self.flat.get(slice.number) else { return Ok(None) };
+    fn flat_of(&self, fs: &Fs, number: usize, may_wait: bool) -> Result<Option<FlatPart<'_>>> {
+        let Some(part) = self.file.parts().get(number) else { return Ok(None) };
+        let PartContent::Flat { key, start, form, .. } = &part.content else { return Ok(None) };
+        let Some(cell) = self.flat.get(number) else { return Ok(None) };
         let flat = match cell.get() {
             Some(flat) => flat,
             None => {
                 let array = fs.open_array(key)?;
-                // only the next opening of `data.raw` may take the list of what has changed in the store
+                // this opening leaves the list of served versions to the next opening of `data.raw`
                 array.freshness().begin_opening();
                 cell.get_or_init(|| Box::new(FlatFile::part(array, self.is_kept_elsewhere)))
             }
         };
         let array = if may_wait { flat.array.latest(fs)? } else { flat.array.known() };
-        match slice.part.is_of(array.metadata()) {
-            true => Ok(Some(FlatPart { flat, start: *start, form: form.clone() })),
+        match part.is_of(array.metadata()) {
+            true => Ok(Some(FlatPart { number, part, flat, start: *start, form })),
             false => Err(another_array().context(self.node.path())),
         }
     }
@@ -217,65 +239,111 @@ impl CompositeFile {
         if self.refused.load(Ordering::Relaxed) {
             return Err(Error::new(Kind::System(libc::EPERM), "an earlier write was refused; open the file again"));
         }
-        if offset.saturating_add(data.len() as u64) > self.file.size() {
+        if offset.saturating_add(data.len() as u64) > self.size() {
+            if self.file.records().is_some() {
+                self.check_growth(fs)?;
+            }
             return Err(Error::system(libc::EFBIG));
         }
-        let (mut done, mut is_header_whole) = (0, self.is_header_whole());
+        let mut is_header_whole = self.is_header_whole();
         for slice in self.slices(offset, data.len()) {
-            let part = &data[done..done + slice.len];
-            match self.shows(&slice, part) {
+            let part = slice.gather(data);
+            match self.shows(&slice, &part) {
                 // the header says where the values lie
                 true if slice.part.is_flat() && !is_header_whole => {
                     let why = "the header before these values is not whole";
                     return Err(Error::new(Kind::System(libc::EPERM), why));
                 }
                 true => {}
-                false if slice.number == 0 => is_header_whole = self.edit_header(fs, slice.at, part)?.1.is_some(),
+                false if slice.number == 0 => is_header_whole = self.edit_header(fs, slice.at, &part)?.1.is_some(),
                 false => {
-                    let why = "these bytes describe the array and can't be changed here; change the array's metadata";
+                    let why = match slice.part.content {
+                        PartContent::Values { .. } => "strings of any length can't be changed here",
+                        _ => "these bytes describe the array and can't be changed here; change the array's metadata",
+                    };
                     return Err(Error::new(Kind::System(libc::EPERM), why));
                 }
             }
-            done += slice.len;
         }
         Ok(())
     }
 
-    /// Writes all of `data`, or less at the end of the file if a write across the end may be short. Bytes outside the
-    /// flat bytes can only be overwritten with the same bytes; otherwise nothing is written. A header of nothing but
-    /// text accepts everything and stays as it is, so that a directory can be copied over another.
+    /// Writes all of `data`, or less at the end of the file if a write across the end may be short, and at the end of a
+    /// long write if whole items alone can be written. Outside the flat
+    /// bytes, only attributes in a header can change; a write that changes anything else writes nothing. A file without
+    /// flat bytes accepts everything, so that a directory can be copied over another; only attributes in `data.vrt`
+    /// take effect.
     pub(in crate::fs) fn write_all(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
         if self.is_text() {
             self.keep_text(offset, data);
             return Ok(data.len());
         }
         let data = match self.short_at_end {
-            true => clipped(offset, data, self.file.size()).unwrap_or(data),
+            true => clipped(offset, data, self.size()).unwrap_or(data),
             false => data,
         };
         let in_file = |e: Error| e.context(self.node.path());
-        if let Err(e) = self.check_write(fs, offset, data) {
-            self.refused.store(true, Ordering::Relaxed);
-            return Err(in_file(e));
+        let refused = |_: &Error| self.refused.store(true, Ordering::Relaxed);
+        if self.is_held(fs, offset, data) {
+            self.write_held(fs, offset, data).inspect_err(refused).map_err(in_file)?;
+            return Ok(data.len());
         }
+        self.check_write(fs, offset, data).inspect_err(refused).map_err(in_file)?;
+        self.write_slices(fs, offset, data, mode).map_err(in_file)
+    }
+
+    /// Writes bytes that [`CompositeFile::check_write`] has accepted. Returns their number, as
+    /// [`CompositeFile::write_values`] does.
+    fn write_slices(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
         let mut written = 0;
         for slice in self.slices(offset, data.len()) {
-            let part = &data[written..written + slice.len];
-            if let Some(of_array) = self.flat_of(fs, &slice, true)? {
-                let array = of_array.flat.array.latest(fs)?;
-                let losses = array.freshness().losses();
-                let done = write_part(fs, &of_array, &slice, part, mode);
-                fs.record_write(&self.record, &array, losses, mode);
-                let done = done.map_err(in_file)?;
-                if done < part.len() {
+            if slice.part.is_flat() {
+                let done = self.write_values(fs, slice.number, slice.at, &slice.gather(data), mode)?;
+                if done < slice.len {
                     return Ok(written + done);
                 }
-            } else if slice.number == 0 && !self.shows(&slice, part) {
-                self.write_header(fs, slice.at, part).map_err(in_file)?;
+            } else if slice.number == 0 {
+                let part = slice.gather(data);
+                if !self.shows(&slice, &part) {
+                    self.write_header(fs, slice.at, &part)?;
+                }
             }
             written += slice.len;
         }
         Ok(written)
+    }
+
+    /// Writes bytes of a part that holds flat bytes, at an offset in the part. Returns how many: all of them, unless
+    /// whole items alone can be written and a part of one is left.
+    fn write_values(&self, fs: &Fs, number: usize, at: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
+        let Some(of) = self.flat_of(fs, number, true)? else { return Ok(data.len()) };
+        let array = of.flat.array.latest(fs)?;
+        let losses = array.freshness().losses();
+        array.writable()?;
+        let done = self.write_items(fs, &of, at, data, mode);
+        fs.record_write(&self.record, &array, losses, mode);
+        done
+    }
+
+    /// Reads the bytes of a slice of flat bytes. Returns `false` where [`OpenFile::read`] does.
+    fn read_values(&self, fs: &Fs, slice: &FileSlice, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+        let is_open = self.flat.get(slice.number).is_some_and(|cell| cell.get().is_some());
+        if !may_wait && !is_open {
+            return Ok(false);
+        }
+        let Some(of) = self.flat_of(fs, slice.number, may_wait)? else { return Ok(true) };
+        let items = shown_items(slice.at, slice.len, of.form);
+        if !read_exact(fs, &of, items.stored, may_wait, out)? {
+            return Ok(false);
+        }
+        if *of.form == ItemForm::AsStored {
+            return Ok(true);
+        }
+        of.form.show(out).map_err(|e| e.context(self.node.path()))?;
+        lock(&self.torn).show(slice.number, items.shown.start, out);
+        out.drain(..(slice.at - items.shown.start) as usize);
+        out.truncate(slice.len);
+        Ok(true)
     }
 }
 
@@ -285,48 +353,45 @@ impl OpenFile for CompositeFile {
     }
 
     fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
-        let mut parts = self.slices(offset, len).filter(|slice| slice.part.is_flat());
-        parts.all(|slice| {
-            let flat = self.flat.get(slice.number).and_then(OnceLock::get);
+        let slices = self.slices(offset, len);
+        slices.iter().filter(|slice| slice.part.is_flat()).all(|slice| {
             let PartContent::Flat { start, form, .. } = &slice.part.content else { return true };
-            let stored = form.stored(whole_items(slice.at, slice.len, form.item()));
-            flat.is_some_and(|flat| flat.record_access(fs, start + stored.start, (stored.end - stored.start) as usize))
+            let items = shown_items(slice.at, slice.len, form).stored;
+            let flat = self.flat.get(slice.number).and_then(OnceLock::get);
+            flat.is_some_and(|flat| flat.record_access(fs, start + items.start, (items.end - items.start) as usize))
         })
     }
 
     fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
-        out.clear();
-        let mut piece = Vec::new();
-        for slice in self.slices(offset, len) {
-            let is_open = self.flat.get(slice.number).is_some_and(|cell| cell.get().is_some());
-            if !may_wait && slice.part.is_flat() && !is_open {
+        let slices = self.slices(offset, len);
+        let end = offset.saturating_add(len as u64).min(self.size());
+        let len_here = end.saturating_sub(offset) as usize;
+        // most requests lie in one part and need no copy
+        if let [slice] = slices.as_slice()
+            && slice.part.is_flat()
+            && slice.len == len_here
+        {
+            if !self.read_values(fs, slice, may_wait, out)? {
                 return Ok(false);
             }
-            match (&slice.part.content, self.flat_of(fs, &slice, may_wait)?) {
-                (PartContent::Bytes(bytes), _) => self.with_shown(&slice, bytes, |shown| out.extend_from_slice(shown)),
-                (PartContent::Bands(bands), _) => {
-                    out.extend_from_slice(&bands.text().as_bytes()[slice.at as usize..][..slice.len]);
+        } else {
+            out.clear();
+            memory::resize(out, len_here)?;
+            let mut piece = Vec::new();
+            for slice in &slices {
+                match self.own_bytes(slice) {
+                    Some(own) => slice.scatter(&own, out),
+                    None if self.read_values(fs, slice, may_wait, &mut piece)? => slice.scatter(&piece, out),
+                    None => return Ok(false),
                 }
-                // most requests lie in one part and need no copy
-                (_, Some(FlatPart { flat, start, form: ItemForm::AsStored })) if out.is_empty() => {
-                    if !read_exact(fs, flat, start + slice.at, slice.len, may_wait, out)? {
-                        return Ok(false);
-                    }
-                }
-                (_, Some(FlatPart { flat, start, form })) => {
-                    let shown = whole_items(slice.at, slice.len, form.item());
-                    let stored = form.stored(shown.clone());
-                    let len = (stored.end - stored.start) as usize;
-                    if !read_exact(fs, flat, start + stored.start, len, may_wait, &mut piece)? {
-                        return Ok(false);
-                    }
-                    form.show(&mut piece).map_err(|e| e.context(self.node.path()))?;
-                    out.extend_from_slice(&piece[(slice.at - shown.start) as usize..][..slice.len]);
-                }
-                (_, None) => out.resize(out.len() + slice.len, 0),
             }
         }
-        Ok(true)
+        let held = if may_wait { Some(lock(&self.held)) } else { self.held.try_lock().ok() };
+        match held.as_deref() {
+            Some(Some(held)) => held.show(offset, len, out).map(|()| true),
+            Some(None) => Ok(true),
+            None => Ok(false),
+        }
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
@@ -337,15 +402,18 @@ impl OpenFile for CompositeFile {
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
-        let stored = self.store(fs);
+        let stored = self.store(fs).and_then(|()| self.check_complete());
         let written = self.arrays().filter(|_| self.writable);
         let lost = written.map(|array| fs.with_losses(array.key(), Ok(()))).fold(Ok(()), Result::and);
         self.record.answer(lost.and(stored))
     }
 
     fn release(&self, fs: &Fs) {
-        // what cannot be stored is on record
+        // errors of chunks that cannot be stored are on record
         let _ = self.store(fs);
+        if let Err(e) = self.check_complete() {
+            fs.stats.problem(format!("not stored: {e}"));
+        }
     }
 
     fn release_may_block(&self) -> bool {
@@ -363,93 +431,4 @@ impl OpenFile for CompositeFile {
     fn write_record(&self) -> Option<&WriteRecord> {
         Some(&self.record)
     }
-}
-
-/// Reads exactly `len` flat bytes.
-fn read_exact(fs: &Fs, flat: &FlatFile, at: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
-    let done = flat.read(fs, at, len, may_wait, out)?;
-    match !done || out.len() == len {
-        true => Ok(done),
-        // the array has shrunk a moment ago
-        false => Err(another_array()),
-    }
-}
-
-/// Writes bytes of a part. Returns how many: all of them, unless a part of an item is left.
-fn write_part(fs: &Fs, part: &FlatPart, slice: &Slice, data: &[u8], mode: WriteMode) -> Result<usize> {
-    part.flat.array.latest(fs)?.writable()?;
-    match part.form {
-        ItemForm::AsStored => write_stored(fs, part.flat, slice.part, part.start + slice.at, data, mode)?,
-        ItemForm::Reversed(item) => write_reversed(fs, part, slice, data, item.max(1), mode)?,
-        ItemForm::Doubles { .. } => write_doubles(fs, part, slice, data, mode)?,
-        ItemForm::Unpacked(_) => {
-            let (len, items) = packed(&part.form, slice.at, data, mode)?;
-            let at = part.start + part.form.stored(slice.at..slice.at).start;
-            write_stored(fs, part.flat, slice.part, at, &items, mode)?;
-            return Ok(len);
-        }
-    }
-    Ok(data.len())
-}
-
-/// Writes bytes of reversed items. Every byte of an item is one byte of the stored item, so that nothing has to be
-/// read.
-fn write_reversed(fs: &Fs, part: &FlatPart, slice: &Slice, data: &[u8], item: usize, mode: WriteMode) -> Result<()> {
-    let mut done = 0;
-    while done < data.len() {
-        let (len, at) = mirrored(slice.at + done as u64, data.len() - done, item);
-        let mut bytes = data[done..done + len].to_vec();
-        bytes.chunks_mut(item.min(len)).for_each(<[u8]>::reverse);
-        write_stored(fs, part.flat, slice.part, part.start + at, &bytes, mode)?;
-        done += len;
-    }
-    Ok(())
-}
-
-/// Writes bytes of doubles that stand for integers. The rest of the first and of the last item stays.
-fn write_doubles(fs: &Fs, part: &FlatPart, slice: &Slice, data: &[u8], mode: WriteMode) -> Result<()> {
-    let (at, form, size) = (slice.at, &part.form, part.form.item());
-    let Range { start: from, end } = whole_items(at, data.len(), size);
-    // two writers of one item must not undo each other's bytes
-    let array = part.flat.array.key();
-    let _alone = fs.converting.exclusive(&[&array]);
-    let (mut items, mut edge) = (vec![0; (end - from) as usize], Vec::new());
-    for item in [from, end.saturating_sub(size as u64).max(from)] {
-        let covered = item >= at && item + size as u64 <= at + data.len() as u64;
-        if !covered {
-            read_exact(fs, part.flat, part.start + item, size, true, &mut edge)?;
-            form.show(&mut edge)?;
-            items[(item - from) as usize..][..size].copy_from_slice(&edge);
-        }
-    }
-    items[(at - from) as usize..][..data.len()].copy_from_slice(data);
-    form.store(&mut items)?;
-    write_stored(fs, part.flat, slice.part, part.start + from, &items, mode)
-}
-
-/// Writes flat bytes as they are stored, all of them.
-///
-/// # Errors
-///
-/// ESTALE if the array has another shape or dtype than the file says.
-fn write_stored(fs: &Fs, flat: &FlatFile, part: &FilePart, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
-    let write = |array: &Arc<Array>| {
-        if !part.is_of(array.metadata()) {
-            return Err(another_array());
-        }
-        fs.resizing.written_to(array.key(), at + data.len() as u64);
-        fs.write_flat(array, at, data, mode).map(drop)
-    };
-    flat.array.write_latest(fs, true, write).map(drop)
-}
-
-/// Returns how many of `len` bytes at `begin` can be written together in a file whose items of `item` bytes are
-/// reversed, and where: whole items, or a part of one.
-fn mirrored(begin: u64, len: usize, item: usize) -> (usize, u64) {
-    let within = (begin % item as u64) as usize;
-    if within == 0 && len >= item {
-        return (len / item * item, begin);
-    }
-    let len = len.min(item - within);
-    (len, begin - within as u64 + (item - within - len) as u64)
 }

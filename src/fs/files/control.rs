@@ -1,4 +1,4 @@
-//! An open control file: statistics, or the errors of a sync, generated when the file is opened.
+//! Open control files: statistics, metrics, or the errors of a sync. The text is generated when the file is opened.
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::error::Result;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 struct OpenControl {
     inode: u64,
     text: Vec<u8>,
-    /// Counts the text.
+    /// Grant for the memory of the text.
     _memory: Grant,
 }
 

@@ -1,4 +1,4 @@
-//! An open metadata document, read as it was when it was opened.
+//! Open metadata documents. A reader gets the text as of the opening.
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::array::hierarchy::{MetadataDocument, MetadataFile};
@@ -18,10 +18,7 @@ struct DocumentFile {
 impl Fs {
     /// Opens a metadata document of the group or array at `key` for reading.
     pub(in crate::fs) fn open_document(&self, inode: u64, key: &Key, file: MetadataFile) -> Result<NewFile> {
-        let document = match file {
-            MetadataFile::Consolidated => self.tree.consolidated(key, Duration::ZERO)?,
-            _ => self.tree.document(key, file)?,
-        };
+        let document = self.tree.document_of_age(key, file, Duration::ZERO)?;
         memory::check_available()?;
         let document = document.ok_or_else(|| Error::system(libc::ESTALE))?;
         Ok(NewFile::new(Arc::new(DocumentFile { inode, document }), KernelPages::None))

@@ -21,9 +21,9 @@ pub struct Draft {
     pub permissions: Option<Permissions>,
     /// Maximum length in bytes.
     limit: u64,
-    /// Protects the name alone.
+    /// The node, for its name. The lock protects it alone.
     node: Mutex<Node>,
-    /// Protects the content; held while it is stored, so that it does not change meanwhile.
+    /// The content. Its lock is held while the content is stored, so that it does not change meanwhile.
     content: Mutex<DraftContent>,
 }
 
@@ -34,23 +34,23 @@ pub type StoredText = (Vec<u8>, Option<Permissions>);
 pub struct DraftContent {
     /// The future content of the file.
     pub text: Vec<u8>,
-    /// Whether the text differs from what is stored.
+    /// Whether the text differs from the stored one.
     pub changed: bool,
-    /// When the text changed last.
+    /// Time of the last change of the text.
     pub modified: SystemTime,
-    /// Why the text could not be stored at the last attempt.
+    /// Error of the last attempt to store the text, if it failed.
     pub refused: Option<Error>,
     fate: Fate,
-    /// Counts the text.
+    /// Grant for the memory of the text.
     memory: Grant,
 }
 
-/// What has become of a draft's file.
+/// The state of a draft's file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// The file still has its name.
     Named,
-    /// The file was removed or replaced; its open descriptors keep the text alone.
+    /// The file was removed or replaced; only its open descriptors still have the text.
     Removed,
     /// The content became a chunk, a document or flat bytes: later writes through this file fail.
     Taken,
@@ -59,7 +59,7 @@ enum Fate {
 /// The drafts of a mount. A draft lives as long as the file is open.
 #[derive(Default)]
 pub struct Drafts {
-    /// Protects the map, by path.
+    /// Drafts by path. The lock protects the map.
     open: Mutex<HashMap<Key, Weak<Draft>>>,
 }
 
@@ -106,6 +106,7 @@ impl Drafts {
     }
 
     /// Separates the draft at `path` from its name, because its content has become something else: later writes fail.
+    /// Returns whether there was one.
     pub fn take(&self, path: &Key) -> bool {
         self.end(path, Fate::Taken)
     }
@@ -151,7 +152,7 @@ impl Draft {
         lock(&self.content)
     }
 
-    /// Returns whether the content is not stored, or is just being stored. Never waits.
+    /// Returns, without a wait, whether the content is not stored yet or is just being stored.
     pub fn is_unstored(&self) -> bool {
         self.content.try_lock().map_or(true, |content| content.changed)
     }
@@ -165,7 +166,7 @@ impl Draft {
     ///
     /// # Errors
     ///
-    /// EFBIG beyond the limit or the memory at hand; ESTALE if the content was taken.
+    /// EFBIG beyond the limit or the available memory; ESTALE if the content was taken.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset.saturating_add(data.len() as u64);
         let mut content = self.lock();
@@ -200,7 +201,7 @@ impl Draft {
 }
 
 impl DraftContent {
-    /// Marks the text as changed, unless the file was removed: then it is not to be stored.
+    /// Records a change of the text. The text of a removed file is not marked for storing.
     fn touch(&mut self) {
         (self.changed, self.modified) = (self.fate == Fate::Named, SystemTime::now());
     }
@@ -234,7 +235,7 @@ impl OpenFile for Draft {
         fs.flush_draft(self)
     }
 
-    /// Cuts the text off or adds zeros; errors are those of a write.
+    /// Truncates the text or appends zeros. Errors are those of a write.
     fn set_len(&self, len: u64) -> Result<()> {
         let mut content = self.lock();
         content.check_not_taken()?;
@@ -245,8 +246,8 @@ impl OpenFile for Draft {
         Ok(())
     }
 
-    /// Records why the draft could not be stored. An earlier close does not record it, since another process may still
-    /// be writing the file.
+    /// Stores the draft, and records the error if that fails. An earlier close does not record it, since another
+    /// process may still be writing the file.
     fn release(&self, fs: &Fs) {
         if fs.flush_draft(self).is_err()
             && let Some(e) = self.lock().refused.take()

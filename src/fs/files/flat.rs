@@ -5,7 +5,7 @@ pub mod holes;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
-use crate::cache::PrefetchState;
+use crate::cache::{CachedRun, PrefetchState};
 use crate::error::{Error, Result};
 use crate::fs::waiting::WaitingWrite;
 use crate::fs::write::WriteMode;
@@ -17,6 +17,7 @@ use crate::zarr::grid::ChunkId;
 use gather::FlatRead;
 use holes::{Seek, StoredChunks};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Open flat bytes of an array.
 pub struct FlatFile {
@@ -29,8 +30,12 @@ pub struct FlatFile {
     stored: StoredChunks,
     readers: PrefetchState,
     pending_drop: PendingDrop,
-    /// Whether the kernel or the reader keeps what is read, so that the cache need not.
+    /// Whether the kernel or the reader keeps the bytes read, so that the cache need not.
     is_kept_elsewhere: bool,
+    /// Whether writes bypass the kernel's page cache.
+    is_past_pages: AtomicBool,
+    /// Whether the file was open a second time while this was open: that reader may have filled the page cache.
+    is_shared: AtomicBool,
 }
 
 impl FlatFile {
@@ -45,6 +50,8 @@ impl FlatFile {
             readers: PrefetchState::default(),
             pending_drop: PendingDrop::new(0, KernelPages::None),
             is_kept_elsewhere,
+            is_past_pages: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
         }
     }
 
@@ -104,17 +111,43 @@ impl FlatFile {
         }
     }
 
-    /// Records a write that has to wait for room. Reads of its bytes wait until the returned value is dropped.
+    /// Records a write that has to wait for memory. Reads of its bytes wait until the returned value is dropped.
     pub fn begin_waiting_write(&self, fs: &Fs, offset: u64, len: usize) -> WaitingWrite {
         fs.waiting.begin(self.array.key(), offset..offset.saturating_add(len as u64))
     }
 }
 
 impl Fs {
+    /// Lets writes through an open file bypass the kernel's page cache, if it is `data.raw`. Returns whether they do.
+    pub fn write_past_pages(&self, handle: u64) -> bool {
+        let Ok(file) = self.files.get(handle) else { return false };
+        let Some(flat) = file.as_flat() else { return false };
+        flat.is_past_pages.store(true, Ordering::Relaxed);
+        self.note_sharing(flat.inode);
+        true
+    }
+
+    /// Records that the `data.raw` with this inode number may be open more than once.
+    pub(in crate::fs) fn note_sharing(&self, inode: u64) {
+        let open = self.files.matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
+        if open.len() > 1 {
+            let flat = open.iter().filter_map(|file| file.as_flat());
+            flat.for_each(|flat| flat.is_shared.store(true, Ordering::Relaxed));
+        }
+    }
+
+    /// Returns whether pages of a write through this file must be dropped after its reply. The kernel drops them before
+    /// it sends a write past the page cache, and a reader that overtakes the write fills them again.
+    pub fn leaves_stale_pages(&self, handle: u64) -> bool {
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        let leaves = |flat: &FlatFile| is_set(&flat.is_past_pages) && is_set(&flat.is_shared);
+        self.files.get(handle).is_ok_and(|file| file.as_flat().is_some_and(leaves))
+    }
+
     /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's page cache.
     pub(in crate::fs) fn open_flat(&self, inode: u64, key: &Key, for_writing: bool, direct: bool) -> Result<NewFile> {
         let array = self.open_array(key)?;
-        // held until the pages are recorded: another opening must not keep what this one drops
+        // held until the pages are recorded: another opening must not keep pages that this one drops
         let opening_lock = array.freshness().lock_opening();
         let same = self.cache.served().begin_opening(&array, &opening_lock);
         let pages = match self.direct_io {
@@ -133,7 +166,7 @@ impl Fs {
             array.writable()?;
             self.resizing.finish_closed(key);
         }
-        // the flat bytes of an array of one chunk are that chunk's
+        // the flat bytes of an array of one chunk are the bytes of that chunk
         let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size(ChunkId(0)) as u64 == array.size();
         let is_plain = is_one && array.partial_decode() == PartialDecode::Plain;
         let backing = if is_plain { self.backing(&array, ChunkId(0))? } else { None };
@@ -175,6 +208,15 @@ impl OpenFile for FlatFile {
         request.read(len, may_wait, &fs.stats, out)
     }
 
+    fn cached_run(&self, fs: &Fs, offset: u64, len: usize) -> Result<Option<CachedRun>> {
+        let Some(array) = self.array.latest_if(fs, false)? else { return Ok(None) };
+        let range = offset..offset.saturating_add(len as u64).min(array.size());
+        if range.is_empty() || fs.waiting.overlaps(array.key(), &range) {
+            return Ok(None);
+        }
+        fs.ahead.cached_run(&self.readers, &array, range)
+    }
+
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
         self.write_through(fs, offset, data, WriteMode { is_flat: true, inode: self.inode, ..mode }, |_| Ok(()))
     }
@@ -196,7 +238,7 @@ impl OpenFile for FlatFile {
         let array = self.array.known();
         fs.resizing.finish_closed(array.key());
         if array.is_dirty() {
-            // what cannot be stored is logged and stays dirty
+            // chunks that cannot be stored are logged and stay dirty
             let _ = fs.flush_array(&array);
         }
     }

@@ -1,4 +1,5 @@
-//! Items of flat bytes in files that show them in another form. This module knows no open files.
+//! Items of flat bytes in files that show them in another form: where they lie, and whole ones that are written. This
+//! module knows no open files.
 
 use crate::error::{Error, Kind, Result};
 use crate::export::ItemForm;
@@ -22,7 +23,7 @@ pub(super) fn packed(form: &ItemForm, at: u64, data: &[u8], mode: WriteMode) -> 
             let why = "physical values can't be written through a shared map; write them with write(2)";
             return Err(Error::new(Kind::System(libc::EPERM), why));
         }
-        let size = form.item();
+        let size = form.shown_item();
         let rest = data.len() % size;
         if !at.is_multiple_of(size as u64) || rest != 0 && data.len() < CUT_BY_KERNEL {
             return Err(Error::invalid(format!("physical values are written in whole items of {size} bytes")));
@@ -34,10 +35,19 @@ pub(super) fn packed(form: &ItemForm, at: u64, data: &[u8], mode: WriteMode) -> 
     Ok((items.len(), items))
 }
 
-/// Returns the range of whole items of `size` bytes around `len` bytes at `at`.
-pub(super) fn whole_items(at: u64, len: usize, size: usize) -> Range<u64> {
-    let size = size as u64;
-    at / size * size..(at + len as u64).next_multiple_of(size)
+/// Whole items around a range of bytes.
+pub(super) struct ItemRange {
+    /// Their bytes in the file's form.
+    pub shown: Range<u64>,
+    /// Their bytes in the array.
+    pub stored: Range<u64>,
+}
+
+/// Returns the whole items around `len` bytes at `at`.
+pub(super) fn shown_items(at: u64, len: usize, form: &ItemForm) -> ItemRange {
+    let (shown, stored) = (form.shown_item() as u64, form.stored_item() as u64);
+    let (first, end) = (at / shown, at.saturating_add(len as u64).div_ceil(shown));
+    ItemRange { shown: first * shown..end.saturating_mul(shown), stored: first * stored..end.saturating_mul(stored) }
 }
 
 /// Returns the error of a file whose array has become another one.

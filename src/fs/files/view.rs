@@ -2,7 +2,7 @@
 //! array's own `data.raw`, with a conversion if the view has one.
 
 use super::flat::FlatFile;
-use super::items::{another_array, packed, whole_items};
+use super::items::{ItemRange, another_array, packed, shown_items};
 use super::{NewFile, OpenFile, Seek};
 use crate::array::Array;
 use crate::error::{Error, Result};
@@ -81,7 +81,7 @@ impl OpenFile for OpenView {
     }
 
     fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
-        let stored = self.view.form.stored(whole_items(offset, len, self.view.form.item()));
+        let stored = shown_items(offset, len, &self.view.form).stored;
         let from = self.view.range.start.saturating_add(stored.start);
         self.flat.record_access(fs, from, (stored.end - stored.start) as usize)
     }
@@ -89,8 +89,7 @@ impl OpenFile for OpenView {
     fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
         let form = &self.view.form;
         let len = len.min(usize::try_from(self.fixed_size().saturating_sub(offset)).unwrap_or(usize::MAX));
-        let shown = whole_items(offset, len, form.item());
-        let stored = form.stored(shown.clone());
+        let ItemRange { shown, stored } = shown_items(offset, len, form);
         let Some(array) = self.flat.array.latest_if(fs, may_wait)? else { return Ok(false) };
         self.check(&array)?;
         let from = self.view.range.start.saturating_add(stored.start);
@@ -117,10 +116,11 @@ impl OpenFile for OpenView {
                 fs.stats.problem(format!("not stored: {e}"));
             }
         })?;
-        let at = self.view.range.start.saturating_add(self.view.form.stored(offset..offset).start);
+        let at = self.view.range.start.saturating_add(shown_items(offset, 0, &self.view.form).stored.start);
         let mode = WriteMode { inode: self.inode, is_flat: false, ..mode };
         let done = self.flat.write_through(fs, at, &items, mode, |array| self.check(array))?;
-        Ok(done.map(|done| if done == items.len() { len } else { self.view.form.shown(done as u64) as usize }))
+        let shown = |done: usize| done / self.view.form.stored_item() * self.view.form.shown_item();
+        Ok(done.map(|done| if done == items.len() { len } else { shown(done) }))
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
@@ -136,9 +136,10 @@ impl OpenFile for OpenView {
         if offset >= end {
             return Err(Error::system(libc::ENXIO));
         }
-        let at = start.saturating_add(form.stored(offset..offset).start);
+        let at = start.saturating_add(shown_items(offset, 0, form).stored.start);
         let is_zero = |array: &Array| self.view.fill_is_zero(array.metadata());
-        let found = form.shown(self.flat.seek_through(fs, at, target, is_zero)? - start).max(offset);
+        let found = self.flat.seek_through(fs, at, target, is_zero)? - start;
+        let found = form.shown_size(found).unwrap_or(u64::MAX).max(offset);
         match target {
             Seek::Data if found >= end => Err(Error::system(libc::ENXIO)),
             _ => Ok(found.min(end)),

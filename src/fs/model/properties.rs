@@ -1,13 +1,14 @@
-//! The arrays that the model is run with: of v2, in shards of v3, and with chunks of different lengths.
+//! Runs the model with arrays of v2, with shards of v3, and with chunks of different lengths.
 
 use super::*;
 
-/// How chunks lie in shards.
+/// A layout of chunks in shards.
 #[derive(Clone, Debug)]
 struct ShardPlan {
     /// For each level, the innermost first, the number of inner chunks along each dimension.
     times: Vec<Vec<u64>>,
-    /// Along each dimension, numbers of which the outermost shards take turns instead; empty if they have one shape.
+    /// Along each dimension, lengths of the outermost shards in entries, used in turn; empty if all have the shape of
+    /// `times`.
     outermost: Vec<Vec<u64>>,
     /// Codecs of a chunk.
     codecs: &'static str,
@@ -71,7 +72,8 @@ impl Model {
         Model::of(&document, metadata, bound)
     }
 
-    /// Returns a model of a Zarr v3 array with chunks of listed lengths, and a part of them that the array has.
+    /// Returns a model of a Zarr v3 array with chunks of listed lengths. Each dimension has these lengths, and the
+    /// fraction of their sum that the array covers.
     fn irregular(
         dimensions: &[(Vec<u64>, f64)],
         item: u64,
@@ -104,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn whatever_is_done_is_what_an_array_of_bytes_would_do(
+    fn an_array_behaves_like_plain_bytes(
         (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]), f in any::<bool>(),
         codec in prop::sample::select(vec!["null", r#"{"id":"zlib","level":1}"#, r#"{"id":"blosc"}"#]),
         fill in any::<bool>(), bound in prop::sample::select(vec![0usize, 600, 4 << 20]),
@@ -116,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn chunks_in_shards_do_the_same(
+    fn an_array_in_shards_behaves_like_plain_bytes(
         (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]),
         times in prop::collection::vec(prop::collection::vec(1u64..4, 6), 1..=3),
         codecs in prop::sample::select(vec![
@@ -137,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn chunks_of_different_lengths_do_the_same(
+    fn an_array_of_irregular_chunks_behaves_like_plain_bytes(
         dimensions in prop::collection::vec((prop::collection::vec(1u64..6, 1..5), 0.0..1.0f64), 1..4),
         item in prop::sample::select(vec![1u64, 3, 4]), is_transposed in any::<bool>(),
         codecs in prop::sample::select(vec![

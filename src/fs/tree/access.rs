@@ -1,4 +1,4 @@
-//! Permissions of nodes: a node grants no more than every stored file that it is made of.
+//! Permissions of nodes: a node grants no more than any of the stored files that it is made of.
 
 use super::{Node, Tree, stale};
 use crate::array::hierarchy::StoredNode;
@@ -39,8 +39,8 @@ impl Tree {
         }
     }
 
-    /// Returns what all documents and chunks of the groups and arrays at these keys grant. In a store without modes
-    /// only the first key is looked up.
+    /// Returns the permissions that all documents and chunks of the groups and arrays at these keys grant. In a store
+    /// without modes only the first key is looked up.
     pub(super) fn permissions_of_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Result<Option<Permissions>> {
         let mut granted = None;
         for key in keys {

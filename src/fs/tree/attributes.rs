@@ -1,5 +1,5 @@
-//! Attributes: sizes, times and permissions of nodes. They are looked up in the store, and never read a chunk, except
-//! one of objects, whose size only decoding tells.
+//! Attributes: sizes, times and permissions of nodes. They come from the store. No chunk is read, except chunks of
+//! objects, whose size is known only after decoding.
 
 use super::access;
 use super::node::{ControlFile, Node};
@@ -19,22 +19,22 @@ const MIN_BLOCK_SIZE: u32 = 4096;
 /// The attributes of a node, as stat(2) returns them.
 #[derive(Clone, Debug)]
 pub struct Attributes {
-    /// See [`Node::inode`].
+    /// Inode number: see [`Node::inode`].
     pub inode: u64,
-    /// Whether the node is a directory, or else a regular file.
+    /// Whether the node is a directory rather than a regular file.
     pub is_directory: bool,
     /// Size in bytes.
     pub size: u64,
     /// Stored size in units of 512 bytes.
     pub blocks: u64,
-    /// Modification time of what is stored.
+    /// Modification time of the stored data.
     pub modified: SystemTime,
     /// Preferred size of a read in bytes.
     pub block_size: u32,
     /// The permissions of the stored files that the node is made of; `None` if the store has no modes.
     pub permissions: Option<Permissions>,
-    /// Whether the kernel may keep them for a second, where no file is opened: of directories only the times can
-    /// change, of chunks the times and the stored size.
+    /// Whether the kernel may keep the attributes for a second, until a file is opened. It may for directories, where
+    /// only times can change, and for chunks, where only times and the stored size can.
     pub lasting: bool,
 }
 
@@ -51,7 +51,7 @@ impl Tree {
         self.attributes_of_found(node)
     }
 
-    /// Like [`Tree::attributes`], for a node that was looked up just now.
+    /// Returns the attributes of a node that was looked up just now.
     pub(super) fn attributes_of_found(&self, node: &Node) -> Result<Attributes> {
         match node {
             Node::Directory(key) | Node::Unreadable(key) => {
@@ -77,7 +77,7 @@ impl Tree {
                 Ok(self.stored_attributes(node, &self.document_stat(key, *file)?.ok_or_else(stale)?))
             }
             Node::Value(key) => Ok(self.stored_attributes(node, &self.stat(key)?)),
-            // opening it stores what all users have written
+            // opening it stores the writes of all users
             Node::Control(ControlFile::Sync) => Ok(self.made(node, 0, 0, self.started, Some(Permissions::OWNER_ONLY))),
             Node::ControlDirectory | Node::Control(_) => Ok(self.made(node, 0, 0, self.started, None)),
         }
@@ -93,15 +93,15 @@ impl Tree {
         let document = self.hierarchy.store().stat(&key.join(array.metadata_name())).map_err(|e| e.context(key))?;
         let directory = self.stat(key)?;
         let stored = self.stored_sizes.of(&array);
-        // chunks that come, go or are replaced by a rename show in the directory's time
+        // creating, removing or replacing chunks by a rename changes the directory's time
         let modified = document.as_ref().map_or(directory.modified, |d| d.modified.max(directory.modified));
         let modified = modified.max(stored.newest).max(array.freshness().last_write());
         let permissions = access::of_flat(document.as_ref(), &directory);
         Ok(self.made(node, array.size(), stored.bytes.div_ceil(512), modified, permissions))
     }
 
-    /// Returns the size of a decoded chunk in bytes. One of objects has to be decoded; if that fails it shows as empty,
-    /// and opening it reports why.
+    /// Returns the size of a decoded chunk in bytes. A chunk of objects has to be decoded; if that fails, its file
+    /// shows as empty, and opening the file reports the error.
     fn chunk_size(&self, array: &Array, chunk: ChunkId) -> u64 {
         if !array.metadata().has_objects() {
             return array.grid().chunk_size(chunk) as u64;
@@ -110,8 +110,7 @@ impl Tree {
         decoded.ok().flatten().map_or(0, |decoded| decoded.bytes().len() as u64)
     }
 
-    /// Returns the attributes of a file of `size` bytes that need not be stored as such. The caller sets the inode
-    /// number.
+    /// Returns the attributes of a file of `size` bytes that need not be stored yet. The caller sets the inode number.
     pub fn file_attributes(&self, size: u64, modified: SystemTime, permissions: Option<Permissions>) -> Attributes {
         let node = Node::Value(Key::root());
         self.made(&node, size, size.div_ceil(512), modified, permissions)

@@ -1,26 +1,29 @@
-//! Headers and containers in the tree: which of them an array or a group shows, and their content, cached for a moment.
+//! Headers and containers in the tree. Selects those that an array or a group shows, and caches their content for a
+//! second.
 
 use super::{Attributes, Node, Tree, stale};
 use crate::array::Array;
 use crate::error::{Error, Result};
-use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
+use crate::export::{self, Composite, DATASET, Described, Format, NetcdfOptions, PartContent};
 use crate::store::{Key, Permissions};
 use crate::util::memory::{Reclaim, lock};
 use lru::LruCache;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a description is reused, where no file is opened: a listing needs it once for each header.
+/// Maximum age of a description for requests that open no file: a listing needs it once for each header.
 pub(super) const KEPT: Duration = Duration::from_secs(1);
 
-/// Which headers and containers are shown.
+/// The headers and containers that the mount shows.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
     /// The formats shown for each array, in the order in which they are listed.
     pub formats: Vec<Format>,
     /// Whether each group shows itself as a netCDF file.
     pub dataset: bool,
+    /// How it does so.
+    pub netcdf: NetcdfOptions,
 }
 
 impl Reclaim for KnownHeaders {
@@ -31,30 +34,53 @@ impl Reclaim for KnownHeaders {
         if let Ok(mut datasets) = self.datasets.try_lock() {
             datasets.clear();
         }
+        if let Ok(mut texts) = self.texts.try_lock() {
+            texts.clear();
+        }
     }
+}
+
+/// The values of an array as text, and what they were read from.
+struct ValuesText {
+    made: Instant,
+    array: Weak<Array>,
+    /// The array's writes and stores before the values were read.
+    changes: [u64; 2],
+    file: Arc<Composite>,
 }
 
 /// A group as a netCDF file, its modification time, and the permissions of the stored files that it is made of.
 type Dataset = (Arc<Composite>, SystemTime, Option<Permissions>);
 
-/// Descriptions and containers that were made a moment ago.
+/// Recently made descriptions and containers.
 pub(super) struct KnownHeaders {
     /// Protects the map alone.
     described: Mutex<LruCache<Key, (Instant, Arc<Described>)>>,
     /// Protects the map alone.
     datasets: Mutex<LruCache<Key, (Instant, Dataset)>>,
+    /// Protects the map alone.
+    texts: Mutex<LruCache<Key, ValuesText>>,
+    /// Protects the map alone: the groups for which the log says what their files leave out, and those words.
+    left_out: Mutex<LruCache<Key, Vec<String>>>,
 }
 
 impl KnownHeaders {
     pub(super) fn new() -> Self {
         const FEW: NonZeroUsize = NonZeroUsize::new(4).unwrap();
-        KnownHeaders { described: Mutex::new(LruCache::new(FEW)), datasets: Mutex::new(LruCache::new(FEW)) }
+        const LOGGED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+        KnownHeaders {
+            described: Mutex::new(LruCache::new(FEW)),
+            datasets: Mutex::new(LruCache::new(FEW)),
+            texts: Mutex::new(LruCache::new(FEW)),
+            left_out: Mutex::new(LruCache::new(LOGGED)),
+        }
     }
 
     /// Forgets everything, because a document was changed.
     pub(super) fn clear(&self) {
         lock(&self.described).clear();
         lock(&self.datasets).clear();
+        lock(&self.texts).clear();
     }
 }
 
@@ -71,9 +97,12 @@ impl Tree {
         self.headers.formats.iter().copied().filter(fits).filter(move |format| self.tells(*format, array))
     }
 
-    /// Returns whether a format that fits an array can describe it truthfully. If the description fails the file is
-    /// shown, and opening it reports why.
+    /// Returns whether a format that fits an array can describe it truthfully. If the description fails, the file is
+    /// shown, and opening it reports the error.
     fn tells(&self, format: Format, array: &Array) -> bool {
+        if format.reads_values() {
+            return export::check_flat(array).is_ok();
+        }
         if format != Format::Grads {
             return true;
         }
@@ -103,7 +132,7 @@ impl Tree {
         self.headers.dataset && !self.is_level(key)
     }
 
-    /// Returns whether a name exists as long as its directory and holds nothing of its own.
+    /// Returns whether a name exists as long as its directory and holds no data of its own.
     pub fn comes_with(&self, directory: &Key, name: &str) -> bool {
         match self.array(directory) {
             Ok(array) => self.format(&array, name).is_some() || directory.is_root() && self.is_view_name(name),
@@ -117,7 +146,7 @@ impl Tree {
             || name == DATASET && self.headers.dataset
     }
 
-    /// Returns the present content of a header or container.
+    /// Returns the current content of a header or container.
     pub fn composite(&self, node: &Node) -> Result<Arc<Composite>> {
         self.composite_not_older(node, Duration::ZERO)
     }
@@ -126,8 +155,11 @@ impl Tree {
         match node {
             Node::Header(key, format) => {
                 let array = self.array(key)?;
+                if format.reads_values() {
+                    return self.values_text(*format, &array, age);
+                }
                 let described = match format {
-                    // it holds no geometry
+                    // `data.npy` holds no geometry
                     Format::Npy => Arc::new(Described::of_metadata(key, array.metadata())),
                     _ => self.described(&array, age)?,
                 };
@@ -151,13 +183,33 @@ impl Tree {
         Ok(described)
     }
 
+    /// Returns a file of the array's values, not older than `age` and than any write through the mount, so that the
+    /// size that was asked for is that of the text which is read.
+    fn values_text(&self, format: Format, array: &Arc<Array>, age: Duration) -> Result<Arc<Composite>> {
+        let changes = [array.freshness().writes(), array.freshness().stores()];
+        if let Some(text) = lock(&self.known_headers.texts).get(array.key())
+            && text.made.elapsed() < age
+            && text.changes == changes
+            && Weak::ptr_eq(&text.array, &Arc::downgrade(array))
+        {
+            return Ok(text.file.clone());
+        }
+        let described = export::describe_values(&self.hierarchy, &self.cache, array)?;
+        let file = Arc::new(format.file(&described)?.counted()?);
+        let (made, array_used) = (Instant::now(), Arc::downgrade(array));
+        let text = ValuesText { made, array: array_used, changes, file: file.clone() };
+        lock(&self.known_headers.texts).put(array.key().clone(), text);
+        Ok(file)
+    }
+
     fn dataset(&self, key: &Key, age: Duration) -> Result<Dataset> {
         if let Some((made, dataset)) = lock(&self.known_headers.datasets).get(key)
             && made.elapsed() < age
         {
             return Ok(dataset.clone());
         }
-        let file = export::dataset(&self.hierarchy, &self.cache, key)?.counted()?;
+        let file = export::dataset(&self.hierarchy, &self.cache, key, &self.headers.netcdf)?.counted()?;
+        self.log_left_out(key, &file);
         let newest = self.newest(key, &file)?;
         let permissions = self.permissions_of_all(file.sources.iter())?;
         let dataset = (Arc::new(file), newest, permissions);
@@ -165,7 +217,16 @@ impl Tree {
         Ok(dataset)
     }
 
-    /// Returns when a group or one of the arrays in its file was changed last.
+    /// Logs once which arrays of a group are not in its netCDF file.
+    fn log_left_out(&self, key: &Key, file: &Composite) {
+        let mut logged = lock(&self.known_headers.left_out);
+        if !file.left_out.is_empty() && logged.get(key) != Some(&file.left_out) {
+            log::warn!("{}: left out: {}", key.join(DATASET), file.left_out.join("; "));
+            logged.put(key.clone(), file.left_out.clone());
+        }
+    }
+
+    /// Returns the time of the last change of a group or of an array in its file.
     fn newest(&self, key: &Key, file: &Composite) -> Result<SystemTime> {
         let modified = |key: &Key| {
             let stat = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?;
@@ -184,8 +245,8 @@ impl Tree {
         Ok(newest)
     }
 
-    /// Returns the attributes of a header or container. Its time is the array's; its stored size leaves the array's
-    /// bytes out, because `du` would count them twice.
+    /// Returns the attributes of a header or container. Its modification time is that of the array. Its stored size
+    /// excludes the array's bytes, because `du` would count them twice.
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
         let (file, modified, permissions) = match node {
             Node::Dataset(key) => self.dataset(key, KEPT)?,

@@ -1,8 +1,8 @@
 //! Levels of chunk keys: the directories of an array whose separator is `/`. The mount shows chunks as `0.0` and says
-//! so in the metadata, but a program that has created the array itself, or copies one, writes `0/0`, in v3 `c/0/0`. So
-//! levels exist by name, are never listed, and a chunk's name below a level is the chunk; where the program encodes
-//! chunks itself ([`Hierarchy::shows_stored_keys`](crate::array::hierarchy::Hierarchy::shows_stored_keys)), it is the
-//! stored value.
+//! so in the metadata, but a program that has created the array itself, or copies one, writes `0/0`, in v3 `c/0/0`.
+//! Therefore levels exist by name, but are never listed. A chunk's name below a level stands for the chunk, or for the
+//! stored value if the program encodes chunks itself
+//! ([`Hierarchy::shows_stored_keys`](crate::array::hierarchy::Hierarchy::shows_stored_keys)).
 
 use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;

@@ -1,7 +1,7 @@
 //! The nodes that the kernel knows: it names them by inode number until it forgets them. A file or directory that is
 //! renamed keeps its number, as open files expect, and so does one that is removed, until its last open file is closed.
 //! Whatever takes such a path meanwhile gets another number. The kernel forgets names only when it is short of memory
-//! itself, so this module also tells which names it should be asked to forget. It knows nothing of the store.
+//! itself, so this module also selects names that the kernel should be asked to forget. It knows nothing of the store.
 
 use super::node::inode;
 use super::{Node, ROOT_INODE};
@@ -11,14 +11,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Bytes of nodes above which the kernel is asked to forget some: some 100,000 names of usual length. They count in the
-/// 24 MiB that remain of the 64 MiB promised in docs/operations.md, without the 40 MiB budget of `util::memory`.
+/// Bytes of nodes above which the kernel is asked to forget some: about 100,000 names of usual length. They count in
+/// the 24 MiB that remain of the 64 MiB promised in docs/operations.md, without the 40 MiB budget of `util::memory`.
 const LIMIT: usize = 20 << 20;
 
 /// Bytes by which the nodes must have grown before the kernel is asked again.
 const STEP: usize = LIMIT / 16;
 
-/// Bytes that a node takes beside its path: its places in the map and in the allocator (measured: 170).
+/// Bytes that a node takes beside its path: its entry in the map and its memory in the allocator (measured: 170).
 const NODE_BYTES: usize = 180;
 
 /// Nodes by inode number.
@@ -32,14 +32,14 @@ pub struct LiveNodes {
 
 struct KnownNodes {
     nodes: HashMap<u64, Live>,
-    /// Numbers that differ from [`Node::inode`]: of nodes that were renamed, or that came to a path whose number was
-    /// taken. By path, and whether it is a directory's.
+    /// Numbers that differ from [`Node::inode`]: those of renamed nodes, and of nodes at a path whose number was taken.
+    /// The key is the path, and whether it is that of a directory.
     numbers: HashMap<(bool, Key), u64>,
     /// Bytes that the nodes take.
     bytes: usize,
     /// Bytes at which the kernel is asked to forget names.
     threshold: usize,
-    /// Counts uses of nodes.
+    /// Number of uses of nodes so far.
     clock: u64,
 }
 
@@ -101,7 +101,7 @@ impl LiveNodes {
         number
     }
 
-    /// Subtracts `count` lookups.
+    /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         let mut known = lock(&self.known);
         let Some(live) = known.nodes.get_mut(&inode) else { return };
@@ -113,13 +113,13 @@ impl LiveNodes {
         }
     }
 
-    /// Returns whether the kernel should be asked to forget names, once for each time that this becomes so.
+    /// Returns whether the kernel should be asked to forget names. Returns `true` once each time this becomes so.
     pub fn take_crowded(&self) -> bool {
         self.is_crowded.load(Ordering::Relaxed) && self.is_crowded.swap(false, Ordering::Relaxed)
     }
 
     /// Returns a quarter of all names, those that no request has used for longest, by the number of their directory.
-    /// Names in `kept` stay. A directory is returned only where there are too few files, since it may be the working
+    /// Names in `kept` stay. A directory is returned only if there are too few files, since it may be the working
     /// directory of a process, and only if the kernel knows no name in it.
     pub fn least_used(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
         let mut known = lock(&self.known);
@@ -138,7 +138,7 @@ impl LiveNodes {
         let mut names: HashMap<u64, Vec<String>> = HashMap::new();
         for number in chosen {
             let Some(Live { node: Some(node), used, .. }) = known.nodes.get_mut(&number) else { continue };
-            // the kernel may refuse: others come first the next time
+            // the kernel may refuse to forget this name: the next call returns others first
             *used = now;
             let path = node.path();
             let directory = known.number(&Node::Directory(path.parent()));
@@ -155,7 +155,7 @@ impl LiveNodes {
         }
     }
 
-    /// Records that `node` was renamed to `to`, with everything below it, in place of what was there.
+    /// Records that `node` was renamed to `to`, with everything below it, in place of the nodes there.
     pub fn renamed(&self, node: &Node, to: &Node) {
         let mut known = lock(&self.known);
         let moved = known.at_and_below(node);
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(live.get(next).as_deref(), Some(&value("index.lock")));
         live.renamed(&value("index.lock"), &value("index"));
         assert_eq!((live.get(next).as_deref(), live.get(new)), (Some(&value("index")), None));
-        // once the kernel has forgotten all names, numbers are as in every mount
+        // once the kernel has forgotten all names, nodes have the numbers of a new mount
         for number in [new, old, next] {
             live.forget(number, 1);
         }
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(names.keys().collect::<Vec<_>>(), [&ROOT_INODE]);
         let names: HashSet<&String> = names[&ROOT_INODE].iter().collect();
         assert_eq!(names, (2..2 + count / 4).map(name).collect::<Vec<_>>().iter().collect());
-        // once they are forgotten, there is room for as many again
+        // once the kernel has forgotten them, as many names may follow
         (2..2 + count / 4).for_each(|i| live.forget(numbers[i], 1));
         (0..count / 8).for_each(|i| _ = live.remember(value(&format!("x{}", name(i)))));
         assert!(!live.take_crowded());

@@ -1,5 +1,5 @@
-//! Finds out what a name in a directory is, for one name that is looked up or for many that are listed, with the
-//! attributes of each. Most names need one stat of one key; the others need the rules of their directory.
+//! Finds the nodes and attributes of names in a directory: of one name that is looked up, or of many that are listed.
+//! Most names need one stat of one key; the others need the rules of their directory.
 
 use super::names::{ARRAY_FILES, GROUP_FILES};
 use super::target::is_partial;
@@ -14,7 +14,7 @@ use crate::zarr::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETAD
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What a directory is while names are looked up in it.
+/// The kind of a directory in which names are looked up.
 pub enum DirectoryKind {
     /// An array; `None` if it is damaged.
     Array(Key, Option<Arc<Array>>),
@@ -26,18 +26,18 @@ pub enum DirectoryKind {
     Control,
 }
 
-/// A listed name, with what a lookup would have found.
+/// The node and the attributes of a listed name, as a lookup would return them.
 pub struct ListedNode {
     /// The node.
     pub node: Node,
     /// Its attributes.
     pub attributes: Attributes,
-    /// Whether the name was found; if `false` an error occurred, and the name must be looked up before it is used.
+    /// Whether no error occurred. After an error, the name must be looked up before it is used.
     pub sound: bool,
 }
 
 impl Tree {
-    /// Returns what the directory `node` is now.
+    /// Returns the current kind of the directory `node`.
     pub fn directory(&self, node: &Node) -> Result<DirectoryKind> {
         match node {
             Node::Directory(key) => match self.hierarchy.find(key)? {
@@ -58,7 +58,7 @@ impl Tree {
     /// Looks up `name` in the directory `parent`, with its attributes. Returns `None` if there is no such name.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
         if name == CONTROL && *parent == Node::Directory(Key::root()) {
-            // without a request, since a server may not answer
+            // send no request, since a server may not answer
             let node = Node::ControlDirectory;
             let attributes = self.attributes_of_found(&node)?;
             return Ok(Some((node, attributes)));
@@ -79,7 +79,7 @@ impl Tree {
         }
     }
 
-    /// Looks up `name` in a directory. The name of a chunk is accepted if it lies in the grid; only the attributes tell
+    /// Looks up `name` in a directory. The name of a chunk is accepted if it lies in the grid; only its attributes show
     /// whether the chunk is stored.
     pub(super) fn lookup_in(&self, directory: &DirectoryKind, name: &str) -> Result<Option<Node>> {
         match directory {
@@ -171,8 +171,7 @@ impl Tree {
         (node, attributes)
     }
 
-    /// Returns what lookups of names that were listed just now would find; `None` for a name that was removed
-    /// meanwhile.
+    /// Returns the nodes of names that were listed just now; `None` for a name that was removed meanwhile.
     pub fn listed(&self, directory: &DirectoryKind, names: &[Name]) -> Vec<Option<ListedNode>> {
         let values: Vec<Option<SingleValue>> =
             names.iter().map(|name| self.single_value(directory, &name.name)).collect();
@@ -212,8 +211,8 @@ impl Tree {
         ListedNode { node, attributes, sound: true }
     }
 
-    /// Returns the single value that determines the attributes of a name: a chunk whose size the grid knows, or a name
-    /// of a group that is no metadata document. Returns `None` for other names.
+    /// Returns the single value that determines the attributes of a name: a chunk whose size the grid knows, or a key in
+    /// a group that is no metadata document. Returns `None` for other names.
     fn single_value(&self, level: &DirectoryKind, name: &str) -> Option<SingleValue> {
         match level {
             DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
@@ -232,7 +231,7 @@ impl Tree {
     /// Looks up a name by the rules of its directory, then its attributes.
     fn lookup_by_rules(&self, directory: &DirectoryKind, name: &str) -> Result<Option<(Node, Attributes)>> {
         if let Some((key, file)) = metadata_file(directory, name) {
-            // the document is generated once for both answers
+            // generate the document once, for the node and for its attributes
             let node = Node::Metadata(key.clone(), file);
             let stat = self.document_stat(key, file)?;
             return Ok(stat.map(|stat| self.stored_attributes(&node, &stat)).map(|attributes| (node, attributes)));
@@ -242,7 +241,7 @@ impl Tree {
         Ok(Some((node, attributes)))
     }
 
-    /// Returns the entry of a name whose lookup has failed. It is listed all the same; its use reports the error.
+    /// Returns the entry of a name whose lookup has failed. The name is listed nevertheless; its use reports the error.
     fn unsound(&self, directory: &DirectoryKind, name: &Name) -> Option<ListedNode> {
         let (key, size) = match directory {
             DirectoryKind::Array(key, array) => {
@@ -302,7 +301,7 @@ impl SingleValue {
     }
 }
 
-/// Returns the metadata document that `name` is, and the key of its group or array.
+/// Returns the metadata document with this name, and the key of its group or array.
 fn metadata_file<'a>(level: &'a DirectoryKind, name: &str) -> Option<(&'a Key, MetadataFile)> {
     let (key, files): (_, &[MetadataFile]) = match level {
         DirectoryKind::Array(key, _) => (key, ARRAY_FILES),

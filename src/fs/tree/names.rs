@@ -1,4 +1,5 @@
-//! The names that a directory lists, streamed from the store. This module looks at names, not at what they are.
+//! The names that a directory lists, streamed from the store. This module handles names, not the nodes that they stand
+//! for.
 
 use super::node::inode;
 use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden, stale};
@@ -22,9 +23,9 @@ pub(super) const GROUP_FILES: &[MetadataFile] =
 pub struct Name {
     /// The name without the path.
     pub name: String,
-    /// See [`Node::inode`].
+    /// Inode number: see [`Node::inode`].
     pub inode: u64,
-    /// Whether it is a directory, or else a regular file.
+    /// Whether this is a directory rather than a regular file.
     pub is_directory: bool,
 }
 
@@ -32,7 +33,7 @@ pub struct Name {
 pub type NameStream = Box<dyn Iterator<Item = Result<Name>> + Send>;
 
 impl Tree {
-    /// Returns the names in a directory: the fixed ones first, then what the store lists.
+    /// Returns the names in a directory: the fixed names first, then those that the store lists.
     pub fn names(&self, node: &Node) -> Result<NameStream> {
         match node {
             Node::Directory(key) if self.is_level(key) => Ok(Box::new(std::iter::empty())),

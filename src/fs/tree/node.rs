@@ -1,4 +1,4 @@
-//! Nodes: what the files and directories of a mount are, and the inode numbers that their paths have.
+//! Nodes: the kinds of files and directories in a mount, and the inode numbers of their paths.
 
 use super::ROOT_INODE;
 use super::{CONTROL, FLAT, METRICS, SYNC};
@@ -54,7 +54,7 @@ pub enum ControlFile {
     StatsJson,
     /// The statistics for Prometheus.
     Metrics,
-    /// See [`SYNC`].
+    /// The file [`SYNC`].
     Sync,
 }
 

@@ -14,19 +14,19 @@ const OBJECTS: usize = 1024;
 /// Maximum number of names listed, chunks and others alike.
 const NAMES: usize = 16_384;
 
-/// Like [`NAMES`], for a remote store, which lists a thousand names per request; a listing of the directory repeats
-/// them.
+/// Maximum number of names listed of a remote store, which lists a thousand per request. A listing of the directory
+/// repeats these requests.
 const NAMES_REMOTE: usize = 2_000;
 
-/// How long an estimate is reused: one program often needs it several times.
+/// Time for which an estimate is reused: one program often needs it several times.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// The stored size of an array.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredSize {
-    /// Bytes of the objects that hold the chunks, and of those that wait to be stored in them: exact up to [`OBJECTS`]
-    /// objects; beyond that their mean times the number of stored ones or, above [`NAMES`] names ([`NAMES_REMOTE`] of a
-    /// remote store), of all that the array can have.
+    /// Bytes of the objects that hold the chunks, and of pending chunks. The sum is exact up to [`OBJECTS`] objects.
+    /// Beyond that it is the mean size of an object times the number of stored objects or, above [`NAMES`] names
+    /// ([`NAMES_REMOTE`] of a remote store), times the number of objects that the array can have.
     pub bytes: u64,
     /// The newest modification time of the objects looked up.
     pub newest: SystemTime,
@@ -39,7 +39,7 @@ pub struct StoredSizes {
 }
 
 impl StoredSizes {
-    /// Starts without estimates.
+    /// Creates an empty set of estimates.
     pub fn new() -> Self {
         const ARRAYS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
         StoredSizes { kept: Mutex::new(LruCache::new(ARRAYS)) }
@@ -55,7 +55,7 @@ impl StoredSizes {
     }
 
     /// Returns the stored size of `array`. It is never 0 if the array reads as other bytes than zeros, because `tar`
-    /// and `cp` take a file without blocks for a hole.
+    /// and `cp` treat a file without blocks as a hole.
     pub fn of(&self, array: &Arc<Array>) -> StoredSize {
         if let Some(stored) = self.recent(array) {
             return stored;
@@ -69,15 +69,15 @@ impl StoredSizes {
     }
 }
 
-/// Estimates the stored size. What cannot be listed or looked up does not count; reading it reports the error.
+/// Estimates the stored size. Objects that cannot be listed or looked up do not count; reading them reports the error.
 fn sample(array: &Arc<Array>) -> StoredSize {
     let (mut objects, mut asked, mut names) = (0u64, 0u64, 0);
     let mut stored = StoredSize { bytes: 0, newest: SystemTime::UNIX_EPOCH };
     if !array.lists_all() {
-        // unknown; a hole would be copied as zeros
+        // the size is unknown; a file without blocks would be copied as zeros
         return StoredSize { bytes: array.size(), ..stored };
     }
-    // before the store is asked: what is stored meanwhile counts twice rather than never
+    // take this before the store is asked: a chunk that is stored meanwhile counts twice rather than never
     let pending = array.pending().size();
     array.prefetch_levels();
     let most = if array.is_remote() { NAMES_REMOTE } else { NAMES };

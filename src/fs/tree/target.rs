@@ -1,5 +1,5 @@
-//! What a new or replaced name becomes: a chunk, a document or a plain key. The directory decides, not what exists
-//! under the name.
+//! Decides what a new or replaced file becomes: a chunk, a document, flat bytes or a plain key. The directory and the
+//! name decide, not a file that exists under the name.
 
 use super::{CONTROL, DirectoryKind, FLAT, Node, Tree, has_flat, is_hidden};
 use crate::array::hierarchy::MetadataFile;
@@ -10,7 +10,7 @@ use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::Separator;
 use std::sync::Arc;
 
-/// What a name becomes.
+/// The form that a file takes under a name.
 pub enum Target {
     /// A chunk of the array's grid.
     Chunk(Arc<Array>, ChunkId),
@@ -23,7 +23,7 @@ pub enum Target {
 }
 
 impl Tree {
-    /// Returns what `name` becomes in the directory `parent`.
+    /// Returns the form that a file takes under `name` in the directory `parent`.
     ///
     /// # Errors
     ///

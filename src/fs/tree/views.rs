@@ -192,14 +192,15 @@ impl Tree {
     /// Returns the formats that can describe a view, in the order in which they are listed.
     fn formats_of_view(&self, array: &Arc<Array>, shown: &ArrayView) -> impl Iterator<Item = Format> {
         let describes = move |format: &Format| match format {
-            // if the description fails the file is shown, and opening it reports why
+            // if the description fails, the file is shown, and opening it reports the error
             Format::Grads => match self.described(array, KEPT) {
                 Ok(described) => format.can_describe(&shown.describe(&described)),
                 Err(_) => true,
             },
             _ => true,
         };
-        let fits = |format: &Format| format.fits(&shown.metadata);
+        // the values of a view are not read to describe it
+        let fits = |format: &Format| !format.reads_values() && format.fits(&shown.metadata);
         self.headers.formats.iter().copied().filter(fits).filter(describes)
     }
 

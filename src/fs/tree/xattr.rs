@@ -1,4 +1,4 @@
-//! Extended attributes: array metadata and user attributes as JSON, and where a chunk is stored.
+//! Extended attributes: array metadata and user attributes as JSON, and the key of a chunk in the store.
 
 use super::{Audience, Node, Tree};
 use crate::error::Result;
@@ -35,6 +35,10 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
         if let Some(stat) = array.stat_chunk(chunk)? {
             list.push(("user.zarrfs.key".into(), array.extent(chunk).key.as_str().into()));
             list.push(("user.zarrfs.stored_size".into(), stat.size.to_string().into()));
+            // the read of a damaged shard reports the error
+            if let Ok(Some(offset)) = array.offset_in_object(chunk) {
+                list.push(("user.zarrfs.offset".into(), offset.to_string().into()));
+            }
         }
     }
     let mut bytes = 0;

@@ -19,7 +19,7 @@ pub(super) struct OpenDirectory {
     directory: Option<OwnedFd>,
     /// Permissions of the directories that a symbolic link skipped; see [`open_seen`].
     skipped: Option<Permissions>,
-    /// Number of keys that may still be looked up.
+    /// Number of keys that may still be looked up before the path is resolved again.
     left: u32,
 }
 
@@ -43,15 +43,15 @@ impl DirectoryStore {
             Ok(s) if FileType::from_raw_mode(s.st_mode) != FileType::Symlink => {
                 Ok(Some(stat_from(&s).restricted(level.skipped)))
             }
-            // symbolic links and errors are left to the exact method
+            // `stat` follows symbolic links and classifies errors
             _ => self.stat(key),
         }
     }
 }
 
-/// Returns what a symbolic link leads to, or `None` if it leads nowhere. A link that leads out of the store is not
-/// followed. Neither is a link to a directory below another such link: two links to their own directory would make
-/// listings endless.
+/// Returns the kind of entry that a symbolic link leads to, or `None` if its target does not exist. A link that leads
+/// out of the store is not followed and counts as [`EntryKind::Other`]. So does a link to a directory below another
+/// such link: two links to their own directory would make listings endless.
 pub(super) fn kind_behind(root: &OwnedFd, prefix: &Key, name: &str) -> Option<EntryKind> {
     let key = prefix.join(name);
     match open_beneath(root, key.as_str(), OFlags::PATH).and_then(|fd| fd.map(|fd| stat_of(&fd)).transpose()) {
@@ -82,7 +82,7 @@ pub(super) fn open_beneath(root: &OwnedFd, path: &str, flags: OFlags) -> Result<
     create_beneath(root, path, flags, Mode::empty())
 }
 
-/// Opens `path` below `root`; `mode` is for a file that `flags` create.
+/// Opens `path` below `root`; `mode` is that of a new file, if `flags` permit to create one.
 pub(super) fn create_beneath(root: &OwnedFd, path: &str, flags: OFlags, mode: Mode) -> Result<Option<OwnedFd>> {
     let path = if path.is_empty() { "." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -91,7 +91,7 @@ pub(super) fn create_beneath(root: &OwnedFd, path: &str, flags: OFlags, mode: Mo
         match fs::openat2(root.as_fd(), path, flags | OFlags::CLOEXEC, mode, resolve) {
             Ok(fd) => return Ok(Some(fd)),
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            // no file system has such a name; a path that is too long as a whole may still exist
+            // a component is longer than any file system allows; a path that is only too long as a whole may exist
             Err(Errno::NAMETOOLONG) if !flags.contains(OFlags::CREATE) && path.len() < MAX_PATH => return Ok(None),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(Errno::XDEV) => return Err(leads_out()),
@@ -107,14 +107,14 @@ pub(super) fn leads_out() -> Error {
 }
 
 /// Opens `path` below `root`; `flags` must include `OFlags::PATH`. If a symbolic link led to the file, also returns the
-/// permissions of the directories that the link skipped, since a link must not reveal what they hide.
+/// permissions of the directories that the link skipped, since a link must not reveal files that they hide.
 pub(super) fn open_seen(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Option<(OwnedFd, Option<Permissions>)>> {
     let plain = if path.is_empty() { "." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     match fs::openat2(root.as_fd(), plain, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
         Ok(fd) => Ok(Some((fd, None))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        // this resolves the link, and finds out what other errors mean
+        // `open_beneath` follows the link and classifies other errors
         Err(_) => Ok(open_beneath(root, path, flags)?.map(|fd| {
             let skipped = permissions_between(root, &fd).unwrap_or(Permissions::OWNER_ONLY);
             (fd, Some(skipped))

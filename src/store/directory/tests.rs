@@ -9,7 +9,7 @@ fn get(store: &DirectoryStore, key: &str) -> Result<Option<Vec<u8>>> {
 }
 
 #[test]
-fn values_and_names() {
+fn values_and_names_are_those_of_files() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("a")).unwrap();
     std::fs::write(dir.path().join("a/k"), b"0123456789").unwrap();
@@ -72,7 +72,8 @@ fn a_name_that_is_too_long_does_not_exist() {
     assert_eq!(store.stat(&Key::normalize(&deep).unwrap()).unwrap_err().errno(), libc::ENAMETOOLONG);
 }
 
-/// Returns the results of `stat_many` and checks that `stat` agrees: errno, nothing, or kind and size.
+/// Returns the results of `stat_many` as texts: the error, `-` for a missing key, or kind and size. Checks that
+/// `stat` agrees.
 fn many(store: &DirectoryStore, keys: &[&str]) -> Vec<String> {
     let keys: Vec<Key> = keys.iter().map(|k| Key::normalize(k).unwrap()).collect();
     let mut said = Vec::new();

@@ -51,7 +51,7 @@ impl ChangedDirectory {
     }
 }
 
-/// A name in an open directory, which stays the same if directories are renamed.
+/// A name in an open directory. The directory stays the same one if its path is renamed.
 struct DirectoryEntry {
     directory: OwnedFd,
     /// Path of the directory when it was opened.
@@ -96,8 +96,8 @@ impl DirectoryStore {
         self.put_content(key, &mut |file| write_pieces(file, pieces, old.as_ref()), replaces)
     }
 
-    /// Replaces a value by what `write` writes into a new file. Returns `None` if the value does not satisfy
-    /// `replaces`.
+    /// Replaces a value by a new file, whose content `write` writes. Returns `None` if the value does not
+    /// satisfy `replaces`.
     fn put_content(&self, key: &Key, write: &mut WriteContent, replaces: Replaces) -> Result<Option<Version>> {
         let mut entry = match self.entry(key.as_str())? {
             Some(entry) => entry,
@@ -122,7 +122,7 @@ impl DirectoryStore {
         Err(Error::system(libc::ELOOP))
     }
 
-    /// Replaces a regular file or a missing one.
+    /// Replaces a regular file or creates a missing one.
     fn replace(
         &self,
         entry: &DirectoryEntry,
@@ -224,7 +224,7 @@ impl DirectoryStore {
 
     pub(super) fn sync_changes(&self) -> Result<()> {
         if !self.fsync {
-            // no directories were recorded, and not even the values are synced
+            // no directories were recorded, and the values are not synced either
             return self.sync_everything();
         }
         let _guard = lock(&self.changes.syncing);
@@ -251,7 +251,7 @@ impl DirectoryStore {
             Ok(()) | Err(Errno::INVAL) => {}
             Err(e) => return Err(e.into()),
         }
-        // after a shutdown, XFS reports success of fsync but not of this call
+        // after XFS has shut down, `fsync` may report success, but this call fails
         stat_of(&fd).map(|_| ())
     }
 
@@ -313,11 +313,11 @@ impl DirectoryStore {
     }
 }
 
-/// Writes the content of a new file.
+/// A function that writes the content of a new file.
 type WriteContent<'a> = dyn FnMut(&File) -> Result<()> + 'a;
 
-/// Returns whether the file at an entry satisfies a condition now. Another process may still replace it before a rename
-/// does.
+/// Returns whether the file at an entry satisfies a condition now. Another process may still replace that file
+/// before the rename.
 fn satisfies(entry: &DirectoryEntry, replaces: Replaces) -> Result<bool> {
     if replaces == Replaces::Anything {
         return Ok(true);

@@ -90,10 +90,11 @@ impl CacheDirectory {
         }
     }
 
-    /// Publishes a file for `hash`, whose `size` bytes `write` writes. Returns `false` if there is no space for it now.
+    /// Publishes a file of `size` bytes for `hash`; `write` writes its content. Returns `false` if there is no
+    /// space for it now.
     pub fn put(&self, hash: u64, size: u64, write: impl FnOnce(&File) -> std::io::Result<()>) -> Result<bool> {
         let mut temporary = TemporaryFile::create(&self.directory, TEMPORARY, Mode::RUSR | Mode::WUSR)?;
-        // a concurrent scan counts the final size
+        // a concurrent scan must count the final size
         fs::ftruncate(&temporary.file, size)?;
         if !self.reserve(space(size), temporary.name()) {
             return Ok(false);
@@ -121,7 +122,7 @@ impl CacheDirectory {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(e.into()),
         }
-        // under the lock, so that only one of two replacements subtracts the old file
+        // `change` holds the lock, so that only one of two replacements subtracts the old file
         let mut renamed = Err(Error::system(libc::EAGAIN));
         self.usage.change(|counts| {
             let freed = self.space_of(&path);
@@ -143,7 +144,7 @@ impl CacheDirectory {
     }
 
     /// Evicts the least recently used files until `more` bytes and an eighth of the limit are free. The file `own` is
-    /// not counted yet. Returns `false` if another program is evicting.
+    /// not counted yet. Returns `false` if another thread or program is evicting.
     fn evict(&self, more: u64, own: &str) -> bool {
         let Some(_lock) = EvictionLock::begin(&self.directory) else { return false };
         let before = self.usage.get().unwrap_or_default();
@@ -160,8 +161,8 @@ impl CacheDirectory {
                 left -= f.space;
             }
         }
-        // files that others added since may be missing in the scan; files that they removed are counted until the next
-        // one
+        // the scan may lack files that were added since, so their bytes are counted here; files that were removed since
+        // stay counted until the next scan
         self.usage.change(|now| left.saturating_add(now.added.wrapping_sub(before.added)));
         true
     }

@@ -261,7 +261,7 @@ fn the_least_recently_used_files_are_evicted_at_the_limit() {
         place.insert(&name(i), pattern(i, 20_000));
         get(&cache, &name(i)).unwrap().unwrap();
         assert!(disk(&own) <= LIMIT && disk(&own) <= counted(&own), "{i}: {} of {}", disk(&own), counted(&own));
-        // makes each file a minute older, and uses one of them all the time
+        // makes each file a minute older, then uses one of them
         for (path, _) in files(&own) {
             let file = std::fs::File::options().write(true).open(path).unwrap();
             file.set_modified(file.metadata().unwrap().modified().unwrap() - Duration::from_secs(61)).unwrap();
@@ -374,7 +374,7 @@ fn links_are_not_followed_and_other_users_are_excluded() {
     assert!(open().is_err());
 }
 
-/// Set in a process that shares a cache with others.
+/// Environment variable that is set in a process that shares a cache with others.
 const SHARED: &str = "ZARRFS_TEST_SHARED_CACHE";
 
 fn child(home: &Path, seed: usize) -> Child {
@@ -384,8 +384,8 @@ fn child(home: &Path, seed: usize) -> Child {
     command.stdout(std::process::Stdio::null()).spawn().unwrap()
 }
 
-/// Reads random values and checks them against the server, which is the same for each process. Returns the number of
-/// hits and misses.
+/// Reads random values and checks them against the server, whose content is the same in each process. Returns the
+/// number of hits and misses.
 fn use_cache(directory: &Path, mut seed: usize, rounds: usize) -> (u64, u64) {
     let (server, stats) = (Arc::new(Server::default()), Arc::new(Stats::default()));
     let value = |i: usize| pattern(i, 3000 + 517 * i);
@@ -416,7 +416,7 @@ fn processes_share_a_cache_and_may_be_killed() {
     for seed in 10..16 {
         let mut killed = child(home.path(), seed);
         std::thread::sleep(Duration::from_millis(40));
-        // while files are published during the walk, it may count them and also those that they replace
+        // the lock keeps files from being published during the count, which could count both a file and its replacement
         let lock = std::fs::File::open(own.join("used")).unwrap();
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
         assert!(disk(&own) <= LIMIT / 2, "{}", disk(&own));

@@ -21,7 +21,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Counts {
     /// Number of bytes in use.
     pub used: u64,
-    /// Number of bytes that were ever added. It tells an eviction what other programs added during its scan.
+    /// Number of bytes that were ever added. Its increase during the scan of an eviction shows the bytes that were
+    /// added meanwhile.
     pub added: u64,
 }
 
@@ -75,7 +76,7 @@ pub(super) struct EvictionLock {
 }
 
 impl EvictionLock {
-    /// Returns `None` if another thread or program is evicting.
+    /// Takes the right to evict files. Returns `None` if another thread or program has it.
     pub fn begin(directory: &OwnedFd) -> Option<Self> {
         // each call opens the file, since locks of one open file do not exclude threads
         let file = open(directory, "evicting").ok()?;

@@ -6,7 +6,7 @@ fn key(text: &str) -> Key {
     Key::normalize(text).unwrap()
 }
 
-/// A store of `a/x`, `a/b/y` and `z`.
+/// Returns a store with the values `a/x`, `a/b/y` and `z`.
 fn remote() -> Arc<SimulatedRemote> {
     let remote = SimulatedRemote::new(Duration::ZERO, true);
     for name in ["a/x", "a/b/y", "z"] {
@@ -15,7 +15,7 @@ fn remote() -> Arc<SimulatedRemote> {
     Arc::new(remote)
 }
 
-/// Returns what a store returns for all keys that the tests use.
+/// Returns the answers of a store for all keys that the tests use.
 fn seen(store: &dyn Store) -> Vec<String> {
     let mut seen = Vec::new();
     for name in ["", "a", "a/x", "a/b", "a/b/y", "a/b/n", "z", "n", "n/m", "n/m/o", "z/x"] {
@@ -60,7 +60,7 @@ fn answers_are_those_of_the_store_before_and_after_changes() {
 }
 
 #[test]
-fn nothing_is_asked_twice() {
+fn no_request_is_sent_twice() {
     let below = remote();
     let cache = LevelCache::new(below.clone());
     let store = cache.at(&key("a"));
@@ -76,7 +76,7 @@ fn nothing_is_asked_twice() {
 }
 
 #[test]
-fn a_key_that_another_program_has_made_is_not_overwritten() {
+fn a_key_that_another_program_has_created_is_not_overwritten() {
     let below = remote();
     let cache = LevelCache::new(below.clone());
     assert_eq!(cache.stat(&key("a/new")).unwrap(), None);
@@ -87,7 +87,7 @@ fn a_key_that_another_program_has_made_is_not_overwritten() {
 }
 
 #[test]
-fn prefixes_that_are_made_exist_for_the_command_alone() {
+fn created_prefixes_exist_for_the_command_alone() {
     let below = Arc::new(MemoryStore::default());
     let cache = LevelCache::new(below.clone()).at(&key("store"));
     assert_eq!(cache.stat(&Key::root()).unwrap().map(|stat| stat.kind), Some(EntryKind::Prefix));

@@ -6,9 +6,9 @@ use std::num::NonZeroUsize;
 
 /// A map with a maximum number of entries and a maximum total size in bytes.
 pub(super) struct BoundedMap<V> {
-    /// Values with their sizes.
+    /// Values with their sizes in bytes.
     entries: LruCache<Key, (V, usize)>,
-    /// Total size of the entries.
+    /// Total size of the entries in bytes.
     size: usize,
     max_size: usize,
 }
@@ -29,7 +29,7 @@ impl<V> BoundedMap<V> {
         self.entries.get(key).map(|(value, _)| value)
     }
 
-    /// Returns the value of `key` without using it.
+    /// Returns the value of `key`, and does not count as a use.
     pub fn peek(&self, key: &Key) -> Option<&V> {
         self.entries.peek(key).map(|(value, _)| value)
     }

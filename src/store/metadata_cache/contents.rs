@@ -26,14 +26,16 @@ const MAX_VALUE_BYTES: usize = 16 << 20;
 const MAX_LISTINGS: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
 const MAX_LISTING_BYTES: usize = 16 << 20;
 
-/// Maximum number of names of a listing that is cached.
+/// Maximum number of names in a cached listing.
 pub(super) const MAX_NAMES: usize = 1 << 13;
 
-/// Maximum number of prefixes whose invalidation is remembered. For older ones, everything counts as invalidated.
+/// Maximum number of prefixes whose invalidation is recorded. When a record is dropped, all entries from before its
+/// invalidation become invalid.
 const MAX_FORGOTTEN: NonZeroUsize = NonZeroUsize::new(1 << 12).unwrap();
 
-/// Maximum age of metadata from a listing. It stays valid as long as a program goes through the names of the listing,
-/// since `ls -l` and `find` call `stat` for each name some time after they listed it.
+/// Maximum age of metadata from a listing, unless the time to live is longer. Until then it stays valid while a
+/// program goes through the names of the listing, since `ls -l` and `find` call `stat` for each name some time after
+/// they listed it.
 const LISTING_KEPT: Duration = Duration::from_secs(60);
 
 /// Maximum pause between two of these calls, unless the time to live is longer.
@@ -42,14 +44,14 @@ const LISTING_PAUSE: Duration = Duration::from_secs(1);
 /// Memory of an entry without the text of its key, name or version, in bytes.
 const ENTRY_SIZE: usize = 256;
 
-/// Memory is granted in steps of this many bytes.
+/// Step by which the grant for memory grows, in bytes.
 const GRANT_STEP: usize = 256 << 10;
 
 /// Cached metadata, values and listings.
 pub(super) struct CacheContents {
     /// Time to live; `None` is forever.
     ttl: Option<Duration>,
-    /// Number of calls of [`Self::forget`]. What was requested in an earlier generation may be invalid.
+    /// Number of calls of [`Self::forget`]. Answers to requests of an earlier generation may be invalid.
     generation: u64,
     /// Generation in which each prefix was invalidated.
     forgotten: LruCache<Key, u64>,
@@ -81,7 +83,7 @@ struct CachedStat {
     source: StatSource,
 }
 
-/// Where cached metadata came from, which determines how long it is valid.
+/// The source of cached metadata, which determines how long it is valid.
 enum StatSource {
     /// A request for this key, which ended at this time.
     Request(Instant),
@@ -89,13 +91,13 @@ enum StatSource {
     Listing(Arc<ListingRun>),
 }
 
-/// What a listing has shown of a level.
+/// The names of a level, from a listing.
 struct CachedLevel {
     run: Arc<ListingRun>,
     /// Arrival of the last answer.
     ended: Instant,
     names: Arc<KnownNames>,
-    /// Whether it is part of a snapshot, in which a name that is not listed does not exist.
+    /// Whether the names are part of a snapshot. Then names that are not among them do not exist.
     is_snapshot: bool,
 }
 
@@ -107,7 +109,8 @@ pub(super) struct ListingRun {
     began: Instant,
     /// Protects the time of the latest use.
     used: Mutex<Instant>,
-    /// Whether the listing has ended, or the level has changed since the listing began: later names may be stale.
+    /// Whether the listing has ended, or the level has changed since the listing began. Names that arrive later may be
+    /// stale and are not cached.
     is_closed: AtomicBool,
 }
 
@@ -151,7 +154,7 @@ impl CacheContents {
         self.memory.shrink_to(0);
     }
 
-    /// Adjusts the grant after a change. If the memory is not granted, nothing is cached.
+    /// Adjusts the grant after a change. If the memory is not granted, empties the cache.
     fn update_grant(&mut self) {
         let size = self.stats.size() + self.values.size() + self.listings.size();
         let granted = self.memory.bytes();
@@ -187,13 +190,13 @@ impl CacheContents {
         self.requested_stat(key).or_else(|| self.stat_in_level(key)).or_else(|| self.stat_of_level(key))
     }
 
-    /// Returns the metadata of `key` like [`Self::stat`], but from a listing only if it is in use or `key` is a
-    /// document.
+    /// Returns the metadata of `key` like [`Self::stat`]. Unless `key` is a document, a listing counts only while a
+    /// program goes through its names.
     pub fn stat_to_read(&mut self, key: &Key) -> Option<Option<Stat>> {
         if self.is_document(key) { self.stat(key) } else { self.requested_stat(key) }
     }
 
-    /// Returns what the listing of its level tells of `key`.
+    /// Returns the metadata of `key` from the listing of its level.
     fn stat_in_level(&mut self, key: &Key) -> Option<Option<Stat>> {
         if self.documents.is_empty() || key.is_root() {
             return None;
@@ -207,27 +210,27 @@ impl CacheContents {
         names.stat(key.name()).filter(|stat| stat.is_some() || tells_absence)
     }
 
-    /// Returns whether the level of `key` does not exist, as a listing of the level above shows.
+    /// Returns whether a listing of the level above shows that the level of `key` does not exist.
     fn is_level_missing(&mut self, key: &Key) -> bool {
         let level = key.parent();
         let is_missing = |names: Arc<KnownNames>| names.stat(level.name()) == Some(None);
         !level.is_root() && self.level(&level.parent(), key).is_some_and(is_missing)
     }
 
-    /// Returns the metadata of a prefix in which documents are known.
+    /// Returns the metadata of `key` as a prefix, if a listing of it shows documents.
     fn stat_of_level(&mut self, key: &Key) -> Option<Option<Stat>> {
         let (documents, names) = (self.documents, self.level(key, key)?);
         documents.iter().any(|name| names.entry(name).is_some()).then(|| Some(Stat::prefix()))
     }
 
-    /// Returns what is known of a level, if that is valid for `key`.
+    /// Returns the cached names of a level, if they are valid for `key`.
     fn level(&mut self, level: &Key, key: &Key) -> Option<Arc<KnownNames>> {
         let cached = self.listings.get(level)?;
         let (ended, generation, names) = (cached.ended, cached.run.generation, cached.names.clone());
         (self.is_young(ended) && self.is_current(key, generation)).then_some(names)
     }
 
-    /// Returns the level of `key`, if `key` is a document and nothing valid is known of the level.
+    /// Returns the level of `key`, if `key` is a document and no valid names of the level are cached.
     pub fn unknown_level(&mut self, key: &Key) -> Option<Key> {
         let level = key.parent();
         (self.is_document(key) && self.level(&level, key).is_none()).then_some(level)
@@ -250,7 +253,7 @@ impl CacheContents {
         !self.documents.is_empty() && self.level(prefix, prefix).is_none()
     }
 
-    /// Returns the documents among these that are listed in a level, small enough to be cached, and not cached.
+    /// Returns the keys of those `documents` of a level that exist, are small enough to be cached, and are not cached.
     pub fn uncached(&mut self, level: &Key, documents: &[&str]) -> Vec<Key> {
         let keys = documents.iter().map(|name| level.join(name));
         let is_missing = |contents: &mut Self, key: &Key| {
@@ -261,7 +264,7 @@ impl CacheContents {
         keys.filter(|key| is_missing(self, key)).collect()
     }
 
-    /// Returns what was requested of `key`, or listed in a listing that is in use, if it is valid.
+    /// Returns the metadata of `key` from a request for it, or from a listing in use, if it is valid.
     fn requested_stat(&mut self, key: &Key) -> Option<Option<Stat>> {
         let cached = self.stats.get(key)?;
         let (stat, generation) = (cached.stat.clone(), cached.generation);
@@ -286,7 +289,8 @@ impl CacheContents {
         }
     }
 
-    /// Inserts the result of a request, or `None` after an error, unless the key was invalidated meanwhile.
+    /// Ends a request and inserts its result, unless the key was invalidated meanwhile. `stat` is `None`
+    /// after an error.
     pub fn finish(&mut self, key: &Key, pending: &Arc<PendingStat>, stat: Option<&Option<Stat>>) {
         if self.pending.get(key).is_some_and(|current| Arc::ptr_eq(current, pending)) {
             self.pending.remove(key);
@@ -332,7 +336,7 @@ impl CacheContents {
     /// Returns the names below `prefix`, if they are cached and valid.
     pub fn listing(&mut self, prefix: &Key) -> Option<(Arc<KnownNames>, Arc<ListingRun>)> {
         let names = self.level(prefix, prefix)?;
-        // a level without names may be a prefix that does not exist, which is an error
+        // an empty level may be a missing prefix, whose listing must fail
         let run = self.listings.peek(prefix)?.run.clone();
         (names.is_complete() && !names.entries.is_empty()).then_some((names, run))
     }
@@ -352,12 +356,12 @@ impl CacheContents {
         run
     }
 
-    /// Inserts what a listing has shown of its level, unless the level has changed since the listing began.
+    /// Inserts the names that a listing has returned, unless the level has changed since the listing began.
     pub fn insert_listing(&mut self, run: &Arc<ListingRun>, names: Arc<KnownNames>) {
         self.insert_level(run.prefix.clone(), run, names, false);
     }
 
-    /// Inserts what a listing has shown of one of its levels. In a snapshot, names that are not listed do not exist.
+    /// Inserts the names that a listing has returned for one of its levels. In a snapshot, other names do not exist.
     pub fn insert_level(&mut self, level: Key, run: &Arc<ListingRun>, names: Arc<KnownNames>, is_snapshot: bool) {
         if !run.is_closed() {
             let size = names.entries.iter().map(|entry| ENTRY_SIZE + entry.name.len()).sum::<usize>() + ENTRY_SIZE;
@@ -374,7 +378,7 @@ impl CacheContents {
         }
     }
 
-    /// Invalidates what is known about `prefix` and all keys below it.
+    /// Invalidates all entries for `prefix` and for keys below it.
     pub fn forget(&mut self, prefix: &Key) {
         let pushed = self.forgotten.push(prefix.clone(), self.generation);
         if let Some((_, at)) = pushed.filter(|(key, _)| key != prefix) {
@@ -415,7 +419,7 @@ impl ListingRun {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a program still goes through the names of the listing. Each call counts as a use.
+    /// Returns whether a program still goes through the names of the listing. A call that returns true counts as a use.
     fn is_used(&self, ttl: Option<Duration>) -> bool {
         let Some(ttl) = ttl else { return true };
         let mut used = lock(&self.used);

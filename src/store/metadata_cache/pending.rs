@@ -17,7 +17,7 @@ pub(super) struct PendingStat {
 }
 
 impl PendingStat {
-    /// Creates a request of a generation.
+    /// Creates a request that is sent in a generation.
     pub fn new(generation: u64) -> Self {
         PendingStat { generation, result: Mutex::default(), finished: Condvar::new() }
     }

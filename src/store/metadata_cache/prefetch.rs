@@ -7,8 +7,8 @@ use crate::util::memory::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 
-/// Requests the names in these prefixes and the documents that callers read. What fails is requested again, and
-/// reported, when it is used.
+/// Requests the names in these prefixes and the documents among them. Errors are ignored: a caller that needs a failed
+/// answer requests it again, and gets the error then.
 pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
     let documents = lock(&cache.contents).documents();
     if documents.is_empty() || prefixes.is_empty() {
@@ -22,7 +22,7 @@ pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
     };
     std::thread::scope(|scope| {
         for _ in 1..cache.below.concurrency().min(prefixes.len()) {
-            // with fewer threads it takes longer
+            // fewer threads only take longer
             if Builder::new().name("zarrfs-prefetch".into()).spawn_scoped(scope, work).is_err() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! A snapshot of all names below a prefix, made of a listing without levels if that takes few requests.
+//! A snapshot of all names below a prefix, from a listing across all levels, if that takes few requests.
 
 use super::contents::CacheContents;
 use crate::store::level::KnownNames;
@@ -14,13 +14,13 @@ const MAX_KEYS: usize = 1 << 15;
 /// Number of pages that are requested in any case.
 const PAGES: usize = 2;
 
-/// Number of levels that a page must show on average. Pages follow each other, while levels are listed at the same
-/// time, so a page full of chunks costs more than it tells.
+/// Minimum average number of levels per page. Pages are requested one after the other, but levels concurrently, so a
+/// page full of chunks costs more than it saves.
 const LEVELS: usize = 8;
 
-/// Lists the values below `prefix`, and records the levels that are completely known. A listing that fails is left to
-/// the requests that follow. If the snapshot `is_final`, names that are not in it do not exist for the command that
-/// takes it.
+/// Lists the values below `prefix`, and records the levels that are completely known. Errors are ignored:
+/// later requests report them. If the snapshot `is_final`, names that are not in it do not exist for the
+/// command that takes it.
 pub(super) fn take(store: &dyn Store, prefix: &Key, is_final: bool, contents: &Mutex<CacheContents>) {
     let run = lock(contents).begin_listing(prefix);
     let Ok(Some(pages)) = store.values_below(prefix) else { return };
@@ -79,7 +79,7 @@ impl Levels {
                 Slot::Vacant(slot) => {
                     slot.insert(Entry { name, kind: EntryKind::Prefix, stat: None });
                 }
-                // a value with the name of a prefix hides it; so are all prefixes above known
+                // either the prefix and those above it are recorded, or a value with its name hides it
                 Slot::Occupied(_) => return,
             }
             prefix = prefix.parent();

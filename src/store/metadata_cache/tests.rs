@@ -98,7 +98,7 @@ fn forgotten_entries_are_requested_again_but_unchanged_values_are_not() {
     assert_eq!((look(), all()), ([3, 3, 3], ["a/x".into(), "new".into(), "b/x".into()]));
     assert_eq!((c.size("a/z"), c.names("a").len()), (Some(0), 3));
     assert_eq!(c.asked(), [4 + 3, 3 + 1, 2]);
-    // after many others, what was forgotten when is unknown, so everything is requested
+    // the cache no longer knows when these keys were invalidated, so it requests all of them
     (0..5000).for_each(|i| c.store.forget(&key(&format!("other/{i}"))));
     assert_eq!(c.text("b/x").as_deref(), Some("unseen"));
 }
@@ -356,7 +356,7 @@ fn taken(store: &ListedStore) -> String {
 }
 
 #[test]
-fn one_listing_tells_which_documents_a_level_has() {
+fn one_listing_shows_the_documents_of_a_level() {
     let (below, store) = listed(&["a/.doc", "a/0", "b"], None);
     let size = |path: &str| store.stat(&key(path)).unwrap().map(|stat| stat.size);
     let both = |level: &str| [".doc", "doc.json"].map(|name| size(&format!("{level}/{name}")));
@@ -378,7 +378,7 @@ fn one_listing_tells_which_documents_a_level_has() {
 }
 
 #[test]
-fn names_expire_and_never_delay_an_answer() {
+fn expired_names_of_a_level_are_requested_again() {
     for ttl in [Duration::ZERO, Duration::from_millis(20)] {
         let (below, store) = listed(&["a/.doc"], Some(ttl));
         assert!(store.stat(&key("a/doc.json")).unwrap().is_none());
@@ -406,7 +406,7 @@ fn a_snapshot_answers_for_all_keys() {
     assert_eq!((value.as_slice(), taken(&below).as_str()), (&b"a/.doc"[..], ""));
 }
 
-/// Pages that are full of values tell less than they cost; what they have told is used.
+/// Pages full of values cost more than they save. The names that they have returned are used.
 #[test]
 fn a_snapshot_of_a_large_store_ends_early() {
     let keys: Vec<String> = (0..50).map(|i| format!("a/{i:02}")).chain(["b/.doc".into(), "0/.doc".into()]).collect();
@@ -420,7 +420,7 @@ fn a_snapshot_of_a_large_store_ends_early() {
 }
 
 #[test]
-fn levels_are_listed_together_where_they_are_unknown() {
+fn unknown_levels_are_listed_together() {
     let (below, store) = listed(&["a/.doc", "a/c/0/0", "a/c/1/0"], None);
     store.prefetch_levels(&key("a"));
     assert_eq!(taken(&below), "values a");

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The methods that are needed of a client of any cloud.
+/// The methods that a client of any cloud must have.
 pub(super) trait Client: ObjectStore + PaginatedListStore {}
 
 impl<T: ObjectStore + PaginatedListStore> Client for T {}
@@ -46,11 +46,11 @@ pub(super) struct Bucket {
     pub forbidden_is_missing: bool,
     /// Maximum duration of a request, and of a listing that returns no names.
     pub timeout: Duration,
-    /// Prefixes that exist although no value is below them. Protects only the set.
+    /// Prefixes that exist although no value is below them. The lock protects the set alone.
     pub created: Mutex<BTreeSet<Key>>,
     /// Whether the server has refused a conditional put as not implemented.
     pub lacks_conditions: AtomicBool,
-    /// Whether the server has answered a request for the end of a value with something else.
+    /// Whether the server has shown that it does not support requests for the end of a value.
     pub lacks_ends: AtomicBool,
 }
 
@@ -82,7 +82,7 @@ impl Bucket {
         }
     }
 
-    /// Reads the last `len` bytes of a value. Azure has no such requests.
+    /// Reads the last `len` bytes of a value. Azure does not support such requests.
     pub async fn get_end(&self, key: &Key, len: u64) -> Result<EndOfValue> {
         if self.cloud == Cloud::Azure || len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
             return Ok(EndOfValue::Unsupported);
@@ -120,7 +120,7 @@ impl Bucket {
         Ok((self.is_created(key) || self.has_below(key).await?).then(Stat::prefix))
     }
 
-    /// Returns the metadata that the server has of the value of `key`.
+    /// Requests the metadata of the value of `key`.
     pub async fn head(&self, key: &Key) -> Result<Option<(ObjectMeta, Attributes)>> {
         let options = GetOptions { head: true, ..Default::default() };
         let found = self.found(self.client.get_opts(&self.path(key)?, options).await)?;
@@ -215,7 +215,8 @@ pub(super) fn stat_of(meta: &ObjectMeta) -> Stat {
     Stat::value(meta.size, meta.last_modified.into(), version_of(meta))
 }
 
-/// Returns the entity tag, which all answers and listings have, unlike generations.
+/// Returns the version of a value: its entity tag or, if the server sends none, date and size. Generations are not
+/// used, since not all answers and listings have them.
 fn version_of(meta: &ObjectMeta) -> Version {
     match &meta.e_tag {
         Some(tag) => tag_version(tag),
@@ -250,7 +251,7 @@ pub(super) fn failed(error: &object_store::Error) -> Error {
     }
 }
 
-/// Returns the error that a server misbehaves: EIO.
+/// Returns an error for a server that misbehaves: EIO.
 pub(super) fn unexpected(message: impl Into<String>) -> Error {
     Error::new(Kind::System(libc::EIO), message)
 }
@@ -264,8 +265,8 @@ pub(super) fn line_of(error: &object_store::Error) -> String {
     innermost.to_string().lines().next().unwrap_or_default().to_string()
 }
 
-/// Returns whether a server has no such range of a value, or has answered with another one, which the client reports as
-/// an error that is not that of a request.
+/// Returns whether a server lacks the requested range of a value, or has answered with another one. `object_store`
+/// reports the latter as an error that no failed request caused.
 fn is_other_range(e: &object_store::Error) -> bool {
     match request_error_of(e) {
         Some(e) => e.lacks_range(),

@@ -37,7 +37,7 @@ pub(super) struct NamesRemoved;
 #[derive(Clone, Default)]
 pub(super) struct WasRetried(pub Arc<AtomicBool>);
 
-/// Creates clients of `object_store` that share one transport.
+/// A source of HTTP clients for `object_store` that share one transport.
 #[derive(Clone)]
 pub(super) struct Connector {
     pub transport: Arc<Transport>,
@@ -79,7 +79,7 @@ pub(super) fn http_error(failure: RequestError) -> HttpError {
 }
 
 impl Connector {
-    /// Sends a request, for a bucket in `region` if there are regions, and returns the answer as it is.
+    /// Sends a request and returns the answer unchanged. `region` is that of the bucket, if the provider has regions.
     pub async fn exchange(
         &self,
         url: &Url,
@@ -143,12 +143,13 @@ impl Connector {
     }
 }
 
-/// Returns whether the status is handled here. The clients of `object_store` handle 304, 404, 409 and 412.
+/// Returns whether this module turns a status into an error. The clients of `object_store` do so for 304, 404,
+/// 409 and 412.
 fn is_handled_here(status: StatusCode) -> bool {
     !matches!(status.as_u16(), 304 | 404 | 409 | 412) && status.as_u16() >= 300
 }
 
-/// Returns whether an answer says that the bucket is missing. An answer to HEAD does not tell it from a missing key.
+/// Returns whether an answer says that the bucket is missing. An answer to HEAD has no body, so it cannot say this.
 fn names_missing_bucket(status: StatusCode, body: &[u8]) -> bool {
     status == 404 && [&b"<Code>NoSuchBucket"[..], b"<Code>ContainerNotFound"].iter().any(|code| contains(body, code))
 }

@@ -16,29 +16,29 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Maximum size of what the program prints, in bytes. Session tokens have up to a few thousand.
+/// Maximum size of the program's output in bytes. Session tokens have up to a few thousand.
 const MAX_OUTPUT: u64 = 64 << 10;
 
-/// Maximum number of bytes of the program's messages that an error shows.
+/// Maximum number of characters of the program's messages that an error shows.
 const MAX_SHOWN: usize = 300;
 
-/// Time after the program's end in which processes that it has started may write, or close its output.
+/// Time after the program's end in which the processes that it started may still write to its output, or close it.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Keys, and when they end to be valid. They have no `Debug`, so that nothing prints them.
+/// Keys and their time of expiry. The type has no `Debug`, so that nothing prints keys.
 #[derive(PartialEq, Eq)]
 pub(super) struct ProcessKeys {
     pub credential: AwsCredential,
     pub expires: Option<SystemTime>,
 }
 
-/// Runs `command` with the shell in `directory`, as the SDKs of AWS do, and returns the keys that it prints. It is
-/// killed with all processes that it started if it takes longer than `limit`, or if they keep its output open after its
-/// end.
+/// Runs `command` with the shell in `directory`, as the SDKs of AWS do, and returns the keys that it prints. Kills
+/// the program and all processes that it started if it takes longer than `limit`, or if they keep its output open
+/// after its end.
 ///
 /// # Errors
 ///
-/// EACCES with what the program has written to standard error.
+/// EACCES with the end of the program's messages on standard error.
 pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Result<ProcessKeys> {
     let output = timeout(limit, output_of(command, directory, GRACE.min(limit / 4))).await;
     let late = || format!("it has not ended after {:.1} s (--timeout), and was killed", limit.as_secs_f32());
@@ -50,7 +50,8 @@ pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Res
 }
 
 async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
-    // the shell enters the directory, which may be gone, or on a server that does not answer until the limit
+    // the shell changes to the directory: a missing one does no harm, and a server that does not answer blocks
+    // only the shell
     let mut child = Command::new("/bin/sh")
         .args(["-c", "cd -- \"$1\" 2>/dev/null; exec /bin/sh -c \"$2\"", "sh"])
         .arg(directory)
@@ -84,20 +85,20 @@ async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(
         }
     }
     let status = child.wait().await?;
-    // its number may be that of another process from now on
+    // from now on, another process may have its number
     group.0 = None;
     let (output, said) = (std::mem::take(&mut *lock(&output)), std::mem::take(&mut *lock(&said)));
     Ok((status, output, said))
 }
 
-/// Reads a pipe to its end, or up to the limit, beside the other pipe: a program that cannot write does not end.
-/// Returns the bytes read so far.
+/// Starts to read a pipe to its end, or up to the limit. Both pipes are read concurrently, since a program that cannot
+/// write does not end. Returns the buffer that receives the bytes.
 fn read(pipe: impl AsyncRead + Send + Unpin + 'static, readers: &mut JoinSet<()>) -> Arc<Mutex<Vec<u8>>> {
     let bytes = Arc::<Mutex<Vec<u8>>>::default();
     let received = bytes.clone();
     readers.spawn(async move {
         let (mut pipe, mut piece) = (pipe.take(MAX_OUTPUT), [0; 4096]);
-        // what was read before an error is parsed or shown
+        // the bytes before an error are parsed or shown
         while let Ok(len @ 1..) = pipe.read(&mut piece).await {
             lock(&received).extend_from_slice(&piece[..len]);
         }
@@ -105,7 +106,7 @@ fn read(pipe: impl AsyncRead + Send + Unpin + 'static, readers: &mut JoinSet<()>
     bytes
 }
 
-/// Returns the state of a process that has ended. Its number stays its own.
+/// Returns the state of a process if it has ended. Does not reap it, so no other process can get its number.
 fn end_of(process: Pid) -> Option<WaitIdStatus> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(process), options).ok().flatten()
@@ -153,7 +154,7 @@ fn parse(output: &[u8], now: SystemTime) -> Result<ProcessKeys> {
     Ok(ProcessKeys { credential, expires })
 }
 
-/// Returns the end of what the program has said, on one line.
+/// Returns the end of the program's messages, on one line.
 fn shown(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_shows_what_the_program_says() {
+    fn a_failure_shows_the_messages_of_the_program() {
         let error = run_for("echo secret; echo 'token\nmissing' >&2; exit 3", Duration::from_secs(10)).err().unwrap();
         assert_eq!(error.message(), "exit status: 3: token; missing");
         let error =
@@ -268,7 +269,7 @@ mod tests {
         assert_ends(&process_of(&file));
     }
 
-    /// A process that has left the group is not killed, and no task goes on reading from it.
+    /// A process that has left the group is not killed, and no task continues to read from it.
     #[test]
     fn pipes_are_closed_when_the_keys_are_accepted() {
         let directory = tempfile::tempdir().unwrap();

@@ -13,11 +13,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where credentials come from.
+/// The source of credentials.
 pub(super) enum AwsCredentials {
     /// Keys of the environment, which never change.
     Fixed(Arc<AwsCredential>),
-    /// Keys of a profile or a role, which are read again.
+    /// Keys of a profile or a role, which are read again when they expire or are refused.
     Renewed(RenewedKeys),
 }
 
@@ -46,7 +46,7 @@ impl AwsCredentials {
     }
 }
 
-/// What a profile says about its keys. It has no `Debug`, so that nothing prints keys or commands.
+/// The source of keys that a profile names. The type has no `Debug`, so that nothing prints keys or commands.
 #[derive(PartialEq, Eq)]
 pub(super) enum ProfileSource {
     Keys(AwsCredential),
@@ -58,19 +58,19 @@ pub(super) enum ProfileSource {
         role: String,
         session: Option<String>,
     },
-    /// Nothing.
+    /// The profile names no source.
     Nothing,
 }
 
 /// Settings of a profile that uses IAM Identity Center.
 const SSO: [&str; 2] = ["sso_account_id", "sso_role_name"];
 
-/// Returns where the keys of a profile come from. As in the AWS command line, the order is: role, web identity, SSO,
-/// keys of the file for credentials, program, keys of the other file.
+/// Returns the source of the keys of a profile. As in the AWS command line, the order is: role, web identity, SSO, keys
+/// of the file for credentials, program, keys of the other file.
 ///
 /// # Errors
 ///
-/// EACCES if the profile is missing, incomplete, or needs what zarrfs cannot do.
+/// EACCES if the profile is missing, incomplete, or names a source that zarrfs does not support.
 pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
     let failed = |e: Error| e.context(format!("AWS profile {}", profile.name));
     if profile.is_missing() {
@@ -103,7 +103,8 @@ pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
     }
 }
 
-/// Returns the error for a way to get keys that only the AWS command line knows, and how to use it from here.
+/// Returns the error for a source of keys that only the AWS command line supports. The message says how to use
+/// its keys here.
 fn unsupported(profile: &Profile, way: &str, login: &str) -> Error {
     let name = &profile.name;
     let first = if login.is_empty() { String::new() } else { format!("run `{login} --profile {name}`, then ") };
@@ -139,11 +140,12 @@ pub(super) fn has_web_identity() -> bool {
     variable("AWS_WEB_IDENTITY_TOKEN_FILE").is_some() && variable("AWS_ROLE_ARN").is_some()
 }
 
-/// Reads the keys of a profile.
+/// A source of keys: the profile that the environment chooses.
 pub(super) struct ProfileKeys {
-    /// Where zarrfs was started, which relative paths are relative to. A mount in the background leaves it.
+    /// The directory in which zarrfs was started, to resolve relative paths. A background mount changes its
+    /// working directory.
     directory: PathBuf,
-    /// Maximum duration of reading files, and of a program.
+    /// Maximum duration of reading the files, and of running the program.
     limit: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! When keys are read again: after a server has refused them, and before they expire. This module reads no clock and no
-//! keys.
+//! Decides when keys are read again: after a server has refused them, and before they expire. This module reads no
+//! clock and no keys.
 //!
-//! The minimum time since the latest reading, before a refusal causes another one. Where it has a range, it doubles:
+//! A refusal causes a reading if this minimum time has passed since the latest one. A minimum with a range doubles:
 //!
 //! | keys from | the answer names the keys | the answer may mean the keys |
 //! |---|---|---|
@@ -10,18 +10,18 @@
 //!
 //! If a program or a service has returned the same keys again, an answer that may mean the keys causes no reading.
 //!
-//! A server that refuses a request for what it asks for does so as often as the request is made, so an answer that does
-//! not name the keys must not run programs all the time.
+//! A server that forbids an object refuses every request for it. An answer that does not name the keys must therefore
+//! not run programs all the time.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// Maximum time before their end at which keys are replaced, as by the SDKs of AWS.
+/// Maximum time before their expiry at which keys are replaced, as by the SDKs of AWS.
 const EARLY: Duration = Duration::from_secs(300);
 
-/// Pause after a failure to get keys. Requests that have no others fail at once.
+/// Pause after a failed reading. Until it ends, requests without valid keys fail at once.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// Where keys come from, which decides how much it takes to read them.
+/// The origin of keys, which decides the cost of reading them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyOrigin {
     /// A file with profiles.
@@ -30,7 +30,7 @@ pub(super) enum KeyOrigin {
     Program,
 }
 
-/// How a server refuses a request.
+/// The kind of a server's refusal of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The answer names the keys as the cause.
@@ -39,7 +39,7 @@ pub(super) enum Refusal {
     Unclear,
 }
 
-/// What a reading returned.
+/// The result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The keys that are in use, or other ones if `are_other`.
@@ -48,18 +48,19 @@ pub(super) enum Outcome {
     Failure,
 }
 
-/// Whether the keys in use can be used.
+/// The state of the keys in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Validity {
     /// The keys do not expire soon.
     Valid,
-    /// The keys are valid, and should be read again beside the requests that use them.
+    /// The keys are valid but expire soon. They are read again while requests use them.
     Expiring,
     /// There are no keys, or their end has passed.
     None,
 }
 
-/// A moment on both clocks: that of the pauses, which nothing sets, and that of the times that keys state.
+/// A moment on two clocks: the monotonic one, which measures pauses, and the system time, which the expiry of keys
+/// is stated in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub instant: Instant,
@@ -95,21 +96,21 @@ impl Pause {
     }
 }
 
-/// Decides when keys are read again.
+/// The state that decides when keys are read again.
 pub(super) struct KeyRenewal {
     origin: KeyOrigin,
     /// Minimum time since the latest reading after [`Refusal::OfKeys`].
     of_keys: Pause,
     /// Minimum time since the latest reading after [`Refusal::Unclear`].
     unclear: Pause,
-    /// When the latest reading ended.
+    /// Time at which the latest reading ended.
     read: Option<Instant>,
     /// Whether the latest reading failed.
     has_failed: bool,
-    /// Whether a reading has returned the keys in use again.
+    /// Whether the latest successful reading returned the keys in use again.
     are_confirmed: bool,
     has_keys: bool,
-    /// When the keys are replaced, and when they end to be valid.
+    /// Time at which the keys are replaced, and time of their expiry.
     times: Option<(SystemTime, SystemTime)>,
 }
 
@@ -129,7 +130,7 @@ impl KeyRenewal {
         }
     }
 
-    /// Returns whether the keys in use can be used now.
+    /// Returns the state of the keys in use.
     pub fn validity(&self, now: Moment) -> Validity {
         match self.times {
             _ if !self.has_keys => Validity::None,
@@ -139,7 +140,8 @@ impl KeyRenewal {
         }
     }
 
-    /// Returns whether keys that are needed are not read now, since the latest reading failed a moment ago.
+    /// Returns whether missing keys must not be read now, because the latest reading failed less than
+    /// [`AFTER_FAILURE`] ago.
     pub fn is_paused(&self, now: Moment) -> bool {
         self.has_failed && self.since_reading(now) < AFTER_FAILURE
     }
@@ -185,16 +187,16 @@ impl KeyRenewal {
         self.times = expires.map(|end| (self.renewal(end, are_other, now), end));
     }
 
-    /// Returns when keys that end at `end` are replaced.
+    /// Returns the time at which keys that expire at `end` are replaced.
     fn renewal(&self, end: SystemTime, are_other: bool, now: Moment) -> SystemTime {
-        // at the latest after three quarters of their time, so that keys that are valid for minutes have uses, too
+        // not before three quarters of the remaining time, so that keys that are valid only for minutes are used, too
         let left = end.duration_since(now.time).unwrap_or_default();
         let renewal = end - EARLY.min(left / 4);
-        // a program that keeps its keys until they end returns the same ones
+        // a program may return the same keys until they expire
         if are_other { renewal } else { renewal.max(now.time + self.of_keys.current) }
     }
 
-    /// Records that the server accepts keys that it was sent after a refusal: the reading was of use.
+    /// Records that the server accepts keys that were read after a refusal: reading them again was of use.
     pub fn record_use(&mut self) {
         self.of_keys.reset();
         self.unclear.reset();

@@ -19,14 +19,14 @@ pub(super) struct BucketListing {
     prefix: Key,
     /// Names of prefixes that this process created and that have not been listed yet.
     created: BTreeSet<String>,
-    /// Names of values, each a prefix of the next one, whose prefix of the same name may still follow. The entry is an
-    /// empty value, which is shown only if that prefix does not exist.
+    /// Names of listed values whose prefix of the same name may still follow; each is the beginning of the next one.
+    /// The entry is that of an empty value, which is shown only if the prefix does not exist.
     values: Vec<(String, Option<Entry>)>,
     ready: VecDeque<Entry>,
     next: Option<JoinHandle<Result<ListingPage>>>,
     progress: ListingProgress,
     failed: bool,
-    /// How far a listing of one page reaches; `None` for a listing of all pages.
+    /// Reach of a listing that ends after one page; `None` for a listing of all pages.
     reach: Option<Reach>,
 }
 
@@ -75,13 +75,13 @@ impl BucketListing {
                 let entries: Result<Vec<Entry>> = names.collect();
                 Ok(FirstNames { entries: entries?, reach: Reach::All })
             }
-            // what the next page decides is left out
+            // entries that depend on the next page are left out
             Some(reach) => Ok(FirstNames { entries: names.ready.drain(..).collect(), reach }),
         }
     }
 
-    /// Returns how far a page reaches that is not the last one. Servers that do not sort, such as those of S3's
-    /// directory buckets, and Azure's, which may sort otherwise, tell nothing of names that are missing.
+    /// Returns the reach of a page that is not the last one. Pages that are not sorted, such as those of S3's directory
+    /// buckets, show nothing of missing names; neither do Azure's, which may be sorted otherwise.
     fn reach_of(&self, page: &ListingPage) -> Reach {
         let values: Vec<String> = page.objects.iter().filter_map(|meta| self.name(&meta.location)).collect();
         let prefixes: Vec<String> = page.prefixes.iter().filter_map(|path| Some(self.name(path)? + "/")).collect();
@@ -129,8 +129,8 @@ impl BucketListing {
         Ok(!is_empty)
     }
 
-    /// Adds an entry. If a value and a prefix have the same name, an empty value is hidden, and otherwise the prefix
-    /// is.
+    /// Adds an entry. If a value and a prefix have the same name, hides the value if it is empty, and
+    /// otherwise the prefix.
     fn add(&mut self, entry: Entry) {
         self.created.remove(&entry.name);
         self.show_held(&entry.name);
@@ -151,7 +151,7 @@ impl BucketListing {
         }
     }
 
-    /// Shows the empty values that turned out not to be prefixes, since `name` sorts after anything below them.
+    /// Shows the held empty values for which no prefix can follow, since `name` sorts after anything below them.
     fn show_held(&mut self, name: &str) {
         while self.values.last().is_some_and(|(value, _)| !name.starts_with(value.as_str())) {
             self.ready.extend(self.values.pop().and_then(|(_, held)| held));

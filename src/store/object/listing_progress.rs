@@ -1,4 +1,4 @@
-//! Limits listings whose server never ends them.
+//! Ends listings that a server never ends.
 
 use crate::error::{Error, Result};
 use std::collections::HashSet;
@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 /// Maximum number of pages of a listing. A page has up to a thousand names.
 const MAX_PAGES: usize = 100_000;
 
-/// Detects a listing that does not end. **Every loop over a server's answers ends**, whatever the server answers: here
-/// by the number of pages and the time without names, in `transport` by the timeout of a request.
+/// The progress of a listing, which reveals one that does not end. **Every loop over a server's answers ends**,
+/// whatever the server answers: here by the number of pages and the time without names, in `transport` by the timeout
+/// of a request.
 #[derive(Default)]
 pub(super) struct ListingProgress {
     /// Hashes of the page tokens so far. A repeated token leads in a circle.

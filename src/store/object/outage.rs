@@ -1,5 +1,6 @@
-//! Outages of a server: periods in which every request fails or gets a temporary error. Each is logged once when it
-//! lasts, and once when it is over, so that a log tells when a store failed, and how, without a line for each request.
+//! Outages of a server: periods in which every request fails or gets a temporary error. An outage is logged once when
+//! it has lasted for [`GRACE`] and once when it ends. So the log shows when and how a server failed, without a line for
+//! each request.
 
 use crate::stats::ServerOutcome;
 use crate::util::memory::lock;
@@ -7,24 +8,24 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long a server must have failed before it is logged. Busy servers refuse single requests all the time.
+/// Duration of an outage from which it is logged. Busy servers refuse single requests all the time.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The state of a server.
 ///
-/// Protects the state alone.
+/// The lock protects the state alone.
 #[derive(Default)]
 pub(super) struct Outage(Mutex<OutageState>);
 
 #[derive(Default)]
 struct OutageState {
-    /// When the server has answered last.
+    /// Time of the latest answer.
     answered: Option<Instant>,
-    /// When the first attempt without an answer began.
+    /// Time at which the first attempt without an answer began.
     since: Option<Instant>,
-    /// When the latest attempt without an answer ended.
+    /// Time at which the latest attempt without an answer ended.
     failed: Option<Instant>,
-    /// Whether a request was given up since the server has answered last.
+    /// Whether a request was given up since the latest answer.
     is_given_up: bool,
     /// Attempts without an answer, by their outcome.
     failures: BTreeMap<ServerOutcome, u64>,
@@ -32,7 +33,7 @@ struct OutageState {
 }
 
 impl OutageState {
-    /// Returns `for 2.0 s: 503 ×12, timeout ×1`.
+    /// Returns a text such as `2.0 s: 503 ×12, timeout ×1`.
     fn shown(&self, now: Instant) -> String {
         let time = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let failures: Vec<_> = self.failures.iter().map(|(outcome, count)| format!("{outcome} ×{count}")).collect();
@@ -41,15 +42,16 @@ impl OutageState {
 }
 
 impl Outage {
-    /// Records that the attempt that began at `began` failed at `now`, and whether no other follows. Returns what to
-    /// log, once an outage.
+    /// Records that an attempt, which began at `began`, failed at `now`. Another one follows unless `is_last`. Returns
+    /// a line for the log, once per outage.
     pub fn failed(&self, outcome: ServerOutcome, began: Instant, now: Instant, is_last: bool) -> Option<String> {
         let mut state = lock(&self.0);
         let began = state.answered.map_or(began, |answered| answered.max(began));
         let since = *state.since.get_or_insert(began);
         *state.failures.entry(outcome).or_default() += 1;
         (state.failed, state.is_given_up) = (Some(now), state.is_given_up || is_last);
-        // a server that takes no connection is none that is busy; the error of the last attempt says so itself
+        // a server that accepts no connection is not just busy; after the last attempt, the error of the
+        // request says so
         let is_gone = outcome == ServerOutcome::Unreachable && !is_last;
         let lasts = is_gone || now.saturating_duration_since(since) >= GRACE;
         if !lasts || state.is_logged {
@@ -59,14 +61,13 @@ impl Outage {
         Some(format!("fails for {}", state.shown(now)))
     }
 
-    /// Returns whether a request was given up, and the server has answered nothing since, but has failed for the last
-    /// time less than `limit` ago.
+    /// Returns whether a request was given up since the latest answer, and the latest failure is less than `limit` ago.
     pub fn is_given_up(&self, limit: Duration, now: Instant) -> bool {
         let state = lock(&self.0);
         state.is_given_up && state.failed.is_some_and(|failed| now.saturating_duration_since(failed) < limit)
     }
 
-    /// Records that the server has answered at `now`. Returns what to log if that ends an outage that was logged.
+    /// Records that the server has answered at `now`. Returns a line for the log if this ends a logged outage.
     pub fn answered(&self, now: Instant) -> Option<String> {
         let mut state = lock(&self.0);
         let line = state.is_logged.then(|| format!("answers again, after {}", state.shown(now)));

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_that_are_no_keys_go_and_all_others_stay_as_they_are() {
+    fn entries_that_cannot_be_keys_are_removed_and_others_stay_unchanged() {
         let entry = |name: &str| format!("<Contents><Key>{name}</Key><Size>1</Size></Contents>");
         let prefix = |name: &str| format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>");
         let good = [entry("a/0.0"), entry("a/x&amp;y"), entry("a/dir/"), prefix("a/b/"), entry("ä ö")].concat();

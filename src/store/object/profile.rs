@@ -1,5 +1,5 @@
 //! The profiles of the AWS command line in `~/.aws/credentials` and `~/.aws/config`: keys, region, endpoint, and the
-//! ways to get keys. This module does not know what the settings mean.
+//! ways to get keys. This module does not know the meaning of the settings.
 
 use crate::error::Error;
 use std::collections::HashMap;
@@ -17,15 +17,15 @@ pub(super) struct Profile {
     pub name: String,
     /// Whether the environment names it.
     is_chosen: bool,
-    /// Settings in the file for credentials; `None` if the profile is not there.
+    /// Settings in the file for credentials; `None` if the file lacks the profile.
     credentials: Option<HashMap<String, String>>,
-    /// Settings in the file for everything else; `None` if the profile is not there.
+    /// Settings in the file for everything else; `None` if the file lacks the profile.
     config: Option<HashMap<String, String>>,
 }
 
 impl Profile {
     /// Loads the profile that `AWS_PROFILE` names, or `default`. A missing profile has no settings. Files that cannot
-    /// be read are left out, as by the AWS command line. Relative paths are those of `directory`.
+    /// be read are left out, as by the AWS command line. Relative paths begin at `directory`.
     pub fn load(directory: &Path) -> Self {
         let chosen = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
         let name = chosen.as_deref().unwrap_or("default");

@@ -1,5 +1,5 @@
 //! Keys that are read again when they expire or are refused, without delaying the requests that have valid ones. This
-//! module does not know where keys come from; `key_renewal` says when they are read. Messages never show keys.
+//! module does not know the sources of keys; `key_renewal` decides when they are read. Messages never show keys.
 
 use super::key_renewal::{KeyOrigin, KeyRenewal, Moment, Outcome, Refusal, Validity};
 use crate::error::{Error, Kind, Result};
@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use tokio::sync::watch;
 
-/// Keys, and when they end to be valid. They have no `Debug`, so that nothing prints them.
+/// Keys and their time of expiry. The type has no `Debug`, so that nothing prints keys.
 pub(super) struct NewKeys {
     pub credential: Arc<AwsCredential>,
     pub expires: Option<SystemTime>,
     pub origin: KeyOrigin,
 }
 
-/// What keys are read from.
+/// A source of keys.
 #[async_trait]
 pub(super) trait KeySource: Send + Sync + 'static {
     /// Reads the keys, within a time limit.
@@ -39,7 +39,7 @@ struct State {
     credential: Option<Arc<AwsCredential>>,
     /// The error of the latest reading.
     failure: Option<Error>,
-    /// Closed when the reading in flight ends.
+    /// A channel that is closed when the reading in flight ends.
     reading: Option<watch::Receiver<()>>,
 }
 
@@ -89,7 +89,7 @@ impl RenewedKeys {
         let reading = {
             let mut state = lock(&self.0.state);
             if let Some(other) = other(&state) {
-                // another request was refused before
+                // another refused request has already led to a reading
                 return Some(other);
             }
             if state.reading.is_none() && !state.renewal.is_due(refusal, (self.0.clock)()) {
@@ -106,8 +106,8 @@ impl RenewedKeys {
         lock(&self.0.state).renewal.record_use();
     }
 
-    /// Begins a reading because of a refusal, or for another reason, unless one is in flight. It goes on if the request
-    /// that began it is given up.
+    /// Starts to read the keys unless a reading is in flight; `cause` is the refusal that led to it, if any. The
+    /// reading continues if the request is dropped.
     fn begin(&self, state: &mut State, cause: Option<Refusal>) -> watch::Receiver<()> {
         if let Some(reading) = &state.reading {
             return reading.clone();
@@ -124,7 +124,7 @@ impl RenewedKeys {
 }
 
 impl Shared {
-    /// Records what a reading has returned.
+    /// Records the result of a reading.
     fn accept(&self, read: Result<NewKeys>, cause: Option<Refusal>) {
         let mut state = lock(&self.state);
         let now = (self.clock)();
@@ -140,7 +140,7 @@ impl Shared {
             }
             Err(e) => {
                 state.renewal.record(Outcome::Failure, cause, now);
-                // without valid keys, the error is that of the requests
+                // without valid keys, the requests return the error
                 if state.failure.is_none() && state.renewal.validity(now) != Validity::None {
                     log::warn!("{e}; using the previous credentials");
                 }
@@ -150,7 +150,7 @@ impl Shared {
     }
 }
 
-/// Ends a reading, also one that panics.
+/// A guard whose drop ends a reading, also one that panics.
 struct Ending {
     shared: Arc<Shared>,
     _end: watch::Sender<()>,
@@ -163,7 +163,7 @@ impl Drop for Ending {
 }
 
 async fn end_of(mut reading: watch::Receiver<()>) {
-    // an error says that the sender is gone
+    // an error means that the sender was dropped
     while reading.changed().await.is_ok() {}
 }
 

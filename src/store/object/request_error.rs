@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode, Url};
 use std::fmt;
 use std::time::Duration;
 
-/// Why a request failed.
+/// The cause of a failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// No connection.
@@ -55,7 +55,7 @@ impl Cause {
         )
     }
 
-    /// Returns how the attempt counts.
+    /// Returns the outcome as which the attempt is counted.
     pub fn outcome(&self) -> ServerOutcome {
         match self {
             Cause::Unreachable(_) => ServerOutcome::Unreachable,
@@ -180,12 +180,13 @@ const WRONG: [&str; 6] = [
 /// Code of an answer that refuses a request because of the clock of this machine, which other credentials cannot help.
 const TOO_SKEWED: &str = "RequestTimeTooSkewed";
 
-/// Returns whether a server has refused credentials because of their time. `said` begins with the code of its answer.
+/// Returns whether a server has refused credentials because they have expired. `said` begins with the code
+/// of its answer.
 pub(super) fn is_expired(said: &str) -> bool {
     EXPIRED.contains(&code_of(said))
 }
 
-/// Returns how an answer refuses the credentials of a request, if it does. An answer to HEAD has no code.
+/// Returns the kind of refusal, if an answer refuses the credentials of a request. An answer to HEAD has no code.
 pub(super) fn refusal_of(status: StatusCode, code: Option<&str>) -> Option<Refusal> {
     let names_keys = code.is_some_and(|code| EXPIRED.contains(&code) || WRONG.contains(&code));
     match (status.as_u16(), code) {

@@ -1,5 +1,5 @@
-//! The log of requests: at `debug` a line for each attempt, at `trace` also the headers. No line holds a secret: of a
-//! URL it shows what names a key, and of headers the values that are listed here.
+//! The log of requests: at `debug` a line for each attempt, at `trace` also the headers. No line holds a secret: it
+//! shows only those parameters of a URL and those values of headers whose names are listed here.
 
 use super::request_error::Cause;
 use log::Level;
@@ -49,7 +49,7 @@ pub(super) struct Attempt<'a> {
     pub range: Option<&'a Range<u64>>,
     /// Size of the body that was sent, in bytes.
     pub sent: usize,
-    /// Status and size in bytes of a complete answer, or why there is none.
+    /// Status and size in bytes of a complete answer, or the cause of the failure.
     pub outcome: Result<(StatusCode, usize), &'a Cause>,
     pub time: Duration,
     /// Number of the attempt, from 1.

@@ -1,4 +1,4 @@
-//! Which requests are retried, and the pauses between the attempts.
+//! The rules for retries: which failures are temporary, and the pauses between the attempts.
 
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
@@ -23,8 +23,8 @@ impl Backoff {
         self.pauses
     }
 
-    /// Returns the pause before the next attempt. It is at least what the server asks for, within reason, and random,
-    /// so that clients that failed together do not retry together.
+    /// Returns the pause before the next attempt. It is random, so that clients that failed together do not retry
+    /// together. It is at least as long as the server asks for, if that is at most twice [`LONGEST`].
     pub fn next(&mut self, after: Option<Duration>) -> Duration {
         let pause = FIRST.saturating_mul(1 << self.pauses.min(16)).min(LONGEST);
         self.pauses += 1;

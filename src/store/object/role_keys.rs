@@ -1,4 +1,4 @@
-//! The keys of a role of the machine, of the container, or of the holder of a token. `object_store` asks for them.
+//! The keys of a role of the machine, of the container, or of the holder of a token. `object_store` requests them.
 
 use super::connector::{Connector, element, http_error, url_of};
 use super::credentials::checked;
@@ -15,14 +15,16 @@ use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-/// Asks for the keys of a role.
+/// A source of keys: a role.
 pub(super) struct RoleKeys {
-    /// The settings that name the role. Each reading builds a client, which has no keys of an earlier one.
+    /// The settings that name the role. Each reading builds a new client, which has not cached any keys.
     builder: AmazonS3Builder,
     connector: Connector,
 }
 
 impl RoleKeys {
+    /// Creates a source, and checks the settings.
+    ///
     /// # Errors
     ///
     /// [`Kind::Invalid`] if the settings are wrong.
@@ -52,7 +54,7 @@ impl KeySource for RoleKeys {
     }
 }
 
-/// Sends requests for keys, and looks at the end of the keys, which `object_store` does not reveal.
+/// A connector that sends requests for keys and records their time of expiry, which `object_store` does not reveal.
 #[derive(Clone)]
 struct StatedEnd {
     connector: Connector,

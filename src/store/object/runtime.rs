@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Threads for sockets and TLS. Callers wait in their own threads.
+/// Number of threads for sockets and TLS. Callers wait in their own threads.
 const THREADS: usize = 2;
 
 static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();

@@ -28,7 +28,7 @@ const REGION: &str = "us-east-1";
 
 /// Creates a client of an S3 bucket.
 pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
-    // a mount in the background leaves it later
+    // a background mount changes it later
     let directory = std::env::current_dir().unwrap_or_default();
     let profile = Profile::load(&directory);
     let mut builder = AmazonS3Builder::from_env();
@@ -135,7 +135,7 @@ fn credentials_of(
 
 /// Asks AWS for the region of a bucket, which it reveals even without access.
 ///
-/// Its requests are not those of the mount: that AWS cannot be reached does not mean that the bucket cannot.
+/// Sends the request by a transport of its own: an outage of AWS is not one of the bucket.
 fn region_of(bucket: &str, options: &ObjectOptions) -> Result<Option<String>> {
     let Ok(url) = Url::parse(&format!("https://s3.amazonaws.com/{bucket}")) else { return Ok(None) };
     let (timeout, retries) = (options.timeout.min(Duration::from_secs(10)), options.retries.min(1));
@@ -270,7 +270,7 @@ fn connector(bucket: &str, hosts: Vec<String>, options: &ObjectOptions, stats: &
     Ok(Connector { transport: transport(hosts, options, stats)?, bucket: bucket.to_string() })
 }
 
-/// Returns the host of the address of a service.
+/// Returns the host of an endpoint.
 fn host_of(endpoint: &str) -> Result<String> {
     let wrong = |why: &str| Error::invalid(format!("the endpoint: {why}; write http://HOST:PORT or https://HOST"));
     let url = Url::parse(endpoint).map_err(|e| wrong(&e.to_string()))?;

@@ -1,5 +1,5 @@
-//! Signs the requests to a bucket of S3, again if the server refuses the credentials and there are others, or if it
-//! says that the bucket is in another region. This module does not know where credentials come from.
+//! Signs the requests to a bucket of S3. Signs a request again if the server refuses the credentials and there are
+//! others, or if it says that the bucket is in another region. This module does not know where credentials come from.
 
 use super::connector::{Connector, element, http_error, url_of};
 use super::credentials::AwsCredentials;
@@ -19,14 +19,14 @@ use std::sync::{Arc, Mutex};
 /// Header with the digest of the body, which `object_store` sets.
 const DIGEST: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
-/// Codes of answers that name the region of the bucket in their body, as servers do that do not send the header.
+/// Codes of answers whose body names the region of the bucket. Some servers send only this, and no header.
 const ELSEWHERE: [&str; 3] =
     ["AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"];
 
 /// Maximum length of the name of a region.
 const MAX_REGION: usize = 64;
 
-/// Sends requests with signatures. The clients of `object_store` sign with a placeholder, which is replaced here.
+/// A connector that signs requests. The clients of `object_store` sign with a placeholder, which it replaces.
 #[derive(Clone)]
 pub(super) struct Signer(Arc<SignerState>);
 
@@ -69,7 +69,7 @@ impl Signer {
         }))
     }
 
-    /// Returns the credentials with which requests are signed before they come here.
+    /// Returns the placeholder with which the clients of `object_store` sign requests.
     pub fn placeholder() -> AwsCredential {
         AwsCredential { key_id: "unsigned".to_string(), secret_key: "unsigned".to_string(), token: None }
     }
@@ -147,7 +147,7 @@ fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
     digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
-/// Returns the region that an answer names, if it is another one and the answer is due to that.
+/// Returns the region that an answer names, if the request failed because that is another region.
 fn other_region(answer: &ServerAnswer, region: &str) -> Option<String> {
     if !matches!(answer.status.as_u16(), 301 | 302 | 307 | 308 | 400 | 403) {
         return None;
@@ -166,7 +166,7 @@ pub(super) fn is_region(text: &str) -> bool {
     (1..=MAX_REGION).contains(&text.len()) && text.bytes().all(is_part)
 }
 
-/// Returns how the server refuses the credentials, if it does.
+/// Returns the kind of refusal, if the server refuses the credentials.
 fn refusal(answer: &ServerAnswer) -> Option<Refusal> {
     refusal_of(answer.status, element(&answer.body, "Code").as_deref())
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_taken_from_answers_that_say_so() {
+    fn regions_are_taken_only_from_answers_about_regions() {
         let malformed = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>";
         let other = |status, region, body| other_region(&answer(status, region, body), "us-east-1");
         assert_eq!(other(301, Some("eu-west-1"), "").as_deref(), Some("eu-west-1"));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_from_other_failures() {
+    fn refusals_are_distinguished_from_other_failures() {
         use Refusal::{OfKeys, Unclear};
         let code = |status, code: &str| refusal(&answer(status, None, &format!("<Error><Code>{code}</Code></Error>")));
         for (status, named) in [

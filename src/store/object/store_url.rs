@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_of_all_kinds() {
+    fn urls_of_all_kinds_are_parsed() {
         let located = |cloud, bucket: &str, account: Option<&str>, prefix| StoreUrl::Bucket {
             cloud,
             bucket: bucket.to_string(),

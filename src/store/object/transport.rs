@@ -41,14 +41,14 @@ const MAX_SKIPPED: u64 = 64 << 20;
 /// Maximum time to establish a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Requests in flight to a server that closes each connection. Small servers, such as Python's, accept a backlog of
-/// about six connections and drop others, which the system retries after a second.
+/// Maximum number of requests in flight to a server that closes each connection. Small servers, such as Python's,
+/// accept a backlog of about six connections and drop others, which the system retries after a second.
 const NEW_CONNECTIONS: usize = 6;
 
 /// Share of the timeout, as a divisor, after which an answer without new data is given up.
 const STALLS: u32 = 3;
 
-/// Time that is left, below which the next attempt is the last one.
+/// Remaining time below which pauses are no longer shortened, so that the next attempt is the last one.
 const LAST: Duration = Duration::from_millis(500);
 
 /// A request.
@@ -65,8 +65,8 @@ pub(super) struct ServerRequest {
     pub limit: u64,
     /// The requested range. If the server sends the whole value instead, only its bytes are kept.
     pub range: Option<Range<u64>>,
-    /// Region of the bucket that the request is for. A redirect that names another region is an answer: the signature
-    /// is of one region.
+    /// Region of the bucket. A redirect that names another region is returned as an answer, since a signature is valid
+    /// in one region only.
     pub region: Option<String>,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct ServerAnswer {
     pub skipped: u64,
 }
 
-/// Sends requests.
+/// A sender of requests.
 pub(super) struct Transport {
     client: Client,
     /// Headers from the user, which only the hosts of the store receive.
@@ -164,8 +164,8 @@ impl Transport {
     }
 
     /// Sends a request, and retries temporary failures. All attempts together end within the timeout. If the server has
-    /// answered nothing since a request was given up, it gets one attempt: programs that close several files, or ask
-    /// for several values, wait for it once and not each time.
+    /// answered nothing since a request was given up, the request gets one attempt: programs that close several files,
+    /// or ask for several values, wait for it once and not each time.
     pub async fn send(&self, request: &ServerRequest) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
@@ -426,8 +426,8 @@ fn part_of(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<Opt
     }
 }
 
-/// Returns the target of a redirect to follow. A redirect from `a` to `a/` says that `a` is a directory, which is an
-/// answer.
+/// Returns the target of a redirect to follow. A redirect from `a` to `a/` says that `a` is a directory, and is
+/// not followed.
 fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<Url> {
     let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
     if !is_redirect || !is_safe(&request.method) {
@@ -454,9 +454,9 @@ fn is_of_metadata_service(request: &ServerRequest) -> bool {
     request.url.host_str().is_some_and(is_metadata_service)
 }
 
-/// Returns what a request asks for.
+/// Returns the operation as which a request is counted.
 fn operation(request: &ServerRequest) -> ServerOperation {
-    // S3 and Google take list-type, Azure takes comp
+    // S3 and Google list by `list-type`, Azure lists by `comp`
     let is_listing =
         || request.url.query_pairs().any(|(name, value)| name == "list-type" || name == "comp" && value == "list");
     match request.method {

@@ -1,4 +1,4 @@
-//! Putting a value together on the server, in parts: for values that do not fit into memory.
+//! Uploads of values in parts, which the server assembles: for values that do not fit into memory.
 
 use super::cloud::{Bucket, failed, tag_version, unexpected};
 use crate::error::Result;
@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 const PART: usize = 16 << 20;
 
 impl Bucket {
-    /// Puts a value of `pieces`. Servers take no condition for such a put: the current value is compared with
-    /// `replaces` before the new one replaces it.
+    /// Puts a value of `pieces`. Servers accept no condition for such a put, so this function compares the current
+    /// value with `replaces` before the new one replaces it.
     pub async fn put_in_parts(
         &self,
         key: &Key,
@@ -20,13 +20,13 @@ impl Bucket {
         replaces: Replaces<'_>,
     ) -> Result<Option<Version>> {
         let path = self.path(key)?;
-        // a part that is put together, and one that is sent
+        // for a part that is being assembled, and one that is being sent
         let _memory = memory::take(2 * PART)?;
         let begun = self.client.put_multipart_opts(&path, PutMultipartOptions::default()).await;
         let mut upload = begun.map_err(|e| failed(&e))?;
         let put = self.upload(key, pieces, replaces, &mut *upload).await;
         if !matches!(put, Ok(Some(_))) {
-            // else the server keeps the parts
+            // otherwise the server keeps the parts
             let _ = upload.abort().await;
         }
         put

@@ -22,11 +22,11 @@ pub(super) struct Web {
     transport: Arc<Transport>,
     base: Url,
     pub forbidden_is_missing: bool,
-    /// Whether the server has answered a request for the end of a value with something else.
+    /// Whether the server has shown that it does not support requests for the end of a value.
     lacks_ends: AtomicBool,
 }
 
-/// What an answer says about a key.
+/// The entry at a key, according to an answer.
 enum Found {
     Nothing,
     /// The server redirects from `a` to `a/`.

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 /// Maximum number of requests of one rename in flight.
 const RENAME_CONCURRENCY: usize = 32;
 
-/// Maximum number of values that the rename of a prefix moves, whose names are kept in memory.
+/// Maximum number of values that the rename of a prefix moves: their names are kept in memory.
 const MAX_MOVED: usize = 1 << 20;
 
 impl Bucket {
@@ -178,7 +178,7 @@ impl Bucket {
         }
         let copies = moves.iter().cloned().map(RenameStep::Copy);
         if let Err(e) = self.run_steps(copies.collect()).await {
-            // nothing existed at the target, so the copies are not needed
+            // nothing existed at the target, so all values there are copies
             let copied = moves.into_iter().map(|(_, target)| RenameStep::Delete(target));
             if let Err(e) = self.run_steps(copied.collect()).await {
                 log::warn!("{to}: copies remain from a failed rename: {e}");
@@ -195,7 +195,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Returns all values below `prefix`; E2BIG if there are too many to move.
+    /// Returns the paths of all values below `prefix`, or E2BIG if there are too many to move.
     async fn all_below(&self, prefix: &Key) -> Result<Vec<Path>> {
         let (mut found, mut token, mut progress) = (Vec::new(), None, ListingProgress::default());
         loop {

@@ -76,7 +76,7 @@ struct Plan {
     stopped: usize,
 }
 
-/// Blocks calls at and below a prefix.
+/// A block of calls at and below a prefix.
 struct Stop {
     prefix: Key,
     /// Number of calls that still return.
@@ -89,7 +89,7 @@ impl FaultyStore {
         FaultyStore { inner, is_remote: false, plan: Mutex::default(), resumed: Condvar::new() }
     }
 
-    /// Wraps `inner` and says that it is remote.
+    /// Wraps `inner` as a remote store.
     pub fn remote(inner: Arc<dyn Store>) -> Self {
         FaultyStore { is_remote: true, ..FaultyStore::new(inner) }
     }

@@ -16,7 +16,7 @@ const WINDOW: u64 = 64 << 10;
 /// Number of windows that are kept.
 const WINDOWS: usize = 8;
 
-/// Why a read from an archive failed.
+/// The error of a read from an archive.
 #[derive(Debug)]
 pub(super) enum ArchiveError {
     /// The archive has changed since it was opened.
@@ -34,7 +34,7 @@ impl From<Error> for ArchiveError {
     }
 }
 
-/// Returns the error that the archive contradicts itself.
+/// Returns the error for an archive that is damaged or contradicts itself.
 pub(super) fn damaged(why: impl Into<String>) -> ArchiveError {
     ArchiveError::Other(Error::damaged(why))
 }
@@ -49,7 +49,7 @@ pub(super) struct ArchiveFile {
     pub stat: Stat,
     /// Whether a command reads the archive once, so that bytes that were read need no revalidation.
     keeps_windows: AtomicBool,
-    /// The windows read last. Protects the list alone.
+    /// The windows that were read last. The lock protects the list alone.
     windows: Mutex<VecDeque<Window>>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct ArchiveFile {
 struct Window {
     start: u64,
     bytes: Vec<u8>,
-    /// Counts the memory of the bytes.
+    /// Grant for the memory of the bytes.
     _memory: Grant,
 }
 
@@ -105,13 +105,13 @@ impl ArchiveFile {
         }
     }
 
-    /// Keeps what is read for small members that follow, because the archive is read once.
+    /// Keeps the bytes after a small member for the members that follow, because the archive is read once.
     pub fn keep_windows(&self) {
         self.keeps_windows.store(true, Ordering::Relaxed);
     }
 
-    /// Reads like [`ArchiveFile::read`]. Of a remote archive that is read once, the bytes that follow are read with a
-    /// small range, for the small members after this one.
+    /// Reads like [`ArchiveFile::read`]. If the archive is remote and read once, also reads the bytes after a small
+    /// range, for the small members that follow.
     pub fn read_with_neighbors(&self, range: Range<u64>, out: &mut Vec<u8>) -> ArchiveResult<()> {
         let end = range.end.min(self.stat.size);
         if self.is_local()

@@ -63,7 +63,7 @@ pub(super) fn read(
     archive.read_all(tail_start..size, &mut buffer)?;
     let directory = find(archive, &buffer, tail_start)?;
     let end = directory.start + directory.size;
-    // the bytes of `buffer` from `at` on precede the offset `next`
+    // the bytes of `buffer` from `at` on are those before the offset `next`
     let (mut at, mut next) = match directory.start.checked_sub(tail_start) {
         Some(at) => {
             buffer.truncate((end - tail_start) as usize);

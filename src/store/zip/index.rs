@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 /// Memory of a member without its name, in bytes: its entry and its index in [`MemberIndex::mark_overlaps`].
 const MEMBER: usize = size_of::<ArchiveMember>() + size_of::<u32>();
 
-/// Memory is granted in steps of this many bytes.
+/// Step by which the grant for memory grows, in bytes.
 const GRANT_STEP: usize = 64 << 10;
 
 /// Flag of an encrypted member.
@@ -117,7 +117,7 @@ impl MemberIndex {
     /// same name, only the last one is kept.
     pub fn finish(&mut self, end: u64) {
         let names = &self.names;
-        // names added later have larger offsets
+        // of members with the same name, the one that was added last sorts last: its name has the largest offset
         self.members.sort_unstable_by(|a, b| (name_of(names, a), a.name).cmp(&(name_of(names, b), b.name)));
         self.members.dedup_by(|later, kept| {
             let is_same = name_of(names, later) == name_of(names, kept);

@@ -22,7 +22,7 @@ const LOCKS: usize = 16;
 /// A cache of deflated members.
 #[derive(Default)]
 pub(super) struct InflatedMembers {
-    /// Cached members by the offsets of their headers, the most recently used last. Protects the list.
+    /// Cached members by the offsets of their headers, the most recently used last. The lock protects the list.
     values: Mutex<VecDeque<(u64, Arc<CachedMember>)>>,
     /// Held while a member is inflated, so that only one thread inflates it.
     locks: [Mutex<()>; LOCKS],
@@ -69,7 +69,7 @@ impl InflatedMembers {
         }
     }
 
-    /// Returns the member at `offset` from the cache, or inserts what `inflate` returns.
+    /// Returns the member at `offset` from the cache, or inserts the result of `inflate`.
     fn get<E>(&self, offset: u64, inflate: impl FnOnce() -> Result<CachedMember, E>) -> Result<Arc<CachedMember>, E> {
         if let Some(value) = self.kept(offset) {
             return Ok(value);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_not_kept_and_nobody_inflates_what_another_does() {
+    fn failures_are_not_cached_and_one_thread_inflates_a_member() {
         let inflated = InflatedMembers::default();
         assert!(inflated.get(7, || Err(1)).is_err_and(|e| e == 1));
         let made = std::sync::atomic::AtomicUsize::new(0);

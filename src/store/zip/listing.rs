@@ -23,7 +23,7 @@ impl ArchiveListing {
 
     /// Returns the position after all members below the directory `name`.
     fn after(&self, name: &str) -> usize {
-        // the character `0` follows the slash
+        // in ASCII, `0` follows the slash
         self.opened.index.at_or_after(&format!("{}{name}0", self.prefix))
     }
 }

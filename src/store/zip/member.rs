@@ -23,7 +23,7 @@ const SMALL: u64 = 64 << 10;
 /// Maximum ratio of compression that deflate can achieve.
 const MAX_RATIO: u64 = 1032;
 
-/// Reads members of an archive.
+/// A reader of the members of an archive.
 pub(super) struct MemberReader<'a> {
     pub archive: &'a ArchiveFile,
     pub index: &'a MemberIndex,

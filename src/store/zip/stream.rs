@@ -141,7 +141,7 @@ pub(super) struct MemberStream {
     /// Checkpoints in order; the first one is the beginning.
     checkpoints: Vec<Checkpoint>,
     cursor: InflateCursor,
-    /// Bytes before the cursor.
+    /// The inflated bytes just before the cursor: fewer than two windows.
     window: Vec<u8>,
     piece: Vec<u8>,
 }

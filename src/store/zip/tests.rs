@@ -1,4 +1,4 @@
-//! Valid archives of every form. `hostile` contains the others, and `python` those that Python makes.
+//! Valid archives of every form. `hostile` tests invalid archives, and `python` those that Python creates.
 
 mod changes;
 mod hostile;
@@ -10,7 +10,7 @@ use crate::store::{DirectoryStore, Entry, FaultyStore, MemoryStore, Operation};
 use std::time::SystemTime;
 use writer::{Member, archive, archive_with, member};
 
-/// Returns stores over an archive that is a local file, and over one that is read by ranges.
+/// Stores over an archive that is a local file, and over one that is read by ranges.
 struct Both {
     _home: tempfile::TempDir,
     stores: [Result<ZipStore>; 2],
@@ -72,7 +72,7 @@ fn sample() -> Vec<u8> {
 }
 
 #[test]
-fn stored_and_deflated_members() {
+fn stored_and_deflated_members_are_read() {
     let members = [
         member(".zgroup", "{}"),
         member("a/.zarray", "{ }"),
@@ -82,7 +82,7 @@ fn stored_and_deflated_members() {
         member("a/0.3", "").deflated(),
         Member { has_descriptor: true, ..member("b/c/0", sample()) },
         Member { has_descriptor: true, ..member("b/c/1", sample()).deflated() },
-        // as long as expected, one byte longer, and much longer
+        // extra fields as long as expected, one byte longer, and much longer
         Member { own_extra: 128, ..member("b/d/0", sample()) },
         Member { own_extra: 129, ..member("b/d/1", sample()) },
         Member { own_extra: 65_000, ..member("b/d/2", sample()) },
@@ -157,7 +157,7 @@ fn a_comment_may_contain_the_signature_of_an_end_record() {
     let members = [member("a", "1"), member("b", "2")];
     let inner = archive_with(&members, b"", false);
     let end = &inner.bytes[inner.bytes.len() - 22..];
-    // one that ends too early, and one that ends with the archive but has no directory before it
+    // false end records: one ends too early, and one ends with the archive but has no directory before it
     let false_end = [b"PK\x05\x06".as_slice(), &[0; 4], &[9, 0, 9, 0, 5, 0, 0, 0, 1, 0, 0, 0], &[2, 0], b"xx"].concat();
     for comment in [[b"abc", end, b"tail"].concat(), false_end, b"PK\x05\x06".to_vec()] {
         for zip64 in [false, true] {
@@ -180,7 +180,7 @@ fn bytes_before_the_archive_shift_its_offsets() {
 }
 
 #[test]
-fn a_store_in_the_only_folder() {
+fn the_only_folder_of_an_archive_can_be_the_store() {
     let inside = [member("x.zarr/", ""), member("x.zarr/.zgroup", "{}"), member("x.zarr/a/0", "zero")];
     let mac = [member("__MACOSX/x.zarr/._a", "?"), member(".DS_Store", "?")];
     for store in both(&archive(&[&inside[..], &mac].concat())).stores.map(Result::unwrap) {

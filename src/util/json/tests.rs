@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn python_words() {
+fn bare_tokens_are_read_and_written() {
     let v = parse(br#"{"a": [NaN, -Infinity,Infinity], "NaN": "NaN", "x": "-Infinity\" NaN"}"#).unwrap();
     assert!(float(&v["a"][0]).unwrap().is_nan());
     assert_eq!(float(&v["a"][1]), Some(f64::NEG_INFINITY));
@@ -99,7 +99,7 @@ fn invalid_documents_are_errors() {
         assert!(parse(bad.as_bytes()).is_err(), "{bad:.20}");
     }
     assert!(parse(b"\"\xff\"").is_err());
-    // refused before there is memory for it
+    // refused before memory is granted
     let deep = "{\"a\":".repeat(10_000_000);
     let e = parse(deep.as_bytes()).unwrap_err();
     assert_eq!(e.message(), "not valid JSON: nested more than 128 levels deep");

@@ -25,7 +25,7 @@ impl Codec for Base64 {
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        // decodes text without line breaks without a copy
+        // text without line breaks needs no copy
         if let Ok(len) = STANDARD.decode_slice(encoded, out) {
             return Ok(len);
         }

@@ -1,5 +1,5 @@
 //! The filter `bitround`: floats whose mantissas, or integers whose digits, are rounded to fewer bits. Source of the
-//! rules: `numcodecs.BitRound` for floats, and the register of Zarr extensions, "bitround codec", for the other types.
+//! rules: `numcodecs.BitRound` for floats, and the registry of Zarr extensions, "bitround codec", for the other types.
 //! Decoding changes nothing.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer, word};
@@ -9,17 +9,18 @@ use crate::zarr::metadata::CodecConfig;
 
 /// The filter `bitround`.
 pub struct BitRound {
-    /// Number of bits to keep: of a mantissa, or of an integer from its highest set bit.
+    /// Number of bits to keep: of a float's mantissa, or of an integer, counted from its highest set bit.
     keep: u32,
     /// Size of an item in bytes.
     itemsize: usize,
     /// The numbers of the items; `None` if numcodecs does not round items of this size.
     numbers: Option<Numbers>,
-    /// Whether the configuration states the dtype. numcodecs does not, and refuses to keep more bits than there are.
+    /// Whether the configuration states the dtype, as v3 does. If not, the rules of numcodecs hold, which refuses to
+    /// keep more bits than the mantissa has.
     is_typed: bool,
 }
 
-/// The numbers of which an item has one, or two if it is complex.
+/// The type of the numbers in an item: one number, or two if the item is complex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Numbers {
     /// Size of a number in bytes.
@@ -58,7 +59,7 @@ impl BitRound {
 }
 
 impl Numbers {
-    /// Returns floats of `size` bytes.
+    /// Returns the type of floats of `size` bytes, or `None` unless the size is 2, 4 or 8.
     fn floats(size: usize, is_big_endian: bool) -> Option<Self> {
         let mantissa = match size {
             2 => 10,
@@ -69,7 +70,7 @@ impl Numbers {
         Some(Numbers { size, kind: Rounding::Float(mantissa), is_big_endian })
     }
 
-    /// Returns the numbers of the element type `name`, or `None` if the register does not have it rounded.
+    /// Returns the numbers of the element type `name`, or `None` if the registry does not define how to round it.
     fn of(name: &str) -> Option<Self> {
         let is_big_endian = name.starts_with('>');
         match name.trim_start_matches(['<', '>']) {
@@ -125,7 +126,7 @@ fn round_float(x: u64, drop: u32) -> u64 {
     x.wrapping_add(((x >> drop) & 1) + (quantum >> 1) - 1) & !(quantum - 1)
 }
 
-/// Rounds `x` half to even to `keep` bits from the highest set one; down if the result would exceed `limit`.
+/// Rounds `x` half to even to `keep` bits from the highest set one, or down if the result would exceed `limit`.
 fn round_integer(x: u64, keep: u32, limit: u64) -> u64 {
     let drop = (u64::BITS - x.leading_zeros()).saturating_sub(keep);
     if drop == 0 {

@@ -1,5 +1,5 @@
-//! The compressor `blosc`. The decoder is part of this crate and takes everything from the frame; c-blosc encodes.
-//! Source of the rules: numcodecs' blosc, except that a truncated frame is an error and an empty buffer round-trips.
+//! The compressor `blosc`. The decoder is part of this crate and needs only the frame; c-blosc encodes. Source of the
+//! rules: numcodecs' blosc, except that a truncated frame is an error and an empty buffer round-trips.
 
 mod blosclz;
 mod frame;
@@ -68,7 +68,7 @@ impl EncoderArguments {
             clevel: config.int("clevel", 5, 0, 9)? as i32,
             shuffle,
             blocksize: config.int("blocksize", 0, 0, i64::from(i32::MAX))? as usize,
-            // items of 0 bytes have no data, so any item size will do
+            // 1 for larger items, which c-blosc shuffles as single bytes, and for items of 0 bytes, which have no data
             typesize: if (1..=MAX_TYPESIZE).contains(&typesize) { typesize } else { 1 },
         })
     }

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths() {
+    fn lengths_are_checked() {
         let mut out = [0; 3];
         assert_eq!(copy(b"ab", &mut out), Ok(2));
         assert_eq!(out, *b"ab\0");

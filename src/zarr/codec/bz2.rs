@@ -20,7 +20,7 @@ impl Bz2 {
     }
 }
 
-/// Decodes one stream and returns the bytes read and written.
+/// Decodes one stream and returns the numbers of bytes read and written.
 fn decode_one(encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), StreamError> {
     let mut stream = Decompress::new(false);
     streams::run(encoded, out, |input, room| {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn golden() {
+    fn streams_of_python_are_decoded() {
         let bz2 = codec(r#"{"id": "bz2"}"#, 1);
         let text = b"hello hello hello hello".to_vec();
         let one = hex(GOLDEN);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn damage() {
+    fn damaged_streams_are_errors() {
         let bz2 = codec(r#"{"id": "bz2"}"#, 1);
         hostile(&*bz2, &sample(60));
         let bomb = encoded(&*bz2, &vec![0; 10 << 20]);

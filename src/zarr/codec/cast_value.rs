@@ -1,4 +1,4 @@
-//! The codec `cast_value` of Zarr v3: numbers converted to another type by value. Source of the rules: the register of
+//! The codec `cast_value` of Zarr v3: numbers converted to another type by value. Source of the rules: the registry of
 //! Zarr extensions, "cast_value codec", and its implementation cast-value-rs 0.5.
 
 use super::real::{Misfit, OutOfRange, RealType};
@@ -8,7 +8,7 @@ use crate::util::json::Value;
 use crate::zarr::float_format::{FloatValue, RoundingMode};
 use crate::zarr::metadata::CodecConfig;
 
-/// Maximum number of pairs of a map. A map of every 16-bit number is not larger.
+/// Maximum number of pairs in a map: enough for every 16-bit number.
 const MAX_PAIRS: usize = 1 << 16;
 
 /// The codec `cast_value`.
@@ -25,7 +25,8 @@ struct ValueCast {
     to: RealType,
     mode: RoundingMode,
     out_of_range: OutOfRange,
-    /// Numbers with a result of their own, sorted: the bits of [`matchable`], and the bits of the result.
+    /// The pairs of `scalar_map`, sorted: the bits of a number, as [`matchable`] returns them, and the bits of its
+    /// result.
     map: Vec<(u64, u64)>,
 }
 
@@ -94,7 +95,8 @@ fn scalar_map(config: &CodecConfig, direction: &str, from: RealType, to: RealTyp
     Ok(map)
 }
 
-/// Returns the same bits for all NaNs, for both zeros, and for items that differ only in spare bits.
+/// Returns the bits by which a map finds an item: the same for all NaNs, for both zeros, and for items that differ only
+/// in spare bits.
 fn matchable(real: RealType, bits: u64) -> u64 {
     let value = match real.value(bits) {
         FloatValue::Nan { .. } => FloatValue::Nan { is_negative: false },
@@ -121,7 +123,7 @@ impl ValueCast {
         self.to.convert(self.from.value(bits), self.mode, self.out_of_range)
     }
 
-    /// Converts the items of `input`, of which `output` holds as many.
+    /// Converts the items of `input` into `output`, which has space for exactly as many items.
     fn items(&self, input: &[u8], output: &mut [u8]) -> CodecResult<()> {
         for (from, to) in input.chunks_exact(self.from.size).zip(output.chunks_exact_mut(self.to.size)) {
             let bits = self.from.load(from);
@@ -138,7 +140,7 @@ impl ValueCast {
         })
     }
 
-    /// Returns the number of bytes that `input` becomes.
+    /// Returns the size of the converted `input` in bytes.
     fn len(&self, input: &[u8]) -> CodecResult<usize> {
         buffer::total(buffer::count(input, self.from.size)?, self.to.size)
     }
@@ -157,7 +159,7 @@ impl Codec for CastValue {
     fn is_lossless(&self) -> bool {
         let ValueCast { from, to, .. } = self.encoding;
         let is_mapped = !self.encoding.map.is_empty() || !self.decoding.map.is_empty();
-        // other types have items that differ in spare bits or in the payload of a NaN
+        // items of other types may differ in spare bits or in the payload of a NaN, which a cast changes
         !is_mapped && (from.kind == to.kind || from.is_canonical() && from.is_integer_within(to))
     }
 
@@ -169,7 +171,7 @@ impl Codec for CastValue {
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let (start, len) = (out.len(), self.encoding.len(decoded)?);
-        // the pipeline reserved as much
+        // the pipeline has reserved the memory, unless the items become more than twice as large
         out.resize(start + len, 0);
         self.encoding.items(decoded, &mut out[start..])
     }

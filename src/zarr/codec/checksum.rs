@@ -18,7 +18,7 @@ pub struct Checksum {
 
 impl Checksum {
     /// Creates the filter that the id names. `jenkins_lookup3` has an initial value; its parameter `prefix` has no JSON
-    /// form and so must be null. The three other checksums but `fletcher32` have a `location`.
+    /// form and so must be null. `crc32`, `crc32c` and `adler32` have a `location`, and `fletcher32` has no parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         let located = |default| {
             config.allow_only(&["location"])?;
@@ -51,7 +51,7 @@ impl Checksum {
         })
     }
 
-    /// Returns an error for an empty buffer if numcodecs, which uses HDF5's code for `fletcher32`, does.
+    /// Checks that the bytes of `fletcher32` are not empty: numcodecs, which uses HDF5's code, refuses an empty buffer.
     fn check_empty(&self, bytes: &[u8]) -> CodecResult<()> {
         match bytes.is_empty() && self.name == "fletcher32" {
             true => Err(CodecError::new("fletcher32 has no sum of no bytes")),
@@ -96,7 +96,7 @@ impl Codec for Checksum {
     }
 }
 
-/// Returns HDF5's checksum: of big-endian 16-bit words, with an odd last byte as a high byte.
+/// Returns HDF5's Fletcher checksum of big-endian 16-bit words. An odd last byte is the high byte of a word.
 fn fletcher32(bytes: &[u8]) -> u32 {
     let fold = |s: u32| (s & 0xffff) + (s >> 16);
     let (mut sum1, mut sum2) = (0u32, 0u32);

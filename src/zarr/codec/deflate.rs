@@ -31,8 +31,8 @@ thread_local! {
     static COMPRESSOR: RefCell<Option<LevelCompressor>> = const { RefCell::new(None) };
 }
 
-/// Decodes the stream at the start of `encoded` into the front of `out` and returns the bytes read and written. Bytes
-/// after the stream are ignored. Output beyond the end of `out` is an error.
+/// Decodes the stream at the start of `encoded` into the front of `out` and returns the numbers of bytes read and
+/// written. Bytes after the stream are ignored. Output beyond the end of `out` is an error.
 pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamError> {
     DECOMPRESSOR.with(|kept| match kept {
         Some(decompressor) => decompressor.run(container, encoded, out),
@@ -40,7 +40,8 @@ pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Resul
     })
 }
 
-/// Decodes a bare deflate stream, as zip archives hold them, into the front of `out` and returns the bytes written.
+/// Decodes a bare deflate stream, as zip archives hold them, into the front of `out` and returns the number of bytes
+/// written.
 pub fn inflate(deflated: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     let done = decompress(Container::None, deflated, out).map(|(_, made)| made);
     done.map_err(|e| e.into_codec_error(Container::None.name(), deflated.len(), out.len()))

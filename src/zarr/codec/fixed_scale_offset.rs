@@ -77,7 +77,7 @@ impl FixedScaleOffset {
         })
     }
 
-    /// Encodes in one type.
+    /// Encodes with all arithmetic in type `T`.
     fn encode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let (offset, scale) = (self.offset.value::<T>(work)?, self.scale.value::<T>(work)?);
         items::encode(self.decoded, work, self.encoded, input, out, |block| {
@@ -85,7 +85,7 @@ impl FixedScaleOffset {
         })
     }
 
-    /// Encodes with an integer offset, whose subtraction wraps, and a float scale.
+    /// Encodes with an integer offset, whose subtraction wraps in type `T`, and a float scale.
     fn encode_mixed<T: Number>(&self, work: Scalar, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let offset = self.offset.integer_of::<T>(work)?;
         let mut moved = Vec::new();
@@ -124,7 +124,7 @@ impl Codec for FixedScaleOffset {
         if !(given.is_integer() || given == Scalar::Bool) {
             return with_type!(given, T => self.encode_as::<T>(given, decoded, out));
         }
-        // NumPy combines booleans and a Python integer to int64
+        // NumPy converts booleans to int64 if a Python integer is subtracted
         let whole = if given == Scalar::Bool { Scalar::I64 } else { given };
         match (self.offset.is_integer, self.scale.is_integer) {
             (true, true) => with_type!(whole, T => self.encode_as::<T>(whole, decoded, out)),

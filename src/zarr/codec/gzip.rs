@@ -27,7 +27,7 @@ fn is_zlib(bytes: &[u8]) -> bool {
     matches!(*bytes, [a, b, ..] if a & 0x0f == 8 && a >> 4 <= 7 && (u32::from(a) * 256 + u32::from(b)) % 31 == 0)
 }
 
-/// Decodes the members of `encoded` and returns the bytes written.
+/// Decodes the members of `encoded` and returns the number of bytes written.
 fn decode_members(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
     let (mut rest, mut written) = (encoded, 0);
     while !rest.is_empty() {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn members() {
+    fn members_are_joined() {
         let gzip = codec(r#"{"id": "gzip"}"#, 1);
         let text = b"hello hello hello hello".to_vec();
         let one = hex(GOLDEN);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn headers() {
+    fn optional_header_fields_are_skipped() {
         let gzip = codec(r#"{"id": "gzip"}"#, 1);
         let mut named = hex("1f8b 08 1e 01020304 00 03 0300 616263 6e616d6500 6e6f746500 0000");
         named.extend(&hex(GOLDEN)[10..]);
@@ -100,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn a_zlib_stream_under_this_name() {
+    fn a_zlib_stream_under_this_name_is_decoded() {
         let bytes = encoded(&*codec(r#"{"id": "zlib"}"#, 1), b"abcabc");
         assert_eq!(decoded(&*codec(r#"{"id": "gzip"}"#, 1), &bytes, 6).unwrap(), b"abcabc");
     }
 
     #[test]
-    fn damage() {
+    fn damaged_members_are_errors() {
         hostile(&*codec(r#"{"id": "gzip"}"#, 1), &sample(100));
         refused(r#"{"id": "gzip", "mtime": 0}"#);
     }

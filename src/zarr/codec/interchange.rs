@@ -23,9 +23,9 @@ struct Intermediate {
     is_variable: bool,
 }
 
-/// Checks that zarr-python can open an array with this metadata and chunks of `chunk_size` bytes, and reads the values
-/// that it writes. Filters may round. Filters configured for another type than that of their items are refused: they
-/// would take the bytes for other numbers, and lose them.
+/// Checks that zarr-python can open an array with this metadata and chunks of `chunk_size` bytes, and reads back the
+/// values that it writes. Filters may round. Filters configured for another type than that of their items are refused:
+/// they would misread the bytes and lose the values.
 ///
 /// # Errors
 ///
@@ -73,7 +73,7 @@ fn single_bytes() -> Result<DType> {
     DType::parse_str("|u1")
 }
 
-/// Returns the data that the codec makes of `given`, or an error if it must not be applied to them.
+/// Returns the output of a codec for the input `given`, or an error if the codec must not be applied to it.
 fn check_step(config: &CodecConfig, given: Intermediate) -> Result<Intermediate> {
     let refused = |why: &str| Err(Error::invalid(format!("codec {:?}: {why}", config.id)));
     let id = config.id.as_str();
@@ -104,7 +104,7 @@ fn check_step(config: &CodecConfig, given: Intermediate) -> Result<Intermediate>
     }
 }
 
-/// Returns the data that a filter makes whose parameters `from` and `to` state the types of decoded and encoded items.
+/// Returns the output of a filter whose parameters `from` and `to` state the types of decoded and encoded items.
 fn check_typed(config: &CodecConfig, from: &str, to: &str, given: &Intermediate) -> Result<Intermediate> {
     let Some(dtype) = config.dtype(from)? else { return Err(config.invalid(from, "is missing")) };
     let loses = !build(config, given.items.size())?.is_lossless();
@@ -126,7 +126,7 @@ fn check_object_codec(config: &CodecConfig, dtype: &DType) -> Result<()> {
         "pickle" => Err(Error::invalid(
             "codec \"pickle\": numcodecs reads no pickles unless told to: they may hold any program",
         )),
-        // object codecs take a struct for opaque bytes
+        // object codecs treat a struct as opaque bytes
         _ if *dtype.kind() != DTypeKind::Object => {
             Err(Error::invalid(format!("codec {:?} doesn't encode structs that hold objects", config.id)))
         }

@@ -1,6 +1,6 @@
 //! Conversion of numbers in buffers: the type and byte order of a dtype, and one loop that converts items of one type
-//! to another, block by block so that intermediate values stay in the cache. Every filter of numbers is this loop with
-//! a step of its own. The module must not know the filters.
+//! to another, block by block so that intermediate values stay in the cache. Each filter of numbers calls this loop
+//! with its own step. The module must not know the filters.
 
 use super::number::Number;
 use super::{CodecResult, Size, buffer};
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::CodecConfig;
 
-/// A type that filters compute in.
+/// A type in which filters compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
     Bool,
@@ -137,7 +137,7 @@ impl Items {
         Some(Items { scalar: Scalar::of(dtype)?, swapped })
     }
 
-    /// Returns the size of the `encoded` items for `decoded` bytes of these items.
+    /// Returns the size in bytes of `decoded` bytes of these items after they are cast to `encoded`.
     pub fn encoded_size(self, encoded: Items, decoded: usize) -> Size {
         Size::Exact((decoded / self.size()).saturating_mul(encoded.size()))
     }
@@ -187,7 +187,8 @@ pub fn not_numeric(config: &CodecConfig, name: &str) -> Error {
     Error::unsupported(format!("codec {:?}: {name} is not a type it can compute with", config.id))
 }
 
-/// Returns whether the dtype parameters `a` and `b` do not have different time units, which would need a conversion.
+/// Returns whether no conversion of time units is needed: the dtype parameters `a` and `b` have the same unit, or at
+/// most one of them is a time.
 pub fn same_units(config: &CodecConfig, a: &str, b: &str) -> Result<bool> {
     let unit = |name: &str| -> Result<Option<String>> {
         let timed = config.dtype(name)?.is_some_and(|d| matches!(d.kind(), DTypeKind::TimeDelta | DTypeKind::DateTime));
@@ -255,7 +256,7 @@ pub fn convert(from: Items, work: Scalar, to: Items, input: &[u8], output: &mut 
     }
 }
 
-/// Converts to the front of `out`, for decoding, as [`convert`] does, and returns the number of bytes written.
+/// Converts items as [`convert`] does, into the front of `out`. Returns the number of bytes written.
 pub fn decode(
     from: Items,
     work: Scalar,
@@ -269,7 +270,7 @@ pub fn decode(
     Ok(len)
 }
 
-/// Appends the converted items to `out`, for encoding, as [`convert`] does.
+/// Converts items as [`convert`] does, and appends them to `out`.
 pub fn encode(
     from: Items,
     work: Scalar,
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn conversions_of_any_length_and_byte_order() {
+    fn items_of_any_number_and_byte_order_are_converted() {
         let big = Items { scalar: Scalar::U16, swapped: cfg!(target_endian = "little") };
         let numbers: Vec<u16> = (0..1300).collect();
         let input: Vec<u8> = numbers.iter().flat_map(|n| n.to_be_bytes()).collect();

@@ -12,7 +12,7 @@ fn numbers() -> Vec<i64> {
     around.chain([i64::MIN, i64::MAX, 1 << 31 | 1 << 32, 0x7e00_0000]).collect()
 }
 
-/// Each codec and parameter that takes a number, with `N` in its place.
+/// Configurations of codecs with numeric parameters, with `N` in the place of the number.
 const NUMBERS: [&str; 34] = [
     r#"{"id": "blosc", "typesize": N, "shuffle": 1}"#,
     r#"{"id": "blosc", "typesize": N, "shuffle": 2, "cname": "zstd"}"#,
@@ -50,7 +50,7 @@ const NUMBERS: [&str; 34] = [
     r#"{"id": "transpose", "shape": [2, 2], "order": [N, 0]}"#,
 ];
 
-/// Codecs without a number, to try with different item sizes.
+/// Configurations to try with different item sizes.
 const PLAIN: [&str; 10] = [
     r#"{"id": "blosc"}"#,
     r#"{"id": "blosc", "shuffle": -1, "cname": "blosclz"}"#,
@@ -69,7 +69,7 @@ fn try_codec(text: &str, itemsize: usize) {
     let config = config(text);
     let Ok(codec) = build(&config, itemsize) else { return };
     for len in [0, 1, 16, 300, 5000] {
-        // packbits only keeps booleans
+        // packbits preserves only booleans
         let data: Vec<u8> = (0..len).map(|i| (i % 7 == 0) as u8).collect();
         let mut encoded = Vec::new();
         if codec.encode(&data, &mut encoded).is_err() {

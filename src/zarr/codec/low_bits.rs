@@ -1,11 +1,11 @@
-//! The integers of 2 and 4 bits of Zarr v3, which `bytes` stores in a byte each: the upper bits are ignored and written
-//! as the sign. Source of the rule: the register of extensions, data types `int2` to `uint4`.
+//! The integers of 2 and 4 bits of Zarr v3, which `bytes` stores in one byte each. Readers ignore the upper bits;
+//! writers fill them with the sign. Source of the rule: the registry of Zarr extensions, data types `int2` to `uint4`.
 
 use super::{Codec, CodecResult, Size, buffer};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-/// The codec `{"id": "low_bits", "dtype": "int4"}`, which only the parser of v3 documents makes.
+/// The codec `{"id": "low_bits", "dtype": "int4"}`, which only the parser of v3 documents adds.
 pub struct LowBits {
     /// The number of bits of an item.
     bits: u32,

@@ -1,5 +1,5 @@
-//! The compressor `lz4`: the size as a little-endian i32, then one LZ4 block (not the frame format). The C library,
-//! which blosc links anyway, has the decoder that is fuzzed most.
+//! The compressor `lz4`: the size as a little-endian i32, then one LZ4 block (not the frame format). The decoder is
+//! that of the C library: blosc links it anyway, and it is fuzzed more than others.
 
 use super::streams::StreamError;
 use super::{Codec, CodecError, CodecResult, encode_only};
@@ -24,8 +24,8 @@ impl Lz4 {
     }
 }
 
-/// Decodes a block, which is all of `block`, into the front of `out` and returns the bytes written. Returns `None` if
-/// it is damaged or decodes to more than `out` holds.
+/// Decodes a whole block into the front of `out` and returns the number of bytes written. Returns `None` if it is
+/// damaged or decodes to more than `out` holds.
 pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Option<usize> {
     let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).unwrap_or(i32::MAX));
     // SAFETY: both pointers belong to slices at least as long as the lengths given, which the library stays within.
@@ -44,8 +44,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Decodes the first bytes of a block into `out` and returns the number of bytes written, fewer than `out` holds only
-/// if the block has no more. Returns `None` if the bytes read are damaged.
+/// Decodes the first bytes of a block into `out` and returns the number of bytes written. It is less than `out` holds
+/// only if the block has no more bytes. Returns `None` if the bytes read are damaged.
 pub fn decompress_beginning(block: &[u8], out: &mut [u8]) -> Option<usize> {
     let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).ok()?);
     let (from, to) = (block.as_ptr().cast(), out.as_mut_ptr().cast());
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn golden() {
+    fn blocks_of_numcodecs_are_decoded() {
         let lz4 = codec(r#"{"id": "lz4"}"#, 1);
         assert_eq!(encoded(&*lz4, TEXT), hex(GOLDEN));
         assert_eq!(decoded(&*lz4, &hex(GOLDEN), 23).unwrap(), TEXT);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn damage() {
+    fn damaged_blocks_are_errors() {
         let lz4 = codec(r#"{"id": "lz4"}"#, 1);
         hostile(&*lz4, &sample(100));
         for bad in ["", "ffffffff00", "00000000 0000", "17000000", "01000000 00"] {

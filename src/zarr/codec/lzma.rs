@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use liblzma::stream::{Action, Check, Error, LzmaOptions, Status, Stream};
 
-/// Minimum memory limit of a decoder in bytes. The strongest preset claims 65 MiB whatever the size of the data, of
-/// which liblzma touches only the part that it fills. Four times that stops headers that claim gigabytes.
+/// Minimum memory limit of a decoder in bytes. The strongest preset claims 65 MiB for data of any size, but liblzma
+/// touches only the part that it fills. A limit of four times as much still refuses headers that claim gigabytes.
 const MIN_MEMORY_LIMIT: u64 = 256 << 20;
 
 /// The default preset of liblzma.
@@ -72,7 +72,7 @@ impl Lzma {
         }
     }
 
-    /// Decodes one stream and returns the bytes read and written.
+    /// Decodes one stream and returns the numbers of bytes read and written.
     fn decode_one(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), StreamError> {
         let mut stream = self.decoder(out.len()).map_err(stream_error)?;
         streams::run(encoded, out, |input, room| {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn golden() {
+    fn streams_of_python_are_decoded() {
         let raw = r#", "format": 3, "filters": [{"id": 3, "dist": 4}, {"id": 33, "preset": 1}]"#;
         let raw1 = &format!(r#", "format": 3, "filters": [{{"id": {L1}, "dict_size": 65536, "lc": 0, "lp": 2}}]"#);
         for (parameters, bytes) in [("", XZ), (r#", "format": 2"#, ALONE), (raw, RAW), (raw1, RAW1)] {
@@ -205,9 +205,9 @@ mod tests {
         assert_eq!(auto.encode(TEXT, &mut out).unwrap_err().0, "lzma: can't encode: format 0 only decodes");
     }
 
-    /// Every key of an LZMA filter, as Python's lzma encodes it.
+    /// Compares all keys of an LZMA filter with the output of Python's lzma.
     #[test]
-    fn every_option_of_a_filter() {
+    fn every_option_of_a_filter_is_applied() {
         let chain = format!(
             r#", "filters": [{{"id": {L1}, "dict_size": 4096, "lc": 0, "lp": 2, "pb": 1, "mode": 1, "mf": 3,
                 "nice_len": 10, "depth": 5}}]"#
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_after_the_first_stream() {
+    fn bytes_after_the_first_stream_are_decoded_or_ignored() {
         let xz = lzma("");
         let (one, two) = (hex(XZ), TEXT.repeat(2));
         assert_eq!(decoded(&*xz, &[&one[..], &one].concat(), 46).unwrap(), two);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters() {
+    fn invalid_parameters_are_refused_or_only_decode() {
         for bad in [
             r#""format": 4"#,
             r#""format": 3"#,

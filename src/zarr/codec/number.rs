@@ -130,7 +130,8 @@ integers! {
     i64: from_i64(i64), to_i64;
     u8: from_u64(u64), to_i32;
     u16: from_u64(u64), to_i32;
-    // NumPy's result for numbers out of u32's range depends on the length of the array; this is that of its scalar loop
+    // NumPy's result for numbers out of u32's range depends on the length of the array; this is the result of its
+    // scalar loop
     u32: from_u64(u64), to_i64;
     u64: from_u64(u64), to_u64;
 }
@@ -224,7 +225,7 @@ fn widen(v: f16) -> f32 {
     f32::from_bits(sign | (f32::from_bits(magnitude << 13) * scale).to_bits())
 }
 
-/// Rounds half to even by all 53 bits of the mantissa. The `half` crate uses only the upper bits.
+/// Narrows a double, rounding half to even by all 53 bits of its mantissa. The `half` crate uses only the upper bits.
 fn narrow(v: f64) -> f16 {
     let sign = ((v.to_bits() >> 48) & 0x8000) as u16;
     let v = v.abs();
@@ -307,7 +308,7 @@ mod tests {
             }
             assert_eq!(half(widen(number)).to_bits(), bits);
         }
-        // just above the middle of two neighbors, where only the lowest bits decide
+        // just above the middle of two neighbors: only the lowest bit decides
         let above = f64::from_bits(0x3ff0_0200_0000_0001);
         assert_eq!(above.to::<f16>().to_bits(), 0x3c01);
         assert_eq!([65519.9, 65520.0, 2.98e-8, 2.99e-8].map(|v| v.to::<f16>().to_bits()), [0x7bff, 0x7c00, 0, 1]);

@@ -1,6 +1,6 @@
 //! The codec `packbits` of Zarr v3, with the id `packbits_v3` here: numbers of any width in bits without gaps, the
 //! least significant bit first. `packbits` of numcodecs packs the most significant bit first. Source of the rules: the
-//! register of Zarr extensions, "packbits codec".
+//! registry of Zarr extensions, "packbits codec".
 
 use super::word::{load, store};
 use super::{Codec, CodecError, CodecResult, Size, buffer};
@@ -32,7 +32,7 @@ struct Component {
     per_item: usize,
 }
 
-/// The way that a component's bits are extended.
+/// The way to extend the packed bits of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComponentKind {
     Bool,
@@ -83,8 +83,8 @@ impl PackBitsV3 {
         (count / 8).saturating_mul(bits).saturating_add((count % 8 * bits).div_ceil(8))
     }
 
-    /// Splits off the byte that counts the padding bits. Returns the packed bytes and the number of components in them,
-    /// of which `out` bytes must be able to hold all.
+    /// Splits off the byte that counts the padding bits. Returns the packed bytes and the number of components in them.
+    /// Without such a byte, the number follows from `out`, the size of the decoded bytes.
     fn unpadded<'a>(&self, encoded: &'a [u8], out: usize) -> CodecResult<(&'a [u8], usize)> {
         let split = match self.padding {
             Padding::None => {
@@ -109,7 +109,7 @@ impl PackBitsV3 {
         }
     }
 
-    /// Returns the bits of the component `value` that are packed.
+    /// Returns the packed bits of the component `value`.
     fn extract(&self, value: u64) -> u64 {
         match self.component.kind {
             ComponentKind::Bool => u64::from(value != 0),
@@ -158,7 +158,7 @@ impl PackBitsV3 {
 }
 
 impl Component {
-    /// Returns the component of the element type `name`, or `None` if the register does not have it packed.
+    /// Returns the component of the element type `name`, or `None` if the registry does not define how to pack it.
     fn of(name: &str) -> Option<Self> {
         let (is_big_endian, bare) = match name.strip_prefix('>') {
             Some(bare) => (true, bare),
@@ -226,7 +226,7 @@ impl Codec for PackBitsV3 {
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         buffer::count(decoded, self.component.size * self.component.per_item)?;
-        // the pipeline reserved as much
+        // this does not allocate, since the pipeline has reserved the memory
         out.reserve(self.encoded_size(decoded.len()).max());
         let used = (decoded.len() / self.component.size % 8) as u32 * self.bits;
         let padding = (used.wrapping_neg() % 8) as u8;
@@ -297,7 +297,7 @@ mod tests {
         check_exact(r#""dtype": "<u2""#, &[1, 2, 3, 4], &[1, 2, 3, 4]);
         check_exact(r#""dtype": ">u2""#, &[1, 2, 3, 4], &[2, 1, 4, 3]);
         check_exact(r#""dtype": "<u2", "last_bit": 11"#, &[0x34, 0x02, 0xbc, 0x0a], &[0x34, 0xc2, 0xab]);
-        // bits 4 to 11 of -16 are all set, those of 16 are 1; the sign is that of bit 11
+        // bits 4 to 11 of -16 are all set, those of 16 are 1; bit 11 is the sign
         check_exact(r#""dtype": "<i2", "first_bit": 4, "last_bit": 11"#, &[0xf0, 0xff, 0x10, 0], &[0xff, 1]);
         check_exact(r#""dtype": "<u2", "first_bit": 4, "last_bit": 11"#, &[0xf0, 0x0f, 0x10, 0], &[0xff, 1]);
         let low = packbits(r#""dtype": "<u2", "first_bit": null, "last_bit": 7"#);
@@ -357,7 +357,7 @@ mod tests {
             first in 0u32..64, bits in 1u32..=64, is_signed: bool, is_big_endian: bool,
         ) {
             let last = (first + bits - 1).min(63);
-            // keeps the bits that the codec keeps
+            // clears the bits that the codec drops
             let unused = 63 - last;
             let number = |n: i64| match is_signed {
                 true => n << unused >> unused >> first << first,

@@ -1,6 +1,6 @@
 //! The compressor `pcodec`: a standalone `.pco` file of numbers. Source of the parameters: `numcodecs.PCodec`; of the
-//! format: "format.md" of pcodec. Its files do not bound what they decode to, so this module checks the sizes that a
-//! file claims before the library allocates memory for them.
+//! format: "format.md" of pcodec. A small file may claim any number of values, so this module checks the claimed sizes
+//! before the library allocates memory for them.
 
 use super::items::{Items, Scalar};
 use super::number::Number;
@@ -13,10 +13,11 @@ use pco::metadata::{ChunkMeta, DeltaEncoding};
 use pco::standalone::{self, guarantee};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec, PagingSpec, wrapped};
 
-/// Numbers decoded at a time, a multiple of the 256 that the library wants.
+/// Number of numbers decoded at a time: a multiple of 256, as the library requires.
 const BATCH: usize = 1024;
 
-/// Maximum number of numbers that a file may look back, unless it holds more; twice what the library's encoder uses.
+/// Maximum length, in numbers, of the window of a small chunk: twice the maximum of the library's encoder. The window
+/// of a larger chunk may have twice the chunk's length.
 const MAX_WINDOW: usize = 1 << 16;
 
 /// Size in bytes of the type and count before each of a file's chunks.
@@ -32,7 +33,7 @@ pub struct Pcodec {
 
 impl Pcodec {
     /// Creates the compressor from `dtype`, which the caller adds to the parameters of numcodecs. Decoding needs no
-    /// other.
+    /// other parameter.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&[
             "dtype",
@@ -55,12 +56,12 @@ impl Pcodec {
     }
 }
 
-/// Returns whether numcodecs compresses numbers of this type. It takes times for integers.
+/// Returns whether numcodecs compresses numbers of this type. Times are compressed as integers.
 fn is_supported(scalar: Scalar) -> bool {
     !matches!(scalar, Scalar::Bool | Scalar::I8 | Scalar::U8 | Scalar::C64 | Scalar::C128)
 }
 
-/// Returns the parameters of encoding, for chunks of up to `page` numbers.
+/// Returns the library's configuration for encoding chunks of up to `page` numbers.
 fn chunk_config(config: &CodecConfig, page: usize) -> Result<ChunkConfig> {
     let mode = match config.text("mode_spec", "auto")? {
         "auto" => ModeSpec::Auto,
@@ -87,7 +88,7 @@ fn chunk_config(config: &CodecConfig, page: usize) -> Result<ChunkConfig> {
     Ok(config.with_delta_spec(delta).with_paging_spec(PagingSpec::EqualPagesUpTo(page)))
 }
 
-/// Returns the reason of a library error.
+/// Returns the codec error for an error of the library.
 fn failed(error: PcoError) -> CodecError {
     CodecError::new(format!("pcodec: {}", error.message))
 }
@@ -129,7 +130,7 @@ fn decode<T: PcoNumber + Number>(encoded: &[u8], out: &mut [u8]) -> CodecResult<
     }
 }
 
-/// Decodes `count` numbers, which `out` has the room for, and returns the bytes after them.
+/// Decodes a chunk of `count` numbers into `out`, which has exactly their size, and returns the bytes after the chunk.
 fn decode_chunk<'a, T: PcoNumber + Number>(
     file: &wrapped::FileDecompressor,
     encoded: &'a [u8],
@@ -153,8 +154,8 @@ fn decode_chunk<'a, T: PcoNumber + Number>(
 }
 
 /// Checks that a dictionary of numbers of `size` bytes, for which the library allocates memory before it reads them, is
-/// not longer than the file. Mode 4 in the lowest 4 bits tells that there is one, the next 25 bits how many numbers it
-/// has.
+/// not longer than the file. Mode 4 in the lowest 4 bits means that there is a dictionary; the next 25 bits are its
+/// length in numbers.
 fn check_dictionary(encoded: &[u8], size: usize) -> CodecResult<()> {
     let word = encoded.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let entries = (word >> 4 & ((1 << 25) - 1)) as usize;
@@ -164,7 +165,7 @@ fn check_dictionary(encoded: &[u8], size: usize) -> CodecResult<()> {
     }
 }
 
-/// Checks that the window of earlier numbers, all of which the library allocates, fits a chunk of `count` numbers.
+/// Checks that the window of earlier numbers, which the library allocates as a whole, fits a chunk of `count` numbers.
 fn check_window(meta: &ChunkMeta, count: usize) -> CodecResult<()> {
     match &meta.delta_encoding {
         DeltaEncoding::Lookback { config, .. }

@@ -16,7 +16,7 @@ const MAX_OBJECT_CHUNK: usize = 256 << 20;
 /// Maximum size of an intermediate result in bytes: that of a decoded chunk.
 const MAX_INTERMEDIATE: usize = (1 << 31) - 1;
 
-/// Bytes that another encoder's output may exceed twice the bound of this crate's encoder.
+/// Number of bytes by which another encoder's output may exceed twice the bound of this crate's encoder.
 const SLACK: usize = 1 << 16;
 
 thread_local! {
@@ -84,7 +84,7 @@ impl Pipeline {
         Self::of(configs, (size, itemsize), Some(&meta.dtype_json), chunk_size)
     }
 
-    /// Creates a pipeline for values of at most `bound` bytes, whose content these codecs do not know.
+    /// Creates a pipeline for opaque values of at most `bound` bytes.
     ///
     /// # Errors
     ///
@@ -195,7 +195,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the chunk is, and ENOMEM if there is not enough memory.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the chunk is damaged, and ENOMEM if there is not enough
+    /// memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
         self.decode_within(stored, decoded, memory::available_for_chunk())
     }
@@ -294,7 +295,7 @@ impl Pipeline {
     }
 }
 
-/// Returns `config`, with the dtype of the items that it encodes if it has none but needs it.
+/// Returns `config`. A codec that needs the dtype of its items but does not state it gets `dtype`.
 fn with_dtype<'a>(config: &'a CodecConfig, dtype: Option<&Value>) -> Cow<'a, CodecConfig> {
     match dtype {
         Some(dtype) if config.id == "pcodec" && config.get("dtype").is_none() => {
@@ -304,7 +305,7 @@ fn with_dtype<'a>(config: &'a CodecConfig, dtype: Option<&Value>) -> Cow<'a, Cod
     }
 }
 
-/// Returns the dtype of the items that `config` makes of items of type `dtype`, or `None` if it makes bytes.
+/// Returns the dtype of the items into which the codec `config` encodes items of type `dtype`, or `None` for bytes.
 fn encoded_dtype<'a>(config: &'a CodecConfig, dtype: Option<&'a Value>) -> Option<&'a Value> {
     match config.id.as_str() {
         "delta" | "fixedscaleoffset" | "quantize" => config.get("astype").or(config.get("dtype")),

@@ -9,7 +9,7 @@ use crate::zarr::metadata::CodecConfig;
 
 /// The filter `quantize`.
 pub struct Quantize {
-    /// The inverse of the power of two.
+    /// The inverse of the power of two to whose multiples numbers are rounded.
     scale: f64,
     decoded: Items,
     encoded: Items,

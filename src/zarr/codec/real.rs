@@ -1,6 +1,6 @@
 //! Real numbers of any element type: bits to numbers, numbers to bits by stated rules, and scalars in configurations.
 //! The codecs of v3 that compute by value share it. The module knows neither codecs nor buffers. Source of the rules:
-//! the register of Zarr extensions, "cast_value" and "scale_offset" codecs.
+//! the registry of Zarr extensions, "cast_value" and "scale_offset" codecs.
 
 use super::word;
 use crate::util::json::{self, Value};
@@ -13,7 +13,7 @@ const MAX_WHOLE: f64 = 9007199254740992.0;
 /// An element type of real numbers: its layout in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RealType {
-    /// The numbers it has.
+    /// The numbers of the type.
     pub kind: RealKind,
     /// Size of an item in bytes, at most 8.
     pub size: usize,
@@ -33,23 +33,24 @@ pub(super) enum RealKind {
     Float(FloatFormat),
 }
 
-/// What happens to a number that lies outside the range of a type.
+/// The rule for a number outside the range of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutOfRange {
     /// An error.
     Error,
-    /// The nearest number: the smallest or largest integer, an infinity, or the largest finite float if there is none.
+    /// The nearest number: the lowest or highest integer, an infinity, or the lowest or highest float of a type without
+    /// infinities.
     Clamp,
-    /// An integer is taken modulo the number of integers of the type. For floats an error.
+    /// For integers, the number modulo the number of integers of the type; for floats, an error.
     Wrap,
 }
 
-/// Why a number cannot be an item of a type.
+/// The reason why a number cannot be an item of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Misfit {
-    /// It is out of range.
+    /// The number is out of range.
     Range,
-    /// It is a NaN, which the type lacks.
+    /// The number is a NaN, which the type lacks.
     Nan,
 }
 
@@ -103,7 +104,7 @@ impl RealType {
         matches!(self.kind, RealKind::Integer { bits, .. } if bits == 8 * self.size as u32)
     }
 
-    /// Returns whether `other` has all numbers of this type, which is one of integers.
+    /// Returns whether this is a type of integers and `other` has all of its numbers.
     pub fn is_integer_within(self, other: RealType) -> bool {
         let RealKind::Integer { bits, is_signed } = self.kind else { return false };
         match other.kind {
@@ -117,7 +118,7 @@ impl RealType {
         }
     }
 
-    /// Returns what the bits of an item stand for. Bits above the width of a narrow type are ignored.
+    /// Returns the value of an item's bits. Bits above the width of a narrow type are ignored.
     #[inline]
     pub fn value(self, bits: u64) -> FloatValue {
         match self.kind {
@@ -133,7 +134,7 @@ impl RealType {
         }
     }
 
-    /// Returns the integer that the bits of an item are. For floats their bits.
+    /// Returns the integer that an item's bits encode; for floats, the bits themselves.
     #[inline]
     pub fn integer(self, bits: u64) -> i128 {
         match self.kind {
@@ -145,18 +146,19 @@ impl RealType {
         }
     }
 
-    /// Returns the bits of an integer, or `None` if the type, which is one of integers, does not have it.
+    /// Returns the bits of `number` in this type of integers, or `None` if it is out of range.
     #[inline]
     pub fn integer_bits(self, number: i128) -> Option<u64> {
         // a narrow negative number is stored with its sign in all bits of the byte
         (self.integer(number as u64) == number).then_some(number as u64)
     }
 
-    /// Returns the bits of the item that `value` becomes.
+    /// Converts `value` to an item and returns its bits.
     ///
     /// # Errors
     ///
-    /// If the type lacks NaNs or, unless `out_of_range` has a rule for it, such numbers.
+    /// [`Misfit::Nan`] for a NaN that the type lacks; [`Misfit::Range`] for a number out of range without a rule for
+    /// it.
     #[inline]
     pub fn convert(self, value: FloatValue, mode: RoundingMode, out_of_range: OutOfRange) -> Result<u64, Misfit> {
         match (self.kind, value) {
@@ -170,7 +172,7 @@ impl RealType {
             },
             (RealKind::Integer { .. }, FloatValue::Infinity { is_negative }) => self.clamped(is_negative, out_of_range),
             (RealKind::Float(format), FloatValue::Finite(number)) => {
-                // what a format without a sign lacks lies below its numbers
+                // a format without a sign lacks zero and negative numbers, which lie below its range
                 let is_below = number.is_negative || number.magnitude == 0;
                 format.round(number, mode).map_or_else(|| self.clamped(is_below, out_of_range), Ok)
             }
@@ -187,17 +189,18 @@ impl RealType {
         if out_of_range != OutOfRange::Wrap {
             return self.clamped(number.is_negative, out_of_range);
         }
-        // an exponent of 64 or more leaves none of the lowest bits
+        // with an exponent of 64 or more, the lowest 64 bits are 0
         let low = units.unwrap_or_else(|| number.magnitude.checked_shl(number.exponent.unsigned_abs()).unwrap_or(0));
         Ok(self.integer(signed(low) as u64) as u64)
     }
 
-    /// Returns the bound of the range if numbers beyond are clamped.
+    /// Returns the bits of the lowest (`is_below`) or highest number of the type if `out_of_range` is `Clamp`;
+    /// otherwise the error `Misfit::Range`.
     fn clamped(self, is_below: bool, out_of_range: OutOfRange) -> Result<u64, Misfit> {
         if out_of_range == OutOfRange::Clamp { Ok(self.bound(is_below)) } else { Err(Misfit::Range) }
     }
 
-    /// Returns the bits of the smallest or largest number, infinities included.
+    /// Returns the bits of the lowest or highest number, infinities included.
     fn bound(self, is_smallest: bool) -> u64 {
         match (self.kind, is_smallest) {
             (RealKind::Integer { bits, is_signed: true }, true) => u64::MAX << (bits - 1),
@@ -210,8 +213,9 @@ impl RealType {
         }
     }
 
-    /// Returns the bits of a scalar as fill values of v3 are written: an integer, a number, `"NaN"`, `"Infinity"`,
-    /// `"-Infinity"`, or the bits of a float in hexadecimal. Returns `None` if the type has no such number.
+    /// Returns the bits of a scalar, which is written like a fill value of v3: an integer, a number, `"NaN"`,
+    /// `"Infinity"`, `"-Infinity"`, or the bits of a float in hexadecimal. Returns `None` if the type has no such
+    /// number.
     pub fn scalar(self, value: &Value) -> Option<u64> {
         let RealKind::Float(format) = self.kind else {
             let whole = || json::float(value).filter(|x| x.fract() == 0.0 && x.abs() <= MAX_WHOLE).map(|x| x as i128);
@@ -225,14 +229,14 @@ impl RealType {
         if number.is_nan() {
             return format.nan();
         }
-        // a number beyond the doubles is no infinity
+        // a JSON number beyond the range of doubles is no infinity
         let is_number = number.is_finite() || !value.is_number();
         let float64 = FloatFormat::parse("float64")?;
         let bits = self.convert(float64.value(number.to_bits()), RoundingMode::NearestEven, OutOfRange::Error);
         bits.ok().filter(|_| is_number)
     }
 
-    /// Returns the number that the bits of an item stand for, for messages.
+    /// Returns the number of an item's bits as text for messages.
     pub fn shown(self, bits: u64) -> String {
         match self.kind {
             RealKind::Integer { .. } => self.integer(bits).to_string(),

@@ -1,5 +1,5 @@
 //! The codec `scale_offset` of Zarr v3: numbers stored as `(x - offset) * scale`, in the arithmetic of their type.
-//! Source of the rules: the register of Zarr extensions, "scale_offset codec".
+//! Source of the rules: the registry of Zarr extensions, "scale_offset codec".
 
 use super::real::{RealKind, RealType};
 use super::{Codec, CodecError, CodecResult, Size, buffer};
@@ -20,8 +20,8 @@ pub struct ScaleOffset {
 enum Arithmetic {
     /// Exact integers; `scale` is not 0.
     Integer { offset: i128, scale: i128 },
-    /// Floats. Every operation is rounded to the format, which has at most half the digits of a double or is the
-    /// double, so that the operation on doubles does not change the rounding.
+    /// Floats. Every operation is computed with doubles and rounded to the format. The format is the double or has less
+    /// than half its digits, so the second rounding does not change the result.
     Float { format: FloatFormat, offset: f64, scale: f64 },
 }
 
@@ -67,7 +67,7 @@ impl ScaleOffset {
         match self.arithmetic {
             Arithmetic::Integer { offset, scale } => {
                 let moved = self.items.integer(self.items.integer_bits(self.items.integer(bits) - offset)?);
-                self.items.integer_bits(moved * scale)
+                self.items.integer_bits(moved.checked_mul(scale)?)
             }
             Arithmetic::Float { format, offset, scale } => {
                 let moved = rounded(format, format.to_f64(bits) - offset)?;
@@ -91,7 +91,7 @@ impl ScaleOffset {
         }
     }
 
-    /// Applies `step` to the items of `input`.
+    /// Applies `step` to each item of `input` and writes the results to `output`.
     fn convert(&self, input: &[u8], output: &mut [u8], step: impl Fn(u64) -> Option<u64>) -> CodecResult<()> {
         let size = self.items.size;
         for (from, to) in input.chunks_exact(size).zip(output.chunks_exact_mut(size)) {
@@ -106,8 +106,8 @@ impl ScaleOffset {
     }
 }
 
-/// Rounds the result of an operation. Returns `None` if it is a NaN, an infinity, or a number out of range and the
-/// format does not have it. A format with an infinity overflows to it, as IEEE 754 has it.
+/// Rounds the result of an operation. Returns `None` if the format has no such NaN, infinity or number. In a format
+/// with infinities a number out of range becomes infinite, as in IEEE 754.
 fn rounded(format: FloatFormat, result: f64) -> Option<u64> {
     if result.is_nan() {
         // the sign of a computed NaN depends on the processor
@@ -140,7 +140,7 @@ impl Codec for ScaleOffset {
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         buffer::count(decoded, self.items.size)?;
         let start = out.len();
-        // the pipeline reserved as much
+        // this does not allocate, since the pipeline has reserved the memory
         out.resize(start + decoded.len(), 0);
         self.convert(decoded, &mut out[start..], |bits| self.scaled(bits))
     }

@@ -21,7 +21,7 @@ impl Shuffle {
     }
 }
 
-/// Bytes of items processed together, so that they stay in the cache while each plane is written.
+/// Number of bytes processed together, so that they stay in the cache while each plane is written.
 const BLOCK: usize = 16 << 10;
 
 /// Shuffles items of `N` bytes: plane `j` receives byte `j` of every item.
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_over_several_blocks() {
+    fn items_of_several_blocks_are_shuffled() {
         for size in [2, 3, 4, 8, 16] {
             let items: Vec<u8> = (0..size * 20_000u32).map(|i| (i.wrapping_mul(2654435761) >> 13) as u8).collect();
             let n = items.len() / size as usize;

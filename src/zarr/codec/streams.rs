@@ -27,7 +27,7 @@ impl StreamError {
 }
 
 /// Decodes every stream of `encoded` into the front of `out` and returns the number of bytes written. `decode_one`
-/// decodes the stream at the start of its input and returns the bytes read and written.
+/// decodes the stream at the start of its input and returns the numbers of bytes read and written.
 pub fn decode_all(
     encoded: &[u8],
     out: &mut [u8],
@@ -59,9 +59,9 @@ pub enum StreamStep {
     More,
 }
 
-/// Runs a streaming decoder over one stream and returns the bytes read and written. `step` receives the rest of the
-/// input and of the output and returns the bytes read and written. When `out` is full, `step` receives one more byte of
-/// output: if it writes this byte, the data are too long; otherwise only the end of the stream was left.
+/// Runs a streaming decoder over one stream and returns the numbers of bytes read and written. `step` receives the rest
+/// of the input and of the output and returns the same numbers for one call. When `out` is full, `step` receives one
+/// more byte of output. If it writes this byte, the data are too long; otherwise only the end of the stream was left.
 pub fn run(
     input: &[u8],
     out: &mut [u8],

@@ -49,7 +49,7 @@ pub fn broken(text: &str, encoded: &[u8]) {
     assert!(codec(text, 1).decode(encoded, &mut [0; 1000]).is_err(), "{text}");
 }
 
-/// Checks that there is no such codec.
+/// Checks that a configuration is refused.
 pub fn refused(text: &str) {
     assert!(build(&config(text), 1).is_err(), "{text}");
 }

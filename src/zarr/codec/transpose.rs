@@ -1,5 +1,5 @@
-//! The codec `transpose` of Zarr v3: items in C order of a chunk with permuted axes. Source of the rules: the Zarr v3
-//! specification, "Transpose codec". The codec knows the size of the items, not their type.
+//! The codec `transpose` of Zarr v3: the items of a chunk in C order of its permuted axes. Source of the rules: the
+//! Zarr v3 specification, "Transpose codec". The codec knows the size of the items, not their type.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::Result;
@@ -17,8 +17,8 @@ pub struct Transpose {
 }
 
 impl Transpose {
-    /// Creates the codec from `shape`, that of the decoded chunk, and `order`, for items of `itemsize` bytes. Axis `i`
-    /// of the encoded chunk is axis `order[i]` of the decoded one.
+    /// Creates the codec from `order` and `shape`, the shape of the decoded chunk, for items of `itemsize` bytes. Axis
+    /// `i` of the encoded chunk is axis `order[i]` of the decoded one.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         let axes = AxisOrder::parse(config)?;
         let size = byte_size(&axes.shape, itemsize).ok_or_else(|| config.invalid("shape", "is too large"))?;
@@ -62,11 +62,11 @@ impl Codec for Transpose {
 pub(super) struct AxisOrder {
     /// The shape of a decoded chunk in items.
     pub(super) shape: Vec<u64>,
-    /// The decoded axis that each encoded axis is.
+    /// The decoded axis for each encoded axis.
     pub(super) order: Vec<usize>,
     /// The shape of an encoded chunk in items.
     pub(super) encoded_shape: Vec<u64>,
-    /// The encoded axis that each decoded axis is.
+    /// The encoded axis for each decoded axis.
     pub(super) inverse: Vec<usize>,
 }
 
@@ -86,7 +86,7 @@ impl AxisOrder {
     }
 }
 
-/// Returns the parameter `name`, a list of numbers of which none is negative.
+/// Returns the parameter `name`, a list of non-negative integers.
 fn numbers(config: &CodecConfig, name: &str) -> Result<Vec<u64>> {
     let list = config.required(name)?.as_array().ok_or_else(|| config.invalid(name, "is not a list"))?;
     let number = |value: &Value| value.as_u64();

@@ -26,7 +26,7 @@ impl VlenTranspose {
         Ok(VlenTranspose { axes, items })
     }
 
-    /// Returns the position in `bytes` of each item, its length included, and the end of the last one.
+    /// Returns the position in `bytes` of each item's length, which precedes the item, and the end of the last item.
     fn positions(&self, bytes: &[u8]) -> CodecResult<(Vec<u64>, usize)> {
         let short = || CodecError::new("vlen_transpose: cut short");
         let count = read_length(bytes, 0).ok_or_else(short)?;
@@ -46,7 +46,8 @@ impl VlenTranspose {
         Ok((positions, at))
     }
 
-    /// Writes the items of `bytes`, of shape `shape`, in C order of the axes `order` to `out`, of the same length.
+    /// Writes the items of `bytes`, an array of shape `shape`, to `out` in C order of the axes `order`. Both slices
+    /// have the same length.
     fn reorder(&self, shape: &[u64], order: &[usize], bytes: &[u8], out: &mut [u8]) -> CodecResult<()> {
         let (positions, end) = self.positions(bytes)?;
         let from: Vec<u8> = positions.iter().flat_map(|at| at.to_ne_bytes()).collect();
@@ -61,7 +62,7 @@ impl VlenTranspose {
             out[written..written + len].copy_from_slice(&bytes[at..at + len]);
             written += len;
         }
-        // numcodecs ignores bytes behind the last item
+        // keeps bytes after the last item, which numcodecs ignores
         out[end..].copy_from_slice(&bytes[end..]);
         Ok(())
     }
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_behind_the_items_stay() {
+    fn bytes_after_the_items_are_kept() {
         let plain = [vlen(&[b"a", b"", b"c", b"d", b"e", b"f"]), b"rest".to_vec()].concat();
         let stored = [vlen(&[b"a", b"d", b"", b"e", b"c", b"f"]), b"rest".to_vec()].concat();
         check(MATRIX, &plain, &stored);

@@ -1,7 +1,7 @@
 //! Items of up to 8 bytes as integers, in either byte order, for codecs that work on bits. The module does not know
 //! what the bits mean.
 
-/// Returns the integer that `bytes`, of which there are at most 8, are.
+/// Returns the integer in `bytes`, which has at most 8 bytes.
 #[inline(always)]
 pub(super) fn load(bytes: &[u8], is_big_endian: bool) -> u64 {
     let mut word = [0; 8];
@@ -12,7 +12,7 @@ pub(super) fn load(bytes: &[u8], is_big_endian: bool) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Writes the lowest bytes of `value` to `bytes`, of which there are at most 8.
+/// Writes the lowest bytes of `value` to `bytes`, which has at most 8 bytes.
 #[inline(always)]
 pub(super) fn store(value: u64, bytes: &mut [u8], is_big_endian: bool) {
     bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);

@@ -45,7 +45,7 @@ mod tests {
     const GOLDEN: &str = "7801cb48cdc9c957c8402701680308b1";
 
     #[test]
-    fn golden() {
+    fn streams_of_python_are_decoded() {
         let zlib = codec(r#"{"id": "zlib"}"#, 1);
         assert_eq!(decoded(&*zlib, &hex(GOLDEN), 23).unwrap(), b"hello hello hello hello");
         let mut tail = hex(GOLDEN);
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn damage() {
+    fn damaged_streams_are_errors() {
         let zlib = codec(r#"{"id": "zlib"}"#, 1);
         hostile(&*zlib, &sample(100));
         assert!(decoded(&*zlib, &[], 10).is_err());
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters() {
+    fn invalid_parameters_are_refused_or_only_decode() {
         refused(r#"{"id": "zlib", "wbits": 15}"#);
         only_decodes(r#"{"id": "zlib", "level": 10}"#);
         only_decodes(r#"{"id": "zlib", "level": "1"}"#);

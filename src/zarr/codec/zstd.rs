@@ -35,10 +35,10 @@ thread_local! {
     static ENCODER: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
 }
 
-/// The first four bytes of a frame.
+/// The first four bytes of a frame, as a little-endian number.
 const MAGIC: u32 = 0xFD2F_B528;
 
-/// Decodes every frame of `encoded` into the front of `out` and returns the bytes written.
+/// Decodes every frame of `encoded` into the front of `out` and returns the number of bytes written.
 pub fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
     if encoded.is_empty() {
         return Err(StreamError::CutShort);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn golden() {
+    fn frames_of_numcodecs_are_decoded() {
         for (bytes, checksum) in GOLDEN.into_iter().zip(["false", "true"]) {
             let zstd = codec(&format!(r#"{{"id": "zstd", "level": 1, "checksum": {checksum}}}"#), 1);
             assert_eq!(encoded(&*zstd, TEXT), hex(bytes));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn frames() {
+    fn all_kinds_of_frames_are_decoded() {
         let one = hex(GOLDEN[0]);
         let skippable = hex("5a2a4d18 03000000 aabbcc");
         // a frame without a content size, as a stream makes it
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn damage() {
+    fn damaged_frames_are_errors() {
         let zstd = codec(r#"{"id": "zstd"}"#, 1);
         hostile(&*zstd, &sample(100));
         assert!(decoded(&*zstd, &encoded(&*zstd, &vec![0; 10 << 20]), 100).is_err());

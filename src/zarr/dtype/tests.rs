@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn type_strings() {
+fn type_strings_are_parsed_as_by_numpy() {
     for (text, size, big) in [
         ("<f4", 4, false),
         (">i2", 2, true),
@@ -41,7 +41,7 @@ fn type_strings() {
 }
 
 #[test]
-fn struct_sizes_and_errors() {
+fn lists_of_fields_are_structs() {
     let d = DType::parse(&json::parse(br#"[["x","<u2",[2]],["y",[["z","<f4"],["w","|b1"]]],["t","<M8[s]"]]"#).unwrap())
         .unwrap();
     assert_eq!(d.size(), 17);
@@ -60,7 +60,7 @@ fn struct_sizes_and_errors() {
 }
 
 #[test]
-fn canonical_spellings() {
+fn dtypes_have_a_canonical_spelling() {
     for (spelled, expected) in [
         (r#""float32""#, r#""<f4""#),
         (r#""f4""#, r#""<f4""#),

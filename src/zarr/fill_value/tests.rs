@@ -75,9 +75,9 @@ fn fill_values_read_as_numpy_reads_them() {
     }
 }
 
-// expected: what zarr.create(fill_value=..., dtype=...) of zarr-python 2.18 writes
+// expected: the output of zarr.create(fill_value=..., dtype=...) of zarr-python 2.18
 #[test]
-fn fill_values_written_as_zarr_python_writes_them() {
+fn fill_values_are_written_as_zarr_python_writes_them() {
     for (of, given, expected) in [
         (r#""<c16""#, "0", "[0.0,0.0]"),
         (r#"">c8""#, "[1.5,\"NaN\"]", "[\"NaN\",\"NaN\"]"),

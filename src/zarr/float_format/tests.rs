@@ -6,10 +6,10 @@ fn format(name: &str) -> FloatFormat {
     FloatFormat::parse(name).unwrap()
 }
 
-/// Small formats, the number of their bit patterns, and CRC-32s of what NumPy 2.4 with ml_dtypes 0.6 makes of them: all
-/// patterns as float64, and all float16 and bfloat16 but NaNs, in the order of their bits, converted to the format.
-/// Left out are numbers between 2^-127 and 2^-126, of which ml_dtypes makes the larger in float8_e8m0fnu even if the
-/// smaller is nearer.
+/// Small formats, the number of their bit patterns, and CRC-32s of three results of NumPy 2.4 with ml_dtypes 0.6: all
+/// patterns converted to float64; all float16 numbers, in the order of their bits, converted to the format; and all
+/// bfloat16 numbers. NaNs are left out, and so are numbers between 2^-127 and 2^-126, which ml_dtypes rounds up in
+/// float8_e8m0fnu even if the lower neighbor is nearer.
 const SMALL: [(&str, u64, u32, u32, u32); 11] = [
     ("float8_e3m4", 256, 0xfe02_1dd0, 0x49c9_e9c3, 0xc260_572f),
     ("float8_e4m3", 256, 0xbe38_7453, 0x7c23_3851, 0x78ab_903f),
@@ -43,7 +43,7 @@ fn small_formats_match_ml_dtypes() {
 }
 
 #[test]
-fn all_patterns_survive() {
+fn all_patterns_round_trip_through_f64() {
     for (name, patterns, ..) in SMALL {
         for bits in 0..patterns {
             let number = format(name).to_f64(bits);
@@ -56,7 +56,7 @@ fn all_patterns_survive() {
 }
 
 #[test]
-fn limits_and_nans() {
+fn formats_have_these_limits_and_nans() {
     for (name, size, largest, nan, infinity) in [
         ("bfloat16", 2, 3.3895313892515355e38, Some(0x7fc0), Some(0x7f80)),
         ("float16", 2, 65504.0, Some(0x7e00), Some(0x7c00)),
@@ -87,7 +87,7 @@ fn limits_and_nans() {
 }
 
 #[test]
-fn modes_of_rounding() {
+fn numbers_are_rounded_by_mode() {
     let f32_of = |x: f64, mode| f32::from_bits(format("float32").from_f64(x, mode).unwrap() as u32);
     let next = 1.0 + f32::EPSILON;
     let half = 1.0 + f64::from(f32::EPSILON) / 2.0;

@@ -15,7 +15,7 @@ const SHOWN: usize = 6;
 /// use zarrfs::zarr::grid::Edges;
 ///
 /// let edges = Edges::listed(&[(2, 3), (5, 1)])?; // 2, 2, 2, 5
-/// assert_eq!((edges.count(10), edges.max()), (4, 5));
+/// assert_eq!((edges.count(10), edges.max(10), edges.max(6)), (4, 5, 2));
 /// assert_eq!((edges.index_of(4), edges.span(3)), (2, 6..11));
 /// # Ok::<(), zarrfs::error::Error>(())
 /// ```
@@ -99,11 +99,35 @@ impl Edges {
         }
     }
 
-    /// Returns the length of the longest chunk.
-    pub fn max(&self) -> u64 {
+    /// Returns the length of the longest chunk that holds any of the first `len` items; of the first chunk if there are
+    /// none.
+    pub fn max(&self, len: u64) -> u64 {
         match self {
             Edges::Equal(edge) => *edge,
-            Edges::Listed(stretches) => stretches.iter().map(|stretch| stretch.len).max().unwrap_or(1),
+            Edges::Listed(stretches) => {
+                let inside = stretches.iter().take_while(|stretch| stretch.start < len.max(1));
+                inside.map(|stretch| stretch.len).max().unwrap_or(1)
+            }
+        }
+    }
+
+    /// Returns whether the chunks that hold the first `len` items have the same lengths as those of `other`.
+    pub fn begins_like(&self, other: &Edges, len: u64) -> bool {
+        match (self, other) {
+            (Edges::Equal(one), Edges::Equal(other)) => one == other,
+            _ => self.first(len) == other.first(len),
+        }
+    }
+
+    /// Returns the lengths, with their repetitions, of the chunks that hold the first `len` items.
+    fn first(&self, len: u64) -> Vec<(u64, u64)> {
+        match self {
+            Edges::Equal(_) if len == 0 => Vec::new(),
+            Edges::Equal(edge) => vec![(*edge, len.div_ceil(*edge))],
+            Edges::Listed(stretches) => {
+                let inside = stretches.iter().take_while(|stretch| stretch.start < len);
+                inside.map(|s| (s.len, s.count.min((len - s.start).div_ceil(s.len)))).collect()
+            }
         }
     }
 
@@ -115,7 +139,7 @@ impl Edges {
         }
     }
 
-    /// Returns the number of chunks that hold any of the first `len` items, at most [`Edges::capacity`].
+    /// Returns the number of chunks that hold any of the first `len` items. `len` must not exceed [`Edges::capacity`].
     pub fn count(&self, len: u64) -> u64 {
         match self {
             Edges::Equal(edge) => len.div_ceil(*edge),

@@ -1,4 +1,4 @@
-//! The grid against the definition, byte by byte.
+//! Compares the grid with its definition, byte by byte.
 
 use super::*;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn count_along(lengths: &[u64], len: u64) -> u64 {
     chunk_along(lengths, len - 1).0 as u64 + 1
 }
 
-/// Returns, by the definition, for each byte of the flat array its chunk and the offset in that chunk.
+/// Computes from the definition, for each byte of the flat array, its chunk and the offset in that chunk.
 fn definition(shape: &[u64], chunks: &[Vec<u64>], item: u64) -> Vec<(u64, u64)> {
     let size: u64 = shape.iter().product::<u64>() * item;
     let locate = |byte: u64| {
@@ -219,7 +219,7 @@ fn neighboring_dimensions_become_one_run() {
 }
 
 #[test]
-fn listed_lengths_cost_a_stretch_each_however_often_they_repeat() {
+fn repeated_lengths_share_one_stretch() {
     let vast = Edges::listed(&[(1, 1 << 62), (1, 1), (5, 2)]).unwrap();
     assert_eq!(vast.list(), [(1, (1 << 62) + 1), (5, 2)]);
     assert_eq!(
@@ -240,7 +240,7 @@ fn contradictory_shapes_are_errors() {
 }
 
 #[test]
-fn sizes_at_the_limits_of_integers() {
+fn sizes_beyond_their_integers_are_errors() {
     assert!(Grid::new(&[i64::MAX as u64], &[1], 1).is_ok());
     assert!(Grid::new(&[1 << 63], &[1], 1).is_err());
     assert!(Grid::new(&[u64::MAX, 2], &[1, 1], 0).is_err());

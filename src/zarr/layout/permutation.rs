@@ -111,7 +111,8 @@ impl Plane {
         }
     }
 
-    /// Calls `each` with the position in `from` and in `to`, the rows and the columns of every tile, all in items.
+    /// Calls `each` for every tile with its position in `from`, its position in `to`, and its numbers of rows and
+    /// columns, all in items.
     fn for_each_tile(&self, mut each: impl FnMut(usize, usize, usize, usize)) {
         self.for_each_plane(|from, to| {
             for row in (0..self.rows.len).step_by(TILE) {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_alone() {
+    fn shapes_and_orders_that_do_not_fit_are_ignored() {
         let mut to = [9; 6];
         for (shape, order) in [
             (&[2, 3][..], &[0][..]),

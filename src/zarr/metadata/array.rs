@@ -15,15 +15,15 @@ pub(super) const MAX_DIMENSIONS: usize = 32;
 /// Maximum size of a decoded chunk in bytes: the largest length that codecs with signed 32-bit lengths can state.
 const MAX_CHUNK: u64 = (1 << 31) - 1;
 
-/// The codec of integers of 2 and 4 bits, which `bytes` of v3 implies.
+/// The id of the codec of integers of 2 and 4 bits, which `bytes` of v3 implies.
 pub(super) const LOW_BITS: &str = "low_bits";
 
 /// The layout of the items inside a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The last dimension is fastest.
+    /// The last dimension varies fastest.
     C,
-    /// The first dimension is fastest.
+    /// The first dimension varies fastest.
     F,
 }
 
@@ -54,19 +54,21 @@ impl Order {
 pub struct ArrayMetadata {
     /// The length of each dimension in items; empty for a 0-d array.
     pub shape: Vec<u64>,
-    /// The length of a chunk along each dimension in items; the largest length where they differ.
+    /// The length of a chunk along each dimension in items; where they differ, the largest length inside the shape.
     pub chunks: Vec<u64>,
     /// The lengths of the chunks along each dimension; `None` if all chunks have the shape `chunks`.
     pub edges: Option<Vec<Edges>>,
     /// The dtype of the items.
     pub dtype: DType,
-    /// The dtype as the document spells it.
+    /// The dtype as the document spells it. For a v3 document its spelling in v2, which is opaque bytes if NumPy lacks
+    /// the type.
     pub dtype_json: Value,
-    /// The fill value as the document spells it.
+    /// The fill value as the document spells it. For a v3 document its spelling in v2, or null if v2 has none.
     pub fill_value: Value,
     /// The bytes of one item with the fill value, without the zero bytes at its end; `None` if the fill value is null.
     pub fill: Option<Vec<u8>>,
-    /// The layout of a decoded chunk. For a v1 array it is the layout that zarr 1.x made of the document's order.
+    /// The layout of a decoded chunk. For a v1 array, [`V1Order`](super::V1Order) decides what the document's order
+    /// means.
     pub order: Order,
     /// The compressor; `None` if chunks are not compressed.
     pub compressor: Option<CodecConfig>,
@@ -76,11 +78,11 @@ pub struct ArrayMetadata {
     pub separator: Option<Separator>,
     /// The levels of shards that hold the chunks, outermost first; empty if each chunk is a value of its own.
     pub shards: Vec<ShardLevel>,
-    /// What only a v3 document states; `None` for v1 and v2.
+    /// The fields that only a v3 document has; `None` for v1 and v2.
     pub v3: Option<Box<V3Fields>>,
     /// The Zarr format of the document: 1, 2 or 3.
     pub zarr_format: u8,
-    /// The grant for the memory that these fields take.
+    /// The grant for the memory of these fields.
     pub memory: SharedGrant,
 }
 
@@ -106,7 +108,7 @@ impl ShardLevel {
     }
 }
 
-/// Returns `edges`, or those of chunks or shards that all have the shape `shape`.
+/// Returns `edges`, or if there are none, equal edges of the lengths in `shape`.
 fn edges_or_equal<'a>(edges: Option<&'a [Edges]>, shape: &[u64]) -> Cow<'a, [Edges]> {
     match edges {
         Some(edges) => Cow::Borrowed(edges),
@@ -118,7 +120,7 @@ fn edges_or_equal<'a>(edges: Option<&'a [Edges]>, shape: &[u64]) -> Cow<'a, [Edg
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardLevel {
     /// The length of a shard along each dimension of the array in items: a multiple of the next level's, or of a
-    /// chunk's. The largest length where they differ.
+    /// chunk's. Where they differ, the largest length inside the array's shape.
     pub shape: Vec<u64>,
     /// The lengths of the shards along each dimension; `None` if all have the shape `shape`, as on all levels but the
     /// outermost.
@@ -256,9 +258,9 @@ impl ArrayMetadata {
         edges_or_equal(self.edges.as_deref(), &self.chunks)
     }
 
-    /// Returns whether both arrays have the same chunks, apart from their number.
+    /// Returns whether both arrays have chunks of the same lengths. The number of chunks may differ.
     pub fn has_chunks_of(&self, other: &ArrayMetadata) -> bool {
-        (&self.chunks, &self.edges) == (&other.chunks, &other.edges)
+        self.chunk_edges() == other.chunk_edges()
     }
 
     /// Returns the shape of the decoded chunk with these grid indices, padding included.
@@ -269,13 +271,14 @@ impl ArrayMetadata {
         }
     }
 
-    /// Returns the lengths of the chunks as messages and documents of v2 spell them: an integer for each dimension, or
-    /// a list of lengths and of pairs of a length and its repetitions.
+    /// Returns the chunk lengths, one entry per dimension: an integer if all chunks have that length, otherwise a list
+    /// of lengths and of `[length, count]` pairs, as in the v3 grid `rectilinear`.
     pub fn chunks_json(&self) -> Value {
         self.chunk_edges().iter().map(spell_edges).collect()
     }
 
-    /// Returns the lengths of the outermost shards in the same spelling; `None` without shards.
+    /// Returns the lengths of the outermost shards in the form of [`ArrayMetadata::chunks_json`]; `None` without
+    /// shards.
     pub(super) fn shards_json(&self) -> Option<Value> {
         self.shards.first().map(|level| level.shard_edges().iter().map(spell_edges).collect())
     }
@@ -289,20 +292,27 @@ impl ArrayMetadata {
         }
     }
 
+    /// Returns the size in bytes of one item of the first dimension, as if that had a length; the largest number if
+    /// 64 bits do not hold it.
+    pub fn row_size(&self) -> u64 {
+        let inner = self.shape.get(1..).unwrap_or_default().iter();
+        inner.fold(self.dtype.size() as u64, |bytes, len| bytes.saturating_mul(*len))
+    }
+
     /// Returns the codec that encodes Python objects: the first filter of an array of objects. The mount does not
     /// decode it.
     pub fn object_codec(&self) -> Option<&CodecConfig> {
         self.filters.first().filter(|_| self.dtype.has_objects())
     }
 
-    /// Returns the filters that the document states, in the order of encoding. The codec of integers of 2 and 4 bits
-    /// comes with their type.
+    /// Returns the filters that the document states, in the order of encoding. The codec of integers of 2 and 4 bits,
+    /// which no document states, is left out.
     pub fn stated_filters(&self) -> impl Iterator<Item = &CodecConfig> {
         self.filters.iter().filter(|filter| filter.id != LOW_BITS)
     }
 
-    /// Returns whether both arrays encode chunks in the same way and store them under the same keys: only shape, a
-    /// separator that is not declared, names, and the spelling of dtype, fill value and codecs may differ.
+    /// Returns whether both arrays encode chunks in the same way. Only the shape, the separator, the names of
+    /// dimensions, and the spelling of dtype, fill value and codecs may differ. Callers compare the separators.
     pub fn encodes_like(&self, other: &ArrayMetadata) -> bool {
         let same_otherwise = ArrayMetadata {
             shape: self.shape.clone(),
@@ -318,7 +328,7 @@ impl ArrayMetadata {
             && self.has_key_prefix() == other.has_key_prefix()
     }
 
-    /// Returns whether the numbers of decoded items are big-endian; of a struct, those of its fields.
+    /// Returns whether decoded items are big-endian; for a struct, whether any field is.
     pub fn is_big_endian(&self) -> bool {
         match self.dtype.kind() {
             DTypeKind::Struct(fields) => fields.iter().any(|field| field.dtype.is_big_endian()),
@@ -379,7 +389,7 @@ impl ArrayMetadata {
         json::write_pretty(&Value::Object(doc))
     }
 
-    /// Returns the dtype as v2 spells it. zarr 1.x wrote spellings that today's NumPy does not take.
+    /// Returns the dtype as v2 spells it. zarr 1.x wrote spellings that today's NumPy does not accept.
     fn dtype_v2(&self) -> Value {
         let canonical = (self.zarr_format == 1).then(|| DType::canonical_json(&self.dtype_json).ok());
         canonical.flatten().unwrap_or_else(|| self.dtype_json.clone())
@@ -436,7 +446,7 @@ pub(super) fn spell_edges(edges: &Edges) -> Value {
     }
 }
 
-/// Parses a list of lengths of at least `least`.
+/// Parses the list of lengths in `field`, each of which must be at least `least`.
 pub(super) fn dimensions(doc: &Map<String, Value>, field: &str, least: u64) -> Result<Vec<u64>> {
     let list = doc.get(field).and_then(Value::as_array);
     let list = list.ok_or_else(|| Error::damaged(format!("{field} is not a list of integers")))?;
@@ -503,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_sizes() {
+    fn flat_sizes_are_products_of_lengths() {
         for (shape, dtype, expected) in [
             ("[10,6]", "<i4", 240),
             ("[]", "<i4", 4),

@@ -4,6 +4,10 @@ use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::DType;
 
+/// Why the codecs of the library zfp are refused.
+pub const NO_ZFP: &str =
+    "is that of the library zfp, which this program does not have; read the array with zarr-python";
+
 /// The id and parameters of a codec. Example: `{"id": "zlib", "level": 1}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodecConfig {
@@ -86,7 +90,8 @@ impl CodecConfig {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is no such integer; the same holds for the types below.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is no such integer. [`CodecConfig::text`] and
+    /// [`CodecConfig::dtype`] fail likewise.
     pub fn int(&self, name: &str, default: i64, low: i64, high: i64) -> Result<i64> {
         let Some(value) = self.get(name) else { return Ok(default) };
         let whole = json::float(value).filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);

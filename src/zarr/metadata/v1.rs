@@ -5,13 +5,14 @@ use super::{ArrayMetadata, CodecConfig, Order, Separator, array};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 
-/// The meaning of order F in v1. zarr 1.x wrote order F only with blosc; with any other compressor it wrote order C.
+/// The meaning of order F in v1. zarr 1.x stored F layout only with blosc; otherwise it stored C layout, whatever order
+/// the document states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum V1Order {
-    /// The order that zarr 1.x wrote.
+    /// The layout that zarr 1.x stored.
     #[default]
     Zarr1,
-    /// The order that the specification states.
+    /// The layout that the document states, by the specification.
     Spec,
 }
 
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn order_f_as_zarr_1_writes_it() {
+    fn order_f_is_read_as_zarr_1_wrote_it() {
         let stored = |c, o, r| meta(c, o, r).unwrap().order;
         assert_eq!(stored("\"zlib\"", "1", V1Order::Zarr1), Order::C);
         assert_eq!(stored("\"none\"", "null", V1Order::Zarr1), Order::C);

@@ -1,4 +1,4 @@
-//! The index of a shard: where each of its chunks begins and how long it is.
+//! The index of a shard: the offset and length of each of its chunks.
 
 use crate::error::{Error, Result};
 use crate::util::memory;
@@ -12,7 +12,7 @@ const ENTRY: usize = 16;
 /// Offset and length of a chunk that is not stored.
 pub(super) const EMPTY: u64 = u64::MAX;
 
-/// How the indexes of a level are encoded.
+/// The encoding of the indexes of a level.
 pub struct IndexCodec {
     entries: usize,
     pipeline: Pipeline,
@@ -25,7 +25,7 @@ pub struct IndexCodec {
 pub struct Index {
     /// Offset and length of each chunk in bytes.
     entries: Vec<(u64, u64)>,
-    /// The bytes of the shard in which chunks may lie: all but the index.
+    /// The range of the shard in which chunks may lie, in bytes: all but the index.
     room: Range<u64>,
 }
 
@@ -48,11 +48,11 @@ impl IndexCodec {
     }
 
     /// Returns the number of entries.
-    pub(super) fn entries(&self) -> usize {
+    pub fn entries(&self) -> usize {
         self.entries
     }
 
-    /// Returns whether the index is in front of the chunks.
+    /// Returns whether the index is before the chunks.
     pub fn is_at_start(&self) -> bool {
         self.is_at_start
     }
@@ -62,7 +62,7 @@ impl IndexCodec {
         self.entries * ENTRY
     }
 
-    /// Returns the bytes of a shard of `size` bytes that hold the index.
+    /// Returns the range of the index in a shard of `size` bytes.
     ///
     /// # Errors
     ///
@@ -80,9 +80,11 @@ impl IndexCodec {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if a checksum or the size is wrong.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if a checksum or the size is wrong, ENOMEM without memory.
     pub fn decode(&self, encoded: &[u8], size: u64) -> Result<Index> {
         let place = self.place(size)?;
+        // besides both forms, which the caller has
+        let _decoded = memory::take(self.memory())?;
         let mut bytes = Vec::new();
         self.pipeline.decode(encoded, &mut bytes).map_err(|e| e.context("the shard's index"))?;
         let number = |bytes: &[u8; 8]| match self.is_big_endian {
@@ -108,7 +110,7 @@ impl IndexCodec {
 }
 
 impl Index {
-    /// Returns the bytes of the shard that hold the chunk of entry `slot`; `None` if it is not stored.
+    /// Returns the range of the shard that holds the chunk of entry `slot`; `None` if the chunk is not stored.
     ///
     /// # Errors
     ///
@@ -130,7 +132,7 @@ impl Index {
         }
     }
 
-    /// Returns the bytes of the shard in which chunks may lie.
+    /// Returns the range of the shard in which chunks may lie, in bytes.
     pub(super) fn room(&self) -> Range<u64> {
         self.room.clone()
     }

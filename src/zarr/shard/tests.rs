@@ -41,7 +41,7 @@ fn chunks_have_their_object_and_slots() {
 }
 
 #[test]
-fn entries_are_judged_one_by_one() {
+fn damaged_entries_do_not_affect_others() {
     let codec = IndexCodec::new(&level(&[4], &[0], false, false), 8).unwrap();
     assert_eq!((codec.stored_size(), codec.place(300).unwrap()), (128, 172..300));
     let numbers: [(u64, u64); 8] =
@@ -54,7 +54,7 @@ fn entries_are_judged_one_by_one() {
 }
 
 #[test]
-fn an_index_at_the_start_keeps_chunks_behind_it() {
+fn an_entry_inside_the_index_is_an_error() {
     let codec = IndexCodec::new(&level(&[1], &[0], true, true), 1).unwrap();
     assert_eq!(codec.place(100).unwrap(), 0..20);
     let mut bytes = [19u64.to_le_bytes(), 5u64.to_le_bytes()].concat();
@@ -70,6 +70,44 @@ fn a_shard_of_2_63_bytes_is_refused() {
     let refusal = |len| codec.rebuild(None, &[(0, EntryChange::Put(len))].into()).map(drop).map_err(|e| e.errno());
     assert_eq!(refusal(i64::MAX as u64 - 20), Ok(()));
     assert_eq!(refusal(i64::MAX as u64 - 19), Err(libc::EFBIG), "the index follows");
+}
+
+#[test]
+fn scattered_chunks_stay_in_a_bounded_number_of_ranges() {
+    let count = 3 * MAX_RANGES;
+    let codec = IndexCodec::new(&level(&[count as u64], &[0], false, false), count).unwrap();
+    // the last chunk comes first; gaps of 1 byte, and after four chunks of 36
+    let place = |slot: usize| {
+        let n = (count - 1 - slot) as u64;
+        (n / 4 * 43 + n % 4 * 2, 1)
+    };
+    let entries: Vec<(u64, u64)> = (0..count).map(place).collect();
+    let size = place(0).0 + 1;
+    let old = codec.decode(&codec.encode(&entries).unwrap(), size + codec.stored_size()).unwrap();
+    let pieces = codec.rebuild(Some(&old), &[(7, EntryChange::Put(5))].into()).unwrap().unwrap();
+    let (mut moved, mut position, mut index) = (Vec::new(), 0, Vec::new());
+    for piece in pieces {
+        match piece {
+            ShardPiece::Old(range) => {
+                let len = range.end - range.start;
+                moved.push((range, position));
+                position += len;
+            }
+            ShardPiece::New(slot) => {
+                assert_eq!(slot, 7);
+                position += 5;
+            }
+            ShardPiece::Index(bytes) => index = bytes,
+        }
+    }
+    assert!(moved.len() <= MAX_RANGES && position < size / 4, "{} {position}", moved.len());
+    let new = codec.decode(&index, position + codec.stored_size()).unwrap();
+    for slot in (0..count).filter(|slot| *slot != 7) {
+        let (from, to) = (place(slot).0, new.get(slot).unwrap().unwrap());
+        let (range, start) = &moved[moved.partition_point(|(range, _)| range.start <= from) - 1];
+        assert_eq!((to.start, to.end), (start + from - range.start, start + from - range.start + 1), "{slot}");
+    }
+    assert_eq!(new.get(7), Ok(Some(position - 5..position)));
 }
 
 proptest! {

@@ -106,7 +106,8 @@ def vtk_xdmf(array):
                 close(f"coordinates of {array.axes[-1 - n]['name']}", places(grid, n), coordinates)
 
 
-@row("data.nii", "VTK vtkNIFTIImageReader", VTK, "values", lambda a: up_to_3d(a) and a.dtype.kind != "c", crashes=True)
+# VTK takes the times of the fourth dimension for components
+@row("data.nii", "VTK vtkNIFTIImageReader", VTK, "values", lambda a: up_to_3d(a) and a.dtype.kind != "c" and "time" not in a.names(), crashes=True)
 def vtk_nifti(array):
     reader = vtk.vtkNIFTIImageReader()
     reader.SetFileName(array.file("data.nii"))

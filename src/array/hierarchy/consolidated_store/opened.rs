@@ -1,14 +1,14 @@
-//! The prefixes of which files were opened: their documents are read from the store, no longer from `.zmetadata`.
+//! The groups and arrays whose files were opened: their documents are read from the store, no longer from `.zmetadata`.
 
 use crate::store::Key;
 use crate::util::memory::lock;
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-/// Maximum number of prefixes that are remembered. Beyond it all count as opened.
+/// Maximum number of recorded keys. Beyond it, all keys count as opened.
 const MAX_KEYS: usize = 1 << 12;
 
-/// The prefixes and keys of which files were opened.
+/// The keys of groups and arrays whose files were opened.
 pub struct OpenedKeys {
     /// Protects the set alone. `None` stands for all keys.
     keys: Mutex<Option<HashSet<Key>>>,
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_below_an_opened_prefix_is_opened() {
+    fn keys_below_an_opened_prefix_count_as_opened() {
         let (opened, key) = (OpenedKeys::new(), |path: &str| Key::normalize(path).unwrap());
         assert!(!opened.contains(&key("a")));
         opened.add(&key("a/b"));

@@ -22,7 +22,7 @@ pub struct Outline {
     pub documents: BTreeMap<Key, DocumentRange>,
     /// The keys of groups and arrays and of all levels above them.
     pub prefixes: BTreeSet<Key>,
-    /// Counts the memory of the text and of both maps.
+    /// Grant for the memory of the text and of both maps.
     memory: Grant,
 }
 

@@ -41,7 +41,7 @@ impl MigratedNode {
     }
 }
 
-/// The nodes that a migration concerns, groups before what is in them.
+/// The nodes that a migration concerns, groups before their members.
 #[derive(Default)]
 struct MigratedNodes {
     nodes: Vec<MigratedNode>,
@@ -57,7 +57,7 @@ impl Hierarchy {
     ///
     /// # Errors
     ///
-    /// The reason why a node cannot be migrated, or the store fails.
+    /// Fails with the reason if a node cannot be migrated, or if the store fails.
     pub fn migrate_to_v3(&self) -> Result<bool> {
         let root = Key::root();
         let _lock = self.lock_for_change(&[&root])?;

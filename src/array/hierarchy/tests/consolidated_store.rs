@@ -23,7 +23,8 @@ fn consolidated(values: &[(&str, &str)]) -> String {
     format!("{{\"zarr_consolidated_format\":1,\"metadata\":{{{}}}}}", entries.join(","))
 }
 
-/// A cached store that cannot list, and the store below it, which counts requests.
+/// Returns a store in memory, its view that cannot list and counts requests, and the hierarchy over a cache
+/// of that view.
 fn unlisted(values: &[(&str, &str)], when: UseConsolidated) -> (Arc<MemoryStore>, Arc<FaultyStore>, Hierarchy) {
     let (memory, _) = hierarchy(values);
     let counted = Arc::new(FaultyStore::new(Arc::new(UnlistedStore::new(memory.clone()))));
@@ -72,7 +73,7 @@ fn the_hierarchy_takes_three_requests() {
     assert_eq!(view["metadata"].as_object().unwrap().len(), 5);
 }
 
-/// Names that stand around `a/` in the order of keys: `.` comes before the slash, `0` after it.
+/// Names that sort around `a/`: `.` comes before the slash, `0` after it.
 #[test]
 fn each_level_lists_its_own_names() {
     let values = [
@@ -101,7 +102,7 @@ fn without_zmetadata_nodes_are_found_by_name() {
     let names = ["", "g", "g/x", "g/0", "g/x/1", "g/x/0", "g/none", "none"];
     let kinds = ["group", "group", "array", "array", "value", "nothing", "nothing", "nothing"];
     assert_eq!(names.map(|name| found(&h, name)), kinds);
-    // looking up each once more takes no request
+    // a second lookup of each takes no request
     let before = asked(&counted);
     assert_eq!(names.map(|name| found(&h, name)), kinds);
     assert_eq!(asked(&counted), before);

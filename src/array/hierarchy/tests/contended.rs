@@ -1,4 +1,4 @@
-//! Another machine that changes the same documents: neither loses what the other has put.
+//! Another machine that changes the same documents: no change of either is lost.
 
 use super::*;
 use crate::store::{Listing, MetadataCache, Replaces, delegate_store};
@@ -11,7 +11,7 @@ type Interference = Box<dyn FnOnce(&MemoryStore) + Send>;
 /// A store into which another process writes just before a conditional put.
 struct Raced {
     memory: Arc<MemoryStore>,
-    /// What the other process does before the next conditional puts.
+    /// The actions of the other process before the next conditional puts.
     next: Mutex<VecDeque<Interference>>,
 }
 
@@ -37,7 +37,7 @@ fn raced(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Arc<Raced>, Hierarchy) {
     let (memory, _) = hierarchy(values);
     memory.insert(".zgroup", "{\"zarr_format\":2}");
     let raced = Arc::new(Raced { memory: memory.clone(), next: Mutex::default() });
-    // what the cache knows never expires
+    // answers in the cache never expire
     let store = Arc::new(MetadataCache::new(raced.clone(), None));
     (memory, raced, Hierarchy::new(store, V1Order::Zarr1, Arc::default()))
 }
@@ -92,7 +92,7 @@ fn no_entry_of_the_consolidated_metadata_is_lost() {
     });
     h.set_attribute(&key("x"), "a", Some(b"1")).unwrap();
     assert_eq!(object(&memory, ".zmetadata")["metadata"]["x/.zattrs"], object(&memory, "x/.zattrs"));
-    // a .zmetadata that is made anew includes documents that were created meanwhile
+    // a new `.zmetadata` includes documents that were created meanwhile
     raced.before_next(|store| {
         store.insert("late/.zgroup", "{\"zarr_format\":2}");
         store.insert(".zmetadata", CONSOLIDATED);

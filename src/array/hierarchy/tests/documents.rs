@@ -5,7 +5,7 @@ use crate::zarr::metadata::Separator;
 
 const GROUP: &str = "{\"zarr_format\": 2}";
 
-/// `ARRAY` with a field changed.
+/// Returns `ARRAY` with a changed field.
 fn with(field: &str, value: &str) -> String {
     let mut document = json::parse(ARRAY.as_bytes()).unwrap();
     document[field] = json::parse(value.as_bytes()).unwrap();
@@ -37,7 +37,7 @@ fn attributes_are_stored_as_they_were_written() {
 }
 
 #[test]
-fn one_attribute_at_a_time() {
+fn attributes_are_changed_one_at_a_time() {
     let (store, h) = hierarchy(&[("x/.zarray", ARRAY), ("x/.zattrs", "{\"b\": NaN, \"a\": 1}")]);
     let set = |name: &str, value: Option<&[u8]>| h.set_attribute(&key("x"), name, value);
     set("b", Some(b"[1, 2]")).unwrap();
@@ -118,7 +118,7 @@ fn the_default_compressor_is_for_new_arrays_without_one() {
     assert!(json::parse(&view).unwrap()["compressor"].is_null());
 }
 
-/// The decoded view of `x`, changed and written back.
+/// Changes the decoded view of `x`, and writes it back.
 fn write_back(h: &Hierarchy, change: impl FnOnce(&mut Value)) -> Result<()> {
     let mut view = json::parse(&h.array_view(&key("x")).unwrap().unwrap().text).unwrap();
     change(&mut view);

@@ -31,7 +31,7 @@ pub(super) fn at_each_step(
 }
 
 #[test]
-fn a_shape_is_the_old_or_the_new_and_nothing_comes_back() {
+fn a_shape_is_the_old_or_the_new_one_and_no_element_returns() {
     let (old, new) = ([6, 5], [3, 9]);
     let make = || {
         let (store, h) = hierarchy(&[("x/.zarray", &document(&[6, 9], &[2, 2], "C", "."))]);
@@ -88,7 +88,7 @@ fn a_migration_leaves_a_store_that_can_be_read_and_finished() {
 fn a_migrated_store_reads_the_same() {
     let (store, h) = hierarchy(&[("meta", META), ("attrs", "{ \"a\": NaN}")]);
     assert!(h.migrate().unwrap());
-    // zarr 1.x made C of every order but blosc's
+    // zarr 1.x wrote order C with every compressor but blosc
     let expected = r#"{"chunks":[4],"compressor":{"id":"zlib","level":1},"dimension_separator":".","dtype":"<f4",
         "fill_value":"NaN","filters":null,"order":"C","shape":[4],"zarr_format":2}"#;
     assert_eq!(object(&store, ".zarray"), json::parse(expected.as_bytes()).unwrap());

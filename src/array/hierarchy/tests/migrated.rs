@@ -7,7 +7,7 @@ use super::*;
 const V2_GROUP: &str = r#"{"zarr_format":2}"#;
 const DIMENSIONS: &str = r#"{"units":"K","_ARRAY_DIMENSIONS":["y","x"]}"#;
 
-/// A store with nested groups, one of them without a document, attributes and consolidated metadata.
+/// Returns a store with nested groups, one of which lacks a document, with attributes and with consolidated metadata.
 fn store() -> Arc<MemoryStore> {
     let (store, h) = hierarchy(&[
         (".zgroup", V2_GROUP),
@@ -28,7 +28,7 @@ fn store() -> Arc<MemoryStore> {
     store
 }
 
-/// The documents of the new store, and everything else that stays.
+/// Returns the names of all metadata documents, old and new.
 fn documents(store: &MemoryStore) -> Vec<String> {
     everything(store).into_iter().filter(|name| name.contains("zarr.json") || name.contains(".z")).collect()
 }
@@ -109,7 +109,7 @@ fn refused(changes: &[(&str, &str)], why: &str) {
 }
 
 #[test]
-fn a_store_that_has_no_form_stays_as_it_is() {
+fn a_store_that_has_no_form_in_v3_stays_unchanged() {
     let pickled = ARRAY.replace("<i4", "|O").replace("null}", "[{\"id\":\"pickle\"}]}");
     refused(&[("g/h/y/.zarray", &pickled)], "/g/h/y/.zarray: codec \"pickle\" has no form in Zarr v3");
     refused(&[("a/.zarray", "{")], "/a/.zarray: not valid JSON");
@@ -122,7 +122,7 @@ fn a_store_that_has_no_form_stays_as_it_is() {
 }
 
 #[test]
-fn documents_that_v3_has_replaced_go() {
+fn documents_that_v3_has_replaced_are_deleted() {
     let store = store();
     let h = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default());
     h.migrate_to_v3().unwrap();
@@ -135,7 +135,7 @@ fn documents_that_v3_has_replaced_go() {
     assert!(h.migrate_to_v3().unwrap());
     assert_eq!(object(&store, "a/zarr.json")["attributes"]["units"], "m");
     assert!(documents(&store).iter().all(|name| name.ends_with("zarr.json")), "{:?}", documents(&store));
-    // one that describes other chunks was not made there
+    // a document that describes other chunks was not made by the migration
     store.insert("a/.zarray", document(&[6, 5], &[2, 2], "C", "."));
     assert!(h.migrate_to_v3().unwrap_err().message().contains("says another thing than .zarray beside it"));
 }

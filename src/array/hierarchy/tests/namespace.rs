@@ -1,4 +1,4 @@
-//! Groups, arrays and plain keys that are made, removed and renamed.
+//! Groups, arrays and plain keys that are created, removed and renamed.
 
 use super::*;
 

@@ -6,7 +6,7 @@ use crate::store::{FaultyStore, Operation};
 use crate::zarr::grid::ChunkId;
 use std::time::{Duration, Instant};
 
-/// Six items in chunks of two in a shard of eight, or in chunks of four.
+/// Returns the document of six items in chunks of two in a shard of eight, or in chunks of four.
 fn document(shards: bool) -> String {
     let sharding = r#"[{"name":"sharding_indexed","configuration":{"chunk_shape":[2],"codecs":["bytes"],
         "index_codecs":[{"name":"bytes","configuration":{"endian":"little"}}]}}]"#;
@@ -43,7 +43,7 @@ fn growth_does_not_replace_an_object_that_is_being_put() {
         std::thread::scope(|scope| {
             let growth = scope.spawn(|| h.resize(&array, &[8]));
             let begun = Instant::now();
-            // it may have to look at everything first
+            // the growth may have to examine all chunks first
             while begun.elapsed() < Duration::from_millis(100) && !growth.is_finished() {
                 std::thread::sleep(Duration::from_millis(1));
             }

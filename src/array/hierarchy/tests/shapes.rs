@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::array::Scratch;
+use crate::util::json::json;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::Separator;
 use proptest::prelude::*;
@@ -14,7 +15,7 @@ pub(super) fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &s
     )
 }
 
-/// The elements of an array as a store has them, C order.
+/// Returns the elements of an array as they are stored, in C order.
 pub(super) fn elements(array: &Array) -> Vec<u16> {
     let grid = array.grid();
     let mut bytes = vec![0; array.size() as usize];
@@ -60,7 +61,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn what_leaves_an_array_never_comes_back(
+    fn elements_that_leave_an_array_never_return(
         dims in dimensions(), which in any::<u64>(), f in any::<bool>(), slash in any::<bool>(), list in any::<bool>()
     ) {
         let part = |n: usize| dims.iter().map(|d| [d.0, d.1, d.2, d.3][n]).collect::<Vec<u64>>();
@@ -81,6 +82,110 @@ proptest! {
             let now = array(&h, "x");
             prop_assert_eq!(&now.metadata().shape, new);
             prop_assert_eq!(elements(&now), expected.clone(), "{:?} to {:?}", old, new);
+        }
+    }
+}
+
+/// A v3 array in listed chunks, or in shards of listed lengths with chunks of length `inner`, in `levels` levels.
+pub(super) fn document_v3(shape: &[u64], lists: &[Vec<u64>], levels: &[u64]) -> String {
+    let mut codecs = json!(["bytes", "zstd"]);
+    for inner in levels.iter().rev() {
+        let shape = vec![*inner; shape.len()];
+        codecs = json!([{"name": "sharding_indexed", "configuration": {"chunk_shape": shape, "codecs": codecs,
+            "index_codecs": ["bytes", "crc32c"]}}]);
+    }
+    let document = json!({"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint16",
+        "chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": lists}},
+        "chunk_key_encoding": {"name": "default"}, "fill_value": 513, "codecs": codecs});
+    json::write(&document)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn what_leaves_an_array_of_irregular_shards_never_comes_back(
+        dims in prop::collection::vec((0u64..12, prop::collection::vec(1u64..4, 1..4), 0u64..12, 0u64..12), 1..3),
+        which in any::<u64>(), depth in 0usize..4,
+    ) {
+        let levels = &[4, 2, 1][3 - depth..];
+        let unit = levels.first().copied().unwrap_or(1);
+        let part = |n: usize| dims.iter().map(|d| [d.0, d.2, d.3][n]).collect::<Vec<u64>>();
+        let (first, second, third) = (part(0), part(1), part(2));
+        let lists: Vec<Vec<u64>> = dims.iter().map(|d| d.1.iter().map(|n| n * unit).collect()).collect();
+        let first: Vec<u64> = first.iter().zip(&lists).map(|(len, list)| *len.min(&list.iter().sum())).collect();
+        let text = document_v3(&first, &lists, levels);
+        let (_, h) = hierarchy(&[("x/zarr.json", &text)]);
+        store_chunks(&array(&h, "x"), which);
+        array(&h, "x").store_objects().unwrap();
+        let mut expected = elements(&array(&h, "x"));
+        for (old, new) in [(&first, &second), (&second, &third), (&third, &first)] {
+            expected = resized(&expected, old, new);
+            h.resize(&array(&h, "x"), new).unwrap();
+            let now = array(&h, "x");
+            prop_assert_eq!(&now.metadata().shape, new);
+            prop_assert_eq!(elements(&now), expected.clone(), "{:?} to {:?}", old, new);
+        }
+    }
+}
+
+#[test]
+fn listed_chunks_are_continued_by_the_last_length() {
+    let view = |h: &Hierarchy| json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+    let (store, h) = hierarchy(&[("x/zarr.json", &document_v3(&[7, 4], &[vec![2, 2, 3], vec![2, 2]], &[]))]);
+    h.resize(&array(&h, "x"), &[8, 5]).unwrap();
+    let stored = |path: &str| json::write(&object(&store, path)["chunk_grid"]["configuration"]["chunk_shapes"]);
+    assert_eq!(stored("x/zarr.json"), "[[2,2,[3,2]],[2,[2,2]]]");
+    assert_eq!(
+        json::write(&view(&h)["chunk_grid"]["configuration"]),
+        r#"{"kind":"inline","chunk_shapes":[[[2,2],[3,2]],2]}"#
+    );
+    // the mount shows a list of one length as a regular grid
+    store.insert("x/zarr.json", document_v3(&[6], &[vec![2, 2, 2]], &[]));
+    let mut longer = view(&h);
+    longer["shape"] = vec![7].into();
+    store_chunks(&array(&h, "x"), 7);
+    h.put_document(&key("x"), MetadataFile::Zarr, json::write(&longer).as_bytes()).unwrap();
+    assert_eq!(
+        (stored("x/zarr.json"), elements(&array(&h, "x"))[4..].to_vec()),
+        ("[[2,2,[2,2]]]".into(), vec![1000, 1001, 513])
+    );
+    // chunks of a document that a program wrote
+    for (document, lists, shape, is_taken) in [
+        (document_v3(&[6], &[vec![2, 2, 2]], &[]), json!([[2, 2, 2, 5]]), 11, true),
+        (document_v3(&[7], &[vec![2, 2, 3]], &[]), json!([[2, 2, 3, 4]]), 11, true),
+        (document_v3(&[7], &[vec![2, 2, 3]], &[]), json!([[2, 2]]), 4, true),
+        (document_v3(&[7], &[vec![2, 2, 3]], &[]), json!([[2, 2, 4]]), 8, false),
+        (document_v3(&[7], &[vec![2, 2, 4]], &[]), json!([[2, 2, 3, 4]]), 11, false),
+        (document_v3(&[6], &[vec![2, 4]], &[1]), json!([[2, 4, 6]]), 12, true),
+        (document_v3(&[6], &[vec![2, 4]], &[1]), json!([[4, 4, 6]]), 12, false),
+    ] {
+        let (store, h) = hierarchy(&[("x/zarr.json", &document)]);
+        store_chunks(&array(&h, "x"), u64::MAX);
+        array(&h, "x").store_objects().unwrap();
+        let before = elements(&array(&h, "x"));
+        let own = object(&store, "x/zarr.json");
+        let mut documents = vec![own.clone()];
+        // a viewer sees the chunks of the shards
+        if !document.contains("sharding") {
+            documents.push(view(&h));
+        }
+        for mut written in documents {
+            written["shape"] = vec![shape].into();
+            written["chunk_grid"] =
+                json!({"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": lists}});
+            let done = h.put_document(&key("x"), MetadataFile::Zarr, json::write(&written).as_bytes());
+            assert_eq!(done.is_ok(), is_taken, "{document} {lists}: {done:?}");
+            if is_taken {
+                let now = object(&store, "x/zarr.json");
+                assert_eq!((&now["chunk_grid"], &now["codecs"]), (&written["chunk_grid"], &own["codecs"]));
+                let old = before.len() as u64;
+                assert_eq!(elements(&array(&h, "x")), resized(&before, &[old], &[shape]), "{document} {lists}");
+                h.resize(&array(&h, "x"), &[old]).unwrap_or_else(|e| panic!("{e}"));
+                store.insert("x/zarr.json", document.as_str());
+                store_chunks(&array(&h, "x"), u64::MAX);
+                array(&h, "x").store_objects().unwrap();
+            }
         }
     }
 }
@@ -108,7 +213,7 @@ fn chunks_outside_are_deleted_and_those_at_the_border_stay() {
 fn growing_clears_elements_left_outside_by_another_process() {
     let (store, h) = hierarchy(&[("x/.zarray", &document(&[6], &[4], "C", "."))]);
     store_chunks(&array(&h, "x"), u64::MAX);
-    // as zarr-python shrinks, interrupted
+    // the state after an interrupted shrink by zarr-python
     store.insert("x/.zarray", document(&[3], &[4], "C", "."));
     h.resize(&array(&h, "x"), &[8]).unwrap();
     assert_eq!(elements(&array(&h, "x")), [1000, 1001, 1002, 513, 513, 513, 513, 513]);

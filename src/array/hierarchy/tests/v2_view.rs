@@ -55,7 +55,7 @@ fn documents_of_v3_are_shown_as_v2() {
     assert_json(shown(h.attributes_view(&x)), r#"{"_FillValue":-9999.0,"_ARRAY_DIMENSIONS":["y","x"]}"#);
     let stat = h.attributes_stat(&x).unwrap().unwrap();
     assert_eq!(stat.size, h.attributes_view(&x).unwrap().unwrap().text.len() as u64);
-    // nodes of v2 are shown as ever
+    // nodes of v2 are shown as without the view
     assert!(shown(h.array_view(&key("y"))).is_some());
     assert!(shown(h.consolidated_view(&key(""))).is_none() && h.consolidated_stat(&key("")).unwrap().is_none());
 }
@@ -68,7 +68,7 @@ fn consolidated_metadata_are_those_of_the_view() {
     let names: Vec<_> = entries.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(names, [".zgroup", ".zattrs", "g/.zgroup", "g/.zattrs", "g/x/.zarray", "g/x/.zattrs"]);
     assert_eq!(entries["g/x/.zarray"], json::parse(SHOWN.as_bytes()).unwrap());
-    // it follows changes, and is stored as that of v3
+    // the consolidated metadata follows changes, and is stored in the form of v3
     put(&h, "g/x", MetadataFile::Attributes, r#"{"b":2}"#).unwrap();
     assert_eq!(h.stale_inline(&key("")).unwrap(), []);
     h.remove_document(&key(""), MetadataFile::Consolidated).unwrap();
@@ -81,7 +81,7 @@ fn consolidated_metadata_are_those_of_the_view() {
 }
 
 #[test]
-fn what_v2_cannot_describe_is_not_shown() {
+fn documents_that_v2_cannot_describe_are_not_shown() {
     let stats = Arc::new(Stats::default());
     let (store, _) = view(&[("x/zarr.json", &with("data_type", "\"bfloat16\"")), ("y/zarr.json", "{")]);
     let h = Hierarchy::new(store, V1Order::Zarr1, stats.clone()).with_view(ViewFormat::V2);
@@ -92,7 +92,7 @@ fn what_v2_cannot_describe_is_not_shown() {
         problems.contains("/x/.zarray: is not shown: NumPy has no dtype for the data type \"bfloat16\""),
         "{problems}"
     );
-    // a NaN with a payload is another NaN in v2, and stays what it is
+    // a NaN with a payload is shown as another NaN in v2, and stays stored unchanged
     let (store, h) = view(&[("x/zarr.json", &with("fill_value", "\"0x7fc00001\""))]);
     let mut document = shown(h.array_view(&key("x"))).unwrap();
     assert_eq!(document["fill_value"], "NaN");
@@ -179,7 +179,7 @@ fn new_arrays_and_groups_are_of_v3() {
 }
 
 #[test]
-fn documents_come_and_go() {
+fn removed_documents_can_be_written_again() {
     let (store, h) = view(&[("x/zarr.json", PACKED), ("x/c/0/0", "chunk")]);
     h.write_consolidated(&key("")).unwrap();
     h.remove_document(&key("x"), MetadataFile::Array).unwrap();

@@ -11,7 +11,7 @@ const PACKED: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4],"data_t
     "chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},
     "codecs":[{"name":"bytes","configuration":{"endian":"little"}},{"name":"gzip","configuration":{"level":1}}]}"#;
 
-/// `PACKED` with a field changed.
+/// Returns `PACKED` with a changed field.
 fn with(field: &str, value: &str) -> String {
     let mut document = json::parse(PACKED.as_bytes()).unwrap();
     document[field] = json::parse(value.as_bytes()).unwrap();
@@ -30,13 +30,13 @@ fn refuse(h: &Hierarchy, path: &str, text: &str, why: &str) {
     assert!(e.message().starts_with(&key(path).join("zarr.json").to_string()), "{e}");
 }
 
-/// The paths in the consolidated metadata of the root.
+/// Returns the paths in the consolidated metadata of the root.
 fn consolidated(store: &MemoryStore) -> Vec<String> {
     let document = object(store, "zarr.json");
     document["consolidated_metadata"]["metadata"].as_object().unwrap().keys().cloned().collect()
 }
 
-/// A hierarchy whose root has consolidated metadata.
+/// Returns a hierarchy whose root has consolidated metadata.
 fn consolidated_hierarchy(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Hierarchy) {
     let (store, h) = hierarchy(&[&[("zarr.json", GROUP)], values].concat());
     h.write_consolidated(&key("")).unwrap();
@@ -137,8 +137,88 @@ fn the_compressor_is_for_new_arrays_with_bytes_alone() {
     assert_eq!(last("own/zarr.json"), "\"gzip\"");
     assert_eq!(last("copied/zarr.json"), "\"bytes\"", "its chunks are there already, uncompressed");
     assert_eq!(last("old/zarr.json"), "\"bytes\"");
-    // below c, a program finds what it wrote: decoded chunks of one, encoded ones of the other
+    // below `c`, a program finds chunks as it wrote them: decoded in one array, encoded in the other
     assert!(!h.shows_stored_keys(&key("new")) && h.shows_stored_keys(&key("own")));
+}
+
+/// Documents of an array without chunks, and of every change to them: the chunk files that the writer stores afterwards
+/// mean what its document says.
+#[test]
+fn an_array_without_chunks_becomes_what_was_written() {
+    let shard = r#"[{"name":"sharding_indexed","configuration":{"chunk_shape":[2],"codecs":["bytes","zstd"],
+        "index_codecs":["bytes","crc32c"]}}]"#;
+    let (big, little) = (r#"{"name":"bytes","configuration":{"endian":"big"}}"#, r#"{"name":"bytes"}"#);
+    let zstd = |bytes: &str| format!(r#"[{bytes},{{"name":"zstd"}}]"#);
+    let regular = |len: u64| format!(r#"{{"name":"regular","configuration":{{"chunk_shape":[{len}]}}}}"#);
+    let listed = r#"{"name":"rectilinear","configuration":{"kind":"inline","chunk_shapes":[[1,3]]}}"#;
+    let transposed = r#"[{"name":"transpose","configuration":{"order":[0]}},"bytes","zstd"]"#;
+    let stored = [
+        PACKED.to_string(),
+        with("codecs", &zstd(big)),
+        with("codecs", transposed),
+        with("codecs", shard).replacen("[2]", "[4]", 1),
+        with("chunk_grid", listed),
+        with("chunk_key_encoding", r#"{"name":"v2","configuration":{"separator":"/"}}"#),
+    ];
+    let changes = [
+        ("data_type", "\"int16\"".to_string()),
+        ("data_type", "\"uint8\"".to_string()),
+        ("data_type", r#"{"name":"fixed_length_utf32","configuration":{"length_bytes":8}}"#.to_string()),
+        ("codecs", format!("[{big}]")),
+        ("codecs", format!("[{little}]")),
+        ("codecs", zstd(little)),
+        ("chunk_grid", regular(1)),
+        ("chunk_grid", regular(4)),
+        ("chunk_grid", listed.to_string()),
+        ("chunk_key_encoding", r#"{"name":"default"}"#.to_string()),
+        ("chunk_key_encoding", r#"{"name":"default","configuration":{"separator":"."}}"#.to_string()),
+        ("dimension_names", "[\"x\"]".to_string()),
+        ("fill_value", "7".to_string()),
+        ("shape", "[6]".to_string()),
+    ];
+    let pairs: Vec<_> = changes.iter().flat_map(|one| changes.iter().map(move |other| (one, other))).collect();
+    for (document, ((one, value), (two, other))) in stored.iter().flat_map(|d| pairs.iter().map(move |p| (d, *p))) {
+        let (_, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", document)]);
+        let mut changed = json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+        changed[*one] = json::parse(value.as_bytes()).unwrap();
+        changed[*two] = json::parse(other.as_bytes()).unwrap();
+        let text = json::write(&changed);
+        let Ok(written) = ArrayMetadata::parse_v3(text.as_bytes()) else { continue };
+        put(&h, "x", &text).unwrap_or_else(|e| panic!("{document} to {text}: {e}"));
+        let array = array(&h, "x");
+        let now = array.metadata();
+        let of = |m: &ArrayMetadata| (m.shape.clone(), m.dtype.clone(), m.fill.clone(), m.chunk_edges().into_owned());
+        assert_eq!(of(now), of(&written), "{document} to {text}");
+        assert_eq!(now.v3.as_ref().unwrap().dimension_names, written.v3.as_ref().unwrap().dimension_names);
+        // what the writer stores below c is decoded, or encoded by the codecs that it stated
+        if written.has_key_prefix() {
+            let has_codecs = written.stated_filters().next().is_some();
+            assert_eq!((now.has_key_prefix(), now.separator), (true, written.separator), "{document} to {text}");
+            assert!(has_codecs || !h.shows_stored_keys(&key("x")), "{document} to {text}");
+            assert!(!has_codecs || now.stated_filters().eq(written.stated_filters()), "{document} to {text}");
+        }
+    }
+}
+
+#[test]
+fn what_the_mount_hides_stays_where_only_the_type_changes() {
+    let shard = r#"[{"name":"sharding_indexed","configuration":{"chunk_shape":[2],"codecs":["bytes","zstd"],
+        "index_codecs":["bytes","crc32c"]}}]"#;
+    let sharded = with("codecs", shard).replacen("[2]", "[4]", 1);
+    let strings = with("data_type", "\"string\"").replace(":0,", ":\"\",");
+    let strings = strings.replace(r#"{"name":"bytes","configuration":{"endian":"little"}}"#, "\"vlen-utf8\"");
+    for (document, new_type) in [(PACKED, "\"int16\""), (&sharded, "\"int16\""), (PACKED, "\"int8\""), (&strings, "")] {
+        let (store, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", document)]);
+        let mut changed = json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+        match new_type {
+            "" => changed["chunk_grid"]["configuration"]["chunk_shape"] = vec![3].into(),
+            _ => changed["data_type"] = json::parse(new_type.as_bytes()).unwrap(),
+        }
+        put(&h, "x", &json::write(&changed)).unwrap();
+        let (now, before) = (object(&store, "x/zarr.json"), json::parse(document.as_bytes()).unwrap());
+        assert_eq!((&now["codecs"], &now["chunk_key_encoding"]), (&before["codecs"], &before["chunk_key_encoding"]));
+        assert!(new_type.is_empty() || now["chunk_grid"] == before["chunk_grid"], "{document}");
+    }
 }
 
 #[test]
@@ -256,6 +336,36 @@ fn consolidated_metadata_that_a_user_writes_are_made_of_stored_documents() {
 }
 
 #[test]
+fn the_view_of_a_group_has_consolidated_metadata_where_the_stored_one_has() {
+    let (store, h) = consolidated_hierarchy(&[("g/zarr.json", GROUP), ("g/x/zarr.json", PACKED)]);
+    // not in the stored metadata, unreadable, and of another format
+    for (path, document) in [("y/zarr.json", PACKED), ("bad/zarr.json", "{"), ("v2/.zarray", ARRAY), ("p/q/note", "")] {
+        store.insert(path, document);
+    }
+    let view = |path: &str| json::parse(&h.inline_view(&key(path)).unwrap().unwrap().text).unwrap();
+    let shown = |path: &str| json::parse(&h.zarr_view(&key(path)).unwrap().unwrap().text).unwrap();
+    let root = view("");
+    assert_eq!((&root["attributes"]["a"], &root["node_type"]), (&1.into(), &"group".into()));
+    assert_eq!(root["consolidated_metadata"]["kind"], "inline");
+    assert_eq!(root["consolidated_metadata"]["must_understand"], false);
+    let entries = root["consolidated_metadata"]["metadata"].as_object().unwrap();
+    assert_eq!(entries.keys().collect::<Vec<_>>(), ["g", "g/x", "p", "p/q", "y"]);
+    assert!(entries.iter().all(|(path, entry)| *entry == shown(path)), "{entries:?}");
+    assert!(h.shows_inline(&key("")).unwrap() && !h.shows_inline(&key("g")).unwrap());
+    // written back, it is stored with the stored documents
+    put(&h, "", &json::write(&root)).unwrap();
+    let stored = object(&store, "zarr.json");
+    assert_eq!(stored["consolidated_metadata"]["metadata"]["g/x"], json::parse(PACKED.as_bytes()).unwrap());
+    assert!(h.stale_inline(&key("")).unwrap().is_empty());
+    // documents that could not be read there, and none of a view as v2
+    let large =
+        PACKED.replacen("{", &format!("{{\"x\":{{\"must_understand\":false,\"y\":\"{}\"}},", "y".repeat(5 << 20)), 1);
+    store.insert("y/zarr.json", large);
+    assert!(view("")["consolidated_metadata"]["metadata"].get("y").is_none());
+    assert!(!h.with_view(ViewFormat::V2).shows_inline(&key("")).unwrap());
+}
+
+#[test]
 fn stale_entries_are_found() {
     let (store, h) = consolidated_hierarchy(&[("x/zarr.json", PACKED), ("y/zarr.json", GROUP), ("z/zarr.json", GROUP)]);
     store.insert("x/zarr.json", with("shape", "[9]"));
@@ -265,7 +375,7 @@ fn stale_entries_are_found() {
     stale.sort_by(|a, b| a.0.cmp(&b.0));
     let stale: Vec<_> = stale.iter().map(|(name, how)| (name.as_str(), *how)).collect();
     assert_eq!(stale, [("n", Stale::Missing), ("x", Stale::Different), ("y", Stale::Extra)]);
-    // entries of changed nodes alone are made anew
+    // only the entries of changed nodes are replaced
     h.set_attribute(&key("x"), "units", Some(b"m")).unwrap();
     let left = h.stale_inline(&key("")).unwrap().len();
     assert_eq!(left, 2);
@@ -280,7 +390,7 @@ fn unusable_consolidated_metadata_stay_and_are_recorded() {
     h.set_attribute(&key("x"), "units", Some(b"m")).unwrap();
     assert_eq!(text(&store, "zarr.json").unwrap(), broken);
     assert!(stats.problems()[0].contains("its consolidated metadata can't be updated"), "{:?}", stats.problems());
-    // those of another kind are not ours
+    // consolidated metadata of another kind stays unchanged
     let other = GROUP.replacen("}}", r#"},"consolidated_metadata":{"kind":"other","metadata":{}}}"#, 1);
     store.insert("zarr.json", other.as_str());
     h.set_attribute(&key("x"), "units", None).unwrap();

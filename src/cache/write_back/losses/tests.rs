@@ -85,7 +85,7 @@ fn bytes_written_outside_while_the_base_is_loaded_are_reported() {
     setup.below.insert("1", vec![1; 4]);
     setup.write(1, 0, &[7]);
     setup.shrink(6);
-    // the lock of the chunk is taken before
+    // the first call at this key takes the chunk's lock; the next one, which asks for the base, is stopped
     setup.store.stop(Key::root().join("1"), 1);
     std::thread::scope(|scope| {
         let flush = scope.spawn(|| setup.cache.flush_array(&setup.array));

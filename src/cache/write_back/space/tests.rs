@@ -18,7 +18,7 @@ const CHUNKS: u64 = 20;
 /// A cache in which three dirty chunks leave no space for a fourth one.
 const BOUND: usize = 4 * (CHUNK + super::DIRTY_COST);
 
-/// How long a request may take on a busy machine. The tests stop other requests for longer.
+/// Time that a request may take on a busy machine. The tests stop other requests for longer.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A store that refuses to put values of the array `stuck`.
@@ -90,7 +90,7 @@ impl Setup {
         wait
     }
 
-    /// Checks that the store holds what [`Setup::fill`] wrote.
+    /// Checks that the store holds the bytes that [`Setup::fill`] wrote.
     fn check_filled(&self, len: usize) {
         let mut value = Vec::new();
         for chunk in 0..3 {
@@ -193,7 +193,7 @@ fn many_arrays_progress_beside_one_that_is_stopped_and_stay_within_the_bound() {
 }
 
 #[test]
-fn chunks_that_lie_idle_make_space_in_the_background() {
+fn idle_dirty_chunks_are_stored_in_the_background_to_make_space() {
     let setup = Setup::new(BOUND);
     let other = setup.array("other");
     setup.fill(100);
@@ -276,7 +276,7 @@ fn write_backs_reserve_the_memory_that_they_take() {
 }
 
 #[test]
-fn tiny_chunks_and_scattered_writes_count_with_what_they_take() {
+fn tiny_chunks_and_scattered_writes_count_with_all_their_memory() {
     let (store, stats) = (Arc::new(MemoryStore::default()), Arc::new(Stats::default()));
     let cache = Cache::new(100 * super::DIRTY_COST, stats.clone());
     let array = |key: &str, chunk: usize| {

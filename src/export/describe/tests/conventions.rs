@@ -1,11 +1,12 @@
-//! Each convention, quoted.
+//! Tests of each convention, with quotations of its text.
 
 use super::*;
+use crate::export::{ImageChannel, ImageInfo};
 
 /// "xarray ... uses the `_ARRAY_DIMENSIONS` attribute to store dimension names" (xarray, Zarr Encoding Specification);
 /// "coordinate variable: a one-dimensional variable with the same name as its dimension" (CF 1.3).
 #[test]
-fn a_data_set_of_xarray() {
+fn a_data_set_of_xarray_is_described() {
     let case = case()
         .array_with(
             "t",
@@ -38,19 +39,19 @@ fn a_data_set_of_xarray() {
     assert_eq!(t.axes[2].coordinates, lon);
     assert_eq!((t.scale, t.offset, t.nodata), (Some(0.01), Some(273.15), Some(MetadataNumber::Int(-32768))));
     assert_eq!((t.units.as_deref(), t.long_name.as_deref()), (Some("K"), Some("air temperature")));
-    // no reference system is told, but longitude and latitude are
+    // no reference system is named, but longitude and latitude are
     assert_eq!(t.crs.unwrap().authority.as_deref(), Some("EPSG:4326"));
     assert_eq!(case.describe("lon").axes[0].role, Role::X);
 }
 
 /// "A coordinate variable ... in the same group or, if there is none, in its nearest ancestor" (CF 2.7.1).
 #[test]
-fn coordinates_of_the_nearest_group() {
+fn coordinates_come_from_the_nearest_group() {
     let case = case()
         .array("a/b/v", "<f4", &[2, 3], r#"{"_ARRAY_DIMENSIONS":["y","x"]}"#)
         .line("y", "<f8", &f8(&[1.0, 2.0]), "{}")
         .line("x", "<f8", &f8(&[5.0, 6.0, 7.0]), "{}")
-        // nearer, but of another length: the dimension is this one, and has no coordinates
+        // a nearer array of another length hides `y`, so that the dimension has no coordinates
         .line("a/y", "<f8", &f8(&[1.0, 2.0, 3.0]), "{}")
         .value("a/b/x/y/.zarray", "{}");
     let v = case.describe("a/b/v");
@@ -61,7 +62,7 @@ fn coordinates_of_the_nearest_group() {
 
 /// Attributes of packed coordinates: "scale_factor", "add_offset" (CF 8.1); uninitialised chunks hold the fill value.
 #[test]
-fn packed_and_missing_coordinates() {
+fn coordinates_may_be_packed_but_not_missing() {
     let named = r#"{"_ARRAY_DIMENSIONS":["x"]}"#;
     let case = case()
         .array("packed/v", "|u1", &[4], named)
@@ -87,7 +88,7 @@ fn packed_and_missing_coordinates() {
 
 /// A time dtype of NumPy counts since 1970 in its own unit.
 #[test]
-fn times_of_numpy() {
+fn times_of_numpy_count_from_1970() {
     let named = r#"{"_ARRAY_DIMENSIONS":["time"]}"#;
     let days = [10_957i64, 10_958, 10_959];
     let case = case()
@@ -111,9 +112,9 @@ fn times_of_numpy() {
     );
 }
 
-/// "regular": equal to a millionth of a step, or as nearly as their dtype can be.
+/// "regular": equal to a millionth of a step, or as nearly as the dtype allows.
 #[test]
-fn equal_steps() {
+fn equal_steps_are_regular() {
     let case = |dtype: &str, items: &[[u8; 8]]| {
         let case = case().line("x", dtype, items, r#"{"_ARRAY_DIMENSIONS":["x"]}"#);
         case.describe("x").axes[0].coordinates.clone()
@@ -132,7 +133,7 @@ fn equal_steps() {
 /// "dimrefs: a list of fully qualified names of dimensions" (netCDF-C, NCZarr): in `.zarray`, and as an attribute since
 /// 4.9.3.
 #[test]
-fn a_data_set_of_nczarr() {
+fn references_of_nczarr_name_dimensions() {
     let array = r#"{"zarr_format":2,"shape":[2,3],"dtype":"<i2","chunks":[2,3],"fill_value":null,"order":"C",
         "compressor":null,"filters":null"#;
     let case = case()
@@ -153,15 +154,16 @@ fn a_data_set_of_nczarr() {
 /// "coordinateTransformations ... MUST be applied in the order in which they are listed, those of datasets first";
 /// "They MUST only be of type translation or scale" (OME-NGFF 0.4).
 #[test]
-fn an_image_of_ngff() {
+fn an_image_of_ngff_is_described() {
     let case = case()
         .value(
             "image/.zattrs",
-            r#"{"multiscales":[{"version":"0.4","axes":[{"name":"t","type":"time","unit":"second"},
+            r##"{"multiscales":[{"version":"0.4","axes":[{"name":"t","type":"time","unit":"second"},
             {"name":"c","type":"channel"},{"name":"y","type":"space","unit":"micrometer"},{"name":"x","type":"space"}],
             "datasets":[{"path":"0"},{"path":"s/1","coordinateTransformations":[{"type":"scale","scale":[1,1,0.5,0.25]},
             {"type":"translation","translation":[0,0,10,20]}]}],
-            "coordinateTransformations":[{"type":"scale","scale":[0.1,1,2,2]}]}]}"#,
+            "name":"cells","coordinateTransformations":[{"type":"scale","scale":[0.1,1,2,2]}]}],
+            "omero":{"channels":[{"label":" a\nb","color":"#00Ff7f"},{"label":7,"color":"red"},null]}}"##,
         )
         .array("image/s/1", "<u2", &[2, 3, 4, 5], "{}")
         .array("image/0", "<u2", &[2, 3, 4, 5], "{}")
@@ -173,12 +175,16 @@ fn an_image_of_ngff() {
     let units: Vec<_> = one.axes.iter().map(|axis| axis.units.as_deref()).collect();
     assert_eq!(units, [Some("second"), None, Some("micrometer"), None]);
     assert_eq!(case.describe("image/0").spacing(3), Some((0.0, 2.0)));
+    let channel = |name: Option<&str>, color| ImageChannel { name: name.map(str::to_string), color };
+    let channels = vec![channel(Some("a b"), Some(0x00ff7f)), channel(None, None), channel(None, None)];
+    assert_eq!(one.image, Some(ImageInfo { name: Some("cells".into()), channel_axis: Some(1), channels }));
+    assert_eq!(case.describe("image/labels").image, None);
     assert_eq!(names(&case.describe("image/labels")), [None; 4]);
 }
 
 /// "axes" is a list of names in OME-NGFF 0.3; before, "data is 5-dimensional ... t, c, z, y, x".
 #[test]
-fn older_images() {
+fn older_images_are_described() {
     let case = case()
         .value("a/.zattrs", r#"{"multiscales":[{"axes":["y","x"],"datasets":[{"path":"0"}]}]}"#)
         .array("a/0", "<u2", &[4, 5], "{}")
@@ -190,7 +196,7 @@ fn older_images() {
 
 /// "_CRS ... url, wkt, projjson" (GDAL, Zarr driver).
 #[test]
-fn a_reference_system_of_gdal() {
+fn a_reference_system_of_gdal_is_parsed() {
     let utm = r#"PROJCS[\"WGS 84 / UTM zone 31N\",GEOGCS[\"WGS 84\",AUTHORITY[\"EPSG\",\"4326\"]],AUTHORITY[\"EPSG\",\"32631\"]]"#;
     let case = case()
         .array("wkt", "|u1", &[1], &format!(r#"{{"_CRS":{{"wkt":"{utm}"}}}}"#))
@@ -207,7 +213,7 @@ fn a_reference_system_of_gdal() {
 /// "grid_mapping ... the name of a grid mapping variable, or `name: coordinate ...`"; "crs_wkt" (CF 5.6);
 /// `GeoTransform` is GDAL's and rioxarray's.
 #[test]
-fn a_grid_mapping() {
+fn a_grid_mapping_is_parsed() {
     let wkt = r#"PROJCRS[\"a, [b]\",BASEGEOGCRS[\"x\",ID[\"EPSG\",4258]],ID[\"EPSG\",3035]]"#;
     let named = r#""_ARRAY_DIMENSIONS":["y","x"]"#;
     let case = case()
@@ -224,7 +230,7 @@ fn a_grid_mapping() {
     let a = case.describe("g/a");
     assert_eq!(a.crs.as_ref().unwrap().authority.as_deref(), Some("EPSG:3035"));
     assert!(!a.crs.as_ref().unwrap().is_geographic);
-    // what coordinate arrays say comes first
+    // coordinate arrays take precedence
     assert_eq!(places(&a), [regular(49.5, -1.0), regular(0.0, 5.0)]);
     let sphere = case.describe("g/b").crs.unwrap();
     assert!(sphere.is_geographic && sphere.authority.is_none());
@@ -233,7 +239,7 @@ fn a_grid_mapping() {
 
 /// CF, appendix F: "Grid Mappings".
 #[test]
-fn projections_in_attributes() {
+fn projections_in_attributes_become_wkt() {
     let wkt = |attributes: &str, units: &str| {
         let case = case()
             .array("v", "|u1", &[1, 1], r#"{"_ARRAY_DIMENSIONS":["y","x"],"grid_mapping":"m"}"#)
@@ -263,9 +269,9 @@ fn projections_in_attributes() {
     assert_eq!(wkt(r#"{"grid_mapping_name":"geostationary"}"#, "\"m\""), None);
 }
 
-/// "_FillValue", "missing_value" (CF 2.5.1); xarray takes the array's fill value, if dimensions have names.
+/// "_FillValue", "missing_value" (CF 2.5.1); xarray uses the array's fill value if dimensions have names.
 #[test]
-fn missing_values_of_each_type() {
+fn each_type_has_its_missing_value() {
     let nodata = |dtype: &str, fill: &str, attributes: &str| {
         let case = case().array_with("a", dtype, &[1], fill, attributes);
         case.describe("a").nodata
@@ -290,7 +296,7 @@ fn missing_values_of_each_type() {
 
 /// "axis", "standard_name", "units", "positive" (CF 4), the strongest first; GDAL takes the last two dimensions.
 #[test]
-fn one_axis_for_each_role() {
+fn each_role_has_at_most_one_axis() {
     let case = case()
         .array("a", "|u1", &[1, 1, 1], r#"{"_ARRAY_DIMENSIONS":["x","lon","y"]}"#)
         .array("b", "|u1", &[1, 1, 1], r#"{"_ARRAY_DIMENSIONS":["p","lon","east"]}"#)

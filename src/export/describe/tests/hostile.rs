@@ -1,9 +1,9 @@
-//! Documents that break the conventions: as good as none.
+//! Documents that break the conventions count as missing.
 
 use super::*;
 
 #[test]
-fn attributes_of_any_type() {
+fn attributes_may_have_any_type() {
     let values = [
         "null",
         "true",
@@ -51,7 +51,7 @@ fn attributes_of_any_type() {
 }
 
 #[test]
-fn images_of_any_shape() {
+fn malformed_images_are_ignored() {
     for multiscale in [
         r#"{"datasets":[{"path":"../v"}]}"#,
         r#"{"datasets":[{"path":"v"}],"axes":["x"]}"#,
@@ -82,9 +82,9 @@ fn images_of_any_shape() {
     }
 }
 
-/// No name leads out of the store, nor anywhere but to an array.
+/// No name leads out of the store, or to anything but an array.
 #[test]
-fn names_that_lead_elsewhere() {
+fn names_lead_only_to_arrays_in_the_store() {
     let dimensions = ["../x", "/", ".", "..", "", "a/../../x", "g", "x\\u0000"];
     for name in dimensions {
         let case = case()
@@ -97,7 +97,7 @@ fn names_that_lead_elsewhere() {
 }
 
 #[test]
-fn coordinate_arrays_that_cant_be_read() {
+fn unreadable_coordinate_arrays_are_ignored() {
     let named = r#"{"_ARRAY_DIMENSIONS":["x"]}"#;
     let array = |more: &str| {
         format!(r#"{{"zarr_format":2,"shape":[4],"chunks":[4],"dtype":"<f8","fill_value":0,"order":"C",{more}}}"#)
@@ -110,7 +110,7 @@ fn coordinate_arrays_that_cant_be_read() {
         let case = case().array("v", "<f4", &[4], named).value("x/.zarray", document).value("x/0", chunk);
         assert_eq!(places(&case.describe("v")), [Coordinates::Unknown], "{document}");
     }
-    // in too many chunks, or too large ones, or too long
+    // arrays of too many chunks, of too many items, and of too large chunks
     let many = 3 * 16_384 + 1;
     let case = super::case().array("v", "|u1", &[many], named).array("x", "<f8", &[many], "{}");
     assert_eq!(places(&case.describe("v")), [Coordinates::Unknown]);
@@ -127,7 +127,7 @@ fn coordinate_arrays_that_cant_be_read() {
 }
 
 #[test]
-fn arrays_of_no_items_and_no_dimensions() {
+fn arrays_may_have_no_items_or_no_dimensions() {
     let case = case()
         .array("v", "<f4", &[0, 2], r#"{"_ARRAY_DIMENSIONS":["x","y"]}"#)
         .array("x", "<f4", &[0], "{}")
@@ -138,7 +138,7 @@ fn arrays_of_no_items_and_no_dimensions() {
 
 /// Numbers that stand for missing items of a dtype that has none.
 #[test]
-fn missing_values_of_other_types() {
+fn other_types_have_no_missing_value() {
     for dtype in ["|S0", "|S16", "|S100", "<U5", "<c16", "<c32", "<f16", "|V16", "<M8[s]", "|b1"] {
         for number in ["0", "-1", "1e300", "170141183460469231731687303715884105727"] {
             let attributes = format!(r#"{{"_FillValue":{number},"missing_value":{number}}}"#);

@@ -1,7 +1,8 @@
-//! What v3 documents say.
+//! Descriptions of v3 arrays.
 
 use super::*;
 use crate::export::Format;
+use crate::export::{ImageChannel, ImageInfo};
 use crate::util::json::json;
 
 /// Adds an array of v3 with these other fields, in a store of v3.
@@ -17,7 +18,7 @@ fn with_array(case: Case, path: &str, data_type: &str, shape: &[u64], more: Valu
 
 /// "dimension_names" (Zarr v3.1); `_ARRAY_DIMENSIONS`, which older programs read, comes first.
 #[test]
-fn dimension_names_of_the_document() {
+fn documents_name_dimensions() {
     let case = case();
     let case = with_array(case, "a", "int16", &[2, 3], json!({"dimension_names": ["lat", null]}));
     let both = json!({"dimension_names": ["p", "q"], "attributes": {"_ARRAY_DIMENSIONS": ["y", "x"]}});
@@ -26,7 +27,7 @@ fn dimension_names_of_the_document() {
     let case = with_array(case, "lat", "float64", &[2], json!({"attributes": {"units": "degrees_north"}}));
     let a = case.describe("a");
     assert_eq!((names(&a), roles(&a)[0]), (vec![Some("lat"), None], Role::Y));
-    // every v3 array has a fill value: xarray does not take it for a missing one
+    // every v3 array has a fill value: xarray does not treat it as missing
     assert_eq!(a.nodata, None);
     assert_eq!(names(&case.describe("both")), [Some("y"), Some("x")]);
     assert_eq!(names(&case.describe("none")), [None; 2]);
@@ -35,7 +36,7 @@ fn dimension_names_of_the_document() {
 
 /// xarray's `FillValueCoder`: `base64.standard_b64encode(struct.pack("<d", -9999.0))` is `AAAAAICHw8A=`.
 #[test]
-fn missing_values_in_base64() {
+fn missing_values_may_be_in_base64() {
     let nodata = |data_type: &str, fill: &str| {
         let case = with_array(case(), "a", data_type, &[1], json!({"attributes": {"_FillValue": fill}}));
         case.describe("a").nodata
@@ -49,16 +50,19 @@ fn missing_values_in_base64() {
 
 /// "The OME-Zarr Metadata is stored in the attributes under the `ome` key" (OME-Zarr 0.5).
 #[test]
-fn an_image_of_ome_zarr_0_5() {
+fn an_image_of_ome_zarr_0_5_is_described() {
     let group = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": {"version": "0.5",
         "multiscales": [{"axes": [{"name": "c", "type": "channel"},
             {"name": "y", "type": "space", "unit": "micrometer"}, {"name": "x", "type": "space"}],
-            "datasets": [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [1, 0.5, 0.25]}]}]}]}}});
+            "datasets": [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [1, 0.5, 0.25]}]}]}],
+        "omero": {"channels": [{"label": "DAPI", "color": "0000FF"}]}}}});
     let case = case().value("image/zarr.json", &json::write(&group));
     let image = with_array(case, "image/0", "uint16", &[2, 3, 4], json!({})).describe("image/0");
     assert_eq!(names(&image), [Some("c"), Some("y"), Some("x")]);
     assert_eq!(places(&image), [Coordinates::Unknown, regular(0.0, 0.5), regular(0.0, 0.25)]);
     assert_eq!(image.axes[1].units.as_deref(), Some("micrometer"));
+    let channels = vec![ImageChannel { name: Some("DAPI".into()), color: Some(0xff) }];
+    assert_eq!(image.image, Some(ImageInfo { name: None, channel_axis: Some(0), channels }));
 }
 
 #[test]

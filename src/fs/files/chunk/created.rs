@@ -9,21 +9,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The chunk files of a mount that were created and are still open.
 #[derive(Default)]
 pub struct CreatedChunks {
-    /// Protects the map, by path.
+    /// Creations by path. The lock protects the map.
     created: Mutex<HashMap<Key, Creation>>,
     last: AtomicU64,
 }
 
 /// The creation of a chunk file.
 struct Creation {
-    /// Differs for each creation of the same name.
+    /// A number that differs for each creation of the same name.
     number: u64,
-    /// How many open files there are of this creation.
+    /// Number of open files of this creation.
     files: usize,
 }
 
 impl CreatedChunks {
-    /// Counts an open file of the creation of `path`, which begins now if there is none, and returns its number.
+    /// Counts one more open file of the current creation of `path`, and returns the creation's number. Without a
+    /// current creation, a new one begins.
     pub fn opened(&self, path: Key) -> u64 {
         let mut created = lock(&self.created);
         let new = || Creation { number: self.last.fetch_add(1, Ordering::Relaxed) + 1, files: 0 };
@@ -37,7 +38,7 @@ impl CreatedChunks {
         lock(&self.created).contains_key(path)
     }
 
-    /// Returns whether `number` is the present creation of `path`.
+    /// Returns whether `number` is the current creation of `path`.
     pub fn is_current(&self, path: &Key, number: u64) -> bool {
         lock(&self.created).get(path).is_some_and(|creation| creation.number == number)
     }

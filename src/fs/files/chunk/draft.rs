@@ -1,4 +1,4 @@
-//! The content that a program gives to a chunk file that it has created or truncated, before it becomes the chunk.
+//! Drafts of chunk files: the content of a created or truncated file before it becomes the chunk.
 
 use crate::array::Array;
 use crate::cache::Ranges;
@@ -12,21 +12,21 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Largest draft that is kept in memory, in bytes, if there is memory to spare. Others are in unnamed files.
+/// Maximum size in bytes of a draft in memory, if there is memory to spare. Other drafts are in unnamed files.
 const IN_MEMORY: usize = 32 << 20;
 
 /// The future content of a chunk file that was created or truncated.
 #[derive(Default)]
 pub struct ChunkDraft {
-    /// Whether the file was created: closed without a write, the chunk holds the fill value.
+    /// Whether the file was created. If it is closed without a write, the chunk gets fill values.
     pub is_created: bool,
-    /// The version of the chunk of fill values that the first close of the created file has stored.
+    /// Version of the fill-value chunk that `store_created` has stored; `None` if there is none.
     pub filled: Option<Version>,
     /// The bytes; `None` until something is written.
     pub bytes: Option<DraftBytes>,
-    /// The array that the bytes were written for.
+    /// The array that the program wrote the bytes for.
     pub array: Option<Arc<Array>>,
-    /// The ranges that were written.
+    /// The written ranges.
     pub written: Ranges,
     /// Whether a write went beyond the end.
     pub is_too_long: bool,
@@ -38,7 +38,7 @@ pub enum DraftBytes {
     Memory {
         /// The bytes, up to the end of the last write.
         bytes: Vec<u8>,
-        /// Counts the bytes.
+        /// Grant for the memory of the bytes.
         _memory: Grant,
     },
     /// An unnamed file.
@@ -81,7 +81,7 @@ impl ChunkDraft {
         Ok(())
     }
 
-    /// Copies what was written over `out`, the chunk's bytes at `offset`.
+    /// Copies the written ranges of the draft into `out`, which holds the chunk's bytes from `offset` on.
     pub fn overlay(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         let Some(bytes) = &self.bytes else { return Ok(()) };
         let end = offset + out.len();

@@ -1,51 +1,62 @@
-//! `dataset.nc` and `data.vrt` as other programs edit them. NCO and netCDF-C rewrite the header of `dataset.nc` in
-//! place, or write a whole file beside it and rename that onto it. **Either is accepted where the layout stays the
-//! same: what changes then are attributes, which go to `.zattrs`, and values.** Anything else is EPERM and changes
-//! nothing. GDAL writes `data.vrt` anew; only its metadata are taken.
+//! Edits of `dataset.nc` and `data.vrt` by other programs. NCO and netCDF-C rewrite the header of `dataset.nc` in
+//! place, or write a whole file beside it and rename that onto it. **Both may change attributes, which go to `.zattrs`,
+//! and values; in place, the layout must stay the same.** Anything else fails with EPERM and changes nothing. GDAL
+//! writes `data.vrt` anew; only its metadata are stored.
 
 use super::CompositeFile;
 use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
 use crate::export::{Format, HeaderEdit, PartContent, VrtContent};
 use crate::fs::Fs;
-use crate::fs::files::OpenFile;
+use crate::fs::resize::HiddenGrowth;
 use crate::fs::tree::Node;
-use crate::fs::write::WriteMode;
 use crate::store::Key;
 use crate::util::json::Value;
 use crate::util::memory::lock;
 
-/// Bytes of a file that are read first to find its header.
+/// Number of bytes of a file that are read first to find its header.
 const FIRST_READ: u64 = 64 << 10;
 
 /// Maximum size of a header in bytes: several copies of it are in memory.
 const MAX_HEADER: u64 = 8 << 20;
 
+/// Why a header is refused that has the data elsewhere: netCDF-C moves them if its header outgrows the space for it.
+const MOVED: &str = "the arrays can't be moved in the file: its header has no more room; keep long texts elsewhere";
+
 /// Maximum number of bytes of `data.vrt` kept while it is written: everything before the second band.
 const MAX_TEXT: u64 = 1 << 20;
 
-/// Attributes to be changed, by group or array; without a value they are removed.
+/// Changes of attributes, by group or array; `None` removes an attribute.
 type AttributeChanges = Vec<(Key, Vec<(String, Option<Value>)>)>;
+
+/// What a whole header asks for.
+pub struct HeaderRequest {
+    attributes: AttributeChanges,
+    /// The number of records, if there shall be more.
+    more_records: Option<u64>,
+}
 
 /// The header of an open file that was written to.
 pub struct HeaderDraft {
-    /// The header as it was written, and the space behind it.
+    /// The header with all writes to it, and the space behind it.
     pub shown: Vec<u8>,
-    /// The header of the attributes as they were stored last.
+    /// The header that shows the attributes as they were stored last.
     stored: Vec<u8>,
+    /// Where the last byte lies that was written of a header that is not whole.
+    written: usize,
 }
 
 impl CompositeFile {
     /// Returns the key of the group and the header as it was when the file was opened, with the space behind it; `None`
     /// for other files.
-    fn header(&self) -> Option<(&Key, &[u8])> {
+    pub(super) fn header(&self) -> Option<(&Key, &[u8])> {
         match (&self.node, self.file.parts().first().map(|part| &part.content)) {
             (Node::Dataset(group), Some(PartContent::Bytes(bytes))) => Some((group, bytes)),
             _ => None,
         }
     }
 
-    /// Keeps the beginning of what is written in place of `data.vrt`, which GDAL writes from its beginning on.
+    /// Keeps `data` if it belongs to the first bytes of `data.vrt`, which GDAL writes from the beginning.
     pub(super) fn keep_text(&self, offset: u64, data: &[u8]) {
         if !matches!(self.node, Node::Header(_, Format::Vrt)) || offset >= MAX_TEXT {
             return;
@@ -58,45 +69,74 @@ impl CompositeFile {
         text[at..end].copy_from_slice(&data[..end - at]);
     }
 
-    /// Returns whether nothing of a header was written, or all of it.
+    /// Returns whether the header was not written, or was written completely.
     pub(super) fn is_header_whole(&self) -> bool {
         lock(&self.edited).as_ref().is_none_or(|draft| draft.shown == draft.stored)
     }
 
-    /// Examines a write to the header. Returns the header as it would become, and, once it is whole, the changes that
-    /// it asks for.
+    /// Returns the header as it would be after a write, and, once it is complete, the changes of attributes that it
+    /// asks for.
     ///
     /// # Errors
     ///
-    /// EPERM if the header would change anything but attributes.
-    pub(super) fn edit_header(&self, fs: &Fs, at: u64, data: &[u8]) -> Result<(HeaderDraft, Option<AttributeChanges>)> {
+    /// EPERM if the header would change anything but attributes and the number of records; EFBIG for more records
+    /// without `--resize`.
+    pub(super) fn edit_header(&self, fs: &Fs, at: u64, data: &[u8]) -> Result<(HeaderDraft, Option<HeaderRequest>)> {
         let (group, opened) = self.header().ok_or_else(|| refused("describes the array: change its metadata"))?;
-        let (mut shown, stored) = match lock(&self.edited).as_ref() {
-            Some(draft) => (draft.shown.clone(), draft.stored.clone()),
-            None => (opened.to_vec(), opened.to_vec()),
+        let (mut shown, stored, written) = match lock(&self.edited).as_ref() {
+            Some(draft) => (draft.shown.clone(), draft.stored.clone(), draft.written),
+            None => (opened.to_vec(), opened.to_vec(), 0),
         };
-        shown[at as usize..][..data.len()].copy_from_slice(data);
-        let changes = match HeaderEdit::compare(&stored, &shown)? {
-            // more of the header is still to come
-            None => None,
-            Some(edited) if !edited.is_in_place() => return Err(refused("the arrays can't be moved in the file")),
-            Some(edited) => Some(edited.changes(group, &self.file, |key| fs.tree.hierarchy().attributes(key))?),
+        let (at, end) = (at as usize, at as usize + data.len());
+        shown[at..end].copy_from_slice(data);
+        let written = written.max(end);
+        let request = |edited: HeaderEdit| self.request(fs, group, &edited);
+        // a long header is written in several pieces, in order
+        let request = match HeaderEdit::compare(&stored, &shown[..written])? {
+            Some(edited) => Some(request(edited)?),
+            None if written == shown.len() => return Err(refused(MOVED)),
+            // the rest may be as it was
+            None => {
+                HeaderEdit::compare(&stored, &shown).and_then(|edited| edited.map(request).transpose()).unwrap_or(None)
+            }
         };
-        Ok((HeaderDraft { shown, stored }, changes))
+        let written = if request.is_some() { 0 } else { written };
+        Ok((HeaderDraft { shown, stored, written }, request))
+    }
+
+    /// Returns what a whole header asks for.
+    fn request(&self, fs: &Fs, group: &Key, edited: &HeaderEdit) -> Result<HeaderRequest> {
+        if !edited.is_in_place() {
+            return Err(refused(MOVED));
+        }
+        if edited.more_records().is_some() {
+            self.check_growth(fs)?;
+        }
+        let attributes = edited.changes(group, &self.file, |key| fs.tree.hierarchy().attributes(key))?;
+        Ok(HeaderRequest { attributes, more_records: edited.more_records() })
     }
 
     /// Writes to the header. A whole header is stored immediately, because netCDF-C ignores the errors of close.
     pub(super) fn write_header(&self, fs: &Fs, at: u64, data: &[u8]) -> Result<()> {
-        let (mut draft, changes) = self.edit_header(fs, at, data)?;
-        if let Some(changes) = changes {
-            fs.change_attributes(&changes)?;
+        self.write_header_growing(fs, at, data).map(drop)
+    }
+
+    /// Like [`CompositeFile::write_header`]. Returns values that hide the new sizes of arrays that became longer.
+    pub(super) fn write_header_growing<'a>(&self, fs: &'a Fs, at: u64, data: &[u8]) -> Result<Vec<HiddenGrowth<'a>>> {
+        let (mut draft, request) = self.edit_header(fs, at, data)?;
+        let mut growth = Vec::new();
+        if let Some(request) = request {
+            if let Some(count) = request.more_records {
+                growth = self.grow(fs, count)?;
+            }
+            fs.change_attributes(&request.attributes)?;
             draft.stored.clone_from(&draft.shown);
         }
         *lock(&self.edited) = Some(draft);
-        Ok(())
+        Ok(growth)
     }
 
-    /// Forgets what was written of a header that is not whole.
+    /// Discards the writes to a header that is incomplete.
     ///
     /// # Errors
     ///
@@ -111,8 +151,9 @@ impl CompositeFile {
         Err(e)
     }
 
-    /// Stores the attributes that GDAL has changed in `data.vrt`, and logs what else it has changed. A text that is no
-    /// such file, or describes another raster, is forgotten, so that a directory can be copied over another.
+    /// Stores the attributes that GDAL has changed in `data.vrt`, and logs its other changes. A text that is not such a
+    /// file, or describes another raster, is discarded without an error, so that a directory can be copied over
+    /// another.
     pub(super) fn store_text(&self, fs: &Fs) -> Result<()> {
         let Node::Header(key, Format::Vrt) = &self.node else { return Ok(()) };
         let written = std::mem::take(&mut *lock(&self.text));
@@ -133,40 +174,10 @@ impl CompositeFile {
             false => fs.change_attributes(&vec![(key.clone(), edits.attributes)]),
         }
     }
-
-    /// Takes the values and attributes of the file at `from` over into the group whose file this is. Everything is
-    /// checked before anything is changed.
-    ///
-    /// # Errors
-    ///
-    /// EPERM if the file cannot become this one.
-    pub(in crate::fs) fn replace(&self, fs: &Fs, from: &Key) -> Result<()> {
-        let (group, header) = self.header().ok_or_else(|| refused("has no header"))?;
-        let (edited, size) = fs.read_edited(from, header)?;
-        let changes = edited.changes(group, &self.file, |key| fs.tree.hierarchy().attributes(key))?;
-        let moved = edited.moved(&self.file);
-        for part in &moved {
-            if size.checked_sub(part.len).is_none_or(|most| part.from > most) {
-                return Err(refused("the file ends before its values do"));
-            }
-        }
-        for part in self.file.parts() {
-            if let PartContent::Flat { key, .. } = &part.content {
-                fs.tree.array(key)?.writable()?;
-            }
-        }
-        for part in moved {
-            fs.in_pieces(from, part.from..part.from + part.len, |at, piece| {
-                self.write_all(fs, part.to + (at - part.from), piece, WriteMode::internal())
-            })?;
-        }
-        fs.change_attributes(&changes)?;
-        self.flush(fs)
-    }
 }
 
 impl Fs {
-    fn change_attributes(&self, changes: &AttributeChanges) -> Result<()> {
+    pub(super) fn change_attributes(&self, changes: &AttributeChanges) -> Result<()> {
         for (key, changes) in changes {
             self.tree.hierarchy().change_attributes(key, changes)?;
             self.tree.document_changed(key, MetadataFile::Attributes, false);
@@ -175,7 +186,7 @@ impl Fs {
     }
 
     /// Reads the header of the file at `from` and compares it with `header`. Returns that and the size of the file.
-    fn read_edited(&self, from: &Key, header: &[u8]) -> Result<(HeaderEdit, u64)> {
+    pub(super) fn read_edited(&self, from: &Key, header: &[u8]) -> Result<(HeaderEdit, u64)> {
         let (mut bytes, mut len) = (Vec::new(), FIRST_READ);
         loop {
             let stat =
@@ -190,6 +201,6 @@ impl Fs {
     }
 }
 
-fn refused(why: &str) -> Error {
+pub(super) fn refused(why: &str) -> Error {
     Error::new(Kind::System(libc::EPERM), why)
 }

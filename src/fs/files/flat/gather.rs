@@ -14,7 +14,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Decoded parts held during a read: consecutive rows of the array cross the same chunks again and again.
+/// Maximum number of decoded parts held during a read: consecutive rows of the array cross the same chunks again and
+/// again.
 const HELD: usize = 32;
 
 /// Runs processed per batch; bounds memory.
@@ -24,7 +25,7 @@ const BATCH: usize = 1 << 16;
 const ATTEMPTS: usize = 32;
 
 thread_local! {
-    /// Bytes of an uncompressed chunk on their way into a reply.
+    /// Reused buffer for bytes of an uncompressed chunk, from the store to the reply.
     static PLAIN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -34,7 +35,7 @@ type Cached = Option<Option<DecodedPart>>;
 /// A run that is still to be copied, and its position in the reply.
 type Missing = (Run, usize);
 
-/// Returns the part of a chunk that begins with a run and has `len` bytes.
+/// Returns the part of a chunk that begins where the run does and has `len` bytes.
 fn bytes_of(run: &Run, len: usize) -> ChunkPart {
     ChunkPart::Bytes { start: run.offset, end: run.offset + len }
 }
@@ -43,7 +44,7 @@ fn bytes_of(run: &Run, len: usize) -> ChunkPart {
 pub struct FlatRead<'a> {
     /// The decoded chunks.
     pub cache: &'a Cache,
-    /// Threads that help to load several missing chunks.
+    /// The threads that help to load several missing chunks.
     pub ahead: &'a Prefetcher,
     /// The array.
     pub array: &'a Arc<Array>,
@@ -90,7 +91,7 @@ impl FlatRead<'_> {
             let missing = self.copy_cached(runs.by_ref().take(BATCH), may_wait, &mut done, reply)?;
             stats.copy_time.add_since(start);
             let Some(mut missing) = missing else { return Ok(false) };
-            // chunk by chunk, because the cache demands that a thread that waits for room holds no chunk
+            // load chunk by chunk: a thread that waits for memory of the cache must not hold a chunk
             missing.sort_unstable_by_key(|(run, at)| (run.chunk, *at));
             let by_chunk = || missing.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk);
             // the chunks of a forward reader are prefetched anyway
@@ -105,8 +106,8 @@ impl FlatRead<'_> {
         Ok(true)
     }
 
-    /// Copies what is cached, in file order, and returns the rest, or `None` if there is a rest and `may_wait` is not
-    /// set. A chunk that is missing once is not looked up again: a small cache may drop it between two of its rows.
+    /// Copies the cached runs, in file order, and returns the missing ones, or `None` if some are missing and
+    /// `may_wait` is not set. A chunk that was missing once is not looked up again.
     fn copy_cached(
         &self,
         runs: impl Iterator<Item = Run>,
@@ -150,7 +151,7 @@ impl FlatRead<'_> {
         Ok(Some(missing))
     }
 
-    /// Copies the missing runs of one chunk, in file order.
+    /// Loads one chunk and copies its missing runs, in file order.
     fn load(&self, missing: &[Missing], reply: &mut FlatReply) -> Result<()> {
         let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(()) };
         let chunk = first.0.chunk;
@@ -167,7 +168,7 @@ impl FlatRead<'_> {
                 let want = if whole { ChunkPart::Whole } else { bytes_of(&run, range.end - run.offset) };
                 let covers = |p: &Option<DecodedPart>| p.as_ref().is_none_or(|p| p.at(run.offset).is_some());
                 if !piece.as_ref().is_some_and(covers) {
-                    // dropped before the wait
+                    // the next call may wait for memory, and this thread must not hold a chunk then
                     drop(piece.take());
                     let got = self.cache.get(self.array, chunk, want)?;
                     reply.record_version(chunk, DecodedPart::tag_of(got.as_ref()));
@@ -232,7 +233,7 @@ impl FlatReply<'_> {
         let from = piece.at(run.offset).unwrap_or_default();
         let n = from.len().min(run.len);
         self.out[at..at + n].copy_from_slice(&from[..n]);
-        // the caller has checked that the piece begins there; a copy of no bytes would never end
+        // the caller has checked that the piece holds the beginning of the run; if 0 were returned it would never end
         if n == 0 { run.len } else { n }
     }
 }

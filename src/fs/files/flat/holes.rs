@@ -1,5 +1,5 @@
-//! SEEK_DATA and SEEK_HOLE on flat bytes: a hole is where chunks are uninitialized and the fill value is zero bytes.
-//! A search examines a bounded number of chunks, or what the store lists, never each chunk of a vast grid.
+//! SEEK_DATA and SEEK_HOLE on flat bytes: if the fill value is zero bytes, uninitialized chunks are holes. A search
+//! looks up a bounded number of chunks or lists the stored ones, but never looks up each chunk of a vast grid.
 
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
@@ -14,13 +14,14 @@ const PROBES: usize = 256;
 /// Maximum number of listed chunks kept per open file: 8 MiB of numbers.
 const MAX_LISTED: usize = 1 << 20;
 
-/// Like [`MAX_LISTED`] for a remote store, which lists a thousand keys per request: some seconds.
+/// Maximum number of listed chunks kept for a remote store: listing them takes some seconds, at a thousand keys per
+/// request.
 const MAX_LISTED_REMOTE: usize = 1 << 17;
 
 /// Maximum number of runs examined before the rest of the file is reported as data, which lseek(2) allows.
 const MAX_STEPS: usize = 100_000;
 
-/// What a seek looks for.
+/// The target of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// Stored bytes.
@@ -32,7 +33,7 @@ pub enum Seek {
 /// The stored chunks of an open file, listed when they are first needed: a copy of a sparse file seeks again and again.
 #[derive(Default)]
 pub struct StoredChunks {
-    /// Protects the list, with the id of the array that it was made for.
+    /// The id of the array and its list. The lock protects both.
     listed: Mutex<Option<(u64, ListedChunks)>>,
 }
 
@@ -47,7 +48,8 @@ impl StoredChunks {
     ///
     /// ENXIO if there is no data up to the end.
     pub fn seek(&self, array: &Arc<Array>, offset: u64, target: Seek, is_zero: bool) -> Result<u64> {
-        // dirty chunks could not be stored just now; a store that cannot list would be asked for each chunk
+        // all is data if chunks are dirty because they could not be stored just now, or if the store would have to be
+        // asked for each chunk because it cannot list
         let is_all_data = array.is_dirty() || !is_zero || !array.lists_all();
         match target {
             Seek::Data if is_all_data => Ok(offset),

@@ -9,7 +9,7 @@ struct Held {
 }
 
 impl Held {
-    /// Has read keys of this origin for the first time.
+    /// Creates the state after the first reading of keys of this origin.
     fn new(origin: KeyOrigin, expires: Option<u64>) -> Self {
         let mut held = Held { renewal: KeyRenewal::new(), now: Moment::now() };
         held.read(origin, true, expires, None);
@@ -65,7 +65,7 @@ fn a_program_runs_again_less_and_less_often_while_it_prints_the_same_keys() {
 
 /// "1 s to 10 s, while readings return the same keys"
 #[test]
-fn a_file_is_read_again_less_often_if_the_keys_may_be_right() {
+fn a_file_is_read_again_less_often_after_unclear_refusals() {
     let mut held = Held::new(File, None);
     for seconds in [1, 2, 4, 8, 10, 10] {
         held.assert_due_after(seconds, Unclear);
@@ -79,7 +79,7 @@ fn a_file_is_read_again_less_often_if_the_keys_may_be_right() {
 
 /// "5 min to 1 h"
 #[test]
-fn a_service_with_new_keys_each_time_is_rarely_asked_if_they_may_be_right() {
+fn a_service_with_new_keys_each_time_is_rarely_asked_after_unclear_refusals() {
     let mut held = Held::new(Program, None);
     for minutes in [5, 10, 20, 40, 60, 60] {
         held.assert_due_after(minutes * 60, Unclear);
@@ -95,7 +95,7 @@ fn a_service_with_new_keys_each_time_is_rarely_asked_if_they_may_be_right() {
 
 /// "If a program has returned the same keys again, an answer that may mean the keys causes no reading"
 #[test]
-fn a_program_never_runs_again_for_keys_that_it_has_printed_twice_and_that_may_be_right() {
+fn an_unclear_refusal_of_keys_that_a_program_printed_twice_does_not_run_it() {
     let mut held = Held::new(Program, None);
     held.assert_due_after(300, Unclear);
     held.read(Program, false, None, Some(Unclear));
@@ -108,7 +108,7 @@ fn a_program_never_runs_again_for_keys_that_it_has_printed_twice_and_that_may_be
 }
 
 #[test]
-fn a_failure_is_a_reading_that_tells_nothing_of_the_keys() {
+fn a_failed_reading_starts_the_pause_and_keeps_the_keys() {
     let mut held = Held::new(Program, None);
     for _ in 0..3 {
         held.assert_due_after(10, OfKeys);
@@ -119,7 +119,7 @@ fn a_failure_is_a_reading_that_tells_nothing_of_the_keys() {
 }
 
 #[test]
-fn keys_that_are_missing_are_read_at_once_and_again_after_a_pause() {
+fn missing_keys_are_read_at_once_and_again_after_a_pause() {
     let mut held = Held { renewal: KeyRenewal::new(), now: Moment::now() };
     assert_eq!((held.validity(), held.renewal.is_paused(held.now)), (Validity::None, false));
     held.renewal.record(Outcome::Failure, None, held.now);
@@ -131,7 +131,7 @@ fn keys_that_are_missing_are_read_at_once_and_again_after_a_pause() {
 
 #[test]
 fn keys_are_renewed_before_they_expire() {
-    // an hour, and less than the time in which others are renewed
+    // keys that are valid for an hour, and for less than `EARLY`
     for (seconds, renewal) in [(3600, 3300), (100, 75)] {
         let mut held = Held::new(Program, Some(seconds));
         held.pass(Duration::from_secs(renewal) - Duration::from_millis(1));
@@ -155,7 +155,7 @@ fn a_renewal_that_fails_or_changes_nothing_is_repeated_after_a_pause() {
     assert_eq!(held.validity(), Validity::Valid);
     held.pass(AFTER_FAILURE);
     assert_eq!(held.validity(), Validity::Expiring);
-    // the same keys, until 12 s before their end
+    // the program prints the same keys until 12 s before their expiry
     held.pass(Duration::from_secs(283));
     held.read(Program, false, Some(12), None);
     held.pass(Duration::from_millis(11_999));

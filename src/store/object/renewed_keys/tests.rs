@@ -117,7 +117,7 @@ fn keys_that_expire_soon_are_renewed_beside_the_requests() {
         }
         finish(&program, &keys).await;
         assert_eq!((id(&keys).await.as_str(), program.runs()), ("B", 2));
-        // after an hour without requests there is nothing to go on with
+        // after an hour without requests the keys have expired
         program.print(Some("C"));
         program.pass(HOUR);
         program.permits.add_permits(1);

@@ -4,14 +4,14 @@ use super::*;
 
 const DIGITS: &[u8] = b"0123456789";
 
-/// How a server answers a request for the end of a value.
+/// The kind of a server's answer to a request for the end of a value.
 #[derive(Clone, Copy, PartialEq)]
 enum Ends {
     Sent,
-    /// As if no range was requested.
+    /// The whole value, as if no range was requested.
     Ignored,
     Refused,
-    /// With the beginning of the value.
+    /// The beginning of the value.
     Mistaken,
 }
 
@@ -51,7 +51,7 @@ fn end(store: &ObjectStore, path: &str, len: u64) -> Option<(Vec<u8>, u64)> {
     Some((value, stat.size))
 }
 
-/// Opens the values of a server as those of a web server and of buckets.
+/// Opens the values of a server as a store on a web server and as a bucket.
 fn stores(server: &Server) -> [(ObjectStore, Arc<Stats>); 2] {
     let endpoint_url = Some(format!("http://127.0.0.1:{}", server.port));
     let region = Some("us-east-1".to_string());
@@ -72,12 +72,12 @@ fn one_request_returns_the_end_of_a_value() {
 }
 
 #[test]
-fn a_server_that_knows_no_ends_is_asked_for_the_size_first() {
+fn a_server_that_cannot_send_ends_is_asked_for_the_size_first() {
     for ends in [Ends::Ignored, Ends::Refused, Ends::Mistaken] {
         let server = server(ends);
         for (store, stats) in stores(&server) {
             assert_eq!(end(&store, "a", 3), Some((b"789".to_vec(), 10)));
-            // one that sends something else is not asked for an end again
+            // a server that has sent something else is not asked for an end again
             let before = stats.requests.get();
             assert_eq!(end(&store, "a", 1), Some((b"9".to_vec(), 10)));
             assert_eq!(

@@ -14,7 +14,8 @@ fn outcome(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) ->
     (got, server.requests().len())
 }
 
-/// Returns the message of a request that must fail with EIO, which contains the URL, and the number of attempts.
+/// Returns the message of a request that must fail with EIO, and the number of attempts. The message must
+/// contain the URL.
 fn failure(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> (String, usize) {
     let (got, requests) = outcome(answer);
     let error = got.unwrap_err();
@@ -23,7 +24,7 @@ fn failure(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) ->
     (error.message().to_string(), requests)
 }
 
-/// Answers correctly from the `nth` attempt on, and with `wrong` before it.
+/// Returns a behavior: attempts from number `nth` on, counted from 0, get the right value, and earlier ones `wrong`.
 fn at_last(nth: usize, wrong: Reply) -> impl Fn(&Request, usize) -> Reply + Send + Sync {
     move |_, number| if number >= nth { reply(200, &[("etag", "\"e\"")], b"right") } else { wrong.clone() }
 }
@@ -93,7 +94,7 @@ fn the_pause_that_a_server_asks_for_is_kept() {
     let begin = Instant::now();
     let (got, _) = outcome(at_last(1, reply(503, &[("retry-after", "1")], b"")));
     assert!(got.is_ok() && begin.elapsed() >= Duration::from_secs(1));
-    // no longer than the request may take
+    // a pause beyond the timeout ends the request
     let (message, requests) = failure(|_, _| reply(429, &[("retry-after", "86400")], b""));
     assert!(requests == 1 && message.contains("429"), "{message}");
 }

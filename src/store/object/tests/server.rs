@@ -33,7 +33,7 @@ pub struct Reply {
     pub after: After,
 }
 
-/// What the server does after the bytes.
+/// The server's action after the bytes.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub enum After {
     /// It reads the next request on the same connection.

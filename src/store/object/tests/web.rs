@@ -30,7 +30,7 @@ fn of_digits() -> Server {
 }
 
 #[test]
-fn values_ranges_and_metadata() {
+fn values_ranges_and_metadata_are_those_of_the_server() {
     let server = of_digits();
     let (store, stats) = open(&server.url, &quick());
     assert_eq!(get(&store, "a/0.0").unwrap().unwrap(), b"0123456789");

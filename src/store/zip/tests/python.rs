@@ -1,4 +1,4 @@
-//! Archives that Python makes with each mode of `zipfile`, and with zarr.
+//! Archives that Python creates with each mode of `zipfile`, and with zarr.
 
 use super::*;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn make(home: &Path) -> bool {
 }
 
 #[test]
-fn archives_made_by_zipfile() {
+fn archives_made_by_zipfile_are_read() {
     let home = tempfile::tempdir().unwrap();
     if !make(home.path()) {
         return;
@@ -71,7 +71,7 @@ fn archives_made_by_zipfile() {
 }
 
 #[test]
-fn an_array_in_an_archive_made_by_zarr() {
+fn an_array_in_an_archive_made_by_zarr_is_read() {
     let home = tempfile::tempdir().unwrap();
     if !make(home.path()) || !home.path().join("zarr.zip").exists() {
         return;

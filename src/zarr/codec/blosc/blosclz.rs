@@ -1,11 +1,11 @@
 //! A decoder of BloscLZ, c-blosc's own LZ77 format (a descendant of FastLZ). Every read and write is checked. The
 //! module does not know frames.
 
-/// The largest distance with 13 bits. Larger distances are stored as the excess over it in 16 more bits.
+/// The largest distance that 13 bits can hold. It means that 16 more bits follow, which are added to it.
 const NEAR: usize = 8191;
 
-/// Decodes `src` into the front of `out` and returns the bytes written. Returns `None` if `src` is damaged or cut
-/// short, or decodes to more than `out` holds.
+/// Decodes `src` into the front of `out` and returns the number of bytes written. Returns `None` if `src` is damaged or
+/// cut short, or decodes to more than `out` holds.
 pub fn decompress(src: &[u8], out: &mut [u8]) -> Option<usize> {
     let mut input = Input { src, at: 1 };
     let mut made = 0;
@@ -25,7 +25,7 @@ pub fn decompress(src: &[u8], out: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// The position in the encoded bytes.
+/// The encoded bytes and the position of the next one.
 struct Input<'a> {
     src: &'a [u8],
     at: usize,
@@ -74,7 +74,8 @@ impl Input<'_> {
     }
 }
 
-/// Appends `len` bytes that start `distance` bytes before the end; source and destination may overlap.
+/// Appends to the first `made` bytes of `out` a copy of `len` bytes that start `distance` bytes before their end.
+/// Source and destination may overlap. Returns the new number of bytes.
 #[inline]
 fn copy_match(out: &mut [u8], made: usize, distance: usize, len: usize) -> Option<usize> {
     let from = made.checked_sub(distance)?;
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions() {
+    fn literals_and_matches_are_decoded() {
         assert_eq!(run(&[2, b'a', b'b', b'c'], 3), Some(b"abc".to_vec()));
         assert_eq!(run(&[0x22, b'a', b'b', b'c'], 3), Some(b"abc".to_vec()), "the first is a run whatever it says");
         assert_eq!(run(&[2, b'a', b'b', b'c', 0x20, 2, 0, b'!'], 7), Some(b"abcabc!".to_vec()));
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn long_distances() {
+    fn distances_beyond_13_bits_are_decoded() {
         let mut src = Vec::new();
         let plain: Vec<u8> = (0..9000u32).map(|i| (i * 7 % 251) as u8).collect();
         for run in plain.chunks(32) {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn damage() {
+    fn damaged_streams_are_refused() {
         for bad in
             [&[][..], &[0], &[5, 1, 2], &[0, 1, 0x20, 0], &[0, 1, 0x20, 1, 0, 1], &[0, 1, 0xE0, 255], &[0, 1, 0x20]]
         {

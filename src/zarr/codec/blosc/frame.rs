@@ -17,7 +17,7 @@ const MIN_SPLIT: usize = 128;
 /// Maximum item size in bytes of a block that is split.
 const MAX_SPLITS: usize = 16;
 
-/// Items that the beginning of a block has a multiple of, if it is decoded without the rest.
+/// Granularity, in items, of the beginning of a block that is decoded without the rest.
 const PREFIX_ITEMS: usize = 256;
 
 /// Maximum size in bytes of the scratch buffer that a thread keeps.
@@ -144,7 +144,8 @@ impl BloscHeader {
     }
 
     /// Returns a range of the frame that starts with block `n` and may include bytes after it. `index` is the frame up
-    /// to [`BloscHeader::index_end`]. Encoders with several threads write the blocks in any order.
+    /// to [`BloscHeader::index_end`]. Encoders with several threads write the blocks in any order, so the range ends at
+    /// the next larger offset.
     pub fn block_range(&self, index: &[u8], n: usize) -> Range<usize> {
         if self.is_stored {
             let start = HEADER + n * self.blocksize;
@@ -155,8 +156,8 @@ impl BloscHeader {
         start..next.unwrap_or(self.cbytes).min(self.cbytes)
     }
 
-    /// Returns how many bytes of block `n` [`BloscHeader::decode_one`] should decode for a reader of its first `len`
-    /// bytes: fewer than the whole block only if that takes less time.
+    /// Returns the number of bytes of block `n` that [`BloscHeader::decode_one`] should decode for a reader of its
+    /// first `len` bytes: fewer than the whole block only if that saves time.
     pub fn decoded_len(&self, n: usize, len: usize) -> usize {
         let size = self.block_len(n);
         let has_prefixes = match self.shuffle {
@@ -171,8 +172,8 @@ impl BloscHeader {
         }
     }
 
-    /// Decodes block `n`, with whose bytes `src` starts, into `out`: the whole block, or as many of its first bytes as
-    /// [`BloscHeader::decoded_len`] says.
+    /// Decodes block `n`, which is at the start of `src`, into `out`. The length of `out` is that of the block, or a
+    /// result of [`BloscHeader::decoded_len`].
     pub fn decode_one(&self, n: usize, src: &[u8], out: &mut [u8]) -> CodecResult<()> {
         if self.is_stored {
             let src = src.get(..out.len()).ok_or_else(|| self.damaged(n))?;
@@ -223,7 +224,7 @@ impl BloscHeader {
             shuffle => shuffle,
         };
         if shuffle == FrameShuffle::None {
-            // one after another, so that the last ones may not be needed
+            // without a shuffle the streams follow each other in `out`, so a short `out` does not need the last ones
             return self.decode_streams(src, size / streams, out.chunks_mut(size / streams));
         }
         let scratch = &mut scratch[..out.len()];
@@ -235,8 +236,8 @@ impl BloscHeader {
         Some(used)
     }
 
-    /// Decodes streams of `size` decoded bytes at the start of `src`, each into one of `parts` or, if that is shorter,
-    /// as much as it takes. Returns the number of bytes read.
+    /// Decodes the streams at the start of `src`, of `size` decoded bytes each, one into each of `parts`. A part may be
+    /// shorter than its stream. Returns the number of bytes read.
     fn decode_streams<'a>(&self, src: &[u8], size: usize, parts: impl Iterator<Item = &'a mut [u8]>) -> Option<usize> {
         let mut rest = src;
         for part in parts {
@@ -252,7 +253,7 @@ impl BloscHeader {
         Some(src.len() - rest.len())
     }
 
-    /// Decodes the whole frame, which starts `frame`, into `out`, which has the length of the decoded data.
+    /// Decodes the whole frame at the start of `frame` into `out`, which has the length of the decoded data.
     pub fn decode_all(&self, frame: &[u8], out: &mut [u8]) -> CodecResult<()> {
         let frame = &frame[..self.cbytes];
         if out.is_empty() {
@@ -289,7 +290,7 @@ impl FrameCompressor {
     }
 
     /// Decompresses a stream of `size` decoded bytes into the front of `out`, which only LZ4 allows to be shorter.
-    /// Returns the bytes written.
+    /// Returns the number of bytes written.
     fn decompress(self, src: &[u8], size: usize, out: &mut [u8]) -> Option<usize> {
         match self {
             FrameCompressor::Lz4 if out.len() < size => lz4::decompress_beginning(src, out),
@@ -302,7 +303,7 @@ impl FrameCompressor {
     }
 }
 
-/// Returns the little-endian 32-bit number at offset `at`, or the largest one if it lies outside.
+/// Returns the little-endian 32-bit number at offset `at`, or the largest such number if `at` is out of bounds.
 fn word(bytes: &[u8], at: usize) -> usize {
     let word = bytes.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0xFF; 4]);
     u32::from_le_bytes(word) as usize

@@ -2,7 +2,7 @@
 //! treatment of incomplete items are those of c-blosc 1.21. The code uses AVX2 if the processor has it, which is tested
 //! at run time. The module does not know frames.
 
-/// Items of a bit-shuffled block processed together: 64 bytes, one cache line, of each row.
+/// Number of items of a bit-shuffled block processed together: 64 bytes, one cache line, of each row.
 const TILE: usize = 512;
 
 /// Reverses the byte shuffle: plane j of `src` holds byte j of every item. Bytes after the last whole item are copied.
@@ -45,7 +45,7 @@ pub fn bitunshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     }
 }
 
-/// Interleaves `planes`, which start every `stride` bytes, to the items in `out`.
+/// Interleaves `planes`, which start every `stride` bytes, into the items in `out`.
 fn join(typesize: usize, planes: &[u8], stride: usize, out: &mut [u8]) {
     if typesize == 1 {
         return out.copy_from_slice(&planes[..out.len()]);
@@ -84,7 +84,7 @@ fn join_fixed<const P: usize>(planes: &[u8], stride: usize, out: &mut [u8]) {
     }
 }
 
-/// Interleaves the bits of 8 rows, which start every `row` bytes of `rows`, to one plane of bytes. Each byte of a row
+/// Interleaves the bits of 8 rows, which start every `row` bytes of `rows`, into one plane of bytes. Each byte of a row
 /// makes 8 bytes of `plane`.
 fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
@@ -123,8 +123,8 @@ fn transpose_bits(words: &mut [u64; 8]) {
     }
 }
 
-/// The same functions for 32 bytes at a time. Both use one network: unpacking P vectors log2(P) times interleaves their
-/// bytes.
+/// AVX2 versions of `join` and `gather_bits`, for 32 bytes of each plane or row at a time. Both interleave the bytes of
+/// P vectors by unpacking the vectors log2(P) times.
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
@@ -167,7 +167,7 @@ mod avx2 {
         }
     }
 
-    /// Loads 32 bytes of each of P planes from offset `at`.
+    /// Loads 32 bytes from offset `at` of each of P planes.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn planes_at<const P: usize>(planes: &[u8], stride: usize, at: usize) -> [__m256i; P] {
@@ -239,7 +239,8 @@ mod avx2 {
         at * 8
     }
 
-    /// Does one step of the bit transposition: rows that are STEP apart swap the bits outside and inside `mask`.
+    /// Does one step of the bit transposition: of rows that are STEP apart, the first one's bits outside `mask` are
+    /// swapped with the second one's bits inside it.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn exchange<const STEP: i32>(v: &mut [__m256i; 8], mask: __m256i) {

@@ -37,9 +37,9 @@ fn round_trips() {
     round_trip(&*blosc(r#", "blocksize": 1000, "typesize": 7"#, 1));
 }
 
-/// Frames that numcodecs made of the little-endian i4 numbers 0 to 69.
+/// Tests frames that numcodecs made of the little-endian i4 numbers 0 to 69.
 #[test]
-fn golden() {
+fn frames_of_numcodecs_are_decoded() {
     let numbers: Vec<u8> = (0..70i32).flat_map(i32::to_le_bytes).collect();
     for (parameters, bytes) in [
         (
@@ -103,7 +103,7 @@ fn item_size_decides_the_automatic_shuffle() {
 }
 
 #[test]
-fn damage() {
+fn damaged_frames_are_errors() {
     for cname in NAMES {
         for shuffle in 0..3 {
             hostile(
@@ -147,7 +147,7 @@ fn false_headers_are_errors() {
     }
 }
 
-/// Every block refers to one zlib stream of 20,000 empty parts and one byte.
+/// Tests a frame whose blocks all refer to one zlib stream of 20,000 empty parts and one byte.
 #[test]
 fn overlapping_blocks_are_errors() {
     let (blocks, parts) = (20_000usize, 20_000);
@@ -164,7 +164,7 @@ fn overlapping_blocks_are_errors() {
 }
 
 #[test]
-fn parameters() {
+fn invalid_parameters_are_refused_or_only_decode() {
     for bad in [r#""cname": "lzo""#, r#""shuffle": 3"#, r#""clevel": 10"#, r#""blocksize": -1"#] {
         only_decodes(&format!(r#"{{"id": "blosc", {bad}}}"#));
     }

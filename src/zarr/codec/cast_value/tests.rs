@@ -19,8 +19,8 @@ fn bytes(digits: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 
-/// Results of cast-value-rs 0.5.1: types, rounding, out_of_range, items in hexadecimal, and what these become; empty
-/// for an error.
+/// Results of cast-value-rs 0.5.1: both types, `rounding`, `out_of_range`, items in hexadecimal, and the converted
+/// items in hexadecimal, or an empty string for an error.
 const CASTS: [(&str, &str, &str, &str, &str, &str); 55] = [
     (
         "<f8",
@@ -199,7 +199,7 @@ fn narrow_types() {
 
 #[test]
 fn infinities_are_out_of_range_of_integers() {
-    // the register says so; cast-value-rs refuses them
+    // the registry says so; cast-value-rs refuses them
     let text = |rule| cast(&format!(r#""from": "<f4", "to": "|u1", "out_of_range": "{rule}""#));
     let plain = [f32::INFINITY, f32::NEG_INFINITY].map(f32::to_le_bytes).concat();
     assert_eq!(try_encoded(&text("clamp"), &plain), Some(vec![255, 0]));
@@ -219,7 +219,7 @@ fn scalar_maps_come_first() {
 }
 
 #[test]
-fn parameters() {
+fn invalid_parameters_are_refused() {
     refused(&cast(r#""from": "<f4""#));
     for parameter in [
         r#""rounding": "up""#,

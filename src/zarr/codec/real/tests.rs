@@ -10,7 +10,7 @@ fn scalar(name: &str, text: &str) -> Option<u64> {
 }
 
 #[test]
-fn spellings_of_types() {
+fn types_are_parsed_from_their_names() {
     for (name, size) in [("|i1", 1), ("<u8", 8), (">f2", 2), ("<bfloat16", 2), ("float8_e4m3", 1), ("int4", 1)] {
         assert_eq!(real(name).size, size, "{name}");
     }
@@ -43,7 +43,7 @@ fn scalars_are_fill_values() {
 }
 
 #[test]
-fn integers_within_other_types() {
+fn types_that_hold_all_integers_of_another_are_recognized() {
     for (narrow, wide, expected) in [
         ("|u1", "<i2", true),
         ("|u1", "|i1", false),

@@ -32,7 +32,7 @@ fn floats_match_numpy() {
 }
 
 #[test]
-fn floats_outside_their_range() {
+fn floats_out_of_range_become_infinite_or_are_errors() {
     let text = scale_offset(r#""dtype": "<f4", "scale": "0x7f7fffff""#);
     assert_eq!(encoded(&text, &2f32.to_le_bytes()), f32::INFINITY.to_le_bytes());
     let nan = encoded(&scale_offset(r#""dtype": "<f4", "offset": "NaN""#), &1f32.to_le_bytes());
@@ -54,6 +54,7 @@ fn integers_are_exact() {
     // below 0, above 255, no whole quotient, and a sum above 255
     unencodable(r#""dtype": "|u1", "offset": 10"#, &[9]);
     unencodable(r#""dtype": "|u1", "scale": 2"#, &[128]);
+    unencodable(r#""dtype": "<u8", "scale": 18446744073709551615"#, &large);
     broken(&scale_offset(r#""dtype": "|u1", "scale": 2"#), &[3]);
     broken(&scale_offset(r#""dtype": "|u1", "offset": 1"#), &[255]);
     broken(&scale_offset(r#""dtype": "|i1", "scale": -1"#), &[0x80]);
@@ -62,7 +63,7 @@ fn integers_are_exact() {
 }
 
 #[test]
-fn parameters() {
+fn invalid_parameters_are_refused() {
     refused(&scale_offset(r#""offset": 1"#));
     refused(&scale_offset(r#""dtype": "|u1", "scale": 0"#));
     refused(&scale_offset(r#""dtype": "|u1", "offset": -1"#));

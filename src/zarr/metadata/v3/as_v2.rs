@@ -32,8 +32,8 @@ pub fn names(metadata: &ArrayMetadata) -> Option<Vec<&str>> {
     names.iter().map(Option::as_deref).collect()
 }
 
-/// Returns the `.zattrs` of a node with these attributes: of an array, as xarray has them in v2. Returns `None` if it
-/// would be empty.
+/// Returns the `.zattrs` of a node with these attributes, for an array in the form that xarray uses in v2. Returns
+/// `None` if it would be empty.
 ///
 /// # Errors
 ///

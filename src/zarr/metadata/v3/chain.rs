@@ -1,6 +1,6 @@
 //! The codec chain of a v3 document, translated to the codecs of one innermost chunk and the levels of shards around
 //! it. Every configuration gets the types and shapes that v3 leaves to the reader. Source of the rules: the Zarr v3.1
-//! specification, "Codecs", and the register of its extensions.
+//! specification, "Codecs", and the registry of its extensions.
 
 mod array_codecs;
 mod bytes_codecs;
@@ -11,7 +11,7 @@ use super::extension::Extension;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::metadata::array::LOW_BITS;
-use crate::zarr::metadata::{CodecConfig, ShardLevel};
+use crate::zarr::metadata::{CodecConfig, NO_ZFP, ShardLevel};
 
 /// Maximum number of codecs in a chain.
 const MAX_CODECS: usize = 64;
@@ -32,7 +32,7 @@ pub struct Chain {
     pub chunks: Vec<u64>,
 }
 
-/// What a codec gets: items of a type in an array of a shape.
+/// The input of a codec that encodes: items of a type in an array of a shape.
 #[derive(Clone, Debug)]
 struct Input {
     /// The type of single numbers as codec configurations spell it; `None` for other items.
@@ -44,13 +44,13 @@ struct Input {
     is_variable: bool,
     /// The shape of the chunk.
     shape: Vec<u64>,
-    /// The dimensions of the array in the order of the chunk's: `axes[i]` is the array's dimension `i` of the chunk.
-    /// `None` after a reshape.
+    /// The order of the dimensions: dimension `i` of the chunk is dimension `axes[i]` of the array. `None` after a
+    /// reshape.
     axes: Option<Vec<usize>>,
 }
 
 impl Input {
-    /// The index of a shard: an array of 64-bit numbers.
+    /// Returns the input for the index of a shard: an array of 64-bit numbers.
     fn of_index(shape: Vec<u64>) -> Input {
         let axes = Some((0..shape.len()).collect());
         let element = Some("<u8".to_string());
@@ -162,7 +162,7 @@ fn parse_level(codecs: &[Extension], mut input: Input, chain: &mut Chain) -> Res
     Ok(())
 }
 
-/// Adds the codec that makes bytes of the array. `bytes` is none: decoded items have its byte order.
+/// Adds the array-to-bytes codec. `bytes` itself needs none, since decoded items have its byte order.
 fn serialize(codec: Option<&Extension>, filters: &mut Vec<CodecConfig>, input: &mut Input) -> Result<()> {
     let name = codec.map_or("bytes", |codec| codec.name.as_str());
     let is_for_variable = matches!(name, "vlen-utf8" | "vlen-bytes");
@@ -194,13 +194,14 @@ fn low_bits(input: &Input) -> Option<CodecConfig> {
     Some(CodecConfig::new(LOW_BITS, Map::from_iter([dtype])))
 }
 
-/// What a codec takes and makes.
+/// The kind of a codec, by its input and output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CodecKind {
-    /// An array of an array.
+    /// A codec from arrays to arrays.
     Array,
+    /// A codec from arrays to bytes.
     ArrayToBytes,
-    /// Bytes of bytes.
+    /// A codec from bytes to bytes.
     Bytes,
 }
 
@@ -226,11 +227,11 @@ fn kind_of(name: &str) -> Option<CodecKind> {
 }
 
 fn unknown(codec: &Extension) -> Error {
-    Error::unsupported(format!("codecs: codec {:?} is unknown", codec.name))
+    let why = if matches!(codec.name.as_str(), "zfp" | "numcodecs.zfpy") { NO_ZFP } else { "is unknown" };
+    Error::unsupported(format!("codecs: codec {:?} {why}", codec.name))
 }
 
-/// Returns a dtype in a codec's configuration with the byte order of the chain. numcodecs spells the one of the
-/// machine.
+/// Returns a dtype parameter, with the byte order of the chain: numcodecs writes the byte order of the machine.
 fn ordered_dtype(codec: &Extension, name: &str, input: &Input) -> Result<Option<String>> {
     let Some(value) = codec.get(name) else { return Ok(None) };
     let text = json::text(value).ok_or_else(|| codec.invalid(name, "is not a string"))?;

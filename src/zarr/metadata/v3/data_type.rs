@@ -1,5 +1,5 @@
 //! The data types of v3: names and extension objects become dtypes, and dtypes become names. The module knows neither
-//! fill values nor codecs. Source of the names: the Zarr v3.1 specification, the register of its extensions, and
+//! fill values nor codecs. Source of the names: the Zarr v3.1 specification, the registry of its extensions, and
 //! `zarr.core.dtype` of zarr-python 3.1.
 
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ pub struct DataType {
     pub element: Option<String>,
 }
 
-/// What a name and its configuration stand for.
+/// The meaning of a name and its configuration.
 struct Spelling {
     /// The dtype in the form of [`DType::parse`].
     dtype: Value,
@@ -76,7 +76,7 @@ impl Spelling {
         }
     }
 
-    /// Items that are no single numbers, with a NumPy type string.
+    /// Returns items other than single numbers, with a NumPy type string.
     fn items(dtype: String) -> Spelling {
         Spelling { dtype: dtype.into(), is_numpy: true, element: None }
     }
@@ -89,7 +89,7 @@ impl Spelling {
         Spelling { element: Some(dtype.clone()), ..Spelling::items(dtype) }
     }
 
-    /// A number of `size` bytes that NumPy lacks.
+    /// Returns a type of numbers of `size` bytes that NumPy lacks.
     fn without_numpy(name: &str, size: u64, big_endian: bool) -> Spelling {
         let order = if size == 1 { "" } else { order(big_endian) };
         Spelling {

@@ -11,6 +11,7 @@ use crate::util::memory::{self, SharedGrant};
 use crate::zarr::grid::Edges;
 use crate::zarr::metadata::array::dimensions;
 use crate::zarr::metadata::{ArrayMetadata, CodecConfig, Order, ShardLevel, V3Fields};
+use std::borrow::Cow;
 
 /// Fields of an array's document that the specification names.
 const FIELDS: [&str; 11] = [
@@ -45,18 +46,18 @@ impl ArrayMetadata {
         check_fields(&doc)?;
         let shape = dimensions(&doc, "shape", 0)?;
         let (edges, of_edges) = parse_grid(&doc, &shape)?;
-        let outer: Vec<u64> = edges.iter().map(Edges::max).collect();
+        let outer: Vec<u64> = shape.iter().zip(&edges).map(|(&len, edges)| edges.max(len)).collect();
         let keys = parse_keys(&doc)?;
         let required = |field: &str| doc.get(field).ok_or_else(|| Error::damaged(format!("{field} is missing")));
         let (data_type, codecs, fill_value) = (required("data_type")?, required("codecs")?, required("fill_value")?);
         let Chain { data_type: parsed, filters, mut shards, chunks } = parse_chain(codecs, &outer, data_type)?;
         let fill = fill_value::parse(fill_value, data_type, &parsed).map_err(|e| e.context("fill_value"))?;
         let dtype = parsed.dtype;
-        let mut edges = edges.iter().any(|edges| edges.equal().is_none()).then_some(edges);
+        let mut edges = is_irregular(&edges).then_some(edges);
         if edges.is_some() {
             check_irregular(codecs)?;
         }
-        // chunks in shards have one shape, whatever the shapes of the shards
+        // chunks in shards have one shape, even if the shards differ in shape
         if let Some(outermost) = shards.first_mut() {
             outermost.edges = edges.take();
         }
@@ -69,7 +70,7 @@ impl ArrayMetadata {
             dimension_names: dimension_names(&doc, shape.len())?,
         };
         let opaque = || format!("|V{}", dtype.size()).into();
-        // the fill value of objects is text, or nothing
+        // the fill value of objects is a text, or absent
         let of_item = |item: &Vec<u8>| dtype.fill_value_json(item).unwrap_or(Value::Null);
         let metadata = ArrayMetadata {
             shape,
@@ -122,6 +123,54 @@ impl ArrayMetadata {
     }
 }
 
+impl ArrayMetadata {
+    /// Returns the lengths of the outermost shards along each dimension, or of the chunks if there are no shards.
+    pub fn object_edges(&self) -> Cow<'_, [Edges]> {
+        self.shards.first().map_or_else(|| self.chunk_edges(), ShardLevel::shard_edges)
+    }
+
+    /// Returns whether `other` may be this array after its shape has changed: the chunks that both have are encoded in
+    /// the same way and stored under the same keys. Unlike [`ArrayMetadata::encodes_like`], lists of the lengths of
+    /// chunks may differ beyond the smaller shape.
+    pub fn is_resize_of(&self, other: &ArrayMetadata) -> bool {
+        if self.encodes_like(other) {
+            return true;
+        }
+        let (ours, theirs) = (self.object_edges(), other.object_edges());
+        if self.shape.len() != other.shape.len() || [&ours, &theirs].iter().all(|edges| !is_irregular(edges)) {
+            return false;
+        }
+        let lengths = self.shape.iter().zip(&other.shape).map(|(a, b)| *a.min(b));
+        if !ours.iter().zip(theirs.iter()).zip(lengths).all(|((a, b), len)| a.begins_like(b, len)) {
+            return false;
+        }
+        other.with_grid_of(self).is_ok_and(|other| self.encodes_like(&other))
+    }
+
+    /// Returns this array with the grid of another one.
+    fn with_grid_of(&self, other: &ArrayMetadata) -> Result<ArrayMetadata> {
+        let Some(v3) = &self.v3 else { return Err(Error::unsupported("chunks of different lengths are of v3 alone")) };
+        let outer = other.shards.first().map_or(&other.chunks, |level| &level.shape);
+        let Chain { filters, mut shards, chunks, .. } = parse_chain(&v3.codecs, outer, &v3.data_type)?;
+        if let (Some(level), Some(of_other)) = (shards.first_mut(), other.shards.first()) {
+            level.edges = of_other.edges.clone();
+        }
+        Ok(ArrayMetadata { chunks, edges: other.edges.clone(), filters, shards, ..self.clone() })
+    }
+
+    /// Returns whether the chunks that both arrays have are of the same lengths, however they are encoded.
+    pub fn begins_like(&self, other: &ArrayMetadata) -> bool {
+        let (ours, theirs) = (self.chunk_edges(), other.chunk_edges());
+        let lengths = self.shape.iter().zip(&other.shape).map(|(a, b)| *a.min(b));
+        ours.len() == theirs.len()
+            && ours.iter().zip(theirs.iter()).zip(lengths).all(|((a, b), len)| a.begins_like(b, len))
+    }
+}
+
+fn is_irregular(edges: &[Edges]) -> bool {
+    edges.iter().any(|edges| edges.equal().is_none())
+}
+
 /// Checks that this chain can encode chunks of different shapes.
 fn check_irregular(codecs: &Value) -> Result<()> {
     match codecs.as_array().is_some_and(|list| list.iter().any(is_reshape)) {
@@ -144,7 +193,7 @@ fn check_shard_edges(metadata: &ArrayMetadata) -> Result<()> {
     Ok(())
 }
 
-/// Checks the fields that have no place in the model.
+/// Checks the fields that [`ArrayMetadata`] does not keep.
 fn check_fields(doc: &Map<String, Value>) -> Result<()> {
     for (field, value) in doc {
         let is_ignorable = value.get("must_understand") == Some(&Value::Bool(false));

@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 
-/// A codec, a chunk grid, a chunk key encoding.
+/// A codec, a chunk grid or a chunk key encoding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Extension {
     /// The name, such as `gzip`.
@@ -56,22 +56,22 @@ impl Extension {
         }
     }
 
-    /// Returns a member of the configuration that is not null.
+    /// Returns a member of the configuration, or `None` if it is absent or null.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.configuration.get(name).filter(|value| !value.is_null())
     }
 
-    /// Returns a text of the configuration, or `default` if it is absent.
+    /// Returns a string of the configuration, or `default` if it is absent or null.
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is no text.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is not a string.
     pub fn text<'a>(&'a self, name: &str, default: &'a str) -> Result<&'a str> {
         self.get(name)
             .map_or(Ok(default), |value| json::text(value).ok_or_else(|| self.invalid(name, "is not a string")))
     }
 
-    /// Returns a list of integers from 0 on.
+    /// Returns a list of non-negative integers of the configuration.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
 //! The fill values of v3: from JSON to the bytes of one item, and back. The module knows neither arrays nor codecs.
-//! Source of the rules: the Zarr v3.1 specification, "Fill value", and the register of data types.
+//! Source of the rules: the Zarr v3.1 specification, "Fill value", and the registry of data types.
 //!
 //! As in [`fill_value`](crate::zarr::fill_value), an item is passed without the zero bytes at its end.
 
@@ -78,7 +78,7 @@ fn item_of(value: &Value, data_type: &Value, dtype: &DType) -> Option<Vec<u8>> {
     Some(without_zeros(item))
 }
 
-/// Parses the object by field of a struct. Every field must be there, and no other.
+/// Parses the fill value of a struct: an object with a member for each field, and no others.
 fn packed(members: &Map<String, Value>, data_type: &Value, fields: &[Field]) -> Option<Vec<u8>> {
     let types = data_type::fields(data_type)?;
     if members.len() != fields.len() || types.len() != fields.len() {
@@ -133,7 +133,7 @@ fn float_item(value: &Value, name: &str, size: usize, dtype: &DType) -> Option<V
         },
         None => {
             let number = json::float(value)?;
-            // a number beyond the doubles is no infinity
+            // a JSON number beyond the range of doubles is no infinity
             let is_word = !value.is_number();
             float_bits(number, name).filter(|_| is_word || number.is_finite())?
         }
@@ -141,7 +141,7 @@ fn float_item(value: &Value, name: &str, size: usize, dtype: &DType) -> Option<V
     Some(dtype.ordered(bits.to_le_bytes().get(..size)?))
 }
 
-/// Returns the item as JSON. [`spell`] checks that [`parse`] reads it so.
+/// Returns the item as JSON. [`spell`] checks that [`parse`] returns the same item for it.
 fn json_of(item: &[u8], data_type: &Value, dtype: &DType) -> Option<Value> {
     let name = data_type::name(data_type)?;
     match dtype.kind() {
@@ -181,7 +181,7 @@ fn number_json(item: &[u8], name: &str, dtype: &DType) -> Option<Value> {
     }
 }
 
-/// Returns a float as a number or a word if these stand for exactly its bits, else as hexadecimal.
+/// Returns a float as a number or a word if these stand for exactly its bits, otherwise its bits in hexadecimal.
 fn float_value(item: &[u8], name: &str, dtype: &DType) -> Value {
     let bits = dtype.unsigned_of(item);
     match float_of(bits, name).filter(|number| float_bits(*number, name) == Some(bits)) {
@@ -201,12 +201,12 @@ fn float_bits(number: f64, name: &str) -> Option<u64> {
     is_in_type.then(|| format.from_f64(number, RoundingMode::NearestEven)).flatten()
 }
 
-/// Returns the number that bits stand for.
+/// Returns the number that the bits of a float type encode.
 fn float_of(bits: u64, name: &str) -> Option<f64> {
     FloatFormat::parse(name).map(|format| format.to_f64(bits))
 }
 
-/// Returns the type of the two floats of a complex type.
+/// Returns the type of the two floats in a complex type.
 fn component(name: &str) -> Option<&str> {
     match name {
         "complex64" => Some("float32"),
@@ -237,14 +237,14 @@ fn is_raw(name: &str) -> bool {
     name.starts_with('r')
 }
 
-/// Returns an integer, which may be written with a fraction of zeros.
+/// Parses an integer, which may be written with a fraction of zeros.
 fn integer(value: &Value) -> Option<i128> {
     let Value::Number(number) = value else { return None };
     let whole = || json::float(value).filter(|f| f.fract() == 0.0 && f.abs() <= MAX_WHOLE).map(|f| f as i128);
     number.as_str().parse().ok().or_else(whole)
 }
 
-/// Returns bytes that are written as base64 or as a list.
+/// Parses bytes from base64 text or a list of integers.
 fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::Array(list) => list.iter().map(|byte| integer(byte)?.try_into().ok()).collect(),

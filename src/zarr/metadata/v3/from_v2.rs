@@ -1,5 +1,5 @@
-//! Documents of v1 and v2 in the terms of v3. The chunks that they describe stay as they are: what a `zarr.json` cannot
-//! say of them is refused.
+//! Documents of v1 and v2 in the terms of v3. The stored chunks stay as they are, so arrays whose chunks a `zarr.json`
+//! cannot describe are refused.
 
 pub(super) mod attributes;
 mod codecs;
@@ -56,7 +56,7 @@ fn check_fields(document: &[u8], known: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the `zarr.json` of a group whose `.zattrs` is `attributes`, or which has none.
+/// Returns the `zarr.json` of a group. `attributes` is its `.zattrs`, if it has one.
 ///
 /// # Errors
 ///
@@ -66,7 +66,7 @@ pub fn group_document(attributes: Option<&[u8]>) -> Result<Vec<u8>> {
 }
 
 /// Returns the `zarr.json` of an array of v1 or v2 whose chunk keys have this separator. `attributes` is its `.zattrs`,
-/// if it has one; the conventions of xarray in it become those that xarray has for v3.
+/// if it has one; the conventions of xarray in it become those that xarray uses for v3.
 ///
 /// # Errors
 ///
@@ -120,8 +120,8 @@ pub fn fill_value_of(old: &ArrayMetadata, data_type: &Value, is_big_endian: bool
     fill_value(old, data_type, &DataType::parse(data_type, is_big_endian)?)
 }
 
-/// Returns the attributes that a user wrote to the `.zattrs` of a node of v3 which shows documents of v2, and the names
-/// of the dimensions in them. `array` is the array there, or none if it is a group.
+/// Converts attributes that a user wrote to the `.zattrs` shown for a node of v3. Returns the attributes in the form of
+/// v3, and the names of the dimensions, if they were in the attributes. `array` is `None` for a group.
 ///
 /// # Errors
 ///
@@ -139,7 +139,7 @@ fn fill_value(old: &ArrayMetadata, data_type: &Value, parsed: &DataType) -> Resu
         _ if old.has_objects() => match &old.fill_value {
             // zarr 2 writes 0 if no fill value is given
             empty if empty.is_null() || empty.as_u64() == Some(0) || json::text(empty) == Some("") => Some("".into()),
-            // zarr-python 2 takes that of `vlen-bytes` for text, zarr-python 3 for base64
+            // zarr-python 2 treats the fill value of `vlen-bytes` as text, zarr-python 3 as base64
             text if data_type == "string" => json::text(text).map(Value::from),
             _ => None,
         },

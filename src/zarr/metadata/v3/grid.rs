@@ -11,11 +11,11 @@ use crate::zarr::metadata::array::spell_edges;
 /// Maximum number of values in the configuration of a grid.
 const MAX_VALUES: usize = 1 << 18;
 
-/// Memory in bytes for each value of a configuration: the parsed value, and what is made of it.
+/// Memory in bytes for each value of a configuration: the parsed value, and the edges made of it.
 const VALUE_MEMORY: usize = 192;
 
-/// Parses `chunk_grid`: the lengths of the outermost chunks along each dimension of `shape`, and the memory that they
-/// take.
+/// Parses `chunk_grid`. Returns the lengths of the outermost chunks along each dimension of `shape`, and the grant for
+/// their memory.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ fn regular(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
     chunks.into_iter().zip(shape.iter().copied()).map(edges).collect()
 }
 
-/// Parses a rectilinear grid. Source: the register of extensions, "rectilinear chunk grid".
+/// Parses a rectilinear grid. Source: the registry of Zarr extensions, "rectilinear chunk grid".
 fn rectilinear(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
     grid.allow_only(&["kind", "chunk_shapes"])?;
     if grid.text("kind", "inline")? != "inline" {
@@ -76,7 +76,6 @@ fn rectilinear(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
 /// length and its repetitions.
 fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
     let bad = |why: &str| grid.invalid("chunk_shapes", why);
-    let positive = |value: &Value| value.as_u64().filter(|n| (1..=i64::MAX as u64).contains(n));
     if let Some(edge) = positive(axis) {
         return Ok(Edges::Equal(edge));
     }
@@ -84,18 +83,49 @@ fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
     if list.is_empty() && len == 0 {
         return Ok(Edges::Equal(1));
     }
-    let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
-        Some([length, count]) => positive(length).zip(positive(count)),
-        Some(_) => None,
-        None => positive(value).map(|length| (length, 1)),
-    };
-    let pairs: Option<Vec<(u64, u64)>> = list.iter().map(pair).collect();
-    let pairs = pairs.ok_or_else(|| bad("holds a bad length or count"))?;
+    let pairs = pairs(list).ok_or_else(|| bad("holds a bad length or count"))?;
     let edges = Edges::listed(&pairs).map_err(|e| bad(&format!("lists {e}")))?;
     match edges.capacity() < len {
         true => Err(bad("is shorter than the dimension")),
         false => Ok(edges.equal().map_or(edges, Edges::Equal)),
     }
+}
+
+/// Lets the chunks of a document reach the end of its `shape`: where the listed lengths of a rectilinear grid do not,
+/// the last one is repeated.
+pub fn extend_grid(document: &mut Map<String, Value>) {
+    let shape: Option<Vec<u64>> =
+        document.get("shape").and_then(Value::as_array).and_then(|list| list.iter().map(Value::as_u64).collect());
+    let shapes = document.get_mut("chunk_grid").and_then(|grid| grid.get_mut("configuration"));
+    let shapes = shapes.and_then(|configuration| configuration.get_mut("chunk_shapes")).and_then(Value::as_array_mut);
+    for (axis, len) in shapes.into_iter().flatten().zip(shape.into_iter().flatten()) {
+        if let Some(list) = axis.as_array_mut() {
+            extend_list(list, len);
+        }
+    }
+}
+
+fn extend_list(list: &mut Vec<Value>, len: u64) {
+    let Some(pairs) = pairs(list) else { return };
+    let Ok(edges) = Edges::listed(&pairs) else { return };
+    let missing = len.saturating_sub(edges.capacity());
+    let Some((last, count)) = pairs.last().filter(|_| missing > 0) else { return };
+    list.pop();
+    list.push(json!([last, count + missing.div_ceil(*last)]));
+}
+
+/// Parses a list of lengths and of pairs of a length and its repetitions.
+fn pairs(list: &[Value]) -> Option<Vec<(u64, u64)>> {
+    let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
+        Some([length, count]) => positive(length).zip(positive(count)),
+        Some(_) => None,
+        None => positive(value).map(|length| (length, 1)),
+    };
+    list.iter().map(pair).collect()
+}
+
+fn positive(value: &Value) -> Option<u64> {
+    value.as_u64().filter(|n| (1..=i64::MAX as u64).contains(n))
 }
 
 /// Returns the grid of chunks with these lengths along each dimension, as a document spells it.

@@ -1,4 +1,5 @@
-//! What a `zarr.json` defines, found without parsing it: the document of a group may hold those of thousands of arrays.
+//! The node that a `zarr.json` defines, found without parsing the whole document: that of a group may hold those of
+//! thousands of arrays.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, MemberTexts};
@@ -34,8 +35,8 @@ pub fn node_type(document: &[u8]) -> Result<NodeType> {
     }
 }
 
-/// Returns whether a `zarr.json`, of which only the first and the last bytes are known, is that of a group: writers put
-/// `node_type` before the consolidated metadata or last.
+/// Returns whether a `zarr.json` defines a group, judged by its first and its last bytes. Writers put `node_type`
+/// before the consolidated metadata, or last.
 pub fn is_group_at_ends(first: &[u8], last: &[u8]) -> bool {
     let first = first.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let mut members = MemberTexts::of(first.as_bytes()).into_iter().flatten().map_while(Result::ok);
@@ -91,8 +92,7 @@ pub fn check_format(document: &[u8]) -> Result<()> {
     }
 }
 
-/// Returns the `zarr.json` of a group without its consolidated metadata, with all other bytes unchanged where it has
-/// none.
+/// Returns the `zarr.json` of a group without its consolidated metadata. A document that has none stays unchanged.
 ///
 /// # Errors
 ///
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn consolidated_metadata_is_taken_out() {
+    fn consolidated_metadata_is_removed() {
         let plain = br#"{"zarr_format": 3,  "node_type": "group"}"#;
         assert_eq!(without_consolidated(plain).unwrap(), plain);
         let full =

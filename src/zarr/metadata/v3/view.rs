@@ -1,5 +1,5 @@
 //! The `zarr.json` that a mount shows for an array: chunks are innermost chunks, stored decoded under keys such as
-//! `0.0`. All else is as the stored document says.
+//! `0.0`. All other fields are those of the stored document.
 
 use super::data_type::DataType;
 use super::grid::spell_grid;
@@ -22,7 +22,7 @@ pub(super) fn shown_grid(metadata: &ArrayMetadata) -> Value {
 }
 
 /// Returns the key encoding of the names of chunk files.
-pub(super) fn shown_keys() -> Value {
+fn shown_keys() -> Value {
     json!({"name": "v2", "configuration": {"separator": "."}})
 }
 

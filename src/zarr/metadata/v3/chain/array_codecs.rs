@@ -1,4 +1,4 @@
-//! Codecs that make an array of an array: their v3 names and configurations become codec configurations.
+//! Translates the v3 codecs from arrays to arrays into codec configurations.
 
 use super::{Extension, Input, ordered_dtype, unknown};
 use crate::error::{Error, Result};
@@ -6,7 +6,8 @@ use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::DType;
 use crate::zarr::metadata::CodecConfig;
 
-/// Translates an array codec and changes `input` to what it makes. Returns `None` for a codec that changes no bytes.
+/// Translates an array codec and changes `input` to the output of the codec. Returns `None` for a codec that changes no
+/// bytes.
 pub(super) fn parse(codec: &Extension, input: &mut Input) -> Result<Option<CodecConfig>> {
     match codec.name.as_str() {
         "transpose" => return transpose(codec, input),
@@ -82,7 +83,7 @@ fn reshape(codec: &Extension, input: &mut Input) -> Result<()> {
 }
 
 /// Parses the shape of `reshape`: a length, a list of dimensions whose lengths are multiplied, or once -1 for the rest.
-/// Source: the register of extensions, "reshape".
+/// Source: the registry of Zarr extensions, "reshape".
 fn reshaped(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
     let bad = || codec.invalid("shape", "is not a list of lengths and lists of dimensions");
     let list = codec.get("shape").and_then(Value::as_array).ok_or_else(bad)?;
@@ -110,7 +111,7 @@ fn reshaped(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
     Ok(lengths)
 }
 
-/// Returns the type of the numbers, or an error if the items are none.
+/// Returns the type of the items, or an error if they are not numbers.
 fn element<'a>(codec: &Extension, input: &'a Input) -> Result<&'a str> {
     let why = || Error::unsupported(format!("codecs: {:?} encodes numbers, which this data type has not", codec.name));
     input.element.as_deref().ok_or_else(why)
@@ -142,12 +143,12 @@ fn cast_value(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
 fn bitround(codec: &Extension, input: &Input) -> Result<CodecConfig> {
     codec.allow_only(&["keepbits"])?;
     let mut parameters = codec.configuration.clone();
-    // without it the codec takes items for little-endian floats
+    // without it the codec treats items as little-endian floats
     parameters.insert("dtype".into(), element(codec, input)?.into());
     Ok(CodecConfig::new("bitround", parameters))
 }
 
-/// `numcodecs.packbits` makes an array of bytes of an array of booleans.
+/// Translates `numcodecs.packbits`, which encodes an array of booleans into an array of bytes.
 fn packbits(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
     codec.allow_only(&[])?;
     if element(codec, input)? != "|b1" {

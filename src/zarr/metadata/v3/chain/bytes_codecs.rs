@@ -1,11 +1,11 @@
-//! Codecs that make bytes: their v3 names and configurations become codec configurations.
+//! Translates the v3 codecs that produce bytes into codec configurations.
 
 use super::{Extension, Input, unknown};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Value};
 use crate::zarr::metadata::CodecConfig;
 
-/// Translates a codec that makes bytes of bytes.
+/// Translates a codec from bytes to bytes.
 pub(super) fn parse(codec: &Extension) -> Result<CodecConfig> {
     let plain = |id: &str, known: &[&str]| {
         codec.allow_only(known)?;
@@ -32,8 +32,7 @@ pub(super) fn parse(codec: &Extension) -> Result<CodecConfig> {
     }
 }
 
-/// Returns the parameters of a codec of numcodecs that makes bytes of bytes. Source: the constructors of numcodecs
-/// 0.16.
+/// Returns the parameters of a codec of numcodecs from bytes to bytes. Source: the constructors of numcodecs 0.16.
 fn parameters_of(id: &str) -> Option<&'static [&'static str]> {
     Some(match id {
         "blosc" => &["cname", "clevel", "shuffle", "blocksize", "typesize"],
@@ -103,7 +102,7 @@ pub(super) fn pcodec(codec: &Extension, input: &Input) -> Result<CodecConfig> {
     numbers("pcodec", codec, input)
 }
 
-/// Returns the configuration with the type of the numbers added.
+/// Translates a codec of numbers, whose configuration gets their type.
 fn numbers(id: &str, codec: &Extension, input: &Input) -> Result<CodecConfig> {
     let why = || Error::unsupported(format!("codecs: {:?} encodes numbers, which this data type has not", codec.name));
     let element = input.element.as_deref().ok_or_else(why)?;

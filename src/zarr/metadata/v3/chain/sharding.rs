@@ -1,6 +1,6 @@
-//! `sharding_indexed`: a level of shards. What stands before it in the chain moves into the shard: a transposition
-//! permutes the dimensions of index and chunk, a filter of single items encodes each chunk alike. Source of the rules:
-//! the Zarr v3 specification, "Sharding codec".
+//! `sharding_indexed`: a level of shards. Codecs before it in the chain move into the shard: a transposition permutes
+//! the dimensions of index and chunks, and a filter of single items encodes each chunk. Source of the rules: the Zarr
+//! v3 specification, "Sharding codec".
 
 use super::{Chain, CodecKind, Extension, Input, MAX_LEVELS};
 use super::{array_codecs, bytes_codecs, kind_of, parse_level, parse_list, unknown};
@@ -14,7 +14,7 @@ const MAX_ENTRIES: u64 = 1 << 22;
 const ELEMENTWISE: [&str; 6] = ["scale_offset", "cast_value", "bitround", "quantize", "fixedscaleoffset", "astype"];
 
 /// Adds the level of shards `codec` and the chain inside it to `chain`. `before` and `around` are the codecs before and
-/// after it; `input` is what it gets.
+/// after it; `input` is its input.
 pub(super) fn parse(
     codec: &Extension,
     before: &[CodecConfig],
@@ -53,7 +53,7 @@ pub(super) fn parse(
     let list = codec.get("codecs").ok_or_else(|| codec.invalid("codecs", "is missing"))?;
     let list = parse_list(list, "codecs")?;
     let is_innermost = !list.iter().any(|codec| codec.name == "sharding_indexed");
-    // the chunk is decoded in the order of the array's dimensions
+    // decoded chunks have the array's order of dimensions, so the innermost chunks get a transposition of their own
     let is_transposed = !axes.iter().copied().eq(0..axes.len());
     let own =
         (is_innermost && is_transposed).then(|| array_codecs::transposition(&chain.chunks, &axes, input.is_variable));
@@ -66,7 +66,8 @@ pub(super) fn parse(
     Ok(())
 }
 
-/// Returns the codecs before a shard that encode its chunks instead. Transpositions are in the axes of the level.
+/// Returns the codecs before a shard, which encode its chunks instead. Transpositions are left out: the axes of the
+/// level contain them.
 fn moved_inside(before: &[CodecConfig]) -> Result<Vec<CodecConfig>> {
     let is_moved = |filter: &CodecConfig| match ELEMENTWISE.contains(&filter.id.as_str()) {
         true => Ok(filter.clone()),
@@ -93,7 +94,7 @@ fn inner_shape(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
     }
     if entries > MAX_ENTRIES {
         let why = format!("codecs: an index of {entries} chunks, more than the {MAX_ENTRIES} that are supported");
-        // a number of entries beyond 2^64 is no index at all
+        // more than 2^64 entries cannot be an index
         return Err(if entries == u64::MAX { Error::damaged(why) } else { Error::unsupported(why) });
     }
     Ok(inner)
@@ -131,7 +132,7 @@ fn index_codecs(codec: &Extension, shape: Vec<u64>) -> Result<(Vec<CodecConfig>,
     Ok((index, is_big_endian))
 }
 
-/// Translates a codec of an index that makes bytes of bytes.
+/// Translates a codec of an index from bytes to bytes.
 fn fixed_size(codec: &Extension) -> Result<CodecConfig> {
     match codec.name.trim_start_matches("numcodecs.") {
         "crc32c" | "crc32" | "adler32" | "fletcher32" | "jenkins_lookup3" | "shuffle" => bytes_codecs::parse(codec),

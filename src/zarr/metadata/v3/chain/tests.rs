@@ -168,7 +168,6 @@ fn an_index_may_be_transposed_and_have_several_checksums() {
     }
 }
 
-/// Rows 30 to 38 of the table of hostile documents.
 #[test]
 fn hostile_shards_are_refused() {
     let plain = || json!(["bytes"]);
@@ -204,7 +203,7 @@ fn hostile_shards_are_refused() {
 }
 
 #[test]
-fn parameters_that_no_codec_has_are_unsupported() {
+fn unknown_parameters_are_unsupported() {
     for codec in [
         json!({"name": "numcodecs.delta", "configuration": {"dtype": "<i4", "x": 1}}),
         json!({"name": "numcodecs.delta", "configuration": {"dtype": ">i4"}}),
@@ -213,6 +212,10 @@ fn parameters_that_no_codec_has_are_unsupported() {
     ] {
         let e = chain(json!([codec, "bytes"]), &[4], "int32").unwrap_err();
         assert_eq!(e.kind(), Kind::Unsupported, "{codec}: {e}");
+    }
+    for name in ["zfp", "numcodecs.zfpy"] {
+        let e = chain(json!([{"name": name, "configuration": {}}]), &[4], "int32").unwrap_err();
+        assert!(e.kind() == Kind::Unsupported && e.message().contains("the library zfp"), "{name}: {e}");
     }
     for name in ["gzip", "zstd", "blosc", "crc32c", "lz4", "numcodecs.bz2", "numcodecs.lzma", "numcodecs.fletcher32"] {
         let codec = json!({"name": name, "configuration": {"x": 1}});

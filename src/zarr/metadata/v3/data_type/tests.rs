@@ -1,5 +1,5 @@
 //! Names and spellings are those that zarr-python 3.1.6 has for NumPy's dtypes; those it lacks (`r16`,
-//! `complex_float32`, `struct`, and types without a NumPy name) are those of the specification and the register.
+//! `complex_float32`, `struct`, and types without a NumPy name) are those of the specification and the registry.
 
 use super::*;
 use crate::error::Kind;
@@ -12,7 +12,7 @@ fn parsed(text: &str, big_endian: bool) -> DataType {
     DataType::parse(&value(text), big_endian).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-/// An extension object.
+/// Returns an extension object.
 fn extension(name: &str, configuration: &str) -> String {
     format!(r#"{{"name":"{name}","configuration":{configuration}}}"#)
 }

@@ -1,5 +1,5 @@
-//! Items are those that zarr-python 3.1.6 makes of the same fill values, except for what it does not read (`r16`,
-//! `struct`, null, and types without a NumPy name), and for payloads of NaN, which it loses in part.
+//! Items are those that zarr-python 3.1.6 makes of the same fill values, except for types and values that it does not
+//! read (`r16`, `struct`, null, and types without a NumPy name), and for payloads of NaN, which it loses in part.
 
 use super::*;
 use proptest::prelude::*;
@@ -129,7 +129,7 @@ fn big_endian_items_are_reversed_by_number() {
 }
 
 #[test]
-fn values_that_do_not_fit_are_damage() {
+fn values_that_do_not_fit_are_errors() {
     for (data_type, fills) in [
         (r#""bool""#, vec!["2", r#""true""#, "[]"]),
         (r#""int8""#, vec!["128", "-129", "true", r#""1""#, "1.5", "NaN", "{}", r#""NaT""#]),
@@ -246,7 +246,7 @@ proptest! {
         let parsed = DataType::parse(&data_type, is_big).unwrap();
         let item = without_zeros(bytes[..parsed.dtype.size()].to_vec());
         let spelled = spell(&item, &data_type, &parsed).expect("a fill value");
-        // through the text of a document
+        // as the text of a document
         let spelled = value(&json::write_strict(&spelled));
         prop_assert_eq!(parse(&spelled, &data_type, &parsed).unwrap(), Some(item));
     }

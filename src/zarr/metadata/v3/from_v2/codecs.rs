@@ -1,12 +1,13 @@
-//! Filters and compressors of v2 as codecs of v3. A codec of v3 gets an array of one data type or bytes, where one of
-//! v2 takes any buffer for what its parameters say: only the chains in which both mean the same have a form.
+//! Filters and compressors of v2 as codecs of v3. A codec of v3 gets an array of one data type, or bytes. A codec of v2
+//! gets any buffer and interprets it as its parameters say. Only chains in which both have the same effect have a form
+//! in v3.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::{ArrayMetadata, CodecConfig, Order};
 
-/// The part of the chain so far, and what the next codec gets.
+/// The chain so far, and the input of the next codec.
 struct Chain {
     codecs: Vec<Value>,
     /// The dtype of the numbers in the array; `None` if the items are no numbers.
@@ -66,7 +67,7 @@ impl Chain {
         self.codecs.push(json!({"name": name, "configuration": configuration}));
     }
 
-    /// Adds the codec that makes bytes of the array, if none has.
+    /// Adds `bytes`, unless an earlier codec produces bytes.
     fn end_array(&mut self) {
         if !self.is_bytes {
             self.push("bytes", json!({"endian": if self.is_big_endian { "big" } else { "little" }}));
@@ -96,7 +97,7 @@ impl Chain {
     }
 
     /// Returns the configuration of a codec of numbers, with all types stated, and changes the type of the items to
-    /// what the codec makes.
+    /// that of the codec's output.
     fn array_codec(&mut self, codec: &CodecConfig) -> Result<Map<String, Value>> {
         let element = self.element.clone().ok_or_else(|| {
             Error::unsupported(format!("codec {:?} of items that are no numbers has no form in Zarr v3", codec.id))
@@ -129,7 +130,7 @@ impl Chain {
                 settle("dtype", Some(&element))?;
                 settle("astype", None)?
             }
-            // zarr-python does not know what another `astype` makes
+            // zarr-python does not know the output of another `astype`
             "quantize" => {
                 settle("dtype", Some(&element))?;
                 settle("astype", Some(&element))?
@@ -158,7 +159,7 @@ fn type_parameter(codec: &CodecConfig, name: &str, default: &str) -> Result<Stri
     }
 }
 
-/// Returns the v3 codec of a codec of v2 that makes bytes of bytes, in items of `itemsize` bytes.
+/// Returns the v3 form of a codec of v2 from bytes to bytes, whose input has items of `itemsize` bytes.
 ///
 /// # Errors
 ///
@@ -181,7 +182,7 @@ pub fn compressor_codec(compressor: &CodecConfig, itemsize: usize) -> Result<Val
             "zstd".to_string()
         }
         "shuffle" => {
-            // without it zarr-python takes the size of the array's items
+            // without it zarr-python uses the size of the array's items
             configuration.entry("elementsize").or_insert(4.into());
             "numcodecs.shuffle".to_string()
         }
@@ -196,7 +197,7 @@ pub fn compressor_codec(compressor: &CodecConfig, itemsize: usize) -> Result<Val
 /// Spells the parameters of blosc as v3 does: all of them, with a word for `shuffle`.
 fn blosc(configuration: &mut Map<String, Value>, itemsize: usize) {
     let number = |name: &str, default: i64| configuration.get(name).and_then(Value::as_i64).unwrap_or(default);
-    // c-blosc takes larger items for single bytes
+    // c-blosc shuffles larger items as single bytes
     let typesize = number("typesize", if (1..=255).contains(&itemsize) { itemsize as i64 } else { 1 });
     let shuffle = match number("shuffle", 1) {
         0 => "noshuffle",

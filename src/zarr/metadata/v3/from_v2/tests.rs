@@ -13,7 +13,7 @@ fn migrated(changes: &str, attributes: Option<&str>) -> Result<Value> {
     json::parse(&text)
 }
 
-/// The codecs of a migrated array: names, with their configurations in JSON.
+/// Returns the codecs of a migrated array: names, with their configurations in JSON.
 fn codecs(changes: &str) -> Vec<String> {
     let document = migrated(changes, None).unwrap_or_else(|e| panic!("{changes}: {e}"));
     let codec = |codec: &Value| match codec.get("configuration") {
@@ -26,7 +26,7 @@ fn codecs(changes: &str) -> Vec<String> {
 const LITTLE: &str = r#"bytes {"endian":"little"}"#;
 
 #[test]
-fn a_whole_document() {
+fn a_whole_document_is_migrated() {
     let expected = r#"{"zarr_format":3,"node_type":"array","shape":[10,6],"data_type":"int32",
         "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[4,4]}},
         "chunk_key_encoding":{"name":"v2","configuration":{"separator":"/"}},"fill_value":0,
@@ -35,7 +35,7 @@ fn a_whole_document() {
 }
 
 #[test]
-fn every_codec_has_its_namesake() {
+fn codecs_become_their_v3_counterparts() {
     let transpose = r#"transpose {"order":[1,0]}"#;
     let cases = [
         (r#"{"order":"F"}"#, vec![transpose, LITTLE]),
@@ -121,7 +121,7 @@ fn fill_values_keep_their_items() {
 }
 
 #[test]
-fn what_has_no_faithful_form_is_refused() {
+fn arrays_without_a_faithful_form_are_refused() {
     for (changes, why) in [
         (r#"{"dtype":"|O","filters":[{"id":"json2"}]}"#, "codec \"json2\" has no form"),
         (r#"{"dtype":"|O","filters":[{"id":"pickle"}]}"#, "codec \"pickle\" has no form"),
@@ -167,7 +167,7 @@ fn names_of_dimensions_leave_the_attributes() {
     for kept in [r#"{"_ARRAY_DIMENSIONS":["y"]}"#, r#"{"_ARRAY_DIMENSIONS":["y",1]}"#, r#"{"_ARRAY_DIMENSIONS":"y"}"#] {
         assert_eq!(named(kept), (kept.to_string(), None));
     }
-    // the fill value of an array without names is nothing but that
+    // without names of dimensions, the fill value does not become a missing value
     let unnamed = migrated(r#"{"fill_value":7}"#, Some("{}")).unwrap();
     assert_eq!(json::write(&unnamed["attributes"]), "{}");
     let duplicate = String::from_utf8(group_document(Some(br#"{"a": 1, "a": 2}"#)).unwrap()).unwrap();

@@ -1,0 +1,59 @@
+"""Compares two results of scripts/bench. A row has changed only if the ranges of its samples do not overlap."""
+import report
+
+# rows in which more is better; seconds and bytes are better if they are fewer
+MORE_IS_BETTER = ("IOPS",)
+# columns that zarrfs changes: the others say how much the machine has changed
+OURS = ("zarrfs", "direct", "zarrfs-128M")
+
+
+def rows_of(result):
+    """Yields (array, row, column, values) of everything that was measured."""
+    for name, array in result["arrays"].items():
+        for row, columns in array["rows"].items():
+            for column, values in columns.items():
+                yield name, row, column, values
+    for codec, rows in result.get("shards", {}).items():
+        for row, columns in rows.items():
+            for column, values in columns.items():
+                yield f"shards, {codec}", row, column, values
+    for row, columns in result["stores"]["rows"].items():
+        for column, values in columns.items():
+            yield "stores", row, column, values
+
+
+def verdict(row, before, now):
+    """Returns what has changed: `faster`, `slower`, or that the samples do not tell."""
+    if now["min"] <= before["max"] and before["min"] <= now["max"]:
+        return "within the spread"
+    unit = report.ROWS.get(row, ("", "", None))[1]
+    is_better = (now["median"] > before["median"]) == (unit in MORE_IS_BETTER)
+    return "faster" if is_better else "slower"
+
+
+def compared(before, now):
+    """Returns a line for each row and column that both results have: array, row, column, ratio of the medians, verdict."""
+    earlier = {(name, row, column): values for name, row, column, values in rows_of(before)}
+    lines = []
+    for name, row, column, values in rows_of(now):
+        old = earlier.get((name, row, column), {})
+        if not old.get("median") or not values.get("median"):
+            continue
+        lines.append((name, row, column, values["median"] / old["median"], verdict(row, old, values)))
+    return lines
+
+
+def print_compared(before, now):
+    """Prints what has changed for zarrfs, and the median change of the other columns, which zarrfs does not change."""
+    lines = compared(before, now)
+    if before["mib"] != now["mib"]:
+        print(f"\nnot compared: arrays of {before['mib']} MiB then, of {now['mib']} MiB now")
+        return
+    print(f"\nCompared with {before['date']}, {before['versions']['commit']}: medians now / then")
+    ours = [line for line in lines if line[2].split(",")[0] in OURS]
+    report.table(["", "", "", "now / then", ""],
+                 [[name, row, column, f"{ratio:.2f}", text] for name, row, column, ratio, text in ours])
+    others = sorted(line[3] for line in lines if line not in ours)
+    if others:
+        print(f"other columns, which measure the machine: {others[len(others) // 2]:.2f} (median of {len(others)}, "
+              f"{others[0]:.2f} to {others[-1]:.2f})")

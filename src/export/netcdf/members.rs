@@ -1,0 +1,374 @@
+//! The arrays of a group that become variables of its netCDF file. This module decides which arrays these are, in which
+//! order, which of them have records, and which are left out. It knows neither headers nor offsets.
+
+use super::classic::{ClassicVersion, Type};
+use super::types::{are_exact, native_type, widened};
+use super::{MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, NetcdfVersion, names, strings};
+use crate::array::Array;
+use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::export::{GrowingArrays, ItemForm, axis_names, flat};
+use crate::store::Key;
+use crate::util::json::{self, Object};
+use crate::util::memory;
+use crate::zarr::dtype::DTypeKind;
+use crate::zarr::metadata::ArrayMetadata;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+/// An array that becomes a variable.
+pub struct GroupArray {
+    /// The array.
+    pub array: Arc<Array>,
+    /// Its attributes as stored.
+    pub attributes: Object,
+    /// The names of its dimensions, where metadata has them.
+    names: Vec<Option<String>>,
+    /// The type of its values in the file.
+    pub kind: Type,
+    /// Whether its first dimension is the record dimension.
+    pub is_record: bool,
+    /// The number of bytes of each text, which has a dimension of its own.
+    pub letters: Option<u64>,
+    /// The values of an array without flat bytes.
+    pub values: Option<Arc<[u8]>>,
+}
+
+impl GroupArray {
+    /// Reads the array's attributes and the names of its dimensions; groups that provide names are added to `sources`.
+    fn new(hierarchy: &Hierarchy, array: Arc<Array>, kind: Type, sources: &mut Vec<Key>) -> Result<Self> {
+        let attributes = hierarchy.attributes(array.key())?;
+        let names = axis_names(hierarchy, &array, &attributes, sources);
+        let letters = (kind == Type::Char).then_some(array.metadata().dtype.size() as u64);
+        Ok(GroupArray { array, attributes, names, kind, is_record: false, letters, values: None })
+    }
+
+    /// Returns the array's name.
+    pub fn name(&self) -> &str {
+        self.array.key().name()
+    }
+
+    /// Returns the array's metadata.
+    pub fn metadata(&self) -> &ArrayMetadata {
+        self.array.metadata()
+    }
+
+    /// Returns the names, where known, and the lengths of the dimensions.
+    pub fn dimensions(&self) -> impl Iterator<Item = (Option<&str>, u64)> {
+        let names = self.names.iter().map(Option::as_deref).chain(std::iter::repeat(None));
+        names.zip(self.metadata().shape.iter().copied())
+    }
+
+    /// Returns whether the array is a coordinate variable: it has one dimension with its own name.
+    pub fn is_coordinate(&self) -> bool {
+        self.dimensions().map(|(name, _)| name).eq([Some(self.name())])
+    }
+
+    /// Returns whether the array is a time coordinate of 64-bit integers whose unit is coarse enough that doubles
+    /// represent all usual dates exactly.
+    fn counts_time(&self) -> bool {
+        let units = self.attributes.get("units").and_then(json::text).unwrap_or_default();
+        let unit = units.split_once(" since ").map(|(unit, _)| unit.to_ascii_lowercase());
+        let is_small = |unit: &str| ["nano", "micro"].iter().any(|small| unit.starts_with(small)) || unit.len() == 2;
+        let is_integer = *self.metadata().dtype.kind() == DTypeKind::Int && self.metadata().dtype.size() == 8;
+        is_integer && self.is_coordinate() && unit.is_some_and(|unit| !is_small(&unit))
+    }
+
+    /// Returns how the file holds the items.
+    pub fn form(&self) -> ItemForm {
+        super::types::form(self.metadata(), self.kind)
+    }
+
+    /// Returns the size of the variable in bytes, of a record variable in each record; the largest number if 64 bits do
+    /// not hold it.
+    pub fn variable_size(&self) -> u64 {
+        let metadata = self.metadata();
+        match (&self.values, self.letters) {
+            (Some(_), Some(letters)) => {
+                let inner = metadata.shape.iter().skip(usize::from(self.is_record));
+                inner.fold(letters, |size, len| size.saturating_mul(*len))
+            }
+            _ if self.is_record => self.form().shown_size(metadata.row_size()).unwrap_or(u64::MAX),
+            _ => self.form().shown_size(self.array.size()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn is_large(&self) -> bool {
+        self.variable_size() > MAX_VARIABLE
+    }
+
+    /// Returns whether a dimension other than the record dimension has length 0, which marks the record dimension.
+    fn is_empty(&self) -> bool {
+        self.metadata().shape.iter().skip(usize::from(self.is_record)).any(|len| *len == 0)
+    }
+}
+
+/// The arrays that become variables, and the reasons why others do not.
+#[derive(Default)]
+pub struct GroupArrays {
+    options: NetcdfOptions,
+    /// The arrays in the order of their data.
+    pub list: Vec<GroupArray>,
+    /// Reasons by array name.
+    left_out: BTreeMap<String, String>,
+    /// Size of all variables in bytes.
+    size: u64,
+    /// The groups and arrays whose documents the file is made from, including arrays that are left out.
+    pub sources: Vec<Key>,
+    /// Memory of all attributes and strings, in bytes.
+    pub memory: usize,
+    /// Arrays that are left out, collected only for a record dimension.
+    others: Vec<GroupArray>,
+    /// The arrays of the record dimension.
+    pub growing: GrowingArrays,
+}
+
+impl GroupArrays {
+    /// Collects the arrays of a group, and what they need of the groups above.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Kind::NotFound`] if there is no group.
+    pub fn of_group(hierarchy: &Hierarchy, cache: &Cache, key: &Key, options: &NetcdfOptions) -> Result<Self> {
+        if !matches!(hierarchy.find(key)?, Some(StoredNode::Group)) {
+            return Err(Error::not_found("no such group").context(key));
+        }
+        let (options, sources) = (options.clone(), vec![key.clone()]);
+        let mut members = GroupArrays { options, sources, ..GroupArrays::default() };
+        members.add_group(hierarchy, key)?;
+        members.add_inherited(hierarchy, key)?;
+        members.find_records();
+        members.leave_out(|member| member.is_empty().then(|| "a dimension has length 0".into()));
+        members.read_strings(cache);
+        match members.options.version {
+            NetcdfVersion::Auto => members.convert_time_to_doubles(cache),
+            NetcdfVersion::Cdf2 => members.fit_into_cdf2(cache),
+            NetcdfVersion::Cdf5 => {}
+        }
+        // records follow the other variables, and in CDF-2 only the last variable of either may exceed the limit
+        members.list.sort_by_key(|member| (member.is_record, member.is_large()));
+        Ok(members)
+    }
+
+    /// Returns why arrays are left out, a line for each.
+    pub fn reasons(&self) -> Vec<String> {
+        self.left_out.iter().map(|(name, why)| format!("{name}: {why}")).collect()
+    }
+
+    /// Adds the arrays of a group in the order of their names.
+    fn add_group(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
+        let below = hierarchy.prefixes(key)?;
+        for key in below.keys.iter().rev() {
+            match hierarchy.find(key)? {
+                Some(StoredNode::Array(array)) => self.add(hierarchy, array)?,
+                Some(StoredNode::Damaged(e)) => {
+                    self.sources.push(key.clone());
+                    self.left_out.insert(key.name().to_string(), e.to_string());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an array, or the reason why it is left out.
+    fn add(&mut self, hierarchy: &Hierarchy, array: Arc<Array>) -> Result<()> {
+        self.sources.push(array.key().clone());
+        let name = array.key().name().to_string();
+        let kind = match native_type(&array) {
+            Ok(kind) if self.options.version == NetcdfVersion::Cdf2 => widened(kind),
+            Ok(kind) => kind,
+            Err(why) => {
+                self.left_out.insert(name, why);
+                if self.options.record.is_some() {
+                    self.others.push(GroupArray::new(hierarchy, array, Type::Byte, &mut self.sources)?);
+                }
+                return Ok(());
+            }
+        };
+        let member = GroupArray::new(hierarchy, array, kind, &mut self.sources)?;
+        // a record may be written to an array of length 0
+        let size =
+            member.variable_size().max(member.form().shown_size(member.metadata().row_size()).unwrap_or(u64::MAX));
+        let size = size.checked_add(self.size).filter(|&size| size <= MAX_FILE);
+        let Some(size) = size.filter(|_| member.metadata().row_size() <= MAX_FILE) else {
+            self.left_out.insert(name, "makes the file larger than 2^63 bytes".into());
+            return Ok(());
+        };
+        // all attributes are in memory together, and the header holds them once more
+        if self.memory + member.attributes.memory() > memory::limit() / 4 {
+            let why = "the attributes of the arrays take more memory than there is for a header";
+            self.left_out.insert(name, why.into());
+            return Ok(());
+        }
+        self.memory += member.attributes.memory();
+        self.list.push(member);
+        self.size = size;
+        Ok(())
+    }
+
+    /// Adds missing coordinates of named dimensions and missing grid mappings from ancestor groups.
+    fn add_inherited(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
+        let mut known: HashSet<String> = self.list.iter().map(|member| member.name().to_string()).collect();
+        known.extend(self.left_out.keys().cloned());
+        let named = self.list.iter().flat_map(GroupArray::dimensions);
+        let named = named.filter_map(|(name, len)| Some((name?.to_string(), Some(len))));
+        let mappings = self.list.iter().filter_map(|member| json::text(member.attributes.get("grid_mapping")?));
+        let mappings = mappings
+            .flat_map(|names| names.split_whitespace().take(MAX_MAPPINGS))
+            .map(|word| (word.trim_end_matches(':').into(), None));
+        let missing: BTreeSet<(String, Option<u64>)> =
+            mappings.chain(named).filter(|(name, _)| !known.contains(name)).collect();
+        for (name, len) in missing {
+            if let Some(found) = find_inherited(hierarchy, key, &name, len)? {
+                self.add(hierarchy, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the arrays whose first dimension is the record dimension. If they differ in its length, the number of
+    /// records is that of the coordinate variable, or of the first array; the others have a dimension of their own.
+    fn find_records(&mut self) {
+        let Some(wanted) = self.options.record.as_deref() else { return };
+        let len =
+            |member: &GroupArray| member.dimensions().next().filter(|(name, _)| *name == Some(wanted)).map(|d| d.1);
+        let coordinate = self.list.iter().find(|member| member.is_coordinate() && member.name() == wanted);
+        let Some(count) = coordinate.and_then(len).or_else(|| self.list.iter().find_map(len)) else { return };
+        for member in &mut self.list {
+            let first = member.dimensions().next();
+            member.is_record = first == Some((Some(wanted), count));
+        }
+        for member in self.list.iter().chain(&self.others) {
+            let mut places =
+                member.dimensions().enumerate().filter(|(_, is)| *is == (Some(wanted), count)).map(|(i, _)| i);
+            match (places.next(), places.next()) {
+                (Some(0), None) => self.growing.keys.push(member.array.key().clone()),
+                (Some(_), _) => self.growing.fixed = Some(member.name().to_string()),
+                _ => {}
+            }
+        }
+        self.others.clear();
+    }
+
+    /// Removes the arrays for which `reason` returns one.
+    fn leave_out(&mut self, mut reason: impl FnMut(&GroupArray) -> Option<String>) {
+        let left_out = &mut self.left_out;
+        self.list.retain(|member| match reason(member) {
+            Some(why) => {
+                left_out.insert(member.name().to_string(), why);
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Reads the arrays of strings of any length, as long as there is memory.
+    fn read_strings(&mut self, cache: &Cache) {
+        let (mut memory, mut found) = (self.memory, BTreeMap::new());
+        self.leave_out(|member| {
+            if !member.metadata().has_objects() {
+                return None;
+            }
+            let free = (memory::limit() / 4).saturating_sub(memory);
+            match strings::read(cache, &member.array, free) {
+                Ok((letters, values)) => {
+                    memory += values.len();
+                    found.insert(member.array.key().clone(), (letters, values));
+                    None
+                }
+                Err(why) => Some(why),
+            }
+        });
+        self.memory = memory;
+        for member in &mut self.list {
+            if let Some((letters, values)) = found.remove(member.array.key()) {
+                (member.letters, member.values) = (Some(letters), Some(values));
+            }
+        }
+    }
+
+    /// Returns the smallest version of the format that can hold all variables, or the one that was asked for.
+    pub fn version(&self) -> ClassicVersion {
+        let needs_64_bits = |member: &GroupArray| {
+            member.kind > Type::UByte || member.metadata().shape.iter().any(|&len| len > MAX_DIMENSION)
+        };
+        match self.options.version {
+            NetcdfVersion::Cdf2 => ClassicVersion::Offset64,
+            NetcdfVersion::Cdf5 => ClassicVersion::Data64,
+            NetcdfVersion::Auto if self.extra_large().is_empty() && !self.list.iter().any(needs_64_bits) => {
+                ClassicVersion::Offset64
+            }
+            NetcdfVersion::Auto => ClassicVersion::Data64,
+        }
+    }
+
+    /// Returns the variables that are too large for CDF-2. It has room for one at the end of the file, or of a record
+    /// (`NC_check_vlens` in netcdf-c).
+    fn extra_large(&self) -> HashSet<&str> {
+        let large =
+            |is_record| self.list.iter().filter(move |member| member.is_record == is_record && member.is_large());
+        let has_records = self.list.iter().any(|member| member.is_record);
+        let fixed = large(false).skip(usize::from(!has_records));
+        fixed.chain(large(true).skip(1)).map(GroupArray::name).collect()
+    }
+
+    /// Leaves out what CDF-2 cannot hold even in a wider type.
+    fn fit_into_cdf2(&mut self, cache: &Cache) {
+        let large: HashSet<String> = self.extra_large().into_iter().map(String::from).collect();
+        self.leave_out(|member| {
+            let longest = member.metadata().shape.iter().max().copied().unwrap_or(0);
+            if longest > MAX_DIMENSION {
+                return Some(format!("a dimension of {longest} items is longer than the {MAX_DIMENSION} of CDF-2"));
+            }
+            if large.contains(member.name()) {
+                return Some("CDF-2 has room for one variable of 4 GiB, as the last one without records".into());
+            }
+            are_exact(cache, &member.array, member.form()).err()
+        });
+    }
+
+    /// Makes time coordinates doubles, as most CF files have them, if the file can then be CDF-2: xarray stores times
+    /// as 64-bit integers, and many programs do not know CDF-5. **No read of a file may fail because of a value.**
+    /// Therefore the file is CDF-5 if a coordinate is not exact as a double or if the coordinates cannot be read.
+    fn convert_time_to_doubles(&mut self, cache: &Cache) {
+        self.set_time_type(Type::Double);
+        let are_exact = |member: &GroupArray| match member.form() {
+            form @ ItemForm::Widened { .. } => flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes)),
+            _ => true,
+        };
+        if self.version() == ClassicVersion::Data64 || !self.list.iter().all(are_exact) {
+            self.set_time_type(Type::Int64);
+        }
+    }
+
+    fn set_time_type(&mut self, kind: Type) {
+        for member in self.list.iter_mut().filter(|member| member.counts_time()) {
+            member.kind = kind;
+        }
+    }
+}
+
+/// Returns the array `name` of the nearest ancestor of `key` that has one, provided that it fits: a coordinate variable
+/// of length `len`, or, without a length, a scalar as grid mappings are.
+fn find_inherited(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
+    // an attribute may hold a name too long for the store to look up
+    if name.len() > names::MAX_NAME {
+        return Ok(None);
+    }
+    let mut above = key.clone();
+    while !above.is_root() {
+        above = above.parent();
+        // not a valid name of an array
+        let Ok(place) = above.child(name) else { return Ok(None) };
+        let Some(StoredNode::Array(array)) = hierarchy.find(&place)? else { continue };
+        let found = GroupArray::new(hierarchy, array, Type::Byte, &mut Vec::new())?;
+        let fits = match len {
+            Some(len) => found.is_coordinate() && found.metadata().shape == [len],
+            None => found.metadata().shape.is_empty(),
+        };
+        return Ok(fits.then_some(found.array));
+    }
+    Ok(None)
+}

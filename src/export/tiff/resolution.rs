@@ -1,0 +1,50 @@
+//! The tags for the number of pixels per unit of length.
+
+use super::TagValue;
+
+/// XResolution.
+pub const X: u16 = 282;
+/// YResolution.
+pub const Y: u16 = 283;
+/// ResolutionUnit.
+pub const UNIT: u16 = 296;
+
+/// The unit is not known to TIFF.
+pub const NO_UNIT: u16 = 1;
+/// The unit is a centimeter.
+pub const CENTIMETER: u16 = 3;
+
+/// Maximum relative error of a ratio with a power of ten.
+const TOLERANCE: f64 = 1e-6;
+
+/// Returns the reciprocal of the step as a ratio of 32-bit numbers: of a power of ten if one is exact enough, or else
+/// of the largest numbers. Returns `None` if the step is too large or too small.
+pub fn for_each_unit(step: f64) -> Option<TagValue> {
+    let largest = f64::from(u32::MAX);
+    let powers = (0..10u32).rev().map(|digits| f64::from(10u32.pow(digits)));
+    let ratio = powers.map(|power| (power, step * power)).find(|(_, under)| under.round() <= largest);
+    let is_near = |(_, under): &(f64, f64)| (under.round() - under).abs() <= TOLERANCE * under;
+    let (over, under) = ratio.filter(is_near).unwrap_or_else(|| {
+        let under = (largest * step).floor();
+        (under / step, under)
+    });
+    let [over, under] = [over.round(), under.round()];
+    let is_ratio = [over, under].iter().all(|number| (1.0..=largest).contains(number));
+    is_ratio.then_some(TagValue::Rational(over as u32, under as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios() {
+        assert_eq!(for_each_unit(0.5), Some(TagValue::Rational(1_000_000_000, 500_000_000)));
+        assert_eq!(for_each_unit(2.5e-5), Some(TagValue::Rational(1_000_000_000, 25_000)));
+        assert_eq!(for_each_unit(4e9), Some(TagValue::Rational(1, 4_000_000_000)));
+        assert_eq!(for_each_unit(6.5e-9), Some(TagValue::Rational(4_153_846_154, 27)));
+        for step in [1e10, 1e-10, 0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(for_each_unit(step), None, "{step}");
+        }
+    }
+}

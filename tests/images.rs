@@ -1,0 +1,20 @@
+//! OME-NGFF images on a real mount: what tifffile, ome-types, ITK, nibabel and pynrrd read from `data.tif`, `data.nii`
+//! and `data.nhdr`, compared with what tests/python/images.py has written, and OME-XML with the schema.
+
+mod support;
+
+use support::{Mount, announce, env_path, run_python};
+
+#[test]
+fn images_explain_themselves() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    run_python(&python, "images.py", &["write", folder.path().to_str().unwrap()]);
+    for name in ["v2.zarr", "v3.zarr"] {
+        let store = folder.path().join(name);
+        let mount = Mount::new(&store, &["-o", "ro", "--containers", "tif,nii"]);
+        let args = ["check", mount.path().to_str().unwrap(), store.to_str().unwrap()];
+        announce(run_python(&python, "images.py", &args).trim());
+        mount.assert_no_problem();
+    }
+}
