@@ -19,6 +19,7 @@ mod netcdf;
 mod nifti;
 mod npy;
 mod nrrd;
+mod packing;
 mod raster;
 mod readme;
 mod recipes;
@@ -29,6 +30,7 @@ mod testing;
 mod text;
 mod tiff;
 mod units;
+mod view;
 mod vrt;
 mod xdmf;
 
@@ -39,6 +41,7 @@ pub use described::{Coordinates, Crs, Described, DescribedAxis, ImageChannel, Im
 pub use form::{ItemForm, ShownNumber, StoredInteger};
 pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, NetcdfVersion, dataset};
 pub use records::FileSlice;
+pub use view::ArrayView;
 pub use vrt::VrtContent;
 
 /// The name of the file that shows a group as a netCDF file.
@@ -176,6 +179,11 @@ impl Format {
     /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format needs values and the
     /// description has none; no memory.
     pub fn file(self, array: &Described) -> Result<Composite> {
+        self.file_with(array, |file| file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored))
+    }
+
+    /// Makes the file; `push_values` appends the bytes that it holds.
+    fn file_with(self, array: &Described, push_values: impl FnOnce(&mut Composite)) -> Result<Composite> {
         if !self.can_describe(array) {
             let why = match self.fits(&array.metadata) {
                 true => "can't say what the array is: its times, its packing or its coordinates",
@@ -185,7 +193,7 @@ impl Format {
         }
         let mut file = (self.spec().header)(array)?;
         if self.holds_flat() {
-            file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored);
+            push_values(&mut file);
         }
         file.sources = array.sources.clone();
         file.sources.push(array.key.clone());

@@ -4,7 +4,7 @@
 use crate::array::{Array, VersionTag};
 use crate::cache::{Cache, Prefetcher, SpillOptions};
 use crate::error::{Error, Kind, Result};
-use crate::fs::tree::{Attributes, Audience, Node, Tree};
+use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use crate::stats::Stats;
 use crate::store::{Key, SubtreeLocks, escaped};
 use crate::util::pool::{Pool, PoolGrowth};
@@ -193,7 +193,7 @@ impl Fs {
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
         let (parent, name) = self.place(parent, name)?;
         let (node, attributes) = self.find(&parent, &name)?.ok_or_else(|| Error::not_found("no such file"))?;
-        let attributes = self.resizing.attributes(&node, attributes);
+        let attributes = self.sized(&node, attributes)?;
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }
 
@@ -213,7 +213,7 @@ impl Fs {
             Node::Value(key) => self.settle_object(key),
             _ => {}
         }
-        let attributes = self.resizing.attributes(&node, self.tree.attributes(&node)?);
+        let attributes = self.sized(&node, self.tree.attributes(&node)?)?;
         Ok(Attributes { inode, ..attributes })
     }
 
@@ -272,7 +272,10 @@ impl Fs {
             _ if for_writing && !self.has_fixed_size(&node)? => self.open_to_write(inode, &node)?,
             Node::Flat(key) => self.open_flat(inode, key, for_writing, direct)?,
             Node::Chunk(key, name) => self.open_chunk(inode, key, name, for_writing)?,
-            Node::Header(..) | Node::Dataset(_) => self.open_composite_file(inode, &node, for_writing, direct)?,
+            Node::ViewFile(key, view, ViewedFile::Flat) => self.open_view(inode, &node, (key, view), for_writing)?,
+            Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => {
+                self.open_composite_file(inode, &node, for_writing, direct)?
+            }
             Node::Metadata(key, file) => self.open_document(inode, key, *file)?,
             Node::Value(key) if self.drafts.get(key).is_some() => self.open_to_write(inode, &node)?,
             Node::Value(key) => {
@@ -285,7 +288,9 @@ impl Fs {
                 return Err(self.tree.unreadable(key));
             }
             Node::Control(file) => self.open_control(inode, *file)?,
-            Node::Directory(_) | Node::ControlDirectory => return Err(Error::system(libc::EISDIR)),
+            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => {
+                return Err(Error::system(libc::EISDIR));
+            }
         };
         let opened = self.insert(new);
         if let Node::Flat(_) = &*node {
@@ -482,3 +487,5 @@ mod shard_costs;
 mod remote;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod views;

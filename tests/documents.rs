@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use support::{ZARRFS, announce, copy_tree, is_mounted, test_data, with_timeout, zarrfs};
 
 /// Documents and the lines that each may have.
-const DOCUMENTS: [(&str, usize); 16] = [
+const DOCUMENTS: [(&str, usize); 17] = [
     ("README.md", 200),
     ("ARCHITECTURE.md", 300),
     ("CONTRIBUTING.md", 120),
@@ -21,6 +21,7 @@ const DOCUMENTS: [(&str, usize); 16] = [
     ("docs/stores.md", 250),
     ("docs/other-programs.md", 250),
     ("docs/images-and-text.md", 120),
+    ("docs/views.md", 120),
     ("docs/operations.md", 250),
     ("docs/checking.md", 120),
     ("docs/performance.md", 250),

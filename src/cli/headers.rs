@@ -1,8 +1,8 @@
-//! `--headers` and `--containers`: the files for other programs that a mount shows.
+//! `--headers`, `--containers` and `--views`: the files for other programs that a mount shows.
 
 use super::PROGRAMS;
 use crate::export::{Format, NetcdfOptions, NetcdfVersion};
-use crate::fs::tree::Headers;
+use crate::fs::tree::{Headers, Views};
 use clap::{Args, ValueEnum};
 
 /// The word for a group's netCDF file.
@@ -23,6 +23,12 @@ pub struct HeadersArgs {
     /// none, all, or some of nii, tif, nc: files that hold the same bytes in other programs' formats.
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
     containers: FormatList,
+    /// Show these views of arrays
+    ///
+    /// none, all, or some of unpacked, slices: directories beside an array with files like its own. ARRAY.unpacked
+    /// holds physical values, ARRAY.slices planes and volumes by the indices of leading dimensions.
+    #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_views)]
+    views: Views,
     #[command(flatten)]
     netcdf: NetcdfArgs,
 }
@@ -69,6 +75,11 @@ impl NetcdfArgs {
 struct FormatList(Headers);
 
 impl HeadersArgs {
+    /// Returns the views that the tree shows.
+    pub fn views(&self) -> Views {
+        self.views
+    }
+
     /// Returns the files that the tree shows.
     pub fn shown(&self) -> Headers {
         let both = || self.formats.0.formats.iter().chain(&self.containers.0.formats);
@@ -83,6 +94,24 @@ fn parse_headers(text: &str) -> Result<FormatList, String> {
 
 fn parse_containers(text: &str) -> Result<FormatList, String> {
     parse(text, true)
+}
+
+fn parse_views(text: &str) -> Result<Views, String> {
+    let mut views = Views::default();
+    match text {
+        "none" => {}
+        "all" => views = Views { unpacked: true, slices: true },
+        _ => {
+            for word in text.split([',', ':']) {
+                match word {
+                    "unpacked" => views.unpacked = true,
+                    "slices" => views.slices = true,
+                    _ => return Err(format!("{word:?} is not one of all, none, unpacked, slices")),
+                }
+            }
+        }
+    }
+    Ok(views)
 }
 
 fn parse(text: &str, containers: bool) -> Result<FormatList, String> {
@@ -109,6 +138,18 @@ fn parse(text: &str, containers: bool) -> Result<FormatList, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_views_are_parsed() {
+        let views = |unpacked, slices| Ok(Views { unpacked, slices });
+        assert_eq!(parse_views("none"), views(false, false));
+        assert_eq!(parse_views("unpacked"), views(true, false));
+        assert_eq!(parse_views("slices:unpacked"), views(true, true));
+        assert_eq!(parse_views("all"), parse_views("unpacked,slices"));
+        for text in ["", "packed", "all,slices", "unpacked,"] {
+            assert!(parse_views(text).unwrap_err().contains("is not one of"), "{text}");
+        }
+    }
 
     #[test]
     fn lists_of_formats_are_parsed() {

@@ -79,6 +79,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     let hierarchy = open_store(&args.path, &store_args, stats.clone())?.with_view(args.view.format());
     warn_unlisted(&hierarchy, &args.path);
     let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
+    let tree = tree.with_views(args.headers.views());
     let mut output = ListOutput { args, out: BufWriter::new(stdio::output()), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
@@ -131,7 +132,7 @@ impl ListOutput<'_> {
     /// Prints one directory, and adds the directories in it to `below`. Returns the error of a listing that is
     /// incomplete.
     fn list(&mut self, tree: &Tree, key: &Key, below: &mut Vec<Key>) -> std::io::Result<Option<Error>> {
-        let mut names = match tree.names(&Node::Directory(key.clone())) {
+        let mut names = match tree.directory_at(key).and_then(|directory| tree.names(&directory)) {
             Ok(names) => names,
             Err(e) => return Ok(Some(e)),
         };
@@ -168,7 +169,7 @@ impl ListOutput<'_> {
         if !asked {
             return Ok(names.iter().map(|name| line(name, None)).collect());
         }
-        let level = tree.directory(&Node::Directory(key.clone()))?;
+        let level = tree.directory(&tree.directory_at(key)?)?;
         let listed = tree.listed(&level, names);
         // a name that was removed meanwhile is left out
         let found = names.iter().zip(listed).filter_map(|(name, listed)| Some((name, listed?)));

@@ -282,7 +282,7 @@ fn file_system(
     let cache = Arc::new(cache.spilling(options.spill.clone()));
     memory::register(&cache);
     let fs = Arc::new(Fs::new(
-        Tree::new(hierarchy, cache.clone()).with_headers(args.headers.shown()),
+        Tree::new(hierarchy, cache.clone()).with_headers(args.headers.shown()).with_views(args.headers.views()),
         cache.clone(),
         stats,
         Options { resize: args.resize, ..options },

@@ -9,6 +9,7 @@ use crate::store::Key;
 use crate::util::memory::{self, SharedGrant};
 use crate::zarr::dtype::DType;
 use crate::zarr::metadata::ArrayMetadata;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The layout of a file in a format of other programs: headers, padding and the flat bytes of arrays, without gaps.
@@ -71,7 +72,7 @@ pub enum PartContent {
         /// The values, those of all records.
         bytes: Arc<[u8]>,
     },
-    /// All flat bytes of an array; in records, an item of the first dimension in each.
+    /// Flat bytes of an array; in records, an item of the first dimension in each.
     Flat {
         /// The array's key in the hierarchy.
         key: Key,
@@ -79,6 +80,8 @@ pub enum PartContent {
         shape: Vec<u64>,
         /// The array's dtype when the file was made.
         dtype: DType,
+        /// The position of the first of them among all flat bytes, in bytes.
+        start: u64,
         /// The form of the items in the file.
         form: ItemForm,
     },
@@ -143,11 +146,16 @@ impl Composite {
     /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in `form`; in a
     /// record, those of one item of the first dimension.
     pub fn push_flat(&mut self, key: Key, metadata: &ArrayMetadata, form: ItemForm) {
-        let (shape, dtype) = (metadata.shape.clone(), metadata.dtype.clone());
         let stored = if self.records.is_some() { metadata.row_size() } else { metadata.flat_size() };
+        self.push_range(key, metadata, 0..stored, form);
+    }
+
+    /// Appends a range of the flat bytes of the array at `key`, whole items in `form`.
+    pub fn push_range(&mut self, key: Key, metadata: &ArrayMetadata, range: Range<u64>, form: ItemForm) {
+        let (shape, dtype, start) = (metadata.shape.clone(), metadata.dtype.clone(), range.start);
         // the caller has checked the size
-        let len = form.shown_size(stored).unwrap_or(u64::MAX);
-        self.push(len, PartContent::Flat { key, shape, dtype, form });
+        let len = form.shown_size(range.end - start).unwrap_or(u64::MAX);
+        self.push(len, PartContent::Flat { key, shape, dtype, start, form });
     }
 
     /// Appends values, `len` bytes of them or of each record.

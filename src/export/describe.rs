@@ -19,10 +19,12 @@ use crate::store::Key;
 use crate::util::json::{self, Map, Value};
 use crate::util::memory;
 use crate::zarr::metadata::ZARRAY;
+pub use attributes::number as attribute_number;
 use coordinates::Coordinate;
 pub use coordinates::{check_flat, flat};
 #[cfg(test)]
 pub use numbers::attribute_nodata as nodata_of_attributes;
+pub use numbers::{has_xarray_names, is_number, parse_float};
 pub use role::{is_east, is_north};
 use std::sync::Arc;
 

@@ -1,10 +1,12 @@
 //! The type, size and byte order in which a file of another program holds an array's items. This module knows nothing
 //! of files.
 
+use super::packing::Packing;
 use crate::error::{Error, Kind, Result};
+use std::sync::Arc;
 
 /// How a file holds each item of flat bytes. An item may take another number of bytes in the file than in the array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ItemForm {
     /// Unchanged.
     AsStored,
@@ -24,6 +26,8 @@ pub enum ItemForm {
         /// The byte order of the stored characters.
         is_big_endian: bool,
     },
+    /// As physical values.
+    Unpacked(Arc<Packing>),
 }
 
 /// A type of integers in an array.
@@ -144,29 +148,36 @@ impl ShownNumber {
 
 impl ItemForm {
     /// Returns the number of bytes of the array that must be converted together.
-    pub fn stored_item(self) -> usize {
-        match self {
+    pub fn stored_item(&self) -> usize {
+        match *self {
             ItemForm::AsStored => 1,
             ItemForm::Reversed(size) | ItemForm::Utf8 { size, .. } => size.max(1),
             ItemForm::Widened { stored, .. } => stored.size,
+            ItemForm::Unpacked(ref packing) => packing.stored_size(),
         }
     }
 
     /// Returns the number of bytes that they become in the file.
-    pub fn shown_item(self) -> usize {
+    pub fn shown_item(&self) -> usize {
         match self {
             ItemForm::Widened { shown, .. } => shown.size(),
+            ItemForm::Unpacked(packing) => packing.shown_size(),
             same => same.stored_item(),
         }
     }
 
     /// Returns the number of bytes in the file of an array of `stored` bytes; `None` if that is more than 64 bits hold.
-    pub fn shown_size(self, stored: u64) -> Option<u64> {
+    pub fn shown_size(&self, stored: u64) -> Option<u64> {
         (stored / self.stored_item() as u64).checked_mul(self.shown_item() as u64)
     }
 
+    /// Returns whether whole items alone can be written.
+    pub fn takes_whole_items(&self) -> bool {
+        matches!(self, ItemForm::Unpacked(_))
+    }
+
     /// Returns whether [`ItemForm::show`] can convert `bytes`, which are whole stored items.
-    pub fn can_show(self, bytes: &[u8]) -> bool {
+    pub fn can_show(&self, bytes: &[u8]) -> bool {
         match self {
             // tests a block at a time: the whole array was read already, a second copy would double its memory
             ItemForm::Widened { .. } => {
@@ -183,8 +194,8 @@ impl ItemForm {
     ///
     /// ESTALE for an integer that the shown type does not hold. `netcdf` chooses a type only if all values fit, so the
     /// array has changed since the file was opened.
-    pub fn show(self, bytes: &mut Vec<u8>) -> Result<()> {
-        match self {
+    pub fn show(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        match *self {
             ItemForm::AsStored => {}
             ItemForm::Reversed(size) => bytes.chunks_exact_mut(size.max(1)).for_each(<[u8]>::reverse),
             ItemForm::Widened { stored, shown } => {
@@ -201,6 +212,7 @@ impl ItemForm {
             ItemForm::Utf8 { size, is_big_endian } => {
                 bytes.chunks_exact_mut(size.max(1)).for_each(|item| show_text(item, is_big_endian));
             }
+            ItemForm::Unpacked(ref packing) => *bytes = packing.unpack(bytes),
         }
         Ok(())
     }
@@ -209,9 +221,10 @@ impl ItemForm {
     ///
     /// # Errors
     ///
-    /// EINVAL for a number that is not in the array's type, and for text that is not UTF-8 or has too many characters.
-    pub fn store(self, bytes: &mut Vec<u8>) -> Result<()> {
-        match self {
+    /// EINVAL for a number that is not in the array's type or that its packing cannot hold, and for text that is not
+    /// UTF-8 or has too many characters.
+    pub fn store(&self, bytes: &mut Vec<u8>) -> Result<()> {
+        match *self {
             ItemForm::AsStored | ItemForm::Reversed(_) => self.show(bytes),
             ItemForm::Widened { stored, shown } => {
                 let mut out = Vec::with_capacity(bytes.len() / shown.size() * stored.size);
@@ -226,6 +239,10 @@ impl ItemForm {
             }
             ItemForm::Utf8 { size, is_big_endian } => {
                 bytes.chunks_exact_mut(size.max(1)).try_for_each(|item| store_text(item, is_big_endian))
+            }
+            ItemForm::Unpacked(ref packing) => {
+                *bytes = packing.pack(bytes)?;
+                Ok(())
             }
         }
     }

@@ -84,7 +84,7 @@ impl Fs {
             Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
             Node::Flat(key) => !self.tree.knows_stored_size(key),
             Node::Chunk(key, _) => self.has_objects(key),
-            Node::Header(..) | Node::Dataset(_) => true,
+            Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => true,
             Node::Directory(key) => self.tree.is_described_to_list(key),
             _ => false,
         }
@@ -92,6 +92,7 @@ impl Fs {
 
     fn lookup_may_block(&self, parent: &Node, name: &str) -> bool {
         match parent {
+            Node::ViewDirectory(..) => true,
             Node::Directory(_) if name == ZMETADATA || self.tree.is_header_name(name) => true,
             Node::Directory(key) if name == ZARR_JSON => self.tree.hierarchy().may_show_inline(key),
             Node::Directory(key) if name == FLAT => !self.tree.knows_stored_size(key),
@@ -103,6 +104,7 @@ impl Fs {
     fn list_may_block(&self, node: &Node, from: u64) -> bool {
         match node {
             Node::Directory(key) if self.has_objects(key) => true,
+            Node::ViewDirectory(..) => from < FIXED_NAMES,
             Node::Directory(key) if from < FIXED_NAMES => {
                 self.tree.shows_headers() || !self.tree.knows_stored_size(key)
             }

@@ -7,7 +7,9 @@ pub mod control;
 pub mod document;
 pub mod draft;
 pub mod flat;
+mod items;
 pub mod plain;
+pub mod view;
 
 use super::write::WriteMode;
 use super::write_record::WriteRecord;

@@ -7,7 +7,7 @@ use super::{Fs, OpenedFile};
 use crate::array::Array;
 use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
-use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target};
+use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target, View, ViewedFile};
 use crate::store::{Key, Replaces, Space};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
@@ -169,7 +169,7 @@ impl Fs {
     /// objects.
     pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
         Ok(match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) => true,
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => true,
             Node::Chunk(key, _) => !self.tree.array(key)?.metadata().has_objects(),
             _ => false,
         })
@@ -216,9 +216,11 @@ impl Fs {
                 let file = file.map_err(|e| if e.errno() == libc::ENOENT { stale() } else { e.context(key) })?;
                 Ok(PlainFile::open(inode, Some(file)))
             }
-            Node::Directory(_) | Node::ControlDirectory => Err(Error::system(libc::EISDIR)),
+            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => Err(Error::system(libc::EISDIR)),
             Node::Unreadable(key) => Err(self.tree.unreadable(key)),
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::Control(_) => Err(Error::system(libc::EPERM)),
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) | Node::Control(_) => {
+                Err(Error::system(libc::EPERM))
+            }
         }
     }
 
@@ -229,7 +231,7 @@ impl Fs {
         let (parent, name) = self.place(parent, name)?;
         let found = self.find(&parent, &name)?;
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
-        if matches!(node, Node::Flat(_) | Node::Header(..) | Node::Dataset(_)) {
+        if matches!(node, Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)) {
             self.unlinked.add(node.path(), thread);
         }
         self.remove(&node)
@@ -239,7 +241,7 @@ impl Fs {
         let was_draft = self.drafts.forget(&node.path()) | self.created_chunks.forget(&node.path());
         let gone = || Error::system(libc::ENOENT);
         match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) => Ok(()),
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => Ok(()),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name)?;
                 // the array's shape and key must not change before the chunk is handed over as erased
@@ -266,7 +268,7 @@ impl Fs {
                 self.tree.removed(node);
                 if removed || was_draft { Ok(()) } else { Err(gone()) }
             }
-            Node::Directory(_) => Err(Error::system(libc::EISDIR)),
+            Node::Directory(_) | Node::ViewDirectory(..) => Err(Error::system(libc::EISDIR)),
             Node::ControlDirectory | Node::Control(_) => Err(Error::system(libc::EPERM)),
         }
     }
@@ -288,7 +290,9 @@ impl Fs {
     pub fn hides(&self, parent: u64, name: &str, thread: u32) -> bool {
         self.tree.node(parent).is_ok_and(|parent| match &*parent {
             Node::Directory(key) if [ZGROUP, ZARR_JSON].contains(&name) => self.fresh.hides(key, thread),
-            Node::Directory(key) => key.child(name).is_ok_and(|path| self.unlinked.hides(&path, thread)),
+            Node::Directory(_) | Node::ViewDirectory(..) => {
+                parent.path().child(name).is_ok_and(|path| self.unlinked.hides(&path, thread))
+            }
             _ => false,
         })
     }
@@ -302,6 +306,10 @@ impl Fs {
             return Err(Error::system(libc::EEXIST));
         }
         let key = above.child(name)?;
+        if self.tree.is_view_name(name) {
+            let why = "a directory of this name comes with an array, as the mount shows views; choose another name";
+            return Err(Error::new(Kind::System(libc::EPERM), why).context(key));
+        }
         if !self.tree.make_level(&key)? {
             self.tree.hierarchy().create_group(&key)?;
             self.tree.document_changed(&key, MetadataFile::Group, false);
@@ -330,6 +338,8 @@ impl Fs {
                 Ok(())
             }
             Some(Node::ControlDirectory) => Err(Error::system(libc::EPERM)),
+            // it exists as long as its array, so that a tree can be removed
+            Some(Node::ViewDirectory(..)) => Ok(()),
             Some(_) => Err(Error::system(libc::ENOTDIR)),
         }
     }
@@ -370,8 +380,11 @@ impl Fs {
         self.writable()?;
         match self.tree.node(inode) {
             Ok(node) if self.has_fixed_size(&node)? => {
-                if let (Node::Flat(key), true) = (&*node, self.resizes) {
+                let whole = Some(&*node).filter(|_| self.resizes);
+                if let Some(Node::Flat(key)) = whole {
                     self.truncate(key, size)?;
+                } else if let Some(Node::ViewFile(key, View::Unpacked, ViewedFile::Flat)) = whole {
+                    self.truncate_view(key, size)?;
                 } else if size > self.attributes(inode)?.size {
                     return Err(Error::system(libc::EFBIG));
                 }

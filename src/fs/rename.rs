@@ -56,6 +56,8 @@ impl Fs {
             _ => {}
         }
         match (&source, &there) {
+            // a view exists as long as its array
+            (Node::ViewDirectory(..), _) | (_, Some(Node::ViewDirectory(..))) => Err(Error::system(libc::EPERM)),
             (Node::Directory(key), None) => self.rename_directory(key, &to_directory, &to),
             (Node::Directory(key), Some(Node::Directory(old))) => {
                 self.check_empty(old)?;
@@ -78,7 +80,7 @@ impl Fs {
 
     fn rename_directory(&self, from: &Key, to_directory: &Node, name: &str) -> Result<()> {
         let Node::Directory(above) = to_directory else { return Err(Error::system(libc::EPERM)) };
-        if above.is_root() && name == CONTROL || self.tree.is_level(from) {
+        if above.is_root() && name == CONTROL || self.tree.is_level(from) || self.tree.is_view_name(name) {
             return Err(Error::system(libc::EPERM));
         }
         let to = above.child(name)?;

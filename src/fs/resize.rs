@@ -5,7 +5,7 @@ use super::Fs;
 use super::write::WriteMode;
 use crate::array::Array;
 use crate::error::{Error, Result};
-use crate::fs::tree::{Attributes, Node};
+use crate::fs::tree::{Attributes, Node, View, ViewedFile};
 use crate::store::{ExclusiveLock, Key, SharedLock, SubtreeLocks};
 use crate::util::memory::lock;
 use std::collections::HashMap;
@@ -92,13 +92,12 @@ impl Resizing {
         self.locks.exclusive(keys)
     }
 
-    /// Corrects the size of flat bytes: they are shorter than the array if the last row is partial, or while a write
-    /// makes them longer.
-    pub fn attributes(&self, node: &Node, attributes: Attributes) -> Attributes {
-        let Node::Flat(key) = node else { return attributes };
-        let size = lock(&self.unfinished).get(key).map_or(attributes.size, |row| row.size.min(attributes.size));
-        let size = lock(&self.growing).get(key).map_or(size, |growth| growth.size.min(size));
-        Attributes { size, ..attributes }
+    /// Returns the size of flat bytes if it may be less than that of the array: if the last row is partial, or while a
+    /// write makes them longer.
+    fn size(&self, key: &Key) -> Option<u64> {
+        let partial = lock(&self.unfinished).get(key).map(|row| row.size);
+        let growing = lock(&self.growing).get(key).map(|growth| growth.size);
+        partial.into_iter().chain(growing).min()
     }
 
     /// Hides that a write makes flat bytes longer, from `before` to `end` bytes. The caller must call this before the
@@ -148,6 +147,33 @@ impl Resizing {
 }
 
 impl Fs {
+    /// Corrects the size of flat bytes and of their physical values.
+    pub(super) fn sized(&self, node: &Node, attributes: Attributes) -> Result<Attributes> {
+        let (Node::Flat(key) | Node::ViewFile(key, View::Unpacked, ViewedFile::Flat)) = node else {
+            return Ok(attributes);
+        };
+        let Some(size) = self.resizing.size(key) else { return Ok(attributes) };
+        let size = match node {
+            Node::ViewFile(key, view, _) => self.tree.viewed(key, view)?.1.form.shown_size(size).unwrap_or(u64::MAX),
+            _ => size,
+        };
+        Ok(Attributes { size: size.min(attributes.size), ..attributes })
+    }
+
+    /// Changes the size of the physical values of an array.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL unless they are whole.
+    pub(super) fn truncate_view(&self, key: &Key, size: u64) -> Result<()> {
+        let form = self.tree.viewed(key, &View::Unpacked)?.1.form;
+        let (shown, stored) = (form.shown_item() as u64, form.stored_item() as u64);
+        match size % shown {
+            0 => self.truncate(key, size / shown * stored),
+            _ => Err(Error::invalid(format!("physical values take {shown} bytes each")).context(key)),
+        }
+    }
+
     /// Makes flat bytes reach at least to `end`. Returns the array, and, if it had to become longer, a value that hides
     /// the new size until the caller has written the bytes.
     pub(super) fn reach(&self, key: &Key, end: u64) -> Result<(Arc<Array>, Option<HiddenGrowth<'_>>)> {

@@ -29,6 +29,7 @@ mod names;
 mod node;
 mod stored;
 mod target;
+mod views;
 mod xattr;
 
 pub use access::Audience;
@@ -36,8 +37,9 @@ pub use attributes::Attributes;
 pub use headers::Headers;
 pub use lookup::{DirectoryKind, ListedNode};
 pub use names::{Name, NameStream};
-pub use node::{ControlFile, Node};
+pub use node::{ControlFile, Node, View, ViewedFile};
 pub use target::Target;
+pub use views::Views;
 
 use headers::KnownHeaders;
 use live::LiveNodes;
@@ -54,8 +56,9 @@ pub const METRICS: &str = "metrics";
 /// The root's inode number, fixed by FUSE.
 pub const ROOT_INODE: u64 = 1;
 
-/// Maximum number of names in a directory that do not come from a listing of the store, `.` and `..` among them.
-pub const FIXED_NAMES: u64 = 5 + Format::ALL.len() as u64;
+/// Maximum number of names in a directory that do not come from a listing of the store: `.`, `..` and two views among
+/// them.
+pub const FIXED_NAMES: u64 = 7 + Format::ALL.len() as u64;
 
 /// Maximum age of generated consolidated metadata for requests that open no file: generating them reads every document
 /// below the group.
@@ -84,7 +87,7 @@ impl Reclaim for KnownConsolidated {
 
 /// The tree of one mount.
 pub struct Tree {
-    hierarchy: Hierarchy,
+    hierarchy: Arc<Hierarchy>,
     cache: Arc<Cache>,
     started: SystemTime,
     live: LiveNodes,
@@ -92,6 +95,7 @@ pub struct Tree {
     /// The number that [`Tree::requests`] returns.
     requests: Counter,
     headers: Headers,
+    views: Views,
     known_headers: Arc<KnownHeaders>,
     consolidated: Arc<KnownConsolidated>,
     /// Groups without a stored document whose generated document was removed. Protects the set alone.
@@ -105,13 +109,14 @@ impl Tree {
         memory::register(&known_headers);
         memory::register(&consolidated);
         Tree {
-            hierarchy,
+            hierarchy: Arc::new(hierarchy),
             cache,
             started: SystemTime::now(),
             live: LiveNodes::default(),
             stored_sizes: StoredSizes::new(),
             requests: Counter::default(),
             headers: Headers::default(),
+            views: Views::default(),
             known_headers,
             consolidated,
             unmarked: Mutex::default(),
@@ -206,13 +211,18 @@ impl Tree {
         let store = self.hierarchy.store();
         match node {
             // the coordinates of a header lie beside its array
-            Node::Header(key, format) if *format != Format::Npy => store.forget(&key.parent()),
-            Node::Flat(key) | Node::Chunk(key, _) | Node::Header(key, _) | Node::Dataset(key) => store.forget(key),
+            Node::Header(key, format) | Node::ViewFile(key, _, ViewedFile::Header(format))
+                if *format != Format::Npy =>
+            {
+                store.forget(&key.parent());
+            }
+            Node::Flat(key) | Node::Chunk(key, _) | Node::Header(key, _) => store.forget(key),
+            Node::ViewFile(key, ..) | Node::Dataset(key) => store.forget(key),
             Node::Metadata(key, MetadataFile::Consolidated) => store.forget(key),
             Node::Metadata(key, MetadataFile::Zarr) if self.hierarchy.may_show_inline(key) => store.forget(key),
             Node::Metadata(key, _) => self.hierarchy.forget_documents(key),
             Node::Value(key) | Node::Unreadable(key) => store.forget(key),
-            Node::Directory(_) | Node::ControlDirectory | Node::Control(_) => {}
+            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory | Node::Control(_) => {}
         }
     }
 

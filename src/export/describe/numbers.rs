@@ -39,12 +39,17 @@ pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
 pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
     let dtype = &metadata.dtype;
     attribute_nodata(metadata, attributes).or_else(|| {
-        let has_names = is_number(dtype) && attributes.contains_key(DIMENSIONS) && metadata.v3.is_none();
-        let mut fill = metadata.fill.clone().filter(|_| has_names)?;
+        let is_missing = is_number(dtype) && has_xarray_names(metadata, attributes);
+        let mut fill = metadata.fill.clone().filter(|_| is_missing)?;
         // trailing zero bytes are not stored
         fill.resize(dtype.size(), 0);
         item(dtype, &fill)
     })
+}
+
+/// Returns whether xarray takes the fill value of the array for missing data.
+pub fn has_xarray_names(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> bool {
+    metadata.v3.is_none() && attributes.contains_key(DIMENSIONS)
 }
 
 /// Returns CF's `_FillValue` or `missing_value` if it is a number that an item can hold.
@@ -81,7 +86,7 @@ fn number(dtype: &DType, value: &Value, is_v3: bool) -> Option<MetadataNumber> {
 
 /// Parses a float from a text: a word, or with `is_v3` eight bytes in base64, as xarray's `FillValueCoder` writes them
 /// into v3 attributes.
-fn parse_float(text: &str, is_v3: bool) -> Option<f64> {
+pub fn parse_float(text: &str, is_v3: bool) -> Option<f64> {
     json::float_word(text).or_else(|| {
         let bytes: [u8; 8] = json::base64_decode(text.as_bytes()).filter(|_| is_v3)?.try_into().ok()?;
         Some(f64::from_le_bytes(bytes))

@@ -9,11 +9,12 @@ mod items;
 mod replace;
 
 use super::flat::FlatFile;
+use super::items::{another_array, shown_items};
 use super::{NewFile, OpenFile};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
 use crate::export::{Composite, FilePart, FileSlice, ItemForm, PartContent};
-use crate::fs::tree::Node;
+use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Fs, KernelPages};
@@ -21,7 +22,7 @@ use crate::store::Key;
 use crate::util::memory::{self, lock};
 use edit::HeaderDraft;
 use held::HeldWrites;
-use items::{TornItems, read_exact, shown_items};
+use items::{TornItems, read_exact};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -59,6 +60,17 @@ pub struct CompositeFile {
     refused: AtomicBool,
 }
 
+/// The open flat bytes of a part.
+struct FlatPart<'a> {
+    /// The index of the part.
+    number: usize,
+    part: &'a FilePart,
+    flat: &'a FlatFile,
+    /// Where the part begins among them.
+    start: u64,
+    form: &'a ItemForm,
+}
+
 impl Fs {
     /// Opens a header or container. In a read-only mount the kernel keeps what it reads until the file is opened again;
     /// in other mounts each read must return writes through other files. `direct` is set if the program asked for
@@ -70,7 +82,8 @@ impl Fs {
         for_writing: bool,
         direct: bool,
     ) -> Result<(CompositeFile, KernelPages)> {
-        if let (Node::Header(key, format), true) = (node, for_writing)
+        if let (Node::Header(key, format) | Node::ViewFile(key, _, ViewedFile::Header(format)), true) =
+            (node, for_writing)
             && format.holds_flat()
         {
             self.open_array(key)?.writable()?;
@@ -84,7 +97,14 @@ impl Fs {
                 array.freshness().begin_opening();
             }
         }
-        let pages = if self.read_only && !self.direct_io { KernelPages::Fresh } else { KernelPages::Maps };
+        let takes_whole_items =
+            |part: &FilePart| matches!(&part.content, PartContent::Flat { form, .. } if form.takes_whole_items());
+        let pages = match self.read_only && !self.direct_io {
+            true => KernelPages::Fresh,
+            // pages of a writable map could not be written
+            false if for_writing && file.parts().iter().any(takes_whole_items) => KernelPages::None,
+            false => KernelPages::Maps,
+        };
         let open = CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh);
         let short_at_end = direct || open.short_at_end;
         Ok((CompositeFile { inode, writable: for_writing, short_at_end, ..open }, pages))
@@ -184,15 +204,15 @@ impl CompositeFile {
         }
     }
 
-    /// Returns the open flat bytes of a part and their form; `None` for a part without flat bytes.
+    /// Returns the open flat bytes of a part; `None` for a part without flat bytes.
     ///
     /// # Errors
     ///
     /// ESTALE if the array has another shape or dtype than the file says. Without `may_wait`, the array is taken as it
     /// was last looked up.
-    fn flat_of(&self, fs: &Fs, number: usize, may_wait: bool) -> Result<Option<(&FlatFile, ItemForm)>> {
+    fn flat_of(&self, fs: &Fs, number: usize, may_wait: bool) -> Result<Option<FlatPart<'_>>> {
         let Some(part) = self.file.parts().get(number) else { return Ok(None) };
-        let PartContent::Flat { key, form, .. } = &part.content else { return Ok(None) };
+        let PartContent::Flat { key, start, form, .. } = &part.content else { return Ok(None) };
         let Some(cell) = self.flat.get(number) else { return Ok(None) };
         let flat = match cell.get() {
             Some(flat) => flat,
@@ -205,7 +225,7 @@ impl CompositeFile {
         };
         let array = if may_wait { flat.array.latest(fs)? } else { flat.array.known() };
         match part.is_of(array.metadata()) {
-            true => Ok(Some((flat, *form))),
+            true => Ok(Some(FlatPart { number, part, flat, start: *start, form })),
             false => Err(another_array().context(self.node.path())),
         }
     }
@@ -248,7 +268,8 @@ impl CompositeFile {
         Ok(())
     }
 
-    /// Writes all of `data`, or less at the end of the file if a write across the end may be short. Outside the flat
+    /// Writes all of `data`, or less at the end of the file if a write across the end may be short, and at the end of a
+    /// long write if whole items alone can be written. Outside the flat
     /// bytes, only attributes in a header can change; a write that changes anything else writes nothing. A file without
     /// flat bytes accepts everything, so that a directory can be copied over another; only attributes in `data.vrt`
     /// take effect.
@@ -268,32 +289,38 @@ impl CompositeFile {
             return Ok(data.len());
         }
         self.check_write(fs, offset, data).inspect_err(refused).map_err(in_file)?;
-        self.write_slices(fs, offset, data, mode).map_err(in_file)?;
-        Ok(data.len())
+        self.write_slices(fs, offset, data, mode).map_err(in_file)
     }
 
-    /// Writes bytes that [`CompositeFile::check_write`] has accepted.
-    fn write_slices(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<()> {
+    /// Writes bytes that [`CompositeFile::check_write`] has accepted. Returns their number, as
+    /// [`CompositeFile::write_values`] does.
+    fn write_slices(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
+        let mut written = 0;
         for slice in self.slices(offset, data.len()) {
             if slice.part.is_flat() {
-                self.write_values(fs, slice.number, slice.at, &slice.gather(data), mode)?;
+                let done = self.write_values(fs, slice.number, slice.at, &slice.gather(data), mode)?;
+                if done < slice.len {
+                    return Ok(written + done);
+                }
             } else if slice.number == 0 {
                 let part = slice.gather(data);
                 if !self.shows(&slice, &part) {
                     self.write_header(fs, slice.at, &part)?;
                 }
             }
+            written += slice.len;
         }
-        Ok(())
+        Ok(written)
     }
 
-    /// Writes bytes of a part that holds flat bytes, at an offset in the part.
-    fn write_values(&self, fs: &Fs, number: usize, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
-        let Some((flat, form)) = self.flat_of(fs, number, true)? else { return Ok(()) };
-        let array = flat.array.latest(fs)?;
+    /// Writes bytes of a part that holds flat bytes, at an offset in the part. Returns how many: all of them, unless
+    /// whole items alone can be written and a part of one is left.
+    fn write_values(&self, fs: &Fs, number: usize, at: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
+        let Some(of) = self.flat_of(fs, number, true)? else { return Ok(data.len()) };
+        let array = of.flat.array.latest(fs)?;
         let losses = array.freshness().losses();
         array.writable()?;
-        let done = self.write_items(fs, flat, number, at, data, form, mode);
+        let done = self.write_items(fs, &of, at, data, mode);
         fs.record_write(&self.record, &array, losses, mode);
         done
     }
@@ -304,15 +331,15 @@ impl CompositeFile {
         if !may_wait && !is_open {
             return Ok(false);
         }
-        let Some((flat, form)) = self.flat_of(fs, slice.number, may_wait)? else { return Ok(true) };
-        if form == ItemForm::AsStored {
-            return read_exact(fs, flat, slice.at, slice.len, may_wait, out);
-        }
-        let items = shown_items(slice.at, slice.len, form);
-        if !read_exact(fs, flat, items.stored.start, (items.stored.end - items.stored.start) as usize, may_wait, out)? {
+        let Some(of) = self.flat_of(fs, slice.number, may_wait)? else { return Ok(true) };
+        let items = shown_items(slice.at, slice.len, of.form);
+        if !read_exact(fs, &of, items.stored, may_wait, out)? {
             return Ok(false);
         }
-        form.show(out).map_err(|e| e.context(self.node.path()))?;
+        if *of.form == ItemForm::AsStored {
+            return Ok(true);
+        }
+        of.form.show(out).map_err(|e| e.context(self.node.path()))?;
         lock(&self.torn).show(slice.number, items.shown.start, out);
         out.drain(..(slice.at - items.shown.start) as usize);
         out.truncate(slice.len);
@@ -328,10 +355,10 @@ impl OpenFile for CompositeFile {
     fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
         let slices = self.slices(offset, len);
         slices.iter().filter(|slice| slice.part.is_flat()).all(|slice| {
-            let PartContent::Flat { form, .. } = &slice.part.content else { return true };
-            let items = shown_items(slice.at, slice.len, *form).stored;
+            let PartContent::Flat { start, form, .. } = &slice.part.content else { return true };
+            let items = shown_items(slice.at, slice.len, form).stored;
             let flat = self.flat.get(slice.number).and_then(OnceLock::get);
-            flat.is_some_and(|flat| flat.record_access(fs, items.start, (items.end - items.start) as usize))
+            flat.is_some_and(|flat| flat.record_access(fs, start + items.start, (items.end - items.start) as usize))
         })
     }
 
@@ -404,9 +431,4 @@ impl OpenFile for CompositeFile {
     fn write_record(&self) -> Option<&WriteRecord> {
         Some(&self.record)
     }
-}
-
-fn another_array() -> Error {
-    let why = "the array's shape or dtype has changed since the file was opened; open it again";
-    Error::new(Kind::System(libc::ESTALE), why)
 }

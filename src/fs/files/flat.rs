@@ -55,6 +55,62 @@ impl FlatFile {
         }
     }
 
+    /// Writes flat bytes through the file that `mode` names: see [`OpenFile::write`]. `check` is called with the array
+    /// before anything changes, and may refuse the write.
+    pub fn write_through(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+        check: impl Fn(&Array) -> Result<()>,
+    ) -> Result<Option<usize>> {
+        let end = offset.saturating_add(data.len() as u64);
+        let mut growth = None;
+        let written = loop {
+            let Some(mut array) = self.array.latest_if(fs, mode.may_wait)? else { return Ok(None) };
+            check(&array)?;
+            if fs.resizes && !data.is_empty() && end > fs.resizing.end(&array) {
+                if !mode.may_wait {
+                    return Ok(None);
+                }
+                let grown;
+                (array, grown) = fs.reach(array.key(), end)?;
+                growth = growth.or(grown);
+            }
+            let Some(_writing) = fs.resizing.writing_if(array.key(), mode.may_wait) else { return Ok(None) };
+            // from here on the array cannot change
+            if !array.is_superseded() {
+                let losses = array.freshness().losses();
+                let written = check(&array).and_then(|()| fs.write_flat(&array, offset, data, mode));
+                fs.record_write(&self.record, &array, losses, mode);
+                break written;
+            }
+            if !mode.may_wait {
+                return Ok(None);
+            }
+        };
+        if let (Err(_), Some(growth)) = (&written, growth) {
+            fs.undo_growth(growth);
+        }
+        written
+    }
+
+    /// Returns where the next data or hole begins at or after `offset`, where bytes that are not stored read as zeros
+    /// if `is_zero`.
+    ///
+    /// # Errors
+    ///
+    /// ENXIO at and past the end.
+    pub fn seek_through(&self, fs: &Fs, offset: u64, target: Seek, is_zero: impl Fn(&Array) -> bool) -> Result<u64> {
+        let array = self.array.latest(fs)?;
+        fs.settle(array.key(), None);
+        match offset < array.size() {
+            true => self.stored.seek(&array, offset, target, is_zero(&array)),
+            false => Err(Error::system(libc::ENXIO)),
+        }
+    }
+
     /// Records a write that has to wait for memory. Reads of its bytes wait until the returned value is dropped.
     pub fn begin_waiting_write(&self, fs: &Fs, offset: u64, len: usize) -> WaitingWrite {
         fs.waiting.begin(self.array.key(), offset..offset.saturating_add(len as u64))
@@ -162,35 +218,7 @@ impl OpenFile for FlatFile {
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        let end = offset.saturating_add(data.len() as u64);
-        let mut growth = None;
-        let written = loop {
-            let Some(mut array) = self.array.latest_if(fs, mode.may_wait)? else { return Ok(None) };
-            if fs.resizes && !data.is_empty() && end > fs.resizing.end(&array) {
-                if !mode.may_wait {
-                    return Ok(None);
-                }
-                let grown;
-                (array, grown) = fs.reach(array.key(), end)?;
-                growth = growth.or(grown);
-            }
-            let Some(_writing) = fs.resizing.writing_if(array.key(), mode.may_wait) else { return Ok(None) };
-            // from here on the array cannot change
-            if !array.is_superseded() {
-                let losses = array.freshness().losses();
-                let mode = WriteMode { is_flat: true, inode: self.inode, ..mode };
-                let written = fs.write_flat(&array, offset, data, mode);
-                fs.record_write(&self.record, &array, losses, mode);
-                break written;
-            }
-            if !mode.may_wait {
-                return Ok(None);
-            }
-        };
-        if let (Err(_), Some(growth)) = (&written, growth) {
-            fs.undo_growth(growth);
-        }
-        written
+        self.write_through(fs, offset, data, WriteMode { is_flat: true, inode: self.inode, ..mode }, |_| Ok(()))
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
@@ -202,12 +230,7 @@ impl OpenFile for FlatFile {
     }
 
     fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
-        let array = self.array.latest(fs)?;
-        fs.settle(array.key(), None);
-        match offset < array.size() {
-            true => self.stored.seek(&array, offset, target),
-            false => Err(Error::system(libc::ENXIO)),
-        }
+        self.seek_through(fs, offset, target, Array::fill_is_zero)
     }
 
     fn release(&self, fs: &Fs) {

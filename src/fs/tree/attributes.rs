@@ -66,7 +66,13 @@ impl Tree {
                 let attributes = self.chunk_attributes(node, self.chunk_size(&array, chunk), &stat);
                 Ok(Attributes { lasting: !array.metadata().has_objects(), ..attributes })
             }
-            Node::Header(..) | Node::Dataset(_) => self.composite_attributes(node),
+            Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => self.composite_attributes(node),
+            Node::ViewDirectory(key, view) => {
+                self.viewed(key, view)?;
+                let stat = self.stat(key)?;
+                // the kernel does not know that the directory goes with the array
+                Ok(Attributes { lasting: false, ..self.made(node, 0, 0, stat.modified, stat.permissions) })
+            }
             Node::Metadata(key, file) => {
                 Ok(self.stored_attributes(node, &self.document_stat(key, *file)?.ok_or_else(stale)?))
             }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Maximum age of a description for requests that open no file: a listing needs it once for each header.
-const KEPT: Duration = Duration::from_secs(1);
+pub(super) const KEPT: Duration = Duration::from_secs(1);
 
 /// The headers and containers that the mount shows.
 #[derive(Clone, Debug, Default)]
@@ -135,7 +135,7 @@ impl Tree {
     /// Returns whether a name exists as long as its directory and holds no data of its own.
     pub fn comes_with(&self, directory: &Key, name: &str) -> bool {
         match self.array(directory) {
-            Ok(array) => self.format(&array, name).is_some(),
+            Ok(array) => self.format(&array, name).is_some() || directory.is_root() && self.is_view_name(name),
             Err(_) => name == DATASET && self.shows_dataset(directory),
         }
     }
@@ -166,11 +166,12 @@ impl Tree {
                 format.file(&described)?.counted().map(Arc::new)
             }
             Node::Dataset(key) => Ok(self.dataset(key, age)?.0),
+            Node::ViewFile(key, view, file) => self.view_file(key, view, *file, age)?.counted().map(Arc::new),
             _ => Err(stale()),
         }
     }
 
-    fn described(&self, array: &Arc<Array>, age: Duration) -> Result<Arc<Described>> {
+    pub(super) fn described(&self, array: &Arc<Array>, age: Duration) -> Result<Arc<Described>> {
         if let Some((made, described)) = lock(&self.known_headers.described).get(array.key())
             && made.elapsed() < age
             && described.metadata == *array.metadata()
@@ -249,8 +250,9 @@ impl Tree {
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
         let (file, modified, permissions) = match node {
             Node::Dataset(key) => self.dataset(key, KEPT)?,
-            Node::Header(key, _) => {
+            Node::Header(key, _) | Node::ViewFile(key, ..) => {
                 let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
+                let modified = modified.max(self.view_modified(node)?);
                 let file = self.composite_not_older(node, KEPT)?;
                 let permissions = self.permissions_of_all(file.sources.iter())?;
                 (file, modified, permissions)

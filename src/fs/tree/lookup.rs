@@ -3,7 +3,7 @@
 
 use super::names::{ARRAY_FILES, GROUP_FILES};
 use super::target::is_partial;
-use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, has_flat, is_hidden, stale};
+use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, View, has_flat, is_hidden, stale};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
 use crate::error::{Error, Result};
@@ -20,6 +20,8 @@ pub enum DirectoryKind {
     Array(Key, Option<Arc<Array>>),
     /// A group.
     Group(Key),
+    /// A view of an array.
+    View(Key, View),
     /// `.zarrfs`
     Control,
 }
@@ -45,6 +47,10 @@ impl Tree {
                 _ => Err(stale()),
             },
             Node::ControlDirectory => Ok(DirectoryKind::Control),
+            Node::ViewDirectory(key, view) => {
+                self.viewed(key, view)?;
+                Ok(DirectoryKind::View(key.clone(), view.clone()))
+            }
             _ => Err(Error::system(libc::ENOTDIR)),
         }
     }
@@ -58,7 +64,7 @@ impl Tree {
             return Ok(Some((node, attributes)));
         }
         let directory = self.directory(parent)?;
-        if let Some(value) = single_value(&directory, name) {
+        if let Some(value) = self.single_value(&directory, name) {
             let stat = match &value {
                 SingleValue::Chunk(array, chunk) => array.stat_chunk(*chunk)?,
                 SingleValue::Key(key) => self.hierarchy.store().stat(key).map_err(|e| e.context(key))?,
@@ -79,6 +85,7 @@ impl Tree {
         match directory {
             DirectoryKind::Array(key, array) => self.lookup_in_array(key, array.as_deref(), name),
             DirectoryKind::Group(key) => self.lookup_in_group(key, name),
+            DirectoryKind::View(key, view) => self.lookup_in_view(key, view, name),
             DirectoryKind::Control => Ok(ControlFile::ALL.into_iter().find(|f| f.name() == name).map(Node::Control)),
         }
     }
@@ -96,7 +103,10 @@ impl Tree {
         }
         let below = key.child(name)?;
         let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
-        Ok(stat.map(|stat| group_node(below, stat.kind)))
+        match stat {
+            Some(stat) => Ok(Some(group_node(below, stat.kind))),
+            None => self.view_in(key, name),
+        }
     }
 
     /// Looks up a name in an array's directory; `array` is `None` if the array is damaged.
@@ -127,6 +137,7 @@ impl Tree {
         }
         let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
         Ok(match stat.map(|s| s.kind) {
+            None if key.is_root() => return self.view_in(key, name),
             Some(EntryKind::Prefix) if level => Some(Node::Directory(below)),
             Some(_) if level => None,
             None | Some(EntryKind::Prefix) => None,
@@ -147,7 +158,7 @@ impl Tree {
         let node = match directory {
             DirectoryKind::Array(key, _) => Node::Chunk(key.clone(), name.to_string()),
             DirectoryKind::Group(key) => group_node(key.join(name), stat.kind),
-            DirectoryKind::Control => Node::ControlDirectory,
+            DirectoryKind::Control | DirectoryKind::View(..) => Node::ControlDirectory,
         };
         let attributes = match (value, &node) {
             (SingleValue::Chunk(array, chunk), _) => {
@@ -162,7 +173,8 @@ impl Tree {
 
     /// Returns the nodes of names that were listed just now; `None` for a name that was removed meanwhile.
     pub fn listed(&self, directory: &DirectoryKind, names: &[Name]) -> Vec<Option<ListedNode>> {
-        let values: Vec<Option<SingleValue>> = names.iter().map(|name| single_value(directory, &name.name)).collect();
+        let values: Vec<Option<SingleValue>> =
+            names.iter().map(|name| self.single_value(directory, &name.name)).collect();
         let mut stats = Vec::with_capacity(names.len());
         let mut push = |stat| {
             stats.push(stat);
@@ -199,6 +211,23 @@ impl Tree {
         ListedNode { node, attributes, sound: true }
     }
 
+    /// Returns the single value that determines the attributes of a name: a chunk whose size the grid knows, or a key in
+    /// a group that is no metadata document. Returns `None` for other names.
+    fn single_value(&self, level: &DirectoryKind, name: &str) -> Option<SingleValue> {
+        match level {
+            DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
+                let chunk = array.grid().parse_chunk_key(name, Separator::Dot)?;
+                Some(SingleValue::Chunk(array.clone(), chunk))
+            }
+            DirectoryKind::Group(_) if [ZARR_JSON, ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,
+            DirectoryKind::Group(key) if key.is_root() && name == CONTROL => None,
+            // a view stands where nothing is stored
+            DirectoryKind::Group(_) if self.is_view_name(name) => None,
+            DirectoryKind::Group(key) => key.child(name).ok().map(SingleValue::Key),
+            _ => None,
+        }
+    }
+
     /// Looks up a name by the rules of its directory, then its attributes.
     fn lookup_by_rules(&self, directory: &DirectoryKind, name: &str) -> Result<Option<(Node, Attributes)>> {
         if let Some((key, file)) = metadata_file(directory, name) {
@@ -223,9 +252,11 @@ impl Tree {
                 (key, array.as_ref().and_then(chunk_size).unwrap_or(0))
             }
             DirectoryKind::Group(key) => (key, 0),
+            DirectoryKind::View(key, view) => return self.unsound_in_view(key, view, name),
             DirectoryKind::Control => return None,
         };
-        let is_chunk = matches!(directory, DirectoryKind::Array(..)) && single_value(directory, &name.name).is_some();
+        let is_chunk =
+            matches!(directory, DirectoryKind::Array(..)) && self.single_value(directory, &name.name).is_some();
         let node = match is_chunk {
             true => Node::Chunk(key.clone(), name.name.clone()),
             false if name.is_directory => Node::Directory(key.join(&name.name)),
@@ -243,7 +274,9 @@ impl DirectoryKind {
         match self {
             DirectoryKind::Array(_, Some(array)) => array.metadata().has_objects() && is_chunk_like(name),
             // coordinates are read for a header
-            DirectoryKind::Array(..) => Format::of_name(name).is_some_and(|format| format != Format::Npy),
+            DirectoryKind::Array(..) | DirectoryKind::View(..) => {
+                Format::of_name(name).is_some_and(|format| format != Format::Npy)
+            }
             DirectoryKind::Group(_) => name == ZMETADATA || name == DATASET,
             DirectoryKind::Control => false,
         }
@@ -268,27 +301,12 @@ impl SingleValue {
     }
 }
 
-/// Returns the single value that determines the attributes of a name: a chunk whose size the grid knows, or a key in a
-/// group that is no metadata document. Returns `None` for other names.
-fn single_value(level: &DirectoryKind, name: &str) -> Option<SingleValue> {
-    match level {
-        DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
-            let chunk = array.grid().parse_chunk_key(name, Separator::Dot)?;
-            Some(SingleValue::Chunk(array.clone(), chunk))
-        }
-        DirectoryKind::Group(_) if [ZARR_JSON, ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,
-        DirectoryKind::Group(key) if key.is_root() && name == CONTROL => None,
-        DirectoryKind::Group(key) => key.child(name).ok().map(SingleValue::Key),
-        _ => None,
-    }
-}
-
 /// Returns the metadata document with this name, and the key of its group or array.
 fn metadata_file<'a>(level: &'a DirectoryKind, name: &str) -> Option<(&'a Key, MetadataFile)> {
     let (key, files): (_, &[MetadataFile]) = match level {
         DirectoryKind::Array(key, _) => (key, ARRAY_FILES),
         DirectoryKind::Group(key) => (key, GROUP_FILES),
-        DirectoryKind::Control => return None,
+        DirectoryKind::View(..) | DirectoryKind::Control => return None,
     };
     files.iter().find(|file| file.name() == name).map(|file| (key, *file))
 }

@@ -47,6 +47,7 @@ impl Tree {
                 let control = Key::root().join(CONTROL);
                 Ok(Box::new(ControlFile::ALL.map(|f| Ok(name_at(&control, f.name().to_string(), false))).into_iter()))
             }
+            Node::ViewDirectory(key, view) => self.names_of_view(key, view),
             _ => Err(Error::system(libc::ENOTDIR)),
         }
     }
@@ -57,13 +58,13 @@ impl Tree {
         if dataset {
             fixed.insert(0, name_at(key, DATASET.to_string(), false));
         }
-        let key = key.clone();
-        let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
+        let group = key.clone();
+        let names = self.hierarchy.list(key)?.filter_map(move |entry| match entry {
             Err(e) => Some(Err(e)),
-            Ok(e) if key.is_root() && e.name == CONTROL || dataset && e.name == DATASET => None,
-            Ok(e) => Some(Ok(name_at(&key, e.name, e.kind == EntryKind::Prefix))),
+            Ok(e) if group.is_root() && e.name == CONTROL || dataset && e.name == DATASET => None,
+            Ok(e) => Some(Ok(name_at(&group, e.name, e.kind == EntryKind::Prefix))),
         });
-        Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
+        Ok(self.with_views_of(key, Box::new(fixed.into_iter().map(Ok).chain(names))))
     }
 
     fn names_of_array(&self, key: &Key, array: &Arc<Array>) -> Result<NameStream> {
@@ -72,6 +73,9 @@ impl Tree {
         let formats: Vec<Format> = self.formats(array).collect();
         let bytes = flat.then_some(FLAT).into_iter().chain(formats.iter().map(|format| format.name()));
         fixed.splice(0..0, bytes.map(|name| name_at(key, name.to_string(), false)));
+        if key.is_root() {
+            fixed.extend(self.views_beside(key));
+        }
         let (key, array) = (key.clone(), array.clone());
         array.prefetch_levels();
         let names = array.entries()?.filter_map(move |entry| {
@@ -115,6 +119,6 @@ impl Tree {
     }
 }
 
-fn name_at(key: &Key, name: String, is_directory: bool) -> Name {
+pub(super) fn name_at(key: &Key, name: String, is_directory: bool) -> Name {
     Name { inode: inode(is_directory, key.join(&name).as_str()), name, is_directory }
 }

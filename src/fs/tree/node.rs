@@ -7,6 +7,15 @@ use crate::export::{DATASET, Format};
 use crate::store::Key;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+/// The end of the name of a directory of physical values.
+pub(super) const UNPACKED: &str = ".unpacked";
+
+/// The end of the name of a directory of slices.
+pub(super) const SLICES: &str = ".slices";
+
+/// What the names of views begin with if the array is the root of the store, which has no name.
+pub(super) const ROOT_NAME: &str = "data";
+
 /// A file or directory of the mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
@@ -18,6 +27,10 @@ pub enum Node {
     Header(Key, Format),
     /// The group at this key as a netCDF file.
     Dataset(Key),
+    /// The directory of a view of the array at this key.
+    ViewDirectory(Key, View),
+    /// A file in such a directory.
+    ViewFile(Key, View, ViewedFile),
     /// A stored chunk of the array at this key, by its name in the mount; its number depends on the shape.
     Chunk(Key, String),
     /// A metadata document of the group or array at this key.
@@ -45,6 +58,46 @@ pub enum ControlFile {
     Sync,
 }
 
+/// A view of an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Its physical values.
+    Unpacked,
+    /// Its part with these indices of the leading dimensions.
+    Slices(Vec<u64>),
+}
+
+/// A file of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ViewedFile {
+    /// `data.raw`.
+    Flat,
+    /// A header or container.
+    Header(Format),
+}
+
+impl ViewedFile {
+    /// Returns the name of the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            ViewedFile::Flat => FLAT,
+            ViewedFile::Header(format) => format.name(),
+        }
+    }
+}
+
+impl View {
+    /// Returns the path of the view of the array at `key`.
+    pub fn path(&self, key: &Key) -> Key {
+        let beside =
+            |end: &str| key.parent().join(&format!("{}{end}", if key.is_root() { ROOT_NAME } else { key.name() }));
+        match self {
+            View::Unpacked => beside(UNPACKED),
+            View::Slices(indices) => indices.iter().fold(beside(SLICES), |path, index| path.join(&index.to_string())),
+        }
+    }
+}
+
 impl ControlFile {
     /// All control files, in the order in which they are listed.
     pub(super) const ALL: [ControlFile; 4] =
@@ -64,7 +117,7 @@ impl ControlFile {
 impl Node {
     /// Returns whether the node is a directory.
     pub fn is_directory(&self) -> bool {
-        matches!(self, Node::Directory(_) | Node::ControlDirectory)
+        matches!(self, Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory)
     }
 
     /// Returns whether the node is `.zarrfs` or in it.
@@ -79,6 +132,8 @@ impl Node {
             Node::Flat(key) => key.join(FLAT),
             Node::Header(key, format) => key.join(format.name()),
             Node::Dataset(key) => key.join(DATASET),
+            Node::ViewDirectory(key, view) => view.path(key),
+            Node::ViewFile(key, view, file) => view.path(key).join(file.name()),
             Node::Chunk(key, name) => key.join(name),
             Node::Metadata(key, file) => key.join(file.name()),
             Node::ControlDirectory => Key::root().join(CONTROL),
@@ -94,6 +149,8 @@ impl Node {
             Node::Flat(key) => Node::Flat(moved(key)),
             Node::Header(key, format) => Node::Header(moved(key), *format),
             Node::Dataset(key) => Node::Dataset(moved(key)),
+            Node::ViewDirectory(key, view) => Node::ViewDirectory(moved(key), view.clone()),
+            Node::ViewFile(key, view, file) => Node::ViewFile(moved(key), view.clone(), *file),
             Node::Chunk(key, name) => Node::Chunk(moved(key), name.clone()),
             Node::Metadata(key, file) => Node::Metadata(moved(key), *file),
             Node::Value(key) => Node::Value(moved(key)),

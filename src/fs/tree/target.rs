@@ -33,7 +33,7 @@ impl Tree {
         let (key, array) = match &level {
             DirectoryKind::Group(key) => (key, None),
             DirectoryKind::Array(key, array) => (key, Some(array.as_ref())),
-            DirectoryKind::Control => return Err(Error::system(libc::EPERM)),
+            DirectoryKind::View(..) | DirectoryKind::Control => return Err(Error::system(libc::EPERM)),
         };
         let path = key.child(name)?;
         if let Some(file) = MetadataFile::of_name(name) {
@@ -47,6 +47,8 @@ impl Tree {
                 Err(Error::new(Kind::System(libc::EPERM), why).context(path))
             }
             _ if self.comes_with(key, name) => Err(own(&path)),
+            // a copy of a view must not hide the view
+            None if self.is_view_name(name) => Err(own(&path)),
             _ if is_hidden(array.and_then(|a| a.map(Arc::as_ref)), name) => Err(own(&path)),
             Some(Some(array)) => in_array(array, name, path),
             Some(None) if is_chunk_like(name) => Err(Error::damaged("the array's metadata is damaged").context(path)),

@@ -63,7 +63,7 @@ impl CompositeFile {
         }
         let write = |at: u64, piece: &[u8]| {
             self.check_write(fs, at, piece)?;
-            self.write_slices(fs, at, piece, WriteMode::internal())
+            self.write_slices(fs, at, piece, WriteMode::internal()).map(drop)
         };
         match held.as_mut().map(|held| held.take_before(self.size(), write)) {
             Some(Err(e)) => {

@@ -1,13 +1,13 @@
 //! Items of arrays that a file holds in another form: reads and writes at any offset, in bytes of the form that the
 //! file shows.
 
-use super::{CompositeFile, another_array};
+use super::{CompositeFile, FlatPart};
 use crate::array::Array;
 use crate::error::{Error, Result};
-use crate::export::{FilePart, ItemForm};
+use crate::export::ItemForm;
 use crate::fs::Fs;
 use crate::fs::files::OpenFile;
-use crate::fs::files::flat::FlatFile;
+use crate::fs::files::items::{another_array, packed, shown_items};
 use crate::fs::write::WriteMode;
 use crate::util::memory::lock;
 use std::collections::BTreeMap;
@@ -16,21 +16,6 @@ use std::sync::Arc;
 
 /// Maximum bytes of items that wait for their other part. A program that writes a file in blocks leaves one at a time.
 const MAX_TORN: usize = 1 << 20;
-
-/// Whole items around a range of bytes.
-pub struct ItemRange {
-    /// Their bytes in the file's form.
-    pub shown: Range<u64>,
-    /// Their bytes in the array.
-    pub stored: Range<u64>,
-}
-
-/// Returns the whole items around `len` bytes at `at`.
-pub fn shown_items(at: u64, len: usize, form: ItemForm) -> ItemRange {
-    let (shown, stored) = (form.shown_item() as u64, form.stored_item() as u64);
-    let (first, end) = (at / shown, (at + len as u64).div_ceil(shown));
-    ItemRange { shown: first * shown..end * shown, stored: first * stored..end * stored }
-}
 
 /// Items that were written in part, by the number of their part of the file and their offset there. Half a number or a
 /// text may be none that the array can hold; it waits for the other half.
@@ -67,43 +52,35 @@ impl TornItems {
 }
 
 impl CompositeFile {
-    /// Writes bytes in the file's form at an offset of a part that holds `flat`.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one request")]
-    pub(super) fn write_items(
-        &self,
-        fs: &Fs,
-        flat: &FlatFile,
-        number: usize,
-        at: u64,
-        data: &[u8],
-        form: ItemForm,
-        mode: WriteMode,
-    ) -> Result<()> {
-        let Some(part) = self.file.parts().get(number) else { return Ok(()) };
-        match form {
-            ItemForm::AsStored => write_stored(fs, flat, part, at, data, mode),
-            ItemForm::Reversed(item) => write_reversed(fs, flat, part, at, data, item.max(1), mode),
+    /// Writes bytes in the file's form at an offset of a part. Returns how many: all of them, unless whole items alone
+    /// can be written and a part of one is left.
+    pub(super) fn write_items(&self, fs: &Fs, of: &FlatPart, at: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
+        let mut done = data.len();
+        match of.form {
+            ItemForm::AsStored => write_stored(fs, of, at, data, mode)?,
+            ItemForm::Reversed(item) => write_reversed(fs, of, at, data, (*item).max(1), mode)?,
+            form if form.takes_whole_items() => {
+                let bytes;
+                (done, bytes) = packed(form, at, data, mode)?;
+                write_stored(fs, of, shown_items(at, 0, form).stored.start, &bytes, mode)?;
+            }
             _ => {
-                let (bytes, stored_at) = self.converted(fs, flat, number, at, data, form)?;
-                if bytes.is_empty() { Ok(()) } else { write_stored(fs, flat, part, stored_at, &bytes, mode) }
+                let (bytes, stored_at) = self.converted(fs, of, at, data)?;
+                if !bytes.is_empty() {
+                    write_stored(fs, of, stored_at, &bytes, mode)?;
+                }
             }
         }
+        Ok(done)
     }
 
     /// Returns the stored form of the items that `data` is a part of, and where they begin in the array. The rest of
     /// the first and of the last item stays. Of these, one that cannot be stored yet is kept back.
-    fn converted(
-        &self,
-        fs: &Fs,
-        flat: &FlatFile,
-        number: usize,
-        at: u64,
-        data: &[u8],
-        form: ItemForm,
-    ) -> Result<(Vec<u8>, u64)> {
+    fn converted(&self, fs: &Fs, of: &FlatPart, at: u64, data: &[u8]) -> Result<(Vec<u8>, u64)> {
+        let (number, form) = (of.number, of.form);
         let (size, mut range) = (form.shown_item() as u64, shown_items(at, data.len(), form));
         // two writers of one item must not undo each other's bytes
-        let array = flat.array.key();
+        let array = of.flat.array.key();
         let _alone = fs.converting.exclusive(&[&array]);
         let covers = |item: u64| item >= at && item + size <= at + data.len() as u64;
         let first = range.shown.start;
@@ -113,7 +90,7 @@ impl CompositeFile {
         let (mut items, mut edge) = (vec![0; (range.shown.end - first) as usize], Vec::new());
         for item in &edges {
             let stored = shown_items(*item, 1, form).stored;
-            read_exact(fs, flat, stored.start, (stored.end - stored.start) as usize, true, &mut edge)?;
+            read_exact(fs, of, stored, true, &mut edge)?;
             form.show(&mut edge)?;
             lock(&self.torn).show(number, *item, &mut edge);
             items[(item - first) as usize..][..edge.len()].copy_from_slice(&edge);
@@ -138,9 +115,10 @@ impl CompositeFile {
     }
 }
 
-/// Reads exactly `len` flat bytes.
-pub fn read_exact(fs: &Fs, flat: &FlatFile, at: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
-    let done = flat.read(fs, at, len, may_wait, out)?;
+/// Reads exactly a range of the flat bytes of a part.
+pub fn read_exact(fs: &Fs, of: &FlatPart, range: Range<u64>, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+    let len = (range.end - range.start) as usize;
+    let done = of.flat.read(fs, of.start + range.start, len, may_wait, out)?;
     match !done || out.len() == len {
         true => Ok(done),
         // the array has shrunk a moment ago
@@ -150,41 +128,34 @@ pub fn read_exact(fs: &Fs, flat: &FlatFile, at: u64, len: usize, may_wait: bool,
 
 /// Writes bytes of reversed items. Every byte of an item is one byte of the stored item, so that nothing has to be
 /// read.
-fn write_reversed(
-    fs: &Fs,
-    flat: &FlatFile,
-    part: &FilePart,
-    begin: u64,
-    data: &[u8],
-    item: usize,
-    mode: WriteMode,
-) -> Result<()> {
+fn write_reversed(fs: &Fs, of: &FlatPart, begin: u64, data: &[u8], item: usize, mode: WriteMode) -> Result<()> {
     let mut done = 0;
     while done < data.len() {
         let (len, at) = mirrored(begin + done as u64, data.len() - done, item);
         let mut bytes = data[done..done + len].to_vec();
         bytes.chunks_mut(item.min(len)).for_each(<[u8]>::reverse);
-        write_stored(fs, flat, part, at, &bytes, mode)?;
+        write_stored(fs, of, at, &bytes, mode)?;
         done += len;
     }
     Ok(())
 }
 
-/// Writes flat bytes as they are stored, all of them.
+/// Writes flat bytes of a part as they are stored, all of them.
 ///
 /// # Errors
 ///
 /// ESTALE if the array has another shape or dtype than the file says.
-fn write_stored(fs: &Fs, flat: &FlatFile, part: &FilePart, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
+fn write_stored(fs: &Fs, of: &FlatPart, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
+    let at = of.start + at;
     let write = |array: &Arc<Array>| {
         // an array of records may have become shorter
-        if !part.is_of(array.metadata()) || at + data.len() as u64 > array.size() {
+        if !of.part.is_of(array.metadata()) || at + data.len() as u64 > array.size() {
             return Err(another_array());
         }
         fs.resizing.written_to(array.key(), at + data.len() as u64);
         fs.write_flat(array, at, data, mode).map(drop)
     };
-    flat.array.write_latest(fs, true, write).map(drop)
+    of.flat.array.write_latest(fs, true, write).map(drop)
 }
 
 /// Returns how many of `len` bytes at `begin` can be written together in a file whose items of `item` bytes are

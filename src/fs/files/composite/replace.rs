@@ -49,7 +49,7 @@ impl CompositeFile {
         };
         let write = |part: &Moved| {
             for_each_block(fs, from, part, |at, values| {
-                self.write_values(fs, part.part, at, values, WriteMode::internal())
+                self.write_values(fs, part.part, at, values, WriteMode::internal()).map(drop)
             })
         };
         if let Err(e) = moved.iter().filter(is_flat).try_for_each(write) {

@@ -42,15 +42,15 @@ type ListedChunks = Arc<Option<Vec<ChunkId>>>;
 
 impl StoredChunks {
     /// Returns the first position at or after `offset` where data or a hole begins. `offset` must be inside the array.
-    /// The end of the file counts as a hole.
+    /// The end of the file counts as a hole. `is_zero` says whether bytes that are not stored read as zeros.
     ///
     /// # Errors
     ///
     /// ENXIO if there is no data up to the end.
-    pub fn seek(&self, array: &Arc<Array>, offset: u64, target: Seek) -> Result<u64> {
+    pub fn seek(&self, array: &Arc<Array>, offset: u64, target: Seek, is_zero: bool) -> Result<u64> {
         // all is data if chunks are dirty because they could not be stored just now, or if the store would have to be
         // asked for each chunk because it cannot list
-        let is_all_data = array.is_dirty() || !array.fill_is_zero() || !array.lists_all();
+        let is_all_data = array.is_dirty() || !is_zero || !array.lists_all();
         match target {
             Seek::Data if is_all_data => Ok(offset),
             Seek::Hole if is_all_data => Ok(array.size()),

@@ -1,0 +1,299 @@
+//! Physical values of packed items: `item * scale_factor + add_offset`, and NaN for missing ones. The rules are those
+//! of xarray (`CFMaskCoder`, `CFScaleOffsetCoder` and `_choose_float_dtype` in `xarray/coding/variables.py`), and so is
+//! the type of the values. This module knows items and attributes, not files.
+
+use super::describe::{attribute_number, has_xarray_names, is_number};
+use crate::error::{Error, Result};
+use crate::util::json::{self, Map, Value};
+use crate::zarr::dtype::DTypeKind;
+use crate::zarr::metadata::ArrayMetadata;
+use half::f16;
+
+/// Maximum number of missing values: each item is compared with all of them.
+const MAX_MISSING: usize = 64;
+
+/// The attributes that say how items are packed.
+pub const PACKING_ATTRIBUTES: [&str; 5] = ["scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"];
+
+/// How the items of an array stand for physical values. Values are little-endian floats of 4 or 8 bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packing {
+    item: PackedItem,
+    /// Size of a value in bytes, 4 or 8.
+    shown: usize,
+    scale: Option<f64>,
+    offset: Option<f64>,
+    /// The items that are missing.
+    missing: Vec<f64>,
+    /// Whether the array names a missing value.
+    has_missing: bool,
+    /// The bits of the item that is stored for NaN.
+    nan: Option<u64>,
+}
+
+/// The type of the stored items, after `_Unsigned`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct PackedItem {
+    kind: NumberKind,
+    size: usize,
+    is_big_endian: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum NumberKind {
+    Signed,
+    Unsigned,
+    Float,
+}
+
+/// A missing value, and its bits if an item can hold it.
+struct Missing {
+    number: f64,
+    bits: Option<u64>,
+}
+
+impl PackedItem {
+    /// Returns the number that the bits of an item are.
+    fn number(self, bits: u64) -> f64 {
+        let unused = 64 - 8 * self.size as u32;
+        match (self.kind, self.size) {
+            (NumberKind::Signed, _) => ((bits << unused) as i64 >> unused) as f64,
+            (NumberKind::Unsigned, _) => bits as f64,
+            (NumberKind::Float, 2) => f16::from_bits(bits as u16).to_f64(),
+            (NumberKind::Float, 4) => f32::from_bits(bits as u32).into(),
+            (NumberKind::Float, _) => f64::from_bits(bits),
+        }
+    }
+
+    /// Returns the bits of the nearest item to a number, or `None` if the number is out of range. Halves are rounded to
+    /// the even item.
+    fn nearest(self, number: f64) -> Option<u64> {
+        let bits = 8 * self.size as u32;
+        let range = match (self.kind, self.size) {
+            (NumberKind::Signed, _) => -(1i128 << (bits - 1))..1i128 << (bits - 1),
+            (NumberKind::Unsigned, _) => 0..1i128 << bits,
+            (NumberKind::Float, size) => {
+                let nearest = match size {
+                    2 => f16::from_f64(number).to_bits().into(),
+                    4 => (number as f32).to_bits().into(),
+                    _ => number.to_bits(),
+                };
+                return (self.number(nearest).is_finite() || !number.is_finite()).then_some(nearest);
+            }
+        };
+        // a float beyond an i128 becomes the largest one, NaN becomes 0
+        let whole = Some(number.round_ties_even()).filter(|whole| whole.is_finite())? as i128;
+        range.contains(&whole).then_some(whole as u64 & u64::MAX >> (64 - bits))
+    }
+
+    fn load(self, item: &[u8]) -> u64 {
+        let mut bytes = [0; 8];
+        bytes[..self.size].copy_from_slice(&item[..self.size]);
+        if self.is_big_endian {
+            bytes[..self.size].reverse();
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    fn store(self, bits: u64, to: &mut Vec<u8>) {
+        let at = to.len();
+        to.extend_from_slice(&bits.to_le_bytes()[..self.size]);
+        if self.is_big_endian {
+            to[at..].reverse();
+        }
+    }
+}
+
+impl Packing {
+    /// Returns how the items of an array with these attributes are packed. Returns `None` if they are no numbers, or
+    /// are the values themselves and none is missing.
+    pub fn of(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Self> {
+        let dtype = &metadata.dtype;
+        if !is_number(dtype) || !metadata.has_numpy_dtype() {
+            return None;
+        }
+        let stored = match dtype.kind() {
+            DTypeKind::Int => NumberKind::Signed,
+            DTypeKind::UInt => NumberKind::Unsigned,
+            _ => NumberKind::Float,
+        };
+        let kind = match (stored, attributes.get("_Unsigned").and_then(json::text)) {
+            (NumberKind::Signed, Some("true")) => NumberKind::Unsigned,
+            (NumberKind::Unsigned, Some("false")) => NumberKind::Signed,
+            (kind, _) => kind,
+        };
+        let item = PackedItem { kind, size: dtype.size(), is_big_endian: dtype.is_big_endian() };
+        let (scale, offset) =
+            (attribute_number(attributes, "scale_factor"), attribute_number(attributes, "add_offset"));
+        let mut named = fill_values(metadata, attributes, PackedItem { kind: stored, ..item }, item)?;
+        named.extend(listed(attributes.get("missing_value"), item, false)?);
+        // NaN is missing without a name, and no integer
+        named.retain(|missing| kind == NumberKind::Float || !missing.number.is_nan());
+        if scale.is_none() && offset.is_none() && named.is_empty() {
+            return None;
+        }
+        let is_small = item.size <= 2 || item.size == 4 && kind == NumberKind::Float;
+        let shown = if scale.is_none() && offset.is_none() && is_small { 4 } else { 8 };
+        let of_float = || (kind == NumberKind::Float).then(|| item.nearest(f64::NAN)).flatten();
+        let nan = named.iter().find_map(|missing| missing.bits).or_else(of_float);
+        let has_missing = !named.is_empty();
+        let missing = named.into_iter().map(|missing| missing.number).filter(|number| !number.is_nan()).collect();
+        Some(Packing { item, shown, scale, offset, missing, has_missing, nan })
+    }
+
+    /// Returns the size of a stored item in bytes.
+    pub fn stored_size(&self) -> usize {
+        self.item.size
+    }
+
+    /// Returns the size of a value in bytes, 4 or 8.
+    pub fn shown_size(&self) -> usize {
+        self.shown
+    }
+
+    /// Returns whether the array names a missing value.
+    pub fn has_missing(&self) -> bool {
+        self.has_missing
+    }
+
+    /// Returns the values of whole stored items.
+    pub fn unpack(&self, items: &[u8]) -> Vec<u8> {
+        match (self.item.kind, self.item.size) {
+            (NumberKind::Signed, 1) => self.unpack_with(items, |item| i8::from_le_bytes(item).into()),
+            (NumberKind::Signed, 2) => self.unpack_with(items, |item| i16::from_le_bytes(item).into()),
+            (NumberKind::Signed, 4) => self.unpack_with(items, |item| i32::from_le_bytes(item).into()),
+            (NumberKind::Signed, _) => self.unpack_with(items, |item| i64::from_le_bytes(item) as f64),
+            (NumberKind::Unsigned, 1) => self.unpack_with(items, |item| u8::from_le_bytes(item).into()),
+            (NumberKind::Unsigned, 2) => self.unpack_with(items, |item| u16::from_le_bytes(item).into()),
+            (NumberKind::Unsigned, 4) => self.unpack_with(items, |item| u32::from_le_bytes(item).into()),
+            (NumberKind::Unsigned, _) => self.unpack_with(items, |item| u64::from_le_bytes(item) as f64),
+            (NumberKind::Float, 2) => self.unpack_with(items, |item| f16::from_le_bytes(item).to_f64()),
+            (NumberKind::Float, 4) => self.unpack_with(items, |item| f32::from_le_bytes(item).into()),
+            (NumberKind::Float, _) => self.unpack_with(items, f64::from_le_bytes),
+        }
+    }
+
+    /// Returns the values of items of `SIZE` bytes, whose numbers `number` reads in little-endian order.
+    fn unpack_with<const SIZE: usize>(&self, items: &[u8], number: impl Fn([u8; SIZE]) -> f64) -> Vec<u8> {
+        let items = items.as_chunks::<SIZE>().0;
+        let mut values = Vec::with_capacity(items.len() * self.shown);
+        for item in items {
+            let mut item = *item;
+            if self.item.is_big_endian {
+                item.reverse();
+            }
+            let value = self.value(number(item));
+            match self.shown {
+                4 => values.extend_from_slice(&(value as f32).to_le_bytes()),
+                _ => values.extend_from_slice(&value.to_le_bytes()),
+            }
+        }
+        values
+    }
+
+    #[inline(always)]
+    fn value(&self, number: f64) -> f64 {
+        if self.missing.contains(&number) {
+            return f64::NAN;
+        }
+        let scaled = self.scale.map_or(number, |scale| number * scale);
+        self.offset.map_or(scaled, |offset| scaled + offset)
+    }
+
+    /// Returns the stored items of whole values.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for a value that no item holds to half a step, and for NaN without a missing value.
+    pub fn pack(&self, values: &[u8]) -> Result<Vec<u8>> {
+        let mut items = Vec::with_capacity(values.len() / self.shown * self.item.size);
+        let mut put = |value: f64| self.bits(value).map(|bits| self.item.store(bits, &mut items));
+        match self.shown {
+            4 => values.as_chunks().0.iter().try_for_each(|value| put(f32::from_le_bytes(*value).into()))?,
+            _ => values.as_chunks().0.iter().try_for_each(|value| put(f64::from_le_bytes(*value)))?,
+        }
+        Ok(items)
+    }
+
+    /// Returns the bits of the item for a value.
+    fn bits(&self, value: f64) -> Result<u64> {
+        if value.is_nan() {
+            let why = "NaN can't be stored: the array has no missing value; set its attribute _FillValue";
+            return self.nan.ok_or_else(|| Error::invalid(why));
+        }
+        let shifted = self.offset.map_or(value, |offset| value - offset);
+        let number = self.scale.map_or(shifted, |scale| shifted / scale);
+        // a scale of 0 makes NaN, and an item that is missing would read as NaN
+        let bits = Some(number).filter(|number| !number.is_nan()).and_then(|number| self.item.nearest(number));
+        bits.filter(|bits| !self.missing.contains(&self.item.number(*bits))).ok_or_else(|| {
+            let why = "can't be stored: no item of the array stands for it; write a value in the range of the packing";
+            Error::invalid(format!("{value:?} {why}"))
+        })
+    }
+
+    /// Returns whether the value of an item whose first bytes are `item`, and whose others are zero, is all zero bytes.
+    pub fn shows_zeros(&self, item: &[u8]) -> bool {
+        let mut whole = item.to_vec();
+        whole.resize(self.item.size, 0);
+        self.unpack(&whole).iter().all(|byte| *byte == 0)
+    }
+}
+
+/// Returns what xarray takes for `_FillValue`: the fill value of a v2 array whose dimensions are named as xarray does,
+/// or else the attribute, which has the type of the stored items before `_Unsigned`. Returns `None` if there are too
+/// many.
+fn fill_values(
+    metadata: &ArrayMetadata,
+    attributes: &Map<String, Value>,
+    stored: PackedItem,
+    item: PackedItem,
+) -> Option<Vec<Missing>> {
+    if let Some(mut fill) = metadata.fill.clone().filter(|_| has_xarray_names(metadata, attributes)) {
+        // trailing zero bytes are not stored
+        fill.resize(item.size, 0);
+        let bits = item.load(&fill);
+        return Some(vec![Missing { number: item.number(bits), bits: Some(bits) }]);
+    }
+    let mut list = listed(attributes.get("_FillValue"), stored, metadata.v3.is_some())?;
+    for missing in &mut list {
+        match missing.bits {
+            Some(bits) => missing.number = item.number(bits),
+            None => missing.bits = exact(missing.number, item),
+        }
+    }
+    Some(list)
+}
+
+/// Returns the numbers of an attribute: a number, or a list of them. With `is_v3`, floats may be in base64. Returns
+/// `None` if there are too many.
+fn listed(value: Option<&Value>, item: PackedItem, is_v3: bool) -> Option<Vec<Missing>> {
+    let list = match value {
+        Some(Value::Array(list)) => list.as_slice(),
+        value => value.map_or(&[][..], std::slice::from_ref),
+    };
+    let missing = |value: &Value| {
+        let spelled = || super::describe::parse_float(json::text(value)?, is_v3);
+        let number = json::float(value).or_else(|| spelled().filter(|_| item.kind == NumberKind::Float))?;
+        Some(Missing { number, bits: exact_integer(value, item).or_else(|| exact(number, item)) })
+    };
+    (list.len() <= MAX_MISSING).then(|| list.iter().filter_map(missing).collect())
+}
+
+/// Returns the bits of an integer of any size that a JSON number spells.
+fn exact_integer(value: &Value, item: PackedItem) -> Option<u64> {
+    let number: i128 = value.as_number()?.as_str().parse().ok().filter(|_| item.kind != NumberKind::Float)?;
+    let bits = number as u64 & u64::MAX >> (64 - 8 * item.size);
+    let held = match item.kind {
+        NumberKind::Unsigned => i128::from(bits),
+        _ => i128::from((bits << (64 - 8 * item.size)) as i64 >> (64 - 8 * item.size)),
+    };
+    (held == number).then_some(bits)
+}
+
+/// Returns the bits of the item that is this number.
+fn exact(number: f64, item: PackedItem) -> Option<u64> {
+    item.nearest(number).filter(|bits| item.number(*bits) == number || number.is_nan())
+}
+
+#[cfg(test)]
+mod tests;

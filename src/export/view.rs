@@ -1,0 +1,146 @@
+//! Views of an array: its physical values, and parts of it with fewer dimensions. A view is described to other programs
+//! as if it were an array. This module does not know how views are named.
+
+use super::packing::{PACKING_ATTRIBUTES, Packing};
+use super::{Composite, Described, Format, ImageInfo, ItemForm, MAX_FLAT, MetadataNumber};
+use crate::error::Result;
+use crate::util::json::{Map, Object, Value};
+use crate::zarr::dtype::DType;
+use crate::zarr::metadata::{ArrayMetadata, Order};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Attributes in units of the packed items.
+const PACKED_RANGES: [&str; 3] = ["valid_min", "valid_max", "valid_range"];
+
+/// Bytes that are shown as an array: all flat bytes of a stored array or a range of them, perhaps converted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArrayView {
+    /// The range of the stored array's flat bytes.
+    pub range: Range<u64>,
+    /// How they are shown.
+    pub form: ItemForm,
+    /// The array that they are shown as.
+    pub metadata: ArrayMetadata,
+    /// Number of leading dimensions that the view leaves out.
+    left_out: usize,
+}
+
+impl ArrayView {
+    /// Returns the physical values of an array; `None` if its attributes say nothing that changes its items.
+    pub fn unpacked(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Self> {
+        let packing = Packing::of(metadata, attributes)?;
+        let spelled = if packing.shown_size() == 4 { "<f4" } else { "<f8" };
+        let items = metadata.flat_size() / packing.stored_size() as u64;
+        items.checked_mul(packing.shown_size() as u64).filter(|size| *size <= MAX_FLAT)?;
+        let metadata_of_values = ArrayMetadata {
+            dtype: DType::parse_str(spelled).ok()?,
+            dtype_json: spelled.into(),
+            fill_value: Value::Null,
+            fill: None,
+            order: Order::C,
+            v3: None,
+            ..without_chunks(metadata, 0)
+        };
+        let form = ItemForm::Unpacked(Arc::new(packing));
+        Some(ArrayView { range: 0..metadata.flat_size(), form, metadata: metadata_of_values, left_out: 0 })
+    }
+
+    /// Returns the part of an array with these indices of its leading dimensions; `None` if there is none.
+    pub fn slice(metadata: &ArrayMetadata, indices: &[u64]) -> Option<Self> {
+        let (leading, shape) = metadata.shape.split_at_checked(indices.len())?;
+        if !indices.iter().zip(leading).all(|(index, len)| index < len) {
+            return None;
+        }
+        // the products are those of the whole array, which were checked, unless it is empty
+        let items = |shape: &[u64]| shape.iter().try_fold(1u64, |n, len| n.checked_mul(*len));
+        let size = if shape.contains(&0) { 0 } else { items(shape)?.checked_mul(metadata.dtype.size() as u64)? };
+        let number =
+            indices.iter().zip(leading).try_fold(0u64, |n, (index, len)| n.checked_mul(*len)?.checked_add(*index));
+        let start = number?.checked_mul(size)?;
+        let range = start..start.checked_add(size)?;
+        let metadata = ArrayMetadata { shape: shape.to_vec(), ..without_chunks(metadata, indices.len()) };
+        Some(ArrayView { range, form: ItemForm::AsStored, metadata, left_out: indices.len() })
+    }
+
+    /// Returns whether a stored array still has the items of which this is a view. Its first dimension may have another
+    /// length if the view shows all of it, or has its part still.
+    pub fn is_of(&self, opened: &ArrayMetadata, now: &ArrayMetadata) -> bool {
+        let inner = |metadata: &ArrayMetadata| metadata.shape.get(1..).map(<[u64]>::to_vec);
+        opened.dtype == now.dtype
+            && opened.shape.len() == now.shape.len()
+            && inner(opened) == inner(now)
+            && (self.left_out == 0 || self.range.end <= now.flat_size())
+    }
+
+    /// Returns how far the view reaches among the flat bytes of its array: to the end of a view of the whole array,
+    /// which may have become longer.
+    pub fn end(&self) -> Option<u64> {
+        (self.left_out > 0).then_some(self.range.end)
+    }
+
+    /// Returns whether the view of items that are not stored is all zero bytes.
+    pub fn fill_is_zero(&self, stored: &ArrayMetadata) -> bool {
+        let item = stored.fill.as_deref().unwrap_or_default();
+        match &self.form {
+            ItemForm::Unpacked(packing) => packing.shows_zeros(item),
+            _ => item.iter().all(|byte| *byte == 0),
+        }
+    }
+
+    /// Returns what other programs are told of the view of `array`.
+    pub fn describe(&self, array: &Described) -> Described {
+        let axes = array.axes.get(self.left_out..).unwrap_or_default().to_vec();
+        let image = array.image.clone().map(|image| self.image(image));
+        let shown = Described { axes, image, metadata: self.metadata.clone(), values: None, ..array.clone() };
+        let ItemForm::Unpacked(packing) = &self.form else { return shown };
+        let mut attributes = Object::default();
+        let is_kept = |name: &str| !PACKING_ATTRIBUTES.contains(&name) && !PACKED_RANGES.contains(&name);
+        // the memory of the copies is bounded by that of the attributes, which `array` keeps alive
+        attributes.map_mut().extend(
+            array
+                .attributes
+                .iter()
+                .filter(|(name, _)| is_kept(name))
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        let nodata = packing.has_missing().then_some(MetadataNumber::Float(f64::NAN));
+        Described { nodata, scale: None, offset: None, attributes: Arc::new(attributes), ..shown }
+    }
+
+    /// Returns what is true of the view of an image.
+    fn image(&self, image: ImageInfo) -> ImageInfo {
+        let channel_axis = image.channel_axis.and_then(|axis| axis.checked_sub(self.left_out));
+        let channels = if channel_axis.is_some() { image.channels } else { Vec::new() };
+        ImageInfo { channel_axis, channels, ..image }
+    }
+
+    /// Makes a header or container of the view of `array`, which is described as [`ArrayView::describe`] returns it,
+    /// and stored as `stored` says.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Format::file`].
+    pub fn file(&self, format: Format, array: &Described, stored: &ArrayMetadata) -> Result<Composite> {
+        format.file_with(array, |file| {
+            file.push_range(array.key.clone(), stored, self.range.clone(), self.form.clone());
+        })
+    }
+}
+
+/// Returns the metadata of an array in one chunk without codecs, without its `left_out` leading dimensions. Chunks do
+/// not show in flat bytes.
+fn without_chunks(metadata: &ArrayMetadata, left_out: usize) -> ArrayMetadata {
+    ArrayMetadata {
+        shape: metadata.shape.get(left_out..).unwrap_or_default().to_vec(),
+        chunks: metadata.chunks.get(left_out..).unwrap_or_default().to_vec(),
+        edges: None,
+        compressor: None,
+        filters: Vec::new(),
+        shards: Vec::new(),
+        ..metadata.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! Open flat bytes of a view: `data.raw` of physical values or of a part of an array. Requests work as through the
+//! array's own `data.raw`, with a conversion if the view has one.
+
+use super::flat::FlatFile;
+use super::items::{ItemRange, another_array, packed, shown_items};
+use super::{NewFile, OpenFile, Seek};
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::export::{ArrayView, ItemForm};
+use crate::fs::tree::{Node, View};
+use crate::fs::write::{WriteMode, clipped};
+use crate::fs::write_record::WriteRecord;
+use crate::fs::{Fs, KernelPages};
+use crate::store::Key;
+use crate::zarr::metadata::ArrayMetadata;
+use std::sync::Arc;
+
+/// Open flat bytes of a view.
+struct OpenView {
+    inode: u64,
+    writable: bool,
+    node: Node,
+    flat: FlatFile,
+    view: ArrayView,
+    /// The array's metadata when the file was opened.
+    opened: ArrayMetadata,
+}
+
+impl Fs {
+    /// Opens the flat bytes of a view of the array at `key`. The kernel keeps what it reads as of a container.
+    pub(in crate::fs) fn open_view(
+        &self,
+        inode: u64,
+        node: &Node,
+        (key, view): (&Key, &View),
+        for_writing: bool,
+    ) -> Result<NewFile> {
+        let array = self.open_array(key)?;
+        if for_writing {
+            array.writable()?;
+            self.resizing.finish_closed(key);
+        }
+        // only the next opening of `data.raw` may take the list of what has changed in the store
+        array.freshness().begin_opening();
+        let (array, view) = self.tree.viewed(array.key(), view)?;
+        let pages = match self.read_only && !self.direct_io {
+            true => KernelPages::Fresh,
+            // pages of a writable map could not be written
+            false if for_writing && view.form.takes_whole_items() => KernelPages::None,
+            false => KernelPages::Maps,
+        };
+        let opened = array.metadata().clone();
+        let flat = FlatFile::part(array, pages == KernelPages::Fresh);
+        let file = OpenView { inode, writable: for_writing, node: node.clone(), flat, view, opened };
+        Ok(NewFile::new(Arc::new(file), pages))
+    }
+}
+
+impl OpenView {
+    /// Fails if the array has become another one than the view shows.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE.
+    fn check(&self, array: &Array) -> Result<()> {
+        match self.view.is_of(&self.opened, array.metadata()) {
+            true => Ok(()),
+            false => Err(another_array().context(self.node.path())),
+        }
+    }
+
+    /// Returns the size of a view of a part of an array; that of a whole array changes with the array.
+    fn fixed_size(&self) -> u64 {
+        self.view.end().map_or(u64::MAX, |end| end - self.view.range.start)
+    }
+}
+
+impl OpenFile for OpenView {
+    fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
+        let stored = shown_items(offset, len, &self.view.form).stored;
+        let from = self.view.range.start.saturating_add(stored.start);
+        self.flat.record_access(fs, from, (stored.end - stored.start) as usize)
+    }
+
+    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+        let form = &self.view.form;
+        let len = len.min(usize::try_from(self.fixed_size().saturating_sub(offset)).unwrap_or(usize::MAX));
+        let ItemRange { shown, stored } = shown_items(offset, len, form);
+        let Some(array) = self.flat.array.latest_if(fs, may_wait)? else { return Ok(false) };
+        self.check(&array)?;
+        let from = self.view.range.start.saturating_add(stored.start);
+        if !self.flat.read(fs, from, (stored.end - stored.start) as usize, may_wait, out)? {
+            return Ok(false);
+        }
+        if *form != ItemForm::AsStored {
+            form.show(out)?;
+            out.drain(..((offset - shown.start) as usize).min(out.len()));
+            out.truncate(len);
+        }
+        Ok(true)
+    }
+
+    fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+        if !mode.may_wait {
+            return Ok(None);
+        }
+        let in_file = |e: Error| e.context(self.node.path());
+        let data = clipped(offset, data, self.fixed_size())?;
+        let (len, items) = packed(&self.view.form, offset, data, mode).map_err(in_file).inspect_err(|e| {
+            // a program may not ask what became of its map
+            if mode.mapped {
+                fs.stats.problem(format!("not stored: {e}"));
+            }
+        })?;
+        let at = self.view.range.start.saturating_add(shown_items(offset, 0, &self.view.form).stored.start);
+        let mode = WriteMode { inode: self.inode, is_flat: false, ..mode };
+        let done = self.flat.write_through(fs, at, &items, mode, |array| self.check(array))?;
+        let shown = |done: usize| done / self.view.form.stored_item() * self.view.form.shown_item();
+        Ok(done.map(|done| if done == items.len() { len } else { shown(done) }))
+    }
+
+    fn flush(&self, fs: &Fs) -> Result<()> {
+        match self.writable {
+            true => self.flat.flush(fs),
+            false => Ok(()),
+        }
+    }
+
+    fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
+        let (start, form) = (self.view.range.start, &self.view.form);
+        let end = self.fixed_size();
+        if offset >= end {
+            return Err(Error::system(libc::ENXIO));
+        }
+        let at = start.saturating_add(shown_items(offset, 0, form).stored.start);
+        let is_zero = |array: &Array| self.view.fill_is_zero(array.metadata());
+        let found = self.flat.seek_through(fs, at, target, is_zero)? - start;
+        let found = form.shown_size(found).unwrap_or(u64::MAX).max(offset);
+        match target {
+            Seek::Data if found >= end => Err(Error::system(libc::ENXIO)),
+            _ => Ok(found.min(end)),
+        }
+    }
+
+    fn release(&self, fs: &Fs) {
+        self.flat.release(fs);
+    }
+
+    fn release_may_block(&self) -> bool {
+        self.flat.release_may_block()
+    }
+
+    fn written_arrays(&self) -> Vec<Key> {
+        if self.writable { vec![self.flat.array.key()] } else { Vec::new() }
+    }
+
+    fn write_record(&self) -> Option<&WriteRecord> {
+        self.flat.write_record()
+    }
+}

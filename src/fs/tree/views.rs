@@ -1,0 +1,242 @@
+//! Views of arrays in the tree: directories beside an array, with files like the array's own. They come with the array;
+//! a stored key of the same name takes their place.
+
+use super::headers::KEPT;
+use super::names::{NameStream, name_at};
+use super::node::{ROOT_NAME, SLICES, UNPACKED, View, ViewedFile};
+use super::{Attributes, FLAT, ListedNode, Name, Node, Tree, has_flat, stale};
+use crate::array::Array;
+use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::error::Result;
+use crate::export::{ArrayView, Composite, Described, Format};
+use crate::store::{Key, Permissions};
+use crate::zarr::chunk_key::parse_index;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// Dimensions of the smallest slices: those of an image.
+const PLANE: usize = 2;
+
+/// Dimensions of the largest slices that have files: those of a volume.
+const VOLUME: usize = 3;
+
+/// Which views of arrays are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Views {
+    /// Physical values.
+    pub unpacked: bool,
+    /// Slices along leading dimensions.
+    pub slices: bool,
+}
+
+impl View {
+    /// Returns the view of one more index.
+    fn at(&self, index: u64) -> Option<View> {
+        let View::Slices(indices) = self else { return None };
+        Some(View::Slices(indices.iter().copied().chain([index]).collect()))
+    }
+
+    /// Returns whether the directory has files that show the array `shown`.
+    fn has_files(&self, shown: &ArrayView) -> bool {
+        match self {
+            View::Unpacked => true,
+            View::Slices(indices) => !indices.is_empty() && shown.metadata.shape.len() <= VOLUME,
+        }
+    }
+
+    /// Returns the number of directories in that of the view.
+    fn directories(&self, shown: &ArrayView) -> u64 {
+        match (self, shown.metadata.shape.as_slice()) {
+            (View::Slices(_), [len, rest @ ..]) if rest.len() >= PLANE => *len,
+            _ => 0,
+        }
+    }
+}
+
+impl Views {
+    /// Returns the views that are shown, with the ends of their names.
+    fn shown(self) -> impl Iterator<Item = (&'static str, View)> {
+        let all = [(self.unpacked, UNPACKED, View::Unpacked), (self.slices, SLICES, View::Slices(Vec::new()))];
+        all.into_iter().filter(|(is_shown, ..)| *is_shown).map(|(_, end, view)| (end, view))
+    }
+
+    /// Returns the names of the views of the array at `key`; none if there is no array.
+    fn beside(self, hierarchy: &Hierarchy, key: &Key) -> Vec<Name> {
+        let is_there = |view: &View| matches!(find(hierarchy, key, view), Ok(Some(_)));
+        let is_free = |path: &Key| matches!(hierarchy.store().stat(path), Ok(None));
+        let paths = self.shown().filter(|(_, view)| is_there(view)).map(|(_, view)| view.path(key));
+        paths.filter(is_free).map(|path| name_at(&path.parent(), path.name().to_string(), true)).collect()
+    }
+}
+
+/// Returns an array and what a view shows of it; `None` if there is no such view.
+fn find(hierarchy: &Hierarchy, key: &Key, view: &View) -> Result<Option<(Arc<Array>, ArrayView)>> {
+    let Some(StoredNode::Array(array)) = hierarchy.find(key)? else { return Ok(None) };
+    if !has_flat(&array) {
+        return Ok(None);
+    }
+    let metadata = array.metadata();
+    let shown = match view {
+        View::Unpacked => ArrayView::unpacked(metadata, &*hierarchy.attributes(key)?),
+        View::Slices(indices) if metadata.shape.len() > PLANE && indices.len() + PLANE <= metadata.shape.len() => {
+            ArrayView::slice(metadata, indices)
+        }
+        View::Slices(_) => None,
+    };
+    Ok(shown.map(|shown| (array, shown)))
+}
+
+impl Tree {
+    /// Returns the same tree with these views.
+    pub fn with_views(self, views: Views) -> Self {
+        Tree { views, ..self }
+    }
+
+    /// Returns whether any array may have a view of this name.
+    pub fn is_view_name(&self, name: &str) -> bool {
+        self.views.shown().any(|(end, _)| name.len() > end.len() && name.ends_with(end))
+    }
+
+    /// Returns the array at `key` and what a view shows of it.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if there is no such view.
+    pub fn viewed(&self, key: &Key, view: &View) -> Result<(Arc<Array>, ArrayView)> {
+        find(&self.hierarchy, key, view)?.ok_or_else(stale)
+    }
+
+    /// Returns the view that `name` is in a group, or in the root if that is an array. The caller has made sure that no
+    /// key of this name is stored.
+    pub(super) fn view_in(&self, directory: &Key, name: &str) -> Result<Option<Node>> {
+        for (end, view) in self.views.shown() {
+            let Some(stem) = name.strip_suffix(end).filter(|stem| !stem.is_empty()) else { continue };
+            let is_array = directory.is_root() && matches!(self.hierarchy.find(directory)?, Some(StoredNode::Array(_)));
+            let key = match is_array {
+                true if stem == ROOT_NAME => directory.clone(),
+                true => continue,
+                false => directory.child(stem)?,
+            };
+            if find(&self.hierarchy, &key, &view)?.is_some() {
+                return Ok(Some(Node::ViewDirectory(key, view)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the directory at a path, which may be that of a view.
+    pub fn directory_at(&self, path: &Key) -> Result<Node> {
+        let directory = Node::Directory(path.clone());
+        if self.views == Views::default() || path.is_root() || self.hierarchy.find(path)?.is_some() {
+            return Ok(directory);
+        }
+        let found = match self.directory_at(&path.parent())? {
+            Node::ViewDirectory(key, view) => self.lookup_in_view(&key, &view, path.name())?,
+            _ => self.view_in(&path.parent(), path.name())?,
+        };
+        Ok(found.filter(Node::is_directory).unwrap_or(directory))
+    }
+
+    /// Returns the names of the views of an array.
+    pub(super) fn views_beside(&self, key: &Key) -> Vec<Name> {
+        self.views.beside(&self.hierarchy, key)
+    }
+
+    /// Adds the views of the arrays in a group to the names in it. Those of an array come before it, because a program
+    /// that removes a tree removes them with the array.
+    pub(super) fn with_views_of(&self, group: &Key, names: NameStream) -> NameStream {
+        let (hierarchy, views, group) = (self.hierarchy.clone(), self.views, group.clone());
+        if views == Views::default() {
+            return names;
+        }
+        Box::new(names.flat_map(move |name| {
+            let mut some = match &name {
+                Ok(name) if name.is_directory => views.beside(&hierarchy, &group.join(&name.name)),
+                _ => Vec::new(),
+            };
+            some.drain(..).map(Ok).chain([name]).collect::<Vec<_>>()
+        }))
+    }
+
+    /// Looks up a name in the directory of a view.
+    pub(super) fn lookup_in_view(&self, key: &Key, view: &View, name: &str) -> Result<Option<Node>> {
+        let (array, shown) = self.viewed(key, view)?;
+        let node = |file| Node::ViewFile(key.clone(), view.clone(), file);
+        if view.has_files(&shown) {
+            if name == FLAT {
+                return Ok(Some(node(ViewedFile::Flat)));
+            }
+            if let Some(format) = Format::of_name(name)
+                && self.formats_of_view(&array, &shown).any(|other| other == format)
+            {
+                return Ok(Some(node(ViewedFile::Header(format))));
+            }
+        }
+        let index = parse_index(name).filter(|index| *index < view.directories(&shown));
+        Ok(index.and_then(|index| view.at(index)).map(|view| Node::ViewDirectory(key.clone(), view)))
+    }
+
+    /// Returns the names in the directory of a view.
+    pub(super) fn names_of_view(&self, key: &Key, view: &View) -> Result<NameStream> {
+        let (array, shown) = self.viewed(key, view)?;
+        let path = view.path(key);
+        let mut files = Vec::new();
+        if view.has_files(&shown) {
+            let formats = self.formats_of_view(&array, &shown).map(Format::name);
+            files.extend([FLAT].into_iter().chain(formats).map(|name| Ok(name_at(&path, name.to_string(), false))));
+        }
+        let directories = (0..view.directories(&shown)).map(move |index| Ok(name_at(&path, index.to_string(), true)));
+        Ok(Box::new(files.into_iter().chain(directories)))
+    }
+
+    /// Returns the formats that can describe a view, in the order in which they are listed.
+    fn formats_of_view(&self, array: &Arc<Array>, shown: &ArrayView) -> impl Iterator<Item = Format> {
+        let describes = move |format: &Format| match format {
+            // if the description fails, the file is shown, and opening it reports the error
+            Format::Grads => match self.described(array, KEPT) {
+                Ok(described) => format.can_describe(&shown.describe(&described)),
+                Err(_) => true,
+            },
+            _ => true,
+        };
+        // the values of a view are not read to describe it
+        let fits = |format: &Format| !format.reads_values() && format.fits(&shown.metadata);
+        self.headers.formats.iter().copied().filter(fits).filter(describes)
+    }
+
+    /// Returns the content of a file of a view.
+    pub(super) fn view_file(&self, key: &Key, view: &View, file: ViewedFile, age: Duration) -> Result<Composite> {
+        let (array, shown) = self.viewed(key, view)?;
+        let described = match file {
+            ViewedFile::Flat => {
+                let mut file = Composite::default();
+                file.push_range(key.clone(), array.metadata(), shown.range.clone(), shown.form.clone());
+                file.sources.push(key.clone());
+                return Ok(file);
+            }
+            ViewedFile::Header(Format::Npy) => Arc::new(Described::of_metadata(key, array.metadata())),
+            ViewedFile::Header(_) => self.described(&array, age)?,
+        };
+        let ViewedFile::Header(format) = file else { return Err(stale()) };
+        shown.file(format, &shown.describe(&described), array.metadata())
+    }
+
+    /// Returns when a document that only a view shows was changed: the attributes that say what items stand for.
+    pub(super) fn view_modified(&self, node: &Node) -> Result<SystemTime> {
+        let Node::ViewFile(key, View::Unpacked, _) = node else { return Ok(SystemTime::UNIX_EPOCH) };
+        let document = self.hierarchy.attributes_key(key);
+        let stat = self.hierarchy.store().stat(&document).map_err(|e| e.context(&document))?;
+        Ok(stat.map_or(SystemTime::UNIX_EPOCH, |stat| stat.modified))
+    }
+
+    /// Returns the entry of a name in a view whose lookup has failed.
+    pub(super) fn unsound_in_view(&self, key: &Key, view: &View, name: &Name) -> Option<ListedNode> {
+        let node = match Format::of_name(&name.name) {
+            _ if name.is_directory => Node::ViewDirectory(key.clone(), view.at(parse_index(&name.name)?)?),
+            Some(format) => Node::ViewFile(key.clone(), view.clone(), ViewedFile::Header(format)),
+            None => Node::ViewFile(key.clone(), view.clone(), ViewedFile::Flat),
+        };
+        let attributes: Attributes = self.made(&node, 0, 0, SystemTime::UNIX_EPOCH, Some(Permissions::OWNER_ONLY));
+        Some(ListedNode { node, attributes, sound: false })
+    }
+}
