@@ -1,5 +1,5 @@
-//! Requests that need no copy: their bytes lie side by side in one cached chunk or window, from which the reply is sent.
-//! Such requests load nothing and never wait.
+//! Requests that need no copy: their bytes lie side by side in one cached chunk or window, from which the reply is
+//! sent. Such requests load nothing and never wait.
 
 use super::{PrefetchState, Prefetcher};
 use crate::array::Array;
