@@ -211,8 +211,8 @@ impl Tree {
         ListedNode { node, attributes, sound: true }
     }
 
-    /// Returns the single value that determines the attributes of a name: a chunk whose size the grid knows, or a key in
-    /// a group that is no metadata document. Returns `None` for other names.
+    /// Returns the single value that determines the attributes of a name: a chunk whose size the grid knows, or a key
+    /// in a group that is no metadata document. Returns `None` for other names.
     fn single_value(&self, level: &DirectoryKind, name: &str) -> Option<SingleValue> {
         match level {
             DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
