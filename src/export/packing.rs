@@ -47,7 +47,7 @@ enum NumberKind {
 }
 
 /// A missing value, and its bits if an item can hold it.
-struct Missing {
+struct MissingNumber {
     number: f64,
     bits: Option<u64>,
 }
@@ -247,12 +247,12 @@ fn fill_values(
     attributes: &Map<String, Value>,
     stored: PackedItem,
     item: PackedItem,
-) -> Option<Vec<Missing>> {
+) -> Option<Vec<MissingNumber>> {
     if let Some(mut fill) = metadata.fill.clone().filter(|_| has_xarray_names(metadata, attributes)) {
         // trailing zero bytes are not stored
         fill.resize(item.size, 0);
         let bits = item.load(&fill);
-        return Some(vec![Missing { number: item.number(bits), bits: Some(bits) }]);
+        return Some(vec![MissingNumber { number: item.number(bits), bits: Some(bits) }]);
     }
     let mut list = listed(attributes.get("_FillValue"), stored, metadata.v3.is_some())?;
     for missing in &mut list {
@@ -266,7 +266,7 @@ fn fill_values(
 
 /// Returns the numbers of an attribute: a number, or a list of them. With `is_v3`, floats may be in base64. Returns
 /// `None` if there are too many.
-fn listed(value: Option<&Value>, item: PackedItem, is_v3: bool) -> Option<Vec<Missing>> {
+fn listed(value: Option<&Value>, item: PackedItem, is_v3: bool) -> Option<Vec<MissingNumber>> {
     let list = match value {
         Some(Value::Array(list)) => list.as_slice(),
         value => value.map_or(&[][..], std::slice::from_ref),
@@ -274,7 +274,7 @@ fn listed(value: Option<&Value>, item: PackedItem, is_v3: bool) -> Option<Vec<Mi
     let missing = |value: &Value| {
         let spelled = || super::describe::parse_float(json::text(value)?, is_v3);
         let number = json::float(value).or_else(|| spelled().filter(|_| item.kind == NumberKind::Float))?;
-        Some(Missing { number, bits: exact_integer(value, item).or_else(|| exact(number, item)) })
+        Some(MissingNumber { number, bits: exact_integer(value, item).or_else(|| exact(number, item)) })
     };
     (list.len() <= MAX_MISSING).then(|| list.iter().filter_map(missing).collect())
 }
