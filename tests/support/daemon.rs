@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// The longest time a daemon lives. Then it is killed and its mount aborted, so that waiting requests fail with errors.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A mounted store and the process that serves it.
 pub struct Daemon {
