@@ -205,8 +205,8 @@ impl Cache {
     /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for the next write-back.
     ///    Bytes that could not be stored are dirty again.
     ///
-    /// With `keep` the chunk stays in the cache. The wait for the store's lock is measured from `since`, the beginning
-    /// of the request: it does not start again for each chunk, nor after another request has waited in vain.
+    /// With `keep` the chunk stays in the cache. The function measures the wait for the store's lock from `since`, the
+    /// beginning of the request, so that a request for many chunks waits once.
     fn write_back(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
         self.write_back_reporting(dirty, since, keep, &mut |e| self.record_loss(&dirty.array, e))
     }

@@ -29,7 +29,7 @@ const FRESH: Duration = Duration::from_millis(100);
 /// Pause after a connection that could not be accepted, such as for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The address to listen on. Without a host it is that of the loopback interface.
+/// The address to listen on. The loopback interface is the default host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     host: String,

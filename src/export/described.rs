@@ -125,7 +125,7 @@ pub struct ImageInfo {
     pub name: Option<String>,
     /// The index of the axis whose items are channels.
     pub channel_axis: Option<usize>,
-    /// The first channels, as far as they are described.
+    /// The channels that the metadata describes, from the first one on.
     pub channels: Vec<ImageChannel>,
 }
 

@@ -134,8 +134,8 @@ impl Hierarchy {
         self.consolidate(key, &[ZARR_JSON, ZGROUP])
     }
 
-    /// Deletes the documents that `mkdir` created in levels of chunk keys, which a program copied before the document
-    /// of their array. Returns whether there were any.
+    /// Deletes the documents that `mkdir` created in levels of chunk keys: a program may copy these levels before the
+    /// document of the array. Returns whether this function deleted a document.
     fn drop_groups_of_levels(&self, key: &Key) -> Result<bool> {
         let (mut levels, mut found) = (Vec::from([key.clone()]), false);
         while let Some(above) = levels.pop() {

@@ -17,8 +17,8 @@ fn document(around: Value) -> Vec<u8> {
     crate::util::json::write(&document).into_bytes()
 }
 
-/// Returns a shard with `junk` bytes of waste in front and these entries. The two bytes of a chunk are the number
-/// of its entry.
+/// Returns a shard with `junk` bytes of waste in front and these entries. The two bytes of each chunk
+/// spell the number of its entry.
 fn shard(junk: usize, entries: [Option<u8>; 4]) -> Vec<u8> {
     let (mut value, mut index) = (vec![0xee; junk], Vec::new());
     for entry in entries {

@@ -47,7 +47,7 @@ pub(in crate::cache) struct DirtyState {
     account: Account,
 }
 
-/// The stored chunk below the written bytes, as far as it is known.
+/// The knowledge of the stored chunk below the written bytes.
 #[derive(Clone, PartialEq)]
 pub(in crate::cache) enum Base {
     Unknown,

@@ -228,8 +228,9 @@ impl GroupArrays {
         Ok(())
     }
 
-    /// Finds the arrays whose first dimension is the record dimension. If they differ in its length, the number of
-    /// records is that of the coordinate variable, or of the first array; the others have a dimension of their own.
+    /// Finds the arrays whose first dimension is the record dimension. If they differ in its length, the
+    /// coordinate variable, or else the first array, decides the number of records. Arrays of other lengths get a
+    /// dimension of their own.
     fn find_records(&mut self) {
         let Some(wanted) = self.options.record.as_deref() else { return };
         let len =

@@ -23,8 +23,8 @@ fn consolidated(values: &[(&str, &str)]) -> String {
     format!("{{\"zarr_consolidated_format\":1,\"metadata\":{{{}}}}}", entries.join(","))
 }
 
-/// Returns a store in memory, its view that cannot list and counts requests, and the hierarchy over a cache
-/// of that view.
+/// Returns a store in memory, a view of it that cannot list and counts requests, and a hierarchy that reads this view
+/// through a cache.
 fn unlisted(values: &[(&str, &str)], when: UseConsolidated) -> (Arc<MemoryStore>, Arc<FaultyStore>, Hierarchy) {
     let (memory, _) = hierarchy(values);
     let counted = Arc::new(FaultyStore::new(Arc::new(UnlistedStore::new(memory.clone()))));
