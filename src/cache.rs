@@ -136,9 +136,9 @@ impl Cache {
         self.bound
     }
 
-    /// Returns the bytes in use.
+    /// Returns the bytes of chunks, in use and idle.
     pub fn used(&self) -> usize {
-        self.used_by(&self.lock())
+        self.held_by(&self.lock())
     }
 
     /// Returns the versions of chunks that were served.
@@ -152,7 +152,7 @@ impl Cache {
         for _ in 0..buffers::MAX_SPARE {
             let Some(len) = self.buffers.wanted() else { break };
             // the next load reports a lack of memory
-            if self.used() + len > self.bound || self.buffers.refill(len).is_err() {
+            if self.used_by(&self.lock()) + len > self.bound || self.buffers.refill(len).is_err() {
                 break;
             }
         }
@@ -169,9 +169,15 @@ impl Cache {
         while self.used_by(state) > self.bound && self.buffers.free_idle() {}
     }
 
-    fn used_by(&self, state: &State) -> usize {
+    fn held_by(&self, state: &State) -> usize {
         let slots = state.slots.len() * SLOT_COST + state.dirty.len() * DIRTY_COST;
-        self.buffers.bytes() + state.reserved.bytes() + slots + memory::above_reserve()
+        self.buffers.bytes() + state.reserved.bytes() + slots
+    }
+
+    /// Returns the bytes that count against the bound: also the part of the process's grants that exceeds their
+    /// reserve.
+    fn used_by(&self, state: &State) -> usize {
+        self.held_by(state) + memory::above_reserve()
     }
 
     /// Returns the bytes in use without idle buffers, which a load may take over.
