@@ -47,6 +47,29 @@ const MAX_IN_FLIGHT: usize = 64 << 20;
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// One array.
+///
+/// ```
+/// use std::sync::Arc;
+/// use zarrfs::array::{Array, Scratch};
+/// use zarrfs::stats::Stats;
+/// use zarrfs::store::{Key, MemoryStore};
+/// use zarrfs::zarr::grid::ChunkId;
+/// use zarrfs::zarr::metadata::ArrayMetadata;
+///
+/// let (store, stats) = (MemoryStore::default(), Arc::<Stats>::default());
+/// store.insert("a/1.0", [5, 6]);
+/// let metadata = ArrayMetadata::parse(br#"{"zarr_format": 2, "shape": [2, 2], "chunks": [1, 2], "dtype": "|u1",
+///     "compressor": null, "filters": null, "fill_value": 9, "order": "C"}"#)?;
+/// let array = Array::new(Key::normalize("a")?, metadata, Arc::new(store), stats)?;
+///
+/// assert_eq!(array.size(), 4);
+/// assert_eq!(array.extent(ChunkId(1)).key.as_str(), "a/1.0");
+/// // chunk 0 is uninitialized: it has no bytes, and reads as the fill value
+/// assert!(array.load(ChunkId(0), Vec::new(), &mut Scratch::default())?.is_none());
+/// let loaded = array.load(ChunkId(1), Vec::new(), &mut Scratch::default())?.unwrap();
+/// assert_eq!(loaded.bytes, [5, 6]);
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 pub struct Array {
     key: Key,
     metadata: ArrayMetadata,

@@ -60,6 +60,34 @@ struct State {
 }
 
 /// The cache of decoded chunks.
+///
+/// ```
+/// use std::sync::Arc;
+/// use zarrfs::array::Array;
+/// use zarrfs::cache::{Cache, ChunkPart};
+/// use zarrfs::stats::Stats;
+/// use zarrfs::store::{Key, MemoryStore};
+/// use zarrfs::zarr::grid::ChunkId;
+/// use zarrfs::zarr::metadata::ArrayMetadata;
+///
+/// let (store, stats) = (MemoryStore::default(), Arc::<Stats>::default());
+/// store.insert("a/1.0", [5, 6]);
+/// let metadata = ArrayMetadata::parse(br#"{"zarr_format": 2, "shape": [2, 2], "chunks": [1, 2], "dtype": "|u1",
+///     "compressor": null, "filters": null, "fill_value": 9, "order": "C"}"#)?;
+/// let array = Array::new(Key::normalize("a")?, metadata, Arc::new(store), stats.clone())?;
+/// let (array, cache) = (Arc::new(array), Cache::new(1 << 20, stats.clone()));
+///
+/// let chunk = cache.get(&array, ChunkId(1), ChunkPart::Whole)?.unwrap();
+/// assert_eq!(chunk.bytes(), [5, 6]);
+/// drop(chunk);
+/// // a written chunk is dirty, and every reader gets it, until it is stored
+/// cache.try_write_parts(&array, ChunkId(1), &[(0, &[7])])?;
+/// assert_eq!(cache.get(&array, ChunkId(1), ChunkPart::Whole)?.unwrap().bytes(), [7, 6]);
+/// assert_eq!(stats.stores.get(), 0);
+/// cache.flush_array(&array)?;
+/// assert_eq!(stats.stores.get(), 1);
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 pub struct Cache {
     bound: usize,
     buffers: Arc<Buffers>,

@@ -20,6 +20,7 @@ mod flush;
 mod fresh;
 mod metrics;
 mod names;
+mod opened_file;
 mod page_guards;
 mod pages;
 mod rename;
@@ -40,6 +41,7 @@ use files::plain::PlainFile;
 pub use files::{CachedBytes, Seek};
 use files::{Handles, NewFile, OpenFile};
 use fresh::FreshGroups;
+pub use opened_file::{Backing, KernelPages, OpenedFile};
 pub use page_guards::GuardId;
 use page_guards::PageGuards;
 use pages::Pages;
@@ -78,45 +80,37 @@ const MAX_WRITE_BACK: usize = 16;
 /// are stored nevertheless. A busy disk is no reason to add one.
 const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_secs(2), max_threads: 64 };
 
-/// The pages of a file that the kernel may keep in its page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelPages {
-    /// No pages: each read is a request. For content that is generated at open or that the kernel need not keep.
-    None,
-    /// Only the pages of maps, if the kernel can tell them apart (since Linux 6.6); otherwise like `Fresh`.
-    Maps,
-    /// Pages that are read from now on.
-    Fresh,
-    /// Pages that are read from now on, and those that were read before.
-    Kept,
-}
-
-/// A file of the store that holds exactly the bytes of a file of the mount.
-#[derive(Debug)]
-pub struct Backing {
-    /// The file, open for reading.
-    pub file: std::fs::File,
-    /// The version of its content.
-    pub tag: VersionTag,
-}
-
-/// The answer to an opening.
-#[derive(Debug)]
-pub struct OpenedFile {
-    /// The number of the open file in later requests.
-    pub handle: u64,
-    /// The pages that the kernel may keep.
-    pub pages: KernelPages,
-    /// The file of the store that the kernel may read instead.
-    pub backing: Option<Backing>,
-    /// Whether other open files may write to the same file. Their writes may be in flight while the file's pages are
-    /// dropped.
-    pub has_other_writers: bool,
-    /// Whether the kernel may have kept attributes of the file, which the opening must drop.
-    pub has_lasting_attributes: bool,
-}
-
 /// The file system of one mount.
+///
+/// ```
+/// use std::sync::Arc;
+/// use zarrfs::array::hierarchy::Hierarchy;
+/// use zarrfs::cache::{Cache, SpillOptions};
+/// use zarrfs::fs::tree::Tree;
+/// use zarrfs::fs::{Fs, Options};
+/// use zarrfs::stats::Stats;
+/// use zarrfs::store::MemoryStore;
+/// use zarrfs::zarr::metadata::V1Order;
+///
+/// let (store, stats) = (Arc::new(MemoryStore::default()), Arc::<Stats>::default());
+/// store.insert("a/1.0", [5, 6]);
+/// store.insert("a/.zarray", br#"{"zarr_format": 2, "shape": [2, 2], "chunks": [1, 2], "dtype": "|u1",
+///     "compressor": null, "filters": null, "fill_value": 9, "order": "C"}"#);
+/// let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
+/// let tree = Tree::new(Hierarchy::new(store, V1Order::Zarr1, stats.clone()), cache.clone());
+/// let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
+/// let options = Options { read_only: true, resize: false, threads: 1, direct_io: false, passthrough: false, spill };
+/// let fs = Fs::new(tree, cache, stats, options)?;
+///
+/// // the root has inode number 1
+/// let array = fs.lookup(1, "a")?.inode;
+/// let opened = fs.open(fs.lookup(array, "data.raw")?.inode, false, false)?;
+/// let mut bytes = Vec::new();
+/// fs.read(opened.handle, 0, 4, &mut bytes)?;
+/// assert_eq!(bytes, [9, 9, 5, 6]);
+/// fs.release(opened.handle);
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 pub struct Fs {
     tree: Tree,
     cache: Arc<Cache>,
@@ -446,11 +440,6 @@ impl Fs {
     pub fn fsync(&self, handle: u64) -> Result<()> {
         self.files.get(handle)?.fsync(self)?;
         self.tree.hierarchy().store().sync()
-    }
-
-    /// Returns the number of bytes that all requests have decoded so far.
-    pub fn bytes_decoded(&self) -> u64 {
-        self.stats.bytes_decoded.get()
     }
 
     /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is empty, for the log.

@@ -7,6 +7,7 @@ pub use server_requests::{OperationCounts, ServerOperation, ServerOutcome, Serve
 
 use crate::error::one_line;
 use crate::util::memory::lock;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,6 +15,17 @@ use std::time::{Instant, SystemTime};
 
 /// Maximum number of problems that `.zarrfs/stats` lists; the oldest are dropped.
 const MAX_PROBLEMS: usize = 200;
+
+thread_local! {
+    /// Bytes of chunks and blocks that this thread has decoded.
+    static DECODED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the bytes of chunks and blocks that the calling thread has decoded, for the log: the difference over a
+/// request is what the request itself decoded.
+pub fn bytes_decoded_by_thread() -> u64 {
+    DECODED.get()
+}
 
 /// A counter that only increases.
 #[derive(Default)]
@@ -138,6 +150,12 @@ counters! { 29:
 }
 
 impl Stats {
+    /// Counts decoded bytes, also for the calling thread.
+    pub fn add_decoded(&self, bytes: usize) {
+        self.bytes_decoded.add(bytes as u64);
+        DECODED.set(DECODED.get() + bytes as u64);
+    }
+
     /// Records a problem and logs it. A problem that is already recorded is not logged again.
     pub fn problem(&self, line: impl Into<String>) {
         let line = one_line(line);

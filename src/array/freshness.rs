@@ -46,6 +46,19 @@ static NEXT_OPENING: AtomicU64 = AtomicU64::new(1);
 pub struct Opening(u64);
 
 /// The generations of one array.
+///
+/// ```
+/// use zarrfs::array::Freshness;
+///
+/// let freshness = Freshness::default();
+/// freshness.begin_opening();
+/// // the store confirms the version of a chunk; the cache records in which opening it did
+/// let confirmed = freshness.opening();
+/// assert!(freshness.is_current(confirmed));
+/// // another file of the array is opened: the chunk's version must be confirmed again
+/// freshness.begin_opening();
+/// assert!(!freshness.is_current(confirmed));
+/// ```
 #[derive(Default)]
 pub struct Freshness {
     /// The latest opening of a file of the array.

@@ -101,7 +101,7 @@ impl Array {
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(chunk, e))?;
         self.stats.decodes.add(1);
-        self.stats.bytes_decoded.add(bytes.len() as u64);
+        self.stats.add_decoded(bytes.len());
         Ok(Loaded { bytes, version, stored })
     }
 

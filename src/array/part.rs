@@ -166,7 +166,7 @@ impl Array {
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))?;
         self.stats.block_decodes.add(1);
-        self.stats.bytes_decoded.add(len as u64);
+        self.stats.add_decoded(len);
         Ok(Some(buffer))
     }
 

@@ -67,7 +67,7 @@ impl Drop for HeldBytes {
 }
 
 impl PendingBytes {
-    /// Copies bytes into memory, or into `spill` if all pending chunks would take more than [`IN_MEMORY`] bytes.
+    /// Copies bytes into memory, or into `spill` if all pending chunks would take more than `IN_MEMORY` bytes.
     ///
     /// # Errors
     ///

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::Fs;
+use crate::stats::bytes_decoded_by_thread;
 use fuser::{Errno, INodeNo};
 use log::Level;
 use std::ffi::OsStr;
@@ -54,7 +55,7 @@ impl RequestInfo {
         fs: &Fs,
         work: impl FnOnce() -> Result<Option<T>>,
     ) -> std::result::Result<Option<T>, Errno> {
-        let before = log::log_enabled!(Level::Debug).then(|| (Instant::now(), fs.bytes_decoded()));
+        let before = log::log_enabled!(Level::Debug).then(|| (Instant::now(), bytes_decoded_by_thread()));
         let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
             Err(Error::damaged(format!("{}: internal error: {}", self.shown(fs), text.unwrap_or("panic"))))
@@ -66,8 +67,7 @@ impl RequestInfo {
                 let level =
                     if result.as_ref().is_err_and(|e| e.errno() == libc::EIO) { Level::Error } else { Level::Debug };
                 let outcome = result.as_ref().err().map_or("ok".to_string(), |e| format!("errno {} ({e})", e.errno()));
-                // other requests may have decoded some of these bytes
-                let decoded = fs.bytes_decoded() - decoded;
+                let decoded = bytes_decoded_by_thread() - decoded;
                 log::log!(level, "{}: {outcome}, {:?}, {decoded} bytes decoded", self.shown(fs), start.elapsed());
             }
         }

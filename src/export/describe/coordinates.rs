@@ -116,7 +116,7 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     Ok(Coordinates::Irregular { values })
 }
 
-/// Checks that [`flat`] reads an array of this size.
+/// Checks that `flat` reads an array of this size.
 ///
 /// # Errors
 ///

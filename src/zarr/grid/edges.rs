@@ -27,7 +27,7 @@ pub enum Edges {
     Listed(Arc<[Stretch]>),
 }
 
-/// Shows the lengths as a sum, such as `2*3+5`, of at most [`SHOWN`] stretches.
+/// Shows the lengths as a sum, such as `2*3+5`, of at most `SHOWN` stretches.
 impl fmt::Display for Edges {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {

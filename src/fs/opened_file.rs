@@ -1,0 +1,42 @@
+//! The result of opening a file: what the kernel may keep of it, and which file of the store it may read itself.
+
+use crate::array::VersionTag;
+use std::fs::File;
+
+/// The pages of a file that the kernel may keep in its page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelPages {
+    /// No pages: each read is a request. For content that is generated at open or that the kernel need not keep.
+    None,
+    /// Only the pages of maps, if the kernel can tell them apart (since Linux 6.6); otherwise like `Fresh`.
+    Maps,
+    /// Pages that are read from now on.
+    Fresh,
+    /// Pages that are read from now on, and those that were read before.
+    Kept,
+}
+
+/// A file of the store that holds exactly the bytes of a file of the mount.
+#[derive(Debug)]
+pub struct Backing {
+    /// The file, open for reading.
+    pub file: File,
+    /// The version of its content.
+    pub tag: VersionTag,
+}
+
+/// The answer to an opening.
+#[derive(Debug)]
+pub struct OpenedFile {
+    /// The number of the open file in later requests.
+    pub handle: u64,
+    /// The pages that the kernel may keep.
+    pub pages: KernelPages,
+    /// The file of the store that the kernel may read instead.
+    pub backing: Option<Backing>,
+    /// Whether other open files may write to the same file. Their writes may be in flight while the file's pages are
+    /// dropped.
+    pub has_other_writers: bool,
+    /// Whether the kernel may have kept attributes of the file, which the opening must drop.
+    pub has_lasting_attributes: bool,
+}
