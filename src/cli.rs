@@ -11,7 +11,7 @@ mod duration;
 mod failure;
 mod flat;
 mod header;
-mod headers;
+mod header_options;
 mod idle;
 mod info;
 mod listen;

@@ -1,6 +1,6 @@
 //! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without FUSE.
 
-use super::headers::{NETCDF, NetcdfArgs};
+use super::header_options::{NETCDF, NetcdfArgs};
 use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, location, logger, open_store, print};
 use crate::array::Array;
 use crate::array::hierarchy::StoredNode;

@@ -1,6 +1,6 @@
 //! `zarrfs ls`: lists the names in a group or array as a mount shows them, without FUSE.
 
-use super::headers::HeadersArgs;
+use super::header_options::HeadersArgs;
 use super::view::ViewArgs;
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time, warn_unlisted};
 use crate::array::hierarchy::Prefixes;

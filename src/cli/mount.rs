@@ -3,7 +3,7 @@
 //! foreground.
 
 use super::compressor::{self, CompressorArg};
-use super::headers::HeadersArgs;
+use super::header_options::HeadersArgs;
 use super::listen::{self, ListenAddress, StatisticsListener};
 use super::logger::LogArgs;
 use super::view::ViewArgs;
