@@ -1,6 +1,7 @@
 //! Creating, truncating and replacing chunk files. "A chunk file that is created or truncated, written from its
 //! beginning and closed short is EINVAL at close and changes nothing", so that an encoded chunk that is copied into the
-//! mount is never stored as a decoded one. Programs may also replace a file by removing it first.
+//! mount is never stored as a decoded one. Programs may also replace a file by removing it first. Tests compare the
+//! mount and the decoded store with bytes that they keep themselves.
 
 mod support;
 
@@ -13,6 +14,7 @@ use std::process::{Command, Output};
 use support::array::{TestArray, zlib};
 use support::{Mount, close, copy_tree, errno, is_installed, without_other_tests};
 
+/// Size of a decoded chunk in bytes.
 const CHUNK: usize = 3000;
 
 /// Creates an array of three chunks, two of which are stored.
@@ -119,7 +121,7 @@ fn whole_chunks_and_writes_in_the_middle_are_stored() {
 
 /// "what other descriptors wrote to the chunk survives", and "memory pressure stores nothing of it early".
 #[test]
-fn refusing_a_chunk_file_keeps_what_other_descriptors_wrote() {
+fn refusing_a_chunk_file_keeps_the_writes_of_other_descriptors() {
     let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
     let mut made = array(store.path());
@@ -244,7 +246,7 @@ fn encoded_arrays_cannot_be_copied_into_a_mount() {
             }
         }
     }
-    // the way that works is to mount the other store and copy from there
+    // copying works if the other store is mounted, too
     let from = Mount::new(source.path(), &[]);
     copy_chunks(from.path(), mount.path());
     assert!(made.stored_flat().unwrap() == other.flat);
@@ -326,7 +328,7 @@ fn programs_can_replace_data_raw_and_headers() {
         assert!(made.stored_flat().unwrap() == made.flat, "{program}");
         assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "{program}");
     }
-    // other processes never miss the file, and exclusive creation fails where the process has not removed it
+    // other processes still see a removed file, and a process that has not removed it cannot create it exclusively
     fs::remove_file(mount.join("a/data.raw")).unwrap();
     assert!(run("test", &["-e", &format!("{to}/data.raw")]).status.success());
     fs::remove_file(mount.join("a/data.raw")).unwrap();
