@@ -197,7 +197,7 @@ fn a_mount_survives_rotated_keys() {
     support::close(file).unwrap();
 }
 
-/// "keys in the environment, then the profile"
+/// "zarrfs uses the first source that it finds, in the order of the AWS command line."
 #[test]
 fn credentials_have_the_order_of_the_aws_command_line() {
     let bucket = Bucket::new();
@@ -288,7 +288,7 @@ fn a_mount_that_a_signal_ends_waits_for_valid_credentials() {
     let ended = pidfd_open(process, PidfdFlags::empty()).unwrap();
     let before = runs();
     kill_process(process, Signal::TERM).unwrap();
-    // longer than a store without a time limit is tried
+    // the daemon keeps trying: it runs the program for its keys again
     while runs() < before + 2 {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         assert_eq!(poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&none)), Ok(0), "the data are given up");
@@ -413,8 +413,8 @@ fn container(token: &'static str) -> Gate {
     })
 }
 
-/// "Relative paths in variables are those of the directory where zarrfs was started, also in a mount in the
-/// background."
+/// "Relative paths of files and programs, in variables, options and profiles, are those of the directory where zarrfs
+/// was started, also in a mount in the background."
 #[test]
 fn relative_paths_of_the_environment_stay_valid() {
     let bucket = Bucket::new();

@@ -1,7 +1,7 @@
-//! Creating, truncating and replacing chunk files. "A chunk file that is created or truncated, written from its
-//! beginning and closed short is EINVAL at close and changes nothing", so that an encoded chunk that is copied into the
-//! mount is never stored as a decoded one. Programs may also replace a file by removing it first. Tests compare the
-//! mount and the decoded store with bytes that they keep themselves.
+//! Creating, truncating and replacing chunk files. "A chunk file that is created or truncated and then written from its
+//! beginning is a *draft*. ... If it does not have the size of a chunk, `close` is `EINVAL` and nothing changes."
+//! So an encoded chunk that is copied into the mount is never stored as a decoded one. Tests compare the mount and the
+//! decoded store with bytes that they keep themselves.
 
 mod support;
 
@@ -97,7 +97,7 @@ fn whole_chunks_and_writes_in_the_middle_are_stored() {
     close(file).unwrap();
     made.flat[2 * CHUNK..][..10].fill(8);
     assert!(made.stored_flat().unwrap() == made.flat);
-    // "writes that begin elsewhere (dd seek=)", also to a new file
+    // a write that does not begin at the first byte makes no draft, also in a new file
     fs::remove_file(mount.join("a/2")).unwrap();
     for name in ["a/2", "a/1"] {
         let file = creating(&mount.join(name), false).unwrap();
@@ -119,7 +119,7 @@ fn whole_chunks_and_writes_in_the_middle_are_stored() {
     assert!(made.stored_flat().unwrap() == made.flat);
 }
 
-/// "what other descriptors wrote to the chunk survives", and "memory pressure stores nothing of it early".
+/// The writes of other descriptors to the chunk survive a refused draft, and a full cache stores no part of a draft.
 #[test]
 fn refusing_a_chunk_file_keeps_the_writes_of_other_descriptors() {
     let _alone = without_other_tests();
@@ -199,7 +199,7 @@ fn a_short_redirected_output_stores_no_chunk() {
     }
 }
 
-/// "`cp -r` and `rsync -a` of an encoded array into a mount end in an error", also onto existing chunks.
+/// "`cp -r` of a compressed array into a mount fails, because its chunk files are encoded", also onto existing chunks.
 #[test]
 fn encoded_arrays_cannot_be_copied_into_a_mount() {
     let _alone = without_other_tests();

@@ -248,7 +248,7 @@ fn a_stale_mount_is_recognized_and_can_be_removed() {
     assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
 }
 
-/// "A mount or an unmount never touches somebody else's mount."
+/// Neither a mount nor an unmount removes the mount of another file system or another daemon.
 #[test]
 fn mounts_of_other_file_systems_are_left_alone() {
     if !rustix::process::geteuid().is_root() {

@@ -150,7 +150,7 @@ fn the_store_decides_the_format() {
 }
 
 #[test]
-fn codecs_fill_values_and_types_of_v3() {
+fn created_documents_of_v3_have_the_requested_codecs_and_fill_values() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("s.zarr");
     let codecs = r#"[{"name":"transpose","configuration":{"order":[1,0]}},{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}]"#;
