@@ -1,6 +1,6 @@
 //! Every case of the hostile corpus on a real mount, beside a healthy array that must stay readable. The manifest
-//! `cases.json`, which tests/python/hostile.py writes, states the bytes or the error of each case. Then `info` and `cat`
-//! on the whole corpus. No byte of the corpus may change.
+//! `cases.json`, which tests/python/hostile.py writes, states the bytes or the error of each case. Then `info` and
+//! `cat` on the whole corpus. No byte of the corpus may change.
 
 mod support;
 

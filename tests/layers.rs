@@ -1,7 +1,7 @@
 //! The rules of the module map, checked in the text of the source files. `src/lib.rs` and `src/zarr.rs` list their
-//! modules in layer order. A module imports only from those above it, and no modules form a cycle. Only one module names
-//! each of fuser, clap and the crates for servers. Type names are unique, and files and functions short. Test code is
-//! exempt.
+//! modules in layer order. A module imports only from those above it, and no modules form a cycle. Only one module
+//! names each of fuser, clap and the crates for servers. Type names are unique, and files and functions short. Test
+//! code is exempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
