@@ -79,7 +79,7 @@ impl Bucket {
         assert!(parts.iter().all(|part| said.contains(part)) && !said.contains("secret"), "{said}");
     }
 
-    /// Mounts the array in the background, from the home directory.
+    /// Mounts the array in the background, with the home directory as the working directory.
     fn mount_from_home(&self, variables: &[(&str, &str)]) -> Mount {
         let mut command = self.command("mount");
         command.current_dir(self.home.path()).envs(variables.iter().copied());

@@ -473,7 +473,7 @@ fn stats_watch_ends_with_the_mount_or_on_a_signal() {
 }
 
 #[test]
-fn stats_reports_what_is_missing() {
+fn stats_names_the_reason_why_it_fails() {
     let mountpoint = Mountpoint::new();
     let mount = Mount::new(Path::new(&sample()), &[]);
     let full = fs::File::options().write(true).open("/dev/full").unwrap();

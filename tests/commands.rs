@@ -191,7 +191,7 @@ fn counted(report: &Value) -> u64 {
 }
 
 #[test]
-fn a_finding_names_the_place_the_fault_and_the_remedy() {
+fn a_finding_names_the_key_the_fault_and_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     create_faulty_store(directory.path());
     let output = zarrfs(&["check", directory.path().to_str().unwrap()]);

@@ -34,7 +34,7 @@ fn raw(dtype: &str, size: usize) -> Vec<u8> {
     match dtype {
         "|b1" => (0..items).map(|i| (i % 3 == 0) as u8).collect(),
         "<U3" => (0..3 * items).flat_map(|i| (97 + i as u32 % 20).to_le_bytes()).collect(),
-        // floats of bytes below 0x7f are never NaN
+        // no float whose bytes are at most 90 is NaN
         _ => (0..size * items).map(|i| 1 + (i * 7 % 90) as u8).collect(),
     }
 }

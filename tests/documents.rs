@@ -300,7 +300,7 @@ fn run(document: &str) -> Vec<String> {
 }
 
 #[test]
-fn commands_print_what_documents_show() {
+fn commands_print_the_output_that_documents_show() {
     let documents = DOCUMENTS.map(|(document, _)| document);
     let wrong: Vec<String> = std::thread::scope(|scope| {
         let runs = documents.map(|document| scope.spawn(move || run(document)));

@@ -105,7 +105,7 @@ fn run(mut command: std::process::Command, what: &str) -> String {
     said
 }
 
-/// Checks that after the unmount zarr-python reads from the store what `data.raw` showed before.
+/// Checks that zarr-python reads the same bytes from the unmounted store that `data.raw` showed.
 fn assert_stored(mount: Mount, array: &Path, what: &str) {
     let (_, shown) = digest(&mount.join("data.raw")).unwrap();
     drop(mount);

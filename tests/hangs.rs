@@ -169,7 +169,7 @@ impl Drop for Stopping {
 
 type Step = (&'static str, fn(&Path) -> std::io::Result<()>);
 
-/// Repeatable operations of programs on an array and its group. They fail if the stopped store fails.
+/// Operations of programs on an array and its group, which can be repeated.
 const STEPS: [Step; 16] = [
     ("list", |group| fs::read_dir(group.join("a"))?.try_for_each(|entry| entry?.metadata().map(drop))),
     ("read", |group| fs::read(group.join("a/data.raw")).map(drop)),

@@ -249,7 +249,7 @@ fn headers_cannot_be_written_in_a_read_only_mount() {
     }
 }
 
-/// cp and tar copy everything out of a mount without an error, back onto the same array, and to a new place.
+/// cp and tar copy everything out of a mount without an error, back onto the same array, and to a new array.
 #[test]
 fn trees_with_headers_are_copied() {
     let (folder, array) = store();

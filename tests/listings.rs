@@ -19,8 +19,8 @@ fn write_array(path: &Path, shape: &[u64], chunks: &[u64], more: &str) {
     fs::write(path.join(".zarray"), text).unwrap();
 }
 
-/// Returns for each name what `ls -il --time-style=full-iso -s` shows. Like `ls`, looks up each name as soon as the
-/// listing returns it.
+/// Returns for each name the attributes that `ls -il --time-style=full-iso -s` shows. Like `ls`, looks up each name as
+/// soon as the listing returns it.
 fn listed(path: &Path) -> BTreeMap<String, String> {
     let entry = |entry: std::io::Result<fs::DirEntry>| {
         let entry = entry.unwrap();

@@ -103,6 +103,6 @@ fn concurrent_writes_with_a_small_cache_are_all_stored() {
 }
 
 #[test]
-fn concurrent_writes_with_direct_io_are_read_at_once_and_all_stored() {
+fn concurrent_writes_with_direct_io_are_read_back_and_all_stored() {
     write_concurrently(&["--direct-io", "--cache-size", "100K"]);
 }

@@ -24,7 +24,7 @@ use zarrfs::zarr::metadata::CodecConfig;
 const BOUND: u64 = 32 << 20;
 const CACHE: [&str; 2] = ["--cache-size", "32M"];
 
-/// A long time to live for metadata: the test server reads and digests a value for each request.
+/// A long time to live for metadata, since the test server reads and digests the whole value for each request.
 const TTL: [&str; 2] = ["--metadata-ttl", "1h"];
 
 /// Memory in bytes that the daemon may take beyond the cache bound, as docs/operations.md promises.
@@ -374,7 +374,7 @@ fn consolidated_metadata_takes_little_memory() {
 
 /// The server ignores ranges and sends each value from its beginning.
 #[test]
-fn a_server_without_ranges_makes_the_daemon_take_little_memory() {
+fn reads_from_a_server_without_ranges_take_little_memory() {
     use support::faulty_server::Fault;
     let folder = tempfile::tempdir().unwrap();
     write(folder.path().join(".zgroup"), "{\"zarr_format\":2}");

@@ -110,7 +110,7 @@ impl Drop for Daemon {
         if self.child.is_some() {
             self.kill();
         }
-        // a killed daemon leaves its mount behind, and deleting the directory would delete what is mounted there
+        // a killed daemon leaves its mount behind, and deleting the directory would delete the mounted files
         while self.is_mounted() {
             let output = zarrfs(&["umount", "--lazy", self.path().to_str().unwrap()]);
             if !output.status.success() {

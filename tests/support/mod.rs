@@ -1,5 +1,5 @@
 //! Helpers of the integration tests: mounts that are removed with their test even if it fails, fixtures, programs and
-//! servers to compare with. Nothing here knows what a single test checks.
+//! servers to compare with. No helper depends on the checks of a single test.
 #![allow(dead_code)]
 
 pub mod bucket;
@@ -255,7 +255,7 @@ impl Drop for Mount {
             output = zarrfs(&["umount", "--lazy", path]);
         }
         let is_unmounted = output.status.success();
-        // deleting the directory would delete what is mounted there
+        // deleting the directory would delete the files of the mounted store
         if !is_unmounted && let Some(directory) = self.directory.take() {
             let _ = directory.keep();
         }

@@ -2,7 +2,7 @@
 //! Each ends when its [`Server`] is dropped, or with the test process at the latest. A test whose server is not
 //! installed is skipped and announces it; scripts/test installs all of them.
 //!
-//! Google Cloud Storage is not among them: the emulators on PyPI lack the XML API that clients of buckets use.
+//! Google Cloud Storage is not among them: its emulators in Python lack the XML API that clients of buckets use.
 //! gcp-storage-emulator (2026.7.19) answers 501 to HEAD, DELETE and listings, sends neither ETag nor generation and
 //! ignores `x-goog-if-generation-match`; gcloud-storage-emulator (0.5.0) lacks HEAD and preconditions, too.
 
