@@ -1,5 +1,6 @@
-//! How zarrfs gets into a bucket of S3: credentials, their order and their renewal, the region, and what it says if the
-//! bucket is missing. A server in this process looks at the signatures' keys and regions; moto checks the signatures.
+//! Access to buckets of S3: credentials, their order and renewal, the region, and the message for a missing bucket.
+//! Tests compare the bytes read with those they stored themselves. A server in this process checks the key and the
+//! region of each signature; moto, an S3 server of another project, checks whole signatures.
 
 mod support;
 
@@ -33,7 +34,7 @@ impl Bucket {
         Bucket { folder, home, array, server }
     }
 
-    /// Writes a file with profiles.
+    /// Writes a file in `.aws` of the home directory and returns its path.
     fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.home.path().join(".aws").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -56,20 +57,20 @@ impl Bucket {
         command
     }
 
-    /// Prints the array with these variables.
+    /// Runs `zarrfs cat` on the array with these environment variables and options.
     fn cat(&self, variables: &[(&str, &str)], args: &[&str]) -> Output {
         let mut command = self.command("cat");
         command.args(args).envs(variables.iter().copied()).arg("s3://bucket/a.zarr").output().unwrap()
     }
 
-    /// Checks that the array can be read with these variables.
+    /// Checks that the array can be read with these environment variables.
     #[track_caller]
     fn assert_readable(&self, variables: &[(&str, &str)]) {
         let output = self.cat(variables, &[]);
         assert!(output.stdout == self.array.flat, "{}", said(&output));
     }
 
-    /// Checks that reading fails with one line that has all of `parts`, and no secret.
+    /// Checks that reading fails with a message of one line that contains all of `parts` and no secret.
     #[track_caller]
     fn assert_refused(&self, variables: &[(&str, &str)], parts: &[&str]) {
         let output = self.cat(variables, &[]);
@@ -78,7 +79,7 @@ impl Bucket {
         assert!(parts.iter().all(|part| said.contains(part)) && !said.contains("secret"), "{said}");
     }
 
-    /// Mounts the array in the background, from the home directory.
+    /// Mounts the array in the background, with the home directory as the working directory.
     fn mount_from_home(&self, variables: &[(&str, &str)]) -> Mount {
         let mut command = self.command("mount");
         command.current_dir(self.home.path()).envs(variables.iter().copied());
@@ -100,7 +101,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Repeats `read` until it succeeds, since refused keys are not read again all the time.
+/// Repeats `read` until it succeeds, since a mount does not read its keys again at each refusal.
 #[track_caller]
 fn eventually<T>(mut read: impl FnMut() -> std::io::Result<T>) -> T {
     let begun = Instant::now();
@@ -113,12 +114,12 @@ fn eventually<T>(mut read: impl FnMut() -> std::io::Result<T>) -> T {
     }
 }
 
-/// Returns the lines of a file for credentials.
+/// Returns the section of a credentials file for one profile.
 fn profile(name: &str, id: &str) -> String {
     format!("[{name}]\naws_access_key_id = {id}\naws_secret_access_key = secret-of-{id}\n")
 }
 
-/// Returns the identifier of the key and the region of a signature.
+/// Returns the key's identifier and the region in the signature of a request.
 fn scope(request: &Request) -> (String, String) {
     let header = request.headers.get("authorization").map(String::as_str).unwrap_or_default();
     let (_, scope) = header.split_once("Credential=").unwrap_or_default();
@@ -131,7 +132,7 @@ fn error(code: &str, more: &str) -> String {
     format!("<Error><Code>{code}</Code><Message>No</Message>{more}</Error>")
 }
 
-/// Refuses all keys but one.
+/// Returns a gate that refuses all keys but `id`.
 fn only(id: &str, status: u16, code: &'static str) -> Gate {
     let id = id.to_string();
     Box::new(move |request| (scope(request).0 != id).then(|| (status, Vec::new(), error(code, ""))))
@@ -149,7 +150,7 @@ fn a_mount_reads_a_profile_again_when_its_keys_are_refused() {
         assert_eq!(read().unwrap().1, sha256(&bucket.array.flat));
         bucket.server.set_gate(only("NEW", status, code));
         let refused = errno(read());
-        // an answer to HEAD has no code, and the first request may be one
+        // an answer to HEAD has no error code, and the first request may be a HEAD
         assert!(refused == "EACCES" || status == 400 && refused == "EIO", "{code}: {refused}: the file has old keys");
         bucket.write("credentials", &profile("default", "NEW"));
         let mut before = 0;
@@ -166,7 +167,7 @@ fn a_mount_reads_a_profile_again_when_its_keys_are_refused() {
     }
 }
 
-/// moto checks signatures, of keys that it has made.
+/// moto issues the keys and checks the signatures.
 #[test]
 fn a_mount_survives_rotated_keys() {
     let (Some(server), Some(python)) = (servers::moto(), env_path("ZARRFS_TEST_SERVERS")) else { return };
@@ -196,7 +197,7 @@ fn a_mount_survives_rotated_keys() {
     support::close(file).unwrap();
 }
 
-/// "keys in the environment, then the profile"
+/// "zarrfs uses the first source that it finds, in the order of the AWS command line."
 #[test]
 fn credentials_have_the_order_of_the_aws_command_line() {
     let bucket = Bucket::new();
@@ -256,10 +257,10 @@ fn credential_process_is_run_and_its_failures_are_shown() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-/// "A mount that is ended by a signal gives up when nothing could be stored for --timeout": credentials may be had
+/// "A mount that is ended by a signal gives up when nothing could be stored for --timeout": credentials may be valid
 /// again by then.
 #[test]
-fn written_data_wait_for_credentials_at_the_end() {
+fn a_mount_that_a_signal_ends_waits_for_valid_credentials() {
     let bucket = Bucket::new();
     let script = bucket.write("keys.sh", "");
     let count = format!("echo x >> '{}.runs'\n", script.display());
@@ -275,7 +276,7 @@ fn written_data_wait_for_credentials_at_the_end() {
     let flat = mount.join("data.raw");
     let file = support::open_for_writing(&flat);
     bucket.write("keys.sh", &format!("{count}exit 1\n"));
-    // the keys that the mount has expire
+    // wait until the mount's keys have expired
     let begun = Instant::now();
     while !fs::read(&flat).is_err_and(|e| e.raw_os_error() == Some(libc::EACCES)) {
         assert!(begun.elapsed() < Duration::from_secs(40), "the keys stay valid");
@@ -287,7 +288,7 @@ fn written_data_wait_for_credentials_at_the_end() {
     let ended = pidfd_open(process, PidfdFlags::empty()).unwrap();
     let before = runs();
     kill_process(process, Signal::TERM).unwrap();
-    // longer than a store without a time limit is tried
+    // the daemon keeps trying: it runs the program for its keys again
     while runs() < before + 2 {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         assert_eq!(poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&none)), Ok(0), "the data are given up");
@@ -301,7 +302,7 @@ fn written_data_wait_for_credentials_at_the_end() {
 }
 
 #[test]
-fn what_only_the_aws_command_line_can_do_is_refused_by_name() {
+fn profiles_that_need_the_aws_command_line_are_refused_by_name() {
     let bucket = Bucket::new();
     bucket.write("credentials", &profile("base", "BASE"));
     bucket.write(
@@ -318,14 +319,14 @@ fn what_only_the_aws_command_line_can_do_is_refused_by_name() {
             .assert_refused(&[("AWS_PROFILE", name)], &[&format!("AWS profile {name}: "), parts[0], parts[1], &export]);
     }
     assert!(bucket.server.requests().is_empty());
-    // what the messages advise
+    // the messages advise these two remedies
     let keys = [("AWS_PROFILE", "sso"), ("AWS_ACCESS_KEY_ID", "A"), ("AWS_SECRET_ACCESS_KEY", "secret")];
     bucket.assert_readable(&keys);
     let output = bucket.cat(&[("AWS_PROFILE", "sso")], &["--anon"]);
     assert!(output.stdout == bucket.array.flat, "{}", said(&output));
 }
 
-/// Answers requests for the keys of a role, which end after so many seconds, and refuses other keys.
+/// Returns a gate that answers requests for the keys of a role, which expire after `seconds`. It refuses other keys.
 fn role_for(seconds: u64) -> Gate {
     Box::new(move |request| {
         if !request.path.contains("AssumeRoleWithWebIdentity") {
@@ -375,7 +376,7 @@ fn a_token_in_a_file_gives_the_keys_of_a_role() {
     }
 }
 
-/// A mount in the background leaves the directory where it was started.
+/// A daemon in the background leaves the directory where it was started.
 #[test]
 fn relative_paths_stay_valid_in_a_mount_in_the_background() {
     let bucket = Bucket::new();
@@ -397,7 +398,7 @@ fn relative_paths_stay_valid_in_a_mount_in_the_background() {
     }
 }
 
-/// Answers requests for the keys of a container that have the token, and refuses other keys.
+/// Returns a gate that gives the keys of a container to requests with `token`. It refuses other keys.
 fn container(token: &'static str) -> Gate {
     Box::new(move |request| {
         let header = request.headers.get("authorization").map(String::as_str).unwrap_or_default();
@@ -412,8 +413,8 @@ fn container(token: &'static str) -> Gate {
     })
 }
 
-/// "Relative paths in variables are those of the directory where zarrfs was started, also in a mount in the
-/// background."
+/// "Relative paths of files and programs, in variables, options and profiles, are those of the directory where zarrfs
+/// was started, also in a mount in the background."
 #[test]
 fn relative_paths_of_the_environment_stay_valid() {
     let bucket = Bucket::new();
@@ -432,7 +433,7 @@ fn relative_paths_of_the_environment_stay_valid() {
     variables.push(("AWS_CONFIG_FILE", "~/.aws/config"));
     let mount = bucket.mount_from_home(&variables);
     assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(&bucket.array.flat));
-    // keys that have to be asked for with another token
+    // the mount's keys expire, and new ones need another token
     bucket.write("token", "second");
     bucket.server.set_gate(container("second"));
     let asked = || bucket.server.requests().iter().filter(|request| request.path == "/container-keys").count();
@@ -452,7 +453,8 @@ fn relative_paths_of_the_environment_stay_valid() {
     assert_eq!(value("AWS_CONFIG_FILE"), Some("~/.aws/config"));
 }
 
-/// Sends requests of other regions away, as S3 does or, without the header, as other servers do.
+/// Returns a gate that redirects requests for other regions and counts them in `away`. S3 names the right region in a
+/// header, other servers do so in the body.
 fn only_region(region: &'static str, has_header: bool, away: Arc<AtomicUsize>) -> Gate {
     Box::new(move |request| {
         if scope(request).1 == region {
@@ -492,7 +494,7 @@ fn the_region_that_the_server_names_is_used() {
         fs::write(mount.join("data.raw"), &bucket.array.flat).unwrap();
         assert!(away.load(SeqCst) <= 4, "{}", away.load(SeqCst));
     }
-    // a server that sends everyone away
+    // a server that redirects every request
     bucket.server.set_gate(Box::new(|_| {
         let headers = vec![("x-amz-bucket-region", "eu-test-8".to_string())];
         Some((301, headers, error("PermanentRedirect", "")))
@@ -500,12 +502,12 @@ fn the_region_that_the_server_names_is_used() {
     bucket.assert_refused(&[], &["301", "PermanentRedirect: No"]);
 }
 
-/// Exit code 3, and one line with the name of the bucket.
+/// All verbs exit with code 3 and print one line that names the bucket.
 #[test]
 fn a_missing_bucket_is_named() {
     let bucket = Bucket::new();
     bucket.write("credentials", &profile("default", "A"));
-    // a server can tell only in the body of an answer
+    // only the body of an answer tells a missing bucket from a missing key
     bucket.server.set_gate(Box::new(|request| {
         request.path.starts_with("/gone").then(|| (404, vec![], error("NoSuchBucket", "")))
     }));

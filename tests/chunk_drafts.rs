@@ -1,6 +1,7 @@
-//! Creating, truncating and replacing chunk files. "A chunk file that is created or truncated, written from its
-//! beginning and closed short is EINVAL at close and changes nothing", so that an encoded chunk that is copied into the
-//! mount is never stored as a decoded one. Programs may also replace a file by removing it first.
+//! Creating, truncating and replacing chunk files. "A chunk file that is created or truncated and then written from its
+//! beginning is a *draft*. ... If it does not have the size of a chunk, `close` is `EINVAL` and nothing changes."
+//! So an encoded chunk that is copied into the mount is never stored as a decoded one. Tests compare the mount and the
+//! decoded store with bytes that they keep themselves.
 
 mod support;
 
@@ -13,6 +14,7 @@ use std::process::{Command, Output};
 use support::array::{TestArray, zlib};
 use support::{Mount, close, copy_tree, errno, is_installed, without_other_tests};
 
+/// Size of a decoded chunk in bytes.
 const CHUNK: usize = 3000;
 
 /// Creates an array of three chunks, two of which are stored.
@@ -95,7 +97,7 @@ fn whole_chunks_and_writes_in_the_middle_are_stored() {
     close(file).unwrap();
     made.flat[2 * CHUNK..][..10].fill(8);
     assert!(made.stored_flat().unwrap() == made.flat);
-    // "writes that begin elsewhere (dd seek=)", also to a new file
+    // a write that does not begin at the first byte makes no draft, also in a new file
     fs::remove_file(mount.join("a/2")).unwrap();
     for name in ["a/2", "a/1"] {
         let file = creating(&mount.join(name), false).unwrap();
@@ -117,9 +119,9 @@ fn whole_chunks_and_writes_in_the_middle_are_stored() {
     assert!(made.stored_flat().unwrap() == made.flat);
 }
 
-/// "what other descriptors wrote to the chunk survives", and "memory pressure stores nothing of it early".
+/// The writes of other descriptors to the chunk survive a refused draft, and a full cache stores no part of a draft.
 #[test]
-fn refusing_a_chunk_file_keeps_what_other_descriptors_wrote() {
+fn refusing_a_chunk_file_keeps_the_writes_of_other_descriptors() {
     let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
     let mut made = array(store.path());
@@ -197,7 +199,7 @@ fn a_short_redirected_output_stores_no_chunk() {
     }
 }
 
-/// "`cp -r` and `rsync -a` of an encoded array into a mount end in an error", also onto existing chunks.
+/// "`cp -r` of a compressed array into a mount fails, because its chunk files are encoded", also onto existing chunks.
 #[test]
 fn encoded_arrays_cannot_be_copied_into_a_mount() {
     let _alone = without_other_tests();
@@ -244,7 +246,7 @@ fn encoded_arrays_cannot_be_copied_into_a_mount() {
             }
         }
     }
-    // the way that works is to mount the other store and copy from there
+    // copying works if the other store is mounted, too
     let from = Mount::new(source.path(), &[]);
     copy_chunks(from.path(), mount.path());
     assert!(made.stored_flat().unwrap() == other.flat);
@@ -326,7 +328,7 @@ fn programs_can_replace_data_raw_and_headers() {
         assert!(made.stored_flat().unwrap() == made.flat, "{program}");
         assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "{program}");
     }
-    // other processes never miss the file, and exclusive creation fails where the process has not removed it
+    // other processes still see a removed file, and a process that has not removed it cannot create it exclusively
     fs::remove_file(mount.join("a/data.raw")).unwrap();
     assert!(run("test", &["-e", &format!("{to}/data.raw")]).status.success());
     fs::remove_file(mount.join("a/data.raw")).unwrap();

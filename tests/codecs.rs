@@ -1,5 +1,6 @@
-//! Comparison of every codec with numcodecs in both directions: on random arrays that an installed numcodecs encodes
-//! (`ZARRFS_TEST_PYTHON`), on the fixtures of numcodecs (below `ZARRFS_REFERENCE`), and on damaged or random bytes.
+//! Comparison of every codec with numcodecs: in both directions on random arrays that an installed numcodecs encodes
+//! (`ZARRFS_TEST_PYTHON`), and on the fixtures of numcodecs (below `ZARRFS_REFERENCE`). Random and damaged bytes must
+//! not cause a panic.
 
 #[path = "support/npy.rs"]
 mod npy;
@@ -14,7 +15,7 @@ use zarrfs::zarr::codec::{Codec, Size, build};
 use zarrfs::zarr::dtype::{DType, DTypeKind};
 use zarrfs::zarr::metadata::CodecConfig;
 
-/// Codecs that lose information, so that their fixtures decode to approximations of the arrays.
+/// Codecs that lose information. Their fixtures are compared in encoded form, since they decode to approximations.
 const LOSSY: &[&str] = &["quantize", "fixedscaleoffset", "astype", "bitround"];
 
 fn config(text: &str) -> CodecConfig {
@@ -78,13 +79,14 @@ impl Case {
         })
     }
 
-    /// Compares our encoding of `plain` with that of numcodecs. Leaves our bytes in `ours`.
+    /// Checks the encoding of `plain`. It must equal the encoding of numcodecs if the case is exact; otherwise it is
+    /// left in `ours`, so that numcodecs can decode it.
     fn check_encode(&self, plain: &[u8], ours: &mut Option<Vec<u8>>) -> Result<(), String> {
         let codec = build(&config(&self.config), self.itemsize).map_err(|e| e.to_string());
         let got = codec.and_then(|codec| Ok((encode(&*codec, plain)?, codec.encoded_itemsize())));
         match (got, &self.encoded) {
             (Err(_), None) => Ok(()),
-            // we refuse what numcodecs could not decode again
+            // zarrfs refuses to encode values that numcodecs encodes but cannot decode
             (Err(_), Some(_)) if self.decoded.is_none() => Ok(()),
             (Err(why), Some(_)) => Err(why),
             (Ok(_), None) => Err("encodes what numcodecs refuses".into()),
@@ -110,8 +112,8 @@ impl Case {
         }
     }
 
-    /// Compares bytes with those of numcodecs. Codecs that calculate may return any NaN in items of the dtype that the
-    /// parameter `name` states, so all NaNs count as equal.
+    /// Compares bytes with those of numcodecs. The parameter `name` of the codec states their dtype. Codecs that
+    /// calculate may return any NaN, so all NaNs count as equal.
     fn difference(&self, name: &str, mut got: Vec<u8>, want: &[u8]) -> Result<(), String> {
         let mut want = want.to_vec();
         let config = config(&self.config);

@@ -1,5 +1,5 @@
-//! The command line: documented exit codes and messages, the background process, signals, and mounts of other file
-//! systems.
+//! The command line: exit codes, messages, the background process, signals, and mounts of other file systems. Tests
+//! compare them with the documents, and the output of verbs with the files of the sample store.
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::{Mount, ZARRFS, failure, is_mounted, test_data, wait_for, zarrfs};
 
-/// A directory to mount on. Whatever is mounted there is unmounted by umount(8) when the test ends.
+/// A directory to mount on. Dropping it detaches every mount there with umount(8).
 struct Mountpoint {
     directory: tempfile::TempDir,
 }
@@ -46,7 +46,7 @@ fn sample() -> String {
     test_data("sample.zarr").to_str().unwrap().to_string()
 }
 
-/// A mount in the foreground, which is killed when the test ends.
+/// A mount in the foreground. Dropping it kills the daemon.
 struct Foreground(Child);
 
 impl Foreground {
@@ -145,7 +145,7 @@ fn a_background_mount_closes_its_terminal_and_pipes() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // both streams end, since no process has them open any more
+    // both streams end, since the daemon has closed them
     let mut said = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
     child.stderr.take().unwrap().read_to_end(&mut said).unwrap();
@@ -248,7 +248,7 @@ fn a_stale_mount_is_recognized_and_can_be_removed() {
     assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
 }
 
-/// "A mount or an unmount never touches somebody else's mount."
+/// Neither a mount nor an unmount removes the mount of another file system or another daemon.
 #[test]
 fn mounts_of_other_file_systems_are_left_alone() {
     if !rustix::process::geteuid().is_root() {
@@ -261,7 +261,7 @@ fn mounts_of_other_file_systems_are_left_alone() {
     let (code, said) = failure(&zarrfs(&["umount", &mountpoint.text()]));
     assert!(code == 1 && said.contains("tmpfs"), "{said}");
     assert!(is_mounted(&mountpoint.path()));
-    // mount a store over it, then another file system over the store: the end of the daemon removes neither
+    // mount a store over it, then another file system over the store: the daemon's end removes neither file system
     let mut daemon = Foreground::start(&mountpoint, &[]);
     assert!(tmpfs().success());
     daemon.signal(rustix::process::Signal::TERM);
@@ -473,7 +473,7 @@ fn stats_watch_ends_with_the_mount_or_on_a_signal() {
 }
 
 #[test]
-fn stats_reports_what_is_missing() {
+fn stats_names_the_reason_why_it_fails() {
     let mountpoint = Mountpoint::new();
     let mount = Mount::new(Path::new(&sample()), &[]);
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
@@ -495,7 +495,6 @@ fn stats_reports_what_is_missing() {
     assert!(code == 7 && said.contains("zarrfs umount"), "{said}");
 }
 
-/// A FIFO without a reader must not stop the mount.
 #[test]
 fn a_log_without_a_reader_does_not_stop_the_mount() {
     use std::os::unix::fs::OpenOptionsExt;

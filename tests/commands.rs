@@ -1,5 +1,6 @@
-//! The commands `check`, `ls`, `info --map`, `completions` and `man`. A check finds every kind of fault and reports
-//! none in a sound store; `ls` lists what a mount shows.
+//! The commands `check`, `ls`, `info --map`, `completions` and `man`. Findings of `check` are compared with the faults
+//! that tests make and with the damaged arrays of the generated matrices, and listings of `ls` with a mount. groff and
+//! the shells read the manual pages and completions.
 
 mod support;
 
@@ -25,7 +26,7 @@ fn parsed(output: &Output) -> Value {
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Runs a check that prints JSON. Fails unless its exit code agrees with the findings.
+/// Runs `zarrfs check --json` and returns its report. Fails unless the exit code agrees with the findings.
 fn check(args: &[&str]) -> Value {
     let output = zarrfs(&[&["check", "--json"], args].concat());
     let report = parsed(&output);
@@ -50,10 +51,10 @@ fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Chunks whose faults only decoding finds.
+/// Chunks with faults that only decoding finds.
 const DEEP: [&str; 3] = ["/zlib/1.0", "/blosc/0", "/words/0"];
 
-/// Creates a store with at least one fault of every kind. Returns what a check must find.
+/// Creates a store with at least one fault of every kind. Returns the expected findings.
 fn create_faulty_store(store: &Path) -> Findings {
     write(store.join(".zgroup"), r#"{"zarr_format": 2}"#);
     write(store.join(".zattrs"), r#"{"title": NaN}"#);
@@ -77,7 +78,7 @@ fn create_faulty_store(store: &Path) -> Findings {
     let mut damaged = compressed.encoded(&[1, 0]);
     damaged.truncate(damaged.len() / 2);
     write(compressed.file(&[1, 0]), damaged);
-    // the header of the blosc frame promises more bytes than the chunk has
+    // the header of the blosc frame states more bytes than the chunk has
     let blosc = json!({"compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}});
     let (small, large) = (store.join("blosc"), store.join("large"));
     let (small, large) =
@@ -165,7 +166,7 @@ fn create_faulty_store(store: &Path) -> Findings {
 }
 
 #[test]
-fn every_kind_of_fault_is_found_and_nothing_is_written() {
+fn check_finds_every_kind_of_fault_and_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("create_faulty_store.zarr");
     let expected = create_faulty_store(&store);
@@ -190,7 +191,7 @@ fn counted(report: &Value) -> u64 {
 }
 
 #[test]
-fn a_finding_names_the_place_the_fault_and_the_remedy() {
+fn a_finding_names_the_key_the_fault_and_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     create_faulty_store(directory.path());
     let output = zarrfs(&["check", directory.path().to_str().unwrap()]);
@@ -288,7 +289,7 @@ fn only_damaged_arrays_have_findings() {
             "stale.zarr" => {
                 assert!(found.iter().all(|(_, _, kind)| kind == "zmetadata") && !found.is_empty(), "{report:#}")
             }
-            // its codec has a parameter that no specification knows
+            // its codec has a parameter that no specification defines
             "africa.zarr" => assert!(found.iter().all(|(_, _, kind)| kind == "unsupported"), "{report:#}"),
             "undeclared.zarr" => assert_eq!(create_faulty_store.into_iter().collect::<Vec<_>>(), ["nested"]),
             "fixture.zarr" => assert_eq!(create_faulty_store.into_iter().collect::<Vec<_>>(), ["nested_legacy"]),
@@ -386,7 +387,7 @@ fn shown(path: &Path) -> BTreeSet<(String, Option<u64>)> {
 }
 
 #[test]
-fn ls_lists_what_a_mount_shows() {
+fn ls_lists_the_names_and_sizes_of_a_mount() {
     let directory = tempfile::tempdir().unwrap();
     let faulty_store = directory.path().join("create_faulty_store.zarr");
     create_faulty_store(&faulty_store);
@@ -573,7 +574,7 @@ fn a_failed_write_to_standard_output_is_an_error_but_a_closed_pipe_is_none() {
 }
 
 #[test]
-fn where_both_formats_stand_zarr_json_counts() {
+fn zarr_json_takes_precedence_over_documents_of_v2() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("x.zarr");
     let array = json!({"zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "uint8", "fill_value": 7,
@@ -678,7 +679,7 @@ fn each_option_is_one_line_of_the_help() {
         for line in lines.clone() {
             assert!(line.chars().count() <= 80, "{verb}: {line}");
         }
-        // an option that doesn't fit goes on in lines of its own
+        // clap would move the text of a long option to the next line
         let is_option = |line: &&str| line.starts_with("  -") || line.starts_with("      --");
         for line in lines.filter(is_option) {
             assert!(line.trim_start().contains("  "), "{verb}: {line} has no text");

@@ -1,4 +1,5 @@
-//! Commands on stores of Zarr v3. zarr-python reads what `create` makes, and writes it.
+//! Commands on stores of Zarr v3. zarr-python reads the arrays that `create` makes, and zarrfs reads them again after
+//! zarr-python has reversed their items. Documents are compared with the specification's JSON.
 
 mod support;
 
@@ -33,7 +34,7 @@ fn raw(dtype: &str, size: usize) -> Vec<u8> {
     match dtype {
         "|b1" => (0..items).map(|i| (i % 3 == 0) as u8).collect(),
         "<U3" => (0..3 * items).flat_map(|i| (97 + i as u32 % 20).to_le_bytes()).collect(),
-        // no float of such bytes is NaN
+        // no float whose bytes are at most 90 is NaN
         _ => (0..size * items).map(|i| 1 + (i * 7 % 90) as u8).collect(),
     }
 }
@@ -97,7 +98,7 @@ fn zarr_python_reads_and_writes_created_arrays() {
 fn the_store_decides_the_format() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
-    // an empty directory would become the store
+    // without this file the empty directory would become the store
     std::fs::write(root.join("file"), "").unwrap();
     let made = |path: &str, args: &[&str]| create(&root.join(path), &[&["--dtype=<f4"], args].concat());
     assert_eq!(made("two.zarr/a", &[]).0, 0);
@@ -149,7 +150,7 @@ fn the_store_decides_the_format() {
 }
 
 #[test]
-fn codecs_fill_values_and_types_of_v3() {
+fn created_documents_of_v3_have_the_requested_codecs_and_fill_values() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("s.zarr");
     let codecs = r#"[{"name":"transpose","configuration":{"order":[1,0]}},{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}]"#;
@@ -184,8 +185,8 @@ fn codecs_fill_values_and_types_of_v3() {
     assert_eq!(rows[0]["codecs"][0]["name"], "bytes");
 }
 
-/// Two shards of 2 x 4 bytes in chunks of 1 x 2: one with three chunks, the last of which has a wrong size, and a
-/// damaged one.
+/// The store has two shards of 2 x 4 bytes in chunks of 1 x 2. One has three chunks, the last of a wrong size; the
+/// other is damaged.
 #[test]
 fn info_counts_the_chunks_in_shards() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Comparison of every array of the reference stores and the generated matrices, read through a mount, with the digests
-//! of `data.raw` and of chunk files in their oracles, and with the refusals there. `remote_stores.rs` and
-//! `remote_stores_v3.rs` do the same over servers and archives.
+//! Comparison of every array of the reference stores and the generated matrices, read through a mount, with the oracle
+//! of each folder: digests of flat bytes and chunk files by zarr-python and NumPy, and the arrays that zarrfs must
+//! refuse. `remote_stores.rs` and `remote_stores_v3.rs` do the same over servers and archives.
 
 mod support;
 

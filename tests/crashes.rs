@@ -1,6 +1,7 @@
-//! "A chunk is replaced atomically: any reader and any crash sees the old one or the new one"; "an acknowledged write
-//! (fsync or close returned 0) is never lost". The daemon is killed at each system call that changes the store, and at
-//! random moments under load.
+//! "A chunk is replaced atomically. Readers and crashes see the old chunk or the new one, never a mixture." "A write
+//! that `fsync` or `close` acknowledged is never lost." Tests kill the daemon at each system call that changes the
+//! store, and at random moments under load. They compare the store with a record of all writes, and their reading of
+//! the store with zarr-python's.
 
 mod support;
 
@@ -19,7 +20,7 @@ use support::{
     zarr_python_digests,
 };
 
-/// The store that a killed daemon has left, and what is wrong with it.
+/// A store that a killed daemon has left, and its torn and lost chunks.
 struct Stopped {
     findings: Findings,
     /// SHA-256 of the flat bytes as the test's own reader reads them.
@@ -27,8 +28,8 @@ struct Stopped {
     store: PathBuf,
 }
 
-/// Runs the session up to a step, in which the daemon is killed before any thread's `n`-th call of a group. Returns
-/// `None` if no thread makes that many.
+/// Runs the session up to a step in which strace kills the daemon before a thread's `n`-th call of a group. Returns
+/// `None` if no thread makes that many calls.
 fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) -> Option<Stopped> {
     let mut run = Run::new(&store, separator);
     let tracer = run.tracer(calls, &["-e", &format!("inject={calls}:signal=SIGKILL:when={n}")]);
@@ -207,10 +208,10 @@ fn a_kill_at_a_random_moment_tears_and_loses_nothing() {
     findings.assert_none();
 }
 
-/// "At unmount, SIGTERM, SIGINT, SIGHUP: everything is flushed and synced", also what was written to a file that is
-/// still open when a second signal ends the mount.
+/// "SIGTERM, SIGINT and SIGHUP unmount as well; while files are open, the daemon ends with the last of them or at the
+/// second signal." All written data is stored, also of a file that is still open.
 #[test]
-fn signals_store_everything_that_was_written() {
+fn signals_store_all_written_data() {
     let _alone = without_other_tests();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let folder = memory_directory();
@@ -222,7 +223,7 @@ fn signals_store_everything_that_was_written() {
         }
         kill_process(run.daemon.pid(), signal).unwrap();
         std::thread::sleep(Duration::from_millis(200));
-        // the mount may have ended already, with this file open
+        // the second signal ends the daemon although `data.raw` is open
         let _ = kill_process(run.daemon.pid(), signal);
         run.daemon.wait();
         run.session.history.acknowledge();
@@ -230,7 +231,7 @@ fn signals_store_everything_that_was_written() {
     }
 }
 
-/// Checks the checker: it must tell torn chunks and lost writes from valid contents.
+/// Tests the check of a history: it must tell torn chunks and lost writes from valid contents.
 #[test]
 fn torn_and_lost_chunks_are_detected() {
     let store = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! `zarrfs create` with many combinations of options. Each is refused with exit code 2 and nothing is created, or
-//! zarr-python opens, reads and writes the array as one of its own. A creation that fails or is interrupted leaves
-//! nothing behind.
+//! `zarrfs create` with many combinations of options. Either zarrfs refuses a combination with exit code 2 and creates
+//! nothing, or zarr-python opens, reads and writes the array like one of its own. A creation that fails or is
+//! interrupted leaves nothing behind.
 
 mod support;
 
@@ -228,8 +228,8 @@ fn raw(dtype: &str, size: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Creates the arrays of a case in `path`. Returns what the Python script needs to know, or `None` if the case was
-/// refused.
+/// Creates the arrays of a case in `path`. Returns the case as the Python script expects it, or `None` if zarrfs
+/// refused it.
 fn create(path: &Path, case: Case) -> Option<Value> {
     let options = [
         ("--dtype", Some(case.dtype)),
@@ -292,7 +292,7 @@ fn every_created_array_is_usable_by_zarr_python() {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     announce(&format!("{} of {} arrays were made, the rest refused", made.len(), cases.len()));
-    // the cases must include both
+    // both outcomes must occur often
     assert!(made.len() * 5 > cases.len() && made.len() * 5 < cases.len() * 4, "{} of {}", made.len(), cases.len());
     let list = directory.path().join("cases.json");
     std::fs::write(&list, Value::Array(made).to_string()).unwrap();
@@ -371,7 +371,7 @@ fn an_interrupted_creation_leaves_nothing_behind() {
         let checked = String::from_utf8(zarrfs(&["check", store.path("x.zarr").to_str().unwrap()]).stdout).unwrap();
         let left = store.everything().iter().any(|path| path.starts_with("/x.zarr/g/.zarrfs-create-"));
         assert_eq!(checked.contains("a value that zarrfs has not finished"), left, "{checked}");
-        // the creation may have been complete
+        // the creation may have been complete before the signal
         assert!(seen == before || store.path(place).join(".zarray").exists(), "{place} {seen:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! Writes with O_DIRECT on a real mount. They consist of whole blocks, so the last one crosses the end of every file
-//! whose size is not a multiple of a block. "A write past the end is EFBIG (a write across the end is short)". An error
-//! must never be returned for bytes that were written.
+//! Writes with O_DIRECT on a real mount, compared with bytes that the tests keep themselves. Such writes consist of
+//! whole blocks, so the last one crosses the end of every file whose size is not a multiple of a block. "A write past
+//! the end is `EFBIG`"; a write across the end is short. A write that changed bytes must never return an error.
 
 mod support;
 
@@ -29,8 +29,8 @@ fn assert_writes(file: &File, data: &[u8], offset: usize, wanted: usize) {
     }
 }
 
-/// Overwrites a file of fixed size by writes across its end, in one request and in several of at most 1 MiB, and behind
-/// its end. Keeps the first `header` bytes. Returns the new content.
+/// Overwrites a file of fixed size by writes across its end, of one request and of several of at most 1 MiB. Keeps the
+/// first `header` bytes. Checks that writes after the end fail. Returns the new content.
 fn overwrite(path: &Path, header: usize) -> Vec<u8> {
     let mut model = fs::read(path).unwrap();
     let size = model.len();
@@ -69,8 +69,8 @@ fn a_write_across_the_end_is_short() {
     }
 }
 
-/// A program that makes room for a longer header in `dataset.nc` begins by moving the arrays across the end of the
-/// file. None of it may be written.
+/// To lengthen the header of `dataset.nc`, a program moves the arrays across the end of the file. Such a write must
+/// change nothing.
 #[test]
 fn a_write_across_the_end_of_dataset_nc_is_refused_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();

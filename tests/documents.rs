@@ -1,5 +1,5 @@
-//! The documents are true: every file, function and link that they name exists, their commands print what they show,
-//! and none is longer than it may be.
+//! The documents compared with the repository and the program. Files, functions and links that they name exist, their
+//! commands print the output that they show, and no document is too long.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use support::{ZARRFS, announce, copy_tree, is_mounted, test_data, with_timeout, zarrfs};
 
-/// Documents and the lines that each may have.
+/// Documents and the maximum number of lines of each.
 const DOCUMENTS: [(&str, usize); 17] = [
     ("README.md", 200),
     ("ARCHITECTURE.md", 300),
@@ -30,7 +30,7 @@ const DOCUMENTS: [(&str, usize); 17] = [
     ("scripts/README.md", 80),
 ];
 
-/// Documents whose code names must exist.
+/// Documents that name files and functions, which must exist.
 const OF_THE_CODE: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "scripts/README.md"];
 
 fn root() -> &'static Path {
@@ -76,7 +76,7 @@ fn has_anchor(document: &Path, wanted: &str) -> bool {
 }
 
 #[test]
-fn links_between_documents_lead_somewhere() {
+fn links_between_documents_lead_to_files_and_headings() {
     for (document, _) in DOCUMENTS {
         let folder = root().join(document).parent().unwrap().to_path_buf();
         for (number, line) in prose(&text(document)) {
@@ -97,9 +97,9 @@ fn links_between_documents_lead_somewhere() {
     }
 }
 
-/// Operators look for these topics in one place: there they are, and other pages link there.
+/// `docs/operations.md` alone explains each topic of operators, and other pages link there.
 #[test]
-fn topics_of_operators_have_one_place() {
+fn topics_of_operators_are_on_one_page() {
     let page = text("docs/operations.md");
     let topics: [(&str, &[&str], &[&str]); 5] = [
         ("Freshness", &["docs/tree.md", "docs/stores.md"], &["close-to-open", "counted from the answer"]),
@@ -132,7 +132,7 @@ fn named_path(name: &str) -> Option<PathBuf> {
     folders.iter().flat_map(|folder| names.iter().map(|name| folder.join(name))).find(|path| path.exists())
 }
 
-/// Whether a word in backticks names a file of the repository, perhaps with a function of it.
+/// Returns whether a word in backticks names a file of the repository, perhaps with a function in it.
 fn is_file_name(word: &str) -> bool {
     let path = word.split(':').next().unwrap();
     let legal = path.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
@@ -177,8 +177,8 @@ struct Step {
     expected: Vec<String>,
 }
 
-/// Returns the commands in the `console` blocks of a document, without those of blocks that need a program that is
-/// missing: "```console needs=gdalinfo,cdo". A line `...` stands for any output.
+/// Returns the commands in the `console` blocks of a document. Leaves out a block that needs a missing program, such as
+/// "```console needs=gdalinfo,cdo".
 fn steps(document: &str, has: impl Fn(&str) -> bool) -> Vec<Step> {
     let text = text(document);
     let mut steps: Vec<Step> = Vec::new();
@@ -212,7 +212,7 @@ fn steps(document: &str, has: impl Fn(&str) -> bool) -> Vec<Step> {
     steps
 }
 
-/// Whether printed lines are those that a document shows.
+/// Returns whether printed lines are those that a document shows. A shown line `...` stands for any lines.
 fn is_as_shown(printed: &[&str], shown: &[&str]) -> bool {
     match (printed, shown) {
         (_, ["..."]) => true,
@@ -223,7 +223,7 @@ fn is_as_shown(printed: &[&str], shown: &[&str]) -> bool {
     }
 }
 
-/// Lines without white space at their ends, and without empty lines at the end.
+/// Returns lines without white space at their ends, and without empty lines at the end.
 fn trimmed<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut lines: Vec<&str> = lines.map(str::trim_end).collect();
     while lines.last() == Some(&"") {
@@ -232,7 +232,8 @@ fn trimmed<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     lines
 }
 
-/// Makes the directory in which the commands of a document run, and the one with the programs they may need.
+/// Creates a folder with `work`, where the commands of a document run, and `bin`, which has zarrfs and Python. Returns
+/// the folder and the path of `bin`.
 fn playground(python: Option<&Path>) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (work, programs) = (folder.path().join("work"), folder.path().join("bin"));
@@ -247,7 +248,8 @@ fn playground(python: Option<&Path>) -> (tempfile::TempDir, PathBuf) {
     (folder, programs)
 }
 
-/// Runs the commands of a document in one shell, and returns what they printed that the document does not show.
+/// Runs the commands of a document in one shell. Returns a message for each output that the document does not show, and
+/// for each mount that is left.
 fn run(document: &str) -> Vec<String> {
     let python = std::env::var_os("ZARRFS_TEST_HEADERS").map(PathBuf::from);
     let path = std::env::var("PATH").unwrap();
@@ -298,7 +300,7 @@ fn run(document: &str) -> Vec<String> {
 }
 
 #[test]
-fn commands_print_what_documents_show() {
+fn commands_print_the_output_that_documents_show() {
     let documents = DOCUMENTS.map(|(document, _)| document);
     let wrong: Vec<String> = std::thread::scope(|scope| {
         let runs = documents.map(|document| scope.spawn(move || run(document)));

@@ -1,5 +1,5 @@
-//! fsx and fio write and read `data.raw` in all possible ways, with many layouts and little memory. Afterwards
-//! zarr-python reads the whole array from the store, and no byte may differ.
+//! fsx and fio write and read `data.raw` by system calls and maps, with many layouts and little memory, and verify each
+//! byte that they read. Afterwards zarr-python reads the whole array from the store, and no byte may differ.
 
 mod support;
 
@@ -18,7 +18,7 @@ const MOST_OPERATIONS: u64 = 100_000;
 /// Maximum number of seconds that a run of fsx or fio takes.
 const LIMIT: u32 = 600;
 
-/// Configuration of fsx for a file of fixed size, which fsx does not choose itself.
+/// Configuration of fsx for a file of fixed size: no operation truncates or extends it.
 const FSX: &str = "
 blockmode = true
 [opsize]
@@ -39,7 +39,7 @@ truncate = 0
 posix_fallocate = 0
 ";
 
-/// An array for fsx and the options of its mount.
+/// An array and the options of its mount.
 struct Layout {
     shape: &'static [usize],
     chunks: &'static [usize],
@@ -105,7 +105,7 @@ fn run(mut command: std::process::Command, what: &str) -> String {
     said
 }
 
-/// Checks that after the unmount zarr-python reads from the store what `data.raw` showed before.
+/// Checks that zarr-python reads the same bytes from the unmounted store that `data.raw` showed.
 fn assert_stored(mount: Mount, array: &Path, what: &str) {
     let (_, shown) = digest(&mount.join("data.raw")).unwrap();
     drop(mount);
@@ -160,8 +160,8 @@ fn fsx_finds_no_wrong_byte() {
     });
 }
 
-/// Four concurrent jobs of which each writes every fourth page, so that all write to every chunk. Each verifies what it
-/// wrote while the others go on.
+/// Four concurrent jobs of fio. Each writes every fourth page, so that all write to every chunk, and verifies its pages
+/// while the others continue.
 const FIO_SHARED: &str = "
 [global]
 ioengine=psync
@@ -187,8 +187,8 @@ offset=8k
 offset=12k
 ";
 
-/// Four jobs that write at random places of a quarter each, with requests of any size. Two share the chunk in the
-/// middle.
+/// Four concurrent jobs of fio. Each writes at random offsets of its quarter of the file, 512 to 65,536 bytes at a
+/// time. Neighboring jobs share chunks.
 const FIO_RANDOM: &str = "
 [global]
 ioengine=psync

@@ -1,5 +1,6 @@
-//! "EIO or ENOSPC while a chunk is stored: it stays dirty and is tried again; fsync and close report; a read never
-//! fails because of somebody's write-back. When there is room again nothing that was accepted is lost."
+//! EIO and ENOSPC at each system call that stores a chunk. `close` and `fsync` "report what could not be stored. That
+//! data waits for the next attempt, and reads continue to see it." Tests compare the mount and the store with a record
+//! of all writes.
 
 mod support;
 
@@ -16,7 +17,7 @@ use support::{announce, close, errno, memory_directory, unfinished_files, withou
 
 /// The result of a session in which system calls failed.
 struct Failed {
-    /// Whether that step returned an error, and whether a later one did.
+    /// Number of steps that returned an error: 1 if the step did during which the calls failed, else 0.
     told: usize,
     findings: Findings,
 }
@@ -34,7 +35,7 @@ fn failed(store: &Path, step: usize, calls: &str, fault: &str) -> Option<Failed>
         {
             let tracer = tracer.attach().unwrap();
             told += usize::from(run.session.step(next).is_err());
-            // while the fault lasts, nothing that was accepted may be missing, and nothing acknowledged may be undone
+            // during the fault no accepted write may be missing in the mount, and no acknowledged one in the store
             run.session.assert_reads_what_was_written();
             findings += run.session.history.check();
             if !tracer.detach().contains("(INJECTED)") {
@@ -56,7 +57,8 @@ fn failed(store: &Path, step: usize, calls: &str, fault: &str) -> Option<Failed>
     Some(Failed { told, findings })
 }
 
-/// Makes each of these calls fail, once and for the whole length of a step.
+/// Runs sessions in which all calls of a group fail during a step, and sessions in which only the `n`-th does, for each
+/// group in `which`, step and `n`.
 fn every_call_fails(error: &str, which: &[&str]) {
     let _alone = without_other_tests();
     if !tracer::is_available() {
@@ -144,8 +146,8 @@ impl Drop for SmallDisk {
 
 const CHUNK: usize = 64 << 10;
 
-/// Writes 32 incompressible chunks through a daemon that caches 8 to a disk that has space for 19. The first 8 are
-/// stored already. Returns the errors of the writes as well.
+/// Writes 32 uncompressed chunks through a daemon that caches 8, to a disk of 1200 KiB with space for 18. The first 8
+/// are stored already. Returns the errors of the writes as well.
 fn fill(disk: &SmallDisk) -> (Session, Daemon, Vec<String>) {
     let mut made = TestArray::new(disk.path().join("a"), &[32 * CHUNK], &[CHUNK], serde_json::json!({}));
     for chunk in 0..8 {
@@ -164,8 +166,8 @@ fn fill(disk: &SmallDisk) -> (Session, Daemon, Vec<String>) {
     (session, daemon, errors)
 }
 
-/// "write(2) fails before anything changed once the budget is full of unwritable chunks"; "when there is room again,
-/// fsync succeeds and nothing accepted was lost".
+/// Writes fail without any effect once the cache is full of chunks that cannot be stored. When the disk has space
+/// again, fsync succeeds and no accepted write is lost.
 #[test]
 fn a_full_disk_fails_writes_but_loses_nothing() {
     let _alone = without_other_tests();

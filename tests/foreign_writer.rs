@@ -1,5 +1,6 @@
-//! "Another writer on the same store: chunks are replaced atomically both ways; a chunk changed by both keeps both
-//! changes where the byte ranges differ, else the last one wins." The other writer is zarr-python.
+//! "If two programs change one chunk, both changes survive if their byte ranges differ ... If the ranges overlap, the
+//! last writer wins." The other program is zarr-python. Its digest of the array, the mount and the store are compared
+//! with bytes that the tests keep themselves.
 
 mod support;
 
@@ -56,8 +57,8 @@ impl Drop for Foreign {
 /// A mounted array of bytes with two writers. It must hold `made.flat`.
 struct Both {
     made: TestArray,
-    /// Every file that was opened. They stay open, since the kernel's release of a closed file stores what was written
-    /// at an unpredictable moment.
+    /// All files that were opened. They stay open: the kernel releases a closed file at an unpredictable moment, and
+    /// the release stores dirty chunks.
     opened: RefCell<Vec<File>>,
     mount: Mount,
     foreign: Foreign,
@@ -70,7 +71,7 @@ impl Both {
         Both::with_locks(options, None)
     }
 
-    /// Starts both writers. zarr-python gets a ProcessSynchronizer with the directory `locks`, if that is given.
+    /// Starts both writers. With `locks`, zarr-python gets a ProcessSynchronizer with that directory.
     fn with_locks(options: &[&str], locks: Option<&Path>) -> Option<Both> {
         let alone = without_other_tests();
         let store = tempfile::tempdir().unwrap();
@@ -88,7 +89,7 @@ impl Both {
         file
     }
 
-    /// Opens, reads and closes `data.raw`. The close stores what was written.
+    /// Opens, reads and closes `data.raw`. The close stores dirty chunks.
     fn shown(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut file = self.open();
@@ -103,7 +104,7 @@ impl Both {
         self.made.flat[at..at + len].fill(value);
     }
 
-    /// Writes by zarr-python, whose writes are stored when it answers.
+    /// Writes with zarr-python, which answers after its write is stored.
     fn foreign_write(&mut self, at: usize, value: u8, len: usize) {
         self.foreign.ask(&format!("set {at} {value} {len}"));
         self.made.flat[at..at + len].fill(value);
@@ -127,7 +128,7 @@ impl Both {
     }
 }
 
-/// "A chunk changed by both keeps both changes where the byte ranges differ."
+/// "If two programs change one chunk, both changes survive if their byte ranges differ."
 #[test]
 fn changes_of_different_bytes_of_a_chunk_are_both_kept() {
     const STRIPE: usize = 10;
@@ -160,7 +161,7 @@ fn changes_of_different_bytes_of_a_chunk_are_both_kept() {
     announce("zarr-python and the mount, 3 x 300 writes to the same chunks: both kept");
 }
 
-/// Where both change the same bytes, the last one to store them wins.
+/// "If the ranges overlap, the last writer wins": the last one to store the bytes.
 #[test]
 fn the_last_change_of_the_same_bytes_wins() {
     let Some(mut both) = Both::new(&[]) else { return };
@@ -182,8 +183,8 @@ fn the_last_change_of_the_same_bytes_wins() {
     }
 }
 
-/// "Changes made behind the mount are seen at the next open", also while another file is open for writing, and also in
-/// chunks that the mount has stored itself.
+/// "`open` shows the current content of the store", also while another file is open for writing, and also in chunks
+/// that the mount has stored itself.
 #[test]
 fn an_open_sees_every_change_made_before() {
     let Some(mut both) = Both::new(&[]) else { return };
@@ -214,7 +215,7 @@ fn deleting_a_chunk_keeps_bytes_that_are_not_stored_yet() {
     assert!(!both.made.file(&[4]).exists());
 }
 
-/// A new shape is seen at the next open, and keeps what was written under the old one.
+/// An open shows a new shape, and bytes that were written under the old shape are kept.
 #[test]
 fn growing_an_array_keeps_bytes_that_are_not_stored_yet() {
     let Some(mut both) = Both::new(&[]) else { return };
@@ -232,8 +233,8 @@ fn growing_an_array_keeps_bytes_that_are_not_stored_yet() {
     both.assert_both_read("grown");
 }
 
-/// "`--synchronizer DIR` takes the same per-chunk lock files as zarr-python's ProcessSynchronizer", so that concurrent
-/// writes to the same chunks never undo each other.
+/// "`--synchronizer DIR` closes the gap for writers that take the locks of zarr-python's `ProcessSynchronizer(DIR)`":
+/// concurrent writes to the same chunks never undo each other.
 #[test]
 fn concurrent_writes_with_shared_locks_are_all_kept() {
     const HALF: usize = CHUNK / 2;
@@ -241,7 +242,7 @@ fn concurrent_writes_with_shared_locks_are_all_kept() {
     let options = ["--synchronizer", locks.path().to_str().unwrap()];
     let Some(mut both) = Both::with_locks(&options, Some(locks.path())) else { return };
     let (file, foreign) = (both.open(), &mut both.foreign);
-    // each writes one byte of its half of a chunk at a time
+    // each program writes one byte at a time of its half of a chunk
     let places = || (0..8).flat_map(|chunk| (0..HALF).map(move |at| chunk * CHUNK + at));
     std::thread::scope(|scope| {
         scope.spawn(|| {

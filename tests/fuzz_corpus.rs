@@ -1,4 +1,5 @@
-//! Replays the fuzzers' corpora through the fuzzers' checks.
+//! Replays the corpora of the fuzz targets through the checks of `fuzz/checks.rs`. No input may violate a check or
+//! exceed a bound of memory.
 
 #[path = "../fuzz/checks.rs"]
 mod checks;

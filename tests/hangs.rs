@@ -1,5 +1,5 @@
-//! A request that waits for a lock or for the store delays no request that needs neither. Each test stops something for
-//! good and then uses another array of the same mount.
+//! A request that waits for a lock or for the store delays no request that needs neither. Tests hold a lock or block
+//! calls to the store, and meanwhile use another array of the same mount, whose bytes they know.
 mod support;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -28,13 +28,13 @@ use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key};
 use zarrfs::zarr::metadata::V1Order;
 
-/// The longest time that using another array may take on a busy machine. What is stopped stays stopped for longer.
+/// Maximum time that the use of another array may take on a busy machine. Stopped calls stay stopped for longer.
 const PROBE: Duration = Duration::from_secs(20);
 
-/// A number of requests larger than that of session threads and workers.
+/// Number of concurrent requests, more than there are session threads and workers.
 const MANY: usize = 40;
 
-/// Creates a store of two arrays, one that is stopped and one that is probed.
+/// Creates a store of two arrays. Tests stop calls to the first and probe the second.
 fn store(path: &Path) -> (TestArray, TestArray) {
     let more = || json!({"compressor": {"id": "zlib", "level": 1}});
     let array = |name: &str| TestArray::with_chunks(path.join(name), &[100_000], &[10_000], more());
@@ -154,7 +154,7 @@ impl Drop for Stopping {
     fn drop(&mut self) {
         self.store.resume();
         if std::thread::panicking() {
-            // otherwise a thread of this process would wait forever for this process
+            // otherwise a thread of this process would wait forever for a reply of this process
             self.mountpoint.abort();
         }
         let unmounted = self.mountpoint.unmount();
@@ -169,7 +169,7 @@ impl Drop for Stopping {
 
 type Step = (&'static str, fn(&Path) -> std::io::Result<()>);
 
-/// Repeatable operations of programs on an array and its group. They fail if the stopped store fails.
+/// Operations of programs on an array and its group, which can be repeated.
 const STEPS: [Step; 16] = [
     ("list", |group| fs::read_dir(group.join("a"))?.try_for_each(|entry| entry?.metadata().map(drop))),
     ("read", |group| fs::read(group.join("a/data.raw")).map(drop)),
@@ -419,7 +419,7 @@ fn closes_that_wait_for_a_lock_delay_no_other_array() {
 }
 
 #[test]
-fn a_close_that_times_out_at_a_lock_keeps_what_was_written() {
+fn a_close_that_times_out_at_a_lock_keeps_the_written_bytes() {
     let (directory, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (mut stopped, _) = store(directory.path());
     let locks_option = ["--no-fsync", "--lock-timeout", "300ms", "--synchronizer", locks.path().to_str().unwrap()];

@@ -1,4 +1,5 @@
-//! `zarrfs header`: it prints the header that a mount shows, and has the documented exit codes.
+//! Comparison of the output of `zarrfs header` with the headers that a mount shows, and of its exit codes with the
+//! documented ones.
 
 mod support;
 

@@ -1,6 +1,6 @@
-//! Headers and containers on a real mount: which files there are, which changes they accept, and what numpy, GDAL (by
-//! rasterio), pynrrd, SimpleITK, nibabel, tifffile, netCDF4 and xarray read from them, compared with zarr-python on the
-//! store. `scripts/test-legacy` runs larger programs.
+//! Headers and containers on a real mount: their names, and the changes that they accept. The values that numpy, GDAL
+//! (by rasterio), pynrrd, SimpleITK, nibabel, tifffile, netCDF4 and xarray read from them are compared with those that
+//! zarr-python reads from the store. `scripts/test-legacy` runs larger programs.
 
 mod support;
 
@@ -144,7 +144,7 @@ fn writes_through_data_npy_reach_the_array() {
         assert!(fs::read(&flat).unwrap() == array.flat, "through data.raw, after {at}");
         assert!(array.stored_flat().unwrap() == array.flat, "in the store, after {at}");
     }
-    // data.npy shows what was written through other files
+    // data.npy shows writes through other files
     assert_eq!(overwrite(&flat, 20, b"zarrfs"), "ok");
     array.flat[20..26].copy_from_slice(b"zarrfs");
     assert!(fs::read(&npy).unwrap()[header.len()..] == array.flat);
@@ -249,7 +249,7 @@ fn headers_cannot_be_written_in_a_read_only_mount() {
     }
 }
 
-/// cp and tar copy everything out of a mount without an error, back onto the same array, and to a new place.
+/// cp and tar copy everything out of a mount without an error, back onto the same array, and to a new array.
 #[test]
 fn trees_with_headers_are_copied() {
     let (folder, array) = store();
@@ -324,7 +324,7 @@ fn a_store_on_a_server_has_the_same_headers() {
     assert!(fs::read(mount.join("a/data.npy")).unwrap() == [npy_header("7, 12"), array.flat].concat());
 }
 
-/// Headers show the new shape of an array, in whichever way it changes.
+/// Headers show the new shape of an array after a resize through the mount and in the store.
 #[test]
 fn headers_follow_the_shape() {
     let (folder, array) = store();

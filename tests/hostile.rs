@@ -1,5 +1,6 @@
-//! Every case of the hostile corpus, which `cases.json` describes, on a real mount beside a healthy array that must
-//! stay readable. Then `info` and `cat` on the whole corpus. No byte of the corpus may change.
+//! Every case of the hostile corpus on a real mount, beside a healthy array that must stay readable. The manifest
+//! `cases.json`, which tests/python/hostile.py writes, states the bytes or the error of each case. Then `info` and
+//! `cat` on the whole corpus. No byte of the corpus may change.
 
 mod support;
 
@@ -17,17 +18,17 @@ use support::{Mount, ZARRFS, announce, digest, errno, test_data};
 use zarrfs::store::Key;
 use zarrfs::util::json::{self, Value};
 
-/// The longest time for one store, from mount to unmount. Beyond it something waits forever.
+/// Maximum time for one store, from mount to unmount. A store that takes longer makes zarrfs hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Memory in bytes by which a daemon may grow after the mount: the cache bound and 64 MiB.
 const MEMORY: u64 = (32 + 64) << 20;
 
-/// Sets the cache bound.
+/// Option that sets the cache bound.
 const CACHE: [&str; 2] = ["--cache-size", "32M"];
 
-/// Size in bytes up to which files are read in full. Of larger files only the places in the manifest's `reads` are
-/// read.
+/// Maximum size in bytes of a file that is read in full. Of larger ones, tests read the ranges in the manifest's
+/// `reads`.
 const READABLE: u64 = 64 << 20;
 
 /// Maximum number of names in a mount, far more than the corpus has.
@@ -124,7 +125,7 @@ impl Drop for Corpus {
     }
 }
 
-/// Runs `work` in a thread. If it hangs, kills what it has started and this process: a thread that waits for a mount
+/// Runs `work` in a thread. If it hangs, kills its daemons and aborts this process: a thread that waits for a mount
 /// cannot be stopped.
 fn run_with_limit<T: Send + 'static>(corpus: &Corpus, what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, wait) = channel();
@@ -365,7 +366,8 @@ fn check_bad_chunk(directory: &Path, case: &Value) -> Check {
     allowed("the chunk", &errno(digest(&directory.join(chunk))), expected)
 }
 
-/// Checks that forbidden names are missing, and that others are plain files if they exist.
+/// Checks that the names in `absent` and `group_absent` do not exist, and that those in `strange` do not or are plain
+/// files.
 fn check_names(mount: &Mount, directory: &Path, store: &Path, case: &Value) -> Check {
     for (field, place) in [("absent", directory), ("group_absent", mount.path())] {
         let listed =
@@ -396,7 +398,7 @@ fn listed_names(directory: &Path) -> IoResult<BTreeSet<String>> {
     std::fs::read_dir(directory)?.map(|e| Ok(e?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Runs `info` and `cat` on a store and its arrays. Returns what is wrong.
+/// Runs `info` and `cat` on a store and its arrays. Returns descriptions of wrong results.
 fn check_commands(store: &Path, cases: &[Value]) -> Vec<String> {
     let mut failed = Vec::new();
     for args in [&["info"][..], &["info", "--json"]] {

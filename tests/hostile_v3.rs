@@ -1,5 +1,6 @@
-//! Bad arrays of Zarr v3 beside a good one, on real mounts: every kind of bad document, of bad shards, and of files in
-//! the wrong place. Each must fail with its errno and a line that names it, and harm neither the good array nor memory.
+//! Bad arrays of Zarr v3 beside a good one, on real mounts: every kind of bad document, of bad shards, and of misplaced
+//! files. Each must fail with the errno that the test states and with a line that names it. The good array must stay
+//! readable, and memory bounded.
 
 mod support;
 
@@ -24,8 +25,8 @@ const ABSENT: &str = "(absent)";
 const D: &str = "EIO";
 const U: &str = "EOPNOTSUPP";
 
-/// Bad documents, one a line: D for EIO and U for EOPNOTSUPP; a word of the error line; what differs from a document of
-/// `[4]` bytes in chunks of `[2]`, as JSON. `chunk` stands for the chunk shape, `shard` for what differs from shards
+/// Bad documents, one per line: D for EIO or U for EOPNOTSUPP; a word of the error line; and, as JSON, the changes to a
+/// document of `[4]` bytes in chunks of `[2]`. `chunk` stands for the chunk shape, `shard` for the changes to shards
 /// with chunks of `[1]`, and `{"@x":...}` for an extension `x` with a configuration.
 const REFUSED: &str = include_str!("data/hostile_v3.txt");
 
@@ -71,7 +72,7 @@ fn expanded(value: Value) -> Value {
     }
 }
 
-/// Returns a document that differs from that of a sound array.
+/// Returns the document of a sound array with changes, which are written as in [`REFUSED`].
 fn document(changes: &str) -> Value {
     let grid = |shape: &Value| json!({"name": "regular", "configuration": {"chunk_shape": shape}});
     let merge = |object: &mut Value, changes: Map<String, Value>| {
@@ -98,7 +99,7 @@ fn document(changes: &str) -> Value {
     document
 }
 
-/// A mount of a store, and what has failed on it.
+/// A mount of a store, and the checks that failed on it.
 struct Checked {
     mount: Mount,
     log: PathBuf,
@@ -108,7 +109,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// Mounts a store. Without pages of the kernel, each read is a request for its own bytes.
+    /// Mounts a store without the kernel's page cache, so that each read is a request for its own bytes.
     fn new(store: &Store) -> Checked {
         let log = store.path().with_extension("log");
         let args = ["--cache-size=32M", "--direct-io", "--log-file", log.to_str().unwrap()];
@@ -117,8 +118,8 @@ impl Checked {
         Checked { mount, log, memory, cases: 0, failed: Vec::new() }
     }
 
-    /// Checks that a case has `got` what is expected, that the statistics have a line with the name of the array and a
-    /// word if that is an error, and that the good array is as it was.
+    /// Checks that the result `got` of a case is `expected`, and that the good array can be read. If `expected` is EIO
+    /// or EOPNOTSUPP, `.zarrfs/stats` must have a line with the array's name and `word`.
     fn expect(&mut self, array: &str, what: &str, got: &str, expected: &str, word: &str) {
         self.cases += 1;
         let stats = self.mount.stats();
@@ -134,12 +135,13 @@ impl Checked {
         }
     }
 
-    /// Checks that an array is refused: its directory and its document show, its chunk does not.
+    /// Checks that an array is refused: its document and its chunk are listed, but the chunk cannot be read, and
+    /// `data.raw` does not exist.
     fn expect_refused(&mut self, array: &str, errno_of_chunk: &str, word: &str) {
         let directory = self.mount.join(array);
         let names = support::names(&directory);
         self.expect(array, "the chunk", &errno(fs::read(directory.join("0"))), errno_of_chunk, word);
-        // documents beyond the limit of a group's are not shown
+        // the document of `sparse` exceeds the limit of a group's document, so the mount does not show it
         let has_document = names.contains("zarr.json") || array == "sparse";
         if names.contains("data.raw") || !has_document || !names.contains("0") {
             self.failed.push(format!("{array}: {names:?} are listed"));
@@ -220,13 +222,13 @@ fn bad_documents_are_refused() {
     checked.end(&store, "bad documents");
 }
 
-/// What a chunk file shows.
+/// The expected content of a chunk.
 #[derive(Clone, Copy)]
 enum Shown<'a> {
     Bytes(&'a [u8]),
-    /// The chunk is not there, and reads as the fill value.
+    /// The chunk has no file, and reads as the fill value in `data.raw`.
     Fill,
-    /// Reading it fails with EIO, and a problem has this word.
+    /// Reading it fails with EIO, and a problem in `.zarrfs/stats` has this word.
     Damaged(&'a str),
 }
 
@@ -277,8 +279,8 @@ impl Checked {
     }
 }
 
-/// Bad shards: a name, what differs from an array of one shard of four bytes in chunks of two, the shard, and what its
-/// two chunks show.
+/// Returns bad shards: a name, the changes to the sharding codec of an array with one shard of four bytes in chunks of
+/// two, the value of the shard, and the expected content of its two chunks.
 fn bad_shards() -> Vec<(&'static str, &'static str, Vec<u8>, [Shown<'static>; 2])> {
     let good = shard(&GOOD, &[(0, 2), (2, 2)]);
     let (first, second) = (Shown::Bytes(&GOOD[..2]), Shown::Bytes(&GOOD[2..]));
@@ -344,12 +346,12 @@ fn bad_shards() -> Vec<(&'static str, &'static str, Vec<u8>, [Shown<'static>; 2]
     ]
 }
 
-/// Each chunk in a shard of its own, in the shard.
+/// Changes that put each chunk of the shard into an inner shard of its own.
 const NESTED: &str = r#"{"codecs":[{"@sharding_indexed":{"chunk_shape":[2],"codecs":["bytes"],
     "index_codecs":["bytes","crc32c"]}}]}"#;
 
 #[test]
-fn damage_in_shards_stays_where_it_is() {
+fn damage_in_a_shard_affects_only_the_damaged_chunks() {
     let store = Store::new();
     let sharded = |shape: u64, of_shard: &str| {
         let of_shard: Value = serde_json::from_str(of_shard).unwrap();
@@ -366,7 +368,7 @@ fn damage_in_shards_stays_where_it_is() {
     fs::write(beside.join("0"), b"bad").unwrap();
     fs::write(beside.join("1"), shard(&GOOD, &[(0, 2), (2, 2)])).unwrap();
     fs::write(beside.join("2"), shard(&GOOD, &[(0, 2), (2, 2)])).unwrap();
-    // a terabyte of nothing between two chunks
+    // the first chunk claims a terabyte of a sparse file
     for (name, of_shard) in [("vast", "{}"), ("vast-zlib", r#"{"codecs":["bytes","gzip"]}"#)] {
         let file = File::create(store.array(name, &sharded(4, of_shard)).join("0")).unwrap();
         file.write_all_at(&shard(&GOOD, &[(0, 1 << 40), (1 << 40, 4)]), 1 << 40).unwrap();
@@ -385,7 +387,7 @@ fn damage_in_shards_stays_where_it_is() {
 }
 
 #[test]
-fn strange_files_are_no_arrays_or_no_chunks() {
+fn misplaced_files_are_neither_arrays_nor_chunks() {
     let store = Store::new();
     let slashes = |shape: Value, chunk: Value| {
         let keys = json!({"name": "default", "configuration": {"separator": "/"}});
@@ -403,7 +405,7 @@ fn strange_files_are_no_arrays_or_no_chunks() {
     write(store.array("too-deep", &plane).join("c/0/0/0"));
     write(store.array("too-far", &line).join("c/2"));
     write(store.array("minus", &line).join("c/-1"));
-    // what is not a regular file is not opened
+    // zarrfs does not open documents that are not regular files
     let odd = |name: &str| {
         let path = store.array(name, "").join("zarr.json");
         fs::remove_file(&path).unwrap();
@@ -436,7 +438,7 @@ fn strange_files_are_no_arrays_or_no_chunks() {
         checked.expect(name, "data.raw", &flat, "[7, 7, 7, 7]", "");
         checked.expect(name, "the chunk", &errno(fs::read(directory.join(chunk))), "ENOENT", "");
     }
-    // as in v2, a directory in the place of a chunk is damage
+    // as in v2, a directory under the key of a chunk is damage
     let chunk = errno(fs::read(checked.mount.join("too-deep/0.0")));
     checked.expect("too-deep", "the chunk", &chunk, D, "is a directory");
     for (name, expected, word) in
@@ -455,7 +457,7 @@ fn strange_files_are_no_arrays_or_no_chunks() {
         let document = serde_json::from_slice::<Value>(&document).unwrap_or_default().to_string();
         let shown = document.split(",\"consolidated_metadata\":").next().unwrap_or_default().trim_end_matches('}');
         checked.expect(name, "zarr.json", shown, r#"{"zarr_format":3,"node_type":"group""#, "");
-        // of the entries in the document none is shown: they are made of the documents that exist
+        // the mount shows none of the stored entries, but makes entries of the documents that exist
         let has_entries = format!("{} {}", document.contains("\"array\":{"), document.contains("good"));
         checked.expect(name, "entries", &has_entries, if name == "inline" { "true false" } else { "false false" }, "");
         let chunk = format!("{:?}", fs::read(directory.join("array/0")).unwrap_or_default());
@@ -487,7 +489,7 @@ fn chunks_outside_the_array_stay_in_their_shard() {
     assert_eq!([chunk(0), chunk(1), chunk(2)], [[1, 2], [8, 9], [5, 6]]);
 }
 
-/// A reader sees one shard or the other, while another program replaces it by one whose chunks are elsewhere.
+/// While another program replaces a shard by one with other offsets, a reader gets the chunks of one or the other.
 #[test]
 fn a_shard_that_is_replaced_is_read_again() {
     let store = Store::new();
@@ -505,7 +507,7 @@ fn a_shard_that_is_replaced_is_read_again() {
             }
         });
         let start = Instant::now();
-        // a busy machine may run one thread for long
+        // on a busy machine, one thread may run alone for seconds
         for n in 0.. {
             if n > 400 && (seen.len() >= 4 || start.elapsed() > Duration::from_secs(30)) {
                 break;

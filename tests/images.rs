@@ -1,12 +1,13 @@
-//! OME-NGFF images on a real mount: what tifffile, ome-types, ITK, nibabel and pynrrd read from `data.tif`, `data.nii`
-//! and `data.nhdr`, compared with what tests/python/images.py has written, and OME-XML with the schema.
+//! OME-NGFF images on a real mount. The values and metadata that tifffile, ome-types, ITK, nibabel and pynrrd read from
+//! `data.tif`, `data.nii` and `data.nhdr` are compared with those that tests/python/images.py has written. OME-XML is
+//! checked against its schema.
 
 mod support;
 
 use support::{Mount, announce, env_path, run_python};
 
 #[test]
-fn images_explain_themselves() {
+fn programs_read_the_values_and_metadata_of_images() {
     let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
     let folder = tempfile::tempdir().unwrap();
     run_python(&python, "images.py", &["write", folder.path().to_str().unwrap()]);

@@ -1,5 +1,5 @@
-//! Arrays of Zarr v3 whose chunks or shards differ in length, on real mounts. NumPy and numcodecs write and read the
-//! stored chunks.
+//! Arrays of Zarr v3 whose chunks or shards differ in length, on real mounts. NumPy and numcodecs write the stored
+//! chunks and read those that the mount stores. zarr-python has written `rectilinear.zarr` and its digests.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{Mount, announce, env_path, names, open_for_writing, run_python, te
 
 const GROUP: &str = r#"{"zarr_format": 3, "node_type": "group", "attributes": {}}"#;
 
-/// Writes an array of 10 x 6 bytes, in chunks of 3, 3 and 5 rows and of 4 and 2 columns, without chunks.
+/// Writes the document of an array of 10 x 6 bytes, in chunks of 3, 3 and 5 rows and of 4 and 2 columns.
 fn write_document(array: &Path, more: &Value) {
     let mut document = json!({"zarr_format": 3, "node_type": "array", "shape": [10, 6], "data_type": "uint8",
         "chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[[3, 2], 5], [4, 2]]}},
@@ -33,7 +33,7 @@ fn new_store(more: &Value) -> tempfile::TempDir {
 }
 
 #[test]
-fn numcodecs_reads_what_was_written_over_its_chunks() {
+fn numcodecs_reads_chunks_that_a_mount_has_overwritten() {
     let Some(python) = env_path("ZARRFS_TEST_PYTHON3") else { return };
     let [store, expected] = [(); 2].map(|()| support::memory_directory());
     run_python(&python, "irregular.py", &["make".as_ref(), store.path()]);
@@ -154,7 +154,7 @@ fn programs_read_headers_and_values_without_a_mount() {
 }
 
 #[test]
-fn a_view_of_v2_leaves_out_what_it_cannot_describe() {
+fn a_view_of_v2_has_no_document_of_chunks_of_different_lengths() {
     let store = new_store(&json!({}));
     let mount = Mount::new(store.path(), &["--view", "v2"]);
     assert!(!mount.join("a/.zarray").exists() && mount.join("a/data.raw").exists());

@@ -1,6 +1,7 @@
-//! The rules of the module map: `src/lib.rs` and `src/zarr.rs` list their modules in layer order, a module imports only
-//! from those above it, no module takes part in a cycle, some crates are named in one place alone, and type names are
-//! unique. Test code is exempt.
+//! The rules of the module map, checked in the text of the source files. `src/lib.rs` and `src/zarr.rs` list their
+//! modules in layer order. A module imports only from those above it, and no modules form a cycle. Only one module
+//! names each of fuser, clap and the crates for servers. Type names are unique, and files and functions short. Test
+//! code is exempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -84,14 +85,14 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// The modules that a file lists, in its order.
+/// Returns the modules that a file lists, in its order.
 fn listed(file: &str) -> Vec<String> {
     let text = std::fs::read_to_string(source_folder().join(file)).unwrap();
     let name = |line: &str| Some(line.strip_prefix("pub mod ")?.split(';').next()?.to_string());
     text.lines().filter_map(name).collect()
 }
 
-/// Splits at the commas that are in no braces.
+/// Splits `text` at the commas outside of braces.
 fn alternatives(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut found) = (0, 0, Vec::new());
     for (i, c) in text.char_indices() {
@@ -141,7 +142,7 @@ fn expand(path: &[String], tail: &str, found: &mut Vec<Vec<String>>) {
     found.push(path);
 }
 
-/// The paths below `crate` that a file names.
+/// Returns the paths below `crate` that a file names.
 fn named(source: &Source) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let starts = |word: &'static str| {
@@ -286,7 +287,7 @@ fn a_layer_over_a_store_leaves_no_method_to_its_default_by_mistake() {
     assert_eq!(layers, 6, "layers over another store");
 }
 
-/// A verb reports what it cannot write: see `cli/stdio`.
+/// Verbs print through `cli/stdio`, which reports failed writes.
 #[test]
 fn one_file_names_the_standard_streams() {
     for source in sources().iter().filter(|source| source.module != ["cli", "stdio"]) {
@@ -359,7 +360,7 @@ fn types(code: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn no_two_types_have_one_name() {
+fn no_two_types_have_the_same_name() {
     let (mut defined, mut count) = (BTreeMap::new(), 0);
     for source in sources() {
         for name in types(&source.code) {

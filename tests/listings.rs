@@ -1,5 +1,5 @@
-//! Attributes that a listing returns along with the names, and attributes that the kernel caches: they must equal those
-//! of a lookup, and must not delay what an open sees.
+//! Comparison of the attributes that a listing returns along with the names, and of those that the kernel caches, with
+//! the attributes of lookups in another mount and with the stored files. An open must not trust them.
 
 mod support;
 
@@ -19,8 +19,8 @@ fn write_array(path: &Path, shape: &[u64], chunks: &[u64], more: &str) {
     fs::write(path.join(".zarray"), text).unwrap();
 }
 
-/// Returns for each name what `ls -il --time-style=full-iso -s` shows. Like `ls`, looks up each name as soon as the
-/// listing returns it.
+/// Returns for each name the attributes that `ls -il --time-style=full-iso -s` shows. Like `ls`, looks up each name as
+/// soon as the listing returns it.
 fn listed(path: &Path) -> BTreeMap<String, String> {
     let entry = |entry: std::io::Result<fs::DirEntry>| {
         let entry = entry.unwrap();
@@ -81,7 +81,7 @@ fn a_large_directory_lists_every_name_once_with_its_attributes() {
     }
 }
 
-/// "What changes in the store is seen at the next open", also right after a listing.
+/// "`open` shows the current content of the store", also right after a listing.
 #[test]
 fn an_open_does_not_trust_the_attributes_of_a_listing() {
     let store = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! "Read your writes at once, through every file of the mount." Programs write one array concurrently, by requests to
-//! `data.raw`, by a shared map and by chunk files, each to pages of its own in every chunk. None waits forever for
-//! another, and the store holds all writes in the end. With `--direct-io` each program also reads what it has just
-//! written. Without it, a write to a chunk file drops pages of `data.raw`, and if a write of these pages is in flight,
-//! old bytes may show for a moment until the pages are dropped again.
+//! Three programs write one array concurrently: by requests to `data.raw`, by a shared map, and by chunk files. Each
+//! writes pages of its own in every chunk. None waits forever for another, and in the end the mount and the store hold
+//! the last bytes of each page. With `--direct-io` each program also reads back its latest write. Without it, a write
+//! to a chunk file drops pages of `data.raw`. If a write of these pages is in flight, old bytes show until the pages
+//! are dropped again.
 
 mod support;
 
@@ -21,8 +21,8 @@ const PAGES: usize = 4;
 const CHUNKS: usize = 8;
 const WAYS: usize = 3;
 
-/// Writes random pages in one way, and reads each back. With `reads` the bytes must be those just written. Returns the
-/// last byte written to each page.
+/// Writes random pages and reads each back: with `way` 0 by requests to `data.raw`, with 1 by a shared map, with 2 by
+/// chunk files. If `reads` is set, the bytes must be those just written. Returns the page and the byte of each write.
 fn write_pages(mount: &Path, way: usize, seed: u64, operations: u64, reads: bool) -> Vec<(usize, u8)> {
     let file = open_for_writing(&mount.join("data.raw"));
     let map = (way == 1).then(|| SharedMap::new(&file));
@@ -103,6 +103,6 @@ fn concurrent_writes_with_a_small_cache_are_all_stored() {
 }
 
 #[test]
-fn concurrent_writes_with_direct_io_are_read_at_once_and_all_stored() {
+fn concurrent_writes_with_direct_io_are_read_back_and_all_stored() {
     write_concurrently(&["--direct-io", "--cache-size", "100K"]);
 }

@@ -1,5 +1,6 @@
-//! The daemon's memory while a store, a server or a user makes it do its worst, measured from outside on mounts with a
-//! small cache. Each store here would take hundreds of megabytes or gigabytes of memory in a program without limits.
+//! The daemon's memory under hostile stores, servers and users, read from /proc and compared with the documented bound.
+//! The mounts have a small cache. Each store here would take hundreds of megabytes or gigabytes of memory in a program
+//! without limits.
 
 mod support;
 
@@ -23,19 +24,19 @@ use zarrfs::zarr::metadata::CodecConfig;
 const BOUND: u64 = 32 << 20;
 const CACHE: [&str; 2] = ["--cache-size", "32M"];
 
-/// A long time to live for metadata: the test server reads and digests a value for each request.
+/// A long time to live for metadata, since the test server reads and digests the whole value for each request.
 const TTL: [&str; 2] = ["--metadata-ttl", "1h"];
 
-/// Memory in bytes that the daemon may take beyond the cache bound, as README.md promises.
+/// Memory in bytes that the daemon may take beyond the cache bound, as docs/operations.md promises.
 const BESIDE: u64 = 64 << 20;
 
 /// Limit in bytes of the daemon's memory, so that a daemon that exceeds its bound does not take down the machine.
 const REFUSED: u64 = 3 << 30;
 
-/// The longest time for one attack. Beyond it something has no end.
+/// Maximum time for one attack. An attack that takes longer makes the daemon hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Size in bytes of the largest document that is read.
+/// Maximum size in bytes of a document that zarrfs reads.
 const DOCUMENT: usize = 16 << 20;
 
 /// Mounts `store` and calls `work` with the mount. Fails if the daemon's memory grows beyond the promise, or if `work`
@@ -252,7 +253,7 @@ fn filters_that_expand_data_take_little_memory() {
     write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let bz2 = json!({"id": "bz2", "level": 9});
     let astype = json!({"id": "astype", "encode_dtype": "<f8", "decode_dtype": "|i1"});
-    // each filter makes a chunk 8 times as large; four of them get the same bytes as three
+    // each filter makes a chunk 8 times as large; the array with four filters gets the bytes for three
     let size = 1 << 20;
     let bombs = [1, 2, 3].map(|n| zeros(bz2.clone(), size << (3 * n)));
     for n in 1..=4 {
@@ -373,7 +374,7 @@ fn consolidated_metadata_takes_little_memory() {
 
 /// The server ignores ranges and sends each value from its beginning.
 #[test]
-fn a_server_without_ranges_makes_the_daemon_take_little_memory() {
+fn reads_from_a_server_without_ranges_take_little_memory() {
     use support::faulty_server::Fault;
     let folder = tempfile::tempdir().unwrap();
     write(folder.path().join(".zgroup"), "{\"zarr_format\":2}");
@@ -530,7 +531,7 @@ fn looking_up_many_names_takes_little_memory() {
             let sizes = names.map(|name| name.unwrap().path().symlink_metadata().unwrap().len());
             assert!(sizes.count() as u64 >= NAMES);
         }
-        // look up by name only, by several programs
+        // look up the names without listing them, in several threads
         std::thread::scope(|scope| {
             for first in 0..4 {
                 let files = &files;
@@ -548,7 +549,7 @@ fn looking_up_many_names_takes_little_memory() {
 }
 
 #[test]
-fn replacing_a_chunk_of_order_f() {
+fn replacing_a_chunk_of_order_f_takes_little_memory() {
     let store = tempfile::tempdir().unwrap();
     write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let document = json!({"zarr_format": 2, "shape": [4096, 4096], "chunks": [4096, 4096], "dtype": "|u1",

@@ -1,5 +1,5 @@
-//! Metadata that zarrfs writes, as zarr-python reads it: arrays that `zarrfs create` creates, and changed documents,
-//! groups, names and shapes.
+//! Comparison of metadata that zarrfs writes with metadata that zarr-python reads and writes: of arrays that `zarrfs
+//! create` creates, and of changed documents, groups, names and shapes.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Runs zarrfs. Returns its exit code and what it printed on standard error.
+/// Runs zarrfs. Returns its exit code and its standard error.
 fn run(args: &[&str]) -> (i32, String) {
     let output = zarrfs(args);
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
@@ -156,7 +156,7 @@ fn the_path_decides_which_groups_are_created() {
     std::fs::write(root.join("v3/zarr.json"), "{}").unwrap();
     std::fs::create_dir(root.join("empty/v3")).unwrap();
     std::fs::write(root.join("empty/v3/zarr.json"), "{}").unwrap();
-    // an invalid zarr.json is that of a damaged array
+    // an invalid zarr.json counts as that of a damaged array
     for path in ["v3/x", "v3/inner/x", "empty/v3/x"] {
         let (code, said) = create(path);
         assert!(code == 1 && said.contains("inside the array"), "{path}: {code} {said}");
@@ -323,7 +323,7 @@ fn change(h: &Hierarchy) {
 }
 
 #[test]
-fn changed_metadata_is_what_zarr_python_reads() {
+fn zarr_python_reads_changed_metadata() {
     let Some(python) = env_path("ZARRFS_TEST_PYTHON") else { return };
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.zarr");
@@ -351,7 +351,7 @@ fn consolidated_metadata_equals_that_of_zarr_python() {
     let path = directory.path().join("x.zarr");
     announce(run_python(&python, "changed.py", &["make", text(&path)]).trim());
     change(&Hierarchy::new(Arc::new(DirectoryStore::open(&path).unwrap()), V1Order::Zarr1, Arc::default()));
-    // every change has updated it already
+    // every change has updated `.zmetadata` already
     let kept = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
     std::fs::remove_file(path.join(".zmetadata")).unwrap();
     let output = zarrfs(&["consolidate", text(&path)]);
@@ -359,7 +359,7 @@ fn consolidated_metadata_equals_that_of_zarr_python() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(said, format!("{}: .zmetadata holds 9 documents, of 3 arrays\n", path.display()));
     let written = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
-    // NaN is not valid JSON everywhere
+    // serde_json does not parse NaN
     let value = |text: &str| serde_json::from_str::<Value>(&text.replace("NaN", "\"NaN\"")).unwrap();
     assert_eq!(value(&written), value(&kept));
     for python in pythons() {

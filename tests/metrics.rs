@@ -1,5 +1,5 @@
-//! Statistics for Prometheus: parsed by its own library, compared with what a server has counted, and served to clients
-//! of which some are hostile.
+//! Metrics for Prometheus, parsed by Prometheus' own Python library and compared with the requests that a test server
+//! has recorded. A mount that serves them must survive hostile clients.
 
 mod support;
 
@@ -16,7 +16,7 @@ use support::{Mount, ZARRFS, env_path, failure, python_script, test_data, with_t
 /// A sample: its name, labels and value.
 type Sample = (String, Value, f64);
 
-/// A family of metrics as the library of Prometheus has parsed it.
+/// A family of metrics that the library of Prometheus has parsed.
 struct Family {
     name: String,
     kind: String,
@@ -24,7 +24,7 @@ struct Family {
     samples: Vec<Sample>,
 }
 
-/// Parses a text with the library of Prometheus; `None` where it is not installed.
+/// Parses a text with the library of Prometheus. Returns `None` if it is not installed.
 fn parsed(text: &str) -> Option<Vec<Family>> {
     let python = env_path("ZARRFS_TEST_SERVERS")?;
     let mut command = with_timeout(60, python);
@@ -57,7 +57,7 @@ fn prometheus(mount: &Mount) -> String {
 }
 
 #[test]
-fn metrics_count_what_a_server_has_counted() {
+fn metrics_equal_the_counts_of_a_server() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("bucket");
     let array = TestArray::with_chunks(root.join("a"), &[5000], &[1000], json!({}));
@@ -144,7 +144,7 @@ impl Served {
         stream
     }
 
-    /// Sends bytes, and returns what the server has answered when it closes the connection.
+    /// Sends bytes. Returns the answer, which ends when the server closes the connection.
     fn ask(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         let _ = stream.write_all(bytes);
@@ -179,7 +179,7 @@ fn statistics_are_served_over_http() {
         let answer = served.ask(format!("{request}\r\n\r\n").as_bytes());
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
     }
-    // an address that is taken, before anything is mounted
+    // a taken address is refused before anything is mounted
     let directory = tempfile::tempdir().unwrap();
     let (store, mountpoint) = (test_data("sample.zarr"), directory.path().to_str().unwrap());
     let output = zarrfs(&["mount", "--listen", &served.address, store.to_str().unwrap(), mountpoint]);
@@ -189,7 +189,7 @@ fn statistics_are_served_over_http() {
     assert_eq!(zarrfs(&["mount", "--listen", "nowhere", store.to_str().unwrap(), mountpoint]).status.code(), Some(2));
 }
 
-/// Slow clients, many clients and huge requests end, and the mount does not notice.
+/// The connections of slow clients, of many clients and with huge requests end, and do not affect the mount.
 #[test]
 fn hostile_clients_do_not_hurt_the_mount() {
     let served = Served::new();
@@ -206,7 +206,7 @@ fn hostile_clients_do_not_hurt_the_mount() {
     let read = Instant::now();
     assert!(!fs::read(served.mount.join("air_temperature/data.raw")).unwrap().is_empty());
     assert!(read.elapsed() < Duration::from_secs(30), "{:?}", read.elapsed());
-    // one that trickles gets no more time than one that is silent
+    // a client that trickles gets no more time than a silent one
     for (n, stream) in slow.iter_mut().enumerate() {
         if n % 2 == 0 {
             let _ = stream.write_all(b"y");
@@ -224,7 +224,7 @@ fn hostile_clients_do_not_hurt_the_mount() {
         assert!(begun.elapsed() < Duration::from_secs(30));
     }
     assert!(served.mount.peak_memory() < peak + (4 << 20), "a request may take 8 KiB");
-    // a client that does not read its answer; the answer fits its socket
+    // a client that does not read its answer, which fits the buffer of its socket
     let mut deaf = served.connect();
     deaf.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     for _ in 0..300 {

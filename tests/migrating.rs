@@ -1,4 +1,5 @@
-//! Stores that `zarrfs migrate` converts, as zarr-python reads them: those of v1 to v2, and those of v2 to v3.
+//! Comparison of stores that `zarrfs migrate` has converted, from v1 to v2 and from v2 to v3, with their original
+//! values, as zarr-python and xarray read them.
 
 mod support;
 
@@ -12,7 +13,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Runs zarrfs. Returns its exit code and what it printed on standard error.
+/// Runs zarrfs. Returns its exit code and its standard error.
 fn run(args: &[&str]) -> (i32, String) {
     let output = zarrfs(args);
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
@@ -84,7 +85,7 @@ fn migrated_fill_values_and_attributes_keep_their_meaning() {
     for (n, (dtype, fill, item)) in V1_FILLS.into_iter().enumerate() {
         add(n.to_string(), dtype, fill, if fill == "null" { "00000000" } else { item }, "{}");
     }
-    // zarr-python accepts what Python's json does: NaN, and duplicate names, of which the last one counts
+    // zarr-python accepts NaN and duplicate names, as Python's json does; the last of equal names counts
     for (n, attributes) in
         [r#"{"x": NaN, "y": [-Infinity]}"#, r#"{"a": 1, "a": 2}"#, "{\"ä\": \"\\ud800\"}"].iter().enumerate()
     {
@@ -154,7 +155,8 @@ fn stores_of_v2_become_v3() {
     announce(run_python(&python, "migrated3.py", &["compare".as_ref(), matrix.as_path(), copy.path()]).trim());
 }
 
-/// Missing values, which xarray states in other ways in v3, keep their meaning, as do names, times and packed values.
+/// Missing values keep their meaning, although xarray states them in other ways in v3, as do names, times and packed
+/// values.
 #[test]
 fn xarray_opens_the_same_datasets() {
     let Some(python) = env_path("ZARRFS_TEST_PYTHON3") else { return };
@@ -197,7 +199,7 @@ fn make_v2(path: &Path) {
 }
 
 #[test]
-fn migrated_chunks_stay_where_they_are() {
+fn migrating_to_v3_changes_no_chunk_file() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("s.zarr");
     make_v2(&store);
@@ -213,7 +215,7 @@ fn migrated_chunks_stay_where_they_are() {
     assert_eq!(report, json!({"store": text(&store), "migrated": true, "zarr_format": 3}));
     assert_eq!((chunks(), cat("struct"), cat("g/numbers")), before);
     assert_eq!(run(&["check", "--deep", text(&store)]), (0, String::new()));
-    // without --to, and a format that there is not
+    // without --to, and with a format that does not exist
     let output = zarrfs(&["migrate", text(&store)]);
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),

@@ -1,5 +1,6 @@
-//! "Between the check of a directory or mount and what is done to it no path is resolved again." The tests swap
-//! directories while the system call that mounts or unmounts is held up.
+//! "Mounting and unmounting go through directories that are held open, so a path that is swapped meanwhile leads
+//! nowhere else." The tests swap directories while strace delays the system call that mounts or unmounts, and look in
+//! the kernel's mount table.
 
 mod support;
 
@@ -9,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use support::{ZARRFS, is_mounted, test_data, tracer, wait_for, zarrfs};
 
-/// Microseconds for which strace holds a call up, long enough to rename a directory.
+/// Microseconds by which strace delays a call, long enough to rename a directory.
 const HELD: &str = "3000000";
 
-/// A zarrfs that is held up at the entry of a system call.
+/// A zarrfs that strace delays at the entry of a system call.
 struct HeldUp(Child);
 
 impl HeldUp {
@@ -45,7 +46,7 @@ impl HeldUp {
 
 impl Drop for HeldUp {
     fn drop(&mut self) {
-        // strace detaches, and its process goes on
+        // strace detaches, and zarrfs continues
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -69,7 +70,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn a_mount_ignores_that_its_mountpoint_is_replaced_by_a_link() {
+fn a_mount_stays_on_the_checked_directory_even_if_a_link_takes_its_path() {
     if !is_available() {
         return;
     }

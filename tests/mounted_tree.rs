@@ -1,4 +1,5 @@
-//! The promises to users about the mounted tree, on a real mount. Each test quotes what it checks.
+//! The promises to users about the mounted tree, on a real mount. Tests quote the sentences of `docs/tree.md` that they
+//! check, and compare the mount with bytes that they store themselves.
 
 mod support;
 
@@ -47,7 +48,8 @@ fn xattr(path: &Path, name: &str) -> Option<String> {
     Some(String::from_utf8(value[..n].to_vec()).unwrap())
 }
 
-/// "C order always, also for arrays stored with order F"; "a chunk file: in the array's own order (C or F)".
+/// "Its order is always C, also if the array is stored with order F"; "A chunk file holds prod(chunks) × itemsize
+/// bytes, in the order (C or F) of the array."
 #[test]
 fn flat_bytes_are_in_c_order_and_chunk_files_in_the_arrays_order() {
     let store = Store::new();
@@ -60,8 +62,8 @@ fn flat_bytes_are_in_c_order_and_chunk_files_in_the_arrays_order() {
     assert_eq!(xattr(&mount.join("f"), "user.zarr.order").unwrap(), "\"F\"");
 }
 
-/// "v1: a single array (meta/attrs) at the root, shown as v2"; "v1, order F: zarr 1.x stored order-F chunks of every
-/// compressor but blosc in C order; its bytes are read as it wrote them. `--v1-order spec` follows the text".
+/// "A Zarr v1 store is a single array at the root (`meta`, `attrs`). The mount shows it as Zarr v2." "zarrfs reads what
+/// zarr-python wrote; `--v1-order spec` reads what the specification says."
 #[test]
 fn v1_arrays_are_shown_as_v2() {
     let directory = tempfile::tempdir().unwrap();
@@ -83,7 +85,8 @@ fn v1_arrays_are_shown_as_v2() {
     }
 }
 
-/// "chunk names: grid indices joined by `.`, whatever separator the store uses; `0` for a 0-d array".
+/// "A chunk file is named by its grid indices joined with `.`, whatever separator the store uses. The chunk of a
+/// 0-dimensional array is `0`."
 #[test]
 fn chunk_names_are_joined_by_dots() {
     let store = Store::new();
@@ -106,7 +109,7 @@ fn chunk_names_are_joined_by_dots() {
     assert_eq!(view["dimension_separator"], ".");
 }
 
-/// "edge chunks: full chunk size, with the stored padding, as the Zarr specs store them".
+/// "Edge chunks have full size, with the padding that is stored."
 #[test]
 fn edge_chunks_keep_their_padding() {
     let store = Store::new();
@@ -117,8 +120,8 @@ fn edge_chunks_keep_their_padding() {
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), [0, 0, 5]);
 }
 
-/// "uninitialized chunk: its file is absent (ENOENT, not listed); in data.raw it reads as the fill value, or zeros
-/// where fill_value is null; SEEK_HOLE/SEEK_DATA report it as a hole where the fill bytes are zero".
+/// "An uninitialized chunk has no file: it is not listed, and opening it is `ENOENT`." "An uninitialized chunk reads as
+/// the fill value, or as zeros if `fill_value` is null. If it reads as zeros, it is a hole".
 #[test]
 fn uninitialized_chunks_read_as_the_fill_value() {
     let store = Store::new();
@@ -145,8 +148,8 @@ fn uninitialized_chunks_read_as_the_fill_value() {
     }
 }
 
-/// "a chunk that can't be read or decoded: EIO, never fill values and never short data; the log names array, key, codec
-/// and cause". Other chunks can still be read.
+/// "A chunk that cannot be read or decoded is an I/O error (`EIO`): never fill values, never short data. The file
+/// `.zarrfs/stats` and the log name the array, the key, the codec and the cause." Other chunks can still be read.
 #[test]
 fn a_damaged_chunk_is_eio() {
     let store = Store::new();
@@ -164,7 +167,7 @@ fn a_damaged_chunk_is_eio() {
     assert!(line.contains("/a/0: zlib: ") && line.len() > "problem /a/0: zlib: ".len(), "{line}");
 }
 
-/// "object dtypes: chunk files hold the decompressed object-codec bytes; no data.raw".
+/// "The chunk files of an array of objects hold the bytes of its object codec, decompressed." It has no `data.raw`.
 #[test]
 fn arrays_of_objects_have_chunk_files_only() {
     let store = Store::new();
@@ -179,8 +182,8 @@ fn arrays_of_objects_have_chunk_files_only() {
     assert!(view.contains("vlen-utf8"), "an object codec stays: {view}");
 }
 
-/// "sizes: ls -l the decoded size, du the stored size (st_blocks), st_blksize a sensible read size"; "mtime: the stored
-/// key's; never now, never moved by reading".
+/// "`ls -l` shows decoded sizes, `du` shows stored sizes." "Times are those of the stored keys. Reading never changes
+/// them."
 #[test]
 fn sizes_and_times_are_those_of_the_store() {
     let store = Store::new();
@@ -202,7 +205,7 @@ fn sizes_and_times_are_those_of_the_store() {
     }
 }
 
-/// "directory order: the fixed names first, then chunks, streamed".
+/// "A directory lists its fixed names first and then streams its chunks."
 #[test]
 fn fixed_names_come_first() {
     let store = Store::new();
@@ -225,8 +228,7 @@ fn fixed_names_come_first() {
     }
 }
 
-/// "xattrs on the array directory and its files: user.zarr.shape ...; on a chunk file user.zarrfs.key and
-/// user.zarrfs.stored_size".
+/// "Metadata and attributes are extended attributes of the directory of each array or group, and of the files in it."
 #[test]
 fn extended_attributes_show_metadata() {
     let mount = Mount::new(&test_data("sample.zarr"), &[]);
@@ -251,10 +253,11 @@ fn extended_attributes_show_metadata() {
     assert_eq!(xattr(&chunk, "user.zarr.nothing"), None);
 }
 
-/// "hierarchy: .zgroup/.zarray prefixes, also below a directory without .zgroup"; "a name that is no chunk key and no
-/// metadata is a plain key, shown as it is (but no stale chunk outside the grid)"; "array wins".
+/// "arrays and groups below a plain directory are found as well"; "Any other name of the store is shown as a plain
+/// file. Names that could be chunk keys outside the grid, ... and directories inside the directory of an array are not
+/// shown." A directory with both `.zarray` and `.zgroup` is an array.
 #[test]
-fn hierarchy_and_plain_keys() {
+fn plain_keys_are_shown_but_chunks_outside_the_grid_are_not() {
     let store = Store::new();
     let a = store.array("deep/er/a", &[2], &[1], "");
     for (key, bytes) in [("0", b"A"), ("9", b"x"), ("00", b"x"), ("0.partial", b"x")] {
@@ -278,7 +281,7 @@ fn hierarchy_and_plain_keys() {
     assert!(fs::read_to_string(mount.join("deep/er/.zgroup")).unwrap().contains("\"zarr_format\": 2"));
 }
 
-/// "`.zarrfs/stats`: there by name, never listed".
+/// `.zarrfs` "exists at the root of the mount. It is not listed".
 #[test]
 fn control_files_are_not_listed() {
     let mount = Mount::new(&test_data("sample.zarr"), &[]);
@@ -293,8 +296,8 @@ fn control_files_are_not_listed() {
     );
 }
 
-/// "undeclared separator: chunks under 0/0 without dimension_separator: detected where the store can list, with a
-/// warning in the log".
+/// "An array that stores chunks under `0/0` but declares no `dimension_separator` is detected if the store can list its
+/// keys. The log has a warning."
 #[test]
 fn an_undeclared_separator_is_detected() {
     let store = Store::new();
@@ -308,8 +311,9 @@ fn an_undeclared_separator_is_detected() {
     assert!(said.contains("WARN") && said.contains("/a: no dimension_separator is declared"), "{said}");
 }
 
-/// "a damaged or unsupported array: its directory and metadata show, data.raw and headers do not; opening a chunk says
-/// EIO or EOPNOTSUPP; the reason is in the log and in .zarrfs/stats".
+/// "An array with an unknown codec shows its metadata but no `data.raw` and no headers; opening one of its chunks is
+/// `EOPNOTSUPP`. Invalid metadata has the same effect with `EIO`." "An unsupported or damaged array is listed in
+/// `.zarrfs/stats` with its reason."
 #[test]
 fn damaged_and_unsupported_arrays_show_their_metadata() {
     let store = Store::new();
@@ -332,9 +336,9 @@ fn damaged_and_unsupported_arrays_show_their_metadata() {
     assert!(stats.contains("/damaged/.zarray: shape[0] is -1, not a length"), "{stats}");
 }
 
-/// "changes made behind the mount: seen at the next open: new chunks, replaced chunks, a new shape".
+/// "`open` shows the current content of the store": new chunks, replaced chunks, a new shape.
 #[test]
-fn changes_behind_the_mount_are_seen_at_the_next_open() {
+fn an_open_shows_the_changes_of_other_programs() {
     let store = Store::new();
     let a = store.array("a", &[8192], &[4096], "");
     let replace = |key: &str, bytes: &[u8]| {
@@ -371,9 +375,10 @@ fn changes_behind_the_mount_are_seen_at_the_next_open() {
     assert_eq!(errno(fs::read(&flat)), "ENOENT");
 }
 
-/// An open sees the current array even if another program has the file open, since all share the kernel's page cache.
+/// An open shows the current array even if another program has the file open, although both share the kernel's page
+/// cache.
 #[test]
-fn an_old_descriptor_does_not_affect_what_a_new_one_reads() {
+fn an_old_descriptor_does_not_affect_reads_through_a_new_one() {
     let store = Store::new();
     let a = store.array("a", &[4, 4], &[2, 2], "");
     fs::write(a.join("0.0"), [1; 4]).unwrap();
@@ -398,7 +403,7 @@ fn an_old_descriptor_does_not_affect_what_a_new_one_reads() {
     let mut text = String::new();
     (&new_attributes).read_to_string(&mut text).unwrap();
     assert_eq!(text, "{\"a\": 2}");
-    // the separator is not declared, and detected from chunks that are stored later
+    // no separator is declared, and zarrfs detects it from chunks that are stored later
     let b = store.array("b", &[2, 2], &[1, 2], "");
     let old = File::open(mount.join("b/data.raw")).unwrap();
     assert_eq!(first(&old), [0, 0]);
@@ -486,7 +491,7 @@ fn crc32(bytes: &[u8]) -> [u8; 4] {
     out[..4].try_into().unwrap()
 }
 
-/// "EIO, never short data", also where only decoding tells the size of a chunk.
+/// "never fill values, never short data", also where only decoding tells the size of a chunk.
 #[test]
 fn a_damaged_chunk_of_objects_is_eio() {
     let store = Store::new();
@@ -497,9 +502,9 @@ fn a_damaged_chunk_of_objects_is_eio() {
     assert_eq!(errno(fs::read(mount.join("o/0"))), "EIO");
 }
 
-/// A directory, document or group that cannot be read affects nothing else.
+/// An unreadable directory or document affects only its own array.
 #[test]
-fn what_cannot_be_read_hides_nothing_else() {
+fn unreadable_keys_hide_no_others() {
     let store = Store::new();
     let a = store.array("a", &[2, 2], &[1, 1], r#""dimension_separator": "/""#);
     fs::create_dir(a.join("0")).unwrap();
@@ -522,7 +527,7 @@ fn what_cannot_be_read_hides_nothing_else() {
     assert!(info.lines().any(|l| l.trim_start().starts_with("b ") && l.contains("0/1 chunks")), "{info}");
 }
 
-/// "-o ro / --read-only refuses with EROFS" at open, and reading a whole mount changes no file of the store.
+/// "`-o ro` or `--read-only` refuses all changes with `EROFS`." Reading a whole mount changes no file of the store.
 #[test]
 fn writing_is_refused_and_reading_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -557,7 +562,7 @@ fn writing_is_refused_and_reading_changes_nothing() {
     assert_eq!(picture(), before);
 }
 
-/// "Mount, open, stat, first byte: O(1) in the number of chunks. Memory: the cache bound plus a constant."
+/// The time and memory of a mount, an open, a stat and a read do not depend on the number of chunks.
 #[test]
 fn an_array_of_many_chunks_opens_as_fast_as_a_small_one() {
     let store = Store::new();
@@ -584,7 +589,7 @@ fn an_array_of_many_chunks_opens_as_fast_as_a_small_one() {
     assert!(start.elapsed() < Duration::from_secs(20));
 }
 
-/// The cache bound holds while an array many times its size is read.
+/// Memory stays within `--cache-size` and 64 MiB while programs read an array of eight times the cache's size.
 #[test]
 fn memory_stays_within_the_cache_bound() {
     let store = Store::new();

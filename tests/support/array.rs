@@ -19,7 +19,7 @@ pub struct TestArray {
     pipeline: Pipeline,
 }
 
-/// Returns compressible bytes that still differ at every position and with every seed.
+/// Returns compressible bytes in which no two words of 8 bytes are equal. Patterns of other seeds have other words.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64).flat_map(|i| {
         let noise = (i ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -113,7 +113,7 @@ impl TestArray {
         rows.collect()
     }
 
-    /// Returns what the chunk file must hold: the decoded bytes in the array's own order. The padding is 0xee.
+    /// Returns the expected content of a chunk file: the decoded bytes in the array's own order. The padding is 0xee.
     pub fn chunk(&self, index: &[usize]) -> Vec<u8> {
         let mut chunk = vec![0xee; self.chunk_size()];
         for (flat, len, at) in self.rows(index) {
@@ -199,7 +199,7 @@ impl TestArray {
         Some(self.reordered(&self.decoded_in_own_order(index)?, false))
     }
 
-    /// Stores a chunk by renaming, so that an existing file is replaced by another.
+    /// Stores a chunk as a new file, which is renamed over an existing one.
     pub fn put(&self, index: &[usize]) {
         replace(&self.file(index), &self.encoded(index));
     }
@@ -227,7 +227,7 @@ fn indices(counts: &[usize]) -> Vec<Vec<usize>> {
     })
 }
 
-/// Writes a file by renaming and creates the directories above it.
+/// Creates or replaces a file by renaming a new one. Creates missing directories above it.
 pub fn replace(path: &Path, bytes: &[u8]) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let unfinished = path.with_file_name(".zarrfs-made");

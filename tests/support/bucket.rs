@@ -1,10 +1,11 @@
-//! The listings of a bucket, as S3 answers `ListObjectsV2`. The bucket is a folder in the folder of a server.
+//! Listings of a bucket in the format of S3's `ListObjectsV2`. The bucket is a subfolder of the folder that a server
+//! serves.
 
 use super::sha256;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The most names of a page.
+/// Maximum number of names in a page, as in S3.
 const PAGE: usize = 1000;
 
 /// Returns the entity tag of a value.
@@ -41,8 +42,8 @@ pub fn page(bucket: &Path, query: &str) -> String {
     text + "</ListBucketResult>"
 }
 
-/// Adds the keys in a folder that begin with a prefix, with the sizes of their values. A level below the prefix is one
-/// name if `is_delimited` is set.
+/// Adds the keys in a folder that begin with a prefix, with the sizes of their values in bytes. If `is_delimited` is
+/// set, a level below the prefix is one name without a size.
 fn add_names(bucket: &Path, folder: &str, prefix: &str, is_delimited: bool, names: &mut BTreeMap<String, Option<u64>>) {
     for entry in std::fs::read_dir(bucket.join(folder)).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -60,7 +61,7 @@ fn add_names(bucket: &Path, folder: &str, prefix: &str, is_delimited: bool, name
     }
 }
 
-/// Returns whether there are files below a folder: a bucket has no empty levels.
+/// Returns whether a folder holds files at any depth. A bucket has no empty levels.
 fn holds_files(folder: &Path) -> bool {
     let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.any(|entry| !entry.path().is_dir() || holds_files(&entry.path()))

@@ -11,7 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The longest time a daemon lives. Then it is killed and its mount aborted, so that waiting requests fail with errors.
+/// Maximum lifetime of a daemon. Then a thread kills it and aborts its mount, so that waiting requests fail.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A mounted store and the process that serves it.
@@ -20,7 +20,7 @@ pub struct Daemon {
     child: Option<Child>,
     pid: Pid,
     directory: tempfile::TempDir,
-    /// Stops the thread that enforces [`LIMIT`] when it is dropped.
+    /// Dropping the sender stops the thread that enforces [`LIMIT`].
     watch: Option<Sender<()>>,
 }
 
@@ -71,12 +71,12 @@ impl Daemon {
         self.pid
     }
 
-    /// Returns what the daemon has logged.
+    /// Returns the daemon's log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Kills the daemon with SIGKILL, so that it can store nothing of what it has in memory.
+    /// Kills the daemon with SIGKILL, so that it cannot store the dirty chunks that it holds.
     pub fn kill(&mut self) {
         let _ = kill_process(self.pid, Signal::KILL);
         self.wait();
@@ -110,7 +110,7 @@ impl Drop for Daemon {
         if self.child.is_some() {
             self.kill();
         }
-        // a killed daemon leaves its mount behind, and deleting the directory would delete what is mounted there
+        // a killed daemon leaves its mount behind, and deleting the directory would delete the mounted files
         while self.is_mounted() {
             let output = zarrfs(&["umount", "--lazy", self.path().to_str().unwrap()]);
             if !output.status.success() {

@@ -1,5 +1,5 @@
-//! Comparison of a mount with what zarr-python reads of every array in a folder of stores. The file `oracle.json` in
-//! the folder holds zarr-python's digests.
+//! Comparison of every array in a folder of stores, read through a mount, with zarr-python. The file `oracle.json` in
+//! the folder holds digests of the bytes that zarr-python reads.
 
 use super::{announce, digest};
 use std::collections::BTreeMap;
@@ -36,8 +36,8 @@ impl Oracle {
         Oracle { folder: folder.to_path_buf(), stores }
     }
 
-    /// Returns the path of a store. A store whose names no repository can hold is in an archive, which is unpacked
-    /// below `spare`.
+    /// Returns the path of a store. Unpacks it into `spare` if the folder holds it as a tar archive, since a repository
+    /// cannot hold some file names.
     pub fn path(&self, store: &str, spare: &Path) -> PathBuf {
         let path = self.folder.join(store);
         let archive = self.folder.join(format!("{store}.tar"));
@@ -50,8 +50,8 @@ impl Oracle {
     }
 }
 
-/// Returns whether the oracle says what an array holds, or that it is to be refused. zarr-python 3 does not read all
-/// arrays, and one digest is of another byte order than the stored one.
+/// Returns whether the oracle has a usable digest of an array, or requires its refusal. zarr-python 3 cannot read all
+/// arrays, and its digests of some big-endian arrays are of little-endian bytes.
 pub fn is_known(array: &Value) -> bool {
     let is_swapped = array["numpy_dtype"] == "<f4" && array["codecs"][0]["configuration"]["endian"] == "big";
     !(array["zarr_format"] == 3 && (array["error"].is_string() || is_swapped))

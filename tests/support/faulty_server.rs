@@ -14,9 +14,9 @@ use std::time::Duration;
 /// A way in which an answer is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// All headers of the whole body, but only half of it.
+    /// The headers of the whole body, then half of it and the end of the connection.
     ShortBody,
-    /// A correct answer with half of the body.
+    /// Half of the body, with a Content-Length that fits it.
     HalfValue,
     /// The body, followed by bytes beyond its Content-Length.
     LongBody,
@@ -24,7 +24,7 @@ pub enum Fault {
     LongValue,
     /// Status 200 with the whole value for a request of a range.
     IgnoredRange,
-    /// Inverted bytes instead of those of the requested range.
+    /// The body with all bits inverted.
     OtherRange,
     /// A partial answer without Content-Range.
     NoContentRange,
@@ -52,7 +52,7 @@ pub enum Fault {
     ResetAtOnce,
     /// A redirect to the same URL.
     RedirectLoop,
-    /// Status 200 with an HTML page that says that there is no such page.
+    /// Status 200 with an HTML page that reports a missing page.
     Page,
     /// The body in the content encoding gzip, which the client has not asked for.
     Gzip,
@@ -60,7 +60,7 @@ pub enum Fault {
     Garbage,
 }
 
-/// Stands for all paths.
+/// The path that stands for all paths.
 const ALL: &str = "*";
 
 /// A request as the server received it.
@@ -73,7 +73,8 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-/// What a server does with requests before it looks at faults and files: a status, headers and a body, or nothing.
+/// A function that may answer a request before the server considers faults and files. It returns a status, headers and
+/// a body, or `None`.
 pub type Gate = Box<dyn Fn(&Request) -> Option<(u16, Vec<(&'static str, String)>, String)> + Send>;
 
 /// A server that runs until this value is dropped.
@@ -145,7 +146,7 @@ impl FaultyServer {
         *self.shared.gate.lock().unwrap() = Some(gate);
     }
 
-    /// Answers all further requests after this time, those of several connections at the same time.
+    /// Delays all further answers by `latency`. Requests of several connections wait concurrently.
     #[allow(dead_code)]
     pub fn set_latency(&self, latency: Duration) {
         self.shared.latency.store(latency.as_millis() as u64, SeqCst);
@@ -166,7 +167,7 @@ impl FaultyServer {
 impl Drop for FaultyServer {
     fn drop(&mut self) {
         self.shared.ended.store(true, SeqCst);
-        // a connection wakes the thread that accepts them
+        // the accepting thread ends at its next connection
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -183,7 +184,7 @@ impl Answer {
         Answer { status, headers: Vec::new(), body: b"short body".to_vec() }
     }
 
-    /// Answers with all of a value, or with the requested range.
+    /// Returns an answer with the whole value or the requested range, or status 412 if `If-Match` has another tag.
     fn of(value: Vec<u8>, tag: String, request: &Request) -> Answer {
         if request.headers.get("if-match").is_some_and(|asked| *asked != tag && asked != "*") {
             return Answer::plain(412);
@@ -240,7 +241,7 @@ impl Request {
         Ok(Some(Request { method, path, headers, body }))
     }
 
-    /// Returns the requested range of a value of `length` bytes, which is empty if it lies behind the value.
+    /// Returns the requested range of a value of `length` bytes. It is empty if it begins after the last byte.
     fn range(&self, length: usize) -> Option<Range<usize>> {
         let (first, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         match (first.parse::<usize>(), last.parse::<usize>()) {
@@ -265,7 +266,7 @@ impl Shared {
                 return Ok(());
             }
             self.requests.lock().unwrap().push(request.clone());
-            // no lock is held, so that requests wait side by side
+            // no lock is held here, so that requests wait concurrently
             std::thread::sleep(Duration::from_millis(self.latency.load(SeqCst)));
             let said = self.gate.lock().unwrap().as_ref().and_then(|gate| gate(&request));
             if let Some((status, headers, body)) = said {
@@ -295,7 +296,7 @@ impl Shared {
         std::fs::read(self.folder.join(path.trim_start_matches('/'))).ok()
     }
 
-    /// Stores or deletes a value, if the current one fits the conditions of the request.
+    /// Stores or deletes a value if the current one meets the conditions of the request.
     fn change(&self, request: &Request) -> Answer {
         let path = self.folder.join(request.path.trim_start_matches('/'));
         let old = std::fs::read(&path).ok().map(|value| bucket::tag(&value));
@@ -340,7 +341,7 @@ impl Shared {
     }
 
     fn answer_wrongly(&self, stream: &mut TcpStream, request: &Request, fault: Fault, times: u32) -> Result<bool> {
-        // before a change is made
+        // these faults come first, so that a refused put changes nothing
         match fault {
             Fault::Status(status) => return self.answer(stream, request, &Answer::plain(status)),
             Fault::Burst(count) if times <= count => return self.answer(stream, request, &Answer::plain(500)),

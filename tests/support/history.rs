@@ -78,7 +78,7 @@ impl History {
     }
 
     /// Records a write to the flat bytes. The store may hold it from now on, and must hold it once it is acknowledged.
-    /// The mount may store a chunk between two rows of the write.
+    /// Each row makes a version, since the mount may store a chunk between two rows of the write.
     pub fn write(&mut self, mut offset: usize, mut data: &[u8]) {
         let row = self.array.row();
         while !data.is_empty() {
@@ -89,8 +89,8 @@ impl History {
         }
     }
 
-    /// Records a failed write, after which the mount shows `now`. The kernel sends a write in one request, or the first
-    /// of several, which end where its pages do. Each chunk must show all of the request that failed or nothing of it.
+    /// Records a failed write, after which the mount shows `now`. The request that failed has all of `data`, or the
+    /// bytes up to the end of one of the kernel's pages. Each chunk must show all of this request or nothing of it.
     #[track_caller]
     pub fn write_failed(&mut self, offset: usize, data: &[u8], now: &[u8]) {
         let end = offset + data.len();

@@ -1,5 +1,5 @@
 //! Helpers of the integration tests: mounts that are removed with their test even if it fails, fixtures, programs and
-//! servers to compare with. Nothing here knows what a single test checks.
+//! servers to compare with. No helper depends on the checks of a single test.
 #![allow(dead_code)]
 
 pub mod bucket;
@@ -68,7 +68,7 @@ pub fn run_python<A: AsRef<OsStr>>(python: &Path, script: &str, args: &[A]) -> S
     printed
 }
 
-/// Returns whether a name is that of a header file.
+/// Returns whether a header or container file has this name.
 pub fn is_header(name: &str) -> bool {
     zarrfs::export::Format::of_name(name).is_some()
 }
@@ -107,8 +107,8 @@ pub fn with_timeout(seconds: u32, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Creates a temporary directory in the folder that `ZARRFS_TEST_MEMORY` names. It lies in memory, where syncing is
-/// free.
+/// Creates a temporary directory in the folder that `ZARRFS_TEST_MEMORY` names, by default among the other temporary
+/// ones. `scripts/test` names a folder in memory, where syncing is free.
 pub fn memory_directory() -> tempfile::TempDir {
     match std::env::var_os("ZARRFS_TEST_MEMORY") {
         Some(memory) => tempfile::tempdir_in(memory).unwrap(),
@@ -117,8 +117,8 @@ pub fn memory_directory() -> tempfile::TempDir {
 }
 
 /// Returns a guard that only one test of a binary has at a time. Tests that control when written bytes are stored need
-/// it: a process that another test starts has copies of all open files for a moment, and the kernel flushes these files
-/// when the copies are closed.
+/// it. A process that another test starts has copies of all open files for a moment, and closing a copy flushes its
+/// file.
 pub fn without_other_tests() -> MutexGuard<'static, ()> {
     static ONE_TEST: Mutex<()> = Mutex::new(());
     ONE_TEST.lock().unwrap_or_else(PoisonError::into_inner)
@@ -134,12 +134,12 @@ pub fn is_installed(program: &str) -> bool {
     found
 }
 
-/// Returns the number that an environment variable sets. `scripts/soak` asks for more than CI has time for.
+/// Returns the number in an environment variable, or `default`. `scripts/soak` sets numbers that CI has no time for.
 pub fn env_number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
 }
 
-/// Returns a generator of pseudo-random numbers below a bound, the same for the same seed.
+/// Returns a generator of pseudo-random numbers below its argument. The same seed gives the same numbers.
 pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |below| {
@@ -164,7 +164,7 @@ impl Mount {
         Mount::with_command(command, store.as_os_str())
     }
 
-    /// Mounts by a command that lacks only the store and the mountpoint.
+    /// Mounts `store` with `command`, to which this function adds the store and a new mountpoint.
     pub fn with_command(mut command: Command, store: &OsStr) -> Mount {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mnt");
@@ -179,7 +179,7 @@ impl Mount {
         self.is_unmounted = true;
     }
 
-    /// The mountpoint.
+    /// Returns the mountpoint.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -231,7 +231,7 @@ impl Mount {
 pub struct Growth {
     before: serde_json::Value,
     after: serde_json::Value,
-    /// Bytes of `stats.json` that the first look at the counters was served.
+    /// Size in bytes of the first `stats.json`. Reading it adds so much to `bytes_served`.
     own: u64,
 }
 
@@ -255,7 +255,7 @@ impl Drop for Mount {
             output = zarrfs(&["umount", "--lazy", path]);
         }
         let is_unmounted = output.status.success();
-        // deleting the directory would delete what is mounted there
+        // deleting the directory would delete the files of the mounted store
         if !is_unmounted && let Some(directory) = self.directory.take() {
             let _ = directory.keep();
         }
@@ -265,7 +265,7 @@ impl Drop for Mount {
     }
 }
 
-/// Closes a file or descriptor and returns what close(2) reports, such as a write that cannot be stored.
+/// Closes a file or descriptor. Returns the error of close(2), which reports writes that cannot be stored.
 pub fn close(file: impl IntoRawFd) -> std::io::Result<()> {
     // SAFETY: the file gives up its descriptor here, so nothing else closes it.
     match unsafe { libc::close(file.into_raw_fd()) } {
@@ -341,13 +341,13 @@ pub fn errno<T>(result: std::io::Result<T>) -> String {
     }
 }
 
-/// Prints a line that is shown even if the test passes: libtest captures only what `println!` prints.
+/// Prints a line that is shown even if the test passes. libtest captures `println!`, but no direct writes.
 pub fn announce(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Returns the path that an environment variable of `scripts/test` names. Without the variable the test is skipped, and
-/// says so.
+/// Returns the path in an environment variable that `scripts/test` sets. Announces that the test is skipped if the
+/// variable is not set.
 pub fn env_path(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {

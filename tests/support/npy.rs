@@ -1,4 +1,4 @@
-//! A reader of `.npy` files that understands as much as the fixtures of numcodecs need.
+//! A reader of the `.npy` files among the fixtures of numcodecs.
 
 /// Returns the item size and the item bytes, in memory order, of a `.npy` file of version 1 or 2 with a plain dtype.
 pub fn read(file: &[u8]) -> (usize, &[u8]) {

@@ -1,8 +1,8 @@
-//! Servers that other people have written, on loopback: S3 by moto and LocalStack, Azure by azurite, HTTP by nginx and
-//! Python. Each ends with its guard, or with the test process at the latest. A test whose server is not installed is
-//! skipped and says so; scripts/test installs all of them.
+//! Servers of other projects, on loopback: moto and LocalStack for S3, azurite for Azure, nginx and Python for HTTP.
+//! Each ends when its [`Server`] is dropped, or with the test process at the latest. A test whose server is not
+//! installed is skipped and announces it; scripts/test installs all of them.
 //!
-//! Google Cloud Storage is not among them: the emulators on PyPI lack the XML API that clients of buckets use.
+//! Google Cloud Storage is not among them: its emulators in Python lack the XML API that clients of buckets use.
 //! gcp-storage-emulator (2026.7.19) answers 501 to HEAD, DELETE and listings, sends neither ETag nor generation and
 //! ignores `x-goog-if-generation-match`; gcloud-storage-emulator (0.5.0) lacks HEAD and preconditions, too.
 
@@ -18,11 +18,11 @@ use std::sync::LazyLock;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The longest time until a new server answers.
+/// Maximum time until a new server answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Seconds that copying stores into a bucket or an archive may take. scripts/soak copies all stores on a machine that
-/// may be busy, so this limit only ends what hangs.
+/// Seconds that copying stores into a bucket or an archive may take. scripts/soak copies all stores, perhaps on a busy
+/// machine, so only a copy that hangs reaches this limit.
 const COPYING: u32 = 1800;
 
 /// The account that every azurite has, and its published key.
@@ -210,7 +210,7 @@ impl Server {
         self.client(&["download", folder.to_str().unwrap(), path]);
     }
 
-    /// Removes one object without the knowledge of any mount.
+    /// Removes one object with the vendor's own client, so that no mount knows of it.
     pub fn remove(&self, path: &str) {
         self.client(&["remove", "", path]);
     }
@@ -233,7 +233,7 @@ impl Drop for Server {
 }
 
 impl RemoteStore {
-    /// Returns the store below this one.
+    /// Returns the store at `path` below this one.
     pub fn join(&self, path: &str) -> RemoteStore {
         RemoteStore { url: format!("{}/{path}", self.url), ..self.clone() }
     }
@@ -266,14 +266,14 @@ impl RemoteStore {
     }
 }
 
-/// Creates an archive of a folder, below the directory `folder`. Members are stored uncompressed or deflated.
+/// Creates the zip archive `name` of `from` in `folder`. Members are uncompressed if `stored` is set, else deflated.
 pub fn zip(from: &Path, folder: &Path, name: &str, stored: bool) -> PathBuf {
     let archive = folder.join(name);
     zip_all(&[(from, archive.clone())], stored);
     archive
 }
 
-/// Creates an archive of each folder.
+/// Creates a zip archive of the folder in each pair, at the path in the pair.
 pub fn zip_all(pairs: &[(&Path, PathBuf)], stored: bool) {
     let script = python_script("zipped.py");
     let mut command = with_timeout(COPYING, "python3");
@@ -295,8 +295,8 @@ fn answers(port: u16) -> std::io::Result<bool> {
     Ok(&begin == b"HTTP/")
 }
 
-/// Starts a process that the kernel kills when this process ends. The kernel does so when the starting thread ends, so
-/// a thread that never ends starts it.
+/// Starts a process that the kernel kills when the test process ends. The kernel kills it as soon as the *thread* that
+/// started it ends, so one thread that never ends starts all of them.
 fn spawn(mut command: Command) -> Child {
     static KEEPER: LazyLock<Sender<(Command, Sender<Child>)>> = LazyLock::new(|| {
         let (orders, taken) = channel::<(Command, Sender<Child>)>();

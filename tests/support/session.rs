@@ -1,5 +1,5 @@
-//! A program that writes to an array by a fixed script, so that its daemon can be stopped at each system call. The
-//! session records in a [`History`] what the store may hold afterwards.
+//! A client that writes to an array by a fixed script, so that a test can stop the daemon at each system call. The
+//! session records in a [`History`] which bytes the store may hold afterwards.
 
 use super::array::{TestArray, pattern};
 use super::daemon::Daemon;
@@ -61,7 +61,7 @@ pub fn script(made: &TestArray) -> Vec<Step> {
     steps
 }
 
-/// A writing program and the history of its array.
+/// A writing client and the history of its array.
 pub struct Session {
     pub history: History,
     directory: PathBuf,
@@ -75,7 +75,7 @@ impl Session {
         Session { history, directory, file: None }
     }
 
-    /// Carries out a step. Records what it may have changed and what the mount has acknowledged.
+    /// Carries out a step. Records the bytes that it may have changed, and the writes that the mount has acknowledged.
     pub fn step(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::Write(offset, data) => self.write(*offset, data),
@@ -151,7 +151,7 @@ impl Session {
         Ok(bytes)
     }
 
-    /// Checks that the mount shows everything that was written, whether it could be stored or not.
+    /// Checks that the mount shows all writes, whether the daemon could store them or not.
     #[track_caller]
     pub fn assert_reads_what_was_written(&self) {
         let read = self.read().expect("a read must not fail because a write cannot be stored");
@@ -199,7 +199,7 @@ impl Run {
     }
 }
 
-/// Returns every step of the script that makes system calls of a group of [`CALLS`], once with each such group.
+/// Returns pairs of a step's index in the script and a group of [`CALLS`] that the daemon makes during the step.
 pub fn steps_with_calls(folder: &Path, separator: &str) -> Vec<(usize, &'static str)> {
     let mut run = Run::new(&folder.join("undisturbed"), separator);
     let steps = script(run.session.history.array());
@@ -216,8 +216,8 @@ pub fn steps_with_calls(folder: &Path, separator: &str) -> Vec<(usize, &'static 
     busy
 }
 
-/// Checks that calls of every group that the session makes were interrupted at least once. How often they are depends
-/// on which thread stores which chunk, and when, which differs between runs.
+/// Checks that calls of every group that the session makes were interrupted at least once. The number of interruptions
+/// differs between runs, since it depends on which thread stores which chunk.
 #[track_caller]
 pub fn assert_every_group_was_interrupted(busy: &[(usize, &str)], disturbed: &HashSet<&str>) {
     let made: HashSet<&str> = busy.iter().map(|(_, calls)| *calls).collect();

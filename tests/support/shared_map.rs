@@ -37,7 +37,7 @@ impl SharedMap {
         unsafe { self.start.add(at).read_volatile() }
     }
 
-    /// Copies all bytes.
+    /// Returns a copy of all bytes.
     pub fn bytes(&self) -> Vec<u8> {
         // SAFETY: `len` bytes are mapped there, and no reference to them outlives this line.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }.to_vec()
@@ -50,7 +50,7 @@ impl SharedMap {
         unsafe { self.start.add(at).write_volatile(value) }
     }
 
-    /// Writes bytes from a position on.
+    /// Writes bytes at an offset.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
         // SAFETY: the bytes lie in the map, which is writable, and `bytes` is other memory.

@@ -45,7 +45,7 @@ impl StoppableStore {
         self.state.lock().unwrap().stopped
     }
 
-    /// Returns the wrapped store once calls at `key` may continue; without a key, calls to the whole store.
+    /// Returns the wrapped store once calls at `key` may continue. A call without a key concerns the whole store.
     fn inner(&self, key: Option<&Key>) -> &DirectoryStore {
         let mut state = self.state.lock().unwrap();
         match &mut state.stop {

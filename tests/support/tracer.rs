@@ -1,5 +1,5 @@
-//! Observing a running daemon's system calls, and making them fail, by attaching strace when the test wants it. strace
-//! counts calls per thread, from the moment it is attached.
+//! Attaches strace to a running daemon, to log its system calls or to make them fail. strace counts the calls of each
+//! thread from the moment it is attached.
 
 use super::with_timeout;
 use rustix::process::{Pid, Signal, kill_process};
@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, Stdio};
 
-/// An strace for all threads of a process. Its process is started before it is needed: a new process has copies of all
-/// open files for a moment, and closing them makes the daemon store what was written.
+/// An strace for all threads of a process. It starts early and attaches later: a new process has copies of all open
+/// files for a moment, and closing them makes the daemon store dirty chunks.
 pub struct Tracer {
     /// `timeout`, which forwards signals to strace.
     child: Child,
