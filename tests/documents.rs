@@ -105,7 +105,7 @@ fn topics_of_operators_are_on_one_page() {
         ("Freshness", &["docs/tree.md", "docs/stores.md"], &["close-to-open", "counted from the answer"]),
         ("Retries", &["docs/stores.md"], &["Retry-After", "answered 408"]),
         ("Memory", &["docs/faq.md", "docs/limits.md", "docs/performance.md", "SECURITY.md"], &["than an idle"]),
-        ("Limits", &["docs/limits.md"], &["32 dimensions", "a `.zmetadata`, or the"]),
+        ("Limits", &["docs/limits.md"], &["32 dimensions", "the `zarr.json` of a group, or a `.zmetadata`"]),
         ("Metrics", &["docs/tree.md"], &["scrape_configs"]),
     ];
     for (topic, linked_from, phrases) in topics {
