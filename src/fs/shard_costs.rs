@@ -7,10 +7,16 @@ use crate::store::{FaultyStore, MemoryStore, Operation, Store};
 
 /// Mounts an array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, with a cache of `bound` bytes.
 fn mount(bound: usize) -> (Arc<FaultyStore>, Fs) {
+    mount_square(64, 16, bound)
+}
+
+/// Mounts an array of `side` x `side` bytes in shards of `shard` x `shard`, whose chunks have 4 x 4 bytes. No thread
+/// stores quiet shards: no time passes for them.
+fn mount_square(side: u64, shard: u64, bound: usize) -> (Arc<FaultyStore>, Fs) {
     let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
     let document = format!(
-        r#"{{"zarr_format":3,"node_type":"array","shape":[64,64],"data_type":"uint8","fill_value":0,
-        "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":[16,16]}}}},
+        r#"{{"zarr_format":3,"node_type":"array","shape":[{side},{side}],"data_type":"uint8","fill_value":0,
+        "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":[{shard},{shard}]}}}},
         "chunk_key_encoding":{{"name":"default"}},"codecs":[{{"name":"sharding_indexed","configuration":{{
         "chunk_shape":[4,4],"codecs":[{{"name":"bytes"}}],"index_codecs":[{index}]}}}}]}}"#
     );
@@ -58,6 +64,38 @@ fn chunk_files_put_each_shard_once() {
     assert_eq!((store.calls(Operation::Put) - puts, fs.stats.index_reads.get()), (16, 0));
     // nothing waits to be stored
     assert!(!fs.cache.has_pending(|_| true));
+}
+
+/// zarr-python writes each chunk to a file beside it and renames that; its threads work in no order.
+#[test]
+fn sixteen_threads_that_rename_4096_chunk_files_put_each_shard_once() {
+    const THREADS: u64 = 16;
+    let (store, fs) = mount_square(256, 32, 1 << 20);
+    let array = fs.lookup(1, "a").unwrap().inode;
+    let puts = store.calls(Operation::Put);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let fs = &fs;
+            scope.spawn(move || {
+                for chunk in (thread..4096).step_by(THREADS as usize) {
+                    let name = format!("{}.{}", chunk / 64, chunk % 64);
+                    let beside = format!("{name}.{thread}.partial");
+                    let (_, opened) = fs.create(array, &beside, true, false).unwrap();
+                    fs.write(opened.handle, 0, &[chunk as u8 | 1; 16]).unwrap();
+                    fs.flush(opened.handle).unwrap();
+                    fs.release(opened.handle);
+                    fs.rename((array, &beside), (array, &name), false).unwrap();
+                }
+            });
+        }
+    });
+    // puts also create and fill the files beside
+    assert_eq!((store.calls(Operation::Put) - puts, fs.stats.object_stores.get()), (2 * 4096 + 64, 64));
+    assert!(!fs.cache.has_pending(|_| true));
+    let mut bytes = Vec::new();
+    fs.read(flat(&fs), 0, 256 * 256, &mut bytes).unwrap();
+    let chunk_of = |i: usize| (i / 256 / 4 * 64 + i % 256 / 4) as u8 | 1;
+    assert!(bytes.iter().enumerate().all(|(i, byte)| *byte == chunk_of(i)));
 }
 
 #[test]
