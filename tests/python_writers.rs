@@ -40,8 +40,8 @@ fn paths(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
     files.keys().map(|path| path.to_str().unwrap().to_string()).collect()
 }
 
-/// Gives every file below a directory an old modification time: rsync skips a file that has the size and the second of
-/// the one it would replace.
+/// Sets an old modification time on every file below a directory: rsync skips a file whose size and time, in seconds,
+/// are those of the file to be replaced.
 fn make_old(directory: &Path) {
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     for name in files(directory).keys() {
