@@ -12,18 +12,18 @@ import sharded
 import stores
 import system
 from arrays import ARRAYS, Array, check_space, make, make_plain
-from far import FarBench, StoreBench
+from remote import RemoteBench, StoreBench
 from sharded import SHARD_ROWS, ShardBench
 from writing import check_disk
 
-ARRAY_ROWS = {"cat": FarBench.cat, "dd": FarBench.dd, "warm": FarBench.warm, "memory": FarBench.memory,
-              "file": FarBench.to_file, "plane": FarBench.plane, "sum": FarBench.sum,
-              "parallel": FarBench.parallel, "latency": FarBench.latency, "random": FarBench.random,
-              "random-warm": FarBench.random_warm, "peak": FarBench.peak}
-WRITE_ROWS = {"write": FarBench.write, "overwrite": FarBench.overwrite, "store": FarBench.store_all,
-              "journaled": FarBench.journaled,
-              "write-peak": FarBench.write_peak, "update": FarBench.update, "random-write": FarBench.random_write}
-FAR_ROWS = {"far": FarBench.far, "zip": FarBench.zip}
+ARRAY_ROWS = {"cat": RemoteBench.cat, "dd": RemoteBench.dd, "warm": RemoteBench.warm, "memory": RemoteBench.memory,
+              "file": RemoteBench.to_file, "plane": RemoteBench.plane, "sum": RemoteBench.sum,
+              "parallel": RemoteBench.parallel, "latency": RemoteBench.latency, "random": RemoteBench.random,
+              "random-warm": RemoteBench.random_warm, "peak": RemoteBench.peak}
+WRITE_ROWS = {"write": RemoteBench.write, "overwrite": RemoteBench.overwrite, "store": RemoteBench.store_all,
+              "journaled": RemoteBench.journaled,
+              "write-peak": RemoteBench.write_peak, "update": RemoteBench.update, "random-write": RemoteBench.random_write}
+REMOTE_ROWS = {"remote": RemoteBench.remote, "zip": RemoteBench.zip}
 # the arrays of the rows of writing and of remote stores, by default
 SOME = ("f4-blosc-lz4", "i2-zlib-1")
 STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": StoreBench.stat,
@@ -31,7 +31,7 @@ STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": 
 
 
 def arguments():
-    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **FAR_ROWS, **STORE_ROWS, **SHARD_ROWS}
+    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **REMOTE_ROWS, **STORE_ROWS, **SHARD_ROWS}
     names = ", ".join([*(a.name for a in ARRAYS), *all_rows])
     parser = argparse.ArgumentParser(prog="scripts/bench", epilog=f"names for --only: {names}")
     for hidden in ("--zarr2", "--peers", "--servers", "--programs", "--dir"):
@@ -57,14 +57,14 @@ def arguments():
     # if only arrays are named, their rows alone are measured
     args.array_rows = [r for r in ARRAY_ROWS if r in rows or not rows]
     args.write_rows = [r for r in WRITE_ROWS if r in rows or not rows]
-    args.far_rows = [r for r in FAR_ROWS if r in rows or not rows]
+    args.remote_rows = [r for r in REMOTE_ROWS if r in rows or not rows]
     some = [a for a in args.arrays if a.name in only or a.name in SOME]
     args.written = some if args.write_rows else []
-    args.far = some if args.far_rows else []
+    args.remote = some if args.remote_rows else []
     args.store_rows = [r for r in STORE_ROWS if r in rows or not only]
     args.shard_rows = [r for r in SHARD_ROWS if r in rows or not only]
     if not args.array_rows:
-        args.arrays = some if args.written or args.far else []
+        args.arrays = some if args.written or args.remote else []
     return args
 
 
@@ -76,7 +76,7 @@ class Setup:
         self.zarr2, self.peers, self.servers = args.zarr2, args.peers, args.servers
         examples = args.programs / "examples"
         self.decode, self.encode, self.update = (examples / name for name in ("decode", "encode", "update"))
-        self.far_server, self.far_client = examples / "far_server", examples / "far_client"
+        self.remote_server, self.remote_client = examples / "remote_server", examples / "remote_client"
         self.peer_script = pathlib.Path(__file__).with_name("peer.py")
         self.directory = args.dir / f"{args.mib}-mib"
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -103,13 +103,13 @@ def progress(text):
 
 def bench_array(setup, array, args, cores):
     store, plain = make(array, setup.mib, setup.directory)
-    bench = FarBench(setup, array, store, plain)
+    bench = RemoteBench(setup, array, store, plain)
     bench.verify()
     rows = {r: ARRAY_ROWS[r] for r in args.array_rows}
     if array in args.written:
         rows |= {r: WRITE_ROWS[r] for r in args.write_rows}
-    if array in args.far:
-        rows |= {r: FAR_ROWS[r] for r in args.far_rows}
+    if array in args.remote:
+        rows |= {r: REMOTE_ROWS[r] for r in args.remote_rows}
     for bench.round in range(args.rounds):
         for row, measure in rows.items():
             progress(f"{array.name}: round {bench.round + 1}, {row}")

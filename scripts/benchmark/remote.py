@@ -17,14 +17,14 @@ CONNECTIONS = 64
 PEERS = ["zarr3", "tensorstore"]
 
 
-class FarServer:
+class RemoteServer:
     """Serves the directory of a store over a network with latency."""
 
     def __init__(self, program, directory):
         self.process = subprocess.Popen([program, directory, str(LATENCY_MS)], stdout=subprocess.PIPE, text=True)
         said = self.process.stdout.readline().split()
         if said[:1] != ["ready"]:
-            raise Failed("the far server can't be started")
+            raise Failed("the remote server can't be started")
         self.port = int(said[1])
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -39,56 +39,56 @@ class FarServer:
 
 
 @contextlib.contextmanager
-def far_server(program, directory):
-    server = FarServer(program, directory)
+def remote_server(program, directory):
+    server = RemoteServer(program, directory)
     try:
         yield server
     finally:
         server.end()
 
 
-class FarBench(WriteBench):
+class RemoteBench(WriteBench):
     """All measurements of one array."""
 
-    def far(self):
+    def remote(self):
         """Measures a cold cat of the array over the network, the network alone, and the libraries reading into memory."""
         chunks = self.array.chunk_count(self.setup.mib)
         with self.served() as server:
-            command = [self.setup.far_client, self.store, server.port, self.store.name, CONNECTIONS]
+            command = [self.setup.remote_client, self.store, server.port, self.store.name, CONNECTIONS]
             before = children_cpu()
-            self.samples.add("far", "link", json_of(command)["seconds"])
-            self.samples.add("far-cpu", "link", children_cpu() - before + process_cpu_of(server.process.pid))
+            self.samples.add("remote", "link", json_of(command)["seconds"])
+            self.samples.add("remote-cpu", "link", children_cpu() - before + process_cpu_of(server.process.pid))
         with self.served() as server, self.mounts.zarrfs(f"{server.url}/{self.store.name}") as pid:
             before = process_cpu_of(pid)
             seconds, cpu = timed(["cat", self.mounts.at / "data.raw"])
-            self.samples.add("far", "zarrfs", seconds)
-            self.samples.add("far-cpu", "zarrfs", cpu + process_cpu_of(pid) - before)
-            self.samples.add("far-requests", "zarrfs", server.requests() / chunks)
+            self.samples.add("remote", "zarrfs", seconds)
+            self.samples.add("remote-cpu", "zarrfs", cpu + process_cpu_of(pid) - before)
+            self.samples.add("remote-requests", "zarrfs", server.requests() / chunks)
             self.check_bytes()
-        for library in self.samples.left("far", PEERS):
-            with self.samples.noting_failure("far", library), self.served() as server:
+        for library in self.samples.left("remote", PEERS):
+            with self.samples.noting_failure("remote", library), self.served() as server:
                 url = f"{server.url}/{self.store.name}"
                 result = self.peer(library, "memory", path=url, library={"requests": CONNECTIONS})
-                self.samples.add("far", library, result["seconds"])
-                self.samples.add("far-requests", library, server.requests() / chunks)
-        self.far_limits()
+                self.samples.add("remote", library, result["seconds"])
+                self.samples.add("remote-requests", library, server.requests() / chunks)
+        self.remote_limits()
 
     def served(self):
-        return far_server(self.setup.far_server, self.store.parent)
+        return remote_server(self.setup.remote_server, self.store.parent)
 
     def check_bytes(self):
         """Checks that the last read, which the kernel has cached, equals the plain file."""
         if self.round == 0 and subprocess.run(["cmp", self.mounts.at / "data.raw", self.plain]).returncode:
             raise Failed(f"{self.store.name}: over a link or in a zip file the mount has other bytes")
 
-    def far_limits(self):
+    def remote_limits(self):
         """Measures what the machine can do without a network."""
         with self.file("null") as (path, pid):
             before = cpu_of(pid)
             seconds, cpu = timed(["cat", path])
-            self.samples.add("far-null", "null", seconds)
-            self.samples.add("far-cpu", "null", cpu + cpu_of(pid) - before)
-        self.samples.add("far-codec", "zarrfs", json_of([self.setup.decode, self.store])["codec_seconds"])
+            self.samples.add("remote-null", "null", seconds)
+            self.samples.add("remote-cpu", "null", cpu + cpu_of(pid) - before)
+        self.samples.add("remote-codec", "zarrfs", json_of([self.setup.decode, self.store])["codec_seconds"])
 
     def zip(self):
         """Measures a cold cat of the array in a zip file with stored members, and in a directory."""
