@@ -1,4 +1,4 @@
-"""The rows of stores that are not directories: over a network with latency, in a zip file, in a bucket."""
+"""The rows of stores that are not local directories: over a network with latency, in a zip file, in a bucket."""
 import contextlib
 import os
 import pathlib
@@ -51,7 +51,7 @@ class RemoteBench(WriteBench):
     """All measurements of one array."""
 
     def remote(self):
-        """Measures a cold cat of the array over the network, the network alone, and the libraries reading into memory."""
+        """Measures a cold cat of the array over the network, the network alone, and libraries reading into memory."""
         chunks = self.array.chunk_count(self.setup.mib)
         with self.served() as server:
             command = [self.setup.remote_client, self.store, server.port, self.store.name, CONNECTIONS]
@@ -79,10 +79,10 @@ class RemoteBench(WriteBench):
     def check_bytes(self):
         """Checks that the last read, which the kernel has cached, equals the plain file."""
         if self.round == 0 and subprocess.run(["cmp", self.mounts.at / "data.raw", self.plain]).returncode:
-            raise Failed(f"{self.store.name}: over a link or in a zip file the mount has other bytes")
+            raise Failed(f"{self.store.name}: over a network or in a zip file the mount has other bytes")
 
     def remote_limits(self):
-        """Measures what the machine can do without a network."""
+        """Measures the limits of the machine without a network: the null file, and decoding."""
         with self.file("null") as (path, pid):
             before = cpu_of(pid)
             seconds, cpu = timed(["cat", path])
@@ -105,7 +105,7 @@ class RemoteBench(WriteBench):
 
 
 def children_cpu():
-    """Returns the CPU seconds of processes that have ended."""
+    """Returns the CPU seconds of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -138,7 +138,7 @@ class StoreBench(NearStoreBench):
 
 @contextlib.contextmanager
 def bucket(python, chunks):
-    """Yields the process of a bucket with an array of so many chunks, its endpoint and its URL."""
+    """Yields the process that serves a bucket with an array of `chunks` chunks, its endpoint and its URL."""
     # moto requires credentials, but accepts any
     os.environ.update(AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench", AWS_DEFAULT_REGION="us-east-1")
     command = [python, pathlib.Path(__file__).with_name("bucket.py"), str(chunks)]

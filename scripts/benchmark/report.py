@@ -1,4 +1,4 @@
-"""Tables and targets, from the result alone."""
+"""Tables and targets. They depend only on the result."""
 import functools
 
 import sharded
@@ -42,9 +42,9 @@ ROWS = {
     "overwrite-cpu": ("CPU of dd over all", "s/GiB", None),
     "write-peak": ("peak memory, writing", "MiB", None),
 }
-# rows of other libraries, and the row of zarrfs to compare: cat has delivered the bytes to their consumer
+# rows of the libraries, and the row of zarrfs to compare with: cat has passed the bytes to another program
 OURS = {"file": "cat", "store": "write", "store-synced": "write"}
-# not comparable
+# rows without ratios, which would not be comparable
 ALONE = ("cpu", "dd-cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "remote-cpu", "remote-requests",
          "write-ext4-commits")
 
@@ -54,7 +54,7 @@ def median(rows, row, column):
 
 
 def most(rows, row):
-    """Returns the median of zarrfs over all rounds."""
+    """Returns the maximum of zarrfs over all rounds."""
     return rows.get(row, {}).get("zarrfs", {}).get("max")
 
 
@@ -74,7 +74,7 @@ def shown(value, unit, size):
 
 
 def spread(rows, row, unit, size):
-    """Returns the range of all rounds of zarrfs, the lower number first."""
+    """Returns the range of zarrfs over all rounds, the lower number first."""
     values = rows.get(row, {}).get("zarrfs", {})
     if "min" not in values or len(values["samples"]) < 2:
         return ""
@@ -82,14 +82,14 @@ def spread(rows, row, unit, size):
 
 
 def times(ours, theirs, unit):
-    """Returns the speed of zarrfs relative to the best other library."""
+    """Returns how many times as fast `ours` is as `theirs`."""
     if not ours or not theirs:
         return None
     return ours / theirs if unit == "IOPS" else theirs / ours
 
 
 def bounds(array, cores):
-    """Returns lower bounds for the time of reading and writing everything, from measurements of this machine."""
+    """Returns lower bounds for the seconds of reading and writing the array, from measurements of this machine."""
     rows = array["rows"]
     return {**read_bounds(rows, cores), **write_bounds(rows, cores), **remote_bounds(rows, cores)}
 
@@ -215,7 +215,7 @@ def targets(result):
         remote_targets(functools.partial(add, "remote stores"), name, array)
     stores = result["stores"]
     listings = median(stores["rows"], "ls-s3-listings", "zarrfs")
-    # including the document of the array
+    # one more key: the document of the array
     pages = -(-(stores["listed"] + 1) // 1000)
     add("stores", "listings", f"{stores['listed']:,} chunks", listings, pages, at_most=True)
     first = stores["rows"].get("first-byte", {})

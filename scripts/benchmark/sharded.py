@@ -1,4 +1,4 @@
-"""The rows of sharded arrays: each array in shards beside the same chunks without shards, and beside the libraries."""
+"""The rows of sharded arrays: shards against the same chunks without shards, and zarrfs against the libraries."""
 import contextlib
 import functools
 import json
@@ -88,7 +88,7 @@ class ShardBench:
             self.each_library("memory", shard_mib, "memory", lambda s: [s], path=store)
 
     def random(self):
-        """Reads 4 KiB of rows in different bands of chunks, all but the first in a mount or array that is open."""
+        """Measures reads of 4 KiB from different chunks. The first one, which opens the array, has its own row."""
         pick, shape = random.Random(self.round), (self.setup.mib // PLANE_MIB, *PLANE)
         bands = [(z, y) for z in range(0, shape[0], CHUNKS[0]) for y in range(0, shape[1], CHUNKS[1])]
         rows = [(z + pick.randrange(CHUNKS[0]), y + pick.randrange(CHUNKS[1]))
@@ -116,7 +116,7 @@ class ShardBench:
                     self.samples.add("dd", f"{library}, {self.name(shard_mib)}", seconds[1])
 
     def update(self):
-        """Writes 4 bytes and calls fsync, and copies an object durably: what a whole new object costs at least."""
+        """Measures writing 4 bytes with fsync, and copying an object durably: the least that a new object costs."""
         for shard_mib, store in self.stores.items():
             with self.copied(shard_mib, full=True):
                 with self.mounts.zarrfs(self.copy), open(self.flat, "r+b", buffering=0) as f:
@@ -133,7 +133,7 @@ class ShardBench:
                     self.samples.add("4 bytes", f"cp, sync, {self.name(shard_mib)}", seconds)
 
     def remote(self):
-        """Reads everything over a network with latency, and counts the requests for each 8 MiB of the array."""
+        """Measures reading the array over a network with latency, and the number of requests for each 8 MiB of it."""
         for shard_mib, store in self.stores.items():
             served = functools.partial(remote_server, self.setup.remote_server, store.parent)
             name = self.name(shard_mib)
