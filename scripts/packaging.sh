@@ -22,7 +22,7 @@ make_files() {
     "$program" completions bash >"$made/completions/zarrfs"
     "$program" completions zsh >"$made/completions/_zarrfs"
     "$program" completions fish >"$made/completions/zarrfs.fish"
-    # PYTHON is the one that has zig, so that its parts are listed
+    # PYTHON has the package of zig, so that the bill lists its parts
     "${PYTHON:-python3}" scripts/bill_of_materials.py "$triple" "$made/zarrfs.cdx.json" "$made/third-party"
     {
         printf 'zarrfs (%s-1) unstable; urgency=medium\n\n' "$version"
