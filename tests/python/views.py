@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares views of arrays in a mount with what xarray reads from the store, and with what it would store.
+"""Compares views of arrays in a mount with the values that xarray reads from the store, and written values with those
+that xarray would store.
 
     views.py make DIR          (with zarr 2.18 and xarray, or zarr 3 and xarray)
     views.py read MOUNT DIR
@@ -70,7 +71,7 @@ def make(directory):
         array.attrs.update(attributes)
         # the last chunks are not stored, unless zarr 2 would then return uninitialized memory
         rows = SHAPE[0] if fill is None and not ZARR3 else CHUNKS[0]
-        # small numbers are often missing ones
+        # small numbers, so that many are missing values
         numbers = random.integers(-8, 16, (rows, *SHAPE[1:])).astype(dtype if dtype != "|S4" else "i4")
         if np.dtype(dtype).kind == "f":
             numbers[0, 0, :3] = np.nan, np.inf, -np.inf
@@ -172,7 +173,7 @@ def write(mount, store):
 
 
 def maps(mount, store):
-    """A writable shared map changes nothing, and says so."""
+    """Checks that a write through a shared map is refused with an error and changes nothing."""
     path = os.path.join(mount, "i2.unpacked", "data.raw")
     before = stored(store, "i2")
     handle = os.open(path, os.O_RDWR)
