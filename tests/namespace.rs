@@ -38,7 +38,7 @@ impl Store {
         self.directory.path()
     }
 
-    /// Calls `look` with a new mount, which shows what the store holds.
+    /// Calls `look` with a new mount, which has nothing cached.
     fn with_new_mount<T>(&self, look: impl FnOnce(&Mount) -> T) -> T {
         look(&Mount::new(self.path(), &["--read-only"]))
     }

@@ -1,6 +1,6 @@
 //! Promises to operators of a mount: errors as JSON, an unmount that ends and names the data that is not stored, a log
 //! of outages, and statistics that do not keep an idle mount. Outages are faults of the test server in
-//! `support/faulty_server.rs`, whose files and requests are then compared with what the test wrote.
+//! `support/faulty_server.rs`, whose files and requests are then compared with the writes of the test.
 
 mod support;
 

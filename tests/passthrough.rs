@@ -1,6 +1,6 @@
 //! `--passthrough` on a real mount: the kernel reads chunks that are stored as they are shown, and arrays of one such
 //! chunk, directly from the store's files. The bytes are compared with those that the test stored, and the counter
-//! `bytes_served` tells which bytes the daemon served.
+//! `bytes_served` counts the bytes that the daemon served.
 
 mod support;
 

@@ -130,7 +130,7 @@ fn the_modes_of_hidden_directories_are_respected() {
 }
 
 #[test]
-fn files_of_an_archive_grant_what_the_archive_grants() {
+fn files_of_an_archive_have_the_permissions_of_the_archive() {
     let (store, folder) = (store(&["a"], json!({})), tempfile::tempdir().unwrap());
     let archive = servers::zip(store.path(), folder.path(), "s.zip", true);
     for (mode, expected) in [(0o600, "400 500 400 400"), (0o644, "444 555 444 444")] {

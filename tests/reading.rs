@@ -184,8 +184,8 @@ fn assert_changes_are_seen(codec: &Value, links: Links) {
     }
 }
 
-/// "`open` of a file shows the current content of the store", however a chunk is replaced and whatever the cache has
-/// evicted. The kernel keeps its pages if no chunk was replaced.
+/// "`open` of a file shows the current content of the store", for every way to replace a chunk, also after the cache
+/// has evicted chunks. The kernel keeps its pages if no chunk was replaced.
 #[test]
 fn an_open_sees_every_change_and_keeps_unchanged_pages_of_uncompressed_chunks() {
     assert_changes_are_seen(&json!({}), Links::None);

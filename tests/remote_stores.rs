@@ -1,5 +1,5 @@
-//! Archives and stores on HTTP, S3 and Azure servers, on real mounts. Every array is compared with what zarr-python
-//! reads from its directory, and every name, size and attribute with a mount of that directory.
+//! Archives and stores on HTTP, S3 and Azure servers, on real mounts. Every array is compared with the values that
+//! zarr-python reads from its directory, and every name, size and attribute with a mount of that directory.
 
 mod support;
 
@@ -289,7 +289,7 @@ fn assert_shows_the_same(directory: &Mount, other: &Mount, can_list: bool) {
         let here = look(&directory.join(name)).unwrap();
         let mut there = look(&other.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
         if Path::new(name).file_name().unwrap().to_str().unwrap().starts_with(".z") {
-            // a document from .zmetadata is formatted anew
+            // documents from .zmetadata are formatted in another way
             assert_eq!(json(&other.join(name)), json(&directory.join(name)), "{name}");
             (there.0, there.1) = (here.0, here.1);
         }
@@ -330,7 +330,7 @@ fn archives_and_buckets_list_the_same_names_as_the_directory() {
 
 /// Without `.zmetadata` nothing can be listed over HTTP. With it, groups, arrays and documents can be listed.
 #[test]
-fn http_lists_what_zmetadata_contains() {
+fn http_lists_the_content_of_zmetadata() {
     let store = tempfile::tempdir().unwrap();
     support::copy_tree(&test_data("sample.zarr"), store.path());
     let Some(server) = servers::nginx(store.path(), "") else { return };

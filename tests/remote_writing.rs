@@ -237,7 +237,7 @@ fn commands_accept_names_of_buckets() {
     }
 }
 
-/// Runs a verb with bytes on its standard input. Returns what it prints.
+/// Runs a verb with bytes on its standard input. Returns its output.
 #[track_caller]
 fn run(remote: &RemoteStore, verb: &str, args: &[&str], input: &[u8]) -> String {
     let mut command = remote.command(verb);

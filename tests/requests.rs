@@ -264,7 +264,7 @@ fn documents_that_appear_are_seen_at_the_next_open() {
 }
 
 #[test]
-fn consolidated_metadata_of_a_bucket_replace_all_documents() {
+fn consolidated_metadata_of_a_bucket_replaces_requests_for_documents() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 10, 20, true);
         let (printed, requests) = bucket.run("info", &[]);
@@ -417,7 +417,7 @@ fn an_archive_on_a_web_server_is_read_in_few_parts() {
 
 /// Over HTTP, the documents of a group may be in the `.zmetadata` of a store above.
 #[test]
-fn a_group_of_a_consolidated_store_has_its_arrays() {
+fn a_group_of_a_consolidated_store_shows_its_arrays() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 2, 3, true);
         let group = bucket.server.url("bucket/store.zarr/g00");

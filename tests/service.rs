@@ -128,7 +128,8 @@ fn the_service_is_hardened() {
     }
 }
 
-/// Starts the service in a user manager of its own, which sees the same mounts, and prints what `cat` reads there.
+/// A script that starts the service in a new user manager, which sees the same mounts. It prints the first latitude
+/// that `cat` reads in the mount, and whether the mountpoint is gone after the stop.
 const RUN: &str = r#"
 set -u
 mount -t tmpfs tmpfs /run

@@ -107,7 +107,7 @@ fn listed(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_documents_are_those_of_v2() {
+fn a_v2_view_shows_only_documents_of_v2() {
     let store = small_store();
     let mount = Mount::new(store.path(), &["--view", "v2"]);
     for (path, expected) in [("", [".zattrs", ".zgroup"]), ("g", [".zattrs", ".zgroup"]), ("x", [".zarray", ".zattrs"])]

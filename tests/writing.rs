@@ -353,7 +353,7 @@ fn overwriting_a_damaged_chunk_repairs_it() {
 
 /// After the chunk is stored, reads return the result of the lossy filter.
 #[test]
-fn a_stored_chunk_shows_what_a_lossy_filter_keeps() {
+fn a_stored_chunk_shows_the_result_of_a_lossy_filter() {
     let store = tempfile::tempdir().unwrap();
     let more = json!({"dtype": "<f8", "filters": [{"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f8"}],
         "compressor": {"id": "zlib", "level": 1}});
@@ -372,7 +372,7 @@ fn a_stored_chunk_shows_what_a_lossy_filter_keeps() {
     assert!(fs::read(&path).unwrap() == kept.repeat(100));
 }
 
-/// Memory stays below the cache bound and 64 MiB while far more is written, also in an order that completes no chunk.
+/// Memory stays below the cache bound plus 64 MiB while much more is written, also in an order that completes no chunk.
 #[test]
 fn memory_is_bounded_while_writing() {
     let store = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ PEERS = ["zarr2", "zarr3", "zarrs", "tensorstore"]
 COLUMNS = ["zarrfs", "direct", "null", "null-direct", "plain", "directory", "link", *PEERS]
 FAST_CODECS = ("blosc", "zlib", "zstd", None)
 
-# row: title, unit, and the row whose peers zarrfs is compared with
+# row: title, unit, and the row of the libraries with which zarrfs is compared
 ROWS = {
     "cat": ("cold cat", "GB/s", "memory"),
     "dd": ("cold dd bs=1M", "GB/s", None),

@@ -107,7 +107,7 @@ class WriteBench(ArrayBench):
                 self.samples.add("store-synced", library, synced)
 
     def journaled(self):
-        """Measures dd and the libraries on file systems with a journal, each created anew in a file. Needs root."""
+        """Measures dd and the libraries on file systems with a journal, each created in a new file. Needs root."""
         if os.geteuid():
             return
         for kind in ("ext4", "xfs"):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes OME-NGFF images, and checks what tifffile, ome-types, ITK, nibabel and pynrrd read from the files of a mount.
+"""Writes OME-NGFF images, and compares them with the images that tifffile, ome-types, ITK, nibabel and pynrrd read
+from the files of a mount.
 
     images.py write DIR           writes DIR/v2.zarr (OME-NGFF 0.2 and 0.4) and DIR/v3.zarr (0.5)
     images.py check MOUNT STORE   compares the files of a mount of one of them with the written images

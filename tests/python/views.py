@@ -134,7 +134,8 @@ def expect(errno, call, *args):
 
 
 def write(mount, store):
-    """Stores what xarray's encoding stores, values that no item holds excepted."""
+    """Writes values to views, and compares the store with the items that the encoding of xarray stores. Checks that parts
+    of items, and values that no item can represent, are refused."""
     random = np.random.default_rng(3)
     dataset = opened(store)
     for name in ("i2", "big", "order_f", "i4", "unsigned", "f8", "f4_scaled", "offset"):
@@ -149,7 +150,8 @@ def write(mount, store):
             xr.Variable(NAMES, values, {}, {**encoding, "dtype": np.dtype(variable.encoding["dtype"])})).values
         before, whole = stored(store, name), values.tobytes()
         handle = os.open(path, os.O_RDWR)
-        # a value that no item holds, at the end; parts of items
+        # writes that are refused: a value at the end that no item can represent, parts of items, and a write past the
+        # end
         if np.dtype(encoded.dtype).kind in "iu":
             expect(22, os.pwrite, handle, whole[:80] + values.dtype.type(1e30).tobytes(), 0)
         expect(22, os.pwrite, handle, whole[:9], 0)
