@@ -26,7 +26,7 @@ debian_base() {
         work=$(mktemp -d)
         debootstrap --variant=minbase "${packages[@]}" \
             "$suite" "$work" "$(debian_mirror)" "${script[@]}" >"$work.log" 2>&1 || die "debootstrap failed: $work.log"
-        chmod 755 "$work" # the root directory of users as well
+        chmod 755 "$work" # users need it as their root directory
         # renamed only when it is complete
         tar -C "$work" --one-file-system -cf "$base.part" . && mv "$base.part" "$base"
         rm -rf --one-file-system "$work" "$work.log"

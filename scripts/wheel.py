@@ -36,7 +36,7 @@ def metadata(version):
 
 
 def contents(version, platform, folder):
-    """Returns the members as name, bytes and mode, and the name of the record of them."""
+    """Returns the members (name, bytes, mode), and the name of the member that lists them."""
     info = f"zarrfs-{version}.dist-info"
     data = f"zarrfs-{version}.data"
     members = []

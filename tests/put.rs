@@ -101,7 +101,7 @@ fn input_that_does_not_fit_is_refused() {
     assert_succeeded(&put_pipe(&sample.array(), &["--offset", "1G"], b""));
 }
 
-/// c-blosc takes the item size as a divisor, and as a 32-bit number.
+/// c-blosc divides by the item size, and keeps it in 32 bits.
 #[test]
 fn blosc_encodes_items_of_any_size() {
     let sample = Sample::new();

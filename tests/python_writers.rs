@@ -150,7 +150,7 @@ fn trees_can_be_copied_into_a_mount() {
     }
 }
 
-/// This includes moves to another file system and back.
+/// The test also moves a chunk to another file system and back.
 #[test]
 fn trees_can_be_copied_and_moved_within_a_mount() {
     let (source, array, _) = source();

@@ -1,5 +1,5 @@
-//! The number of requests that commands and mounts send to a server, as the test server counts them. A hierarchy takes
-//! few requests, whatever its size.
+//! The number of requests that commands and mounts send to a server, as the test server counts them. `info` takes about
+//! one request for each document, and a consolidated hierarchy takes a handful, whatever its size.
 
 mod support;
 
@@ -247,7 +247,7 @@ fn the_first_byte_takes_a_handful_of_requests() {
     }
 }
 
-/// That a name does not exist is cached as long as other metadata, until a file is opened.
+/// The absence of a name is cached as long as other metadata, until a file is opened.
 #[test]
 fn documents_that_appear_are_seen_at_the_next_open() {
     let bucket = Bucket::new(Format::V2, 1, 1, false);
@@ -433,7 +433,7 @@ fn a_group_of_a_consolidated_store_shows_its_arrays() {
         mount.arg("mount");
         let mount = Mount::with_command(mount, group.as_ref());
         assert_eq!(fs::read(mount.join("a002/data.raw")).unwrap(), [7; 800]);
-        // a bucket needs an option for that
+        // in a bucket, only with this option
         let mut command = bucket.command("info");
         let output = command.args(["--consolidated", "use", "s3://bucket/store.zarr/g01"]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout).matches("800 B").count(), 3, "{output:?}");

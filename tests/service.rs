@@ -1,5 +1,5 @@
-//! The unit file of a mount as a service: no setting hides the mount from the system. Where systemd can be run, a
-//! private one starts the service, and another process reads the mount.
+//! The unit file of a mount as a service: it has none of the settings that hide a mount from the system, by the manual
+//! systemd.exec(5). Where systemd can be run, a private one starts the service, and another process reads the mount.
 
 mod support;
 

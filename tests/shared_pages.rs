@@ -1,6 +1,7 @@
 //! "Data written through one file of the mount is immediately visible through every other file of the mount", despite
 //! the kernel's page cache. Pages that a shared map has made dirty never undo a write through another file, and pages
-//! that are read during a write never keep old bytes. The test decodes the stored chunks itself.
+//! that are read during a write never keep old bytes. At the end the stored chunks, decoded without a mount, are
+//! compared with the written bytes.
 
 mod support;
 

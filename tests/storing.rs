@@ -1,5 +1,6 @@
 //! `Array::store`: every chunk of the generated matrix is loaded from a copy of its store, encoded and stored again,
-//! and zarr-python compares the result with the original. Also the lock files that zarrfs and zarr-python share.
+//! and `python/storing.py` compares the result with those of numcodecs and zarr-python. Also the lock files that zarrfs
+//! and zarr-python share.
 
 mod support;
 

@@ -68,8 +68,8 @@ fn awk_sums_the_columns() {
     assert_eq!(run("awk", &[program, "a/values.txt"], mount.path()), "4 22 30\n");
 }
 
-/// The array changes through the mount, through its attributes, and behind the mount. Size and text always have one
-/// version.
+/// The array changes through the mount, through its attributes, and behind the mount. The size of the file always fits
+/// its text.
 #[test]
 fn values_txt_follows_the_array() {
     let (folder, array) = store();

@@ -1,5 +1,5 @@
-//! Writing flat bytes and chunk files on a real mount. The test decodes the stored chunks itself, without a mount, and
-//! compares them with the written bytes. Costs are counters of `.zarrfs/stats.json`.
+//! Writing flat bytes and chunk files on a real mount. The test decodes the stored chunks with the crate's codecs,
+//! without a mount, and compares them with the written bytes. Costs are counters of `.zarrfs/stats.json`.
 
 mod support;
 

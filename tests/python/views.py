@@ -134,8 +134,8 @@ def expect(errno, call, *args):
 
 
 def write(mount, store):
-    """Writes values to views, and compares the store with the items that the encoding of xarray stores. Checks that parts
-    of items, and values that no item can represent, are refused."""
+    """Writes values to views, and compares the store with the items that the encoding of xarray stores. Checks that
+    parts of items, and values that no item can represent, are refused."""
     random = np.random.default_rng(3)
     dataset = opened(store)
     for name in ("i2", "big", "order_f", "i4", "unsigned", "f8", "f4_scaled", "offset"):
