@@ -36,7 +36,7 @@ const ENTRY_TTL: Duration = Duration::from_secs(1);
 struct NullFile {
     size: u64,
     open_flags: FopenFlags,
-    /// One period, and the start of the next one, so that every request is one slice.
+    /// One period and the start of the next one, so that the bytes of every request are one slice.
     pattern: RwLock<Vec<u8>>,
 }
 
@@ -165,7 +165,7 @@ impl Filesystem for NullFile {
 }
 
 fn serve(mountpoint: PathBuf, size: u64, open_flags: FopenFlags) -> Result<()> {
-    // before any thread starts, so that no signal ends the process with the mount in place
+    // before any thread starts, so that no signal ends the process without an unmount
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut config = Config::default();
     config.n_threads = Some(2);

@@ -1,6 +1,6 @@
 //! Measures changes of four bytes at random places of an array. It makes each change twice: through the flat file in a
-//! mount, followed by fsync(2), and then with the minimum of work. The latter loads the chunk, changes and encodes it,
-//! and replaces a file such that it survives a power loss. It prints the seconds of each as JSON, for `scripts/bench`.
+//! mount, followed by fsync(2), and with the minimum of work. The minimum is to load the chunk, change and encode it,
+//! and replace a file such that it survives a power loss. It prints the seconds of each as JSON, for `scripts/bench`.
 //!
 //! `update STORE FILE DIRECTORY COUNT SEED` where STORE is the directory of an array of the same shape as the mounted
 //! array, FILE is `data.raw` of the mounted array, and DIRECTORY is an empty directory on the file system of the
@@ -37,7 +37,7 @@ fn update(
     let mut state = seed;
     for _ in 0..count {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        // the high bits are the random ones
+        // the low bits of this generator are not random
         let offset = (state >> 20) % places * ALIGNMENT;
         let change = &state.to_be_bytes()[..CHANGE as usize];
 
@@ -55,7 +55,7 @@ fn update(
         let (stored, seconds) = codecs.encode(run.chunk)?;
         encode.push(seconds);
         if !directory.join(&name).exists() {
-            // the mount replaces an existing file, too
+            // replace an existing file, as the mount does
             replace(directory, &name, &stored)?;
             sync_names(directory)?;
         }

@@ -55,7 +55,7 @@ fn view(meta: &ArrayMetadata) {
 fn grid(meta: &ArrayMetadata) -> Option<Grid> {
     let grid = match meta.grid(&meta.shape) {
         Ok(grid) => grid,
-        // items of no bytes may be too many for a grid
+        // a grid may not hold the number of zero-byte items
         Err(_) if meta.dtype.size() == 0 => return None,
         Err(e) => panic!("{e}: {:?} {:?}", meta.shape, meta.chunks),
     };
@@ -100,8 +100,8 @@ fn decode(pipeline: &Pipeline, size: usize) {
     }
 }
 
-/// Parses any bytes as a `zarr.json`. The document that the mount shows, and the one that it stores if a user writes
-/// the shown one back, describe the same array.
+/// Parses any bytes as a `zarr.json`. Checks that two documents describe the same array: the one that the mount shows,
+/// and the one that the mount stores if a user writes the shown one back.
 pub fn metadata3(document: &[u8]) {
     group3(document);
     let Ok(meta) = ArrayMetadata::parse_v3(document) else { return };
@@ -147,7 +147,7 @@ fn homes(grid: &Grid, shards: &Shards) {
     for id in ids {
         let indices = grid.indices(ChunkId(id));
         for level in 0..shards.levels() {
-            // shards that differ in shape have indexes of their own
+            // shards that differ in shape have different indexes
             let codec = shards.index_codec(level, &indices).unwrap_or_else(|e| panic!("{e}"));
             assert!(shards.slot(level, &indices) < codec.entries());
         }
@@ -159,9 +159,9 @@ fn homes(grid: &Grid, shards: &Shards) {
     }
 }
 
-/// Decodes any bytes as the index of a shard: each entry lies in the value and outside the index, or is an error. The
-/// first byte chooses the place and the codecs of the index, the second the number of entries; the others are the
-/// value.
+/// Decodes any bytes as the index of a shard. Checks that each entry lies in the value and outside the index, or is an
+/// error. The first byte chooses the location and the codecs of the index, and the second the number of entries. The
+/// other bytes are the value.
 pub fn shard_index(data: &[u8]) {
     let [how, entries, value @ ..] = data else { return };
     let (how, entries) = (*how, usize::from(*entries));
@@ -183,7 +183,7 @@ pub fn shard_index(data: &[u8]) {
     let Ok(place) = codec.place(size) else { return };
     assert!(place.start <= place.end && place.end <= size && place.end - place.start == codec.stored_size());
     let mut encoded = value[place.start as usize..place.end as usize].to_vec();
-    // a fuzzer would not find a right checksum
+    // set the right checksum, which a fuzzer would not find
     if how & 4 != 0
         && how & 32 != 0
         && let Some((bytes, sum)) = encoded.split_last_chunk_mut::<4>()
@@ -256,7 +256,7 @@ impl IndexForm {
     }
 }
 
-/// A source of numbers from the front of an input, and of zeros after its end.
+/// A source of numbers: the bytes of an input, then zeros.
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
@@ -274,7 +274,8 @@ impl Numbers<'_> {
     }
 }
 
-/// Rebuilds a shard with any index after any changes. The new index must list exactly the new chunks and the kept ones.
+/// Rebuilds a shard with any index after any changes. Checks that the new index lists exactly the new chunks and the
+/// kept ones.
 pub fn rebuild(data: &[u8]) {
     let mut input = Numbers(data);
     let (how, entries) = (input.byte(), usize::from(input.byte() % MAX_ENTRIES) + 1);
@@ -311,7 +312,8 @@ pub fn rebuild(data: &[u8]) {
     check_rebuilt(form, &codec, old.as_ref(), &before, &changes, size);
 }
 
-/// Checks the pieces of a rebuilt shard. `before` holds the entries of the former index, of a shard of `size` bytes.
+/// Checks the pieces of a rebuilt shard. `before` holds the entries of the former index, and `size` is the size of the
+/// former shard in bytes.
 fn check_rebuilt(
     form: IndexForm,
     codec: &IndexCodec,
@@ -333,7 +335,7 @@ fn check_rebuilt(
     };
     let Some(pieces) = pieces else { return assert!(!(0..before.len()).any(|slot| is_left(&slot))) };
     assert!((0..before.len()).any(|slot| is_left(&slot)), "an empty shard is stored");
-    // the pieces with their ranges in the new shard
+    // the pieces and their ranges in the new shard
     let (mut end, mut placed, mut indexes) = (0u64, Vec::new(), Vec::new());
     for piece in &pieces {
         let len = match piece {
@@ -372,7 +374,8 @@ fn former(placed: &[(Range<u64>, &ShardPiece)], range: &Range<u64>) -> Option<Ra
     Some(at..at + (range.end - range.start))
 }
 
-/// Decodes any bytes. The input is a codec's configuration, a line feed, and the encoded bytes.
+/// Decodes any bytes with any codec. Checks that the decoder stays within its buffer. The input is a codec's
+/// configuration, a line feed, and the encoded bytes.
 pub fn codecs(data: &[u8]) {
     let Some(end) = data.iter().position(|&b| b == b'\n') else { return };
     let (line, stored) = (&data[..end], &data[end + 1..]);

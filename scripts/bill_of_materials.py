@@ -15,7 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LICENSE_FILE = re.compile(r"(?i)(licen[sc]e|copying|notice|copyright|unlicense)([-._].*)?")
-# parts of the crates that are not in the program, and the licenses that nobody chooses where another is offered
+# folders of the crates that are not in the program, and licenses that do not apply because another one is
+# offered
 UNUSED_FOLDERS = {"benches", "contrib", "debian", "examples", "programs", "tests", "zlib-ng"}
 NOT_CHOSEN = re.compile(r"GNU (LESSER |LIBRARY )?GENERAL PUBLIC LICENSE", re.IGNORECASE)
 
@@ -32,7 +33,7 @@ def linked_crates(target):
 
 
 def packages(target):
-    """Returns the linked crates as `cargo metadata` describes them, in order, and zarrfs itself."""
+    """Returns zarrfs itself and the linked crates, in order, as `cargo metadata` describes them."""
     metadata = json.loads(cargo("metadata", "--locked", "--format-version", "1", "--filter-platform", target))
     by_name = {(p["name"], "v" + p["version"]): p for p in metadata["packages"]}
     own = next(p for p in metadata["packages"] if p["name"] == "zarrfs")
@@ -48,7 +49,7 @@ def license_texts(package):
         for name in sorted(files):
             if LICENSE_FILE.fullmatch(name) and not name.endswith((".sh", ".rs", ".c", ".h")):
                 text = Path(path, name).read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
-                # xz and zstd name these licenses for their other programs, or as an alternative
+                # xz and zstd have these licenses for other programs, or as an alternative
                 if not NOT_CHOSEN.search(text[:600]):
                     texts.append(text.strip("\n"))
     own = ROOT / "packaging/licenses" / package["name"]
@@ -60,13 +61,13 @@ def license_texts(package):
 
 
 def toolchain():
-    """Returns the parts of the compilers that are linked in: name, version, license."""
+    """Returns the parts of the compilers that are in the program: name, version, license."""
     rust = subprocess.run(["rustc", "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()[1]
     parts = [("rust-std", rust, "MIT OR Apache-2.0")]
     try:
         from importlib.metadata import version
 
-        # its libunwind and compiler-rt
+        # the libunwind and compiler-rt of zig
         parts.append(("zig-runtime", version("ziglang"), "MIT AND Apache-2.0 WITH LLVM-exception"))
     except ImportError:
         pass
@@ -108,7 +109,7 @@ def bill(own, linked):
 
 
 def text_of(linked):
-    """Returns all license texts, each once, with the crates that have it."""
+    """Returns all license texts, each once, with the names of its crates."""
     lines = ["Libraries that are part of the program, and their licenses:", ""]
     lines += [f"{name} {version}  {expression}" for name, version, expression in toolchain()]
     lines += [f"{p['name']} {p['version']}  {p['license'].replace('/', ' OR ')}" for p in linked]

@@ -26,7 +26,7 @@ TEXT = "#7b8490"
 
 
 def seconds(rows, row, column):
-    """The median, and the peer's name where it is the best peer's."""
+    """Returns the median of a row and column. Without a column, returns that of the best library, and its name."""
     columns = {column: ""} if column else PEERS
     found = [(rows.get(row, {}).get(c, {}).get("median"), name) for c, name in columns.items()]
     return min((f for f in found if f[0]), default=(None, ""))
@@ -37,7 +37,7 @@ def text(x, y, content, anchor="start", extra=""):
 
 
 def bars_of(array):
-    """Label, color, GB/s and the library's name."""
+    """Returns the bars of an array: label, color, GB/s and the name of the library."""
     found = ((*seconds(array["rows"], row, column), label, color) for row, column, label, color in BARS)
     return [(label, color, array["bytes"] / s / 1e9, peer) for s, peer, label, color in found if s]
 
@@ -46,7 +46,7 @@ def chart(result):
     arrays = {name: bars for name, array in result["arrays"].items() if (bars := bars_of(array))}
     labels = {label for bars in arrays.values() for label, *_ in bars}
     used = [(label, color) for _, _, label, color in BARS if label in labels]
-    # a plain file is several times as fast as anything else: its bar may leave the plot
+    # a plain file is several times as fast as the others, so its bar may be longer than the plot
     inside = [gb for bars in arrays.values() for label, _, gb, _ in bars if not label.startswith("plain")]
     most = max(inside, default=1) * 1.08
     body = []
@@ -58,7 +58,7 @@ def chart(result):
             width = min(gb / most, 1) * PLOT
             body.append(f'<rect x="{LEFT}" y="{y:g}" width="{width:.1f}" height="{BAR}" fill="{color}"/>')
             if gb > most:
-                # a slanted gap: the bar goes on
+                # a slanted gap shows that the bar is longer
                 x = LEFT + PLOT - 16
                 body.append(f'<path d="M{x} {y + BAR:g}l4 -{BAR}h4l-4 {BAR}z" fill="#fff" fill-opacity=".85"/>')
             label = f"{gb:.{2 if gb > 0.1 else 3}f} {peer}".rstrip()

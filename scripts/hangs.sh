@@ -1,9 +1,9 @@
 # Functions that end tests which hang, for scripts/test and scripts/test-runner, which source this file after lib.sh.
 #
-# A process that waits for a FUSE mount may hold the lock of its memory. Whatever reads its command line or environment
-# then waits as well, cannot be killed, and hangs for as long as the mount does. So these functions read only names and
-# wait channels until all daemons are killed and all connections are aborted. Later reads have a time limit, and their
-# output goes to a file: a pipe would stay open with a reader that cannot be killed.
+# A process that waits for a FUSE mount may hold the lock of its memory. A program that reads its command line or
+# environment then waits as well, cannot be killed, and hangs as long as the mount. So these functions read only names
+# and wait channels until all daemons are killed and all connections are aborted. Later reads have a time limit, and
+# their output goes to a file: a pipe would stay open with a reader that cannot be killed.
 # shellcheck shell=bash
 
 # mounts: prints the mounts below TMPDIR, the last one first
@@ -41,7 +41,7 @@ waiting() {
     done
 }
 
-# abort_connections: fails all requests of the FUSE mounts below TMPDIR, those that wait and those to come
+# abort_connections: makes all waiting and later requests to the FUSE mounts below TMPDIR fail
 abort_connections() {
     local control=/sys/fs/fuse/connections number
     if [ -z "$(ls "$control" 2>/dev/null)" ]; then timeout -s KILL 5 mount -t fusectl none "$control" 2>/dev/null || true; fi
@@ -51,14 +51,14 @@ abort_connections() {
     done
 }
 
-# end_daemons: kills all daemons and aborts their connections, so that nothing waits for them any more
+# end_daemons: kills all daemons and aborts their connections, so that no process waits for them
 end_daemons() {
     local pid
     for pid in $(daemons); do kill -KILL "$pid" 2>/dev/null || true; done
     abort_connections
 }
 
-# end_hang PID: reports what the processes of a test wait for, and ends what they may wait for
+# end_hang PID: reports what the processes of a test wait for, and ends the daemons that they may wait for
 end_hang() {
     local list
     echo "processes, threads, and where in the kernel they wait:"
@@ -90,15 +90,15 @@ end_group() {
 }
 
 # run_limited SECONDS NAME COMMAND...: runs a command in its own process group. Ends it after a number of seconds, and
-# returns 124. Starts no background process of its own, which would keep pipes open.
+# returns 124. Starts no other background process, which would keep pipes open.
 run_limited() {
     local limit=$1 name=$2 start=$SECONDS pid _
     shift 2
-    # bash ignores SIGINT and SIGQUIT in the background, nohup SIGHUP, and programs would inherit that: some are to be
-    # ended by these signals, and would be waited for
+    # In the background bash ignores SIGINT and SIGQUIT, and nohup ignores SIGHUP. Programs would inherit that, and
+    # tests that end programs by these signals would wait forever.
     setsid env --default-signal=HUP,INT,QUIT "$@" </dev/null &
     pid=$!
-    # shellcheck disable=SC2064 # this process, not a later one
+    # shellcheck disable=SC2064 # expanded now: the trap must end this process, not a later one
     trap "kill -TERM -- -$pid 2>/dev/null" INT TERM HUP
     while is_running "$pid"; do
         if [ $((SECONDS - start)) -ge "$limit" ]; then
@@ -111,7 +111,7 @@ run_limited() {
         sleep 0.1
     done
     trap - INT TERM HUP
-    # after an interrupt other processes of the group may still be about to end
+    # after an interrupt, wait for other processes of the group, which may still be ending
     for _ in {1..50}; do
         kill -0 -- "-$pid" 2>/dev/null || break
         sleep 0.1

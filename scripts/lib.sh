@@ -38,13 +38,13 @@ need_cargo() {
     command -v cargo >/dev/null || die "cargo is missing; install Rust 1.88 or later (https://rustup.rs)"
 }
 
-# Debian packages ensurepip apart from python3
+# the Debian package python3 does not contain ensurepip
 need_venv() {
     python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "python3 is older than 3.11; install a later one"
 }
 
-# uv_tool: installs uv, which fills a virtual environment in seconds where pip takes minutes, and prints its path
+# uv_tool: installs uv, which fills a virtual environment in seconds while pip takes minutes, and prints its path
 uv_tool() {
     local dir=$root/target/venv/uv version=0.13.9
     if [ "$("$dir/bin/uv" --version 2>/dev/null | cut -d' ' -f2)" != $version ]; then
@@ -55,8 +55,8 @@ uv_tool() {
     printf '%s\n' "$dir/bin/uv"
 }
 
-# venv NAME: creates a virtual environment with requirements-NAME.txt, again if the file changed, and prints the path of
-# its Python
+# venv NAME: creates a virtual environment with requirements-NAME.txt, anew if the file has changed, and prints the path
+# of its Python
 venv() {
     local dir=$root/target/venv/$1 requirements=$root/scripts/requirements-$1.txt uv index
     if ! cmp -s "$requirements" "$dir/requirements.txt" || ! "$dir/bin/python" -c '' 2>/dev/null; then

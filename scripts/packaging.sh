@@ -22,7 +22,7 @@ make_files() {
     "$program" completions bash >"$made/completions/zarrfs"
     "$program" completions zsh >"$made/completions/_zarrfs"
     "$program" completions fish >"$made/completions/zarrfs.fish"
-    # PYTHON is the one that has zig, so that its parts are listed
+    # if PYTHON has zig, the bill of materials lists the parts of zig
     "${PYTHON:-python3}" scripts/bill_of_materials.py "$triple" "$made/zarrfs.cdx.json" "$made/third-party"
     {
         printf 'zarrfs (%s-1) unstable; urgency=medium\n\n' "$version"

@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 
 warnings.simplefilter("ignore")
-# the threads of blosc order blocks by when they finish, so output would differ between runs
+# threads of blosc store blocks in the order in which they finish, so the output would vary
 numcodecs.blosc.use_threads = False
 
 root = pathlib.Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ need_systems() {
     need debootstrap=debootstrap unshare=util-linux
 }
 
-# debian_mirror: prints the address that this Debian has its packages from
+# debian_mirror: prints the address from which this Debian gets its packages
 debian_mirror() {
     local suite
     suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -15,18 +15,18 @@ debian_mirror() {
     apt-get indextargets --format '$(REPO_URI) $(CODENAME)' | awk -v suite="$suite" '$2 == suite { print $1; exit }'
 }
 
-# debian_base SUITE [minimal]: makes a fresh Debian, unless minimal with what users of the package may have, keeps it in
-# target/, and prints its path
+# debian_base SUITE [minimal]: makes an archive of a fresh Debian in target/, once, and prints its path. Unless minimal,
+# it has programs that users of the package may have
 debian_base() {
     local suite=$1 base=$root/target/debootstrap-$1${2:+-$2}.tar work script=() packages=()
     [ $# = 2 ] || packages=("--include=fuse3,attr,man-db,bash-completion,python3,python3-venv")
     if [ ! -s "$base" ]; then
-        # a suite that this debootstrap does not know yet
+        # this debootstrap may not know the suite yet
         [ -e "/usr/share/debootstrap/scripts/$suite" ] || script=(/usr/share/debootstrap/scripts/sid)
         work=$(mktemp -d)
         debootstrap --variant=minbase "${packages[@]}" \
             "$suite" "$work" "$(debian_mirror)" "${script[@]}" >"$work.log" 2>&1 || die "debootstrap failed: $work.log"
-        chmod 755 "$work" # the root directory of users as well
+        chmod 755 "$work" # users need it as their root directory
         # renamed only when it is complete
         tar -C "$work" --one-file-system -cf "$base.part" . && mv "$base.part" "$base"
         rm -rf --one-file-system "$work" "$work.log"
@@ -51,20 +51,20 @@ in_system() {
     # shellcheck disable=SC2016 # the inner shell evaluates it
     unshare --mount --pid --net --fork --kill-child bash -euc '
         mount -t tmpfs tmpfs "$0/dev"
-        # its own devices, with the modes that udev sets
+        # devices of the system, with the modes that udev sets
         mknod -m 666 "$0/dev/null" c 1 3
         mknod -m 666 "$0/dev/urandom" c 1 9
         mknod -m 666 "$0/dev/fuse" c 10 229
         ln -s /proc/self/fd "$0/dev/fd"
         mount -t proc proc "$0/proc"
         mount -t tmpfs tmpfs "$0/run"
-        # as on a booted system: fusermount3 reads it
+        # as on a booted system, since fusermount3 reads this file
         ln -sf ../proc/self/mounts "$0/etc/mtab"
         exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C.UTF-8 "$@"
     ' "$@"
 }
 
-# other_libraries ARCHITECTURE FOLDER: unpacks the C library of another architecture, of the oldest Debian that has one
+# other_libraries ARCHITECTURE FOLDER: unpacks a Debian with the C library of another architecture into a folder
 other_libraries() {
     local architecture=$1 folder=$2 debian=$1
     [ "$architecture" != aarch64 ] || debian=arm64

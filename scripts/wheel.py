@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes a wheel of files that are built already; equal files give equal bytes.
+"""Makes a wheel from files that exist already; equal files give equal bytes.
 
 Usage: wheel.py VERSION PLATFORM FOLDER WHEEL
 
-FOLDER is laid out as the tarball: bin, share. PLATFORM are the platform tags, separated by dots. WHEEL is written.
+FOLDER has the layout of the tarball: bin, share. PLATFORM has the platform tags, separated by dots.
 """
 
 import base64
@@ -36,7 +36,7 @@ def metadata(version):
 
 
 def contents(version, platform, folder):
-    """Returns the members: name, bytes, mode."""
+    """Returns the members (name, bytes, mode), and the name of the member that lists them."""
     info = f"zarrfs-{version}.dist-info"
     data = f"zarrfs-{version}.data"
     members = []
@@ -44,7 +44,7 @@ def contents(version, platform, folder):
         members.append((f"zarrfs/{path.name}", path.read_bytes(), 0o644))
     members.append((f"{data}/scripts/zarrfs", (folder / "bin/zarrfs").read_bytes(), 0o755))
     for path in sorted(p for p in (folder / "share").rglob("*") if p.is_file()):
-        # the documents are in the metadata, or on the web
+        # README.md is in the metadata, the licenses have another folder, and other documents are on the web
         if path.parts[len(folder.parts) + 1] != "doc":
             members.append((f"{data}/data/{path.relative_to(folder)}", path.read_bytes(), 0o644))
     documents = folder / "share/doc/zarrfs"
@@ -60,7 +60,7 @@ def contents(version, platform, folder):
 
 def write(target, members, record):
     lines = []
-    # zip has no earlier time
+    # zip has no time before 1980
     moment = max(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), 315532800)
     date = time.gmtime(moment)[:6]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:

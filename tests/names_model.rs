@@ -76,7 +76,7 @@ fn op(random: &mut Random) -> Op {
     }
 }
 
-/// One of the two directories, with the files that are open in it.
+/// The mount or the plain directory, and the files that are open in it.
 struct Side {
     root: std::path::PathBuf,
     open: [Option<File>; OPEN],

@@ -1,6 +1,6 @@
 //! Creating, removing and renaming files and directories through a mount, and writing documents and plain keys. The
-//! tests quote the promises to users. Writing flat bytes and chunk files is tested in `writing.rs`, other programs in
-//! `python_writers.rs`.
+//! bytes in the mount and the store are compared with those that the test wrote. `writing.rs` tests writes to flat
+//! bytes and chunk files, and `python_writers.rs` tests other programs.
 
 mod support;
 
@@ -38,7 +38,7 @@ impl Store {
         self.directory.path()
     }
 
-    /// Calls `look` with a new mount, which shows what the store holds.
+    /// Calls `look` with a new mount, which has nothing cached.
     fn with_new_mount<T>(&self, look: impl FnOnce(&Mount) -> T) -> T {
         look(&Mount::new(self.path(), &["--read-only"]))
     }
@@ -61,8 +61,8 @@ fn document(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// "`.zattrs`, `.zgroup`, `.zarray`: written as files; checked when closed: not valid JSON, or metadata that can't be
-/// honored, is EINVAL and the old one stays."
+/// "They are checked when they are closed: invalid JSON or metadata that zarrfs cannot honor is `EINVAL`, the old
+/// document stays, and `.zarrfs/stats` has the reason."
 #[test]
 fn invalid_documents_are_refused_at_close() {
     let store = Store::compressed();
@@ -97,9 +97,9 @@ fn close_after_writing(path: &Path, text: &str) -> String {
     errno(rustix::io::fcntl_dupfd_cloexec(&file, 0).map_err(Into::into).and_then(close))
 }
 
-/// Reads and `stat` see an open document as it has been written so far. Fsync stores it.
+/// Reads and `stat` of an open document return its text so far. `fsync` stores it.
 #[test]
-fn an_open_document_shows_what_has_been_written() {
+fn an_open_document_shows_its_text_so_far() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     let path = mount.join("g/.zattrs");
@@ -131,8 +131,8 @@ fn an_open_document_shows_what_has_been_written() {
     assert_eq!(fs::read(&path).unwrap(), b"{\"a\": 2}\n");
 }
 
-/// "`mkdir` creates a group; `.zarray` written into a new directory creates an array"; "stored as their `.zarray`
-/// says".
+/// "`mkdir` creates a group. A `.zarray` written into a new directory creates an array." The array keeps the codecs of
+/// that document.
 #[test]
 fn mkdir_creates_a_group_and_a_written_zarray_makes_it_an_array() {
     let store = Store::compressed();
@@ -159,8 +159,8 @@ fn mkdir_creates_a_group_and_a_written_zarray_makes_it_an_array() {
     store.assert_no_temporary_files();
 }
 
-/// "creating one (`cp`, `dd`) starts it full size with the fill value"; "delete a chunk file: the chunk becomes
-/// uninitialized".
+/// "Creating a chunk file (`touch`, `dd seek=N`) creates a chunk of fill values. Deleting a chunk file makes the chunk
+/// uninitialized."
 #[test]
 fn chunk_files_can_be_created_and_deleted() {
     let mut store = Store::new(json!({"compressor": {"id": "zlib", "level": 1}, "fill_value": 5}));
@@ -181,7 +181,7 @@ fn chunk_files_can_be_created_and_deleted() {
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
     store.with_new_mount(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
 
-    // a chunk that is created and closed holds the fill value; a copied one holds what was copied
+    // a chunk file that is created and closed holds the fill value, and a copy holds the copied bytes
     fs::remove_file(mount.join("a/2.1")).unwrap();
     drop(File::create(mount.join("a/2.1")).unwrap());
     assert_eq!(fs::read(mount.join("a/2.1")).unwrap(), [5; 6]);
@@ -195,7 +195,8 @@ fn chunk_files_can_be_created_and_deleted() {
     store.assert_no_temporary_files();
 }
 
-/// "`mv` of a file onto a chunk name stores it if it has the chunk's size, else EINVAL and the old chunk stays".
+/// "Moving a file onto a chunk name stores it if it has the size of a chunk; otherwise `mv` fails with `EINVAL` and the
+/// old chunk stays."
 #[test]
 fn a_file_of_the_right_size_can_be_moved_onto_a_chunk() {
     let mut store = Store::compressed();
@@ -231,7 +232,7 @@ fn a_file_of_the_right_size_can_be_moved_onto_a_chunk() {
     store.array.set_chunk(&[2, 0], &bytes);
     assert_eq!(file.write_all(b"more").unwrap_err().raw_os_error(), Some(libc::ESTALE));
     drop(file);
-    // onto a chunk that is not stored, from another directory
+    // move a file from another directory onto a chunk that is not stored
     fs::remove_file(mount.join("a/1.1")).unwrap();
     fs::write(mount.join("g/file"), &bytes).unwrap();
     fs::rename(mount.join("g/file"), mount.join("a/1.1")).unwrap();
@@ -240,9 +241,10 @@ fn a_file_of_the_right_size_can_be_moved_onto_a_chunk() {
     store.assert_no_temporary_files();
 }
 
-/// "A chunk is replaced atomically: any reader ... sees the old one or the new one", also with four concurrent writers.
+/// "A chunk is replaced atomically. Readers and crashes see the old chunk or the new one, never a mixture", also with
+/// four concurrent writers.
 #[test]
-fn a_moved_in_chunk_is_never_seen_in_part() {
+fn readers_never_see_a_part_of_a_renamed_chunk() {
     const LEN: usize = 4096;
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
@@ -282,7 +284,7 @@ fn a_moved_in_chunk_is_never_seen_in_part() {
     assert_eq!(files.len(), 9, "{files:?}");
 }
 
-/// A chunk or document that is renamed keeps its bytes: a chunk those in its own order, a document its text.
+/// A renamed chunk keeps its decoded bytes in the order of its array, and a renamed document keeps its text.
 #[test]
 fn renamed_chunks_and_documents_keep_their_bytes() {
     let mut store = Store::compressed();
@@ -295,7 +297,7 @@ fn renamed_chunks_and_documents_keep_their_bytes() {
     store.array.clear(&[0, 1]);
     assert_eq!(errno(fs::metadata(mount.join("a/0.1"))), "ENOENT");
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
-    // the bytes are kept even if the other array has another order
+    // the other array has another order, and the bytes are not reordered
     fs::rename(mount.join("a/1.0"), mount.join("c/1.0")).unwrap();
     store.array.clear(&[1, 0]);
     other.set_chunk(&[1, 0], &bytes);
@@ -363,7 +365,8 @@ fn a_file_of_the_right_size_can_be_moved_onto_data_raw() {
     // data.raw itself cannot be moved
     assert_eq!(errno(fs::rename(mount.join("a/data.raw"), mount.join("moved.raw"))), "EPERM");
     assert_eq!(errno(fs::rename(mount.join("a/.zarray"), mount.join("a/data.raw"))), "EINVAL");
-    // after a removal only the removing thread may find the file missing, once, since it may be about to create it anew
+    // after a removal, only the thread that removed the file may find it missing, and only once: it may be about to
+    // create the file anew
     let path = mount.join("a/data.raw");
     fs::remove_file(&path).unwrap();
     std::thread::scope(|scope| assert_eq!(scope.spawn(|| fs::read(&path).unwrap()).join().unwrap(), store.array.flat));
@@ -376,7 +379,7 @@ fn a_file_of_the_right_size_can_be_moved_onto_data_raw() {
     store.assert_no_temporary_files();
 }
 
-/// "`rmdir` / `rm -r` delete; `mv` renames within the mount".
+/// "`rmdir`, `rm -r` and `mv` work inside the mount."
 #[test]
 fn directories_can_be_removed_and_renamed() {
     let mut store = Store::compressed();
@@ -384,7 +387,7 @@ fn directories_can_be_removed_and_renamed() {
     assert_eq!(errno(fs::remove_dir(mount.join("a"))), "ENOTEMPTY");
     assert_eq!(errno(fs::remove_dir(mount.join("a/data.raw"))), "ENOTDIR");
     assert_eq!(errno(fs::remove_file(mount.join("a"))), "EISDIR");
-    // a rename takes along what is written and not yet stored
+    // a rename moves written bytes that are not stored yet
     let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
     file.write_all_at(&[1, 2, 3, 4], 0).unwrap();
     store.array.flat[..4].copy_from_slice(&[1, 2, 3, 4]);
@@ -414,7 +417,7 @@ fn directories_can_be_removed_and_renamed() {
     assert_eq!(names(mount.path()), BTreeSet::from([".zgroup".to_string()]));
 }
 
-/// `rm -r` works in any order of the files and with any separator, and also deletes what the mount does not show.
+/// `rm -r` works in any order of the files and with any separator, and also deletes files that the mount does not show.
 #[test]
 fn removing_all_files_and_the_directory_deletes_an_array() {
     for (n, order) in ["data.raw", ".zarray", "0.0"].into_iter().enumerate() {
@@ -439,7 +442,7 @@ fn removing_all_files_and_the_directory_deletes_an_array() {
     }
 }
 
-/// "other files: a name that is no chunk key and no metadata is a plain key of the store, kept as it is".
+/// "Any other name is a plain key of the store and is stored unchanged."
 #[test]
 fn plain_keys_behave_like_regular_files() {
     let store = Store::compressed();
@@ -479,7 +482,7 @@ fn plain_keys_behave_like_regular_files() {
     assert_eq!(fs::read(store.path().join("node")).unwrap(), b"");
 }
 
-/// "editors' and libraries' temp-file-then-rename saves work", also repeatedly with the same names.
+/// Programs save a file by renaming a temporary file onto it, repeatedly with the same names.
 #[test]
 fn a_file_can_be_replaced_by_renaming_many_times() {
     let store = Store::compressed();
@@ -576,10 +579,10 @@ fn attributes_can_be_set_as_extended_attributes() {
     assert_eq!(set("security.x", "1", none), "EOPNOTSUPP");
 }
 
-/// "chmod, chown: EPERM unless they change nothing; setting times is accepted and ignored". statfs reports the space of
-/// the file system that holds the store.
+/// "`chmod` and `chown` that would change something are `EPERM`." Setting times is ignored. `statfs` reports the space
+/// of the file system that holds the store.
 #[test]
-fn owners_and_modes_are_fixed_and_free_space_is_the_stores() {
+fn owners_and_modes_are_fixed_and_statfs_reports_the_space_of_the_store() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     for name in ["a", "a/0.0", "a/.zarray", "a/data.raw"] {
@@ -597,7 +600,7 @@ fn owners_and_modes_are_fixed_and_free_space_is_the_stores() {
     assert!(shown.f_bavail > 0 && shown.f_ffree > 0);
 }
 
-/// "`-o ro` / `--read-only` refuses with EROFS".
+/// "`-o ro` or `--read-only` refuses all changes with `EROFS`."
 #[test]
 fn a_read_only_mount_refuses_every_change() {
     let store = Store::compressed();
@@ -620,8 +623,8 @@ fn a_read_only_mount_refuses_every_change() {
     assert!(support::tree::differences(&before, &support::tree::snapshot(store.path()).unwrap()).is_empty());
 }
 
-/// In an array with the separator `/`, the names `0/1` and `0.1` are one chunk file, and the directories of the former
-/// are there by name but not listed.
+/// In an array with the separator `/`, the names `0/1` and `0.1` are one chunk file. The directory `0` can be opened
+/// but is not listed.
 #[test]
 fn levels_of_chunk_keys_work_as_directories() {
     let mut store = Store::new(json!({"dimension_separator": "/", "compressor": {"id": "zlib", "level": 1}}));
@@ -657,7 +660,7 @@ fn levels_of_chunk_keys_work_as_directories() {
     store.assert_no_temporary_files();
 }
 
-/// "`.zmetadata` in the store is kept in step where one exists".
+/// "Changing a document while the store has a `.zmetadata` updates both."
 #[test]
 fn zmetadata_follows_every_change_of_metadata() {
     let store = Store::compressed();

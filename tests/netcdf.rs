@@ -1,6 +1,6 @@
-//! `dataset.nc` on a real mount, which shows a group as a netCDF file: netCDF-C (netCDF4), scipy and xarray read and
-//! change it, compared with what zarr-python and xarray read from the store (`python/netcdf.py`). `scripts/test-legacy`
-//! runs other programs.
+//! `dataset.nc` on a real mount, which shows a group as a netCDF file. netCDF-C (netCDF4), scipy and xarray read and
+//! change the file, and `python/netcdf.py` compares its values with those that zarr-python and xarray read from the
+//! store. `scripts/test-legacy` runs other programs.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use support::{Mount, copy_tree, env_path, errno, run_python, test_data};
 
-/// All headers and containers: every container shows the same arrays.
+/// Options that show all headers and containers.
 const ALL: [&str; 4] = ["--headers", "all", "--containers", "nii,tif,nc"];
 
 /// Mounts a store of groups with all kinds of members, and runs these verbs of the Python script on it.
@@ -60,7 +60,8 @@ fn nco_can_edit_a_group() {
     }
 }
 
-/// This includes libraries that make room for a longer header before they find out that it cannot be written.
+/// Some libraries move the data to make space for a longer header before the header is refused. The data stay where
+/// they were.
 #[test]
 fn changes_of_the_layout_are_refused_and_change_nothing() {
     let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
@@ -83,8 +84,8 @@ fn with_records(verbs: &[&str], args: &[&str]) {
     }
 }
 
-/// In CDF-2, what does not fit is widened, or left out and named; `<U` and strings of any length are character arrays;
-/// a record dimension is one for `ncra` and `cdo`.
+/// CDF-2 lacks some types: their arrays get a wider type or, if that would change values, are left out and named in an
+/// attribute. Strings are arrays of characters. `ncra` and `cdo` use the record dimension.
 #[test]
 fn records_wider_types_and_strings_are_read_and_written() {
     with_records(&["read", "write"], &["--cache-size", "20K"]);
@@ -105,15 +106,16 @@ fn records_are_not_appended_without_resize() {
     }
 }
 
-/// What netCDF-C writes to make room for a longer header looks like records that are appended.
+/// netCDF-C moves data to make space for a longer header. Its writes look like appended records, but must not append
+/// any.
 #[test]
-fn data_that_move_are_no_records() {
+fn moved_data_are_not_taken_for_appended_records() {
     if support::is_installed("ncatted") {
         with_records(&["move"], &["--resize"]);
     }
 }
 
-/// A file that is opened shows the current metadata, and keeps showing them while it is open.
+/// Each opening shows the current metadata.
 #[test]
 fn the_file_follows_the_metadata() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,7 +138,8 @@ fn the_file_follows_the_metadata() {
     assert!(path.exists());
 }
 
-/// An unusual attribute does not hide the file, nor does a coordinate that is not a double make it unreadable.
+/// Long names and attributes do not hide the file. A coordinate value that is not exactly a double does not make it
+/// unreadable.
 #[test]
 fn unusual_attributes_and_values_leave_the_file_readable() {
     let folder = tempfile::tempdir().unwrap();
@@ -165,7 +168,7 @@ fn unusual_attributes_and_values_leave_the_file_readable() {
     let bytes = fs::read(&path).unwrap();
     assert!(bytes.starts_with(b"CDF\x05") && bytes.len() as u64 == fs::metadata(&path).unwrap().len());
     assert!(contains(&bytes, &[1i64, (1 << 53) + 1].map(i64::to_be_bytes).concat()));
-    // a value that is not a double changes the file's layout, so the open file is stale
+    // the layout depends on whether all values are doubles, so such a change makes an open file stale
     let flat = OpenOptions::new().write(true).open(mount.join("g/time/data.raw")).unwrap();
     flat.write_all_at(&7i64.to_le_bytes(), 8).unwrap();
     let open = fs::File::open(&path).unwrap();

@@ -1,5 +1,6 @@
-//! What operators of a mount rely on: errors as JSON, an unmount that ends and names what is not stored, a log of
-//! outages, and statistics that are no use of the mount.
+//! Promises to operators of a mount: errors as JSON, an unmount that ends and names the data that is not stored, a log
+//! of outages, and statistics that do not keep an idle mount. Outages are faults of the test server in
+//! `support/faulty_server.rs`, whose files and requests are then compared with the writes of the test.
 
 mod support;
 
@@ -13,7 +14,7 @@ use support::array::{TestArray, pattern};
 use support::faulty_server::{Fault, FaultyServer};
 use support::{Mount, ZARRFS, is_installed, is_mounted, test_data, wait_for, with_timeout, zarrfs};
 
-/// Returns the verbs that have an option, by their help.
+/// Returns the verbs whose help has an option.
 fn verbs_with(option: &str) -> Vec<String> {
     let help = String::from_utf8(zarrfs(&["--help"]).stdout).unwrap();
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -23,7 +24,7 @@ fn verbs_with(option: &str) -> Vec<String> {
     names.filter(has).collect()
 }
 
-/// Returns the one object that a failed command has printed. Standard error has the same message.
+/// Returns the JSON object that a failed command printed, and checks that standard error has the same message.
 #[track_caller]
 fn error_object(output: &Output) -> Value {
     let printed = String::from_utf8(output.stdout.clone()).unwrap();
@@ -56,7 +57,7 @@ fn every_verb_with_json_prints_its_error_as_an_object() {
         assert!(refused["error"].as_str().unwrap().contains("--nonsense"), "{verb}: {refused}");
         assert!(zarrfs(&[verb, missing]).stdout.is_empty(), "{verb}: without --json");
     }
-    // a report of findings is no failure of the command
+    // findings are a report, not an error object
     let store = folder.path().join("store.zarr");
     let array = TestArray::with_chunks(store.join("a"), &[8], &[4], support::array::zlib());
     fs::write(store.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
@@ -66,9 +67,9 @@ fn every_verb_with_json_prints_its_error_as_an_object() {
     assert!(output.status.code() == Some(1) && report["error"].is_null() && report["errors"] == json!(1), "{report}");
 }
 
-/// A directory that cannot be listed is in the list, which stays one value.
+/// A directory that cannot be listed is an entry with an error, and the output stays one JSON value.
 #[test]
-fn ls_with_json_lists_what_it_cannot_list() {
+fn ls_with_json_has_an_entry_for_a_directory_that_cannot_be_listed() {
     let is_root = rustix::process::getuid().is_root();
     if is_root && !is_installed("setpriv") {
         return;
@@ -79,7 +80,7 @@ fn ls_with_json_lists_what_it_cannot_list() {
         fs::write(folder.path().join(group).join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
     }
     fs::set_permissions(folder.path().join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
-    // root may list it, unless it gives that up
+    // root can list every directory, unless it drops these capabilities
     let mut command = with_timeout(60, if is_root { "setpriv" } else { ZARRFS });
     if is_root {
         command.args(["--bounding-set", "-dac_override,-dac_read_search", ZARRFS]);
@@ -120,10 +121,10 @@ fn umount(path: &Path) -> (Output, Duration) {
     (output, begun.elapsed())
 }
 
-/// "zarrfs umount tries for --timeout, then fails, names what is not stored, and the mount stays."
+/// An unmount tries to store for `--timeout`. Then it fails, names the data that is not stored, and the mount stays.
 #[test]
-fn an_unmount_during_an_outage_ends_and_names_what_is_not_stored() {
-    // more than are stored at a time, so that trying all takes several times the timeout
+fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
+    // more chunks than are stored at a time, so that an attempt for each would take several timeouts
     const CHUNKS: usize = 200;
     let (folder, server) = bucket(CHUNKS * 100, 100);
     let log = folder.path().join("log");
@@ -132,7 +133,8 @@ fn an_unmount_during_an_outage_ends_and_names_what_is_not_stored() {
     let file = support::open_for_writing(&mount.join("a/data.raw"));
     std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
     server.set_all(Fault::Status(503));
-    // no program that this one starts may have the file, whose end would store it
+    // close the file before a program starts that may inherit it for a moment, since closing that copy would store the
+    // chunks
     let closing = std::thread::spawn(move || support::close(file));
     std::thread::sleep(Duration::from_millis(200));
     for _ in 0..2 {
@@ -141,7 +143,7 @@ fn an_unmount_during_an_outage_ends_and_names_what_is_not_stored() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         let named = format!("not stored: /a ({CHUNKS} chunks, {} bytes)", CHUNKS * 100);
         assert!(said.contains("still mounted") && said.contains(&named), "{said}");
-        // the last try may have had no time to be answered
+        // the last attempt may have ended before the server answered
         assert!(said.contains("503") || said.contains("no data"), "{said}");
         // trying every chunk in turn takes 16 s on an idle machine
         assert!((2..13).contains(&took.as_secs()), "{took:?}");
@@ -166,9 +168,9 @@ fn an_unmount_during_an_outage_ends_and_names_what_is_not_stored() {
     assert!(first.contains("503 ×") && first.contains("--timeout") && last.contains("503 ×"), "{first}\n{last}");
 }
 
-/// "tries for --timeout", also a server that refuses: a permission may be granted meanwhile.
+/// An unmount also tries for `--timeout` if the server refuses: the permission may be granted meanwhile.
 #[test]
-fn an_unmount_waits_for_a_permission() {
+fn an_unmount_retries_until_the_server_grants_permission() {
     let (folder, server) = bucket(1000, 1000);
     let mount = mount_bucket(&server, &["--timeout", "60s"]);
     let new = pattern(3, 1000);
@@ -207,7 +209,7 @@ fn an_unmount_after_an_outage_stores_everything() {
     assert_eq!(stored, new);
 }
 
-/// "Reading statistics, df and stat of the mountpoint are no use of the mount."
+/// "`df`, `stat` of the mountpoint, `zarrfs stats` and scraping do not count as use."
 #[test]
 fn statistics_and_checks_of_health_do_not_keep_an_idle_mount() {
     let watched = |check: &dyn Fn(&Path)| {

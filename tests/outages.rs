@@ -1,5 +1,6 @@
-//! What an outage of a server costs: the timeout once. This file has one test, since a program that another test starts
-//! has copies of open files for a moment, whose end stores them.
+//! An outage of a server takes `--timeout` once, measured by the requests that a faulty server receives. This file has
+//! one test: for a moment, a program that another test starts inherits the open files, and closing those copies would
+//! store the chunks.
 
 mod support;
 
@@ -11,8 +12,8 @@ use support::array::{TestArray, pattern};
 use support::faulty_server::{Fault, FaultyServer};
 use support::{Mount, ZARRFS, with_timeout};
 
-/// Returns how many requests for names of each array `run` causes. A closed file is released later, which asks once
-/// more.
+/// Returns the number of requests for keys of each array that the server receives during `run`. The kernel releases a
+/// closed file later, which may cause one more request.
 fn requests_of<const N: usize>(server: &FaultyServer, arrays: [&str; N], run: impl FnOnce()) -> [usize; N] {
     let before = server.requests().len();
     run();
@@ -22,8 +23,8 @@ fn requests_of<const N: usize>(server: &FaultyServer, arrays: [&str; N], run: im
     arrays.map(|array| requests.iter().filter(|request| names(&request.path, array)).count())
 }
 
-/// "A program that closes several files waits for the first one alone. A mount that is ended by a signal gives up when
-/// nothing could be stored for --timeout."
+/// "A program that closes several files waits for the first one alone." "A mount that is ended by a signal gives up
+/// when nothing could be stored for `--timeout`."
 #[test]
 fn an_outage_takes_the_timeout_once() {
     // a server that refuses, and one that is silent
@@ -65,7 +66,7 @@ fn outage_takes_the_timeout_once(fault: Fault, timeout: &str) {
         assert_eq!(poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&limit)), Ok(1), "the daemon does not end");
     });
     mount.assume_unmounted();
-    // it tries again and again, but not the rest
+    // the daemon retries the first array, and tries the others at most once
     let most = if fault == Fault::Stall { 1 } else { 2 };
     assert!((most..=10).contains(&first) && rest.iter().all(|count| *count <= 1), "{fault:?}: {first} {rest:?}");
 }

@@ -1,4 +1,4 @@
-//! "A panic in one request answers EIO and the mount lives on", on a mount of a store that panics on demand.
+//! "A panic fails one request": the program gets `EIO` and the mount continues. The mounted store panics for some keys.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Store for Panicking {
     }
 }
 
-/// Unmounts when it is dropped, even if the test fails.
+/// A mountpoint that is unmounted on drop, even if the test fails.
 struct Unmount(Mountpoint);
 
 impl Drop for Unmount {
@@ -46,7 +46,7 @@ impl Drop for Unmount {
 }
 
 #[test]
-fn a_panic_is_eio_and_the_mount_lives_on() {
+fn a_panic_is_eio_and_the_mount_continues() {
     let store = MemoryStore::default();
     let doc = r#"{"zarr_format":2,"shape":[8],"chunks":[4],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C","filters":null}"#;
     store.insert(".zgroup", "{\"zarr_format\":2}");

@@ -1,5 +1,6 @@
 //! `--passthrough` on a real mount: the kernel reads chunks that are stored as they are shown, and arrays of one such
-//! chunk, directly from the store's files.
+//! chunk, directly from the store's files. The bytes are compared with those that the test stored, and the counter
+//! `bytes_served` counts the bytes that the daemon served.
 
 mod support;
 
@@ -31,7 +32,7 @@ fn bytes(seed: u8) -> Vec<u8> {
     (0..SIZE).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect()
 }
 
-/// Reads all files but one. Returns the number of bytes that the daemon served.
+/// Reads and checks all files except the flat bytes of `two`. Returns the number of bytes that the daemon served.
 fn read_all(mount: &Mount) -> u64 {
     assert!(fs::read(mount.join("one/data.raw")).unwrap() == bytes(0));
     assert!(fs::read(mount.join("one/0")).unwrap() == bytes(0));
@@ -39,7 +40,7 @@ fn read_all(mount: &Mount) -> u64 {
     mount.counter("bytes_served")
 }
 
-/// Returns whether this kernel lets this user pass files through.
+/// Returns whether the kernel allows this user to pass files through.
 fn is_available(store: &Path) -> bool {
     let mount = Mount::new(store, &["--passthrough"]);
     fs::read(mount.join("one/0")).unwrap();
@@ -67,10 +68,10 @@ fn the_kernel_reads_chunks_that_are_stored_as_shown() {
     assert_eq!(errno(file.read_at(&mut [0; 10], 0)), "EIO");
 }
 
-/// A chunk that is replaced while it is open cannot be opened until it is closed. "Changes made behind the mount: seen
-/// at the next open".
+/// If an open file's chunk is replaced, the file cannot be opened again (`EBUSY`) until it is closed, since "`open` of
+/// a file shows the current content of the store".
 #[test]
-fn an_open_never_shows_a_replaced_file() {
+fn an_open_never_shows_a_replaced_chunk() {
     let store = store();
     if !is_available(store.path()) {
         return;
@@ -93,7 +94,7 @@ fn an_open_never_shows_a_replaced_file() {
     assert!(fs::read(&path).unwrap() == bytes(99));
 }
 
-/// The kernel refuses to pass files of a mount through that itself passes files through. Then the daemon serves them.
+/// The kernel refuses to pass through files of a mount that passes its own files through. Then the daemon serves them.
 #[test]
 fn files_are_served_by_the_daemon_if_the_kernel_refuses() {
     let store = store();

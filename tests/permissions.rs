@@ -1,5 +1,6 @@
-//! "Modes grant no more than the stored files and directories do": private files of a store stay private in a mount
-//! that other users may use.
+//! "No file grants other users more than the stored files it is made of": private files of a store stay private in a
+//! mount that other users may use. The tests set modes of stored files and check the modes in the mount and, as another
+//! user, which files `cat` can read.
 
 mod support;
 
@@ -129,7 +130,7 @@ fn the_modes_of_hidden_directories_are_respected() {
 }
 
 #[test]
-fn files_of_an_archive_grant_what_the_archive_grants() {
+fn files_of_an_archive_have_the_permissions_of_the_archive() {
     let (store, folder) = (store(&["a"], json!({})), tempfile::tempdir().unwrap());
     let archive = servers::zip(store.path(), folder.path(), "s.zip", true);
     for (mode, expected) in [(0o600, "400 500 400 400"), (0o644, "444 555 444 444")] {
@@ -177,7 +178,7 @@ fn a_private_file_stays_private_while_it_is_written() {
     assert_eq!(fs::metadata(store.path().join("a/.zattrs")).unwrap().mode() & 0o777, 0o600);
 }
 
-/// Everyone can list the names of extended attributes, but only users who may read the document can read their values.
+/// All users can list the names of extended attributes, but only users who may read the document can read their values.
 #[test]
 fn extended_attributes_reveal_no_values_of_private_documents() {
     let store = store(&["a"], json!({}));
@@ -203,8 +204,9 @@ fn extended_attributes_reveal_no_values_of_private_documents() {
     assert!(value(&mount, "user.zarr.attrs.secret") && value(&mount, "user.zarr.shape"));
 }
 
-/// Runs a program in a mount as an unprivileged user, who could not reach the directory alone. Returns whether it
-/// succeeded and what it printed, or `None`, and announces that the test is skipped, if that is not possible.
+/// Runs a program as an unprivileged user. The mount is its current directory, since that user cannot reach it by its
+/// path. Returns whether the program succeeded, and its output. Returns `None`, and announces that the test is skipped,
+/// if this process cannot become another user.
 fn as_nobody(mount: &Mount, program: &str, args: &[&str]) -> Option<(bool, String)> {
     if !rustix::process::getuid().is_root() || !is_installed("setpriv") || !is_installed(program) {
         announce("skipped: to become another user takes root and setpriv");
@@ -217,7 +219,7 @@ fn as_nobody(mount: &Mount, program: &str, args: &[&str]) -> Option<(bool, Strin
     Some((output.status.success(), said))
 }
 
-/// The kernel enforces the modes: another user reads exactly what the store lets that user read.
+/// The kernel enforces the modes: another user can read exactly the files that the store grants.
 #[test]
 fn another_user_cannot_read_private_files() {
     let store = store(&["public", "private"], json!({}));

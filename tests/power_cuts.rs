@@ -1,6 +1,7 @@
-//! "An acknowledged write (fsync returned 0) is never lost" and "a chunk is replaced atomically", even by a power cut.
-//! The store lies on a file system of its own, which is shut down in the middle of writing, as if its disk had
-//! disappeared, and mounted again. scripts/soak runs these tests; they need root and loop devices.
+//! "A write that `fsync` or `close` acknowledged is never lost" and "a chunk is replaced atomically", here for `fsync`
+//! and power cuts. The store has its own file system, which is shut down during writes, as if its disk had disappeared,
+//! and mounted again. Then the stored chunks are compared with the history of the writes. scripts/soak runs these
+//! tests; they need root and loop devices.
 
 mod support;
 
@@ -17,7 +18,7 @@ use support::{announce, env_number, random, with_timeout};
 const CHUNK: usize = 4096;
 const CHUNKS: usize = 24;
 
-/// Runs a program of the system on a path.
+/// Runs a system program on a path.
 fn run(program: &str, args: &[&str], path: &Path) -> Output {
     with_timeout(60, program).args(args).arg(path).output().unwrap()
 }
@@ -58,7 +59,7 @@ impl Disk {
         must("mount", &["-o", "loop", self.image().to_str().unwrap()], &self.path());
     }
 
-    /// Unmounts and mounts the file system, so that the kernel has nothing of it in memory, as after a reboot.
+    /// Unmounts and mounts the file system, so that the kernel has no page of it in memory, as after a reboot.
     fn restart(&self) {
         let begun = Instant::now();
         // the last thread of the killed daemon may still be ending

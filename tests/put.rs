@@ -1,4 +1,5 @@
-//! `zarrfs put`: which bytes it writes, what it refuses, and its messages.
+//! `zarrfs put`: the bytes that it writes, inputs that it refuses, and its messages. The bytes are compared with the
+//! input through `zarrfs cat`.
 
 mod support;
 
@@ -69,7 +70,7 @@ fn input_is_written_at_the_offset_and_other_bytes_stay() {
     input.seek(SeekFrom::Start(8)).unwrap();
     assert_succeeded(&put(&sample.array(), &["--cache-size", "64K"]).stdin(input).output().unwrap());
     assert!(sample.flat() == expected);
-    // up to the last byte
+    // the last bytes of the array
     let len = expected.len();
     expected[len - 3..].copy_from_slice(b"end");
     assert_succeeded(&put_pipe(&sample.array(), &["--offset", &(len - 3).to_string()], b"end"));
@@ -88,7 +89,7 @@ fn input_that_does_not_fit_is_refused() {
     let told = format!("error: {name}: {} bytes don't fit, it has {len} from byte 0 on; nothing was written", len + 1);
     assert_eq!(failure(&output), (1, told));
     assert!(sample.flat() == expected);
-    // the size of a pipe is not
+    // the size of a pipe is not known
     let at = len - 5;
     let output = put_pipe(&sample.array(), &["--offset", &at.to_string()], b"123456");
     let told = format!("error: {name}: the input goes on beyond the array's end; its first 5 bytes were written");
@@ -100,7 +101,7 @@ fn input_that_does_not_fit_is_refused() {
     assert_succeeded(&put_pipe(&sample.array(), &["--offset", "1G"], b""));
 }
 
-/// c-blosc takes the item size as a divisor, and as a 32-bit number.
+/// c-blosc divides by the item size, and keeps it in 32 bits.
 #[test]
 fn blosc_encodes_items_of_any_size() {
     let sample = Sample::new();
@@ -128,7 +129,7 @@ fn blosc_encodes_items_of_any_size() {
     let mount = Mount::new(sample.0.path(), &[]);
     for name in ["none", "void"] {
         fs::write(mount.join(name).join("data.raw"), "").unwrap();
-        // this may fail: chunks of no bytes are not what is tested here
+        // this may fail: the test is not about chunks of zero bytes
         let _ = File::create(mount.join(name).join("0"));
         assert!(mount.join(name).join(".zarray").exists(), "the daemon is gone");
     }

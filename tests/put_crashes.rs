@@ -1,6 +1,6 @@
-//! "A chunk is replaced atomically: any reader and any crash sees the old one or the new one." strace kills `zarrfs
-//! put`, or makes a system call fail, at each call that changes the store. `zarrfs put` stores chunks as a mount does,
-//! and needs no mount.
+//! "A chunk is replaced atomically. Readers and crashes see the old chunk or the new one, never a mixture." strace
+//! kills `zarrfs put`, or makes a system call fail, at each call that changes the store. Each chunk found afterwards is
+//! compared with the old and the new bytes. `zarrfs put` stores chunks as a mount does, but needs none.
 
 mod support;
 
@@ -16,10 +16,10 @@ use support::{ZARRFS, announce, is_installed, unfinished_files, zarrfs};
 const SHAPE: [usize; 2] = [24, 512];
 const CHUNKS: [usize; 2] = [4, 128];
 
-/// The system calls that change a store or make a change durable. Each thread counts its own.
+/// The system calls that change a store or make a change durable. strace counts the calls of each thread separately.
 const CALLS: [&str; 5] = ["write", "fdatasync", "renameat", "mkdirat", "fsync"];
 
-/// Number of rows of chunks that are stored before.
+/// Number of rows of chunks that are stored before `zarrfs put` runs.
 const OLD_ROWS: usize = 4;
 
 /// A store and the bytes that are put into it.
@@ -49,7 +49,7 @@ impl Case {
         self.directory.path().join("a")
     }
 
-    /// Runs `zarrfs put` with the new bytes below strace, which writes one log per thread with the time of each call.
+    /// Runs `zarrfs put` with the new bytes under strace, which writes one log per thread with the time of each call.
     fn put(&self, strace: &[&str], more: &[&str]) -> Output {
         let input = fs::File::open(self.directory.path().join("new")).unwrap();
         fs::create_dir_all(self.directory.path().join("log")).unwrap();
@@ -65,8 +65,8 @@ impl Case {
         files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
     }
 
-    /// Checks that each chunk is old or new, and that nothing else is in the store except temporary files, if
-    /// `may_leave`. Returns whether all chunks are new.
+    /// Checks that each chunk is old or new and, unless `may_leave`, that no temporary file is left. Returns whether
+    /// all chunks are new.
     fn check(&self, what: &str, may_leave: bool) -> bool {
         let output = zarrfs(&["cat", self.array().to_str().unwrap()]);
         assert!(output.status.success(), "{what}: torn: {}", String::from_utf8_lossy(&output.stderr));
@@ -89,7 +89,7 @@ impl Case {
     }
 }
 
-/// Runs `zarrfs put` once for each call, which fails in the way that `what` states. Calls `check` with each result.
+/// Runs `zarrfs put` once for each call, at which strace injects the fault `what`. Calls `check` with each result.
 fn at_every_call(what: &str, check: impl Fn(&Case, &Output, &str)) {
     let mut points = BTreeMap::new();
     for separator in [".", "/"] {

@@ -1,5 +1,6 @@
 //! Reading a mount with other programs: zarr-python 2.18 and 3 and xarray open it as the uncompressed store that it
-//! shows. Plain reads, memory maps and parallel readers are compared with what zarr-python reads from the store itself.
+//! shows. Plain reads, memory maps and parallel readers are compared with the values that zarr-python reads from the
+//! store itself.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Writing to a mount with other programs: zarr-python 2.18 and 3 and xarray create, fill, resize, append to and delete
-//! arrays and groups; cp, mv, rsync, tar, sed, vim and git are used as on any file system. The store is compared with
-//! what the programs were given.
+//! arrays and groups; cp, mv, rsync, tar, sed, vim and git work as on any file system. The files of the store are
+//! compared with the input of these programs.
 
 mod support;
 
@@ -40,8 +40,8 @@ fn paths(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
     files.keys().map(|path| path.to_str().unwrap().to_string()).collect()
 }
 
-/// Gives every file below a directory an old modification time: rsync skips a file that has the size and the second of
-/// the one it would replace.
+/// Sets an old modification time on every file below a directory: rsync skips a file whose size and time, in seconds,
+/// are those of the file to be replaced.
 fn make_old(directory: &Path) {
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     for name in files(directory).keys() {
@@ -96,7 +96,7 @@ fn zarr_python_3_and_xarray_write_through_a_mount() {
     write_with("ZARRFS_TEST_PYTHON3");
 }
 
-/// Every way to copy a tree makes a mount show the same files as the source, also over an array with other codecs.
+/// After any way of copying a tree, the mount shows the files of the source, also over an array with other codecs.
 #[test]
 fn trees_can_be_copied_into_a_mount() {
     let (source, array, nested) = source();
@@ -111,7 +111,7 @@ fn trees_can_be_copied_into_a_mount() {
         ways.push(("rsync", vec!["-a", "--inplace", from, "."]));
     }
     for (program, args) in ways {
-        // copy to a new place
+        // copy into an empty store
         let new = store();
         let mount = Mount::new(new.path(), &[]);
         run(program, &args, mount.path());
@@ -150,7 +150,7 @@ fn trees_can_be_copied_into_a_mount() {
     }
 }
 
-/// A tree is copied and moved within the mount, and to another file system and back.
+/// The test also moves a chunk to another file system and back.
 #[test]
 fn trees_can_be_copied_and_moved_within_a_mount() {
     let (source, array, _) = source();

@@ -1,5 +1,5 @@
-//! "`-o ro` / `--read-only` refuses with EROFS", and reading never writes: reading a whole mount changes neither a byte
-//! nor a time of its store.
+//! "`-o ro` or `--read-only` refuses all changes with `EROFS`", and reading a whole mount changes neither a byte nor a
+//! time of its store. Snapshots of the store before and after are compared.
 
 mod support;
 
@@ -100,8 +100,9 @@ fn not_refused(mount: &Mount) -> Vec<String> {
     said.into_iter().filter(|(_, errno)| errno != "EROFS").map(|(what, errno)| format!("{what}: {errno}")).collect()
 }
 
-/// Tries every way to change a mount that the kernel takes for writable. Returns those that do not fail with EROFS,
-/// except for links and owners, which fail with EPERM in every mount, and for times and modes, which are ignored.
+/// Tries every way to change a mount that the kernel considers writable. Returns those that do not fail with EROFS.
+/// Leaves out links, owners and modes, which fail with EPERM in every mount, and times and modes of plain files, which
+/// are ignored.
 fn changeable(mount: &Mount) -> Vec<String> {
     let mut all = not_refused(mount);
     let expected = |said: &str, what: &str, errno: &str| said.starts_with(what) && said.ends_with(errno);
@@ -152,7 +153,6 @@ fn a_read_only_mount_stays_so_after_a_remount() {
     assert_eq!(differences(&before, &snapshot(store.path()).unwrap()), [] as [String; 0]);
 }
 
-/// A store on a read-only file system is mounted as with `-o ro`.
 #[test]
 fn a_store_on_a_read_only_file_system_is_mounted_read_only() {
     let store = sample();
@@ -171,7 +171,7 @@ struct Bound {
 }
 
 impl Bound {
-    /// Mounts it. Returns `None`, and announces that the test is skipped, if this user cannot.
+    /// Mounts `directory`. Returns `None`, and announces that the test is skipped, if this user cannot.
     fn new(directory: &Path) -> Option<Bound> {
         let bound = Bound { path: tempfile::tempdir().unwrap() };
         let mount = |options: &str| {

@@ -1,4 +1,5 @@
-//! What reads return and what they cost, on a real mount. Costs are counters of `.zarrfs/stats.json`, never times.
+//! Results and costs of reads, on a real mount. The bytes are compared with those that the test stored. Costs are
+//! counters of `.zarrfs/stats.json`, never times.
 
 mod support;
 
@@ -44,7 +45,7 @@ fn blosc(cname: &str, blocksize: usize) -> Value {
     json!({"compressor": {"id": "blosc", "cname": cname, "clevel": 1, "shuffle": 1, "blocksize": blocksize}})
 }
 
-/// Which parts of the store of [`assert_changes_are_seen`] are symbolic links.
+/// The parts of the store that are symbolic links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Links {
     None,
@@ -52,14 +53,13 @@ enum Links {
     Everywhere,
 }
 
-/// A mounted array of 4 x 4 chunks that assert_changes_are_seen behind the mount. Every read is compared with its
-/// current bytes.
+/// A mounted array of 4 x 4 chunks that changes behind the mount. Every read is compared with its current bytes.
 struct Changing {
     _store: tempfile::TempDir,
     mount: Mount,
     array: TestArray,
     what: String,
-    /// How often the kernel lost pages that it should have kept.
+    /// Number of times that the kernel dropped pages that it should have kept.
     lost: Cell<u32>,
 }
 
@@ -87,7 +87,8 @@ impl Changing {
         Changing { _store: store, mount, array, what, lost: Cell::new(0) }
     }
 
-    /// Opens, reads and closes the flat bytes and two chunk files. Returns how many bytes the daemon served for each.
+    /// Opens, reads and closes the flat bytes and two chunk files. Returns the number of bytes that the daemon served
+    /// for each.
     fn read(&self, step: &str) -> [u64; 3] {
         let chunk = |index: [usize; 2]| (TestArray::chunk_name(&index), self.array.chunk(&index));
         [("data.raw".to_string(), self.array.flat.clone()), chunk([0, 0]), chunk([1, 1])].map(|(name, expected)| {
@@ -100,7 +101,7 @@ impl Changing {
         })
     }
 
-    /// Checks that a change of the flat bytes and the first chunk is seen, and that unchanged pages stay cached.
+    /// Checks that the daemon serves the changed flat bytes and first chunk, and that unchanged pages stay cached.
     fn assert_seen_and_pages_kept(&self, step: &str) {
         let [flat, chunk, other] = self.read(step);
         assert!(flat > 0 && chunk > 0, "{}: {step}", self.what);
@@ -183,8 +184,8 @@ fn assert_changes_are_seen(codec: &Value, links: Links) {
     }
 }
 
-/// "A replaced chunk is seen at the next open", in whichever way it is replaced and whatever the cache has dropped
-/// meanwhile; "if all are the same, the kernel keeps its pages".
+/// "`open` of a file shows the current content of the store", for every way to replace a chunk, also after the cache
+/// has evicted chunks. The kernel keeps its pages if no chunk was replaced.
 #[test]
 fn an_open_sees_every_change_and_keeps_unchanged_pages_of_uncompressed_chunks() {
     assert_changes_are_seen(&json!({}), Links::None);
@@ -233,7 +234,7 @@ impl Stored {
     }
 }
 
-/// "One decode for 16 simultaneous readers" of a chunk that is not in the cache.
+/// The chunk is not in the cache.
 #[test]
 fn sixteen_readers_of_a_chunk_decode_it_once() {
     let s = stored(&[8 * M], &[4 * M], zlib());
@@ -263,7 +264,6 @@ fn sixteen_readers_of_a_chunk_decode_it_once() {
     }
 }
 
-/// "A block is decoded once", also for 16 readers of it.
 #[test]
 fn sixteen_readers_of_a_block_decode_it_once() {
     let s = stored(&[4 * M], &[4 * M], blosc("lz4", 64 * K));
@@ -286,7 +286,7 @@ fn sixteen_readers_of_a_block_decode_it_once() {
     assert_eq!((growth.of("chunk_decodes"), growth.of("block_decodes")), (0, blocks as u64));
 }
 
-/// In a sequential read "each chunk is decoded once", ahead of the reader, and no prefetched chunk is dropped unused.
+/// "A forward read decodes each chunk once", ahead of the reader, and no prefetched chunk is dropped unused.
 #[test]
 fn a_sequential_read_decodes_each_chunk_once() {
     for codec in [zlib(), blosc("lz4", 0), blosc("zstd", 16 * K)] {
@@ -301,7 +301,7 @@ fn a_sequential_read_decodes_each_chunk_once() {
     }
 }
 
-/// Creates a spill directory on a spill_directory.
+/// Creates a spill directory outside of tmpfs, where spilled chunks would take memory.
 fn spill_directory() -> tempfile::TempDir {
     const TMPFS: i64 = 0x0102_1994;
     let directory = tempfile::tempdir().unwrap();
@@ -349,14 +349,12 @@ fn decoded_of_a_wide_read(s: &Stored, cache: &str, spill_size: &str) -> f64 {
     growth.of("bytes_decoded") as f64 / (s.array.grid().len() * s.array.chunk_size()) as f64
 }
 
-/// Checks that "each byte is decoded at most twice" where a row of chunks is larger than the cache.
+/// Checks that each byte is decoded at most twice if a row of chunks is larger than the cache.
 fn assert_decoded_at_most_twice(codec: Value) {
     let decoded = decoded_of_a_wide_read(&wide(&codec), SMALL, "8G");
     assert!(decoded <= 2.0, "{codec}: each byte {decoded} times");
 }
 
-/// "An array whose row of chunks exceeds the cache has no cliff: in a sequential read each byte is decoded at most
-/// twice", whatever the codec.
 #[test]
 fn a_wide_row_of_deflate_chunks_is_decoded_at_most_twice() {
     assert_decoded_at_most_twice(zlib());
@@ -405,8 +403,8 @@ fn a_wide_row_of_blosc_chunks_is_decoded_at_most_twice() {
     }
 }
 
-/// Without a spill file the bytes are right as well. Chunks that can be read in parts are still decoded at most twice:
-/// uncompressed ones, and blosc frames whose blocks are no larger than a window's part of a chunk.
+/// Without a spill file, chunks that can be read in parts are still decoded at most twice. These are uncompressed
+/// chunks, and blosc frames whose blocks are no larger than a window's part of a chunk.
 #[test]
 fn a_wide_row_is_read_correctly_without_a_spill_file() {
     for codec in [json!({}), blosc("zstd", 4 * K)] {
@@ -439,13 +437,13 @@ fn chunk_offsets(array: &TestArray) -> Vec<(u32, u32)> {
     places
 }
 
-/// Returns how many blocks of `size` bytes the reads of `len` bytes at these offsets touch.
+/// Returns the number of blocks of `size` bytes that reads of `len` bytes at these offsets touch.
 fn touched(places: &[(u32, u32)], size: usize, len: usize, at: impl Iterator<Item = usize>) -> usize {
     let blocks = at.flat_map(|at| places[at..at + len].iter().map(|(chunk, at)| (*chunk, *at as usize / size)));
     blocks.collect::<std::collections::HashSet<_>>().len()
 }
 
-/// "A random read decodes one blosc block", and each block once.
+/// Each block is decoded once.
 #[test]
 fn random_reads_decode_only_the_blocks_they_touch() {
     let s = stored(&[512, 8 * K], &[256, 2 * K], blosc("zstd", 16 * K));
@@ -466,7 +464,7 @@ fn random_reads_decode_only_the_blocks_they_touch() {
     }
 }
 
-/// "A random read reads an uncompressed chunk's bytes past the cache", since the kernel caches the stored file.
+/// The kernel caches the stored file.
 #[test]
 fn random_reads_of_uncompressed_chunks_bypass_the_cache() {
     let s = stored(&[512, 8 * K], &[256, 2 * K], json!({}));
@@ -512,8 +510,8 @@ fn a_strided_read_prefetches_the_next_steps() {
     }
 }
 
-/// "Memory: the cache bound plus a constant", with 8 concurrent readers. The bound covers cached chunks and those that
-/// are being decoded. A chunk that a reader is copying may come on top, even if it has left the cache.
+/// The bound covers cached chunks and those that are being decoded. A chunk that a reader is copying may come on top,
+/// even if it has left the cache.
 #[test]
 fn eight_readers_stay_within_the_cache_bound() {
     const CHUNK: usize = M / 2;
@@ -568,7 +566,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// `--direct-io` bypasses the kernel's page cache: reads of any size work, so do maps, and chunks stay in the daemon's
+/// `--direct-io` bypasses the kernel's page cache. Reads of any size and maps work, and chunks stay in the daemon's
 /// cache.
 #[test]
 fn direct_io_serves_every_read_from_the_daemons_cache() {
@@ -587,7 +585,7 @@ fn direct_io_serves_every_read_from_the_daemons_cache() {
                 assert_reads_at(&file, &s.array.flat, len.min(size - at), std::iter::once(at));
             }
         });
-        // across the end of the file, and behind it
+        // across the end of the file, and past it
         let mut tail = vec![0; 5000];
         assert_eq!(file.read_at(&mut tail, size as u64 - 777).unwrap(), 777);
         assert!(tail[..777] == s.array.flat[size - 777..]);
@@ -598,8 +596,8 @@ fn direct_io_serves_every_read_from_the_daemons_cache() {
     }
 }
 
-/// "EIO, never short data" for the bytes of a damaged chunk, and only for those, also in a row of chunks that is larger
-/// than the cache.
+/// Only the bytes of the damaged chunk are "an I/O error (`EIO`): never fill values, never short data", also in a row
+/// of chunks that is larger than the cache.
 #[test]
 fn a_damaged_chunk_in_a_wide_row_fails_alone() {
     for codec in [zlib(), blosc("zstd", 16 * K), json!({})] {
@@ -625,8 +623,8 @@ fn a_damaged_chunk_in_a_wide_row_fails_alone() {
     }
 }
 
-/// "A replaced chunk is seen at the next open", also by a reader in the middle of a row of chunks larger than the
-/// cache. The windows and spilled chunks of the row stay in use where nothing has changed.
+/// A reader in the middle of a row of chunks larger than the cache gets a chunk that was replaced before the latest
+/// open. The windows and spilled chunks of the row stay in use where nothing has changed.
 #[test]
 fn a_change_in_a_wide_row_is_seen_at_the_next_open() {
     for codec in [zlib(), blosc("zstd", 4 * K), json!({})] {
@@ -654,8 +652,8 @@ fn a_change_in_a_wide_row_is_seen_at_the_next_open() {
     }
 }
 
-/// A file that was opened before the array got another shape or order shows the new array, also to a sequential reader
-/// in a row of chunks larger than the cache.
+/// After the array got another shape or order, a file that was opened before shows the new array, also to a sequential
+/// reader in a row of chunks larger than the cache.
 #[test]
 fn an_old_descriptor_of_a_wide_row_shows_the_new_array() {
     let order_f = json!({"order": "F", "compressor": {"id": "zlib", "level": 1}});
@@ -666,7 +664,7 @@ fn an_old_descriptor_of_a_wide_row_shows_the_new_array() {
         let mount = s.mount(&["--cache-size", "512K", "--spill-dir", spill.path().to_str().unwrap()]);
         let old = open_direct(&mount.join("a/data.raw"));
         assert_reads_at(&old, &s.array.flat, 128 * K, (0..1280 * K).step_by(128 * K));
-        // only the metadata assert_changes_are_seen, not the chunk files
+        // only the metadata changes, not the chunk files
         let mut array = TestArray::new(s.array.path.clone(), &shape, &chunks, more.clone());
         for index in array.grid() {
             if array.file(&index).exists() {
@@ -683,9 +681,9 @@ fn an_old_descriptor_of_a_wide_row_shows_the_new_array() {
     }
 }
 
-/// With a cache of a few rows of chunks, a sequential reader decodes few chunks twice: neither when its requests come
-/// one after another nor when requests of the kernel's read-ahead overtake each other. A cache that dropped needed
-/// chunks would decode each chunk eight times, once for each request in its rows.
+/// With a cache of a few rows of chunks, a sequential read decodes few chunks twice. This holds for requests in order
+/// and for requests of the kernel's read-ahead, which overtake each other. A cache that dropped needed chunks would
+/// decode each chunk eight times, once for each request in its rows.
 #[test]
 fn a_sequential_read_with_a_small_cache_decodes_hardly_any_chunk_twice() {
     for codec in [zlib(), blosc("lz4", 0), blosc("zstd", 16 * K)] {

@@ -1,6 +1,6 @@
-//! Reading from a server that answers wrongly, through a real mount. A read returns the right bytes or EIO, within the
-//! time of a request, and never bytes that the server does not have or bytes of two versions. Other arrays stay
-//! readable.
+//! Reading from a server that answers wrongly, through a real mount. The bytes are compared with those that the test
+//! stored. A read returns the right bytes or EIO, within the time of its attempts, and never other bytes or bytes of
+//! two versions. Other arrays stay readable.
 
 mod support;
 
@@ -46,7 +46,7 @@ const FAULTS: [(Fault, Expected, Expected); 27] = [
     (Fault::ShortBody, Eio, Eio),
     (Fault::HalfValue, Eio, Eio),
     (Fault::LongBody, RightOrEio, RightOrEio),
-    // zlib ignores bytes behind the end of its stream, as numcodecs does
+    // the zlib codec ignores bytes after the end of the stream, as numcodecs does
     (Fault::LongValue, Eio, Right),
     (Fault::IgnoredRange, Right, Right),
     (Fault::NoContentRange, RightOrEio, RightOrEio),
@@ -123,7 +123,7 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
     let (cases, server) = faulty_store(store.path());
     let mount = mount(&server.url(""), &[]);
     for case in &cases {
-        // open every array before its server becomes faulty
+        // look up every array before the server becomes faulty
         assert!(mount.join(&case.name).join("data.raw").exists(), "{}", case.name);
         server.set(&format!("{}/0", case.name), case.fault);
     }
@@ -164,7 +164,7 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
         }
     }
     assert!(failed.is_empty(), "{}\n{}", failed.join("\n"), mount.stats());
-    // once the server is correct again, so is every read
+    // when the server answers correctly again, every read succeeds
     server.heal();
     for case in &cases {
         let (errno, found) = read(&mount.join(&case.name).join("data.raw"));
@@ -204,8 +204,7 @@ fn status_403_means_missing_only_if_the_user_says_so() {
     assert_eq!(digest(&taking.join("data.raw")).unwrap().1, sha256(&array.flat));
 }
 
-/// An HTML page in the place of missing metadata does not make a store, and one in the place of a document makes the
-/// array damaged instead of empty.
+/// A path whose metadata is an HTML page is not a store. An array whose document is an HTML page is damaged, not empty.
 #[test]
 fn an_html_page_is_not_taken_for_a_document() {
     let store = tempfile::tempdir().unwrap();
@@ -219,8 +218,8 @@ fn an_html_page_is_not_taken_for_a_document() {
     assert!(mount.join("b/data.raw").exists());
 }
 
-/// While the server does not answer, a lazy unmount succeeds immediately, and another one as soon as the reader is
-/// gone.
+/// While the server does not answer, a lazy unmount succeeds immediately, and a plain unmount succeeds when the reader
+/// has ended.
 #[test]
 fn a_mount_of_a_silent_server_can_be_unmounted() {
     let store = tempfile::tempdir().unwrap();
@@ -229,7 +228,7 @@ fn a_mount_of_a_silent_server_can_be_unmounted() {
     for lazily in [false, true] {
         server.heal();
         let url = server.url("");
-        // with direct I/O no reader waits for pages that the kernel requested for another one
+        // with direct I/O no reader waits for pages that the kernel requested for another reader
         let args = ["--timeout", "5s", "--retries", "1", "--direct-io"];
         let mut daemon = Daemon::start(Path::new(&url), &args);
         server.set("1", Fault::Stall);
@@ -237,7 +236,7 @@ fn a_mount_of_a_silent_server_can_be_unmounted() {
         let mut reader =
             with_timeout(60, "cat").arg(&path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(500));
-        // another reader can read what the server does answer
+        // another reader gets the chunk for which the server answers
         let mut bytes = vec![0; PAGES];
         let begun = Instant::now();
         File::open(&path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
@@ -328,9 +327,9 @@ fn a_replaced_archive_is_never_read_by_its_old_directory() {
     drop(file);
 }
 
-/// Requests that hang delay no reader of another array.
+/// Requests that hang do not delay readers of another array.
 #[test]
-fn arrays_of_other_servers_can_be_read_meanwhile() {
+fn other_arrays_can_be_read_while_requests_hang() {
     let store = tempfile::tempdir().unwrap();
     std::fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     let stalled: Vec<String> = (0..8).map(|i| format!("stalled{i}")).collect();

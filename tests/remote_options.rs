@@ -1,4 +1,5 @@
-//! The options of remote stores, each by its effect on the requests that the server receives or on what a reader sees.
+//! The options of remote stores. Each is checked by the requests that a server of the test receives, or by the bytes
+//! that a reader gets.
 
 mod support;
 
@@ -19,7 +20,7 @@ fn mount(url: &str, args: &[&str]) -> Mount {
     Mount::with_command(command, url.as_ref())
 }
 
-/// Creates a store of one array with this many items, in chunks of 1000.
+/// Creates a store of one array with `items` items, in chunks of 1000 items.
 fn store(items: usize) -> (tempfile::TempDir, TestArray) {
     let folder = tempfile::tempdir().unwrap();
     let more = json!({"compressor": {"id": "zlib", "level": 1}});
@@ -43,7 +44,7 @@ fn configured_headers_are_sent_with_each_request() {
     }
 }
 
-/// Reads a mount with a secret header at this level of the log, and returns the log.
+/// Reads a mount that sends a secret header, and returns its log of this level.
 fn log_at(level: &str) -> String {
     let (folder, array) = store(3000);
     let server = FaultyServer::new(folder.path());
@@ -69,7 +70,7 @@ fn the_debug_log_has_a_line_for_each_request_to_a_server_and_no_secrets() {
     assert!(!usual.contains("GET"), "{usual}");
 }
 
-/// A lookup may be as old as the time to live. An open sees what the server has now.
+/// `stat` may return metadata as old as the time to live. `open` shows the current metadata of the server.
 #[test]
 fn metadata_is_cached_for_the_time_to_live() {
     for (ttl, is_seen) in [("forever", false), ("1s", true), ("0s", true)] {
@@ -174,7 +175,7 @@ fn the_disk_cache_stays_within_its_bound() {
     assert!(size > 100 << 10 && size <= (1 << 20) + (256 << 10), "{size} bytes are kept");
 }
 
-/// Returns a request that an S3 server receives, for its headers with the signature and the region.
+/// Returns a request that an S3 server received. Its headers have the signature and the region.
 fn s3_request(args: &[&str], environment: &[(&str, &str)]) -> support::faulty_server::Request {
     let folder = tempfile::tempdir().unwrap();
     let server = FaultyServer::new(folder.path());
@@ -259,7 +260,7 @@ fn a_store_in_memory_can_be_mounted() {
     assert!(mount.join("a/0").exists());
 }
 
-/// Mistakes of the user are reported in one line that says what to do.
+/// The line says what to do.
 #[test]
 fn mistakes_are_reported_in_one_line() {
     let (folder, _) = store(1000);
@@ -282,7 +283,7 @@ fn mistakes_are_reported_in_one_line() {
     }
 }
 
-/// The background process reads headers from a file as well, so that `ps` does not show them.
+/// The background process also reads the headers from the file, so that `ps` does not show them.
 #[test]
 fn headers_are_read_from_a_file() {
     let (folder, array) = store(3000);
@@ -305,7 +306,7 @@ fn headers_are_read_from_a_file() {
     }
 }
 
-/// Without `--retries`, the timeout alone limits them.
+/// Without `--retries`, only the timeout limits the attempts.
 #[test]
 fn requests_are_repeated_until_the_timeout() {
     let (folder, array) = store(1000);

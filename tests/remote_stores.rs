@@ -1,5 +1,5 @@
-//! Archives and stores on HTTP, S3 and Azure servers, on real mounts. Every array is compared with what zarr-python
-//! reads from its directory, and every name, size and attribute with a mount of that directory.
+//! Archives and stores on HTTP, S3 and Azure servers, on real mounts. Every array is compared with the values that
+//! zarr-python reads from its directory, and every name, size and attribute with a mount of that directory.
 
 mod support;
 
@@ -15,8 +15,8 @@ use zarrfs::util::json::Value;
 /// The smallest number of arrays for a meaningful comparison.
 const LEAST: usize = 100;
 
-/// The number of arrays to compare: scripts/soak compares all, but CI has no time for so many mounts and uploads. A
-/// number, not a proportion, so that the sample is large enough whichever folders of stores there are.
+/// The number of arrays to compare: scripts/soak compares all, but CI has no time for so many mounts and uploads. These
+/// are numbers, not proportions, so that the sample is large enough for any set of folders.
 #[derive(Clone, Copy)]
 struct Sample {
     /// Number of stores that are a single array. Each takes a mount.
@@ -43,7 +43,7 @@ fn is_sampled(index: usize, wanted: usize, total: usize) -> bool {
     before(index + 1) > before(index)
 }
 
-/// A directory store, and those of its arrays that are compared.
+/// A directory store and its arrays that are compared.
 struct Store {
     name: String,
     arrays: Vec<Value>,
@@ -90,7 +90,7 @@ fn choose(sample: Sample, stores: &mut [Store]) {
     }
 }
 
-/// Compares the arrays of all stores, each in the mount that `mount` returns for its number.
+/// Compares the arrays of all stores, each in the mount that `mount` returns for the index of the store.
 fn compare(what: &str, stores: &[Store], mount: &mut dyn FnMut(usize) -> Mount) {
     if stores.is_empty() {
         return;
@@ -120,7 +120,7 @@ fn archives_are_read_as_zarr_python_reads_the_directory() {
     }
 }
 
-/// zarr-python leaves the earlier versions of a member in an archive.
+/// zarr-python leaves earlier versions of a member in an archive.
 #[test]
 fn archives_that_zarr_python_has_written_are_read_correctly() {
     let (Some(python), Some(folder)) = (env_path("ZARRFS_TEST_PYTHON"), env_path("ZARRFS_MATRIX")) else { return };
@@ -207,7 +207,7 @@ fn compare_over_buckets(what: &str, start: impl Fn() -> Option<Server>) {
     let spare = tempfile::tempdir().unwrap();
     let mut stores = stores(Sample::new(9, 130), spare.path());
     for store in &mut stores {
-        // the object_store crate refuses these listed_paths
+        // the object_store crate refuses names with control characters
         let all = store.arrays.len();
         store.arrays.retain(|array| !array["array"].as_str().unwrap().contains(|c: char| c.is_ascii_control()));
         store.left_out += all - store.arrays.len();
@@ -237,7 +237,7 @@ fn stage(store: &Store, to: &Path) {
     }
 }
 
-/// What a user sees of a file or directory: its size, its size in the store, and its extended attributes.
+/// The size of a file or directory in bytes, its stored size in blocks, and its extended attributes.
 type Seen = (u64, u64, BTreeMap<String, String>);
 
 fn look(path: &Path) -> std::io::Result<Seen> {
@@ -260,7 +260,7 @@ fn json(path: &Path) -> Value {
     zarrfs::util::json::parse(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Returns the paths below a directory, as listings return them.
+/// Returns the paths below a directory, from listings.
 fn listed_paths(directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![String::new()];
@@ -280,16 +280,16 @@ fn listed_paths(directory: &Path) -> Vec<String> {
 }
 
 /// Checks that every name that the directory's mount lists looks the same in the other mount. Does not check which
-/// listed_paths the other mount lists.
+/// names the other mount lists.
 fn assert_shows_the_same(directory: &Mount, other: &Mount, can_list: bool) {
     let listed_paths = listed_paths(directory.path());
     assert!(listed_paths.len() > 20, "{listed_paths:?}");
-    // the other mount knows what .zmetadata contains
+    // a mount that cannot list may not know every document, and then shows another .zmetadata
     for name in listed_paths.iter().filter(|name| can_list || *name != ".zmetadata") {
         let here = look(&directory.join(name)).unwrap();
         let mut there = look(&other.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
         if Path::new(name).file_name().unwrap().to_str().unwrap().starts_with(".z") {
-            // a document from .zmetadata is formatted anew
+            // documents from .zmetadata are formatted in another way
             assert_eq!(json(&other.join(name)), json(&directory.join(name)), "{name}");
             (there.0, there.1) = (here.0, here.1);
         }
@@ -328,9 +328,9 @@ fn archives_and_buckets_list_the_same_names_as_the_directory() {
     }
 }
 
-/// Without `.zmetadata` nothing can be listed over HTTP. With it, groups, arrays and documents can.
+/// Without `.zmetadata` nothing can be listed over HTTP. With it, groups, arrays and documents can be listed.
 #[test]
-fn http_lists_what_zmetadata_contains() {
+fn http_lists_the_content_of_zmetadata() {
     let store = tempfile::tempdir().unwrap();
     support::copy_tree(&test_data("sample.zarr"), store.path());
     let Some(server) = servers::nginx(store.path(), "") else { return };

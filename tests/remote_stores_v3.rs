@@ -1,6 +1,6 @@
 //! Arrays of Zarr v3 in archives and on HTTP, S3 and Azure servers, on real mounts: those of the generated matrix, and
-//! those of the reference stores. Each is compared with the digests of what was written, as `conformance.rs` does with
-//! mounts of the directories. `remote_stores.rs` does the same with v1 and v2.
+//! those of the reference stores. The bytes of each are compared with digests of the values that were written, as
+//! `conformance.rs` does with mounts of the directories. `remote_stores.rs` tests v1 and v2.
 
 mod support;
 
@@ -15,7 +15,7 @@ use zarrfs::util::json::Value;
 /// The smallest number of arrays for a meaningful comparison.
 const LEAST: usize = 100;
 
-/// Which arrays of the stores are compared. Directories (`conformance.rs`), archives and a bucket of the tests' own
+/// The arrays of the stores that are compared. Directories (`conformance.rs`), archives and a bucket of the tests' own
 /// server are read whole. The other servers would take minutes each: moto takes 90 s for the upload alone.
 #[derive(Clone, Copy)]
 enum Selection {
@@ -34,7 +34,7 @@ impl Selection {
     }
 }
 
-/// A directory store, and those of its arrays that are compared.
+/// A directory store and its arrays that are compared.
 struct StoreV3 {
     /// The writer of a matrix, or `reference`.
     writer: String,
@@ -64,7 +64,8 @@ fn stores(selection: Selection) -> Vec<StoreV3> {
     stores
 }
 
-/// Compares the arrays of all stores, each in the mount that `mount` returns for its number, with their chunk files.
+/// Compares the arrays and chunk files of all stores, each in the mount that `mount` returns for the index of the
+/// store.
 fn compare(what: &str, stores: &[StoreV3], mount: &mut dyn FnMut(usize) -> Mount) {
     if stores.is_empty() {
         return;
@@ -83,13 +84,13 @@ fn compare(what: &str, stores: &[StoreV3], mount: &mut dyn FnMut(usize) -> Mount
     }
     let failed: Vec<&str> = writers.values().flat_map(|table| &table.failed).map(String::as_str).collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
-    // the reference stores alone have fewer
+    // without the matrix there are fewer arrays
     let least = if std::env::var_os("ZARRFS_MATRIX3").is_some() { LEAST } else { 1 };
     assert!(writers.values().map(|table| table.arrays).sum::<usize>() >= least, "too few arrays to mean something");
 }
 
 #[test]
-fn archives_hold_what_was_written() {
+fn archives_hold_the_written_values() {
     let folder = tempfile::tempdir().unwrap();
     let server = servers::nginx(folder.path(), "");
     for (stored, how, selection) in [(true, "stored", Selection::All), (false, "deflated", Selection::EveryThird)] {
@@ -108,12 +109,12 @@ fn archives_hold_what_was_written() {
 }
 
 #[test]
-fn stores_on_nginx_hold_what_was_written() {
+fn stores_on_nginx_hold_the_written_values() {
     compare_over_http("HTTP by nginx", |root| servers::nginx(root, ""));
 }
 
 #[test]
-fn stores_on_pythons_http_server_hold_what_was_written() {
+fn stores_on_pythons_http_server_hold_the_written_values() {
     compare_over_http("HTTP by Python's http.server", servers::python_http);
 }
 
@@ -131,7 +132,7 @@ fn compare_over_http(what: &str, start: impl Fn(&Path) -> Option<Server>) {
 
 /// The folders of stores are the buckets.
 #[test]
-fn stores_in_a_bucket_hold_what_was_written() {
+fn stores_in_a_bucket_hold_the_written_values() {
     let (stores, mut running) = (stores(Selection::All), Vec::new());
     let environment = vec![("AWS_ACCESS_KEY_ID", "tests".into()), ("AWS_SECRET_ACCESS_KEY", "secret".into())];
     compare("S3 by the tests' own server", &stores, &mut |number| {
@@ -146,17 +147,17 @@ fn stores_in_a_bucket_hold_what_was_written() {
 }
 
 #[test]
-fn stores_on_moto_hold_what_was_written() {
+fn stores_on_moto_hold_the_written_values() {
     compare_over_buckets("S3 by moto", servers::moto);
 }
 
 #[test]
-fn stores_on_localstack_hold_what_was_written() {
+fn stores_on_localstack_hold_the_written_values() {
     compare_over_buckets("S3 by LocalStack", servers::localstack);
 }
 
 #[test]
-fn stores_on_azurite_hold_what_was_written() {
+fn stores_on_azurite_hold_the_written_values() {
     compare_over_buckets("Azure by azurite", servers::azurite);
 }
 

@@ -1,5 +1,5 @@
-//! Writing to buckets, through real mounts and by commands. Afterwards the vendor's own client downloads the bucket,
-//! and zarr-python decodes it.
+//! Writing to buckets, through real mounts and by commands. Then the vendor's own client downloads the bucket,
+//! zarr-python decodes it, and the values are compared with those that the test wrote.
 
 mod support;
 
@@ -63,7 +63,7 @@ fn compressed() -> serde_json::Value {
 }
 
 #[test]
-fn zarr_python_reads_what_was_written_to_a_bucket() {
+fn zarr_python_reads_the_values_written_to_a_bucket() {
     for (name, server) in servers() {
         let store = tempfile::tempdir().unwrap();
         let mut made = TestArray::with_chunks(store.path().join("a"), &[50, 300], &[16, 128], compressed());
@@ -170,7 +170,7 @@ fn two_mounts_of_a_bucket_lose_no_writes_of_each_other() {
             made.flat[at] = byte;
         }
         for mount in &mounts {
-            // an open sees what the other mount has stored
+            // an open shows the bytes that the other mount has stored
             assert!(fs::read(mount.join("data.raw")).unwrap() == made.flat, "{name}: a mount shows something else");
         }
         drop(mounts);
@@ -231,13 +231,13 @@ fn commands_accept_names_of_buckets() {
             }
             assert_eq!(Fetched::new(&server, "verbs").names(), before, "{name} {}", remote.url);
         }
-        // a path that does not exist is reported as such
+        // exit code 3: no such store
         let missing = server.store("verbs/nothing.zarr").zarrfs("info", &[]);
         assert_eq!(missing.status.code(), Some(3), "{name}: {}", String::from_utf8_lossy(&missing.stderr));
     }
 }
 
-/// Runs a verb with bytes on its standard input. Returns what it prints.
+/// Runs a verb with bytes on its standard input. Returns its output.
 #[track_caller]
 fn run(remote: &RemoteStore, verb: &str, args: &[&str], input: &[u8]) -> String {
     let mut command = remote.command(verb);
@@ -249,7 +249,7 @@ fn run(remote: &RemoteStore, verb: &str, args: &[&str], input: &[u8]) -> String 
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Opening a file for writing fails on archives and web servers, so that no program finds out only when it writes.
+/// Opening a file for writing fails, so that programs get the error before they write.
 #[test]
 fn archives_and_http_are_read_only() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! "Nothing is stored into an array that another program has replaced, deleted or made smaller, and its writer is
-//! told": each fsync and close of the file returns ESTALE until its release, `.zarrfs/stats` keeps the message, and the
-//! store holds the other program's bytes. The test itself is the other program and writes the store's files.
+//! "Data written to an array that was replaced, deleted or made smaller meanwhile is not stored": each `fsync` and
+//! `close` of the file returns ESTALE until its release, `.zarrfs/stats` keeps the message, and the store holds the
+//! other program's bytes. The test itself is the other program. It writes the store's files and then compares them.
 
 mod support;
 
@@ -16,7 +16,7 @@ use support::{Mount, close, open_for_writing, without_other_tests};
 /// The shape, chunks and other fields of an array.
 type Form = (Vec<usize>, Vec<usize>, Value);
 
-/// Returns what the other program puts in place of an array of 100 bytes in chunks of 10.
+/// Returns replacements for an array of 100 bytes in chunks of 10 bytes. `None` means that the array is deleted.
 fn replacements() -> [(&'static str, Option<Form>); 6] {
     [
         ("another dtype", Some((vec![50], vec![5], json!({"dtype": "<u2", "compressor": {"id": "zlib", "level": 1}})))),
@@ -28,7 +28,7 @@ fn replacements() -> [(&'static str, Option<Form>); 6] {
     ]
 }
 
-/// Replaces the array at `path`. Returns the files that it then has.
+/// Replaces the array at `path`, and returns its new files.
 fn replace(path: &Path, by: &Option<Form>) -> Vec<(String, Vec<u8>)> {
     fs::remove_dir_all(path).unwrap();
     if let Some((shape, chunks, more)) = by {
@@ -73,7 +73,7 @@ fn writes_to_a_replaced_array_are_dropped_and_every_flush_reports_it() {
                     "list" => drop(fs::read_dir(mount.join("a")).map(Iterator::count)),
                     _ => {}
                 }
-                // nor does closing a duplicate descriptor, as a child process does
+                // the end of a child process closes a duplicate descriptor, which does not hide the loss either
                 let child = Command::new("true").stdin(Stdio::from(file.try_clone().unwrap())).status().unwrap();
                 assert!(child.success());
                 assert!(is_stale(file.sync_all()), "{what}: fsync");
@@ -134,8 +134,8 @@ fn a_file_whose_writes_are_all_stored_reports_no_loss() {
     assert_eq!(now.iter().zip(&theirs).filter(|(a, b)| a != b).count(), 1, "one chunk was changed");
 }
 
-/// The kernel does not tell which file a map belongs to, so every file that is open_for_writing for writing reports its
-/// lost writes.
+/// The kernel does not tell the daemon which file a map belongs to, so every file that is open for writing reports the
+/// lost writes of the map.
 #[test]
 fn lost_writes_of_a_map_are_reported_by_every_writable_file() {
     let _alone = without_other_tests();
@@ -172,7 +172,7 @@ fn writes_outside_a_smaller_array_never_reappear() {
     };
     let mount = Mount::new(store.path(), &[]);
     let file = open_for_writing(&mount.join("a/data.raw"));
-    // inside the smaller array, across its end, and behind it
+    // inside the smaller array, across its end, and past it
     for at in [5, 33, 70] {
         file.write_all_at(b"mine", at).unwrap();
     }

@@ -1,4 +1,5 @@
-//! The number of requests that commands and mounts send to a server: a hierarchy costs few, whatever its size.
+//! The number of requests that commands and mounts send to a server, as the test server counts them. `info` takes about
+//! one request for each document, and a consolidated hierarchy takes a handful, whatever its size.
 
 mod support;
 
@@ -71,7 +72,7 @@ impl Bucket {
         command
     }
 
-    /// Mounts the store, and waits until what the mount has asked for has expired.
+    /// Mounts the store, and waits until the metadata that the mount has cached has expired.
     fn mount(&self, args: &[&str]) -> Mount {
         let mut command = self.command("mount");
         command.args(args);
@@ -80,7 +81,7 @@ impl Bucket {
         mount
     }
 
-    /// Runs a verb on the store, and returns what it has printed and the requests.
+    /// Runs a verb on the store. Returns its output and its requests.
     fn run(&self, verb: &str, args: &[&str]) -> (String, Vec<String>) {
         let mut printed = String::new();
         let requests = requests(&self.server, || {
@@ -133,12 +134,12 @@ fn array_documents(format: Format) -> Vec<(&'static str, Value)> {
     }
 }
 
-/// The latencies at which mounts are tested, in milliseconds. At the larger one, what is known must not expire while a
-/// program asks.
+/// The latencies at which mounts are tested, in milliseconds. At the larger one, cached metadata must not expire during
+/// a listing.
 const LATENCIES: [u64; 2] = [0, 100];
 
-/// Returns the latency at which everything is measured, if the environment has one: with `--nocapture` the tests print
-/// a table of requests, their bounds and times.
+/// Returns the latency in milliseconds for all measurements, if the environment sets one. With `--nocapture` the tests
+/// then print a table of requests, their bounds and times.
 fn latency() -> Option<u64> {
     std::env::var("ZARRFS_TEST_LATENCY").ok().map(|latency| latency.parse().unwrap())
 }
@@ -150,11 +151,11 @@ fn cases() -> impl Iterator<Item = (Format, u64)> {
 }
 
 thread_local! {
-    /// The time of the latest work in [`requests`].
+    /// The duration of the latest work in [`requests`], in seconds.
     static SECONDS: Cell<f64> = const { Cell::new(0.0) };
 }
 
-/// Returns the requests that a server gets during `work`.
+/// Returns the requests that the server receives during `work`.
 fn requests(server: &FaultyServer, work: impl FnOnce()) -> Vec<String> {
     let (before, begun) = (server.requests().len(), Instant::now());
     work();
@@ -171,7 +172,7 @@ fn assert_at_most(most: usize, requests: &[String], what: &str) {
 }
 
 #[test]
-fn info_asks_for_documents_alone() {
+fn info_requests_only_documents() {
     for format in FORMATS {
         let (printed, requests) = Bucket::new(format, 10, 20, false).run("info", &[]);
         assert_eq!(printed.lines().filter(|line| line.contains("array") && line.contains("800 B")).count(), 200);
@@ -179,9 +180,9 @@ fn info_asks_for_documents_alone() {
     }
 }
 
-/// 600 arrays are enough to tell that 3,000 take five times as many requests.
+/// The number of requests is proportional to the number of arrays, so 600 arrays stand for any number.
 #[test]
-fn info_of_many_arrays_asks_for_documents_alone() {
+fn info_of_many_arrays_requests_only_documents() {
     for (format, most) in [(Format::V2, 1220), (Format::V3, 620)] {
         let (printed, requests) = Bucket::new(format, 6, 100, false).run("info", &[]);
         assert_eq!(printed.lines().count(), 607);
@@ -189,7 +190,7 @@ fn info_of_many_arrays_asks_for_documents_alone() {
     }
 }
 
-/// Pages full of chunks cost more than they tell.
+/// A page of a listing that has only chunks costs a request and finds no array.
 #[test]
 fn many_chunks_are_not_listed_to_find_arrays() {
     let bucket = Bucket::new(Format::V2, 1, 3, false);
@@ -246,7 +247,7 @@ fn the_first_byte_takes_a_handful_of_requests() {
     }
 }
 
-/// Names that do not exist are as old as those that do, until a file is opened.
+/// The absence of a name is cached as long as other metadata, until a file is opened.
 #[test]
 fn documents_that_appear_are_seen_at_the_next_open() {
     let bucket = Bucket::new(Format::V2, 1, 1, false);
@@ -263,7 +264,7 @@ fn documents_that_appear_are_seen_at_the_next_open() {
 }
 
 #[test]
-fn consolidated_metadata_of_a_bucket_replace_all_documents() {
+fn consolidated_metadata_of_a_bucket_replaces_requests_for_documents() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 10, 20, true);
         let (printed, requests) = bucket.run("info", &[]);
@@ -302,12 +303,12 @@ fn mounts_that_are_only_read_use_consolidated_metadata() {
         let of_byte = requests(&bucket.server, || {
             assert_eq!(run("head", &["-c", "1", "g00/a000/data.raw"], mount.path()), "\u{7}");
         });
-        // the last is the second chunk, which the kernel reads ahead
+        // the last request is for the second chunk, which the kernel reads ahead
         assert_at_most(6, &of_byte, &format!("the first byte of consolidated {format:?} at {latency} ms"));
     }
 }
 
-/// "until a file of their group or array is opened"
+/// "Its documents are read from `.zmetadata` until a file is opened."
 #[test]
 fn opening_a_file_revalidates_its_document() {
     for format in FORMATS {
@@ -332,7 +333,7 @@ fn opening_a_file_revalidates_its_document() {
         std::thread::sleep(Duration::from_millis(1100));
         assert_eq!([length("a000"), length("a001"), length("a002")], [1200, 800, 800], "{format:?}");
         assert!(fs::metadata(flat("a000")).unwrap().modified().unwrap() >= made);
-        // a new array has no entry
+        // a new array has no entry in the consolidated metadata
         let new = bucket.path("g00/new");
         array_documents(format).iter().for_each(|(name, text)| write(&new.join(name), text.to_string().as_bytes()));
         assert_eq!(length("new"), 800);
@@ -342,7 +343,7 @@ fn opening_a_file_revalidates_its_document() {
 }
 
 #[test]
-fn a_web_server_with_consolidated_metadata_is_asked_for_it_alone() {
+fn info_on_a_web_server_requests_only_consolidated_metadata() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 6, 100, true);
         let url = bucket.server.url("bucket/store.zarr");
@@ -392,7 +393,8 @@ fn reading_a_sharded_array_takes_two_requests_for_each_shard() {
         let requests = requests(&bucket.server, || {
             assert!(fs::read(mount.join("a/data.raw")).unwrap() == flat, "other bytes");
         });
-        // and some for the document, the names, and the chunks that are read before those after them are prefetched
+        // two for each shard, and some for the document, the names, and the chunks that are read before prefetching
+        // begins
         assert_at_most(2 * shards + 12, &requests, "8 shards of 32 chunks");
     }
 }
@@ -415,7 +417,7 @@ fn an_archive_on_a_web_server_is_read_in_few_parts() {
 
 /// Over HTTP, the documents of a group may be in the `.zmetadata` of a store above.
 #[test]
-fn a_group_of_a_consolidated_store_has_its_arrays() {
+fn a_group_of_a_consolidated_store_shows_its_arrays() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 2, 3, true);
         let group = bucket.server.url("bucket/store.zarr/g00");
@@ -431,7 +433,7 @@ fn a_group_of_a_consolidated_store_has_its_arrays() {
         mount.arg("mount");
         let mount = Mount::with_command(mount, group.as_ref());
         assert_eq!(fs::read(mount.join("a002/data.raw")).unwrap(), [7; 800]);
-        // the same in a bucket, where the user asks for it
+        // in a bucket, only with this option
         let mut command = bucket.command("info");
         let output = command.args(["--consolidated", "use", "s3://bucket/store.zarr/g01"]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout).matches("800 B").count(), 3, "{output:?}");
@@ -439,7 +441,7 @@ fn a_group_of_a_consolidated_store_has_its_arrays() {
 }
 
 #[test]
-fn a_store_whose_arrays_cannot_be_known_is_not_complete() {
+fn a_store_whose_arrays_cannot_be_listed_is_reported_as_incomplete() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 1, 2, false);
         let url = bucket.server.url("bucket/store.zarr");
@@ -492,14 +494,14 @@ fn creating_an_array_takes_at_most_ten_requests() {
 }
 
 #[test]
-fn an_array_that_another_program_creates_meanwhile_stays() {
+fn create_does_not_replace_an_array_that_another_program_creates_meanwhile() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 1, 1, false);
         for path in ["store.zarr/new", "store.zarr/group/new", "alone.zarr"] {
             let zarr_format = if format == Format::V2 { "2" } else { "3" };
             let args = ["--shape", "4,4", "--chunks", "2,2", "--dtype", "<i4", "--zarr-format", zarr_format];
             let folder = bucket.folder.path().to_path_buf();
-            // the document appears after zarrfs has looked
+            // the document appears after zarrfs has checked that there is none
             bucket.server.set_gate(Box::new(move |request| {
                 if request.method == "PUT" && !folder.join(&request.path[1..]).exists() {
                     write(&folder.join(&request.path[1..]), b"of another");

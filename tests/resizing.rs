@@ -1,6 +1,6 @@
-//! `--resize` on a real mount: "truncate and append change the first dimension instead: shrinking drops chunks outside
-//! the shape and clears the edge chunk's clipped part, growing adds fill values; a partial last row is padded with the
-//! fill value at close".
+//! `--resize` on a real mount: "truncating `data.raw` and writing past its end change the first dimension instead",
+//! "shrinking removes the chunks outside the shape and clears the part of edge chunks that is cut off", and "an
+//! incomplete last row is padded with the fill value at `close`". A new mount and zarr-python read the results.
 
 mod support;
 
@@ -86,7 +86,7 @@ fn a_partial_last_row_is_padded_at_close() {
     while fs::metadata(&path).unwrap().len() != 8 * ROW as u64 {
         assert!(std::time::Instant::now() < deadline, "it is not padded");
     }
-    // a write behind the end fills the gap with the fill value
+    // a write past the end fills the gap with the fill value
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[8; ROW], 20 * ROW as u64).unwrap();
     drop(file);
@@ -111,7 +111,7 @@ fn removed_rows_never_reappear() {
         let mut flat = array(store.path(), 14).flat;
         let mount = Mount::new(store.path(), &["--resize"]);
         let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
-        // these bytes are not stored yet when they are cut off
+        // these bytes are not stored yet when the file is truncated
         file.write_all_at(&[7; 2 * ROW], 11 * ROW as u64).unwrap();
         flat[11 * ROW..13 * ROW].fill(7);
         file.set_len((rows * ROW) as u64).unwrap();
@@ -173,9 +173,8 @@ fn concurrent_appends_are_all_kept() {
     }
 }
 
-/// Without `--resize` the size of `data.raw` is fixed.
 #[test]
-fn sizes_are_fixed_without_the_option() {
+fn the_size_of_data_raw_is_fixed_without_the_option() {
     let store = tempfile::tempdir().unwrap();
     let made = array(store.path(), 7);
     let mount = Mount::new(store.path(), &[]);

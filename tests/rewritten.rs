@@ -1,5 +1,5 @@
-//! Arrays of the v3 matrix are overwritten through a mount. zarr-python 3, its zarrs
-//! pipeline and TensorStore must read from the store what was written.
+//! Arrays of the v3 matrix are overwritten through a mount. Then zarr-python 3, its zarrs pipeline and TensorStore must
+//! read the written values from the store.
 
 mod support;
 
@@ -12,10 +12,10 @@ use zarrfs::util::json::{self, Value};
 /// One array of this many is rewritten.
 const SAMPLE: usize = 2;
 
-/// Filters that do not keep values, or not all values.
+/// Filters that change some or all values.
 const LOSSY: [&str; 6] = ["scale_offset", "bitround", "fixedscaleoffset", "quantize", "cast_value", "numcodecs.astype"];
 
-/// Returns whether other values can be written to an array: it has flat bytes, and codecs that keep every value.
+/// Returns whether an array has flat bytes, and codecs that keep every value.
 fn is_rewritable(document: &Path, array: &Value) -> bool {
     let text = fs::read_to_string(document).unwrap();
     let is_readable = array["expect"].is_null() && array["object"] != true && array["nbytes"].as_u64() > Some(0);
@@ -28,7 +28,7 @@ fn copy_sample(folder: &Path, store: &Path) -> Vec<String> {
     for (from, arrays) in &oracle.stores {
         let path = |array: &Value| folder.join(from).join(array["array"].as_str().unwrap());
         let arrays = arrays.iter().filter(|array| is_rewritable(&path(array).join("zarr.json"), array));
-        // that a library reads fill values does not say that it has the codecs
+        // leave out arrays without chunks: a library that reads their fill values may lack the codecs
         let arrays = arrays.filter(|array| fs::read_dir(path(array)).unwrap().count() > 1);
         for array in arrays.step_by(SAMPLE) {
             let name = format!("{from}-{}", array["array"].as_str().unwrap().replace('/', "-"));
@@ -48,8 +48,8 @@ fn item_size(document: &Path, len: usize) -> usize {
     len / items as usize
 }
 
-/// Writes the items of an array in reverse order through a mount, and returns the bytes written. Each is a value of the
-/// type.
+/// Writes the items of an array in reverse order through a mount, so that each stays a value of the type. Returns the
+/// written bytes.
 fn rewrite(array: PathBuf) -> Vec<u8> {
     let flat = fs::read(array.join("data.raw")).unwrap();
     let size = item_size(&array.join("zarr.json"), flat.len());
@@ -61,7 +61,7 @@ fn rewrite(array: PathBuf) -> Vec<u8> {
 }
 
 #[test]
-fn other_libraries_read_what_was_written_over_their_arrays() {
+fn other_libraries_read_the_values_written_over_their_arrays() {
     let (Some(folder), Some(python)) = (env_path("ZARRFS_MATRIX3"), env_path("ZARRFS_TEST_PYTHON3")) else { return };
     let [store, original, expected] = [(); 3].map(|()| support::memory_directory());
     let names = copy_sample(&folder, store.path());

@@ -1,5 +1,5 @@
-//! The unit file of a mount as a service: no setting hides the mount from the system. Where systemd can be run, a
-//! private one starts the service, and another process reads the mount.
+//! The unit file of a mount as a service: it has none of the settings that hide a mount from the system, by the manual
+//! systemd.exec(5). Where systemd can be run, a private one starts the service, and another process reads the mount.
 
 mod support;
 
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use support::{ZARRFS, announce, copy_tree, is_installed, test_data, with_timeout};
 
-/// Settings with which a mount of the service stays invisible, or can't be made.
+/// Settings that hide a mount of the service or prevent mounting, with the reason.
 const FORBIDDEN: [(&str, &[&str]); 4] = [
-    // systemd.exec(5): the settings that have the service run in a mount namespace of its own
+    // systemd.exec(5): these settings give the service its own mount namespace
     (
         "a mount namespace",
         &[
@@ -122,13 +122,14 @@ fn the_service_is_hardened() {
     let shown = text(analyzed(&["security", "--offline=true", "--no-pager"]));
     let level = shown.lines().find_map(|line| line.split_once("exposure level for zarrfs@test.service: "));
     match level.and_then(|(_, level)| level.split(' ').next()?.parse::<f64>().ok()) {
-        // without any of the settings it is 9.6
+        // a unit without any of these settings has 9.6
         Some(level) => assert!(level < 6.0, "{shown}"),
         None => announce("skipped: systemd-analyze has no --offline"),
     }
 }
 
-/// Starts the service in a user manager of its own, which sees the same mounts, and prints what `cat` reads there.
+/// A script that starts the service in a new user manager, which sees the same mounts. It prints the first latitude
+/// that `cat` reads in the mount, and whether the mountpoint is gone after the stop.
 const RUN: &str = r#"
 set -u
 mount -t tmpfs tmpfs /run
@@ -163,7 +164,8 @@ for group in $groups; do
 done
 "#;
 
-/// Runs the service with further settings, and returns what was printed; `None` where systemd does not run.
+/// Runs the service with further settings, and returns the output of [`RUN`]. Returns `None` if systemd cannot run
+/// here.
 fn run_service(more: &str) -> Option<String> {
     let manager =
         ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"].into_iter().find(|path| Path::new(path).exists());
@@ -204,7 +206,7 @@ fn another_process_reads_the_mount_of_the_service() {
     let Some(printed) = run_service("") else { return };
     let words: Vec<&str> = printed.split_whitespace().collect();
     assert_eq!(words, ["75", "gone"], "{printed}");
-    // the test can tell: here only the service sees its mount
+    // the test detects a hidden mount: with this setting only the service sees it
     let hidden = run_service("PrivateMounts=yes").unwrap_or_default();
     assert!(!hidden.contains("75"), "{hidden}");
 }

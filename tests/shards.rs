@@ -1,5 +1,6 @@
-//! Arrays in shards on real mounts: libraries and programs change them, and libraries read what is stored. A shard is
-//! put once for all its changed chunks, and the others stay as they are.
+//! Arrays in shards on real mounts. Libraries and programs change them. Then libraries, or the test itself by the index
+//! of each shard, read the stored chunks. A shard is stored once for all its changed chunks, and its other chunks stay
+//! as they are.
 
 mod support;
 
@@ -30,7 +31,7 @@ fn store(shape: Value, shards: Value, chunks: Value, codecs: Value) -> tempfile:
     directory
 }
 
-/// Returns where each chunk of a shard of `count` chunks is, as its index says.
+/// Returns the offset and length in bytes of each chunk, from the index of a shard of `count` chunks.
 fn index(shard: &[u8], count: usize) -> Vec<Option<(u64, u64)>> {
     let encoded = &shard[shard.len() - 16 * count - 4..];
     assert_eq!(crc32c::crc32c(&encoded[..16 * count]).to_le_bytes(), encoded[16 * count..]);
@@ -77,8 +78,7 @@ fn libraries_change_shards_in_a_bucket() {
     run_python(&python, "shards.py", &["check".as_ref(), stored.path(), expected.path()]);
 }
 
-/// Two mounts write other chunks of the same shards at the same time. Each compares versions before it replaces a
-/// shard.
+/// Writes alternate chunks of the same shards through two mounts at the same time. Returns the expected bytes.
 fn two_writers(first: Mount, second: Mount, rounds: u8) -> Vec<u8> {
     let write = |mount: &Mount, parity: usize| {
         let mut file = open_for_writing(&mount.join("a/data.raw"));
@@ -128,7 +128,7 @@ fn two_mounts_of_a_bucket_change_one_shard() {
     assert!(stored == expected, "a write was lost");
 }
 
-/// Such a shard is put in parts, and copied in parts.
+/// Such a shard is uploaded in parts, and a changed one is copied in parts.
 #[test]
 fn a_shard_larger_than_a_request_is_stored_in_a_bucket() {
     const SIZE: usize = 72 << 20;
@@ -152,7 +152,7 @@ fn a_shard_larger_than_a_request_is_stored_in_a_bucket() {
 }
 
 #[test]
-fn a_closed_chunk_file_is_stored_when_it_has_been_quiet() {
+fn a_closed_chunk_file_is_stored_after_a_time_without_writes() {
     let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes"]));
     let mount = Mount::new(directory.path(), &["--no-fsync"]);
     fs::write(mount.join("a/1"), [7; 64]).unwrap();
@@ -165,13 +165,13 @@ fn a_closed_chunk_file_is_stored_when_it_has_been_quiet() {
 }
 
 #[test]
-fn an_array_that_grows_keeps_what_waits_for_its_shards() {
+fn an_array_that_grows_keeps_chunks_that_wait_to_be_stored() {
     let directory = store(json!([250]), json!([256]), json!([64]), json!(["bytes"]));
     let mount = Mount::new(directory.path(), &["--no-fsync", "--resize", "--cache-size", "1M"]);
     let mut expected = vec![0; 250];
     let mut file = fs::OpenOptions::new().append(true).open(mount.join("a/data.raw")).unwrap();
     for step in 1..=60u8 {
-        // the last chunk, with padding behind the end of the array
+        // the last chunk, with padding past the end of the array
         let last = expected.len() / 64;
         if step % 3 == 0 && mount.join(&format!("a/{last}")).exists() {
             fs::write(mount.join(&format!("a/{last}")), [step; 64]).unwrap();
@@ -197,7 +197,7 @@ fn an_array_that_grows_keeps_what_waits_for_its_shards() {
 }
 
 #[test]
-fn a_chunk_file_tells_where_its_bytes_are() {
+fn extended_attributes_of_a_chunk_file_locate_its_bytes_in_the_shard() {
     let store = store(json!([8]), json!([4]), json!([2]), json!(["bytes"]));
     let mount = Mount::new(store.path(), &[]);
     for (name, bytes) in [("1", b"BB"), ("0", b"AA"), ("2", b"CC")] {
@@ -232,7 +232,7 @@ fn fsync_and_sync_store_a_chunk_at_once() {
     assert_eq!(fs::read(mount.join(".zarrfs/sync")).unwrap(), b"");
     let expected = [Some(vec![1; 64]), Some(vec![2; 64]), Some(vec![3; 64]), None];
     assert_eq!(chunks(directory.path(), "a/c/0", 4), expected);
-    // the encoded shard below `c` is current, too
+    // the encoded shard below `c` is current as well
     fs::write(mount.join("a/3"), [4; 64]).unwrap();
     let shown = fs::read(mount.join("a/c/0")).unwrap();
     assert_eq!(
@@ -316,7 +316,7 @@ fn a_shard_larger_than_memory_is_written_and_read() {
 }
 
 #[test]
-fn a_shard_that_cannot_be_stored_is_told_and_tried_again() {
+fn a_shard_that_cannot_be_stored_is_reported_and_tried_again() {
     let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes"]));
     let mount = Mount::new(directory.path(), &["--no-fsync"]);
     fs::write(mount.join("a/data.raw"), [1; 256]).unwrap();
@@ -348,7 +348,8 @@ fn put_shard(store: &Path) {
     fs::write(store.join("a/c/0"), [shard, index].concat()).unwrap();
 }
 
-/// Changes a chunk, and kills the daemon before a thread's `n`-th call of a group. Returns whether it came to that.
+/// Changes a chunk, and kills the daemon before the `n`-th of the system calls `calls` in a thread. Checks that the
+/// stored shard is the old or the new one. Returns whether a thread reached that call.
 fn is_killed(store: &Path, calls: &str, n: usize) -> bool {
     put_shard(store);
     let mut daemon = Daemon::start(store, &[]);
@@ -384,7 +385,7 @@ fn a_kill_at_any_call_leaves_the_old_shard_or_the_new_one() {
             }
             points += 1;
         }
-        // another file system may share blocks or copy by other calls
+        // on some file systems the daemon shares blocks or copies by other calls
         assert!(points > before || calls == "copy_file_range", "the daemon never calls {calls}");
     }
     announce(&format!("{points} stop points of the storing of a shard"));

@@ -1,6 +1,7 @@
-//! "Read your writes: at once, through every file of the mount", in spite of the kernel's page cache: pages that a
-//! shared map has made dirty never undo what was written through another file, and pages that are read while a write is
-//! in flight never keep old bytes.
+//! "Data written through one file of the mount is immediately visible through every other file of the mount", despite
+//! the kernel's page cache. Pages that a shared map has made dirty never undo a write through another file, and pages
+//! that are read during a write never keep old bytes. At the end the stored chunks, decoded without a mount, are
+//! compared with the written bytes.
 
 mod support;
 
@@ -29,7 +30,7 @@ fn create_array(store: &Path) -> TestArray {
     TestArray::with_chunks(store.join("a"), &[PAGE], &[PAGE / 4], json!({"compressor": {"id": "zlib", "level": 1}}))
 }
 
-/// The ways of writing to an array beside a map of one of its files.
+/// Ways to write to an array while one of its files is mapped.
 const WAYS: [&str; 7] = ["data.raw", "O_DIRECT", "chunk", "data.npy", "dataset.nc", "rename", "unlink"];
 
 /// Changes bytes of the second chunk in one of these ways, and updates the expected bytes.
@@ -70,7 +71,7 @@ fn change(mount: &Path, made: &mut TestArray, way: &str) {
 }
 
 #[test]
-fn a_dirty_page_of_a_map_undoes_no_write_through_another_file() {
+fn a_dirty_page_of_a_map_never_undoes_a_write_through_another_file() {
     let _alone = without_other_tests();
     for mapped in ["data.raw", "data.npy", "dataset.nc", "1"] {
         for way in WAYS {
@@ -113,8 +114,8 @@ fn a_dirty_page_of_a_map_undoes_no_write_through_another_file() {
     }
 }
 
-/// While a write waits for cache space, the kernel may drop the page and read it again. Every later read returns the
-/// new bytes nevertheless.
+/// While a write waits for cache space, the kernel may drop the page and read it again. Every later read still returns
+/// the new bytes.
 #[test]
 fn a_page_that_is_read_while_its_write_waits_keeps_no_old_bytes() {
     let _alone = without_other_tests();
@@ -131,7 +132,7 @@ fn a_page_that_is_read_while_its_write_waits_keeps_no_old_bytes() {
         bytes
     };
     assert!(fs::read(&raw).unwrap() == made.flat);
-    // a dirty chunk fills the cache and its lock is held elsewhere, so no other chunk can be written until it is
+    // a dirty chunk fills the cache, and the test holds its lock, so no other chunk can be written until the lock is
     // released
     let key = locks.path().join("a/0");
     fs::create_dir_all(key.parent().unwrap()).unwrap();

@@ -1,5 +1,6 @@
-//! `Array::store`, as zarr-python reads its results: every chunk of the generated matrix is loaded from a copy of its
-//! store, encoded and stored again. Also the lock files that zarrfs and zarr-python share.
+//! `Array::store`: every chunk of the generated matrix is loaded from a copy of its store, encoded and stored again,
+//! and `python/storing.py` compares the result with those of numcodecs and zarr-python. Also the lock files that zarrfs
+//! and zarr-python share.
 
 mod support;
 
@@ -30,7 +31,7 @@ fn find(store: Arc<dyn Store>, path: &str) -> Arc<Array> {
     }
 }
 
-/// Loads and stores every chunk of an array, also those that are not stored. Returns the number of chunks.
+/// Loads and stores every chunk of an array, also uninitialized chunks. Returns the number of chunks.
 /// `tests/conformance.rs` checks that chunks are loaded correctly.
 fn store_again(path: &Path, entry: &Value) -> usize {
     let name = entry["array"].as_str().unwrap();
@@ -108,7 +109,7 @@ impl Drop for Other {
     }
 }
 
-/// Creates an array of one chunk, `group/a`, opened by this process and by zarr-python with the same directory of
+/// Creates an array of one chunk, `group/a`. Opens it in this process and in zarr-python, with the same directory of
 /// locks.
 fn shared_array(path: &Path) -> Option<(Arc<Array>, Other)> {
     let mut script = python("locks.py")?;
@@ -128,7 +129,7 @@ fn shared_array(path: &Path) -> Option<(Arc<Array>, Other)> {
 }
 
 #[test]
-fn each_waits_for_a_lock_that_the_other_holds() {
+fn zarrfs_and_zarr_python_wait_for_locks_of_each_other() {
     let dir = tempfile::tempdir().unwrap();
     let Some((array, mut other)) = shared_array(dir.path()) else { return };
     assert_eq!(other.ask("key"), "group/a/0.0");
@@ -154,7 +155,7 @@ fn no_change_under_a_shared_lock_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let Some((array, mut other)) = shared_array(dir.path()) else { return };
     let mut scratch = Scratch::default();
-    // zarr-python is running by now, and slower
+    // the answer shows that zarr-python is running; it is slower, so it gets fewer rounds
     assert_eq!(other.ask("key"), "group/a/0.0");
     other.tell(&format!("count {THEIRS}"));
     for i in 0..OURS {

@@ -1,5 +1,6 @@
 //! zarrfs as a system tool: mount(8) and fstab, unprivileged users, mountpoints that are created, stale and idle
-//! mounts, the journal. Tests that would change the machine run in namespaces of their own.
+//! mounts, the journal. The programs of the system are the reference. Tests that would change the machine run in their
+//! own namespaces.
 
 mod support;
 
@@ -39,8 +40,8 @@ impl Sandbox {
         Command::new(ZARRFS).args(args).current_dir(self.directory.path()).output().unwrap()
     }
 
-    /// Runs a bash script as root of a system where zarrfs is installed, with this directory as $D. Returns what it
-    /// prints. Its mounts and processes end with the script.
+    /// Runs a bash script as root of a system where zarrfs is installed, with this directory as $D. Returns its output.
+    /// The mounts and processes of the script end with it.
     fn system(&self, script: &str) -> String {
         let install = r#"
             mount -t tmpfs tmpfs /run
@@ -86,7 +87,7 @@ fn is_root() -> bool {
     root
 }
 
-/// Returns the exit code and the message.
+/// Returns the exit code and the standard error of a command.
 fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
@@ -163,7 +164,7 @@ fn mount_fuse_finds_zarrfs() {
 }
 
 #[test]
-fn umount_reports_what_could_not_be_stored() {
+fn umount_reports_data_that_could_not_be_stored() {
     if !is_root() {
         return;
     }
@@ -243,7 +244,7 @@ fn an_unprivileged_user_can_mount_and_unmount() {
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
 }
 
-/// Root of a user namespace, as in an unprivileged container, can mount without fusermount3.
+/// Such a user, for example in an unprivileged container, can mount without fusermount3.
 #[test]
 fn root_of_a_namespace_can_mount() {
     let sandbox = Sandbox::new();
@@ -268,7 +269,7 @@ fn root_of_a_namespace_can_mount() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "148\nmnt\nsample.zarr\n");
 }
 
-/// Runs zarrfs under the name of a helper.
+/// Runs zarrfs under the name of a mount helper.
 fn helper(sandbox: &Sandbox, name: &str, args: &[&str]) -> Output {
     let program = sandbox.join(name);
     if !program.exists() {
@@ -361,7 +362,7 @@ fn a_forced_unmount_does_not_wait() {
     kill_process(daemon.pid(), Signal::CONT).unwrap();
 }
 
-/// umount(8) waits until what was written through a map is stored, even if it was never synced.
+/// umount(8) waits until bytes written through a map are stored, even without msync.
 #[test]
 fn a_plain_umount_loses_nothing() {
     if !is_root() {
@@ -393,7 +394,7 @@ fn synchronous_writes_are_stored_when_they_return() {
     assert_eq!(stored(), [1, 2]);
 }
 
-/// "--auto-mountpoint makes the mountpoint, and removes it after the unmount if it is empty."
+/// `--auto-mountpoint`: "create the mountpoint, and remove it after the unmount if it is empty."
 #[test]
 fn a_mountpoint_is_created_and_removed() {
     let sandbox = Sandbox::new();
@@ -441,7 +442,7 @@ fn a_failed_mount_creates_no_mountpoint() {
     assert!(!sandbox.join("sample.zarr/new").exists());
 }
 
-/// "--idle-timeout unmounts when no file is open and nothing was asked for so long."
+/// `--idle-timeout`: "unmount after this time without open files and requests."
 #[test]
 fn an_idle_mount_is_unmounted() {
     let sandbox = Sandbox::new();
@@ -471,14 +472,14 @@ fn an_idle_mount_is_unmounted() {
     visitor.kill().unwrap();
     visitor.wait().unwrap();
     let left = Instant::now();
-    // looking into the mount would count as use
+    // listing the mount would count as use
     wait_for("the unmount", || !is_mounted(&mountpoint));
     wait_for("the daemon's end", || !mountpoint.exists());
     assert!(left.elapsed() < timeout * 4, "{:?}", left.elapsed());
 }
 
 #[test]
-fn an_idle_unmount_stores_what_was_written() {
+fn an_idle_unmount_stores_all_writes() {
     let sandbox = Sandbox::new();
     assert_succeeded(&sandbox.zarrfs(&["mount", "--idle-timeout", "2s", "sample.zarr", "mnt"]));
     fs::write(sandbox.join("mnt/air_temperature/data.raw"), vec![9; 62 * 37 * 53 * 2]).unwrap();
@@ -487,7 +488,7 @@ fn an_idle_unmount_stores_what_was_written() {
     assert!(stored.len() == 62 * 37 * 53 * 2 && stored.iter().all(|&byte| byte == 9));
 }
 
-/// "--replace-stale removes what a daemon that is gone has left, exit code 7 without it."
+/// `--replace-stale`: "first remove a mount whose daemon has ended." Without it the exit code is 7.
 #[test]
 fn a_stale_mount_is_replaced() {
     let sandbox = Sandbox::new();
@@ -516,12 +517,12 @@ fn a_stale_mount_is_replaced() {
     assert_succeeded(&sandbox.zarrfs(&["umount", "mnt"]));
 }
 
-/// "--log-journal sends the log to the journal of systemd."
+/// `--log-journal` sends the log to the journal.
 #[test]
 fn the_log_is_sent_to_the_journal() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.join("sample.zarr/air_temperature/0.0.0"), "damaged").unwrap();
-    // the mount in the background leaves the directory in which this name is relative
+    // the daemon changes its directory, and this name is relative to the directory where it was started
     let journal = "--log-journal=journal";
     let (code, said) = failure(&sandbox.zarrfs(&["mount", journal, "sample.zarr", "mnt"]));
     assert!(code == 1 && said.contains("systemd-journald"), "{code} {said}");
@@ -536,7 +537,7 @@ fn the_log_is_sent_to_the_journal() {
     let fields = format!("PRIORITY=3\nSYSLOG_IDENTIFIER=zarrfs\nZARRFS_MOUNTPOINT={}\nMESSAGE=", mountpoint.display());
     assert!(entry.starts_with(&fields) && entry.ends_with('\n'), "{entry}");
     assert!(entry.contains("air_temperature") && entry.contains("0.0.0"), "{entry}");
-    // the mount continues if the journal is gone
+    // the mount continues without a journal
     drop(listening);
     assert_succeeded(&sandbox.zarrfs(&["umount", "mnt"]));
     let both = sandbox.zarrfs(&["mount", journal, "--log-file", "x", "sample.zarr", "mnt"]);

@@ -1,5 +1,5 @@
-//! `scripts/test-runner`, which runs the test binaries in `scripts/test`: it ends one that hangs, also if that waits
-//! for a daemon, and names what hangs.
+//! `scripts/test-runner`, which runs the test binaries in `scripts/test`: it ends a binary that hangs, also one that
+//! waits for a daemon, and names it.
 
 mod support;
 

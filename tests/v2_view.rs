@@ -1,5 +1,5 @@
 //! Stores of Zarr v3 on mounts with `--view v2`: programs that know no other format read and write them, and readers of
-//! v3 find in the store what they have written.
+//! v3 read the written values from the store.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use support::{Mount, announce, env_path, names, run, run_python, zarrfs};
 
-/// A store of v3 with one array of each kind, and a file with what they hold.
+/// A store of v3 with one array of each kind, and a file with the expected values.
 struct Sample {
     directory: tempfile::TempDir,
 }
@@ -38,7 +38,7 @@ impl Sample {
         Mount::new(&self.store(), &[&["--view", "v2"], args].concat())
     }
 
-    /// Returns the documents of v2 and zarrfs' own files in the store, of which there should be none.
+    /// Returns the documents of v2 and temporary files of zarrfs in the store. There should be none.
     fn strays(&self) -> Vec<String> {
         let all = support::tree::snapshot(&self.store()).unwrap().into_keys();
         all.filter(|path| path.rsplit('/').next().unwrap().starts_with(".z")).collect()
@@ -107,7 +107,7 @@ fn listed(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_documents_are_those_of_v2() {
+fn a_v2_view_shows_only_documents_of_v2() {
     let store = small_store();
     let mount = Mount::new(store.path(), &["--view", "v2"]);
     for (path, expected) in [("", [".zattrs", ".zgroup"]), ("g", [".zattrs", ".zgroup"]), ("x", [".zarray", ".zattrs"])]
@@ -130,14 +130,14 @@ fn system_tools_work_as_on_v2() {
     let before = fs::read(store.path().join("x/zarr.json")).unwrap();
     let mount = Mount::new(store.path(), &["--view", "v2"]);
     let shell = |script: &str| run("sh", &["-ec", script], mount.path());
-    // documents that are saved in the ways of editors
+    // save documents as editors do
     shell("cp x/.zarray x/.zarray.new && mv x/.zarray.new x/.zarray");
     assert_eq!(fs::read(store.path().join("x/zarr.json")).unwrap(), before);
     shell("mv x/.zarray x/.zarray~ && cp x/.zarray~ x/.zarray && rm x/.zarray~");
     shell("echo '{\"units\": \"km\"}' > x/.zattrs");
     let document: Value = serde_json::from_slice(&fs::read(store.path().join("x/zarr.json")).unwrap()).unwrap();
     assert_eq!(document["attributes"]["units"], "km");
-    // an array that is copied file by file, and its directories
+    // copy an array file by file, and remove its directories
     shell("mkdir -p new/y && cp x/.zarray x/.zattrs x/[0-9]* new/y && cmp x/data.raw new/y/data.raw");
     assert_eq!(fs::read(store.path().join("new/y/1.1")).unwrap(), [3; 6]);
     shell("rm -r new/y x/.zattrs && rmdir new && mkdir empty && rmdir empty && rm -r g");

@@ -1,4 +1,5 @@
-//! `values.txt` on a real mount: compared with NumPy and cftime, read by awk, and as new as its array.
+//! `values.txt` on a real mount: its values are compared with those of NumPy and cftime, awk reads it, and it changes
+//! with its array.
 
 mod support;
 
@@ -41,7 +42,7 @@ fn text(mount: &Mount) -> String {
 }
 
 #[test]
-fn it_is_shown_on_request_alone() {
+fn values_txt_is_shown_only_on_request() {
     let (folder, _) = store();
     for (args, is_shown) in [
         (&["--containers", "all"] as &[&str], false),
@@ -67,16 +68,17 @@ fn awk_sums_the_columns() {
     assert_eq!(run("awk", &[program, "a/values.txt"], mount.path()), "4 22 30\n");
 }
 
-/// Writes through the mount, to the store behind it, and of attributes; size and text are of one version.
+/// The array changes through the mount, through its attributes, and behind the mount. The size of the file always fits
+/// its text.
 #[test]
-fn it_follows_the_array() {
+fn values_txt_follows_the_array() {
     let (folder, array) = store();
     let mount = Mount::new(folder.path(), &["--headers", "txt"]);
     assert_eq!(text(&mount), "1 2 3\n4 5 6\n7 8 9\n10 11 12\n");
     let flat = fs::OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
     for number in [-7i16, 1234, 5] {
         flat.write_all_at(&number.to_le_bytes(), 2).unwrap();
-        // written, not stored
+        // the write is visible before it is stored
         assert_eq!(text(&mount), format!("1 {number} 3\n4 5 6\n7 8 9\n10 11 12\n"));
     }
     support::close(flat).unwrap();
@@ -85,14 +87,14 @@ fn it_follows_the_array() {
     fs::write(mount.join("a/.zattrs"), r#"{"units": "hours since 2000-01-01"}"#).unwrap();
     assert!(text(&mount).starts_with("2000-01-01T01:00:00 2000-01-01T05:00:00 "), "{}", text(&mount));
     fs::write(mount.join("a/.zattrs"), "{}").unwrap();
-    // behind the mount: an opening reads what is stored
+    // change the store behind the mount: opening the file shows its current content
     fs::remove_file(array.path.join("0.0")).unwrap();
     assert_eq!(fs::read_to_string(mount.join("a/values.txt")).unwrap(), "0 0 0\n".repeat(4));
     assert_eq!(text(&mount), "0 0 0\n".repeat(4));
 }
 
 #[test]
-fn writes_change_nothing() {
+fn writes_to_values_txt_change_nothing() {
     let (folder, _) = store();
     let mount = Mount::new(folder.path(), &["--headers", "txt"]);
     let before = support::tree::snapshot(folder.path()).unwrap();

@@ -1,5 +1,5 @@
-//! Writing flat bytes and chunk files on a real mount. Each test quotes what it checks. The test decodes the stored
-//! chunks itself, without a mount. Costs are counters of `.zarrfs/stats.json`.
+//! Writing flat bytes and chunk files on a real mount. The test decodes the stored chunks with the crate's codecs,
+//! without a mount, and compares them with the written bytes. Costs are counters of `.zarrfs/stats.json`.
 
 mod support;
 
@@ -46,8 +46,8 @@ fn assert_stored(array: &TestArray, what: &str) {
     }
 }
 
-/// "write to data.raw: any offset, any length"; "close: every chunk written through the file is in the store"; "each
-/// touched chunk is read, changed, and stored whole".
+/// "`data.raw` and chunk files are written at any offset", and stored "at `close`". Each changed chunk is read, changed
+/// and stored whole.
 #[test]
 fn any_range_of_data_raw_can_be_written() {
     for (what, more) in codecs() {
@@ -69,8 +69,8 @@ fn any_range_of_data_raw_can_be_written() {
     }
 }
 
-/// "A fully overwritten chunk is never read first", and each is stored once, also if `cp` or `dd` writes the whole
-/// array.
+/// "Chunks that are overwritten completely are not read first." Each is stored once, also if `cp` or `dd` writes the
+/// whole array.
 #[test]
 fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
     for (what, more) in codecs() {
@@ -100,7 +100,7 @@ fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
     }
 }
 
-/// "size of data.raw and of chunk files: fixed, as a block device's".
+/// "Sizes are fixed, as those of a block device."
 #[test]
 fn sizes_are_fixed() {
     let store = tempfile::tempdir().unwrap();
@@ -114,14 +114,14 @@ fn sizes_are_fixed() {
     for (name, size) in [("a/data.raw", 100), ("a/0", 30)] {
         let path = mount.join(name);
         let before = fs::read(&path).unwrap();
-        // "O_TRUNC and a truncate to a smaller or equal size are accepted and change nothing"
+        // "Truncating a file changes nothing", with O_TRUNC or to a smaller or equal size
         let file = File::create(&path).unwrap();
         assert_eq!(file.metadata().unwrap().len(), size);
         for smaller in [0, size / 2, size] {
             file.set_len(smaller).unwrap();
             assert_eq!(file.metadata().unwrap().len(), size);
         }
-        // "a larger truncate and a write past the end are EFBIG (a write across the end is short)"
+        // "A write past the end is `EFBIG`", and so is a larger truncate; a write across the end is short
         assert_eq!(file.set_len(size + 1).unwrap_err().raw_os_error(), Some(libc::EFBIG));
         for past in [size, size + 1000] {
             assert_eq!(file.write_at(b"x", past).unwrap_err().raw_os_error(), Some(libc::EFBIG), "{name}");
@@ -138,7 +138,8 @@ fn sizes_are_fixed() {
     assert_stored(&array, "unchanged");
 }
 
-/// "read your writes: at once, through every file of the mount (data.raw, the chunk file)", and through a map.
+/// "Data written through one file of the mount is immediately visible through every other file of the mount", and
+/// through a map.
 #[test]
 fn a_write_is_readable_at_once_through_every_file() {
     for (what, more) in codecs() {
@@ -172,8 +173,8 @@ fn a_write_is_readable_at_once_through_every_file() {
     }
 }
 
-/// Pages of `data.raw` that a map has made dirty or that are being written are stored while another thread writes or
-/// replaces a chunk file, which makes the kernel drop them. None waits forever for another.
+/// Writing or replacing a chunk file makes the kernel drop pages of `data.raw`. Meanwhile other threads write those
+/// pages and make them dirty through a map. No thread waits forever for another.
 #[test]
 fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
     const LEN: usize = 4096;
@@ -185,7 +186,7 @@ fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
     let (other, path) = (mount.join("a/0.new"), mount.join("a/0"));
     let (done, ended) = std::sync::mpsc::channel();
     let writer = done.clone();
-    // separate threads, so that the end of the mount frees them if they hang
+    // threads without a scope, so that a thread that hangs does not stop the test
     std::thread::spawn(move || {
         for round in 0..2000 {
             flat.write_all_at(&[round as u8; 100], (3 * LEN + round) as u64).unwrap();
@@ -211,7 +212,7 @@ fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
     }
 }
 
-/// "mmap: MAP_SHARED read and write work". Both msync and close store what was written through a map.
+/// Files can be written "also through shared maps". Both msync and close store bytes that were written through a map.
 #[test]
 fn writes_through_maps_are_stored() {
     for args in [&[][..], &["--direct-io"][..]] {
@@ -248,9 +249,9 @@ fn chunk_of(array: &TestArray, index: &[usize]) -> Vec<u8> {
     chunk
 }
 
-/// "when is it stored: at unmount", also if the file is still open, and after SIGTERM.
+/// Data is stored "at unmount", also if the file is still open, and at SIGTERM.
 #[test]
-fn unmounting_and_signals_store_what_was_written() {
+fn unmounting_and_signals_store_all_writes() {
     for how in ["umount", "umount -l", "SIGTERM"] {
         let store = tempfile::tempdir().unwrap();
         let mut array = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
@@ -261,7 +262,7 @@ fn unmounting_and_signals_store_what_was_written() {
         let path = mount.path().to_str().unwrap().to_string();
         let pid = mount.counter("pid");
         match how {
-            // the mount is busy, but what was written is stored
+            // the unmount fails because the mount is busy, but it stores the writes first
             "umount" => assert!(!zarrfs(&["umount", &path]).status.success()),
             "umount -l" => {
                 assert!(Command::new("umount").args(["-l", &path]).status().unwrap().success());
@@ -270,7 +271,7 @@ fn unmounting_and_signals_store_what_was_written() {
             _ => {
                 // SAFETY: kill(2) only sends a signal, to the daemon of this test.
                 unsafe { libc::kill(pid as i32, libc::SIGTERM) };
-                // the signal stores it even while the file is open
+                // the signal stores the writes even while the file is open
                 let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
                 while array.decoded(&[3]).unwrap()[..83] != [7; 83] {
                     assert!(std::time::Instant::now() < deadline, "{how}: it is not stored");
@@ -291,9 +292,9 @@ fn unmounting_and_signals_store_what_was_written() {
     }
 }
 
-/// A partly written uninitialized chunk holds the fill value elsewhere, and its chunk file exists.
+/// The other bytes of the chunk are the fill value, and its chunk file exists before the close.
 #[test]
-fn a_partly_written_missing_chunk_gets_the_fill_value() {
+fn a_partly_written_uninitialized_chunk_gets_the_fill_value() {
     let store = tempfile::tempdir().unwrap();
     let more = json!({"dtype": "<i2", "fill_value": 258, "compressor": {"id": "zlib", "level": 1}});
     let array = TestArray::new(store.path().join("a"), &[10, 10], &[4, 4], more);
@@ -301,7 +302,6 @@ fn a_partly_written_missing_chunk_gets_the_fill_value() {
     let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
     assert_eq!(errno(fs::metadata(mount.join("a/0.0"))), "ENOENT");
     file.write_all_at(&[9, 9], 2).unwrap();
-    // before the close
     assert_eq!(fs::metadata(mount.join("a/0.0")).unwrap().len(), 32);
     let names: Vec<_> = fs::read_dir(mount.join("a")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(names.iter().any(|n| n == "0.0") && !names.iter().any(|n| n == "0.1"), "{names:?}");
@@ -312,7 +312,7 @@ fn a_partly_written_missing_chunk_gets_the_fill_value() {
     assert_eq!(array.decoded(&[0, 1]), None);
 }
 
-/// "another writer on the same store: a chunk changed by both keeps both changes where the byte ranges differ".
+/// "If two programs change one chunk, both changes survive if their byte ranges differ."
 #[test]
 fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
     let store = tempfile::tempdir().unwrap();
@@ -327,7 +327,7 @@ fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
     file.sync_all().unwrap();
     array.flat[110..112].fill(1);
     assert_stored(&array, "both");
-    // "seen at the next open"
+    // "`open` shows the current content of the store"
     drop(file);
     assert!(fs::read(mount.join("a/data.raw")).unwrap() == array.flat);
 }
@@ -351,9 +351,9 @@ fn overwriting_a_damaged_chunk_repairs_it() {
     assert_stored(&array, "repaired");
 }
 
-/// "lossy filters: what is read back after a store is what the filter keeps".
+/// After the chunk is stored, reads return the result of the lossy filter.
 #[test]
-fn a_stored_chunk_shows_what_a_lossy_filter_keeps() {
+fn a_stored_chunk_shows_the_result_of_a_lossy_filter() {
     let store = tempfile::tempdir().unwrap();
     let more = json!({"dtype": "<f8", "filters": [{"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f8"}],
         "compressor": {"id": "zlib", "level": 1}});
@@ -372,7 +372,7 @@ fn a_stored_chunk_shows_what_a_lossy_filter_keeps() {
     assert!(fs::read(&path).unwrap() == kept.repeat(100));
 }
 
-/// Memory stays below the cache bound and 64 MiB while far more is written, also in an order that completes no chunk.
+/// Memory stays below the cache bound plus 64 MiB while much more is written, also in an order that completes no chunk.
 #[test]
 fn memory_is_bounded_while_writing() {
     let store = tempfile::tempdir().unwrap();
@@ -389,7 +389,7 @@ fn memory_is_bounded_while_writing() {
     assert!(peak < (24 + 64) << 20, "{} MiB", peak >> 20);
 }
 
-/// Concurrent writers change different bytes of the same chunks: "any number of writers".
+/// They change different bytes of the chunks.
 #[test]
 fn concurrent_writers_of_the_same_chunks_lose_nothing() {
     let store = tempfile::tempdir().unwrap();
@@ -419,7 +419,7 @@ fn concurrent_writers_of_the_same_chunks_lose_nothing() {
     assert_stored(&array, "eight writers");
 }
 
-/// Deleting and storing a chunk both take its lock. Neither waits forever for the other.
+/// Deleting and storing a chunk both take its lock, and neither waits forever for the other.
 #[test]
 fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
     let (store, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -433,7 +433,7 @@ fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
         std::thread::spawn(move || {
             for round in 0..400 {
                 match delete {
-                    // the file may be missing
+                    // the file may be missing since the last removal
                     true => drop(fs::remove_file(&chunk)),
                     false => write_at(&flat, round * 7, &pattern(round as u64, 5000)),
                 }
@@ -453,7 +453,7 @@ fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
     assert_stored(&array, "afterwards");
 }
 
-/// "chunks that become all fill value stay as they are unless --drop-empty-chunks".
+/// `--drop-empty-chunks`: "remove a chunk that contains only the fill value instead of storing it."
 #[test]
 fn chunks_of_fill_values_are_dropped_only_on_request() {
     for (args, dropped) in [(&[][..], false), (&["--drop-empty-chunks"][..], true)] {

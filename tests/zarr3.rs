@@ -1,5 +1,6 @@
-//! Stores of Zarr v3 on real mounts: zarr-python 3, xarray and TensorStore read and write them, programs of the system
-//! copy, move, edit and remove their files. The stored codecs and chunks must stay as they are.
+//! Stores of Zarr v3 on real mounts: zarr-python 3, xarray and TensorStore read and write them, and compare the values
+//! with those in the store. System programs copy, move, edit and remove files. The stored codecs and chunks must stay
+//! as they are.
 
 mod support;
 
@@ -16,8 +17,8 @@ use support::{Mount, announce, copy_tree, env_path, is_installed, run, run_pytho
 
 const GROUP: &str = r#"{"zarr_format": 3, "node_type": "group", "attributes": {"title": "made"}}"#;
 
-/// The store that `zarr3.py make` creates, shared by the tests that run at the same time. Returns `None`, and announces
-/// it, if zarr-python 3 is not installed.
+/// Returns the store that `zarr3.py make` creates, shared by the tests that run at the same time. Returns `None`, and
+/// announces that the test is skipped, if zarr-python 3 is not installed.
 fn sample() -> Option<Arc<tempfile::TempDir>> {
     static SAMPLE: Mutex<Weak<tempfile::TempDir>> = Mutex::new(Weak::new());
     let python = env_path("ZARRFS_TEST_PYTHON3")?;
@@ -31,7 +32,7 @@ fn sample() -> Option<Arc<tempfile::TempDir>> {
     Some(made)
 }
 
-/// A copy of the sample, and a mount of it.
+/// Returns a copy of the sample, and a mount of the copy.
 fn mounted_sample(args: &[&str]) -> Option<(tempfile::TempDir, Mount)> {
     let store = tempfile::tempdir().unwrap();
     copy_tree(sample()?.path(), &store.path().join("s"));
@@ -45,7 +46,7 @@ fn new_store() -> tempfile::TempDir {
     directory
 }
 
-/// The document of an array of 4 x 6 bytes in chunks of 2 x 3.
+/// Returns the document of an array of 4 x 6 bytes in chunks of 2 x 3 bytes.
 fn document(codecs: Value, keys: Value) -> Value {
     json!({"zarr_format": 3, "node_type": "array", "shape": [4, 6], "data_type": "uint8", "fill_value": 0,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
@@ -87,7 +88,7 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// Fails unless both have the same files with the same bytes. Documents may be spelled in another way.
+/// Checks that both have the same files with the same bytes. Documents need only have equal values.
 #[track_caller]
 fn assert_same_files(found: &BTreeMap<PathBuf, Vec<u8>>, wanted: &BTreeMap<PathBuf, Vec<u8>>) {
     let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
@@ -163,7 +164,7 @@ fn a_read_only_mount_refuses_changes() {
     assert_same_files(&files(store.path()), &before);
 }
 
-/// Stores are copied into a mount by programs that know nothing of Zarr, with encoded chunks below `c`.
+/// The programs copy plain files, and the encoded chunks are below `c`.
 #[test]
 fn encoded_trees_are_copied_into_a_mount_as_they_are() {
     let Some(sample) = sample() else { return };
@@ -224,7 +225,7 @@ fn decoded_trees_are_copied_over_encoded_arrays() {
         let store = tempfile::tempdir().unwrap();
         let path = store.path().join("s");
         copy_tree(&directory.path().join("s"), &path);
-        // rsync skips a file that has the size and the second of the one it would replace
+        // rsync skips a file whose size and time, in seconds, are those of the file to be replaced
         for file in files(&path).keys() {
             File::options().write(true).open(path.join(file)).unwrap().set_modified(old).unwrap();
         }
@@ -258,10 +259,10 @@ fn trees_are_moved_and_removed() {
         assert_eq!(raw(&mount, &format!("moved/{name}")), *flat, "{name}");
     }
     assert_same_files(&files(&store.join("moved/zstd")), &before);
-    // consolidated metadata follow
+    // the consolidated metadata changed as well
     let names = read_names(&store);
     assert!(names.contains(&"moved/zstd".to_string()) && !names.contains(&"zstd".to_string()), "{names:?}");
-    // one chunk goes to another file system and back
+    // move one chunk to another file system and back
     let outside = tempfile::tempdir().unwrap();
     let chunk = outside.path().join("chunk");
     run("mv", &["moved/zstd/0.0", chunk.to_str().unwrap()], mount.path());
@@ -322,12 +323,12 @@ fn editors_can_edit_documents() {
     assert_no_problem(&mount);
 }
 
-/// As [`read_document`], also of documents with a bare `NaN`.
+/// Parses a document like [`read_document`], but accepts a bare `NaN`.
 fn read_document_lossy(path: &Path) -> zarrfs::util::json::Value {
     parse(&fs::read(path.join("zarr.json")).unwrap())
 }
 
-/// "rm a document, and write it anew": as programs do that replace a file.
+/// Some programs replace a file by removing it and writing it anew.
 #[test]
 fn a_document_that_is_removed_and_written_anew_keeps_codecs_and_chunks() {
     let Some((directory, mount)) = mounted_sample(&["--compressor", "gzip:1"]) else { return };
@@ -402,8 +403,8 @@ fn formats_may_be_mixed() {
     assert_eq!(fs::read(root.join("new/1.1")).unwrap(), [1, 2, 3, 4, 5, 6]);
 }
 
-/// "--compressor: arrays whose document says bytes alone": their writer writes decoded chunks, under the keys it asked
-/// for.
+/// `--compressor` compresses new arrays whose document has only the codec `bytes`. Their writer writes decoded chunks,
+/// under the keys of its document.
 #[test]
 fn the_compressor_is_for_documents_without_codecs() {
     let store = new_store();
@@ -434,13 +435,13 @@ fn the_compressor_is_for_documents_without_codecs() {
     assert_eq!(raw(&mount, "plain"), wanted);
 }
 
-/// Returns the arrays below a mounted directory that has a listing.
+/// Returns the paths of the arrays below a mounted directory.
 fn arrays(mount: &Path) -> Vec<String> {
     let shown = files(mount).into_keys().map(|path| path.to_str().unwrap().to_string());
     shown.filter_map(|path| path.strip_suffix("/data.raw").map(String::from)).collect()
 }
 
-/// Fails unless `remote` shows the arrays of the sample with the same bytes.
+/// Checks that `remote` shows the arrays of the sample with the same bytes and metadata.
 fn compare_remote(remote: &RemoteStore, sample: &Path, names: &[String]) {
     let (local, mount) = (Mount::new(sample, &["--read-only"]), remote.mount(&[]));
     for name in names {

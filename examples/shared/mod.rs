@@ -28,7 +28,7 @@ pub struct Codecs {
 }
 
 impl Codecs {
-    /// Opens the array whose directory is `path`.
+    /// Opens the array in the directory `path`.
     pub fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
         let (stats, memory, mut document) = (Arc::new(Stats::default()), Arc::new(MemoryStore::default()), Vec::new());
         let store = Arc::new(DirectoryStore::open(path)?);
@@ -71,7 +71,8 @@ fn find(store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Arc<Array>, Box<dyn 
     }
 }
 
-/// Replaces a file by one whose bytes are on stable storage. Its name is on stable storage after [`sync_names`].
+/// Replaces a file with a new one, whose bytes are on stable storage. Its name is on stable storage after
+/// [`sync_names`].
 pub fn replace(directory: &Path, name: &str, value: &[u8]) -> std::io::Result<()> {
     let temporary = directory.join(format!(".{name}"));
     let mut file = File::create_new(&temporary)?;

@@ -12,37 +12,37 @@ import sharded
 import stores
 import system
 from arrays import ARRAYS, Array, check_space, make, make_plain
-from far import FarBench, StoreBench
+from remote import RemoteBench, StoreBench
 from sharded import SHARD_ROWS, ShardBench
 from writing import check_disk
 
-ARRAY_ROWS = {"cat": FarBench.cat, "dd": FarBench.dd, "warm": FarBench.warm, "memory": FarBench.memory,
-              "file": FarBench.to_file, "plane": FarBench.plane, "sum": FarBench.sum,
-              "parallel": FarBench.parallel, "latency": FarBench.latency, "random": FarBench.random,
-              "random-warm": FarBench.random_warm, "peak": FarBench.peak}
-WRITE_ROWS = {"write": FarBench.write, "overwrite": FarBench.overwrite, "store": FarBench.store_all,
-              "journaled": FarBench.journaled,
-              "write-peak": FarBench.write_peak, "update": FarBench.update, "random-write": FarBench.random_write}
-FAR_ROWS = {"far": FarBench.far, "zip": FarBench.zip}
-# the arrays of the rows of writing and of remote stores, by default
+ARRAY_ROWS = {"cat": RemoteBench.cat, "dd": RemoteBench.dd, "warm": RemoteBench.warm, "memory": RemoteBench.memory,
+              "file": RemoteBench.to_file, "plane": RemoteBench.plane, "sum": RemoteBench.sum,
+              "parallel": RemoteBench.parallel, "latency": RemoteBench.latency, "random": RemoteBench.random,
+              "random-warm": RemoteBench.random_warm, "peak": RemoteBench.peak}
+WRITE_ROWS = {"write": RemoteBench.write, "overwrite": RemoteBench.overwrite, "store": RemoteBench.store_all,
+              "journaled": RemoteBench.journaled,
+              "write-peak": RemoteBench.write_peak, "update": RemoteBench.update, "random-write": RemoteBench.random_write}
+REMOTE_ROWS = {"remote": RemoteBench.remote, "zip": RemoteBench.zip}
+# the arrays for the rows of writing and of remote stores, unless --only names others
 SOME = ("f4-blosc-lz4", "i2-zlib-1")
 STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": StoreBench.stat,
               "ls-s3": StoreBench.ls_s3}
 
 
 def arguments():
-    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **FAR_ROWS, **STORE_ROWS, **SHARD_ROWS}
+    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **REMOTE_ROWS, **STORE_ROWS, **SHARD_ROWS}
     names = ", ".join([*(a.name for a in ARRAYS), *all_rows])
     parser = argparse.ArgumentParser(prog="scripts/bench", epilog=f"names for --only: {names}")
     for hidden in ("--zarr2", "--peers", "--servers", "--programs", "--dir"):
         parser.add_argument(hidden, type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--mib", type=int, default=1024, help="size of an array in MiB; those of bz2 and lzma have an eighth [1024]")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds; tables show medians [5]")
-    parser.add_argument("--only", default="", metavar="NAME,...", help="measure only these arrays and rows; all arrays, "
-                        "or all rows, if none is named")
+    parser.add_argument("--only", default="", metavar="NAME,...", help="measure only these arrays and rows; without "
+                        "arrays all arrays, and without rows all rows")
     parser.add_argument("--quick", action="store_true", help="measure one round of a few small arrays")
     parser.add_argument("--ten-million", action="store_true", help="store all chunks of the grid of ten million")
-    parser.add_argument("--compare", type=pathlib.Path, metavar="FILE", help="print what has changed since this result")
+    parser.add_argument("--compare", type=pathlib.Path, metavar="FILE", help="print the changes since this result")
     parser.add_argument("--output", type=pathlib.Path, help="file of the result [target/bench/result.json, or result-quick.json]")
     args = parser.parse_args()
     if args.quick:
@@ -51,20 +51,20 @@ def arguments():
     only = {name for name in args.only.split(",") if name}
     if unknown := only - {a.name for a in ARRAYS} - {*all_rows}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; names are {names}")
-    # --quick: one array of each codec and order
+    # the first eight are one array of each codec and order, for --quick
     args.arrays = [a for a in ARRAYS if a.name in only] or (ARRAYS[:8] if args.quick else ARRAYS)
     rows = [r for r in all_rows if r in only]
-    # if only arrays are named, their rows alone are measured
+    # if --only names arrays and no rows, all rows of arrays are measured, and no stores
     args.array_rows = [r for r in ARRAY_ROWS if r in rows or not rows]
     args.write_rows = [r for r in WRITE_ROWS if r in rows or not rows]
-    args.far_rows = [r for r in FAR_ROWS if r in rows or not rows]
+    args.remote_rows = [r for r in REMOTE_ROWS if r in rows or not rows]
     some = [a for a in args.arrays if a.name in only or a.name in SOME]
     args.written = some if args.write_rows else []
-    args.far = some if args.far_rows else []
+    args.remote = some if args.remote_rows else []
     args.store_rows = [r for r in STORE_ROWS if r in rows or not only]
     args.shard_rows = [r for r in SHARD_ROWS if r in rows or not only]
     if not args.array_rows:
-        args.arrays = some if args.written or args.far else []
+        args.arrays = some if args.written or args.remote else []
     return args
 
 
@@ -76,13 +76,13 @@ class Setup:
         self.zarr2, self.peers, self.servers = args.zarr2, args.peers, args.servers
         examples = args.programs / "examples"
         self.decode, self.encode, self.update = (examples / name for name in ("decode", "encode", "update"))
-        self.far_server, self.far_client = examples / "far_server", examples / "far_client"
+        self.remote_server, self.remote_client = examples / "remote_server", examples / "remote_client"
         self.peer_script = pathlib.Path(__file__).with_name("peer.py")
         self.directory = args.dir / f"{args.mib}-mib"
         self.directory.mkdir(parents=True, exist_ok=True)
         self.mounts = system.Mounts(args.programs, args.dir)
         self.fio_ms = 200 if args.quick else 1000
-        # a thirtieth of the pages
+        # a thirtieth of the pages, so that hardly any read finds its page in the page cache
         self.cold_reads = args.mib * 8
         self.reads = 4 if args.quick else 8
         self.slab_bytes = 64 << 20
@@ -103,13 +103,13 @@ def progress(text):
 
 def bench_array(setup, array, args, cores):
     store, plain = make(array, setup.mib, setup.directory)
-    bench = FarBench(setup, array, store, plain)
+    bench = RemoteBench(setup, array, store, plain)
     bench.verify()
     rows = {r: ARRAY_ROWS[r] for r in args.array_rows}
     if array in args.written:
         rows |= {r: WRITE_ROWS[r] for r in args.write_rows}
-    if array in args.far:
-        rows |= {r: FAR_ROWS[r] for r in args.far_rows}
+    if array in args.remote:
+        rows |= {r: REMOTE_ROWS[r] for r in args.remote_rows}
     for bench.round in range(args.rounds):
         for row, measure in rows.items():
             progress(f"{array.name}: round {bench.round + 1}, {row}")
@@ -158,7 +158,7 @@ def bench_shards(setup, args):
 def main():
     args = arguments()
     system.end_with_exception()
-    # the file may be the one that this run writes
+    # read now, since this run may write the same file
     before = json.loads(args.compare.read_text()) if args.compare else None
     setup = Setup(args)
     check_space(args.arrays, args.mib, setup.directory, bool(args.written))
@@ -166,7 +166,7 @@ def main():
     if args.written:
         check_disk(setup.directory, file_system)
     if not setup.mounts.has_direct_io:
-        print("this zarrfs has no --direct-io: no column of it")
+        print("this zarrfs has no --direct-io: its columns are left out")
     root = pathlib.Path(__file__).parents[2]
     counts = (1_000, 10_000) if args.quick else (10_000, 100_000)
     result = {
@@ -182,7 +182,7 @@ def main():
         for array in args.arrays:
             result["arrays"][array.name] = bench_array(setup, array, args, result["machine"]["cores"])
     except (KeyboardInterrupt, SystemExit):
-        print("interrupted: what was measured until then")
+        print("interrupted: the tables show the measurements until then")
     result["targets"] = report.targets(result)
     report.print_all(result)
     if before:

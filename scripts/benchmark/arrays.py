@@ -6,7 +6,7 @@ import random
 import shutil
 
 BLOSC = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
-READ = 4096  # bytes of a random read or write
+READ = 4096  # size of a random read or write, in bytes
 ITEMSIZE = {"<i2": 2, "<i4": 4, "<f4": 4, "<f8": 8}
 
 
@@ -19,7 +19,7 @@ class Array:
     chunks: tuple
     compressor: dict | None = dataclasses.field(default_factory=lambda: BLOSC)
     order: str = "C"
-    fraction: int = 1  # of the size of the others, for codecs that take minutes
+    fraction: int = 1  # divisor of the size, for codecs that take minutes
 
     @property
     def itemsize(self):
@@ -149,7 +149,7 @@ def make(array, mib, directory):
 
 
 def drop_checksum(path):
-    """Removes a newer member that TensorStore does not accept; without it, the meaning is the same as with false."""
+    """Removes the member `checksum`, which TensorStore does not accept. A missing one means false."""
     document = json.loads(path.read_text())
     document["compressor"].pop("checksum", None)
     path.write_text(json.dumps(document))
@@ -160,11 +160,11 @@ def check_space(arrays, mib, directory, writes):
     plains = {a.plain_name(mib): a.bytes(mib) for a in arrays}
     missing = sum(size for name, size in plains.items() if not (directory / name).exists())
     missing += sum(a.bytes(mib) for a in arrays if not (directory / f"{a.name}.zarr" / ".made").exists())
-    # space for a copy of the store and a plain file, or for all chunks in files
+    # writing needs a copy of the store and a plain file, reading a raw file
     scratch = max((a.bytes(mib) for a in arrays), default=0) * (2 if writes else 1)
     free = shutil.disk_usage(directory).free
     gib = 1 << 30
-    print(f"disk: up to {missing / gib:.1f} GiB for arrays that are to be made, {scratch / gib:.1f} GiB while it runs; "
+    print(f"disk: up to {missing / gib:.1f} GiB for new arrays, {scratch / gib:.1f} GiB while it runs; "
           f"{free / gib:.1f} GiB are free", flush=True)
     if free < missing + scratch + gib:
         raise SystemExit("bench: not enough disk space; a smaller --mib or --only takes less")

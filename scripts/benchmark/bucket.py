@@ -16,7 +16,7 @@ listings = 0
 
 
 def count_listings():
-    """Disables the request log of moto."""
+    """Makes moto count the listings that it answers."""
     answer = S3Response.list_objects_v2
 
     def counted(self):

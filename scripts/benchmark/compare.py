@@ -1,14 +1,14 @@
 """Compares two results of scripts/bench. A row has changed only if the ranges of its samples do not overlap."""
 import report
 
-# rows in which more is better; seconds and bytes are better if they are fewer
+# units in which more is better; fewer seconds and bytes are better
 MORE_IS_BETTER = ("IOPS",)
-# columns that zarrfs changes: the others say how much the machine has changed
+# columns that a change of zarrfs affects: the others show how much the machine has changed
 OURS = ("zarrfs", "direct", "zarrfs-128M")
 
 
 def rows_of(result):
-    """Yields (array, row, column, values) of everything that was measured."""
+    """Yields (array, row, column, values) for each measured column."""
     for name, array in result["arrays"].items():
         for row, columns in array["rows"].items():
             for column, values in columns.items():
@@ -23,7 +23,7 @@ def rows_of(result):
 
 
 def verdict(row, before, now):
-    """Returns what has changed: `faster`, `slower`, or that the samples do not tell."""
+    """Returns `faster`, `slower`, or `within the spread` if the ranges of the samples overlap."""
     if now["min"] <= before["max"] and before["min"] <= now["max"]:
         return "within the spread"
     unit = report.ROWS.get(row, ("", "", None))[1]
@@ -32,7 +32,7 @@ def verdict(row, before, now):
 
 
 def compared(before, now):
-    """Returns a line for each row and column that both results have: array, row, column, ratio of the medians, verdict."""
+    """Returns a tuple for each row and column of both results: array, row, column, ratio of the medians, verdict."""
     earlier = {(name, row, column): values for name, row, column, values in rows_of(before)}
     lines = []
     for name, row, column, values in rows_of(now):
@@ -44,7 +44,7 @@ def compared(before, now):
 
 
 def print_compared(before, now):
-    """Prints what has changed for zarrfs, and the median change of the other columns, which zarrfs does not change."""
+    """Prints the changes of zarrfs, and the median change of the other columns, which zarrfs does not affect."""
     lines = compared(before, now)
     if before["mib"] != now["mib"]:
         print(f"\nnot compared: arrays of {before['mib']} MiB then, of {now['mib']} MiB now")

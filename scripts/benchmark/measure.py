@@ -1,4 +1,4 @@
-"""The rows of the tables: what is read, and how it is timed."""
+"""The rows of reading: each method measures one row of the tables."""
 import contextlib
 import math
 import os
@@ -15,7 +15,7 @@ READERS = 4
 
 
 class Samples:
-    """The values of all rounds: row, column, list. A column that failed has the reason and is not tried again."""
+    """The values of all rounds, by row and column. A column that failed has the reason and is not tried again."""
 
     def __init__(self):
         self.values, self.errors = {}, {}
@@ -72,8 +72,8 @@ class ArrayBench:
 
     @contextlib.contextmanager
     def file(self, column, *options, warm=False):
-        """Yields the flat file of a column, just mounted, and the process id of its daemon. With `warm` it was read
-        before, and the null file is the one that the kernel caches."""
+        """Yields the flat file of a column, just mounted, and the process id of its daemon. With `warm`, the file
+        was read before, and the kernel caches the null file."""
         at = self.mounts.at / "data.raw"
         direct = ["--direct-io"] if "direct" in column else []
         if column == "plain":
@@ -96,12 +96,12 @@ class ArrayBench:
         return result
 
     def on_file(self, operation, path, **arguments):
-        """Measures the same with numpy on a file."""
+        """Returns the seconds that NumPy takes for an operation on a flat file."""
         library = {"shape": self.shape, "dtype": self.array.dtype}
         return self.peer("file", operation, library=library, path=path, **arguments)["seconds"]
 
     def fresh(self, row, columns, function, warm=False):
-        """Returns one value of each column, each from a mount of its own."""
+        """Adds one value for each column. Each is measured on a new mount."""
         for column in self.samples.left(row, columns):
             with self.samples.noting_failure(row, column), self.file(column, warm=warm) as (path, _):
                 self.samples.add(row, column, function(path))
@@ -121,7 +121,7 @@ class ArrayBench:
                     self.samples.add("peak", column, peak_of(pid))
         decoded = json_of([self.setup.decode, self.store])
         self.samples.add("codec", "zarrfs", decoded["codec_seconds"])
-        # the encoded bytes out of the page cache, once
+        # the time to read the encoded bytes from the page cache once
         self.samples.add("copy", "zarrfs", decoded["store_seconds"])
         self.samples.add("codec", "numcodecs", self.peer("numcodecs", "decode", path=self.store)["seconds"])
 
@@ -137,7 +137,7 @@ class ArrayBench:
         self.fresh("warm", ["zarrfs", "null", "plain"], lambda path: timed(["cat", path])[0], warm=True)
 
     def random(self):
-        """Returns so few reads that hardly any finds its page in the kernel's cache."""
+        """Measures so few reads that hardly any finds its page in the page cache."""
         self.fresh("random-1", self.columns, lambda path: fio(path, 1, *self.few(1)))
         self.fresh("random-4", self.columns, lambda path: fio(path, 4, *self.few(4)))
 
@@ -150,7 +150,7 @@ class ArrayBench:
         self.fresh("random-warm-4", columns, lambda path: fio(path, 4, *limits), warm=True)
 
     def latency(self):
-        """Returns reads from different chunks, also different from those of earlier rounds."""
+        """Measures reads of 4 KiB from different chunks, which also differ from round to round."""
         reads = self.array.random_reads(self.setup.mib, self.setup.reads, seed=self.round)
         starts = [[start for start, _ in read] for read in reads]
         offsets = [sum(x * math.prod(self.shape[i + 1:]) for i, x in enumerate(s)) * self.array.itemsize
@@ -165,7 +165,7 @@ class ArrayBench:
                 self.samples.add("latency", library, *result["seconds"])
 
     def plane(self):
-        """Returns the middle of the second axis."""
+        """Measures reading one plane: the middle of the second axis."""
         if len(self.shape) < 2:
             return
         y = self.shape[1] // 2
@@ -213,7 +213,7 @@ class ArrayBench:
 
 
 def fio(path, jobs, *limits):
-    """Returns random reads of 4 KiB per second."""
+    """Returns the number of random reads of 4 KiB per second."""
     result = json_of(["fio", "--name=random", f"--filename={path}", "--readonly", "--rw=randread", f"--bs={READ}",
                       "--ioengine=psync", "--thread", f"--numjobs={jobs}", "--group_reporting", "--norandommap",
                       "--invalidate=0", "--output-format=json", *limits])

@@ -1,6 +1,6 @@
 """Makes one measurement in a new process: peer.py LIBRARY OPERATION ARGUMENTS, with arguments and output in JSON.
 
-Imports are not measured. Opening the array is, except for random reads, each of which is measured separately.
+The seconds include opening the array, but not the imports. Each random read is measured separately, without opening.
 """
 import ctypes
 import json
@@ -44,7 +44,7 @@ class Zarrs(Zarr):
     def read(self, array, selection):
         if array.order == "C":
             return array[selection]
-        # by default zarr-python allocates an array of the stored order, which zarrs cannot fill
+        # by default zarr-python allocates an array in the stored order, into which zarrs cannot decode
         shape = [len(range(*s.indices(n))) for s, n in zip(selection, array.shape, strict=True)]
         out = self.numpy.empty(shape, array.dtype)
         array.get_basic_selection(selection, out=self.buffer.from_numpy_array(out))
@@ -118,7 +118,7 @@ def file(library, path, out, planes):
             for start in range(0, array.shape[0], planes):
                 stop = min(start + planes, array.shape[0])
                 rows = library.read(array, (slice(start, stop), *whole(array)[1:]))
-                # for an array of order F, tofile would write item by item
+                # tofile would write the items of an array of order F one by one
                 numpy.ascontiguousarray(rows).tofile(f)
     return timed(convert)
 
@@ -159,7 +159,7 @@ def pread(_, path, offsets, size):
 
 
 def pwrite(_, path, offsets, size):
-    """Writes all of them and calls fsync once."""
+    """Writes `size` bytes at each offset, and calls fsync once."""
     data = os.urandom(size)
     fd = os.open(path, os.O_RDWR)
 
@@ -175,7 +175,7 @@ def total(library, path):
 
 
 def codec_and_chunks(path):
-    """Returns the codec of an array, or None, and its stored chunks in order."""
+    """Returns the codec of an array, or None, its document, and its stored chunks."""
     import numcodecs
     numcodecs.blosc.use_threads = False
     numcodecs.blosc.set_nthreads(1)
@@ -189,14 +189,14 @@ def decode(_, path):
     """Decodes all chunks with the codec library alone, in one thread; reading them is not counted."""
     import numpy
     codec, document, chunks = codec_and_chunks(path)
-    # without new memory for each chunk; the other libraries allocate theirs
+    # one buffer for all chunks where the codec can use it; others allocate memory for each chunk
     reuse = codec and codec.codec_id in ("blosc", "zstd")
     out = {"out": numpy.empty(document["chunks"], document["dtype"])} if reuse else {}
     return sum(timed(codec.decode, stored, **out) for stored in chunks)
 
 
 def encode(_, path):
-    """Encodes all chunks; the reverse of `decode`."""
+    """Encodes all chunks with the codec library alone, in one thread; decoding them before is not counted."""
     import numpy
     codec, document, chunks = codec_and_chunks(path)
     return sum(timed(codec.encode, numpy.frombuffer(codec.decode(stored), document["dtype"])) for stored in chunks)

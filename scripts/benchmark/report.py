@@ -1,4 +1,4 @@
-"""Tables and targets, from the result alone."""
+"""Tables and targets. They depend only on the result."""
 import functools
 
 import sharded
@@ -7,7 +7,7 @@ PEERS = ["zarr2", "zarr3", "zarrs", "tensorstore"]
 COLUMNS = ["zarrfs", "direct", "null", "null-direct", "plain", "directory", "link", *PEERS]
 FAST_CODECS = ("blosc", "zlib", "zstd", None)
 
-# row: title, unit, and the row whose peers zarrfs is compared with
+# row: title, unit, and the row of the libraries with which zarrfs is compared
 ROWS = {
     "cat": ("cold cat", "GB/s", "memory"),
     "dd": ("cold dd bs=1M", "GB/s", None),
@@ -32,9 +32,9 @@ ROWS = {
     "write-ext4": ("the same on journaled ext4", "GB/s", "write-ext4"),
     "write-ext4-commits": ("commits of its journal", "", None),
     "write-xfs": ("the same on XFS", "GB/s", "write-xfs"),
-    "far": ("cold cat over a link", "GB/s", "far"),
-    "far-requests": ("requests per chunk", "", None),
-    "far-cpu": ("CPU of it", "s/GiB", None),
+    "remote": ("cold cat over a link", "GB/s", "remote"),
+    "remote-requests": ("requests per chunk", "", None),
+    "remote-cpu": ("CPU of it", "s/GiB", None),
     "zip": ("cold cat of a zip file", "GB/s", None),
     "update": ("4 bytes, fsync, median", "us", None),
     "random-write": ("random writes, fsync", "IOPS", None),
@@ -42,10 +42,10 @@ ROWS = {
     "overwrite-cpu": ("CPU of dd over all", "s/GiB", None),
     "write-peak": ("peak memory, writing", "MiB", None),
 }
-# rows of other libraries, and the row of zarrfs to compare: cat has delivered the bytes to their consumer
+# rows of the libraries, and the row of zarrfs to compare with: cat has passed the bytes to another program
 OURS = {"file": "cat", "store": "write", "store-synced": "write"}
-# not comparable
-ALONE = ("cpu", "dd-cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "far-cpu", "far-requests",
+# rows without ratios, which would not be comparable
+ALONE = ("cpu", "dd-cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "remote-cpu", "remote-requests",
          "write-ext4-commits")
 
 
@@ -54,7 +54,7 @@ def median(rows, row, column):
 
 
 def most(rows, row):
-    """Returns the median of zarrfs over all rounds."""
+    """Returns the maximum of zarrfs over all rounds."""
     return rows.get(row, {}).get("zarrfs", {}).get("max")
 
 
@@ -74,7 +74,7 @@ def shown(value, unit, size):
 
 
 def spread(rows, row, unit, size):
-    """Returns the range of all rounds of zarrfs, the lower number first."""
+    """Returns the range of zarrfs over all rounds, the lower number first."""
     values = rows.get(row, {}).get("zarrfs", {})
     if "min" not in values or len(values["samples"]) < 2:
         return ""
@@ -82,16 +82,16 @@ def spread(rows, row, unit, size):
 
 
 def times(ours, theirs, unit):
-    """Returns the speed of zarrfs relative to the best other library."""
+    """Returns how many times as fast `ours` is as `theirs`."""
     if not ours or not theirs:
         return None
     return ours / theirs if unit == "IOPS" else theirs / ours
 
 
 def bounds(array, cores):
-    """Returns lower bounds for the time of reading and writing everything, from measurements of this machine."""
+    """Returns lower bounds for the seconds of reading and writing the array, from measurements of this machine."""
     rows = array["rows"]
-    return {**read_bounds(rows, cores), **write_bounds(rows, cores), **far_bounds(rows, cores)}
+    return {**read_bounds(rows, cores), **write_bounds(rows, cores), **remote_bounds(rows, cores)}
 
 
 def read_bounds(rows, cores):
@@ -122,14 +122,14 @@ def write_bounds(rows, cores):
     return found
 
 
-def far_bounds(rows, cores):
+def remote_bounds(rows, cores):
     """Returns the bound of a cold sequential read over a network. Server and network also use the cores."""
-    link, null = median(rows, "far", "link"), median(rows, "far-null", "null")
+    link, null = median(rows, "remote", "link"), median(rows, "remote-null", "null")
     if None in (link, null):
         return {}
-    decoding = median(rows, "far-codec", "zarrfs") + median(rows, "far-cpu", "null")
-    return {"far": max(link, null, (decoding + median(rows, "far-cpu", "link")) / cores), "far_link": link,
-            "far_decoding": max(null, decoding / cores)}
+    decoding = median(rows, "remote-codec", "zarrfs") + median(rows, "remote-cpu", "null")
+    return {"remote": max(link, null, (decoding + median(rows, "remote-cpu", "link")) / cores), "remote_link": link,
+            "remote_decoding": max(null, decoding / cores)}
 
 
 def table(head, lines):
@@ -171,10 +171,10 @@ def print_array(name, array):
                           if row in b)
         print(f"bound of dd and fsync: {kinds} (encoding in one thread: zarrfs {b['encode_zarrfs']:.3f} s, numcodecs "
               f"{b['encode_numcodecs']:.3f} s; encoded chunks to files, each synced: {b['write_files']:.3f} s)")
-    if "far" in array["bound"]:
+    if "remote" in array["bound"]:
         b = array["bound"]
-        print(f"bound of a cold cat over the link: {b['far']:.3f} s = {size / b['far'] / 1e9:.2f} GB/s (the link "
-              f"alone {b['far_link']:.3f} s, decoding and FUSE alone {b['far_decoding']:.3f} s)")
+        print(f"bound of a cold cat over the link: {b['remote']:.3f} s = {size / b['remote'] / 1e9:.2f} GB/s (the link "
+              f"alone {b['remote_link']:.3f} s, decoding and FUSE alone {b['remote_decoding']:.3f} s)")
     if "update-parts" in rows:
         parts = "; ".join(f"{part} {v['median'] * 1e3:.2f} ms" for part, v in rows["update-parts"].items())
         print(f"least for 4 bytes: {parts}")
@@ -212,10 +212,10 @@ def targets(result):
     for name, array in result["arrays"].items():
         read_targets(functools.partial(add, "reading"), name, array)
         write_targets(functools.partial(add, "writing"), name, array)
-        far_targets(functools.partial(add, "remote stores"), name, array)
+        remote_targets(functools.partial(add, "remote stores"), name, array)
     stores = result["stores"]
     listings = median(stores["rows"], "ls-s3-listings", "zarrfs")
-    # including the document of the array
+    # one more key: the document of the array
     pages = -(-(stores["listed"] + 1) // 1000)
     add("stores", "listings", f"{stores['listed']:,} chunks", listings, pages, at_most=True)
     first = stores["rows"].get("first-byte", {})
@@ -264,12 +264,12 @@ def write_targets(add, name, array):
     peak_targets(add, name, rows, "write-peak")
 
 
-def far_targets(add, name, array):
+def remote_targets(add, name, array):
     rows = array["rows"]
-    ours = median(rows, "far", "zarrfs")
-    add("cat/bound", name, times(ours, array["bound"].get("far"), "s"), 0.8)
-    add("cat/memory", name, times(ours, best_peer(rows, "far")[0], "s"), 1.0)
-    add("requests", name, most(rows, "far-requests"), 1.1, at_most=True)
+    ours = median(rows, "remote", "zarrfs")
+    add("cat/bound", name, times(ours, array["bound"].get("remote"), "s"), 0.8)
+    add("cat/memory", name, times(ours, best_peer(rows, "remote")[0], "s"), 1.0)
+    add("requests", name, most(rows, "remote-requests"), 1.1, at_most=True)
     add("zip/directory", name, times(median(rows, "zip", "zarrfs"), median(rows, "zip", "directory"), "s"), 0.95)
 
 

@@ -1,4 +1,4 @@
-"""The rows of sharded arrays: each array in shards beside the same chunks without shards, and beside the libraries."""
+"""The rows of sharded arrays: shards against the same chunks without shards, and zarrfs against the libraries."""
 import contextlib
 import functools
 import json
@@ -9,7 +9,7 @@ import shutil
 import time
 
 from arrays import READ
-from far import CONNECTIONS, far_server
+from remote import CONNECTIONS, remote_server
 from measure import Samples
 from system import Failed, json_of, peak_of, timed
 
@@ -88,7 +88,7 @@ class ShardBench:
             self.each_library("memory", shard_mib, "memory", lambda s: [s], path=store)
 
     def random(self):
-        """Reads 4 KiB of rows in different bands of chunks, all but the first in a mount or array that is open."""
+        """Measures reads of 4 KiB from different chunks. The first one, which opens the array, has its own row."""
         pick, shape = random.Random(self.round), (self.setup.mib // PLANE_MIB, *PLANE)
         bands = [(z, y) for z in range(0, shape[0], CHUNKS[0]) for y in range(0, shape[1], CHUNKS[1])]
         rows = [(z + pick.randrange(CHUNKS[0]), y + pick.randrange(CHUNKS[1]))
@@ -116,7 +116,7 @@ class ShardBench:
                     self.samples.add("dd", f"{library}, {self.name(shard_mib)}", seconds[1])
 
     def update(self):
-        """Writes 4 bytes and calls fsync, and copies an object durably: what a whole new object costs at least."""
+        """Measures writing 4 bytes with fsync, and copying an object durably: the least that a new object costs."""
         for shard_mib, store in self.stores.items():
             with self.copied(shard_mib, full=True):
                 with self.mounts.zarrfs(self.copy), open(self.flat, "r+b", buffering=0) as f:
@@ -132,20 +132,20 @@ class ShardBench:
                     out.unlink()
                     self.samples.add("4 bytes", f"cp, sync, {self.name(shard_mib)}", seconds)
 
-    def far(self):
-        """Reads everything over a network with latency, and counts the requests for each 8 MiB of the array."""
+    def remote(self):
+        """Measures reading the array over a network with latency, and the number of requests for each 8 MiB of it."""
         for shard_mib, store in self.stores.items():
-            served = functools.partial(far_server, self.setup.far_server, store.parent)
+            served = functools.partial(remote_server, self.setup.remote_server, store.parent)
             name = self.name(shard_mib)
             with served() as server, self.mounts.zarrfs(f"{server.url}/{store.name}"):
-                self.samples.add("far", f"zarrfs, {name}", timed(["cat", self.flat])[0])
-                self.samples.add("far-requests", f"zarrfs, {name}", server.requests() / (self.setup.mib / 8))
+                self.samples.add("remote", f"zarrfs, {name}", timed(["cat", self.flat])[0])
+                self.samples.add("remote-requests", f"zarrfs, {name}", server.requests() / (self.setup.mib / 8))
             for library in ("zarr3", "tensorstore"):
                 options = {"requests": CONNECTIONS, **({"driver": "zarr3"} if library == "tensorstore" else {})}
-                with self.samples.noting_failure("far", f"{library}, {name}"), served() as server:
+                with self.samples.noting_failure("remote", f"{library}, {name}"), served() as server:
                     result = self.peer(library, "memory", path=f"{server.url}/{store.name}", library=options)
-                    self.samples.add("far", f"{library}, {name}", result["seconds"])
-                    self.samples.add("far-requests", f"{library}, {name}", server.requests() / (self.setup.mib / 8))
+                    self.samples.add("remote", f"{library}, {name}", result["seconds"])
+                    self.samples.add("remote-requests", f"{library}, {name}", server.requests() / (self.setup.mib / 8))
 
     @staticmethod
     def update_once(f, at):
@@ -167,8 +167,8 @@ class ShardBench:
 
 
 SHARD_ROWS = {"shard-cat": ShardBench.cat, "shard-random": ShardBench.random, "shard-write": ShardBench.write,
-              "shard-update": ShardBench.update, "shard-far": ShardBench.far}
-UNITS = {"peak": ("MiB", 2**-20), "dd-peak": ("MiB", 2**-20), "dd-objects": ("", 1), "far-requests": ("", 1)}
+              "shard-update": ShardBench.update, "shard-remote": ShardBench.remote}
+UNITS = {"peak": ("MiB", 2**-20), "dd-peak": ("MiB", 2**-20), "dd-objects": ("", 1), "remote-requests": ("", 1)}
 
 
 def print_rows(codec, rows):

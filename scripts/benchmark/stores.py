@@ -3,8 +3,8 @@ import json
 import os
 import shutil
 
-CHUNK = 64  # bytes; of 8 x 8 in two dimensions
-ROWS = 1000  # of chunks, in the array of ten million
+CHUNK = 64  # size of a chunk in bytes; 8 x 8 in two dimensions
+ROWS = 1000  # number of rows of chunks in the grid of ten million chunks
 
 
 def document(shape, chunks, separator="."):
@@ -40,13 +40,13 @@ def many_arrays(store, count):
 
 
 def large_grid(store, columns, stored_columns):
-    """Creates ROWS x columns chunks, the first ones of each row stored. Hard links need no space, and are directory
-    entries like all others."""
+    """Creates a grid of ROWS x `columns` chunks, and stores the first `stored_columns` of each row. All but one of a
+    row are hard links, which need no space but are directory entries like others."""
     (store / ".zarray").write_text(document([ROWS * 8, columns * 8], [8, 8], "/"))
     for row in range(ROWS):
         (store / str(row)).mkdir()
         if stored_columns:
-            # a file of ext4 has at most 65,000 links
+            # one file per row, since a file of ext4 has at most 65,000 links
             first = store / str(row) / "0"
             first.write_bytes(bytes([row % 251] * CHUNK))
             for column in range(1, stored_columns):

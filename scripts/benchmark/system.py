@@ -1,4 +1,4 @@
-"""Processes and mounts, none of which remain after a run."""
+"""Processes and mounts. None of them remains after a run."""
 import atexit
 import contextlib
 import json
@@ -14,7 +14,7 @@ class Failed(Exception):
 
 
 def end_with_exception():
-    """Makes signals end the program as Ctrl-C does, so that mounts are removed."""
+    """Makes SIGTERM and SIGHUP raise an exception, as Ctrl-C does, so that mounts are removed."""
     def leave(number, _):
         raise SystemExit(128 + number)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -23,7 +23,7 @@ def end_with_exception():
 
 @contextlib.contextmanager
 def processes(commands):
-    """Running commands whose output is discarded; all end with this context."""
+    """Starts commands, whose output is discarded, and yields their processes. Kills those that still run at the end."""
     running = []
     try:
         for command in commands:
@@ -91,7 +91,7 @@ def detach(path):
 
 
 class Mounts:
-    """One mount at a time, at one place."""
+    """One mount at a time, always at the same path."""
 
     def __init__(self, programs, directory):
         self.zarrfs_program = programs / "zarrfs"
@@ -141,7 +141,7 @@ class Mounts:
 
 
 class LoopDisk:
-    """A file system of its own in a file, mounted through a loop device; only root can make one."""
+    """A new file system in a file, mounted through a loop device. Needs root."""
 
     def __init__(self, kind, directory, mib):
         self.kind, self.image, self.at = kind, directory / f"{kind}.image", directory / kind
@@ -178,7 +178,7 @@ class LoopDisk:
 
 
 def file_system_of(directory):
-    """Returns the type of a file system, as coreutils name it."""
+    """Returns the type of the file system of a directory, as stat(1) names it."""
     said = subprocess.run(["stat", "--file-system", "--format=%T", directory], stdout=subprocess.PIPE, text=True)
     return said.stdout.strip()
 
@@ -196,7 +196,7 @@ def machine():
 
 
 def versions(zarrfs, zarr2, peers, servers, root):
-    """Returns the versions of everything that is measured."""
+    """Returns the versions of zarrfs, the libraries and the tools."""
     ask = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
 
     def of(python, *names):

@@ -1,5 +1,5 @@
-"""The rows of writing: what is written, and how it is timed. Each value is measured on a new copy of the array, on one
-file system, which is synced before the clock starts."""
+"""The rows of writing: each method measures one row of the tables. Each value is measured on a new copy of the array.
+The file system is synced before the clock starts."""
 import contextlib
 import os
 import random
@@ -10,7 +10,7 @@ from measure import PEERS, ArrayBench
 from system import Failed, LoopDisk, cpu_of, json_of, peak_of, process_cpu_of, timed
 
 COLUMNS = ["zarrfs", "null", "plain"]
-STRETCH = 64 << 10  # bytes; a random write changes one page of each
+STRETCH = 64 << 10  # bytes; random writes change one page of each stretch
 WORKING_SET = 256 << 20  # bytes that random writes touch: half of the default cache
 
 
@@ -24,7 +24,7 @@ class WriteBench(ArrayBench):
 
     @contextlib.contextmanager
     def copied(self, full):
-        """Returns a copy of the array, without chunks or with all of them."""
+        """Creates a copy of the array, without chunks or, if `full`, with all of them."""
         with empty_directory(self.copy):
             for file in self.store.iterdir() if full else [self.store / ".zarray"]:
                 shutil.copy(file, self.copy)
@@ -33,7 +33,7 @@ class WriteBench(ArrayBench):
 
     @contextlib.contextmanager
     def copied_plain(self, full):
-        """Returns a plain file, missing or with all its bytes."""
+        """Yields the path of a plain file, which is missing or, if `full`, has all its bytes."""
         try:
             if full:
                 shutil.copyfile(self.plain, self.out)
@@ -44,8 +44,8 @@ class WriteBench(ArrayBench):
 
     @contextlib.contextmanager
     def target(self, column, full, *options, check=False):
-        """Yields the flat file of a column, open for writing, and the process id of its daemon. With `check`, the store must
-        have the bytes of the plain file afterwards."""
+        """Yields the flat file of a column and the process id of its daemon. With `check`, compares the store with the
+        plain file at the end."""
         if column == "plain":
             with self.copied_plain(full) as path:
                 yield path, None
@@ -75,7 +75,8 @@ class WriteBench(ArrayBench):
     def write_whole(self, row, full):
         for column in COLUMNS:
             with self.target(column, full, check=True) as (path, pid):
-                # the storing threads of a mount end before their CPU time can be read; those of the null file remain
+                # threads of a mount that store chunks may end before their CPU time can be read; those of the
+                # null file stay
                 cpu_now = {"zarrfs": process_cpu_of, "null": cpu_of, "plain": lambda _: 0}[column]
                 before = cpu_now(pid)
                 seconds, cpu = timed(self.dd_into(path))
@@ -96,7 +97,7 @@ class WriteBench(ArrayBench):
             self.samples.add("write-peak", "zarrfs-128M", peak_of(pid))
 
     def store_all(self):
-        """Measures the libraries writing from memory: until they return, and until everything is on disk."""
+        """Measures the libraries writing from memory: until they return, and until all data is on disk."""
         for library in self.samples.left("store", PEERS):
             with self.samples.noting_failure("store", library), self.copied(full=False):
                 seconds, synced = self.peer(library, "store", path=self.copy, plain=self.plain)["seconds"]
@@ -106,7 +107,7 @@ class WriteBench(ArrayBench):
                 self.samples.add("store-synced", library, synced)
 
     def journaled(self):
-        """Measures dd and the libraries on file systems with a journal, each made anew in a file. Needs root."""
+        """Measures dd and the libraries on file systems with a journal, each created in a new file. Needs root."""
         if os.geteuid():
             return
         for kind in ("ext4", "xfs"):
@@ -150,7 +151,7 @@ class WriteBench(ArrayBench):
                     self.add_stored("random-write-stored", self.array.chunks_touched(self.setup.mib, offsets))
 
     def add_stored(self, row, written):
-        """Returns how many times the mount stored each of the written chunks."""
+        """Adds the number of times that the mount stored each written chunk, on average."""
         stored = self.mounts.counters()["chunks_stored"]
         if stored < written:
             raise Failed(f"{self.array.name}: {stored} chunks were stored of {written} that were written")

@@ -1,4 +1,4 @@
-"""Uploads to, downloads from or removes from a bucket with the vendor's own client.
+"""Uploads a folder to a bucket, downloads one, or removes an object, with the vendor's own client.
 
     buckets.py s3|azure ENDPOINT upload|download|remove FOLDER BUCKET/PATH
 """

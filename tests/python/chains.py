@@ -1,8 +1,8 @@
-"""Data types and codec chains of Zarr v3 in plain NumPy: what `matrix3.py` writes by hand, and what a reader must find.
+"""Data types and codec chains of Zarr v3 in plain NumPy, with which `matrix3.py` writes arrays and the expected values.
 
-A chain encodes a chunk to bytes, and `settle` returns the values that decoding these bytes gives back: other ones than
-those written only where a codec is lossy. The rules are those of the core specification and of the registered
-extensions; numcodecs supplies compressors and filters, not the order in which they are applied.
+A chain encodes a chunk to bytes, and `settle` returns the values that these bytes decode to. They differ from the
+written ones only if a codec is lossy. The rules are those of the core specification and of the registered extensions;
+numcodecs supplies compressors and filters, not the order in which they are applied.
 """
 import base64
 import itertools
@@ -59,7 +59,7 @@ def sign_extended(items, bits):
 
 
 def numbers(dtype, n, rng):
-    """Somewhat smooth numbers with the odd values of their kind."""
+    """Returns rather smooth numbers with special values such as NaN."""
     ramp = np.cumsum(rng.integers(-3, 4, n))
     if dtype.kind == "b":
         return ramp % 3 == 0
@@ -99,7 +99,8 @@ def simple_types():
 
 
 def small_types():
-    """Types that NumPy lacks, one byte an item or two; `bits` are those that count."""
+    """Yields types that NumPy lacks, with items of one or two bytes, of which the lowest `bits` bits are
+    significant."""
     for name, bits in [("int2", 2), ("int4", 4), ("uint2", 2), ("uint4", 4)]:
         signed = name[0] == "i"
         fills = [(0, 0), (1, 1)] + ([(-2, 0xFE)] if signed else [(3, 3)])
@@ -145,7 +146,7 @@ def all_types():
 
 
 def ordered(items, endian):
-    """Items in C order and a byte order."""
+    """Returns the bytes of items in C order and in a byte order."""
     return np.ascontiguousarray(items).astype(items.dtype.newbyteorder("<" if endian == "little" else ">")).tobytes()
 
 
@@ -189,7 +190,7 @@ def scale_offset(offset, scale):
 
 
 def cast_float_to_int(name, bound):
-    """NaN is written as the least value, other values are rounded and clamped."""
+    """Returns a cast that stores NaN as the least value, and rounds and clamps other values."""
     least, most = int(np.iinfo(name).min), int(np.iinfo(name).max)
 
     def encode(x):
@@ -213,7 +214,7 @@ def named(name, **configuration):
 
 
 class Bytes:
-    """The codec `bytes`. Upper bits of small integers count for no reader, so that they may be anything."""
+    """The codec `bytes`. Readers ignore the upper bits of small integers, so they may have any value."""
 
     def __init__(self, endian, document=None, junk=0):
         self.endian, self.junk = endian, junk
@@ -257,7 +258,7 @@ class Pcodec:
 
 
 class Shard:
-    """The codec `sharding_indexed`. Entries are stored in any order, and with `gaps` some bytes belong to none."""
+    """The codec `sharding_indexed`. It stores chunks in random order, and with `gaps` bytes between them."""
 
     def __init__(self, chunk, chain, index, at_start, rng, gaps=False, told=True):
         self.chunk, self.chain, self.index, self.at_start = chunk, chain, index, at_start
@@ -295,7 +296,8 @@ class Shard:
 
 
 class Chain:
-    """Array-to-array steps, the codec that makes bytes, and (document, function) for each bytes-to-bytes codec."""
+    """A codec chain: array-to-array steps, the array-to-bytes codec, and (document, function) of each bytes-to-bytes
+    codec."""
 
     def __init__(self, steps, serializer, compressors=()):
         self.steps, self.serializer, self.compressors = steps, serializer, compressors
@@ -327,7 +329,7 @@ def crc32c(value):
 
 
 def compressors(itemsize):
-    """All bytes-to-bytes codecs as (document, function)."""
+    """Returns all bytes-to-bytes codecs as (document, function)."""
 
     def of(name, codec_id=None, also=None, **configuration):
         codec = numcodecs.get_codec({"id": codec_id or name.removeprefix("numcodecs.")} | configuration)

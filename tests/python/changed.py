@@ -1,8 +1,8 @@
-"""A store made by zarr-python, changed by this project, and read by zarr-python again.
+"""Makes a store with zarr-python, and checks it with zarr-python after zarrfs has changed it.
 
     changed.py make STORE       (with zarr 2.18)
     changed.py check STORE      (with zarr 2.18 or zarr 3)
-    changed.py consolidated STORE   (likewise; of the metadata alone)
+    changed.py consolidated STORE   (likewise; checks only the consolidated metadata)
 
 The changes are in tests/metadata.rs.
 """
@@ -54,7 +54,7 @@ def consolidated(store):
             theirs = json.load(file)
         # compare as text, since NaN is not equal to itself
         assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
-    print(f"zarr {zarr.__version__}: consolidated as it should be")
+    print(f"zarr {zarr.__version__}: the consolidated metadata is right")
 
 
 def check(store):
@@ -74,7 +74,7 @@ def check(store):
         compressor = new.compressor if is_2 else new.compressors[0]
         assert compressor.codec_id == "zstd" and new.shape == (5,)
         assert (new[...] == 0).all()
-    print(f"zarr {zarr.__version__}: as it should be")
+    print(f"zarr {zarr.__version__}: the changed store is right")
 
 
 {"make": make, "check": check, "consolidated": consolidated}[sys.argv[1]](sys.argv[2])

@@ -1,12 +1,13 @@
 """Cases for tests/codecs.rs: how numcodecs encodes and decodes arrays, and whether it decodes what zarrfs encodes.
 
-First every case goes to standard output, as fields of a 4-byte little-endian length and as many bytes, where the length
-0xffffffff stands for "none, numcodecs raised": the codec's configuration as JSON, flags (text), item size (text), the
-bytes to encode, what numcodecs encodes them to, the item size of that (text), what numcodecs decodes that to. A case
-without bytes to encode has a configuration and encoded bytes only. A field of the three bytes "end" ends the list.
+First every case is written to standard output. A field is a 4-byte little-endian length and as many bytes; the length
+0xffffffff means that numcodecs raised an error. A case has these fields: the configuration of the codec as JSON, flags
+(text), item size (text), the bytes to encode, the bytes that numcodecs encodes, their item size (text), and the bytes
+that numcodecs decodes from them. A case without bytes to encode has only a configuration and encoded bytes. A field of
+the three bytes "end" ends the list.
 
-Then standard input brings fields again, in triples: configuration, bytes encoded by zarrfs, bytes that they must
-decode to; and the answers go out, one field each: "ok" or what is wrong. It takes one argument, the random seed.
+Then standard input has triples of fields: configuration, bytes encoded by zarrfs, expected decoded bytes. The answer to
+each triple is one field: "ok" or the difference. The only argument is the random seed.
 """
 
 import itertools
@@ -26,7 +27,7 @@ SIZES = (0, 1, 2, 37, 1001)
 
 
 def crc32c(data, _=0):
-    """Computes the CRC-32C, for which numcodecs needs another package."""
+    """Returns the CRC-32C, for which numcodecs would need another package."""
     crc = 0xFFFFFFFF
     for byte in bytes(data):
         crc ^= byte
@@ -90,7 +91,7 @@ def case(config, array, flags="exact"):
     itemsize = None if encoded is None else str(getattr(encoded, "itemsize", 1) if hasattr(encoded, "dtype") else 1)
     decoded = None if data is None else attempt(lambda: raw(codec_of(config).decode(data)))
     if flags != "exact" and data is not None and decoded is None:
-        return  # a compressor that cannot decode its own empty buffer
+        return  # some compressors cannot decode an empty buffer that they encoded
     for field in (json.dumps(config), flags, str(array.itemsize), array.tobytes(), data, itemsize, decoded):
         put(field)
 
@@ -139,7 +140,7 @@ def pairs(rng):
 
 
 def undefined(*dtypes):
-    """Returns whether a cast is undefined: NumPy casts floats that do not fit into u4 differently by the array's length."""
+    """Whether a cast is undefined. NumPy casts floats that do not fit into u4 depending on the length of the array."""
     kinds = {np.dtype(d).str[1:] for d in dtypes}
     return "u4" in kinds and bool(kinds & {"f2", "f4", "f8", "c8", "c16"} or len(kinds) > 1)
 

@@ -2,8 +2,8 @@
 
     created.py STORE EXPECTED
 
-EXPECTED is a JSON object: by each array's path, the arguments of zarr.create for an equal array. With zarr 2.18 the
-documents are compared with those that zarr writes, and an array is written and read.
+EXPECTED is a JSON object: the path of each array, and the arguments of zarr.create for an equal array. With zarr 2.18
+the documents are compared with those that zarr writes, and each array is written and read.
 """
 import json
 import os
@@ -32,7 +32,7 @@ def compare_documents(path, wanted):
             theirs = json.load(f)
     with open(f"{path}/.zarray") as f:
         ours = json.load(f)
-    # zarr leaves out the separator where it is ".", and numcodecs' latest version adds parameters
+    # zarr leaves out the separator ".", and the latest version of numcodecs adds parameters
     ours["compressor"] = ours["compressor"] and codec(ours["compressor"]).get_config()
     assert {"dimension_separator": "."} | theirs == ours, f"{path}: {ours}, zarr makes {theirs}"
 

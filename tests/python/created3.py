@@ -2,8 +2,8 @@
 
     created3.py STORE EXPECTED
 
-EXPECTED is a JSON object: by each array's path, its dtype and its flat bytes in hexadecimal. Afterwards the items of each
-array are in reversed order.
+EXPECTED is a JSON object: the path of each array, and an object with its dtype and its flat bytes in hex. Afterwards
+the items of each array are in reversed order.
 """
 import json
 import sys

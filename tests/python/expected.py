@@ -1,4 +1,4 @@
-"""A module with the values, coordinates and attributes that any program must find in the arrays of geo.py."""
+"""The values, coordinates and attributes that every program must find in the arrays of geo.py."""
 import json
 import os
 
@@ -23,14 +23,14 @@ class Array:
         self.dtype = np.dtype(self.dtype)
 
     def values(self):
-        """The values as zarr-python reads them."""
+        """Returns the values as zarr-python reads them."""
         return zarr.open_array(self.stored, mode="r")[...]
 
     def write(self, values):
         zarr.open_array(self.stored, mode="r+")[...] = values
 
     def numbers(self):
-        """The values for programs without a boolean type."""
+        """Returns the values for programs without a boolean type."""
         values = self.values()
         return values.astype("u1") if values.dtype.kind == "b" else values
 
@@ -41,7 +41,7 @@ class Array:
         return os.path.exists(self.file(name))
 
     def fill(self):
-        """The value of missing items, in the array's dtype, or None."""
+        """Returns the value of missing items, rounded to the dtype of the array, or None."""
         return None if self.nodata is None else float(self.dtype.type(self.nodata))
 
     def is_named(self):
@@ -49,7 +49,7 @@ class Array:
         return self.told and len(self.shape) > 0
 
     def is_fill(self, value):
-        """The value in the array's dtype: 1e20 is not exact in 4 bytes."""
+        """Whether a value is that of missing items, in the dtype of the array: 1e20 is not exact in 4 bytes."""
         wanted = self.fill()
         return value is None and wanted is None or None not in (value, wanted) and str(self.dtype.type(value)) == str(self.dtype.type(wanted))
 
@@ -61,20 +61,20 @@ class Array:
         return any("step" in axis for axis in self.axes)
 
     def steps(self):
-        """The steps along the axes, the fastest first. An unknown step is 1."""
+        """Returns the steps along the axes, the fastest first. An unknown step is 1."""
         return [float(axis.get("step", 1)) for axis in reversed(self.axes)]
 
     def origin(self):
-        """The first coordinates, of the fastest axis first. An unknown one is 0."""
+        """Returns the first coordinate of each axis, the fastest first. An unknown one is 0."""
         return [float(axis.get("first", 0)) for axis in reversed(self.axes)]
 
     def coordinates(self, n):
-        """The value for an axis, or None if it is unknown."""
+        """Returns the coordinates along axis `n`, or None if they are unknown."""
         axis, count = self.axes[n], self.shape[n]
         return axis.get("values") or ([axis["first"] + axis["step"] * i for i in range(count)] if "step" in axis else None)
 
     def labels(self):
-        """The name and coordinate of each leading axis, for every plane."""
+        """Yields for every plane the name and coordinate of each leading axis."""
         leading = range(len(self.shape) - 2)
         for place in np.ndindex(*(self.shape[n] for n in leading)):
             coordinates = [self.coordinates(n) for n in leading]
@@ -86,7 +86,7 @@ class Different(Exception):
 
 
 def same(what, got, want):
-    """Checks values and shape for equality, and floats to the digits of their text."""
+    """Checks values and shape for equality. Floats in lists may differ by a relative error of 1e-12."""
     if isinstance(want, np.ndarray):
         return same_arrays(what, np.asarray(got), want)
     if isinstance(want, (list, tuple)) and any(isinstance(x, float) for x in want):
@@ -116,6 +116,6 @@ def planes(values):
 
 
 def load(mount, directory):
-    """Returns all arrays of geo.py's store in a mount of it."""
+    """Returns all arrays of the store of geo.py, with the paths of their files in a mount."""
     with open(os.path.join(directory, "expected.json")) as f:
         return [Array(mount, directory, entry) for entry in json.load(f)]

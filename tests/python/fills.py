@@ -2,8 +2,8 @@
 
     fills.py EXPECTED
 
-EXPECTED is a JSON object: by each array's path, `item`, the bytes of its fill value in hex or null, and `attributes`, a
-JSON text as Python reads it.
+EXPECTED is the file of a JSON object. Its keys are the paths of the arrays. Its values are objects: `item`, the bytes
+of the fill value in hex or null, and `attributes`, a JSON text as Python reads it.
 """
 import json
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a store with the conventions of scientific arrays, and the metadata that other programs must find in it.
+"""Writes a store with the conventions of scientific data, and a file with the metadata that other programs must find.
 
     geo.py DIR      (with zarr 2.18, xarray and rasterio)
 
@@ -32,7 +32,7 @@ UTM, WGS84 = 32633, 4326
 
 
 def smooth(shape, dtype="f8", scale=1.0):
-    """Returns values that all differ and are exact in every dtype."""
+    """Returns values that repeat after 113 items, and are exact in every dtype if `scale` is 1."""
     values = np.arange(np.prod(shape, dtype=int)) % 113 * scale
     return values.reshape(shape).astype(dtype)
 
@@ -171,7 +171,8 @@ def write_bare(root):
 
 
 def axis(name, coordinates):
-    """Returns the first coordinate and the step of regular coordinates, else all coordinates."""
+    """Describes an axis: by the first coordinate and the step if the coordinates are regular, otherwise by all
+    coordinates."""
     found = {"name": name}
     if coordinates is not None and len(coordinates) > 1 and coordinates.dtype.kind in "iuf":
         steps = np.diff(coordinates.astype("f8"))
@@ -210,7 +211,7 @@ def plain(key, array):
 
 
 def told(root, group):
-    """Returns what xarray reads from a group that xarray or GDAL has written."""
+    """Yields the properties of each array in a group with the conventions of xarray or GDAL, as xarray reads them."""
     dataset = xarray.open_zarr(os.path.join(root, group), consolidated=False, mask_and_scale=False, decode_times=False)
     for name, variable in dataset.variables.items():
         attributes, values = variable.attrs, zarr.open_array(os.path.join(root, group, name), mode="r")[...]

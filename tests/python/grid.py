@@ -3,9 +3,9 @@ zarr-python creates with the same options.
 
     grid.py CASES
 
-CASES is a JSON list of objects: `path`, a directory with the arrays `empty` and, except for objects, `full`; `options`, the
-options; `empty` and `full`, the flat bytes that zarrfs reads from them, in hex; `raw`, the bytes that `full` was
-created from.
+CASES is the file of a JSON list of objects: `path`, a directory with the arrays `empty` and, except for objects,
+`full`; `options`, the options; `empty` and `full`, the flat bytes that zarrfs reads from them, in hex; `raw`, the bytes
+from which `full` was created.
 
 With zarr 2.18 an array `theirs` is created beside them, with the same dtype, codecs and fill value, and gets the same
 values: its document and its values must be equal. If zarr 3 can read `theirs`, it must read the same from `full`.
@@ -87,11 +87,11 @@ def check2(case):
     data = values(case, z)
     wanted = compare_with_theirs(case, z, data)
     z[...] = data
-    assert is_equal(zarr.open_array(f"{path}/empty", mode="r")[...], wanted), "what was written reads as something else"
+    assert is_equal(zarr.open_array(f"{path}/empty", mode="r")[...], wanted), "other values are read than written"
     if "full" in case:
         full = zarr.open_array(f"{path}/full", mode="r")[...]
         shown = np.frombuffer(bytes.fromhex(case["full"]), dtype=z.dtype).reshape(z.shape)
-        assert is_equal(full, wanted), f"reads {full}, of zarr's own array {wanted}"
+        assert is_equal(full, wanted), f"reads {full}, and from zarr's own array {wanted}"
         assert is_equal(full, shown), f"reads {full}, zarrfs reads {shown}"
         if not z.filters and np.array_equal(data, data):
             assert full.tobytes() == data.tobytes(), "values were lost"
@@ -104,7 +104,7 @@ def check3(case):
     except Exception:
         return False
     read = zarr.open_array(f"{path}/{ours}", mode="r")[...]
-    assert is_equal(np.asarray(read), np.asarray(wanted)), f"reads {read}, of zarr's own array {wanted}"
+    assert is_equal(np.asarray(read), np.asarray(wanted)), f"reads {read}, and from zarr's own array {wanted}"
     return True
 
 

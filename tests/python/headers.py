@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Opens headers and containers with the libraries they are for, and compares with what zarr-python reads from the store.
+"""Opens headers and containers with the libraries for which they exist. Compares the values with those that zarr-python
+reads from the store.
 
     headers.py MOUNT DIR CHECK...      (with requirements-headers.txt; geo.py has written DIR)
 
-Prints what was compared, one line a check; exit code 1 after differences.
+Prints a line with the number of comparisons for each check; exit code 1 after differences.
 """
 import io
 import os
@@ -40,7 +41,7 @@ def npy_file(values):
 
 @check
 def npy(array):
-    """Every byte; and numpy.load, also as a map."""
+    """NumPy: every byte of the file, and the values of numpy.load, also as a map."""
     values = array.values()
     with open(array.file("data.npy"), "rb") as f:
         content = f.read()
@@ -85,13 +86,13 @@ def vrt(array):
 @check
 def envi(array):
     """rasterio: values, geotransform, CRS, nodata, scale and offset."""
-    # map info has no way to tell that rows go north
+    # "map info" cannot state that rows go north
     north_up = bool(array.geotransform) and array.geotransform[5] < 0
     raster(array, array.file("data.raw"), "ENVI", is_placed=north_up)
 
 
 def page(array, n):
-    """As GDAL names the planes of a file."""
+    """Returns the name that GDAL gives to a plane of data.tif."""
     return f"GTIFF_DIR:{n + 1}:{array.file('data.tif')}"
 
 
@@ -108,7 +109,7 @@ def tiff(array):
     values = array.numbers()
     found = tifffile.imread(array.file("data.tif"))
     same("values", found.reshape(values.shape), values)
-    if values.itemsize <= 8:  # it maps nothing larger
+    if values.itemsize <= 8:  # tifffile maps no larger items
         mapped = tifffile.memmap(array.file("data.tif"), mode="r")
         same("map", np.array(mapped).reshape(values.shape), values)
 
@@ -133,7 +134,7 @@ def pynrrd(array):
 
 
 def itk(array, name):
-    """Values; spacing, origin and direction, which keeps the signs of steps."""
+    """Compares values, spacing, origin, and direction, which has the signs of the steps."""
     image = sitk.ReadImage(array.file(name))
     values, n = array.numbers(), image.GetDimension()
     same("values", sitk.GetArrayFromImage(image).reshape(values.shape), values)
@@ -183,7 +184,7 @@ def dataset_of(arrays):
 
 
 def is_variable(array):
-    """netCDF has a type for it; a dimension of no items would be the unlimited one."""
+    """Whether netCDF has a type for an array. A dimension of length 0 would be the unlimited one."""
     return array.dtype.kind in "iuf" and array.dtype.str[1:] != "f2" and 0 not in array.shape
 
 
@@ -194,7 +195,7 @@ def netcdf(arrays):
         dataset.set_auto_maskandscale(False)
         for array in filter(is_variable, arrays):
             variable = dataset[array.name]
-            # whole times of 64 bits are shown as floats, which more programs read
+            # 64-bit integer times are shown as floats, which more programs read
             is_time = array.dtype.str[1:] == "i8" and " since " in (array.units or "")
             dtype = np.dtype("f8") if is_time else array.dtype.newbyteorder("=")
             found = np.asarray(variable[...])
@@ -212,7 +213,7 @@ def netcdf(arrays):
 
 @check
 def xarray_netcdf(arrays):
-    """xarray: the same dataset as it makes of the Zarr group: values decoded, coordinates, attributes."""
+    """xarray: the dataset must equal that of the Zarr group: decoded values, coordinates and attributes."""
     found = xarray.open_dataset(dataset_of(arrays), engine="netcdf4").load()
     wanted = xarray.open_zarr(os.path.dirname(arrays[0].stored), consolidated=False).load()
     xarray.testing.assert_equal(found, wanted)
@@ -231,7 +232,7 @@ INTEGERS_64 = {"i8", "u8"}
 
 
 def wanted_files(array):
-    """Returns the formats that can describe an array correctly."""
+    """Returns the names of the headers that can describe an array correctly."""
     item, n = array.dtype.str[1:].replace("b1", "u1"), len(array.shape)
     files = {"data.npy", "README.txt"}
     if array.dtype.kind not in "biufc" or item == "f2" or n == 0 or 0 in array.shape:
@@ -250,14 +251,14 @@ CONTAINERS = {"data.nii", "data.tif", "dataset.nc"}
 
 @check
 def presence(array):
-    """The directory lists the headers that can describe the array, finds them by name, and no others."""
+    """Directory: it lists exactly the headers that can describe the array, and finds only them by name."""
     wanted = wanted_files(array)
     names = set(os.listdir(array.path))
     if array.scale or array.offset:
-        # GrADS would take the stored numbers for the values
+        # GrADS would read packed numbers as values
         wanted -= {"data.ctl"}
     elif any(axis.get("name") for axis in array.axes):
-        # whether it can say these coordinates is tested beside the format
+        # unit tests of the format check whether data.ctl can describe these coordinates
         wanted = wanted - {"data.ctl"} | (wanted & names & {"data.ctl"})
     known = {"data.npy", "README.txt", "data.vrt", "data.raw.hdr", "data.nhdr", "data.mhd", "data.xmf", "data.ctl"}
     same("listed", sorted(names & known), sorted(wanted))
@@ -273,17 +274,17 @@ FILES = {"npy": "data.npy", "vrt": "data.vrt", "envi": "data.raw.hdr", "tiff": "
 
 
 def beyond(name, array):
-    """Returns whether a file is correct, but of a kind that this reader does not support."""
+    """Whether a file is correct, but of a kind that this reader does not support."""
     if name == "itk_tiff":
-        # ITK's own TIFF has no samples of 64 bits, and takes halves for integers
+        # the TIFF reader of ITK has no 64-bit samples, and reads half floats as integers
         return array.dtype.itemsize > 4 or array.dtype.str[1:] == "f2"
     # SimpleITK is built for 2 to 5 dimensions
     return name.startswith("itk") and not 2 <= len(array.shape) <= 5
 
 
 def takes_group(name, arrays):
-    """xarray makes a data set only of arrays that name their dimensions as it does; attributes of GDAL's own are no
-    strings or numbers."""
+    """Whether a check can read a group. xarray reads only arrays that name their dimensions as it does, and not the
+    attributes of GDAL, which are neither strings nor numbers."""
     return name != "xarray_netcdf" or arrays[0].told and arrays[0].group not in ("image", "gdal")
 
 
@@ -308,7 +309,7 @@ def main():
                 CHECKS[name](subject)
             except Different as e:
                 faults.append(f"  {key}: {e}")
-            except Exception as e:  # what a program says of a file that it can't read
+            except Exception as e:  # the error of a library that cannot read the file
                 faults.append(f"  {key}: {type(e).__name__}: {e}")
         print("\n".join([f"{name}: {len(there)} compared, {len(faults)} wrong", *faults]))
         failed |= bool(faults) or not there

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Changes arrays in place through headers and containers with the libraries they are for. zarr-python then reads
-the store.
+"""Changes arrays in place through headers and containers with the libraries for which they exist. Then zarr-python
+reads the store, and the values are compared with those that were written.
 
     headers_written.py MOUNT DIR      (with requirements-headers.txt; geo.py has written DIR, which changes)
 
-Prints what was written; exit code 1 after a difference.
+Prints a line for each change; exit code 1 after a difference.
 """
 import multiprocessing
 import os
@@ -37,7 +37,7 @@ def holds(what, key, wanted):
              "data.raw": np.frombuffer(flat, wanted.dtype).reshape(wanted.shape)}
     for where, values in found.items():
         if values.dtype != wanted.dtype or not np.array_equal(values, wanted):
-            sys.exit(f"{what}: {where} of {key} has not what was written")
+            sys.exit(f"{what}: {where} of {key} does not have the written values")
     print(f"{what}: {key}")
 
 
@@ -96,7 +96,7 @@ def by_tifffile(key):
 
 
 def by_netcdf(key):
-    """Writes through netCDF4. The file is big-endian, whatever the array is."""
+    """Writes through netCDF4. The file is big-endian, also if the array is not."""
     group, name = os.path.split(key)
     wanted = other(key)
     with netCDF4.Dataset(file(group, "dataset.nc"), "r+") as dataset:

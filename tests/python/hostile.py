@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Copies the hostile stores of tests/data/hostile to DIR and adds what a git repository cannot hold.
+"""Copies the hostile stores of tests/data/hostile to DIR and adds cases that a git repository cannot hold.
 
     hostile.py DIR
 
-DIR/cases.json lists all cases; its "fields" say what the keys mean. Remove DIR with rm -rf: some paths in it are
+DIR/cases.json lists all cases; its "fields" explain the keys. Remove DIR with rm -rf: some paths in it are
 longer than PATH_MAX.
 """
 import hashlib
@@ -63,7 +63,7 @@ def odd_files(corpus):
     store = corpus.store("files.zarr")
 
     def unix_socket(path):
-        # the address has room for a hundred bytes
+        # the address of a socket has at most about 100 bytes
         back = os.getcwd()
         os.chdir(path.parent)
         with socket.socket(socket.AF_UNIX) as s:
@@ -123,7 +123,7 @@ def large_files(corpus):
     corpus.add(store, "filters-10000", "array", "refuse", "10,000 filters; the chunks are too short for them",
                chunk="0")
     array(store / "unknown-filters-10000", filters=[{"id": "nosuchfilter"}] * 10000)
-    corpus.add(store, "unknown-filters-10000", "array", "EOPNOTSUPP", "10,000 filters that nobody knows", chunk="0")
+    corpus.add(store, "unknown-filters-10000", "array", "EOPNOTSUPP", "10,000 unknown filters", chunk="0")
     where = array(store / "vast-item", dtype="|S2147483647", shape=[2], chunks=[1], fill_value="eA==")
     for key in "01":
         (where / key).unlink()
@@ -132,7 +132,7 @@ def large_files(corpus):
     where = array(store / "pages", shape=[3 << 15], chunks=[1 << 15])
     for key, content in (("0", bytes(1 << 17)), ("1", b"short"), ("2", RAW + bytes((1 << 17) - 16))):
         (where / key).write_bytes(content)
-    corpus.add(store, "pages", "chunk", "EIO", "a bad chunk of many pages: reading ahead into it harms no neighbour",
+    corpus.add(store, "pages", "chunk", "EIO", "a bad chunk of many pages: reading ahead into it harms no neighbor",
                chunk="1", good_chunk="0", size=3 << 17,
                reads=[[0, 16, bytes(16).hex()], [(1 << 17) - 16, 16, bytes(16).hex()], [1 << 18, 16, RAW.hex()]])
     bomb = zlib.compressobj(9, wbits=-15)
@@ -232,7 +232,7 @@ def names(corpus):
     corpus.add(store, "", "group", "works",
                "a name that is not UTF-8: shown, or left out with a warning; the root lists", name="not-utf-8")
 
-    # 7,000 bytes of path, made a step at a time
+    # a path of 7,000 bytes, created one directory at a time
     array(store / "/".join(["deeper"] * 200) / "array")
     corpus.add(store, "/".join(["deeper"] * 200 + ["array"]), "array", "works", "an array below 200 groups",
                chunk="0", name="deep-200", **WORKS)

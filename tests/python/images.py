@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes OME-NGFF images, and checks what tifffile, ome-types, ITK, nibabel and pynrrd read from the files of a mount.
+"""Writes OME-NGFF images, and compares them with the images that tifffile, ome-types, ITK, nibabel and pynrrd read
+from the files of a mount.
 
     images.py write DIR           writes DIR/v2.zarr (OME-NGFF 0.2 and 0.4) and DIR/v3.zarr (0.5)
-    images.py check MOUNT STORE   compares the files of a mount of one of them with what was written
-    images.py bioformats MOUNT STORE JAR      compares what Bio-Formats, in JAR, reads from data.tif
+    images.py check MOUNT STORE   compares the files of a mount of one of them with the written images
+    images.py bioformats MOUNT STORE JAR      compares the image that Bio-Formats, in JAR, reads from data.tif
 
 The OME-XML is validated against the schema that ome-types ships. Exit code 1 after differences.
 """
@@ -54,7 +55,7 @@ TYPES = {"u1": "uint8", "i1": "int8", "u2": "uint16", "i2": "int16", "i4": "int3
 
 
 class Image:
-    """An image, as it is written and as the files must show it."""
+    """An image: its values and metadata, as they are written and as the files must show them."""
 
     def __init__(self, name):
         self.name = name
@@ -68,14 +69,14 @@ class Image:
         return {"t": self.time, "c": None}.get(axis, self.space)
 
     def step(self, axis):
-        """The step along an axis; None if the array has no such axis or nothing says the step."""
+        """Returns the step along an axis, or None if the array has no such axis or no steps."""
         return self.steps[self.axes.index(axis)] if self.steps and axis in self.axes else None
 
     def size(self, axis):
         return self.shape[self.axes.index(axis)] if axis in self.axes else 1
 
     def order(self):
-        """The order of dimensions, the fastest first; those that the array lacks come last."""
+        """Returns the order of dimensions, the fastest first. Dimensions that the array lacks come last."""
         present = self.axes[::-1].upper()
         return present + "".join(a for a in "ZCT" if a not in present)
 
@@ -120,13 +121,13 @@ def put(path, document):
 
 
 def line(text):
-    """Text as a header holds it: without control characters and those beyond U+FFFF, of at most 200 characters."""
+    """Returns a text as a header has it: at most 200 characters, without control characters and those above U+FFFF."""
     words = "".join(" " if ord(c) < 32 else "\ufffd" if ord(c) > 0xffff else c for c in text).split(" ")
     return " ".join(word for word in words if word)[:200].strip()
 
 
 def check_description(image, xml, schema):
-    """Compares OME-XML with the image, read by two parsers, and validates it."""
+    """Validates OME-XML, parses it with two libraries, and compares it with the image."""
     schema.validate(xml)
     [pixels] = [i.pixels for i in ome_types.from_xml(xml).images]
     found = tifffile.xml2dict(xml)["OME"]["Image"]
@@ -175,7 +176,7 @@ def close(what, got, wanted):
 
 
 def check_nifti(image, path):
-    """Time is the fourth dimension, unless there are several channels of volumes."""
+    """Checks data.nii with nibabel. Time is the fourth dimension, unless there are several channels of volumes."""
     read = nibabel.load(path)
     same("values in nibabel", np.asarray(read.dataobj).T.reshape(image.shape), image.values().astype("u1") if image.dtype == "|b1" else image.values())
     if image.time:
@@ -215,15 +216,15 @@ def check_all(what, names, mount, check_image):
     for name in names:
         try:
             check_image(Image(name), os.path.join(mount, name, "0"))
-        except Exception as e:  # what a program says of a file that it can't read
+        except Exception as e:  # the error of a library that cannot read the file
             faults.append(f"  {name}: {type(e).__name__}: {e}")
     print("\n".join([f"{what}: {len(names)} compared, {len(faults)} wrong", *faults]))
     sys.exit(bool(faults) or not names)
 
 
 def bioformats(mount, store, jar):
-    """Compares the metadata that its showinf prints, and the values that its bfconvert writes. The mount must not show
-    data.nhdr, which Bio-Formats would read instead."""
+    """Compares the metadata that showinf of Bio-Formats prints, and the values that bfconvert writes. The mount must
+    not show data.nhdr, which Bio-Formats would read instead."""
     def tool(name, *args):
         command = ["java", "-cp", jar, f"loci.formats.tools.{name}", "-no-upgrade", *args]
         return subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout
@@ -243,7 +244,7 @@ def bioformats(mount, store, jar):
             same("time", (pixels.time_increment, pixels.time_increment_unit.value) == (image.step("t"), UNITS[image.time][0]), True)
         names = [line(c["label"]) if isinstance(c["label"], str) else None for c in image.channels] or [None] * image.size("c")
         same("channels", [c.name for c in pixels.channels], names)
-    # it has no complex numbers, and what is no OME-TIFF has no dimensions
+    # Bio-Formats has no complex numbers, and reads no dimensions from a TIFF that is not OME-TIFF
     names = [n for n in sorted(os.listdir(store)) if n in IMAGES and n not in ("complex", "wide")]
     check_all("Bio-Formats", names, mount, check_image)
 

@@ -16,7 +16,7 @@ import google_crc32c
 import numcodecs
 import numpy as np
 
-# shape, lengths of the chunks along each dimension as the document spells them
+# name: shape, and lengths of the chunks along each dimension in the spelling of the document
 GRIDS = {
     "line": ([1000], [[[10, 20], 300, 500, 7]]),
     "plane": ([60, 45], [[30, 1, 29], [[20, 2], 10]]),
@@ -39,7 +39,7 @@ COMPRESSORS = {"gzip": numcodecs.GZip(1), "zstd": numcodecs.Zstd(3), "blosc": nu
 
 
 def bounds(lengths, length):
-    """Returns the first item and the end of each chunk that holds any of `length` items."""
+    """Returns the range of items of each chunk, along a dimension, that holds any of `length` items."""
     if isinstance(lengths, int):
         lengths = [[lengths, -(-length // lengths)]]
     each = itertools.chain(*([run[0]] * run[1] if isinstance(run, list) else [run] for run in lengths))
@@ -48,7 +48,7 @@ def bounds(lengths, length):
 
 
 def chunks(document):
-    """Returns the key of each chunk, its place in an array with all padding, and that array's shape."""
+    """Returns the key and place of each chunk in the array with all padding, and the shape of that array."""
     lengths = document["chunk_grid"]["configuration"]["chunk_shapes"]
     axes = [bounds(along, length) for along, length in zip(lengths, document["shape"])]
     places = []

@@ -1,4 +1,4 @@
-"""Makes keys of a moto server that checks them: its first keys with a bucket, or others instead of keys.
+"""Creates access keys of a moto server that checks them: the first ones, and a bucket, or new ones that replace others.
 
     keys.py ENDPOINT start BUCKET FOLDER
     keys.py ENDPOINT rotate ID SECRET

@@ -2,8 +2,8 @@
 
     locks.py STORE LOCKS      (with zarr 2.18)
 
-Commands are lines, answered by one line each: `key`, `try` (answers `got` or `busy`), `release`, and `count N`, which writes
-1 to N to the last item of the first chunk, one after the other, each a change of the chunk under its lock.
+Each command is a line, and so is its answer: `key`, `try` (answers `got` or `busy`), `release`, and `count N`. The
+latter writes the numbers 1 to N to the last item of the first chunk. Each write takes the lock of the chunk.
 """
 import sys
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes small arrays of every kind that zarr-python 2.18 and numcodecs can store, and what they hold.
+"""Writes small arrays of every kind that zarr-python 2.18 and numcodecs can store, and digests of their values.
 
     matrix.py DIR      (with zarr 2.18)
 
-DIR gets the stores and oracle.json: one entry an array, with the digests of its flat bytes (C order, the dtype's own
-byte order) and of each decoded chunk, as zarr-python reads them back. Every run writes the same, but for the time in
+DIR gets the stores and oracle.json. Its entry for an array has the digests of the flat bytes (C order, the byte order
+of the dtype) and of each decoded chunk, as zarr-python reads them. Every run writes equal bytes, except for the time in
 gzip headers.
 """
 import hashlib
@@ -52,7 +52,7 @@ FILLS = ["zero", "null", "special", "extreme"]
 
 
 def values(dtype, shape, rng):
-    """Somewhat smooth, so that codecs and filters have work, with the odd values that a kind has."""
+    """Returns rather smooth values, which codecs and filters can compress, with special values such as NaN."""
     n = math.prod(shape)
     if dtype.fields:
         out = np.zeros(shape, dtype)
@@ -105,7 +105,7 @@ def fill(dtype, how):
 
 
 def filters(dtype):
-    """Filter chains that a dtype can have."""
+    """Returns the filter chains that a dtype can have, by name."""
     if dtype.kind == "b" and not dtype.fields:
         return {"packbits": [PackBits()]}
     if dtype.fields or dtype.kind in "Vc":
@@ -133,7 +133,7 @@ def sha256(data):
 
 
 def decode(meta, data):
-    """A chunk with its codecs taken off; an object codec stays."""
+    """Decodes a chunk with all codecs except an object codec."""
     codecs = [numcodecs.get_codec(dict(c)) for c in meta["filters"] or []]
     if meta["dtype"] == "|O":
         codecs = codecs[1:]
@@ -189,7 +189,7 @@ class Matrix:
         digests = {}
         whole = None
         if not z.dtype.hasobject:
-            # zeros stay where fill_value is null; z[...] would forget the byte order of a 0-d array
+            # missing chunks stay zero if fill_value is null; z[...] would lose the byte order of a 0-d array
             whole = np.zeros(z.shape, z.dtype)
             if whole.size:
                 z.get_basic_selection(..., out=whole)
@@ -220,8 +220,8 @@ class Matrix:
 
 
 def pairs(matrix):
-    """A third of dtype x compressor, every dtype with each of its filters, every compressor with every geometry; the
-    other factors turn at speeds of their own."""
+    """Writes a third of all pairs of dtype and compressor, every dtype with each of its filters, and every compressor
+    with every geometry. The other properties cycle with different periods."""
     number = itertools.count()
     geometries = list(GEOMETRIES)
 
@@ -270,7 +270,7 @@ def objects(matrix):
             matrix.add("object.zarr", f"{name}/{compressor}", data, chunks, "some" if compressor == "zlib" else "all",
                        object_codec=codec, compressor=COMPRESSORS[compressor],
                        fill_value="" if name == "vlen-utf8" else None)
-            if name == "pickle":  # nobody should load it
+            if name == "pickle":  # a reader should not unpickle it
                 matrix.entries[-1]["expect"] = "either"
 
 
@@ -280,7 +280,7 @@ def shapes_of_stores(matrix):
     matrix.add("root.zarr", "", i4, (4, 4), group=False, compressor=Zlib(1))
     matrix.add("root0d.zarr", "", np.array(2.5, ">f8"), (), group=False, compressor=None)
 
-    # groups without .zgroup, deep groups, .zmetadata that is up to date or not, and files that are not Zarr's
+    # groups without .zgroup, deep groups, current and stale .zmetadata, and files that do not belong to Zarr
     for store in ("consolidated.zarr", "stale.zarr", "tree.zarr"):
         for path in ("a", "group/b", "group/deep/er/c", "unmarked/d", "\u00fcml\u00e4ut/with space/e"):
             matrix.add(store, path, i4, (4, 4), compressor=COMPRESSORS["blosc-lz4"])
@@ -307,7 +307,7 @@ def shapes_of_stores(matrix):
 
 
 def odd(matrix):
-    """Chunks and metadata that other writers leave, and damage."""
+    """Writes unusual chunks and metadata of other writers, and damaged ones."""
     rng = np.random.default_rng(8)
     data = values(np.dtype("<i4"), (10, 6), rng)
 
@@ -361,8 +361,8 @@ def odd(matrix):
 
 
 def v1(matrix):
-    """Zarr v1, which zarr 2 cannot write: `meta` and `attrs` written out, chunks encoded with numcodecs. With order F
-    zarr 1.x stored the chunks of every compressor but blosc in C order."""
+    """Writes stores of Zarr v1 by hand, since zarr 2 cannot: `meta`, `attrs`, and chunks encoded with numcodecs. With
+    order F, zarr 1.x stored the chunks of every compressor except blosc in C order."""
     compressions = [
         ("blosc", {"cname": "lz4", "clevel": 5, "shuffle": 1}), ("zlib", 1), ("bz2", 1), ("none", None),
         ("lzma", {"format": 1, "check": -1, "preset": 1, "filters": None}),
@@ -385,7 +385,7 @@ def v1(matrix):
         meta = {"zarr_format": 1, "shape": list(shape), "chunks": list(chunks), "dtype": dtype.str,
                 "compression": compression, "compression_opts": opts, "fill_value": value, "order": order}
         with open(f"{where}/meta", "w") as f:
-            json.dump(meta, f, indent=4, sort_keys=True)  # NaN and Infinity stand bare, as zarr 1.x left them
+            json.dump(meta, f, indent=4, sort_keys=True)  # NaN and Infinity are bare tokens, as in zarr 1.x
         with open(f"{where}/attrs", "w") as f:
             json.dump({"presence": presence}, f)
         codec = None

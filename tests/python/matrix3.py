@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes small Zarr v3 arrays of every kind, and what they hold.
+"""Writes small Zarr v3 arrays of every kind, and digests of their values.
 
     matrix3.py DIR      (with the packages of scripts/requirements-zarr3.txt)
 
-DIR gets the stores and oracle.json in the form of `matrix.py`. Each digest is that of the NumPy array that was written,
-never of what a library reads back. The stores `hand.zarr` and `deep.zarr` are made by `chains.py` alone; in the others a
-library stores the chunks. Every run writes the same, but for the time in gzip headers and the order of chunks in the
-shards of zarrs.
+DIR gets the stores and oracle.json in the form of `matrix.py`. Digests are those of the written NumPy arrays, never
+those of values that a library reads. `chains.py` alone encodes the stores `hand.zarr` and `deep.zarr`; in the others a
+library stores the chunks. Every run writes equal bytes, except for the time in gzip headers and the order of chunks in
+the shards of zarrs.
 """
 import hashlib
 import itertools
@@ -35,7 +35,7 @@ GEOMETRIES = [
     ((7, 5, 11), (3, 5, 4), (2, 1, 2)), ((3, 0, 2), (2, 1, 2), (1, 1, 1)), ((4, 6, 5), (2, 2, 2), (2, 2, 2)),
     ((3, 2, 4, 5), (2, 1, 3, 2), (1, 2, 1, 2)), ((2, 3, 2, 3, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 1)),
 ]
-# of five and six dimensions
+# the same for arrays of five and six dimensions
 DEEP_GEOMETRIES = [
     ((2, 3, 2, 3, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 1)), ((3, 2, 2, 3, 4), (2, 1, 2, 2, 2), (1, 2, 1, 2, 1)),
     ((1, 4, 2, 1, 3), (1, 2, 1, 1, 3), (1, 1, 2, 1, 2)), ((5, 1, 2, 2, 2), (2, 1, 1, 2, 1), (2, 1, 2, 1, 1)),
@@ -73,7 +73,7 @@ class Case:
         self.kind, self.rng, self.variant, self.library = kind, rng, variant, library
         self.shape, leaf, factors = geometry
         self.filter = None
-        # TensorStore writes the second, 2.0, as a negative number, which this type lacks
+        # TensorStore writes the second fill value, 2.0, as a negative number, which this type lacks
         is_misspelled = library == "tensorstore" and kind.label == "float8_e8m0fnu"
         count = 1 if is_misspelled else 2
         document, value = pick(rng, kind.fills[:count] if library else kind.fills)
@@ -94,7 +94,7 @@ class Case:
         self.endian = self.chain.endian
 
     def choose_filter(self, document, value, data):
-        """Takes a filter and tame values, which it can represent."""
+        """Chooses a filter, and values that it can represent."""
         d, options = self.kind.storage, {}
         if d.kind == "b":
             options["packbits"] = filtering("numcodecs.packbits", numcodecs.PackBits())
@@ -120,7 +120,7 @@ class Case:
             options["cast"] = cast_float_to_int("int16", 2**15)
         if not options:
             return document, value, data
-        if self.variant == "filter":  # outside of a shard only what works on each item alone
+        if self.variant == "filter":  # outside of a shard, only filters that work on single items
             options = {k: v for k, v in options.items() if k not in ("delta", "packbits")} or {"": None}
         self.filter_name = pick(self.rng, list(options))
         self.filter = options[self.filter_name]
@@ -160,7 +160,7 @@ class Case:
             document = None
             if endian == "little" and not self.library and rng.random() < 0.2:
                 document = pick(rng, [named("bytes"), "bytes"])
-            # upper bits of small integers count for no reader
+            # readers ignore the upper bits of small integers
             small = kind.label.endswith(("int2", "int4")) and not self.library and rng.random() < 0.3
             serializer = Bytes(endian, document, 0xFF << kind.bits & 0xFF if small else 0)
         self.serializer = serializer
@@ -176,7 +176,7 @@ class Case:
             known = [c for c in known if isinstance(c[0], dict) and c[0]["name"] not in ("zlib", "lz4", "shuffle")]
         count = pick(self.rng, [0, 1, 1, 1, 1, 2])
         if count != 1 or not isinstance(self.serializer, Bytes) or self.filter:
-            known = [c for c in known if not is_shuffle(c[0])]  # they take whole items only
+            known = [c for c in known if not is_shuffle(c[0])]  # shuffles take only whole items
         return [pick(self.rng, known) for _ in range(count)]
 
     def index_chain(self, rank):
@@ -327,7 +327,7 @@ def by_hand(matrix, count):
 
 
 def rectilinear(case):
-    """The regular grid of an array in the words of a rectilinear one."""
+    """Returns the regular grid of an array, described as a rectilinear one."""
     axes = []
     for length, chunk in zip(case.shape, case.outer):
         count = -(-length // chunk)
@@ -336,7 +336,7 @@ def rectilinear(case):
 
 
 def in_deep_shards(matrix, count):
-    """Arrays of all types in five and six dimensions and up to three levels of shards."""
+    """Writes arrays of all types in five and six dimensions with up to three levels of shards."""
     types = all_types()
     matrix.group("deep.zarr")
     for n in range(count):
@@ -351,7 +351,8 @@ def in_deep_shards(matrix, count):
 
 
 def some_lengths(rng, length, unit):
-    """Returns lengths, multiples of `unit`, that hold `length` items, the last ones possibly none of them."""
+    """Returns chunk lengths, multiples of `unit`, that cover `length` items. The last chunks may be outside of the
+    array."""
     lengths = []
     while sum(lengths) < length:
         lengths += [unit * int(rng.integers(1, 5 if unit > 1 else 7))] * int(rng.integers(1, 4))
@@ -360,7 +361,7 @@ def some_lengths(rng, length, unit):
 
 
 def spelled(rng, lengths):
-    """Returns lengths as a document spells them: repetitions as pairs or one by one."""
+    """Returns lengths as a document spells them: repeated ones as pairs or one by one."""
     runs = [(length, len(list(run))) for length, run in itertools.groupby(lengths)]
     pairs = [[[length, count]] if count > 1 and rng.random() < 0.7 else [length] * count for length, count in runs]
     return list(itertools.chain(*pairs))
@@ -380,14 +381,14 @@ def within(axes, shape):
 
 
 def irregular(matrix, count):
-    """Arrays of all types whose chunks or shards differ in length."""
+    """Writes arrays of all types whose chunks or shards differ in length."""
     types = all_types()
     matrix.group("irregular.zarr")
     for n in range(count):
         rng = np.random.default_rng([8, n])
         kind, variant = types[n % len(types)], pick(rng, IRREGULAR_VARIANTS)
         case = Case(kind, rng, pick(rng, [g for g in GEOMETRIES + DEEP_GEOMETRIES if g[0]]), variant)
-        if variant == "none":  # no shape is that of all chunks
+        if variant == "none":  # the chunks have no common shape
             steps = [s for s in case.chain.steps if s.document["name"] not in ("reshape", "zarrs.squeeze")]
             case.chain = Chain(steps, case.chain.serializer, case.chain.compressors)
         entry = {"none": (1,) * len(case.leaf), "nested": case.middle}.get(variant, case.leaf)
@@ -424,7 +425,7 @@ def irregular(matrix, count):
 
 
 def refusals(matrix):
-    """Documents that no reader may take for another array: unknown or damaged, in the same otherwise plain array."""
+    """Writes documents that readers must refuse: each has one unknown or damaged part in an otherwise plain array."""
     little, shard = named("bytes", endian="little"), lambda chunk, codecs, index, **more: named(
         "sharding_indexed", chunk_shape=chunk, codecs=codecs, index_codecs=index, **more)
     index = [little, named("crc32c")]
@@ -486,7 +487,7 @@ def select_some(case):
 
 
 def native(case, items):
-    """Items as the types of ml_dtypes, for TensorStore."""
+    """Returns items as types of ml_dtypes, for TensorStore."""
     if case.kind.bits and case.kind.label != "bool":
         return items.view(getattr(ml_dtypes, case.kind.label))
     return items
@@ -501,7 +502,7 @@ def write_with_zarr(matrix, path, case, regions, document):
     with zarr.config.set({"array.write_empty_chunks": True}):
         for region in regions:
             array[region] = case.data[region]
-    array.attrs["writer"] = "zarr-python"  # writes the document in its own spelling
+    array.attrs["writer"] = "zarr-python"  # makes zarr-python write the document in its spelling
 
 
 def write_with_tensorstore(matrix, path, case, regions, document):

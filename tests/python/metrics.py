@@ -1,4 +1,7 @@
-"""Parses metrics with the library of Prometheus, and prints them as JSON: [name, type, help, [[sample, labels, value], ...]]."""
+"""Parses metrics with the library of Prometheus, and prints them as JSON.
+
+The output is a list of [name, type, help, [[sample, labels, value], ...]].
+"""
 
 import json
 import sys

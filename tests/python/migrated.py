@@ -1,4 +1,5 @@
-"""Compares stores that `zarrfs migrate` has converted to v2 with their original values, and with zarr's own migration.
+"""Compares v1 stores that `zarrfs migrate` has converted to v2 with their original values, and with zarr's own
+migration.
 
     migrated.py MATRIX COPY      (with zarr 2.18)
 """
@@ -42,7 +43,7 @@ def compare(matrix, copy, entry):
     document, attributes = theirs(os.path.join(matrix, entry["store"]))
     ours = load(f"{path}/.zarray")
     assert load(f"{path}/.zattrs") == attributes, path
-    # zarr keeps the order of the document, with which it then reads other data
+    # zarr keeps the order that the v1 document states, and then reads other data
     settled = {"order": ours["order"], "dimension_separator": ".", "compressor": ours["compressor"]}
     assert ours == document | settled, f"{path}: {ours}, zarr makes {document}"
     both = ours["compressor"], document["compressor"]

@@ -1,4 +1,4 @@
-"""Compares stores that `zarrfs migrate --to 3` has converted with what zarr-python 2 has written to them.
+"""Compares stores that `zarrfs migrate --to 3` has converted with the values that zarr-python 2 has written to them.
 
     migrated3.py refused MATRIX      prints the arrays that Zarr v3 cannot describe, as a JSON object of stores
     migrated3.py compare MATRIX COPY (with zarr 3)
@@ -41,7 +41,7 @@ def fields(spelled):
 
 
 def is_refused(entry):
-    """Whether Zarr v3 has no form for an array: no codec, no data type, or none that all readers take alike."""
+    """Whether Zarr v3 cannot describe an array: it lacks a codec or data type, or readers disagree about it."""
     if entry["store"] == "odd.zarr" and entry["array"] in BAD_DOCUMENTS:
         return True
     if "dtype" not in entry:
@@ -132,7 +132,7 @@ def compare(matrix, copy):
 
 
 def datasets(folder):
-    """Missing values of every kind: as encoded fill values, as attributes, and none."""
+    """Writes datasets with each form of missing values: encoded fill values, attributes, and none."""
     import xarray as xr
 
     t = np.sin(np.arange(60.0)).reshape(3, 4, 5)
@@ -151,7 +151,7 @@ def datasets(folder):
     made = xr.Dataset(data, coords, {"title": "t\u00eftle", "list": [1, 2]})
     made.to_zarr(f"{folder}/plain.zarr", zarr_format=2, consolidated=False)
     made.to_zarr(f"{folder}/consolidated.zarr", zarr_format=2, consolidated=True)
-    # as other writers state it
+    # state the missing value only in an attribute, as other writers do
     for name, missing in (("sentinel", -9999.0), ("counts", 7)):
         path = f"{folder}/plain.zarr/{name}"
         document, attributes = load(f"{path}/.zarray"), load(f"{path}/.zattrs")

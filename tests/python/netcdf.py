@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Opens a mount's dataset.nc with netCDF-C (netCDF4), scipy and xarray, and compares it with the store below.
+"""Opens dataset.nc of a mount with netCDF-C (netCDF4), scipy and xarray, and compares it with the mounted store.
 
     netcdf.py make DIR             writes the store DIR/groups.zarr
     netcdf.py read MOUNT STORE     compares every group with what zarr-python and xarray read from the store
@@ -27,7 +27,7 @@ from numcodecs import Blosc, JSON, Zlib
 
 warnings.simplefilter("ignore")
 
-# those that netCDF has a type for
+# dtypes of Zarr, and the types that netCDF has for them
 KINDS = {"i1": "i1", "u1": "u1", "b1": "i1", "i2": "i2", "i4": "i4", "f4": "f4", "f8": "f8",
          "u2": "u2", "u4": "u4", "i8": "i8", "u8": "u8", "M8": "i8"}
 
@@ -143,7 +143,7 @@ def has_type(array):
 
 
 def expected(group):
-    """Returns the arrays that netCDF can represent, by their names there."""
+    """Returns the arrays that netCDF can represent, by their names in the file."""
     found = {}
     for name in os.listdir(os.path.join(group.store.path, group.path)):
         try:
@@ -160,7 +160,7 @@ def raw(array):
     """Returns the values as netCDF4 returns them without unpacking."""
     values = array[...]
     if array.basename == "time" and values.dtype == "i8":
-        return values.astype("f8")  # what CDF-2 has for it
+        return values.astype("f8")  # CDF-2 has no 64-bit integers
     if values.dtype.kind == "U":
         values = np.char.encode(values, "utf-8").astype(f"S{values.dtype.itemsize}")
     if values.dtype.kind == "S":
@@ -227,7 +227,7 @@ def read(mount, store):
         if model == "NETCDF3_64BIT_OFFSET":
             with scipy.io.netcdf_file(file, mmap=False) as dataset:
                 for name, array in arrays.items():
-                    # it takes names for Latin-1
+                    # scipy decodes names as Latin-1
                     same(np.array(dataset.variables[name.encode().decode("latin-1")].data), raw(array))
         if path not in ("odd", "tree/leaf"):
             compare_with_xarray(file, store, path, ["netcdf4", "scipy"][: 1 if path == "wide" else 2])
@@ -260,7 +260,7 @@ def compare_with_xarray(file, store, path, engines):
 
 
 def write(mount, store):
-    """Changes one value in the middle of a variable, the first value of the next, all of the third, and so on."""
+    """Changes the middle value of the first variable, the first value of the second, all of the third, and so on."""
     for path, group in groups(store).items():
         want = {}
         with opened(os.path.join(mount, path, "dataset.nc"), "r+") as dataset:
@@ -268,7 +268,7 @@ def write(mount, store):
                 values = raw(array).copy()
                 values = values.view("i8") if array.dtype.kind == "M" else values
                 where = [tuple(n // 2 for n in values.shape), (0,) * values.ndim, ...][i % 3]
-                # half a character can't be replaced
+                # bytes in the middle of a text may be a part of a character, which cannot be replaced
                 where = (0,) * values.ndim if array.dtype.kind == "U" else where
                 values[where] = b"z" if array.dtype.kind in "SU" else values[where] == 0 if array.dtype.kind == "b" else 42
                 signed = values.view("i1") if values.dtype == "u1" and dataset[name].dtype == "i1" else values
@@ -288,7 +288,7 @@ def refuse(mount, store):
         file = os.path.join(mount, path, "dataset.nc")
         for how in [other_name, new_dimension, new_variable, long_attribute, another_file, scipy_appending]:
             refused(file, how)
-        # a copy that is put back changes nothing
+        # writing the same bytes again is accepted and changes nothing
         with open(file, "r+b") as copy:
             bytes_of_it = copy.read()
             copy.seek(0)
@@ -297,7 +297,8 @@ def refuse(mount, store):
 
 
 def refused(path, how):
-    """Runs in a process of its own: when a file can't be closed netCDF4 tries again, and falls over that."""
+    """Checks that a change is refused. It runs in another process: if closing a file fails, netCDF4 tries again and
+    crashes."""
     with open(path, "rb") as file:
         before = file.read()
     pid = os.fork()
@@ -335,7 +336,7 @@ def new_variable(path):
 
 
 def long_attribute(path):
-    """More than there is room for: the library moves the data before it writes the header."""
+    """Sets an attribute that the header cannot hold: the library moves the data before it writes the header."""
     with_netcdf4(path, lambda dataset: dataset.setncattr("new", "x" * 70000))
 
 
@@ -356,7 +357,7 @@ def stored(store, path):
 
 
 def edit(mount, store):
-    """Header and values rewritten in place, as ncatted does; a file written beside it and renamed, as ncap2 and ncks do."""
+    """Rewrites the header and values in place, as ncatted does, and by renaming a new file, as ncap2 and ncks do."""
     file = os.path.join(mount, "weather", "dataset.nc")
     with netCDF4.Dataset(file, "r+") as dataset:
         dataset.history = "edited\nby hand"
@@ -372,7 +373,7 @@ def edit(mount, store):
     assert t["_ARRAY_DIMENSIONS"] == ["time", "lat", "lon"], t
     assert stored(store, "weather/packed")["long_name"] == "x" * 5000
     assert zarr.open_array(os.path.join(store, "weather/lat"))[0] == 51
-    # what the array's own metadata tells stays
+    # attributes that the mount derives from the metadata cannot be changed
     refused(file, lambda path: with_netcdf4(path, lambda dataset: dataset["t"].setncattr("_ARRAY_DIMENSIONS", "x")))
     renamed(mount, store, "weather", "dataset.nc.pid4711.ncap2.tmp")
     renamed(mount, store, "weather", "another.nc")
@@ -396,7 +397,7 @@ def same_layout(source, target, change):
 
 
 def renamed(mount, store, path, name):
-    """Moves a file as mv(1) does, which first looks up the target."""
+    """Moves a new file onto dataset.nc with mv(1), which first looks up the target."""
     folder = os.path.join(mount, path)
     target, source = os.path.join(folder, "dataset.nc"), os.path.join(folder, name)
 
@@ -416,7 +417,7 @@ def renamed(mount, store, path, name):
     assert after["time"][0] == before["time"][0] - 3 and stored(store, path + "/t")["units"] == "K"
     assert stored(store, path)["history"] == name
     assert name not in os.listdir(folder) and name not in os.listdir(os.path.join(store, path))
-    # a file of another layout changes nothing, and only the temporary file disappears
+    # a file with another layout changes nothing, and is deleted only if it is a temporary file of NCO
     same_layout(target, source, lambda new: new.createVariable("more", "f4", ("lon",)))
     done = subprocess.run(["mv", "-f", source, target], capture_output=True, text=True)
     assert done.returncode == 1 and "Operation not permitted" in done.stderr, done.stderr

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Opens a mount's dataset.nc that has records, wider types and strings with netCDF-C (netCDF4), scipy, xarray, NCO and
-CDO, appends records to it, and compares with what zarr-python reads from the store below.
+"""Opens dataset.nc of a mount, with records, wider types and strings, with netCDF-C (netCDF4), scipy, xarray, NCO and
+CDO, appends records to it, and compares the values with those that zarr-python reads from the mounted store.
 
     netcdf_records.py make DIR             writes the store DIR/growing.zarr
     netcdf_records.py read MOUNT STORE     compares values, dimensions and strings; computes means with ncra and cdo
@@ -67,7 +67,7 @@ def make(directory):
     add(mixed, "station", np.array(["Potsdam", "Wien", "München", "東京"], ">U7"), ["y"])
     add(mixed, "remark", np.array(["short", "", "a longer one: ä", "x"], object), ["y"])
     add(mixed, "note", np.array(["first", "2nd", "ß"], object), ["time"])
-    # not in the file, but in its dimension
+    # the file has no variable for this array, but the array has its dimension
     add(mixed, "half", smooth((COUNT, 2), "<f2"), ["time", "side"], fill=0)
     add(mixed, "elevation", smooth((5, 7), "<f8"), ["lat", "lon"])
     add(root.create_group("series"), "s", smooth((COUNT, 3), "|i1"), ["time", "x"])
@@ -81,7 +81,7 @@ def opened(path, mode="r"):
 
 
 def text(values):
-    """Strings of the letters in the last dimension."""
+    """Returns the strings of an array of characters, whose last dimension is the string."""
     return np.array([b"".join(row).rstrip(b"\0").decode() for row in np.asarray(values).reshape(-1, values.shape[-1])])
 
 
@@ -123,7 +123,7 @@ def read(mount, store):
                 values = np.array(variable.data)
                 same(values.astype(values.dtype.newbyteorder("=")), group[key], key)
         with xarray.open_dataset(file) as shown, xarray.open_zarr(store, group=name, consolidated=False) as stored:
-            # it takes the fill value for a missing one
+            # xarray reads the fill value as a missing value
             stored = stored.assign({key: stored[key].fillna("") for key in ["remark", "note"] if key in stored})
             xarray.testing.assert_equal(shown.load(), stored.load().drop_vars(["inexact", "half"], errors="ignore"))
         print(f"{name}: {count} records equal")
@@ -139,7 +139,7 @@ def read(mount, store):
 
 
 def write(mount, store):
-    """One value of every variable, and texts of other lengths."""
+    """Changes one value of every variable, and writes texts of other lengths."""
     with opened(os.path.join(mount, "mixed/dataset.nc"), "r+") as dataset:
         for name in ["count", "mask", "wide", "ids", "large", "stamp", "time", "t", "packed"]:
             variable = dataset[name]
@@ -160,7 +160,8 @@ def write(mount, store):
 
 
 def refused(path, change):
-    """Runs in a process of its own: when a file can't be closed netCDF4 tries again, and falls over that."""
+    """Checks that a change is refused. It runs in another process: if closing a file fails, netCDF4 tries again and
+    crashes."""
     with open(path, "rb") as file:
         before = file.read()
     pid = os.fork()
@@ -218,7 +219,7 @@ def append(mount, store):
         dataset["label"][5] = letters("grün!", 20)
     group = zarr.open_group(store, "r", path="mixed")
     assert lengths(store, "mixed") == {6}, lengths(store, "mixed")
-    # what was not written is the array's fill value
+    # items that were not written have the fill value of the array
     np.testing.assert_array_equal(group["count"][3:], [[9] * 3, [1, 2, 65535], [9] * 3])
     np.testing.assert_array_equal(group["large"][3:], np.zeros((3, 2)))
     assert list(group["label"][3:]) == ["", "", "grün!"]
@@ -239,7 +240,7 @@ def check(store, first, count):
 
 
 def with_programs(store, path):
-    """Appends with NCO, in place and by a file that it renames, and with CDO."""
+    """Appends with NCO, in place and by renaming a new file, and with CDO."""
     commands = [("ncrcat", "-h", "--rec_apn"), ("ncrcat", "--rec_apn", "--no_tmp_fl"), ("cdo", "-s", "cat")]
     with tempfile.TemporaryDirectory() as folder:
         for command in commands:
@@ -266,7 +267,7 @@ def refuse(mount, store):
         run("ncks", "-O", path, more)
         done = subprocess.run(["ncrcat", "-h", "--rec_apn", more, path], capture_output=True, text=True)
         assert done.returncode != 0 and "File too large" in done.stderr, done.stderr
-    # other changes of the same file are made
+    # other changes of the same file are accepted
     run("ncatted", "-a", "units,t,o,c,kelvin", path)
     with opened(path, "r+") as dataset:
         put(dataset, 1, 2)
@@ -274,7 +275,8 @@ def refuse(mount, store):
 
 
 def move(mount, store):
-    """netCDF-C moves all records behind the last one and backwards, before it writes a header without room."""
+    """Sets attributes that the header cannot hold: netCDF-C moves all records, the last one first, before it writes the
+    header."""
     path = os.path.join(mount, "simple/dataset.nc")
     refused(path, lambda dataset: dataset.setncattr("new", "x" * 70000))
 
@@ -285,7 +287,7 @@ def move(mount, store):
     refused(path, both)
     assert lengths(store, "simple") == {3}
     with opened(path, "r+") as dataset:
-        # in several pieces
+        # a long header that still fits, which netCDF-C writes in several pieces
         dataset.setncattr("new", "x" * 30000)
         dataset["t"].setncattr("note", "x" * 20000)
         del dataset["t"].units

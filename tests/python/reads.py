@@ -3,8 +3,8 @@
 
     reads.py MOUNT STORE ARRAY      (with zarr 2.18; ARRAY is its path in the store, "" for the root)
 
-One pass of read(2), pread(2) at odd offsets and sizes, mmap(2), then 8 threads and 8 processes concurrently. Prints what
-it did; exit code 1 after a difference.
+It calls pread(2) at odd offsets and sizes in 8 processes and in 8 threads concurrently. Then it makes one pass of
+read(2), and reads through mmap(2). Prints the number of bytes and reads; exit code 1 after a difference.
 """
 import concurrent.futures
 import mmap
@@ -37,7 +37,7 @@ def check(what, offset, got, want):
 
 
 def places(size, seed):
-    """Returns offsets and lengths at the ends, at block edges, and random ones."""
+    """Yields offsets and lengths: at the ends, at block edges, and random ones."""
     rng = random.Random(seed)
     for block in (1, 2, 7, 512, 4096, 65536, 1 << 20):
         for offset in (0, 1, block - 1, block, size - block, size - block - 1, size - 1, size, size + block):
@@ -55,7 +55,7 @@ def preads(path, data, seed):
     try:
         for offset, length in places(len(data), seed):
             got = os.pread(fd, length, offset)
-            # the kernel may cut one very large read
+            # the kernel may return less than a very large read requests
             while more := os.pread(fd, length - len(got), offset + len(got)):
                 got += more
             check("pread", offset, got, data[offset:offset + length])

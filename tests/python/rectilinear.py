@@ -39,13 +39,13 @@ def values(name):
 
 
 def grown(name):
-    """Returns the values of an array that `line` and `plane` become by an append."""
+    """Returns the values of `line` or `plane` after an append."""
     more = np.full((4,) + ARRAYS[name]["shape"][1:], 99, dtype=ARRAYS[name]["dtype"])
     return np.concatenate([values(name), more])
 
 
 def digest(name, array):
-    """Returns the digest of the values in the byte order in which they are stored."""
+    """Returns the SHA-256 of the values in their stored byte order."""
     order = ">" if name == "big" else "<"
     return hashlib.sha256(np.ascontiguousarray(array).astype(array.dtype.newbyteorder(order)).tobytes()).hexdigest()
 
@@ -56,7 +56,7 @@ def make(store, digests):
     for name, more in ARRAYS.items():
         group.create_array(name, **more)[...] = values(name)
         wanted[name] = digest(name, values(name))
-    # chunks that are missing
+    # some chunks of this array stay uninitialized
     group.create_array("sparse", **ARRAYS["plane"])[3:6, 0:4] = 2
     sparse = np.full((10, 6), -1.5, dtype="float32")
     sparse[3:6, 0:4] = 2

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Reads arrays of a Zarr v3 store with three libraries and compares them with what they must hold.
+"""Reads arrays of a Zarr v3 store with three libraries, and compares them with the expected values.
 
     rewritten.py STORE ORIGINAL EXPECTED      (with the packages of scripts/requirements-zarr3.txt)
 
-The arrays of STORE hold the items of those of ORIGINAL in reverse order. EXPECTED is a folder with the flat bytes of each
-array under the array's name. Prints how many arrays each library read. A library need only read arrays of STORE whose
-original it reads: others have a type or codec that it lacks or decodes in another way than the specification. Exit code 1
-after a difference, or if a library reads too few arrays to mean something.
+Each array of STORE has the items of the same array of ORIGINAL in reverse order. EXPECTED is a folder with the flat
+bytes of each array, in a file with the name of the array. Prints the number of arrays that each library read. A library
+need not read an array whose original it cannot read: the array has a type or codec that the library lacks, or decodes
+contrary to the specification. Exit code 1 after a difference, or if a library reads fewer than 20 arrays.
 """
 import collections
 import json
@@ -38,7 +38,7 @@ def by_zarr_python(path):
 
 def by_zarrs(path):
     with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
-        # the pipeline is that of the opening
+        # an array keeps the pipeline with which it was opened
         return zarr.open_array(path, mode="r")
 
 
@@ -50,9 +50,9 @@ def flat(library, path, endian):
     """Returns the items that a library reads, and their bytes in C order."""
     array = LIBRARIES[library](path)
     x = array.read().result() if library == "TensorStore" else array[...]
-    # a single item of a text type would lose its zeros
+    # NumPy would remove the trailing zeros of a single text item
     x = np.asarray(x) if library == "TensorStore" else np.asarray(x, array.dtype)
-    # the types of ml_dtypes have no byte order to change
+    # types of ml_dtypes have no byte order that NumPy can change
     if x.dtype.kind == "V" and not x.dtype.fields:
         x = x.view(f"u{x.dtype.itemsize}" if x.dtype.itemsize in (1, 2) else x.dtype)
     return ordered(x, endian), x.dtype.itemsize
@@ -65,7 +65,7 @@ def reversed_items(data, itemsize):
 def reads_original(library, path, endian, expected):
     try:
         return reversed_items(*flat(library, path, endian)) == expected
-    except Exception:  # whatever the library raises for what it lacks
+    except Exception:  # libraries raise various errors for types and codecs that they lack
         return False
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes arrays in shards through a mount, with zarr-python 3, TensorStore and calls of the system, and reads them.
+"""Writes arrays in shards through a mount, with zarr-python 3, TensorStore and system calls, and reads them.
 
     shards.py make STORE             creates the arrays of a store
     shards.py write MOUNT EXPECTED [NAME...]
-                                     changes them, or these, through a mount, and makes others; saves in EXPECTED what
-                                     they must hold
+                                     changes all arrays, or these, through a mount, and creates others; saves the
+                                     expected values in the folder EXPECTED
     shards.py check STORE EXPECTED   reads the arrays of a store with zarr-python and TensorStore
 
-`write` compares what the mount shows after every change. Exit code 1 after a difference.
+`write` compares the values in the mount after every change. Exit code 1 after a difference.
 """
 import os
 import shutil
@@ -23,7 +23,7 @@ warnings.simplefilter("ignore")
 
 
 def nested(inner, outer, location="end"):
-    """Returns the codec of shards of `outer` chunks that hold shards of `inner` chunks."""
+    """Returns the codec of shards that hold inner shards of shape `outer`, whose chunks have shape `inner`."""
     codecs = [ShardingCodec(chunk_shape=inner, codecs=[BytesCodec(), ZstdCodec(level=1)], index_location=location)]
     return ShardingCodec(chunk_shape=outer, codecs=codecs)
 
@@ -113,7 +113,7 @@ def create(root, folder):
     same(array, x, "a new array")
     view(root, "new")[2:9] = 3
     x[2:9] = 3
-    # what waits for its shard must be in the shard
+    # the shard file below `c` must include chunks that are not stored yet
     same(array, x, "a new array, in shards")
     array[50:] = 4
     x[50:] = 4
@@ -153,7 +153,7 @@ def check(store, folder):
     for file in sorted(os.listdir(folder)):
         name, expected = file.removesuffix(".npy"), np.load(f"{folder}/{file}")
         same(zarr.open_array(f"{store}/{name}", mode="r"), expected, f"{name} in the store")
-        # TensorStore knows no codecs around shards
+        # TensorStore does not support codecs around shards
         if name != "around":
             same(tensorstore.open(tensorstore_spec(f"{store}/{name}"), open=True).result(), expected, f"{name} for TensorStore")
 

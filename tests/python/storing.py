@@ -19,7 +19,7 @@ warnings.simplefilter("ignore")
 
 
 def bits(data, dtype):
-    """Returns the bytes with all NaNs equal, since arithmetic may return any of them."""
+    """Returns the bytes with one kind of NaN, since arithmetic may return any NaN."""
     if dtype.kind not in "fc" or not data:
         return data
     items = np.frombuffer(data, dtype)
@@ -54,10 +54,10 @@ def compare(matrix, copy, entry):
             plain = np.full(z.chunks, blank, z.dtype).reshape(-1)
         else:
             plain = np.frombuffer(decode(meta, data), z.dtype)
-        # flat, in the order of the bytes: numcodecs.BitRound would turn order F into order C, which nobody turns back
+        # encode flat items in the order of the bytes, since numcodecs.BitRound would turn order F into order C
         want = decode(meta, z._encode_chunk(plain))
         got = decode(meta, ours)
-        assert bits(got, z.dtype) == bits(want, z.dtype), f"{name} {key}: not what numcodecs makes of it"
+        assert bits(got, z.dtype) == bits(want, z.dtype), f"{name} {key}: not the result of numcodecs"
         if "separator_undeclared" in entry:
             yield key
             continue
@@ -66,7 +66,7 @@ def compare(matrix, copy, entry):
         z.get_basic_selection(place or ..., out=shown)
         chunk = np.frombuffer(want, z.dtype).reshape(z.chunks, order=z.order)
         cut = chunk[(..., *(slice(0, n) for n in shown.shape))]
-        assert bits(shown.tobytes(), z.dtype) == bits(cut.tobytes(), z.dtype), f"{name} {key}: zarr reads it otherwise"
+        assert bits(shown.tobytes(), z.dtype) == bits(cut.tobytes(), z.dtype), f"{name} {key}: zarr reads other values"
         yield key
 
 

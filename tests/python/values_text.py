@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares values.txt of a mount with what NumPy and cftime make of the arrays of a store.
+"""Compares values.txt of a mount with the values that NumPy and cftime compute from the arrays of a store.
 
     values_text.py write STORE            writes arrays of all types, and times in all calendars
     values_text.py check MOUNT STORE      compares each values.txt with the array; numbers must read back equal
@@ -69,13 +69,13 @@ def put(root, name, values, **attributes):
 
 
 def word(text):
-    """Returns a string as it must be spelled."""
+    """Returns a string as values.txt must spell it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")
     return text if text and not any(c.isspace() or c == '"' for c in text) else f'"{escaped}"'
 
 
 def words(values):
-    """Returns the wanted text of each item, without numbers."""
+    """Returns the expected text of each item of a type other than numbers."""
     kind = values.dtype.kind
     if kind == "M":
         return np.datetime_as_string(values)
@@ -87,7 +87,7 @@ def words(values):
 
 
 def lines_of(shape):
-    """Returns how many items each line has; 0 for an empty line."""
+    """Returns the number of items of each line, 0 for an empty line."""
     if len(shape) < 2:
         return [1] * int(np.prod(shape))
     lines = []
@@ -105,7 +105,7 @@ def compare(name, values, attributes, text):
         return same("structs", [line.replace("0 0 ", "0.0 0 ", 1) if line.startswith("0 ") else line for line in lines], [w.replace("1.0 ", "1 ", 1) for w in wanted])
     columns = 2 if values.dtype.kind == "c" else 1
     if values.dtype.kind in "SU":
-        # quoted words have spaces
+        # compare whole lines, since quoted words contain spaces
         return same("lines", [line for line in lines if line], [" ".join(words(row)) for row in values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)])
     same("items of each line", [len(line.split()) for line in lines], [n * columns for n in lines_of(values.shape)])
     items = text.split()
@@ -126,7 +126,8 @@ def cf(item):
 
 
 def times(values, attributes):
-    """Returns the dates as cftime computes them; of floats, which hold no microseconds, all that are near."""
+    """Returns the dates that cftime computes. For floats, which cannot hold microseconds, all near dates are
+    allowed."""
     is_exact = values.dtype.kind in "iu"
     found = cftime.num2date(values.astype("f8") if values.dtype.kind == "f" else values, attributes["units"], attributes["calendar"])
     near = [datetime.timedelta(microseconds=n) for n in ([0] if is_exact else range(-16, 17))]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares a mount, opened as the uncompressed Zarr v2 store that it shows, with the store itself.
+"""Compares a mount with its store. zarr-python opens both; the mount is an uncompressed Zarr v2 store.
 
     view.py MOUNT STORE      (with zarr 2.18 or 3; with xarray, datasets are compared too)
 
@@ -30,7 +30,8 @@ def open_node(store, path):
 
 
 def nodes(store):
-    """Returns the paths of groups and arrays by their files, since a group may lack .zgroup."""
+    """Yields the path and kind of each group and array. They are found by their files, since a group may lack
+    .zgroup."""
     for folder, names, files in os.walk(store):
         path = os.path.relpath(folder, store)
         path = "" if path == "." else path
@@ -50,7 +51,7 @@ def bits(array):
     """Returns the flat bytes, which are equal for equal values including NaN."""
     out = np.zeros(array.shape, array.dtype)
     if out.size:
-        # where there is no fill value and no chunk, zeros stay
+        # missing chunks stay zero if there is no fill value
         if ZARR3:
             out[...] = array[...]
         else:

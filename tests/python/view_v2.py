@@ -1,11 +1,10 @@
 """Reads and writes stores of Zarr v3 through mounts that show them as v2.
 
-    view_v2.py shards STORE           adds an array in shards (with zarr 3)
-    view_v2.py expect STORE           prints what the arrays of a store of v3 hold, as JSON (with zarr 3)
-    view_v2.py read MOUNT EXPECTED    compares a mount with that (with zarr 2)
-    view_v2.py write MOUNT            creates, resizes, appends, and sets attributes (with zarr 2)
-    view_v2.py written STORE          checks what `write` has stored (with zarr 3)
-    view_v2.py gdal MOUNT EXPECTED    reads arrays of two dimensions as GDAL does (with rasterio)
+    view_v2.py shards STORE           adds an array in shards (with zarr 3) view_v2.py expect STORE           prints
+    attributes, shapes, types and digests of a store of v3 as JSON (with zarr 3) view_v2.py read MOUNT EXPECTED
+    compares a mount with that output (with zarr 2) view_v2.py write MOUNT            creates, resizes, appends, and
+    sets attributes (with zarr 2) view_v2.py written STORE          checks the values that `write` has stored (with zarr
+    3) view_v2.py gdal MOUNT EXPECTED    reads arrays of two dimensions as GDAL does (with rasterio)
 
 EXPECTED is a file with the output of `expect`.
 """
@@ -109,7 +108,7 @@ def write(mount):
     del made["gone"]
     made.require_group("empty/below")
     del made["empty"]
-    # what was there before
+    # change arrays that existed before
     old = group["zstd"]
     old.append(np.full((3, 7), 2.5, "<f4"))
     old.attrs["changed"] = True

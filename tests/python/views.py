@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares views of arrays in a mount with what xarray reads from the store, and with what it would store.
+"""Compares views of arrays in a mount with the values that xarray reads from the store, and written values with those
+that xarray would store.
 
     views.py make DIR          (with zarr 2.18 and xarray, or zarr 3 and xarray)
     views.py read MOUNT DIR
@@ -70,7 +71,7 @@ def make(directory):
         array.attrs.update(attributes)
         # the last chunks are not stored, unless zarr 2 would then return uninitialized memory
         rows = SHAPE[0] if fill is None and not ZARR3 else CHUNKS[0]
-        # small numbers are often missing ones
+        # small numbers, so that many are missing values
         numbers = random.integers(-8, 16, (rows, *SHAPE[1:])).astype(dtype if dtype != "|S4" else "i4")
         if np.dtype(dtype).kind == "f":
             numbers[0, 0, :3] = np.nan, np.inf, -np.inf
@@ -133,7 +134,8 @@ def expect(errno, call, *args):
 
 
 def write(mount, store):
-    """Stores what xarray's encoding stores, values that no item holds excepted."""
+    """Writes values to views, and compares the store with the items that the encoding of xarray stores. Checks that
+    parts of items, and values that no item can represent, are refused."""
     random = np.random.default_rng(3)
     dataset = opened(store)
     for name in ("i2", "big", "order_f", "i4", "unsigned", "f8", "f4_scaled", "offset"):
@@ -148,7 +150,8 @@ def write(mount, store):
             xr.Variable(NAMES, values, {}, {**encoding, "dtype": np.dtype(variable.encoding["dtype"])})).values
         before, whole = stored(store, name), values.tobytes()
         handle = os.open(path, os.O_RDWR)
-        # a value that no item holds, at the end; parts of items
+        # writes that are refused: a value at the end that no item can represent, parts of items, and a write past the
+        # end
         if np.dtype(encoded.dtype).kind in "iu":
             expect(22, os.pwrite, handle, whole[:80] + values.dtype.type(1e30).tobytes(), 0)
         expect(22, os.pwrite, handle, whole[:9], 0)
@@ -172,7 +175,7 @@ def write(mount, store):
 
 
 def maps(mount, store):
-    """A writable shared map changes nothing, and says so."""
+    """Checks that a write through a shared map is refused with an error and changes nothing."""
     path = os.path.join(mount, "i2.unpacked", "data.raw")
     before = stored(store, "i2")
     handle = os.open(path, os.O_RDWR)

@@ -3,8 +3,8 @@
 
     writes.py MOUNT STORE DIRECT COMPRESSOR      (with zarr 2.18 or 3)
 
-STORE is mounted at MOUNT with this compressor for new arrays; DIRECT is created. Every array and attribute must be equal in
-the mount, the store and DIRECT, and deleted ones must be missing. Prints what it did; exit code 1 after a difference.
+STORE is mounted at MOUNT, with COMPRESSOR for new arrays; DIRECT is created. Every array and attribute must be equal in
+MOUNT, STORE and DIRECT, and deleted ones must be missing. Prints the number of nodes; exit code 1 after a difference.
 """
 import json
 import logging
@@ -62,7 +62,7 @@ def arrays(root):
             a[5, 5] = values[1, 1]
 
     a = group["a_C_f4"]
-    # only at chunk borders: zarr-python keeps the cut part of a chunk and shows it again
+    # shrink only at chunk borders: zarr-python keeps the part of a chunk outside the shape and shows it again
     a.resize((13, 6))
     a[11:13] = 3
     a.resize((8, 9))
@@ -112,7 +112,7 @@ def dataset(start, days):
 
 
 def datasets(root):
-    """Writes a dataset, appends to it, writes a part of it, and overwrites it."""
+    """Writes a dataset, overwrites it, appends to it, and writes a part of it."""
     path = os.path.join(root, "data.zarr")
     version = {"zarr_format": 2} if ZARR3 else {}
     plain = {name: {"compressors" if ZARR3 else "compressor": None} for name in ("t", "time", "lat", "lon")}
@@ -139,7 +139,7 @@ def plain(root):
 
 
 def nodes(path):
-    """Returns the attributes, shape, dtype, fill value and bytes of every node below, by path."""
+    """Returns the attributes, shape, dtype, fill value and bytes of every node, by path."""
     found = {}
     for folder, names, files in os.walk(path):
         names.sort()

@@ -5,8 +5,8 @@
     zarr3.py read MOUNT STORE                      compares the mount of a store with the store
     zarr3.py write MOUNT STORE DIRECT COMPRESSOR   writes the same hierarchy to a mount and to a new directory
 
-After `write`, every array and attribute must be equal in the mount, in STORE, which is mounted there with this compressor
-for new arrays, and in DIRECT; deleted ones must be missing. Prints what it did; exit code 1 after a difference.
+STORE is mounted at MOUNT, with COMPRESSOR for new arrays. After `write`, every array and attribute must be equal in
+MOUNT, STORE and DIRECT, and deleted ones must be missing. Prints the number of nodes; exit code 1 after a difference.
 """
 import json
 import logging
@@ -42,7 +42,7 @@ ARRAYS = {
     "times": dict(dtype="datetime64[s]"),
     "letters": dict(dtype="U5", fill_value="ab"),
 }
-# those of these that are stored with the compressor of the mount
+# arrays that are stored with the compressor of the mount
 PLAIN = ["plain", "big", "plain_dots", "v2_keys", "v2_levels", "scalar_plain"]
 
 
@@ -52,7 +52,7 @@ def values_of(dtype, shape, seed=1):
 
 
 def fill(array):
-    """Writes parts of an array, so that some chunks are missing and others are written more than once."""
+    """Writes parts of an array, so that some chunks stay uninitialized and others are written more than once."""
     values = values_of(array.dtype, array.shape)
     array[2:9, 1:6] = values[2:9, 1:6]
     array[0, :] = values[0, :]
@@ -85,7 +85,7 @@ def change(group):
     for name in ("zstd", "plain", "v2_keys"):
         array = group[name]
         array.attrs["name"] = name
-        # only at chunk borders: zarr-python keeps the cut part of a chunk and shows it again
+        # shrink only at chunk borders: zarr-python keeps the part of a chunk outside the shape and shows it again
         array.resize((12, 6))
         array[9:12] = 3
         array.resize((8, 9))
@@ -110,7 +110,7 @@ def arrays(root):
     create(group)
     change(group)
     zarr.consolidate_metadata(root, zarr_format=3)
-    # what is written later must be found in the consolidated metadata, too
+    # the mount must add later changes to the consolidated metadata
     group = zarr.open_group(root, mode="a", zarr_format=3, use_consolidated=False)
     group["a/b"].attrs["after"] = "consolidated"
 
@@ -139,7 +139,7 @@ def datasets(root):
 
 
 def tensorstores(root):
-    """Writes by TensorStore, which creates and resizes arrays in its own way."""
+    """Writes with TensorStore, which creates and resizes arrays in another way than zarr-python."""
     for name, codecs in (("zstd", ["zstd"]), ("bare", [])):
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": os.path.join(root, "ts_" + name)}, "metadata": {
             "shape": [10, 6], "data_type": "int32", "fill_value": -1,
@@ -147,14 +147,14 @@ def tensorstores(root):
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}}}
         array = tensorstore.open(spec, create=True).result()
         array[1:9, 2:5] = values_of("int32", (8, 3))
-        # a handle compares the document with the one it wrote, and refuses that of the mount: open anew
+        # open anew: the handle refuses the document of the mount, which differs from the one that it wrote
         array = tensorstore.open({"driver": "zarr3", "kvstore": spec["kvstore"]}, open=True).result()
         array = array.resize(exclusive_max=[14, 6]).result()
         array[13] = np.arange(6, dtype="int32")
 
 
 def nodes(root):
-    """Returns the attributes, shape, dtype, fill value, names and values of every node below, by path."""
+    """Returns the attributes, shape, dtype, fill value, dimension names and values of every node, by path."""
     found = {}
     for folder, names, files in os.walk(root):
         names.sort()
@@ -186,7 +186,7 @@ def codecs_of(folder):
 
 
 def check_codecs(store, direct, compressor):
-    """Arrays are stored with the codecs that they were created with, and with the compressor if these are `bytes` alone."""
+    """Checks that arrays have the codecs with which they were created, and the compressor if that was only `bytes`."""
     for path in nodes(direct):
         if "codecs" not in json.load(open(os.path.join(direct, path, "zarr.json"))):
             continue
@@ -198,7 +198,7 @@ def check_codecs(store, direct, compressor):
 
 
 def consolidated(root):
-    """Returns the entries of the consolidated metadata, with what does not depend on how chunks are stored."""
+    """Returns the entries of the consolidated metadata, without members that depend on how chunks are stored."""
     document = json.load(open(os.path.join(root, "zarr.json")))
     kept = ("node_type", "shape", "data_type", "attributes", "fill_value")
     entries = document["consolidated_metadata"]["metadata"]
@@ -263,7 +263,7 @@ def read(mount, store):
         if [codec["name"] for codec in codecs] != ["bytes"]:
             sys.exit(f"{path}: the mount shows the codecs {codecs}")
         if isinstance(node[-2], dict):
-            continue  # TensorStore knows neither times nor texts of a fixed length
+            continue  # TensorStore has neither times nor texts of fixed length
         if codecs[0].get("configuration", {}).get("endian") != "big" and flat != node[-1]:
             sys.exit(f"{path}: data.raw has other bytes")
         if read_tensorstore(folder).tobytes() != node[-1]:

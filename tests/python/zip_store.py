@@ -11,7 +11,7 @@ with warnings.catch_warnings():
     # the last member with a name is the valid one
     warnings.filterwarnings("ignore", message="Duplicate name")
     with zarr.ZipStore(archive, compression=zipfile.ZIP_STORED, mode="w") as store:
-        # write an earlier version of every document, as zarr-python leaves it when attributes change
+        # write an earlier version of every document first, as zarr-python leaves one when attributes change
         for key in zarr.DirectoryStore(source):
             if key.endswith((".zattrs", ".zarray")):
                 store[key] = b"{}"

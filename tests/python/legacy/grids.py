@@ -15,7 +15,7 @@ MISSING = -9.99e33
 
 
 def descending(array):
-    """Returns whether the latitudes decrease, regularly or not."""
+    """Whether the latitudes decrease, with or without equal steps."""
     latitudes = len(array.shape) > 1 and array.coordinates(len(array.shape) - 2)
     return bool(latitudes) and latitudes[-1] < latitudes[0]
 
@@ -85,7 +85,7 @@ def grads(array):
 
 
 def importable(array):
-    """Returns the groups for CDO, which has no ensembles and needs names of coordinates."""
+    """Whether CDO can import an array: it has no ensembles, and needs names of coordinates."""
     with open(array.file("data.ctl")) as f:
         return "EDEF" not in f.read() and array.names() != [array.name]
 

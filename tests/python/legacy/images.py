@@ -42,7 +42,7 @@ def quietly(reader):
     return reader.GetOutputDataObject(0)
 
 
-# VTK takes a fastest axis of fewer than 10 items for components, regardless of the header
+# VTK reads a fastest axis of fewer than 10 items as components, regardless of the header
 @row("data.nhdr", "VTK vtkNrrdReader", VTK, "values", lambda a: up_to_3d(a) and a.shape[-1] >= 10, crashes=True)
 def vtk_nrrd(array):
     reader = vtk.vtkNrrdReader()
@@ -106,7 +106,7 @@ def vtk_xdmf(array):
                 close(f"coordinates of {array.axes[-1 - n]['name']}", places(grid, n), coordinates)
 
 
-# VTK takes the times of the fourth dimension for components
+# VTK reads the times of the fourth dimension as components
 @row("data.nii", "VTK vtkNIFTIImageReader", VTK, "values", lambda a: up_to_3d(a) and a.dtype.kind != "c" and "time" not in a.names(), crashes=True)
 def vtk_nifti(array):
     reader = vtk.vtkNIFTIImageReader()
@@ -132,6 +132,6 @@ def imagej(array):
         macro.write(MACRO.format(path=os.path.realpath(array.file("data.tif"))))
         macro.flush()
         said = run("xvfb-run", "-a", "java", "-jar", IMAGEJ, "-batch", macro.name)
-    # ImageJ shows signed numbers from 0 on
+    # ImageJ shows signed numbers shifted, so that the least is 0
     shift = 32768 if array.dtype.str[1:] == "i2" else 0
     close("values", [float(line) for line in said.split()], array.values().astype("f8") + shift, 5)

@@ -1,4 +1,4 @@
-"""The Python libraries that tests/headers.rs uses as well: see headers.py."""
+"""The Python libraries that tests/headers.rs uses as well, with the checks of headers.py."""
 import nibabel
 import nrrd
 import netCDF4
@@ -28,7 +28,7 @@ CHECKS = [
 ]
 DATASETS = [
     ("netcdf", "netCDF4-python", netCDF4.__version__, "types, dimensions, values, fill values, units"),
-    ("xarray_netcdf", "xarray, engine netcdf4", xarray.__version__, "the data set that it makes of the Zarr group, attributes too"),
+    ("xarray_netcdf", "xarray, engine netcdf4", xarray.__version__, "the data set of the Zarr group, with attributes"),
 ]
 
 for name, program, number, what in CHECKS:

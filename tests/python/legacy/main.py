@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Opens headers and containers with the programs they are for, and prints a Markdown table of what was compared.
+"""Opens headers and containers with the programs for which they exist, and prints a Markdown table of the comparisons.
 
     main.py MOUNT DIR [WORD]      (with requirements-legacy.txt; geo.py has written DIR; only rows that contain WORD)
 

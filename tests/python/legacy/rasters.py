@@ -12,7 +12,8 @@ from headers import page
 from table import decoded, row, run, version
 
 GDAL = version("gdalinfo", "--version")
-# it has signed bytes since 3.7; 3.6 refuses integers of 64 bits in ENVI's headers (those of TIFF are left out with them)
+# GDAL has signed bytes since 3.7, and 3.6 refuses 64-bit integers in headers of ENVI; those of TIFF are left out as
+# well
 OLD = tuple(int(n) for n in GDAL.split(".")[:2]) < (3, 7)
 
 
@@ -107,7 +108,7 @@ def gmt(group):
         found = [float(x) for x in run("gmt", "grdinfo", "-C", name).split("\t")[1:12]]
         x, y = array.coordinates(1), array.coordinates(0)
         dx, dy = (abs(step) for step in array.steps())
-        # GMT takes coordinates between whole steps for pixel centers, and shows the range from edge to edge
+        # GMT treats coordinates between whole steps as pixel centers, and shows the range from edge to edge
         edge = found[10] / 2
         same(f"{array.name}: region", found[:4],
              [min(x) - edge * dx, max(x) + edge * dx, min(y) - edge * dy, max(y) + edge * dy])

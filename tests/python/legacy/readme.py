@@ -1,5 +1,5 @@
-"""Runs the recipes of README.txt in the array's directory, in the installed languages, which exclude Julia and MATLAB. Each
-prints the whole array and a part of it."""
+"""Runs the recipes of README.txt in the directory of the array, in all languages except Julia and MATLAB. Each prints
+the whole array and a part of it."""
 import os
 import re
 import subprocess
@@ -15,7 +15,7 @@ COPY = os.path.expanduser("~/part.raw")
 
 
 class Lines:
-    """Returns the recipe for one program, and the part of the array that it reads."""
+    """The recipe for one program, and the part of the array that it reads."""
 
     def __init__(self, array, program):
         with open(array.file("README.txt")) as f:

@@ -1,4 +1,4 @@
-"""The rows of the table: each opens one kind of file with one program, for every array or group that both can take."""
+"""The rows of the table. Each opens one kind of file with one program, for every array or group that both support."""
 import concurrent.futures
 import multiprocessing
 import os
@@ -46,8 +46,8 @@ def apart(read, subject):
 
 
 def row(file, program, version, what, takes=lambda subject: True, crashes=False):
-    """Makes a row of a function that raises on a difference. `takes` excludes arrays that the program does not support, and
-    `crashes` marks libraries that crash instead of raising."""
+    """Makes a row from a function that raises on a difference. `takes` excludes arrays that the program does not
+    support, and `crashes` marks libraries that crash instead of raising."""
     def make(read):
         ROWS.append(Row(read, file, program, version, what, takes, crashes))
         return read
@@ -72,16 +72,16 @@ class Group:
             return f.read(4) == b"CDF\x05"
 
     def signed(self, array, values):
-        """The values for programs that ignore `_Unsigned`: without CDF-5, bytes are signed."""
+        """Returns the values for programs that ignore `_Unsigned`: without CDF-5, bytes are signed."""
         return values if self.is_cdf5() or array.dtype.str[1:] != "u1" else values.astype("u1").astype("i1").astype("f8")
 
     def grids(self):
-        """The arrays whose rows and columns have coordinates."""
+        """Returns the arrays whose rows and columns have coordinates."""
         return [a for a in self.arrays if len(a.shape) > 1 and all(set(axis) - {"name"} for axis in a.axes[-2:])]
 
 
 def run(*command, feed=None, binary=False, **more):
-    """Returns what a program prints. Its failure fails the row."""
+    """Returns the output of a program. Raises an error, which fails the row, if the program fails."""
     command = [str(word) for word in command]
     return subprocess.run(command, input=feed or ("" if not binary else b""), capture_output=True, text=not binary,
                           timeout=LIMIT, check=True, **more).stdout
@@ -110,7 +110,7 @@ def close(what, got, want, digits=6):
 
 
 def decoded(array):
-    """Returns the values by CF: NaN for missing ones, the others scaled."""
+    """Returns the values decoded by the CF conventions: missing values are NaN, the others are scaled."""
     values = array.values().astype("f8")
     if array.fill() is not None:
         values = np.where(values == array.fill(), np.nan, values)

@@ -1,7 +1,7 @@
-//! Fetches every chunk of an array from `far_server` and discards it: no reader can be faster over this link.
+//! Fetches every chunk of an array from `remote_server` and discards it: no reader can be faster over this link.
 //! `scripts/bench` compares zarrfs with it.
 //!
-//! `far_client DIRECTORY PORT PATH CONNECTIONS` requests, below PATH of the server, each file of DIRECTORY whose name
+//! `remote_client DIRECTORY PORT PATH CONNECTIONS` requests, below PATH of the server, each file of DIRECTORY whose name
 //! begins with a digit, and prints the time as JSON.
 
 use serde_json::json;
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         _ => None,
     };
     let Some((directory, path, (port, connections))) = parsed else {
-        eprintln!("usage: far_client DIRECTORY PORT PATH CONNECTIONS");
+        eprintln!("usage: remote_client DIRECTORY PORT PATH CONNECTIONS");
         return ExitCode::from(2);
     };
     match run(Path::new(directory), port, path, connections) {
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(e) => {
-            eprintln!("far_client: {e}");
+            eprintln!("remote_client: {e}");
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-"""The rows of stores that are not directories: over a network with latency, in a zip file, in a bucket."""
+"""The rows of stores that are not local directories: over a network with latency, in a zip file, in a bucket."""
 import contextlib
 import os
 import pathlib
@@ -17,14 +17,14 @@ CONNECTIONS = 64
 PEERS = ["zarr3", "tensorstore"]
 
 
-class FarServer:
+class RemoteServer:
     """Serves the directory of a store over a network with latency."""
 
     def __init__(self, program, directory):
         self.process = subprocess.Popen([program, directory, str(LATENCY_MS)], stdout=subprocess.PIPE, text=True)
         said = self.process.stdout.readline().split()
         if said[:1] != ["ready"]:
-            raise Failed("the far server can't be started")
+            raise Failed("the remote server can't be started")
         self.port = int(said[1])
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -39,56 +39,56 @@ class FarServer:
 
 
 @contextlib.contextmanager
-def far_server(program, directory):
-    server = FarServer(program, directory)
+def remote_server(program, directory):
+    server = RemoteServer(program, directory)
     try:
         yield server
     finally:
         server.end()
 
 
-class FarBench(WriteBench):
+class RemoteBench(WriteBench):
     """All measurements of one array."""
 
-    def far(self):
-        """Measures a cold cat of the array over the network, the network alone, and the libraries reading into memory."""
+    def remote(self):
+        """Measures a cold cat of the array over the network, the network alone, and libraries reading into memory."""
         chunks = self.array.chunk_count(self.setup.mib)
         with self.served() as server:
-            command = [self.setup.far_client, self.store, server.port, self.store.name, CONNECTIONS]
+            command = [self.setup.remote_client, self.store, server.port, self.store.name, CONNECTIONS]
             before = children_cpu()
-            self.samples.add("far", "link", json_of(command)["seconds"])
-            self.samples.add("far-cpu", "link", children_cpu() - before + process_cpu_of(server.process.pid))
+            self.samples.add("remote", "link", json_of(command)["seconds"])
+            self.samples.add("remote-cpu", "link", children_cpu() - before + process_cpu_of(server.process.pid))
         with self.served() as server, self.mounts.zarrfs(f"{server.url}/{self.store.name}") as pid:
             before = process_cpu_of(pid)
             seconds, cpu = timed(["cat", self.mounts.at / "data.raw"])
-            self.samples.add("far", "zarrfs", seconds)
-            self.samples.add("far-cpu", "zarrfs", cpu + process_cpu_of(pid) - before)
-            self.samples.add("far-requests", "zarrfs", server.requests() / chunks)
+            self.samples.add("remote", "zarrfs", seconds)
+            self.samples.add("remote-cpu", "zarrfs", cpu + process_cpu_of(pid) - before)
+            self.samples.add("remote-requests", "zarrfs", server.requests() / chunks)
             self.check_bytes()
-        for library in self.samples.left("far", PEERS):
-            with self.samples.noting_failure("far", library), self.served() as server:
+        for library in self.samples.left("remote", PEERS):
+            with self.samples.noting_failure("remote", library), self.served() as server:
                 url = f"{server.url}/{self.store.name}"
                 result = self.peer(library, "memory", path=url, library={"requests": CONNECTIONS})
-                self.samples.add("far", library, result["seconds"])
-                self.samples.add("far-requests", library, server.requests() / chunks)
-        self.far_limits()
+                self.samples.add("remote", library, result["seconds"])
+                self.samples.add("remote-requests", library, server.requests() / chunks)
+        self.remote_limits()
 
     def served(self):
-        return far_server(self.setup.far_server, self.store.parent)
+        return remote_server(self.setup.remote_server, self.store.parent)
 
     def check_bytes(self):
         """Checks that the last read, which the kernel has cached, equals the plain file."""
         if self.round == 0 and subprocess.run(["cmp", self.mounts.at / "data.raw", self.plain]).returncode:
-            raise Failed(f"{self.store.name}: over a link or in a zip file the mount has other bytes")
+            raise Failed(f"{self.store.name}: over a network or in a zip file the mount has other bytes")
 
-    def far_limits(self):
-        """Measures what the machine can do without a network."""
+    def remote_limits(self):
+        """Measures the limits of the machine without a network: the null file, and decoding."""
         with self.file("null") as (path, pid):
             before = cpu_of(pid)
             seconds, cpu = timed(["cat", path])
-            self.samples.add("far-null", "null", seconds)
-            self.samples.add("far-cpu", "null", cpu + cpu_of(pid) - before)
-        self.samples.add("far-codec", "zarrfs", json_of([self.setup.decode, self.store])["codec_seconds"])
+            self.samples.add("remote-null", "null", seconds)
+            self.samples.add("remote-cpu", "null", cpu + cpu_of(pid) - before)
+        self.samples.add("remote-codec", "zarrfs", json_of([self.setup.decode, self.store])["codec_seconds"])
 
     def zip(self):
         """Measures a cold cat of the array in a zip file with stored members, and in a directory."""
@@ -105,7 +105,7 @@ class FarBench(WriteBench):
 
 
 def children_cpu():
-    """Returns the CPU seconds of processes that have ended."""
+    """Returns the CPU seconds of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -138,7 +138,7 @@ class StoreBench(NearStoreBench):
 
 @contextlib.contextmanager
 def bucket(python, chunks):
-    """Yields the process of a bucket with an array of so many chunks, its endpoint and its URL."""
+    """Yields the process that serves a bucket with an array of `chunks` chunks, its endpoint and its URL."""
     # moto requires credentials, but accepts any
     os.environ.update(AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench", AWS_DEFAULT_REGION="us-east-1")
     command = [python, pathlib.Path(__file__).with_name("bucket.py"), str(chunks)]

@@ -1,8 +1,8 @@
 //! An HTTP server that simulates a remote one: it serves the files of a directory and delays each answer by some
 //! milliseconds. `scripts/bench` reads stores from it. It supports persistent connections, ranges and entity tags and
-//! nothing else, so it is never the bottleneck; `far_client` measures its speed.
+//! nothing else, so it is never the bottleneck; `remote_client` measures its speed.
 //!
-//! `far_server DIRECTORY MILLISECONDS` listens on a free port of the loopback interface, prints `ready PORT`, and
+//! `remote_server DIRECTORY MILLISECONDS` listens on a free port of the loopback interface, prints `ready PORT`, and
 //! serves until it is killed. `/.requests` returns, without delay, the number of all other requests so far.
 
 use std::fs::File;
@@ -128,7 +128,7 @@ fn run(directory: &Path, latency: Duration) -> Result<()> {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, milliseconds] = arguments.as_slice() else {
-        eprintln!("usage: far_server DIRECTORY MILLISECONDS");
+        eprintln!("usage: remote_server DIRECTORY MILLISECONDS");
         return ExitCode::from(2);
     };
     let done = match milliseconds.parse() {
@@ -138,7 +138,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("far_server: {e}");
+            eprintln!("remote_server: {e}");
             ExitCode::FAILURE
         }
     }
