@@ -121,7 +121,7 @@ pub fn metadata3(document: &[u8]) {
     let Some(grid) = grid(&meta) else { return };
     pipeline(&meta, &grid);
     if let Ok(Some(shards)) = Shards::new(&meta) {
-        homes(&grid, &shards);
+        check_shards(&grid, &shards);
     }
 }
 
@@ -141,7 +141,7 @@ fn group3(document: &[u8]) {
 }
 
 /// Checks that chunks are members of the shards that hold them.
-fn homes(grid: &Grid, shards: &Shards) {
+fn check_shards(grid: &Grid, shards: &Shards) {
     let count = grid.chunk_count();
     let ids = [0, count / 2, count.saturating_sub(1)].into_iter().filter(|&id| id < count);
     for id in ids {
@@ -239,7 +239,7 @@ impl IndexForm {
         if self.has_checksum {
             assert_eq!(index[numbers.len()..], crc32c::crc32c(numbers).to_le_bytes());
         }
-        let room = if self.is_at_start { index.len() as u64..size } else { 0..size - index.len() as u64 };
+        let capacity = if self.is_at_start { index.len() as u64..size } else { 0..size - index.len() as u64 };
         let number = |bytes: &[u8]| {
             let bytes = bytes.try_into().unwrap_or_default();
             if self.is_big_endian { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
@@ -248,7 +248,7 @@ impl IndexForm {
             (u64::MAX, u64::MAX) => Found::Nothing,
             (u64::MAX, _) | (_, u64::MAX) | (_, 0) => Found::Damage,
             (at, len) => match at.checked_add(len) {
-                Some(end) if at >= room.start && end <= room.end => Found::Chunk(at..end),
+                Some(end) if at >= capacity.start && end <= capacity.end => Found::Chunk(at..end),
                 _ => Found::Damage,
             },
         };
@@ -380,11 +380,11 @@ pub fn codecs(data: &[u8]) {
     let Some(end) = data.iter().position(|&b| b == b'\n') else { return };
     let (line, stored) = (&data[..end], &data[end + 1..]);
     let Some(config) = json::parse(line).ok().and_then(|v| CodecConfig::parse(&v).ok()) else { return };
-    for (itemsize, room) in [(1, 0), (1, 16), (4, 256), (8, 4096)] {
+    for (itemsize, capacity) in [(1, 0), (1, 16), (4, 256), (8, 4096)] {
         let Ok(codec) = build(&config, itemsize) else { return };
-        let mut out = vec![0; room];
+        let mut out = vec![0; capacity];
         if let Ok(n) = codec.decode(stored, &mut out) {
-            assert!(n <= room, "{n} bytes where {room} fit");
+            assert!(n <= capacity, "{n} bytes where {capacity} fit");
         }
     }
 }

@@ -168,7 +168,7 @@ fn create_faulty_store(store: &Path) -> Findings {
 #[test]
 fn check_finds_every_kind_of_fault_and_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let store = directory.path().join("create_faulty_store.zarr");
+    let store = directory.path().join("faulty.zarr");
     let expected = create_faulty_store(&store);
     let before = snapshot(&store).unwrap();
     let path = store.to_str().unwrap();
@@ -223,7 +223,7 @@ fn archives_and_servers_are_checked_as_directories_are() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let store = directory.path().join("create_faulty_store.zarr");
+    let store = directory.path().join("faulty.zarr");
     let mut expected = create_faulty_store(&store);
     for path in ["fifo", "link-out"] {
         fs::remove_file(store.join(path)).unwrap();
@@ -235,8 +235,8 @@ fn archives_and_servers_are_checked_as_directories_are() {
         assert_eq!(findings(&check(&["--deep", "--notes", archive.to_str().unwrap()])), expected, "stored: {stored}");
     }
     if let Some(server) = servers::moto() {
-        server.upload(&store, "bucket/create_faulty_store.zarr");
-        let output = server.store("bucket/create_faulty_store.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
+        server.upload(&store, "bucket/faulty.zarr");
+        let output = server.store("bucket/faulty.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
         assert_eq!(findings(&parsed(&output)), expected, "in a bucket");
     }
     // where keys cannot be listed, the hierarchy comes from .zmetadata and chunks are requested one by one
@@ -245,7 +245,7 @@ fn archives_and_servers_are_checked_as_directories_are() {
     // consolidate reports unreadable documents and writes the others
     zarrfs(&["consolidate", store.to_str().unwrap()]);
     let Some(server) = servers::python_http(directory.path()) else { return };
-    let output = server.store("create_faulty_store.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
+    let output = server.store("faulty.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
     let report = parsed(&output);
     let found = findings(&report);
     let chunks: Vec<&str> =
@@ -271,7 +271,7 @@ fn only_damaged_arrays_have_findings() {
         arrays += report["arrays"].as_u64().unwrap();
         let name = store.file_name().unwrap().to_str().unwrap();
         let found = findings(&report);
-        let create_faulty_store: BTreeSet<&str> =
+        let damaged_arrays: BTreeSet<&str> =
             found.iter().map(|(_, path, _)| path.split('/').nth(1).unwrap_or_default()).collect();
         match name {
             "odd.zarr" | "v2-odd.zarr" => {
@@ -279,7 +279,7 @@ fn only_damaged_arrays_have_findings() {
                 let bad: BTreeSet<String> = names.filter(|name| name.starts_with("bad-")).collect();
                 let ok = ["ok-chunks-beyond-grid"];
                 let found: BTreeSet<String> =
-                    create_faulty_store.iter().filter(|name| !ok.contains(name)).map(|name| name.to_string()).collect();
+                    damaged_arrays.iter().filter(|name| !ok.contains(name)).map(|name| name.to_string()).collect();
                 assert_eq!(found, bad, "{}: {report:#}", store.display());
                 damaged += bad.len();
             }
@@ -291,8 +291,8 @@ fn only_damaged_arrays_have_findings() {
             }
             // its codec has a parameter that no specification defines
             "africa.zarr" => assert!(found.iter().all(|(_, _, kind)| kind == "unsupported"), "{report:#}"),
-            "undeclared.zarr" => assert_eq!(create_faulty_store.into_iter().collect::<Vec<_>>(), ["nested"]),
-            "fixture.zarr" => assert_eq!(create_faulty_store.into_iter().collect::<Vec<_>>(), ["nested_legacy"]),
+            "undeclared.zarr" => assert_eq!(damaged_arrays.into_iter().collect::<Vec<_>>(), ["nested"]),
+            "fixture.zarr" => assert_eq!(damaged_arrays.into_iter().collect::<Vec<_>>(), ["nested_legacy"]),
             _ => assert!(found.is_empty(), "{}: {report:#}", store.display()),
         }
     }
@@ -389,7 +389,7 @@ fn shown(path: &Path) -> BTreeSet<(String, Option<u64>)> {
 #[test]
 fn ls_lists_the_names_and_sizes_of_a_mount() {
     let directory = tempfile::tempdir().unwrap();
-    let faulty_store = directory.path().join("create_faulty_store.zarr");
+    let faulty_store = directory.path().join("faulty.zarr");
     create_faulty_store(&faulty_store);
     let mut stores = vec![test_data("sample.zarr"), faulty_store];
     stores.extend(env_path("ZARRFS_MATRIX").into_iter().flat_map(|m| ["object.zarr", "tree.zarr"].map(|s| m.join(s))));

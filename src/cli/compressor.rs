@@ -4,7 +4,7 @@ use crate::util::json::{self, Map, Value};
 use crate::zarr::codec;
 use crate::zarr::metadata::CodecConfig;
 
-/// The each_form_is_parsed that [`parse`] accepts, for messages.
+/// The forms that [`parse`] accepts, for messages.
 pub const FORMS: &str = "blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], \
 lz4[:ACCELERATION], none, or a JSON object";
 

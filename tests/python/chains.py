@@ -228,8 +228,8 @@ class PackBits:
     endian = "little"
 
     def __init__(self, bits, padding=None, first=None, last=None):
-        told = {"padding_encoding": padding, "first_bit": first, "last_bit": last}
-        self.document = named("packbits", **{k: v for k, v in told.items() if v is not None})
+        options = {"padding_encoding": padding, "first_bit": first, "last_bit": last}
+        self.document = named("packbits", **{k: v for k, v in options.items() if v is not None})
         self.padding, self.first, self.last = padding, first or 0, bits - 1 if last is None else last
 
     def encode(self, x, mask=None):
@@ -260,11 +260,11 @@ class Pcodec:
 class Shard:
     """The codec `sharding_indexed`. It stores chunks in random order, and with `gaps` bytes between them."""
 
-    def __init__(self, chunk, chain, index, at_start, rng, gaps=False, told=True):
+    def __init__(self, chunk, chain, index, at_start, rng, gaps=False, names_location=True):
         self.chunk, self.chain, self.index, self.at_start = chunk, chain, index, at_start
         self.rng, self.gaps = rng, gaps
         self.endian = chain.endian
-        location = {"index_location": "start" if at_start else "end"} if told or at_start else {}
+        location = {"index_location": "start" if at_start else "end"} if names_location or at_start else {}
         self.document = named("sharding_indexed", chunk_shape=list(chunk), codecs=chain.documents,
                               index_codecs=index.documents, **location)
 
@@ -343,8 +343,8 @@ def compressors(itemsize):
     for i, (cname, shuffle) in enumerate(itertools.product(["lz4", "lz4hc", "blosclz", "zlib", "zstd"], shuffles)):
         size, block = [itemsize, 1, 4][i % 3], [0, 256][i % 2]
         codec = numcodecs.Blosc(cname, i % 10, shuffles.index(shuffle), block, size)
-        told = {} if shuffle == "noshuffle" and i % 2 else {"typesize": size}
-        document = named("blosc", cname=cname, clevel=i % 10, shuffle=shuffle, blocksize=block, **told)
+        options = {} if shuffle == "noshuffle" and i % 2 else {"typesize": size}
+        document = named("blosc", cname=cname, clevel=i % 10, shuffle=shuffle, blocksize=block, **options)
         out.append((document, codec.encode))
     for name, configuration in [("zlib", {"level": 1}), ("bz2", {"level": 1}), ("lz4", {"acceleration": 1}),
                                 ("lzma", {"preset": 1}), ("gzip", {"level": 1}), ("zstd", {"level": 2}),

@@ -15,7 +15,7 @@ class Array:
 
     def __init__(self, mount, directory, entry):
         self.__dict__.update(UNTOLD | entry)
-        self.told = "axes" in entry
+        self.has_metadata = "axes" in entry
         self.axes = self.axes or [{"name": None}] * len(self.shape)
         self.group, self.name = os.path.split(self.key)
         self.path = os.path.join(mount, self.key)
@@ -46,7 +46,7 @@ class Array:
 
     def is_named(self):
         """Whether the names of the axes are known."""
-        return self.told and len(self.shape) > 0
+        return self.has_metadata and len(self.shape) > 0
 
     def is_fill(self, value):
         """Whether a value is that of missing items, in the dtype of the array: 1e20 is not exact in 4 bytes."""
