@@ -87,9 +87,8 @@ impl OverlayStore {
         if !is_satisfied {
             return Ok(None);
         }
-        if !before.is_upper && self.upper_stat(key, EntryKind::Prefix)?.is_some() {
-            let why = "a directory of the store below was removed here; an overlay can't put a file in its place";
-            return Err(Error::unsupported(why));
+        if !before.is_upper {
+            self.set_aside(key)?;
         }
         self.open_parents(key)?;
         let Some(version) = write(&before)? else { return Ok(None) };
@@ -101,6 +100,25 @@ impl OverlayStore {
             record::put(self.upper.as_ref(), key, ChangeKind::Changed, before.below)?;
         }
         Ok(Some(version))
+    }
+
+    /// Makes room for a value where a prefix was removed.
+    fn set_aside(&self, key: &Key) -> Result<()> {
+        if self.upper_stat(key, EntryKind::Prefix)?.is_none() || clear_prefix(self.upper.as_ref(), key)? {
+            return Ok(());
+        }
+        let aside = record::aside_of(key);
+        if self.upper.stat(&aside)?.is_some() {
+            // the records of the first removal have the versions of all that was there
+            return remove_tree(self.upper.as_ref(), key);
+        }
+        for prefix in [aside.parent().parent(), aside.parent()] {
+            match self.upper.make_prefix(&prefix) {
+                Err(e) if e.errno() == libc::EEXIST => {}
+                made => made?,
+            }
+        }
+        self.upper.rename(key, &aside)
     }
 
     /// Puts pieces into the upper store. Old pieces that are in the lower store are copied to an unnamed file first,
@@ -387,6 +405,19 @@ pub(super) fn clear_prefix(upper: &dyn Store, key: &Key) -> Result<bool> {
         Err(e) if [libc::ENOTEMPTY, libc::EEXIST].contains(&e.errno()) => Ok(false),
         Err(e) => Err(e),
     }
+}
+
+/// Removes a prefix with everything below it.
+pub(super) fn remove_tree(upper: &dyn Store, prefix: &Key) -> Result<()> {
+    for entry in upper.list(prefix)? {
+        let entry = entry?;
+        let key = prefix.join(&entry.name);
+        match entry.kind {
+            EntryKind::Prefix => remove_tree(upper, &key)?,
+            _ => drop(upper.delete(&key)?),
+        }
+    }
+    upper.remove_prefix(prefix)
 }
 
 /// Maximum number of values, left by interrupted changes, that are removed with a prefix.

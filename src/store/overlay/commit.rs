@@ -27,6 +27,8 @@ pub struct OverlayChange {
     pub kind: ChangeKind,
     /// The version text in the record.
     below: Option<String>,
+    /// The key in the upper store to which the record belongs.
+    place: Key,
 }
 
 /// The result of a commit.
@@ -76,7 +78,7 @@ impl OverlayStore {
     /// Calls `each` with every change in the upper store, those below a prefix before that of the prefix. It may drop
     /// the change.
     pub fn visit_changes(upper: &dyn Store, each: &mut dyn FnMut(OverlayChange) -> Result<()>) -> Result<()> {
-        visit(upper, &Key::root(), &|_| true, each)
+        visit(upper, &Key::root(), &Key::root(), &|_| true, each)
     }
 
     /// Drops the changes at and below `key`, and returns their number. The lower store shows there again.
@@ -84,12 +86,15 @@ impl OverlayStore {
         let mut dropped = 0;
         let mut drop_one = |change: OverlayChange| {
             dropped += 1;
-            OverlayStore::drop_change(upper, &change.key)
+            OverlayStore::drop_change(upper, &change.place)
         };
-        if upper.stat(key)?.is_some_and(|stat| stat.kind == EntryKind::Prefix) {
-            visit(upper, key, &|_| true, &mut drop_one)?;
+        for place in [key.clone(), record::aside_of(key)] {
+            if upper.stat(&place)?.is_some_and(|stat| stat.kind == EntryKind::Prefix) {
+                visit(upper, &place, key, &|_| true, &mut drop_one)?;
+                clear_empty(upper, &place)?;
+            }
         }
-        if let Some(change) = change_of(upper, key)? {
+        if let Some(change) = change_of(upper, key, key)? {
             drop_one(change)?;
         }
         clear_empty(upper, key)?;
@@ -98,30 +103,37 @@ impl OverlayStore {
     }
 }
 
-fn change_of(upper: &dyn Store, key: &Key) -> Result<Option<OverlayChange>> {
-    let found = record::read(upper, key)?;
-    Ok(found.map(|ChangeRecord { kind, below }| OverlayChange { key: key.clone(), kind, below }))
+/// Returns the change of `key`, whose record belongs to `place`.
+fn change_of(upper: &dyn Store, place: &Key, key: &Key) -> Result<Option<OverlayChange>> {
+    let found = record::read(upper, place)?;
+    let change = |ChangeRecord { kind, below }| OverlayChange { key: key.clone(), kind, below, place: place.clone() };
+    Ok(found.map(change))
 }
 
-/// Calls `each` with the changes below `prefix` whose keys satisfy `wanted`.
+/// Calls `each` with the changes below `prefix` whose keys satisfy `wanted`. `place` is the prefix in the upper store.
 fn visit(
     upper: &dyn Store,
+    place: &Key,
     prefix: &Key,
     wanted: &dyn Fn(&Key) -> bool,
     each: &mut dyn FnMut(OverlayChange) -> Result<()>,
 ) -> Result<()> {
-    let named = |e: Error| e.context(prefix);
-    let names = |key: &Key| OverlayStore::names_in(upper, key).map_err(named);
-    for entry in names(prefix)?.into_iter().flatten() {
-        let entry = entry.map_err(named)?;
-        if entry.kind == EntryKind::Prefix && entry.name != RECORDS {
-            visit(upper, &prefix.join(&entry.name), wanted, each)?;
-        }
+    for name in prefixes_in(upper, place)? {
+        let name = name?;
+        visit(upper, &place.join(&name), &prefix.join(&name), wanted, each)?;
     }
-    for entry in names(&record::records_of(prefix))?.into_iter().flatten() {
-        let key = prefix.join(&entry.map_err(named)?.name);
-        if wanted(&key)
-            && let Some(change) = change_of(upper, &key)?
+    let records = record::records_of(place);
+    let aside = record::records_of(&records);
+    for name in prefixes_in(upper, &aside)? {
+        let name = name?;
+        visit(upper, &aside.join(&name), &prefix.join(&name), wanted, each)?;
+    }
+    for entry in OverlayStore::names_in(upper, &records)?.into_iter().flatten() {
+        let name = entry.map_err(|e| e.context(prefix))?.name;
+        let key = prefix.join(&name);
+        if name != RECORDS
+            && wanted(&key)
+            && let Some(change) = change_of(upper, &place.join(&name), &key)?
         {
             each(change)?;
         }
@@ -129,17 +141,29 @@ fn visit(
     Ok(())
 }
 
-/// Removes prefixes of the upper store, at and below `prefix`, that hold nothing.
-fn clear_empty(upper: &dyn Store, prefix: &Key) -> Result<()> {
-    for entry in OverlayStore::names_in(upper, prefix)?.into_iter().flatten() {
-        let entry = entry?;
-        if entry.kind == EntryKind::Prefix && entry.name != RECORDS {
-            clear_empty(upper, &prefix.join(&entry.name))?;
+/// Streams the names of prefixes below a prefix of the upper store, except that of the records.
+fn prefixes_in(upper: &dyn Store, place: &Key) -> Result<impl Iterator<Item = Result<String>> + use<>> {
+    let names = OverlayStore::names_in(upper, place)?.into_iter().flatten();
+    Ok(names.filter_map(|entry| match entry {
+        Ok(entry) => (entry.kind == EntryKind::Prefix && entry.name != RECORDS).then_some(Ok(entry.name)),
+        Err(e) => Some(Err(e)),
+    }))
+}
+
+/// Removes prefixes of the upper store, at and below `place`, that hold nothing.
+fn clear_empty(upper: &dyn Store, place: &Key) -> Result<()> {
+    let aside = record::records_of(&record::records_of(place));
+    for prefix in [place, &aside] {
+        for name in prefixes_in(upper, prefix)? {
+            clear_empty(upper, &prefix.join(&name?))?;
         }
     }
-    let is_prefix = upper.stat(prefix)?.is_some_and(|stat| stat.kind == EntryKind::Prefix);
-    if !prefix.is_root() && is_prefix && !record::exists(upper, prefix)? {
-        clear_prefix(upper, prefix)?;
+    let is_prefix = |key: &Key| Ok::<_, Error>(upper.stat(key)?.is_some_and(|stat| stat.kind == EntryKind::Prefix));
+    if is_prefix(&aside)? && upper.list(&aside)?.next().is_none() {
+        upper.remove_prefix(&aside)?;
+    }
+    if !place.is_root() && is_prefix(place)? && !record::exists(upper, place)? {
+        clear_prefix(upper, place)?;
     }
     Ok(())
 }
@@ -201,7 +225,7 @@ impl<'a> Committer<'a> {
         each: &mut dyn FnMut(&mut Self, OverlayChange) -> Result<()>,
     ) -> Result<()> {
         let upper = self.upper;
-        visit(upper, &Key::root(), wanted, &mut |change| {
+        visit(upper, &Key::root(), &Key::root(), wanted, &mut |change| {
             let key = change.key.clone();
             each(self, change).map_err(|e| e.context(key))
         })?;
@@ -225,7 +249,7 @@ impl<'a> Committer<'a> {
         }
         self.target.sync()?;
         for change in std::mem::take(&mut self.unsettled) {
-            OverlayStore::drop_change(self.upper, &change.key).map_err(|e| e.context(&change.key))?;
+            OverlayStore::drop_change(self.upper, &change.place).map_err(|e| e.context(&change.key))?;
             self.report.committed += u64::from(change.kind != ChangeKind::Made);
         }
         Ok(())
@@ -237,7 +261,10 @@ impl<'a> Committer<'a> {
             // a power loss took the value: the change did not happen
             return OverlayStore::drop_change(self.upper, key);
         };
-        let there = self.target.stat(key)?;
+        let there = match self.target.stat(key)? {
+            Some(there) if there.kind == EntryKind::Prefix && self.make_room(&change)? => None,
+            there => there,
+        };
         match self.state(&change, there.as_ref())? {
             CommitState::Done => return self.settle(change),
             CommitState::Differs => return self.conflict(key, DIFFERS),
@@ -249,6 +276,17 @@ impl<'a> Committer<'a> {
             Some(_) => self.settle(change),
             None => self.conflict(key, "the store changes it just now; repeat the command"),
         }
+    }
+
+    /// Removes the prefix of the target whose place a value took. Returns `false` if something there stays.
+    fn make_room(&mut self, change: &OverlayChange) -> Result<bool> {
+        let (upper, conflicts) = (self.upper, self.report.conflicts);
+        visit(upper, &record::aside_of(&change.place), &change.key, &|_| true, &mut |change| match change.kind {
+            ChangeKind::Removed => self.commit_removal(change),
+            _ => Ok(()),
+        })?;
+        let is_clear = self.report.conflicts == conflicts && self.clear_target(&change.key)?;
+        Ok(is_clear && self.remove_target_prefix(&change.key)?)
     }
 
     fn commit_removal(&mut self, change: OverlayChange) -> Result<()> {
@@ -276,7 +314,7 @@ impl<'a> Committer<'a> {
     fn commit_made(&mut self, change: OverlayChange) -> Result<()> {
         self.settle_all()?;
         let mut is_used = change.below.is_some();
-        visit(self.upper, &change.key, &|_| true, &mut |_| {
+        visit(self.upper, &change.place, &change.key, &|_| true, &mut |_| {
             is_used = true;
             Ok(())
         })?;
@@ -292,7 +330,12 @@ impl<'a> Committer<'a> {
         let there = self.target.stat(key)?;
         let is_cleared = match there.as_ref().map(|there| there.kind) {
             None => true,
-            Some(EntryKind::Prefix) => self.clear_target(key)?,
+            Some(EntryKind::Prefix) => {
+                // keys with records are removed later
+                let conflicts = self.report.conflicts;
+                self.clear_target(key)?;
+                self.report.conflicts == conflicts
+            }
             Some(_) => match self.state(change, there.as_ref())? {
                 CommitState::Matches => self.target.delete(key)?,
                 _ => false,
@@ -302,15 +345,16 @@ impl<'a> Committer<'a> {
     }
 
     /// Deletes the values below a prefix of the target that the overlay hides without a record, because the lower store
-    /// cannot list. Returns `false` if others stay there.
+    /// cannot list. Returns `false` if others stay.
     fn clear_target(&mut self, prefix: &Key) -> Result<bool> {
         let mut is_clear = true;
         for entry in OverlayStore::names_in(self.target, prefix)?.into_iter().flatten() {
             let entry = entry?;
             let key = prefix.join(&entry.name);
             if entry.kind == EntryKind::Prefix {
-                is_clear &= self.clear_target(&key)?;
-            } else if !record::exists(self.upper, &key)? {
+                // its name may be that of a value now
+                is_clear &= self.clear_target(&key)? && self.remove_target_prefix(&key)?;
+            } else if !has_record(self.upper, &Key::root(), key.as_str())? {
                 let is_hidden = !self.lower.lists_all() && self.equals(self.lower, &key)?;
                 if is_hidden {
                     self.target.delete(&key)?;
@@ -318,7 +362,7 @@ impl<'a> Committer<'a> {
                     is_clear = false;
                     self.conflict(&key, "the store has it, and the overlay has removed its directory")?;
                 }
-            } else if record::read(self.upper, &key)?.is_some_and(|record| record.kind == ChangeKind::Removed) {
+            } else {
                 // its own removal has failed, or comes later
                 is_clear = false;
             }
@@ -344,7 +388,8 @@ impl<'a> Committer<'a> {
     /// Compares the target with the record of a change.
     fn state(&self, change: &OverlayChange, there: Option<&Stat>) -> Result<CommitState> {
         let found = record::version_text(there);
-        if found == change.below {
+        // a prefix exists only as long as something is below it, in some stores
+        if found == change.below || found.is_none() && change.is_prefix() {
             return Ok(CommitState::Matches);
         }
         let is_value = there.is_some_and(|there| there.kind == EntryKind::Value);
@@ -378,6 +423,18 @@ impl<'a> Committer<'a> {
         let (a, b) = (get_counted(store, key, MAX_COMPARED)?, get_counted(self.target, key, MAX_COMPARED)?);
         Ok(a.zip(b).is_some_and(|(a, b)| (self.is_same)(key, &a.bytes, &b.bytes)))
     }
+}
+
+/// Returns whether the key at `path` below the prefix `place` of the upper store has a record, there or aside.
+fn has_record(upper: &dyn Store, place: &Key, path: &str) -> Result<bool> {
+    let Some((name, rest)) = path.split_once('/') else { return record::exists(upper, &place.join(path)) };
+    let below = place.join(name);
+    for place in [record::aside_of(&below), below] {
+        if upper.stat(&place)?.is_some() && has_record(upper, &place, rest)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The reason of a conflict.

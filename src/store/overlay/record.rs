@@ -1,5 +1,6 @@
 //! Records of changes, one small value for each changed key in the upper store: the record of `a/b` is
-//! `a/.zarrfs-overlay/b`. Records move with the directory that they are in.
+//! `a/.zarrfs-overlay/b`. Records move with the directory that they are in. If a value takes the place of a directory
+//! that was removed, the directory's records move aside.
 
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Stat, Store};
@@ -73,6 +74,11 @@ pub(super) fn is_reserved(key: &Key) -> bool {
 /// Returns the key of the directory with the records of the level below `prefix`.
 pub(super) fn records_of(prefix: &Key) -> Key {
     prefix.join(RECORDS)
+}
+
+/// Returns the key of the removed prefix `key` after a value took its place: its records are needed by a commit.
+pub(super) fn aside_of(key: &Key) -> Key {
+    records_of(&records_of(&key.parent())).join(key.name())
 }
 
 fn record_key(key: &Key) -> Key {
