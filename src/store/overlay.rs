@@ -10,8 +10,8 @@
 //!   store: a prefix that was created after one was removed.
 //! * A prefix of the upper store without a record is a prefix of the view.
 //!
-//! A change takes effect in one step, so a crash leaves the view as it was before or after: a put writes the value and
-//! then its record, a rewrite only the value, a removal the record and then, once that is durable, it deletes the value.
+//! A change takes effect in one step, so a crash leaves the view as it was before or after. A put writes the value and
+//! then its record, a rewrite only the value. A removal writes the record and, once that is durable, deletes the value.
 //! Nothing refers to what an interrupted change leaves; the next change of the key replaces it.
 //!
 //! A record keeps the version of the lower value that it was laid on. If the lower store has another one later, the
@@ -61,7 +61,7 @@ pub struct OverlayStore {
 
 /// The store that provides a key.
 #[derive(PartialEq, Eq)]
-enum KeySource {
+enum OverlaySource {
     /// The upper store provides the value, and the record its state.
     Upper(ChangeRecord),
     /// The lower store, unless the key is a prefix of the upper one.
@@ -109,16 +109,16 @@ impl OverlayStore {
         Ok(false)
     }
 
-    fn source(&self, key: &Key) -> Result<KeySource> {
+    fn source(&self, key: &Key) -> Result<OverlaySource> {
         if record::is_reserved(key) {
-            return Ok(KeySource::Nowhere);
+            return Ok(OverlaySource::Nowhere);
         }
         Ok(match self.record(key)? {
-            Some(record) if record.kind == ChangeKind::Changed => KeySource::Upper(record),
-            Some(record) if record.kind == ChangeKind::Removed => KeySource::Nowhere,
-            Some(_) => KeySource::UpperPrefix,
-            None if self.is_hidden(key)? => KeySource::UpperPrefix,
-            None => KeySource::Lower,
+            Some(record) if record.kind == ChangeKind::Changed => OverlaySource::Upper(record),
+            Some(record) if record.kind == ChangeKind::Removed => OverlaySource::Nowhere,
+            Some(_) => OverlaySource::UpperPrefix,
+            None if self.is_hidden(key)? => OverlaySource::UpperPrefix,
+            None => OverlaySource::Lower,
         })
     }
 
@@ -127,9 +127,9 @@ impl OverlayStore {
         let mut source = self.source(key)?;
         for _ in 0..ATTEMPTS {
             match &source {
-                KeySource::Nowhere | KeySource::UpperPrefix => return Ok(None),
-                KeySource::Lower => return read(self.lower.as_ref()),
-                KeySource::Upper(record) => {
+                OverlaySource::Nowhere | OverlaySource::UpperPrefix => return Ok(None),
+                OverlaySource::Lower => return read(self.lower.as_ref()),
+                OverlaySource::Upper(record) => {
                     if let Some(value) = read(self.upper.as_ref())? {
                         drop(self.check_below(key, record));
                         return Ok(Some(value));
@@ -222,13 +222,13 @@ impl Store for OverlayStore {
         let mut source = self.source(key)?;
         for _ in 0..ATTEMPTS {
             match &source {
-                KeySource::Nowhere => return Ok(None),
-                KeySource::UpperPrefix => {
+                OverlaySource::Nowhere => return Ok(None),
+                OverlaySource::UpperPrefix => {
                     let stat = self.upper_stat(key, EntryKind::Prefix)?;
                     return Ok(stat.map(|stat| self.shown_above(stat, Ok(None))));
                 }
-                KeySource::Lower => return self.stat_unrecorded(key),
-                KeySource::Upper(record) => {
+                OverlaySource::Lower => return self.stat_unrecorded(key),
+                OverlaySource::Upper(record) => {
                     if let Some(stat) = self.upper_stat(key, EntryKind::Value)? {
                         return Ok(Some(self.shown_above(stat, self.check_below(key, record))));
                     }
@@ -245,7 +245,7 @@ impl Store for OverlayStore {
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
         let is_of_lower = |key: &Key| -> Result<bool> {
-            Ok(!key.is_root() && self.source(key)? == KeySource::Lower && self.upper.stat(key)?.is_none())
+            Ok(!key.is_root() && self.source(key)? == OverlaySource::Lower && self.upper.stat(key)?.is_none())
         };
         let mut known = |key: &Key| match is_of_lower(key) {
             Ok(true) => None,
@@ -260,12 +260,12 @@ impl Store for OverlayStore {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let source = if prefix.is_root() { KeySource::Lower } else { self.source(prefix)? };
+        let source = if prefix.is_root() { OverlaySource::Lower } else { self.source(prefix)? };
         let not_found = || Error::not_found("no such prefix");
         let is_lower = match source {
-            KeySource::Nowhere => return Err(not_found()),
-            KeySource::UpperPrefix | KeySource::Upper(_) => false,
-            KeySource::Lower => true,
+            OverlaySource::Nowhere => return Err(not_found()),
+            OverlaySource::UpperPrefix | OverlaySource::Upper(_) => false,
+            OverlaySource::Lower => true,
         };
         let upper_names = Self::names_in(self.upper.as_ref(), prefix)?;
         let lower_names = if is_lower { Self::names_in(self.lower.as_ref(), prefix)? } else { None };
@@ -287,7 +287,7 @@ impl Store for OverlayStore {
 
     /// Streams the values of the lower store if none below `prefix` was changed.
     fn values_below(&self, prefix: &Key) -> Result<Option<ValuePages>> {
-        let is_changed = self.upper.stat(prefix)?.is_some() || self.source(prefix)? != KeySource::Lower;
+        let is_changed = self.upper.stat(prefix)?.is_some() || self.source(prefix)? != OverlaySource::Lower;
         if is_changed { Ok(None) } else { self.lower.values_below(prefix) }
     }
 

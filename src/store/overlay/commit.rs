@@ -34,7 +34,7 @@ pub struct OverlayChange {
 /// The result of a commit.
 #[derive(Debug, Default)]
 pub struct CommitReport {
-    /// Number of changed or removed keys that left the overlay.
+    /// Number of changed or removed values that left the overlay.
     pub committed: u64,
     /// Number of keys that stay, because the store has something else there.
     pub conflicts: u64,
@@ -65,7 +65,11 @@ const MAX_RANK: u8 = 3;
 impl OverlayChange {
     /// Returns whether a prefix was removed, or made where one was removed.
     pub fn is_prefix(&self) -> bool {
-        self.kind == ChangeKind::Made || self.below == record::version_text(Some(&Stat::prefix()))
+        self.kind == ChangeKind::Made || self.kind == ChangeKind::Removed && self.replaces_prefix()
+    }
+
+    fn replaces_prefix(&self) -> bool {
+        self.below == record::version_text(Some(&Stat::prefix()))
     }
 
     /// Returns whether the lower store no longer has the version on which the change was laid.
@@ -250,7 +254,7 @@ impl<'a> Committer<'a> {
         self.target.sync()?;
         for change in std::mem::take(&mut self.unsettled) {
             OverlayStore::drop_change(self.upper, &change.place).map_err(|e| e.context(&change.key))?;
-            self.report.committed += u64::from(change.kind != ChangeKind::Made);
+            self.report.committed += u64::from(!change.is_prefix());
         }
         Ok(())
     }
@@ -389,7 +393,7 @@ impl<'a> Committer<'a> {
     fn state(&self, change: &OverlayChange, there: Option<&Stat>) -> Result<CommitState> {
         let found = record::version_text(there);
         // a prefix exists only as long as something is below it, in some stores
-        if found == change.below || found.is_none() && change.is_prefix() {
+        if found == change.below || found.is_none() && change.replaces_prefix() {
             return Ok(CommitState::Matches);
         }
         let is_value = there.is_some_and(|there| there.kind == EntryKind::Value);
