@@ -70,7 +70,7 @@ fn change_and_commit(python: &Path, folder: &Path, original: &Path, mount: &dyn 
     drop(mounted);
 
     let mounted = mount(text(&changes));
-    assert_eq!(printed(python, &[mounted.path()]), [changed.clone()]);
+    assert_eq!(printed(python, &[mounted.path()]).first(), Some(&changed));
     assert!(!mounted.join("deleted").exists() && mounted.join("group").is_dir());
     drop(mounted);
 
