@@ -26,6 +26,7 @@ mod mount;
 mod mount_helper;
 mod mount_options;
 mod mountpoint;
+mod overlay;
 mod progress;
 mod put;
 mod remote;
@@ -160,6 +161,8 @@ enum Verb {
     ///
     /// It is read where a store can't be listed, as on a web server.
     Consolidate(consolidate::ConsolidateArgs),
+    /// Show, commit or discard the changes in a directory of mount --overlay
+    Overlay(Box<overlay::OverlayArgs>),
     /// Show the counters and problems of a mount
     Stats(stats::StatsArgs),
     /// Print completions of the command line for a shell
@@ -283,6 +286,7 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
         Verb::Create(args) => create::run(&args),
         Verb::Migrate(args) => migrate::run(&args),
         Verb::Consolidate(args) => consolidate::run(&args),
+        Verb::Overlay(args) => overlay::run(&args),
         Verb::Stats(args) => stats::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Man(args) => man::run(&args),
@@ -310,27 +314,54 @@ fn hierarchy(
     writing: Option<&WriteArgs>,
     stats: Arc<Stats>,
 ) -> Result<Hierarchy, CommandFailure> {
-    let store = location::open(location, args, writing, &stats)?;
+    let store = open_layers(location, args, writing, &stats)?;
+    hierarchy_of(store, location, args, stats)
+}
+
+/// Opens a store with all its layers.
+fn open_layers(
+    location: &StoreLocation,
+    args: &StoreArgs,
+    writing: Option<&WriteArgs>,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn Store>, CommandFailure> {
+    let store = location::open(location, args, writing, stats)?;
     if args.reads_once == Some(true) {
         store.take_snapshot();
     }
-    let failed = |e: Error| match e.kind() {
-        Kind::Invalid | Kind::Unsupported => CommandFailure::new(4, format!("{location}: {e}")),
-        _ => e.context(location).into(),
-    };
-    let mut above = stores_above(location, args, writing, &stats);
+    let mut above = stores_above(location, args, writing, stats);
     let store = ConsolidatedStore::over_or_above(store, args.consolidated(), stats.clone(), &mut above);
-    let store = store.map_err(failed)?;
-    let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats.clone());
+    store.map_err(|e| not_opened(location, e))
+}
+
+/// Returns the hierarchy of an opened store.
+///
+/// # Errors
+///
+/// The store is not a Zarr store.
+fn hierarchy_of(
+    store: Arc<dyn Store>,
+    location: &StoreLocation,
+    args: &StoreArgs,
+    stats: Arc<Stats>,
+) -> Result<Hierarchy, CommandFailure> {
+    let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
     hierarchy.check().map_err(|e| match e.kind() {
         Kind::Invalid if is_nowhere(hierarchy.store()) => {
             CommandFailure::new(3, format!("{location}: no such store, nor a group or array in one"))
         }
         // this occurs in an archive
         Kind::NotFound => CommandFailure::new(3, format!("{location}: no such group or array: {e}")),
-        _ => failed(e),
+        _ => not_opened(location, e),
     })?;
     Ok(hierarchy)
+}
+
+fn not_opened(location: &StoreLocation, e: Error) -> CommandFailure {
+    match e.kind() {
+        Kind::Invalid | Kind::Unsupported => CommandFailure::new(4, format!("{location}: {e}")),
+        _ => e.context(location).into(),
+    }
 }
 
 /// Returns the stores above a URL, nearest first, each with the key of the URL in it.

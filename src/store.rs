@@ -16,6 +16,7 @@ mod metadata_cache;
 #[cfg(feature = "remote")]
 mod object;
 mod object_options;
+mod overlay;
 mod permissions;
 mod pieces;
 mod stat_many;
@@ -39,6 +40,7 @@ pub use metadata_cache::MetadataCache;
 #[cfg(feature = "remote")]
 pub use object::ObjectStore;
 pub use object_options::ObjectOptions;
+pub use overlay::{ChangeKind, CommitReport, Committer, OverlayChange, OverlayDirectory, OverlayStore};
 pub use permissions::{Permissions, both};
 pub use pieces::ValuePiece;
 pub use stat_many::stat_many_with;
@@ -91,6 +93,18 @@ pub enum Version {
     Pending(u64),
     /// The version that a server names: an entity tag or, if it sends none, the date and size.
     Tag(String),
+}
+
+impl Version {
+    /// Returns the text of this version that stays the same after a reboot, which may change the numbers of devices.
+    pub fn lasting(&self) -> String {
+        match self {
+            Version::File { inode, modified, changed, size, .. } => {
+                format!("{inode:x}.{modified:x}.{changed:x}.{size:x}")
+            }
+            other => other.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Version {
@@ -374,7 +388,7 @@ pub trait Store: Send + Sync {
         Err(read_only())
     }
 
-    /// Removes an empty prefix.
+    /// Removes an empty prefix. A store that cannot list also removes the values below it that it does not know.
     ///
     /// # Errors
     ///

@@ -631,7 +631,14 @@ fn every_verb_has_a_well_formed_manual_page() {
         assert!(own.contains(".SH \"EXIT STATUS\"") && own.contains("SEE ALSO"), "{own}");
         assert_eq!(zarrfs(&["man", verb]).stdout, own.as_bytes());
     }
-    assert_eq!(fs::read_dir(&pages).unwrap().count(), verbs.len() + 1);
+    let of_overlays = ["diff", "commit", "discard"];
+    for verb in of_overlays {
+        let own = page(&format!("zarrfs-overlay-{verb}"));
+        assert!(page("zarrfs-overlay").contains(&format!("zarrfs\\-overlay\\-{verb}(1)")), "{verb}");
+        assert!(own.contains(&format!("\\fBzarrfs overlay {verb}\\fR ")) && own.contains("SEE ALSO"), "{own}");
+        assert_eq!(zarrfs(&["man", &format!("overlay-{verb}")]).stdout, own.as_bytes());
+    }
+    assert_eq!(fs::read_dir(&pages).unwrap().count(), verbs.len() + of_overlays.len() + 1);
     let options = page("zarrfs-mount");
     assert!(options.contains("\\fBzarrfs mount\\fR [OPTIONS] <STORE> [MOUNTPOINT]\n"), "{options}");
     assert!(options.contains("fuse.zarrfs") && options.contains(".SH FILES"), "{options}");

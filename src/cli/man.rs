@@ -37,9 +37,8 @@ pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
         None => (&mut command, String::new()),
         Some(verb) => {
             let unknown = || CommandFailure::new(2, format!("unknown verb: {verb}; zarrfs --help lists them"));
-            let found = command.find_subcommand_mut(verb).ok_or_else(unknown)?;
-            let name = found.get_name().to_string();
-            (found, name)
+            let found = find_verb(&mut command, verb).ok_or_else(unknown)?;
+            (found, verb.clone())
         }
     };
     let page = page(command, &verb).map_err(Error::from)?;
@@ -50,6 +49,14 @@ pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
         Ok(()) => Ok(()),
         // man(1) is missing or has failed
         Err(_) => print(command.render_long_help().to_string()),
+    }
+}
+
+/// Returns a verb, or one of its own verbs as in `overlay-diff`.
+fn find_verb<'a>(command: &'a mut Command, name: &str) -> Option<&'a mut Command> {
+    match name.split_once('-') {
+        Some((verb, own)) => command.find_subcommand_mut(verb)?.find_subcommand_mut(own),
+        None => command.find_subcommand_mut(name),
     }
 }
 
@@ -69,6 +76,10 @@ fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {
     std::fs::write(directory.join("zarrfs.1"), page(command, "")?)?;
     for verb in command.get_subcommands() {
         std::fs::write(directory.join(format!("zarrfs-{}.1", verb.get_name())), page(verb, verb.get_name())?)?;
+        for own in verb.get_subcommands() {
+            let name = format!("{}-{}", verb.get_name(), own.get_name());
+            std::fs::write(directory.join(format!("zarrfs-{name}.1")), page(own, &name)?)?;
+        }
     }
     Ok(())
 }
@@ -83,7 +94,7 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     synopsis(command, &title.replace('-', " ")).to_writer(&mut out)?;
     man.render_description_section(&mut out)?;
     man.render_options_section(&mut out)?;
-    if verb.is_empty() {
+    if command.has_subcommands() {
         man.render_subcommands_section(&mut out)?;
     }
     if verb == "check" {

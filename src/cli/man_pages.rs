@@ -93,6 +93,14 @@ pub const EXAMPLES: &[(&str, ManSection)] = &[
             "Create an array from a file of flat bytes.",
         )],
     ),
+    (
+        "overlay",
+        &[
+            ("zarrfs mount x.zarr.zip mnt --overlay changes", "Mount an archive as a writable store."),
+            ("zarrfs overlay diff changes", "Show what was changed."),
+            ("zarrfs overlay commit changes x.zarr", "Write the changes to an unpacked copy."),
+        ],
+    ),
     ("stats", &[("zarrfs stats mnt --watch 1s", "Show each second what a mount does.")]),
     (
         "completions",

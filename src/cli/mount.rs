@@ -9,7 +9,8 @@ use super::logger::LogArgs;
 use super::view::ViewArgs;
 use super::{
     ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration,
-    idle, mount_options, mountpoint, open_store_to_write, size, start_directory, stdio, systemd, warn_unlisted,
+    idle, mount_options, mountpoint, open_store_to_write, overlay, size, start_directory, stdio, systemd,
+    warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::error::Error;
@@ -114,6 +115,13 @@ pub struct MountArgs {
     noexec: bool,
     #[command(flatten)]
     store_args: StoreArgs,
+    /// Keep changes in DIR, and never write the store
+    ///
+    /// Mounts a store that can't or must not be written, such as an archive or a web server, as a writable one. DIR is
+    /// created; only zarrfs can read it. `zarrfs overlay` shows, commits and discards the changes.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["read_only", "passthrough", "synchronizer"],
+        help_heading = WRITING)]
+    overlay: Option<PathBuf>,
     /// Store and sync every write before it returns
     ///
     /// This is slow.
@@ -239,7 +247,7 @@ fn mount(
     let hierarchy = open_hierarchy(args, &stats)?;
     warn_unlisted(&hierarchy, &args.store);
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
-    check_nesting(&args.store, &resolved)?;
+    check_nesting(args, &resolved)?;
     // dropping this removes the directory, after the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
     // register signals before any thread starts: a signal without its handler would leave the mount behind
@@ -317,7 +325,7 @@ fn start_session(
     };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
     // check again: directories may have been renamed since the path was resolved
-    let session = check_nesting(&args.store, mountpoint.path())
+    let session = check_nesting(args, mountpoint.path())
         .and_then(|()| Ok(serve(fs.clone(), &mut mountpoint, serve_options(args, read_only))?))
         .inspect_err(|_| {
             let _ = mountpoint.unmount();
@@ -334,7 +342,10 @@ fn start_session(
 fn open_hierarchy(args: &MountArgs, stats: &Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
     let is_read_only = args.read_only || args.passthrough;
     let store_args = StoreArgs { is_read_only, ..args.store_args.clone() };
-    let hierarchy = open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?;
+    let hierarchy = match &args.overlay {
+        Some(directory) => overlay::open(&args.store, &store_args, directory, !args.writing.no_fsync, stats)?,
+        None => open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?,
+    };
     let compressor = args.compressor.as_ref().and_then(|compressor| compressor.0.clone());
     Ok(hierarchy.with_compressor(compressor).with_view(args.view.format()))
 }
@@ -384,16 +395,26 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
     }
 }
 
-/// Refuses a mountpoint inside the store: the daemon would list its own mount, and wait for itself.
-fn check_nesting(store: &StoreLocation, mountpoint: &Path) -> Result<(), CommandFailure> {
-    if let StoreLocation::Path(store) = store.absolute()
+/// Refuses a mountpoint inside the store or the overlay: the daemon would list its own mount, and wait for itself.
+fn check_nesting(args: &MountArgs, mountpoint: &Path) -> Result<(), CommandFailure> {
+    let inside = |what| {
+        let message = format!("mountpoint {}: inside the {what}; choose another", mountpoint.display());
+        Err(CommandFailure::new(5, message))
+    };
+    if let StoreLocation::Path(store) = args.store.absolute()
         && mountpoint != store
         && mountpoint.starts_with(store)
     {
-        let message = format!("mountpoint {}: inside the store; choose another", mountpoint.display());
-        return Err(CommandFailure::new(5, message));
+        return inside("store");
     }
-    Ok(())
+    match args.overlay.as_deref().map(mountpoint::resolved) {
+        Some(overlay) if mountpoint.starts_with(&overlay) => inside("overlay"),
+        Some(overlay) if overlay.starts_with(mountpoint) => {
+            let message = format!("--overlay {}: inside the mountpoint; choose another directory", overlay.display());
+            Err(CommandFailure::new(2, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn failure(e: MountError) -> CommandFailure {

@@ -153,7 +153,7 @@ impl Store for MetadataCache {
     }
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
-        let mut cached = |key: &Key| lock(&self.contents).stat(key);
+        let mut cached = |key: &Key| lock(&self.contents).stat(key).map(Ok);
         stat_many_with(self.below.as_ref(), keys, &mut cached, each);
     }
 

@@ -84,6 +84,11 @@ impl Permissions {
         Permissions { mode: self.mode | (self.mode & 0o444) >> 2, ..self }
     }
 
+    /// Returns the permissions of a copy that only its owner writes.
+    pub fn written_by_owner(self) -> Self {
+        Permissions { mode: self.mode & !0o022 | 0o200, ..self }
+    }
+
     /// Returns whether every user who may read a file with these permissions may read `other`, too.
     pub fn readers_may_read(self, other: Permissions) -> bool {
         self.mode & 0o444 & !other.under(self.owner, self.group).mode == 0

@@ -11,7 +11,7 @@ const BATCH: usize = 1024;
 pub fn stat_many_with(
     below: &dyn Store,
     keys: &mut dyn Iterator<Item = Key>,
-    known: &mut dyn FnMut(&Key) -> Option<Option<Stat>>,
+    known: &mut dyn FnMut(&Key) -> Option<Result<Option<Stat>>>,
     each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
 ) {
     loop {
@@ -23,7 +23,7 @@ pub fn stat_many_with(
         let (mut known_stats, mut continues) = (batch.iter().map(|(stat, _)| stat), true);
         // passes on the known results up to the next unknown key, and consumes that key
         let mut report_known = |each: &mut dyn FnMut(Result<Option<Stat>>) -> bool| {
-            known_stats.by_ref().map_while(Clone::clone).all(|stat| each(Ok(stat)))
+            known_stats.by_ref().map_while(Clone::clone).all(&mut *each)
         };
         continues &= report_known(each);
         if continues && batch.iter().any(|(stat, _)| stat.is_none()) {

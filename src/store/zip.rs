@@ -82,7 +82,7 @@ impl OpenArchive {
             if let Some(name) = &index.refused {
                 log::warn!("{key}: leaving out members whose names cannot be keys, first {name:?}");
             }
-            let version = archive.stat.version.to_string();
+            let version = archive.stat.version.lasting();
             let inflated = Arc::new(InflatedMembers::default());
             memory::register(&inflated);
             return Ok(OpenArchive { archive, index, inflated, version });

@@ -303,9 +303,9 @@ impl Store for ConsolidatedStore {
                 return None;
             }
             match outline.documents.get(key) {
-                Some(place) => Some(Some(outline.stat_of(place))),
-                None if is_document(key) => Some(None),
-                None => outline.prefix(key).map(Some),
+                Some(place) => Some(Ok(Some(outline.stat_of(place)))),
+                None if is_document(key) => Some(Ok(None)),
+                None => outline.prefix(key).map(|stat| Ok(Some(stat))),
             }
         };
         stat_many_with(self.below.as_ref(), keys, &mut known, each);

@@ -227,7 +227,8 @@ impl Hierarchy {
 
     /// Returns whether any chunk of the array's grid is, or may be, stored.
     pub(super) fn has_chunks(&self, array: &Arc<Array>) -> Result<bool> {
-        if !self.store.lists_all() {
+        // `rm -r` removes the document first; the store then removes the chunks that it cannot list
+        if !self.store.lists_all() && self.store.stat(&array.key().join(REMOVED))?.is_none() {
             return Ok(true);
         }
         for entry in array.entries()? {

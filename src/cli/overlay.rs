@@ -1,0 +1,419 @@
+//! `zarrfs overlay`: the changes that a mount with --overlay has kept in a directory: shows them, commits them to the
+//! store, or discards them. Also opens the store of such a mount.
+
+use super::remote::ConsolidatedArg;
+use super::{
+    CommandFailure, StoreArgs, StoreLocation, WriteArgs, absolute, hierarchy_of, logger, mountpoint, open_layers,
+    print, stdio,
+};
+use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode};
+use crate::error::{Error, Kind, Result as ErrorResult};
+use crate::stats::Stats;
+use crate::store::{ChangeKind, Committer, Key, OverlayChange, OverlayDirectory, OverlayStore, Store};
+use crate::util::json::{self, Value, json};
+use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use clap::{Args, Subcommand};
+use log::LevelFilter;
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Maximum number of conflicts that are listed in JSON.
+const MAX_LISTED: usize = 1000;
+
+/// Arguments of `overlay`.
+#[derive(Args)]
+pub struct OverlayArgs {
+    #[command(subcommand)]
+    action: OverlayAction,
+}
+
+#[derive(Subcommand)]
+enum OverlayAction {
+    /// Show what was changed and removed
+    ///
+    /// One line for each array and group, with the number of changed and removed chunks, documents and other files. A
+    /// conflict is a key that the store below has changed since it was changed over it.
+    Diff(DiffArgs),
+    /// Write the changes to the store, or to a copy of it
+    ///
+    /// A key is only written if the store has what it had when the key was changed. The other keys stay in the overlay
+    /// and are named. In a copy, that is what the store below has. An interrupted commit is finished by the next one.
+    Commit(CommitArgs),
+    /// Remove the changes
+    ///
+    /// Without KEY, DIR is removed, too.
+    Discard(DiscardArgs),
+}
+
+/// Arguments of `overlay diff`.
+#[derive(Args)]
+struct DiffArgs {
+    /// Directory of the overlay
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// List each key
+    #[arg(long)]
+    keys: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    below: BelowArgs,
+}
+
+/// Arguments of `overlay commit`.
+#[derive(Args)]
+struct CommitArgs {
+    /// Directory of the overlay
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// The store, or a copy of it [default: the store below]
+    store: Option<StoreLocation>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    below: BelowArgs,
+}
+
+/// Arguments of `overlay discard`.
+#[derive(Args)]
+struct DiscardArgs {
+    /// Directory of the overlay
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Discard only the changes at and below these keys
+    #[arg(value_name = "KEY")]
+    keys: Vec<String>,
+    /// Confirm that the changes are lost
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Options for the store below.
+#[derive(Args)]
+struct BelowArgs {
+    /// Read the store below from here
+    ///
+    /// The overlay knows the location without passwords and queries of a URL. Also for a store that was moved.
+    #[arg(long, value_name = "STORE")]
+    below: Option<StoreLocation>,
+    #[command(flatten)]
+    store_args: StoreArgs,
+}
+
+/// Opens a store with the overlay in a directory, for a mount.
+pub fn open(
+    location: &StoreLocation,
+    args: &StoreArgs,
+    directory: &Path,
+    fsync: bool,
+    stats: &Arc<Stats>,
+) -> Result<Hierarchy, CommandFailure> {
+    let path = mountpoint::resolved(directory);
+    match location.absolute() {
+        StoreLocation::Memory => {
+            return Err(CommandFailure::new(2, "--overlay: a store in memory can be written itself; mount it without"));
+        }
+        StoreLocation::Path(store) if path.starts_with(&store) || store.starts_with(&path) => {
+            let message = format!("--overlay {}: the store is in it, or it is in the store", path.display());
+            return Err(CommandFailure::new(2, message + "; choose another directory"));
+        }
+        _ => {}
+    }
+    let lower = open_layers(location, args, None, stats)?;
+    hierarchy_of(lower.clone(), location, args, stats.clone())?;
+    let refused = |e: Error| failed(e.context("--overlay"));
+    let directory = OverlayDirectory::open_or_create(&path, &recorded(location)).map_err(refused)?;
+    let store = OverlayStore::open(lower, directory, fsync, stats.clone()).map_err(refused)?;
+    hierarchy_of(Arc::new(store), location, args, stats.clone())
+}
+
+/// Returns a location as an overlay records it: independent of the working directory, and without secrets.
+fn recorded(location: &StoreLocation) -> String {
+    match location.absolute() {
+        StoreLocation::Url(url) => StoreLocation::Url(url).to_string().trim_end_matches('/').to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn failed(e: Error) -> CommandFailure {
+    if e.kind() == Kind::Invalid { CommandFailure::new(2, e.to_string()) } else { e.into() }
+}
+
+/// Runs the verb.
+pub fn run(args: &OverlayArgs) -> Result<(), CommandFailure> {
+    logger::start(LevelFilter::Off, None)?;
+    match &args.action {
+        OverlayAction::Diff(args) => diff(args),
+        OverlayAction::Commit(args) => commit(args),
+        OverlayAction::Discard(args) => discard(args),
+    }
+}
+
+fn open_directory(path: &Path, locks: bool) -> Result<OverlayDirectory, CommandFailure> {
+    OverlayDirectory::open(&absolute(path), locks).map_err(|e| match e.errno() {
+        libc::ENOENT | libc::ENOTDIR => CommandFailure::new(3, format!("{}: no such directory", path.display())),
+        _ => failed(e),
+    })
+}
+
+impl BelowArgs {
+    fn location(&self, directory: &OverlayDirectory) -> StoreLocation {
+        let recorded = || StoreLocation::from(std::ffi::OsString::from(directory.store()));
+        self.below.clone().unwrap_or_else(recorded)
+    }
+
+    /// Opens the store below for reading.
+    fn open(&self, location: &StoreLocation) -> Result<Arc<dyn Store>, CommandFailure> {
+        let stats = Arc::new(Stats::default());
+        let store = open_layers(location, &self.store_args, None, &stats)?;
+        hierarchy_of(store.clone(), location, &self.store_args, stats)?;
+        Ok(store)
+    }
+}
+
+/// The number of changes of a group or array.
+#[derive(Default)]
+struct NodeChanges {
+    /// Changed and removed chunks, documents and other files.
+    counts: [[u64; 2]; 3],
+    conflicts: u64,
+}
+
+/// Words for what [`NodeChanges`] counts.
+const COUNTED: [&str; 3] = ["chunk", "document", "file"];
+
+impl NodeChanges {
+    fn text(&self, node: &Key) -> String {
+        let mut parts = Vec::new();
+        for (what, counts) in COUNTED.iter().zip(self.counts) {
+            for (count, verb) in counts.into_iter().zip(["changed", "removed"]) {
+                if count > 0 {
+                    parts.push(format!("{count} {what}{} {verb}", if count == 1 { "" } else { "s" }));
+                }
+            }
+        }
+        if self.conflicts > 0 {
+            parts.push(format!("{} in conflict with the store", self.conflicts));
+        }
+        format!("{node}: {}\n", parts.join(", "))
+    }
+
+    fn json(&self, node: &Key) -> Value {
+        let mut object = json!({"path": node.to_string(), "conflicts": self.conflicts});
+        for (what, counts) in COUNTED.iter().zip(self.counts) {
+            for (count, verb) in counts.into_iter().zip(["changed", "removed"]) {
+                object[format!("{what}s_{verb}")] = count.into();
+            }
+        }
+        object
+    }
+}
+
+fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
+    let directory = open_directory(&args.directory, false)?;
+    let location = args.below.location(&directory);
+    let lower = args.below.open(&location)?;
+    let upper = directory.values()?;
+    let shown = directory.store().to_string();
+    let stats = Arc::new(Stats::default());
+    let merged = Arc::new(OverlayStore::open(lower.clone(), directory, true, stats.clone())?);
+    let hierarchies = [merged, lower.clone()]
+        .map(|store: Arc<dyn Store>| Hierarchy::new(store, args.below.store_args.v1_order.into(), stats.clone()));
+    let (mut nodes, mut keys) = (BTreeMap::<Key, NodeChanges>::new(), Vec::new());
+    OverlayStore::visit_changes(&upper, &mut |change| {
+        let is_conflict = change.is_conflict(lower.as_ref())?;
+        if !change.is_prefix() {
+            count(&mut nodes, &hierarchies, &change, is_conflict)?;
+        }
+        match (args.keys, args.json) {
+            (true, true) => keys.push(json!({"key": change.key.to_string(), "state": change.kind.name(),
+                "conflict": is_conflict})),
+            (true, false) => keys_line(&change, is_conflict)?,
+            _ => {}
+        }
+        Ok(())
+    })
+    .map_err(|e| e.context(args.directory.display()))?;
+    if args.json {
+        let nodes: Vec<Value> = nodes.iter().map(|(node, changes)| changes.json(node)).collect();
+        let mut object = json!({"store": shown, "nodes": nodes});
+        if args.keys {
+            object["keys"] = keys.into();
+        }
+        return print(json::write(&object) + "\n");
+    }
+    print(nodes.iter().map(|(node, changes)| changes.text(node)).collect::<String>())
+}
+
+/// Prints the line of a key. It is written at once, since there may be any number of keys.
+fn keys_line(change: &OverlayChange, is_conflict: bool) -> ErrorResult<()> {
+    let (slash, conflict) = (if change.is_prefix() { "/" } else { "" }, if is_conflict { " (conflict)" } else { "" });
+    line(&format!("{} {}{slash}{conflict}", change.kind.name(), change.key))
+}
+
+/// Prints a line. The rest of the work does not depend on a reader, which may end early.
+fn line(text: &str) -> ErrorResult<()> {
+    match writeln!(stdio::output(), "{text}") {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+fn count(
+    nodes: &mut BTreeMap<Key, NodeChanges>,
+    hierarchies: &[Hierarchy; 2],
+    change: &OverlayChange,
+    is_conflict: bool,
+) -> ErrorResult<()> {
+    let parent = change.key.parent();
+    let array = match rank(&change.key) {
+        0 => array_above(&parent, nodes, hierarchies)?,
+        _ => None,
+    };
+    let what = match (&array, rank(&change.key)) {
+        (Some(_), _) => 0,
+        (None, 0) => 2,
+        _ => 1,
+    };
+    let changes = nodes.entry(array.unwrap_or(parent)).or_default();
+    changes.counts[what][usize::from(change.kind == ChangeKind::Removed)] += 1;
+    changes.conflicts += u64::from(is_conflict);
+    Ok(())
+}
+
+/// Returns the array at or above a key, in the overlay or, if it was removed there, in the store below.
+fn array_above(
+    key: &Key,
+    nodes: &BTreeMap<Key, NodeChanges>,
+    hierarchies: &[Hierarchy; 2],
+) -> ErrorResult<Option<Key>> {
+    let mut above = key.clone();
+    loop {
+        if nodes.get(&above).is_some_and(|changes| changes.counts[0] != [0, 0]) {
+            return Ok(Some(above));
+        }
+        for hierarchy in hierarchies {
+            if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) = hierarchy.find(&above)? {
+                return Ok(Some(above));
+            }
+        }
+        if above.is_root() {
+            return Ok(None);
+        }
+        above = above.parent();
+    }
+}
+
+/// Ranks keys as a commit puts them: chunks, attributes, documents that define a group or array, and `.zmetadata`.
+fn rank(key: &Key) -> u8 {
+    match key.name() {
+        ZATTRS | V1_ATTRS | REMOVED => 1,
+        ZARRAY | ZGROUP | ZARR_JSON | V1_META => 2,
+        ZMETADATA => 3,
+        _ => 0,
+    }
+}
+
+fn is_same_document(_: &Key, a: &[u8], b: &[u8]) -> bool {
+    // consolidated metadata spells documents in its own way
+    json::parse_object(a).is_ok_and(|a| json::parse_object(b).is_ok_and(|b| a == b))
+}
+
+fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
+    let directory = open_directory(&args.directory, true)?;
+    let below = args.below.location(&directory);
+    let location = args.store.as_ref().unwrap_or(&below);
+    let target = open_target(location, &args.below.store_args)?;
+    let lower = args.below.open(&below)?;
+    let upper = directory.values()?;
+    let mut conflicts = Vec::new();
+    let mut on_conflict = |key: &Key, why: &str| {
+        match args.json {
+            true if conflicts.len() < MAX_LISTED => conflicts.push(json!({"key": key.to_string(), "reason": why})),
+            true => {}
+            false => line(&format!("conflict: {key}: {why}"))?,
+        }
+        Ok(())
+    };
+    let stores: [&dyn Store; 3] = [&upper, lower.as_ref(), target.as_ref()];
+    let report = Committer::new(stores, &rank, &is_same_document, &mut on_conflict).run();
+    let report = report.map_err(|e| e.context(location))?;
+    print(
+        match args.json {
+            true => json::write(&json!({"store": location.to_string(), "committed": report.committed,
+            "conflicts": report.conflicts, "keys": conflicts})),
+            false => format!("{location}: {} keys committed", report.committed),
+        } + "\n",
+    )?;
+    match report.conflicts {
+        0 => Ok(()),
+        conflicts => {
+            let why = "differ from what was changed and stay in the overlay; look at them, or discard them";
+            Err(CommandFailure::new(1, format!("{location}: {conflicts} keys {why}")).plain())
+        }
+    }
+}
+
+/// Opens the store that gets the changes.
+fn open_target(location: &StoreLocation, args: &StoreArgs) -> Result<Arc<dyn Store>, CommandFailure> {
+    if *location == StoreLocation::Memory {
+        return Err(CommandFailure::new(2, "memory: its content ends with the command; name another store"));
+    }
+    let (mut args, stats) = (args.clone(), Arc::new(Stats::default()));
+    // the documents themselves are written
+    args.remote.consolidated = ConsolidatedArg::Ignore;
+    let target = open_layers(location, &args, Some(&WriteArgs::default()), &stats)?;
+    target.check_writable(&Key::root()).map_err(|e| {
+        CommandFailure::new(1, format!("{location}: {e}; name a copy of it: zarrfs overlay commit DIR STORE"))
+    })?;
+    hierarchy_of(target.clone(), location, &args, stats)?;
+    Ok(target)
+}
+
+fn discard(args: &DiscardArgs) -> Result<(), CommandFailure> {
+    let shown = args.directory.display();
+    let directory = open_directory(&args.directory, true)?;
+    let upper = directory.values()?;
+    let keys: Vec<Key> = args.keys.iter().map(|key| Key::normalize(key)).collect::<ErrorResult<_>>().map_err(failed)?;
+    if !args.yes {
+        let what = if keys.is_empty() { "all changes" } else { "the changes of these keys" };
+        return Err(CommandFailure::new(2, format!("{shown}: {what} would be lost; repeat with --yes")));
+    }
+    let mut dropped = 0;
+    for key in &keys {
+        let found = OverlayStore::discard_changes(&upper, key).map_err(|e| e.context(key))?;
+        if found == 0 {
+            return Err(CommandFailure::new(3, format!("{key}: not changed in {shown}")));
+        }
+        dropped += found;
+    }
+    if !keys.is_empty() {
+        return print(format!("{shown}: {dropped} changes discarded\n"));
+    }
+    directory.remove()?;
+    print(format!("{shown}: discarded\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_are_recorded_without_secrets() {
+        let location = |name: &str| recorded(&std::ffi::OsString::from(name).into());
+        assert_eq!(location("https://u:p@h/a/?sig=1"), "https://h/a");
+        assert_eq!(location("/nothing/a.zarr"), "/nothing/a.zarr");
+        assert_eq!(location("file:///nothing/a%20b"), "/nothing/a b");
+    }
+
+    #[test]
+    fn documents_are_compared_as_json() {
+        let key = Key::root();
+        assert!(is_same_document(&key, b"{\"a\": 1}", b"{\n\"a\":1}"));
+        assert!(!is_same_document(&key, b"{\"a\": 1}", b"{\"a\": 2}") && !is_same_document(&key, b"x", b"x"));
+    }
+}

@@ -1,0 +1,353 @@
+//! A writable view of a store that is not written: changed values go to a second store, the upper one, in the same
+//! layout, with a record for each key that was changed or removed. This module must not know what kinds of stores the
+//! two are, and the layers above do not know of it.
+//!
+//! Rules of the view, for each key:
+//!
+//! * A value of the upper store counts only if its record says *changed*. Without a record, the lower store provides
+//!   the key, unless a record of a prefix above it hides the lower store there.
+//! * *removed* hides what is at and below the key, in both stores. *made* hides only what is below it in the lower
+//!   store: a prefix that was created after one was removed.
+//! * A prefix of the upper store without a record is a prefix of the view.
+//!
+//! A change takes effect in one step, so a crash leaves the view as it was before or after. A put writes the value and
+//! then its record, a rewrite only the value. A removal writes the record and, once that is durable, deletes the value.
+//! Nothing refers to what an interrupted change leaves; the next change of the key replaces it.
+//!
+//! A record keeps the version of the lower value that it was laid on. If the lower store has another one later, the
+//! overlay's bytes are served as they are, and the conflict is reported as a problem. Only one process uses the upper
+//! store, which [`OverlayDirectory`] ensures, so its values change only here.
+
+mod change;
+mod commit;
+mod merge;
+mod overlay_directory;
+mod record;
+
+pub use commit::{CommitReport, Committer, OverlayChange};
+pub use overlay_directory::OverlayDirectory;
+pub use record::ChangeKind;
+
+use super::{
+    EntryKind, FirstNames, Key, KeyLock, Listing, Permissions, Replaces, Space, Stat, Store, SubtreeLocks, ValuePages,
+    ValuePiece, Version, both, delegate_store, stat_many_with,
+};
+use crate::error::{Error, Kind, Result};
+use crate::stats::Stats;
+use record::ChangeRecord;
+use std::fs::File;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Maximum number of times that a read begins again because another thread changes the key.
+const ATTEMPTS: usize = 100;
+
+/// A store whose changes are kept in another store.
+pub struct OverlayStore {
+    lower: Arc<dyn Store>,
+    upper: Arc<dyn Store>,
+    /// Directory of unnamed files, in which parts of lower values are collected.
+    scratch: PathBuf,
+    stats: Arc<Stats>,
+    /// Locks of keys that are being changed.
+    changing: SubtreeLocks,
+    /// Whether keys of the lower store have permissions.
+    has_modes: bool,
+    /// Keeps the lock of the directory.
+    _directory: Option<OverlayDirectory>,
+}
+
+/// The store that provides a key.
+#[derive(PartialEq, Eq)]
+enum OverlaySource {
+    /// The upper store provides the value, and the record its state.
+    Upper(ChangeRecord),
+    /// The lower store, unless the key is a prefix of the upper one.
+    Lower,
+    /// Neither store provides a value; the key may be a prefix of the upper store.
+    UpperPrefix,
+    /// Neither store.
+    Nowhere,
+}
+
+impl OverlayStore {
+    /// Lays the overlay in `directory` over `lower`. Without `fsync`, changes may be lost or torn by a power loss.
+    pub fn open(
+        lower: Arc<dyn Store>,
+        directory: OverlayDirectory,
+        fsync: bool,
+        stats: Arc<Stats>,
+    ) -> Result<OverlayStore> {
+        let values = directory.values()?;
+        let upper = Arc::new(if fsync { values } else { values.without_fsync() });
+        let overlay = Self::over(lower, upper, directory.values_path(), stats)?;
+        Ok(OverlayStore { _directory: Some(directory), ..overlay })
+    }
+
+    /// Lays `upper` over `lower`. Unnamed files are created in the directory `scratch`.
+    fn over(lower: Arc<dyn Store>, upper: Arc<dyn Store>, scratch: PathBuf, stats: Arc<Stats>) -> Result<Self> {
+        let has_modes = lower.stat(&Key::root())?.is_some_and(|stat| stat.permissions.is_some());
+        let changing = SubtreeLocks::default();
+        Ok(OverlayStore { lower, upper, scratch, stats, changing, has_modes, _directory: None })
+    }
+
+    fn record(&self, key: &Key) -> Result<Option<ChangeRecord>> {
+        record::read(self.upper.as_ref(), key)
+    }
+
+    /// Returns whether a record of a prefix above `key` hides the lower store there.
+    fn is_hidden(&self, key: &Key) -> Result<bool> {
+        let mut above = key.parent();
+        while !above.is_root() {
+            if record::exists(self.upper.as_ref(), &above)? {
+                return Ok(true);
+            }
+            above = above.parent();
+        }
+        Ok(false)
+    }
+
+    fn source(&self, key: &Key) -> Result<OverlaySource> {
+        if record::is_reserved(key) {
+            return Ok(OverlaySource::Nowhere);
+        }
+        Ok(match self.record(key)? {
+            Some(record) if record.kind == ChangeKind::Changed => OverlaySource::Upper(record),
+            Some(record) if record.kind == ChangeKind::Removed => OverlaySource::Nowhere,
+            Some(_) => OverlaySource::UpperPrefix,
+            None if self.is_hidden(key)? => OverlaySource::UpperPrefix,
+            None => OverlaySource::Lower,
+        })
+    }
+
+    /// Reads a value from the store that provides it.
+    fn read<T>(&self, key: &Key, mut read: impl FnMut(&dyn Store) -> Result<Option<T>>) -> Result<Option<T>> {
+        let mut source = self.source(key)?;
+        for _ in 0..ATTEMPTS {
+            match &source {
+                OverlaySource::Nowhere | OverlaySource::UpperPrefix => return Ok(None),
+                OverlaySource::Lower => return read(self.lower.as_ref()),
+                OverlaySource::Upper(record) => {
+                    if let Some(value) = read(self.upper.as_ref())? {
+                        drop(self.check_below(key, record));
+                        return Ok(Some(value));
+                    }
+                }
+            }
+            let now = self.source(key)?;
+            if now == source {
+                // a power loss took the value but not its record: the change did not happen
+                return if self.is_hidden(key)? { Ok(None) } else { read(self.lower.as_ref()) };
+            }
+            source = now;
+        }
+        Err(Error::system(libc::EAGAIN).context(key))
+    }
+
+    /// Returns the lower metadata of a changed key, and reports a problem if its version is not that of the record.
+    fn check_below(&self, key: &Key, record: &ChangeRecord) -> Result<Option<Stat>> {
+        let below = self.lower.stat(key);
+        match &below {
+            Ok(below) if record::version_text(below.as_ref()) != record.below => self.stats.problem(format!(
+                "{key}: the store below has changed since this was changed over it: the overlay's bytes are shown; \
+                 `zarrfs overlay diff` lists such keys"
+            )),
+            // the value is complete without the lower one
+            Err(e) => log::debug!("{key}: the store below can't be asked: {e}"),
+            Ok(_) => {}
+        }
+        below
+    }
+
+    /// Returns metadata as the view shows it: the owner of the mount may write, and no other user. There are
+    /// no permissions if the lower store has none.
+    fn shown(stat: Stat, has_modes: bool) -> Stat {
+        let permissions = stat.permissions.filter(|_| has_modes).map(Permissions::written_by_owner);
+        Stat { permissions, ..stat }
+    }
+
+    /// Returns metadata of the upper store as the view shows it. What only some users may see below stays so.
+    fn shown_above(&self, stat: Stat, below: Result<Option<Stat>>) -> Stat {
+        let below = match below {
+            Ok(below) => below.and_then(|below| below.permissions).map(Permissions::written_by_owner),
+            Err(_) => Some(Permissions::OWNER_ONLY),
+        };
+        Self::shown(Stat { permissions: both(stat.permissions, below), ..stat }, self.has_modes)
+    }
+
+    fn upper_stat(&self, key: &Key, kind: EntryKind) -> Result<Option<Stat>> {
+        Ok(self.upper.stat(key)?.filter(|stat| stat.kind == kind))
+    }
+
+    /// Returns the metadata of a key that no record describes.
+    fn stat_unrecorded(&self, key: &Key) -> Result<Option<Stat>> {
+        match self.upper_stat(key, EntryKind::Prefix)? {
+            // a server need not be asked for the permissions that it does not have
+            Some(stat) if !self.has_modes => Ok(Some(self.shown_above(stat, Ok(None)))),
+            Some(stat) => Ok(Some(self.shown_above(stat, self.lower.stat(key)))),
+            None => Ok(self.lower.stat(key)?.map(|stat| Self::shown(stat, self.has_modes))),
+        }
+    }
+
+    /// Returns the listing of one of the stores, or `None` if the prefix does not exist there.
+    fn names_in(store: &dyn Store, prefix: &Key) -> Result<Option<Listing>> {
+        match store.list(prefix) {
+            Err(e) if e.kind() == Kind::NotFound || e.errno() == libc::ENOENT => Ok(None),
+            names => names.map(Some),
+        }
+    }
+}
+
+impl Store for OverlayStore {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        self.read(key, |store| store.get(key, limit, value))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let read = self.read(key, |store| store.get_range(key, range.clone(), value))?;
+        Ok(read.map(|stat| Self::shown(stat, self.has_modes)))
+    }
+
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let read = self.read(key, |store| store.get_end(key, len, value))?;
+        Ok(read.map(|stat| Self::shown(stat, self.has_modes)))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        if key.is_root() {
+            return Ok(self.lower.stat(key)?.map(|stat| Self::shown(stat, self.has_modes)));
+        }
+        let mut source = self.source(key)?;
+        for _ in 0..ATTEMPTS {
+            match &source {
+                OverlaySource::Nowhere => return Ok(None),
+                OverlaySource::UpperPrefix => {
+                    let stat = self.upper_stat(key, EntryKind::Prefix)?;
+                    return Ok(stat.map(|stat| self.shown_above(stat, Ok(None))));
+                }
+                OverlaySource::Lower => return self.stat_unrecorded(key),
+                OverlaySource::Upper(record) => {
+                    if let Some(stat) = self.upper_stat(key, EntryKind::Value)? {
+                        return Ok(Some(self.shown_above(stat, self.check_below(key, record))));
+                    }
+                }
+            }
+            let now = self.source(key)?;
+            if now == source {
+                return if self.is_hidden(key)? { Ok(None) } else { self.stat_unrecorded(key) };
+            }
+            source = now;
+        }
+        Err(Error::system(libc::EAGAIN).context(key))
+    }
+
+    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+        let is_of_lower = |key: &Key| -> Result<bool> {
+            Ok(!key.is_root() && self.source(key)? == OverlaySource::Lower && self.upper.stat(key)?.is_none())
+        };
+        let mut known = |key: &Key| match is_of_lower(key) {
+            Ok(true) => None,
+            Ok(false) => Some(self.stat(key)),
+            Err(e) => Some(Err(e)),
+        };
+        let has_modes = self.has_modes;
+        // adapting metadata of the upper store twice has no effect
+        let mut shown =
+            |stat: Result<Option<Stat>>| each(stat.map(|stat| stat.map(|stat| Self::shown(stat, has_modes))));
+        stat_many_with(self.lower.as_ref(), keys, &mut known, &mut shown);
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        let source = if prefix.is_root() { OverlaySource::Lower } else { self.source(prefix)? };
+        let not_found = || Error::not_found("no such prefix");
+        let is_lower = match source {
+            OverlaySource::Nowhere => return Err(not_found()),
+            OverlaySource::UpperPrefix | OverlaySource::Upper(_) => false,
+            OverlaySource::Lower => true,
+        };
+        let upper_names = Self::names_in(self.upper.as_ref(), prefix)?;
+        let lower_names = if is_lower { Self::names_in(self.lower.as_ref(), prefix)? } else { None };
+        if upper_names.is_none() && lower_names.is_none() {
+            return Err(not_found());
+        }
+        let has_modes = self.has_modes;
+        let shown = move |stat| Self::shown(stat, has_modes);
+        Ok(merge::merged(self.upper.clone(), prefix.clone(), lower_names, upper_names, shown))
+    }
+
+    delegate_store!(lower: lists_all lists_nodes take_snapshot prefetch_levels prefetch cache_level concurrency forget
+        location);
+
+    /// Returns `None`: a request of the lower store would not show changes.
+    fn first_names(&self, _prefix: &Key) -> Result<Option<FirstNames>> {
+        Ok(None)
+    }
+
+    /// Streams the values of the lower store if none below `prefix` was changed.
+    fn values_below(&self, prefix: &Key) -> Result<Option<ValuePages>> {
+        let is_changed = self.upper.stat(prefix)?.is_some() || self.source(prefix)? != OverlaySource::Lower;
+        if is_changed { Ok(None) } else { self.lower.values_below(prefix) }
+    }
+
+    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.read(key, |store| store.file(key))
+    }
+
+    fn space(&self) -> Result<Option<Space>> {
+        self.upper.space()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn check_writable(&self, _prefix: &Key) -> Result<()> {
+        self.upper.check_writable(&Key::root())
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.put_if(key, value, Replaces::Anything)?.ok_or_else(|| Error::system(libc::EIO))
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        self.put_value(key, replaces, &mut |_| self.upper.put(key, value).map(Some))
+    }
+
+    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+        self.put_value(key, replaces, &mut |before| self.put_upper_pieces(key, pieces, before, replaces))
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.delete_value(key)
+    }
+
+    /// Takes no lock: no other program uses the overlay.
+    fn lock(&self, _key: &Key, _since: Instant) -> Result<KeyLock> {
+        Ok(KeyLock::default())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.upper.sync()
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        self.create_prefix(key)
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        self.delete_prefix(key)
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        self.rename_key(from, to)
+    }
+
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        self.open_writable(key, create, exclusive)
+    }
+}
+
+#[cfg(test)]
+mod tests;

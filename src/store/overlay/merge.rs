@@ -1,0 +1,62 @@
+//! The names of one level in the merged view.
+
+use super::record::{self, ChangeKind, RECORDS};
+use crate::error::Result;
+use crate::store::{Entry, EntryKind, Key, Listing, Stat, Store};
+use std::sync::Arc;
+
+/// Streams the names below `prefix`: those of the lower store that are neither changed nor removed, then those of the
+/// upper one. No name is kept, so a name that is changed meanwhile may be listed twice. `shown` adapts metadata of the
+/// lower store.
+pub(super) fn merged(
+    upper: Arc<dyn Store>,
+    prefix: Key,
+    lower_names: Option<Listing>,
+    upper_names: Option<Listing>,
+    shown: impl Fn(Stat) -> Stat + Send + 'static,
+) -> Listing {
+    let (has_changes, of_lower, level) = (upper_names.is_some(), upper.clone(), prefix.clone());
+    let below = lower_names.into_iter().flatten().filter_map(move |entry| {
+        let entry = match entry {
+            Ok(entry) => Entry { stat: entry.stat.map(&shown), ..entry },
+            Err(e) => return Some(Err(e)),
+        };
+        let is_shown = match has_changes {
+            _ if entry.name == RECORDS => Ok(false),
+            true => shows_lower(of_lower.as_ref(), &level.join(&entry.name)),
+            false => Ok(true),
+        };
+        is_shown.map(|is_shown| is_shown.then_some(entry)).transpose()
+    });
+    let above = upper_names.into_iter().flatten().filter_map(move |entry| {
+        let entry = match entry {
+            Ok(entry) => Entry { stat: None, ..entry },
+            Err(e) => return Some(Err(e)),
+        };
+        let is_shown = shows_upper(upper.as_ref(), &prefix.join(&entry.name), entry.kind);
+        is_shown.map(|is_shown| is_shown.then_some(entry)).transpose()
+    });
+    Box::new(below.chain(above))
+}
+
+/// Returns whether the lower store provides a key that exists there.
+fn shows_lower(upper: &dyn Store, key: &Key) -> Result<bool> {
+    let kind = || -> Result<Option<EntryKind>> { Ok(upper.stat(key)?.map(|stat| stat.kind)) };
+    Ok(match record::read(upper, key)? {
+        None => kind()? != Some(EntryKind::Prefix),
+        Some(record) if record.kind == ChangeKind::Changed => kind()? != Some(EntryKind::Value),
+        Some(_) => false,
+    })
+}
+
+/// Returns whether an entry of the upper store is part of the merged view.
+fn shows_upper(upper: &dyn Store, key: &Key, kind: EntryKind) -> Result<bool> {
+    if key.name() == RECORDS || kind == EntryKind::Other {
+        return Ok(false);
+    }
+    let state = record::read(upper, key)?.map(|record| record.kind);
+    Ok(match kind {
+        EntryKind::Value => state == Some(ChangeKind::Changed),
+        _ => matches!(state, None | Some(ChangeKind::Made)),
+    })
+}
