@@ -71,6 +71,13 @@ pub struct MountArgs {
     /// A mount with an open file, or with a request in that time, is in use.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle_timeout: Option<Duration>,
+    /// Mount a directory of stores
+    ///
+    /// STORE is a local directory. Each NAME.zarr in it, at any depth, is shown as a store, and each archive
+    /// NAME.zarr.zip as a directory of that name; other files are shown as they are. Nothing is read of a store before
+    /// it is used.
+    #[arg(long, conflicts_with = "synchronizer")]
+    stores: bool,
     /// First remove a mount whose daemon has ended
     #[arg(long)]
     replace_stale: bool,
@@ -333,7 +340,7 @@ fn start_session(
 /// Opens the store with the options of the mount.
 fn open_hierarchy(args: &MountArgs, stats: &Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
     let is_read_only = args.read_only || args.passthrough;
-    let store_args = StoreArgs { is_read_only, ..args.store_args.clone() };
+    let store_args = StoreArgs { is_read_only, holds_stores: args.stores, ..args.store_args.clone() };
     let hierarchy = open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?;
     let compressor = args.compressor.as_ref().and_then(|compressor| compressor.0.clone());
     Ok(hierarchy.with_compressor(compressor).with_view(args.view.format()))

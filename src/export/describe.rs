@@ -188,16 +188,15 @@ fn stored_references(hierarchy: &Hierarchy, key: &Key) -> Option<Vec<String>> {
     attributes::texts(json::parse_object(&document).ok()?.get(named)?.get("dimrefs"))
 }
 
-/// Returns the group that holds `key` and its ancestors, nearest first.
-fn groups_above(key: &Key) -> impl Iterator<Item = Key> {
-    let up = |key: &Key| (!key.is_root()).then(|| key.parent());
-    std::iter::successors(up(key), move |key| up(key)).take(LEVELS)
+/// Returns the group that holds `key` and its ancestors in the store, nearest first.
+fn groups_above(hierarchy: &Hierarchy, key: &Key) -> impl Iterator<Item = Key> {
+    hierarchy.upwards(key).skip(1).take(LEVELS)
 }
 
 /// Returns the array at the relative `path` in the nearest group above `key` that has one there.
 fn nearest_array(hierarchy: &Hierarchy, key: &Key, path: &str) -> Option<Arc<Array>> {
     let path = Key::normalize(path).ok().filter(|path| !path.is_root())?;
-    groups_above(key).find_map(|group| match hierarchy.find_array(&group.join_key(&path)) {
+    groups_above(hierarchy, key).find_map(|group| match hierarchy.find_array(&group.join_key(&path)) {
         Ok(array) => array,
         Err(e) => {
             log::debug!("{key}: described without {path}: {e}");

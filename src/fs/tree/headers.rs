@@ -129,7 +129,7 @@ impl Tree {
 
     /// Returns whether the group at `key` shows itself as a netCDF file.
     pub(super) fn shows_dataset(&self, key: &Key) -> bool {
-        self.headers.dataset && !self.is_level(key)
+        self.headers.dataset && self.hierarchy.is_in_store(key).unwrap_or(true) && !self.is_level(key)
     }
 
     /// Returns whether a name exists as long as its directory and holds no data of its own.

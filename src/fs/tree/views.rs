@@ -143,10 +143,10 @@ impl Tree {
     }
 
     /// Adds the views of the arrays in a group to the names in it. Those of an array come before it, because a program
-    /// that removes a tree removes them with the array.
+    /// that removes a tree removes them with the array. A listing of a directory of stores opens none of them.
     pub(super) fn with_views_of(&self, group: &Key, names: NameStream) -> NameStream {
         let (hierarchy, views, group) = (self.hierarchy.clone(), self.views, group.clone());
-        if views == Views::default() {
+        if views == Views::default() || !self.hierarchy.is_in_store(&group).unwrap_or(true) {
             return names;
         }
         Box::new(names.flat_map(move |name| {
