@@ -1,5 +1,5 @@
-//! A layer over a store that shows each archive `NAME.zarr.zip` as a directory of that name. An archive is opened when a
-//! key in it is asked for, and closed again when others are used more or memory is short. This module must not know
+//! A layer over a store that shows each archive `NAME.zarr.zip` as a directory of that name. An archive is opened when
+//! a key in it is asked for, and closed again when others are used more or memory is short. This module must not know
 //! what is in an archive.
 
 use super::stores::{is_archive_name, is_outside, split_archive};

@@ -28,8 +28,8 @@ struct Hidden {
 }
 
 impl Hierarchy {
-    /// Creates a group. At or below a name that begins with a dot, which other programs use, and outside all stores, the
-    /// directory gets no document. Other groups get the document of their parent's format.
+    /// Creates a group. At or below a name that begins with a dot, which other programs use, and outside all stores,
+    /// the directory gets no document. Other groups get the document of their parent's format.
     ///
     /// # Errors
     ///

@@ -49,8 +49,8 @@ pub(super) fn split_archive(key: &Key) -> Option<(Key, Key)> {
 }
 
 impl Hierarchy {
-    /// Declares that the store is a directory of stores. Outside of them no documents are made up, and what belongs to a
-    /// store, such as its consolidated metadata and the coordinates of its arrays, ends at its root.
+    /// Declares that the store is a directory of stores. Outside of them no documents are made up, and what belongs to
+    /// a store, such as its consolidated metadata and the coordinates of its arrays, ends at its root.
     pub fn holding_stores(self) -> Self {
         Hierarchy { holds_stores: true, ..self }
     }
