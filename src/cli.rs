@@ -39,7 +39,7 @@ mod time;
 mod umount;
 mod view;
 
-use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
+use crate::array::hierarchy::{ArchivesStore, ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::cache::{Cache, SpillOptions};
 use crate::error::{Error, Kind};
 use crate::fs::Options;
@@ -192,6 +192,9 @@ struct StoreArgs {
     /// Whether a mount is read-only.
     #[arg(skip)]
     is_read_only: bool,
+    /// Whether the location is a directory of stores.
+    #[arg(skip)]
+    holds_stores: bool,
 }
 
 impl StoreArgs {
@@ -314,6 +317,12 @@ fn hierarchy(
     writing: Option<&WriteArgs>,
     stats: Arc<Stats>,
 ) -> Result<Hierarchy, CommandFailure> {
+    if args.holds_stores {
+        location::check_holds_stores(location)?;
+        let store = location::open(location, args, writing, &stats)?;
+        let hierarchy = Hierarchy::new(Arc::new(ArchivesStore::new(store)), args.v1_order.into(), stats);
+        return Ok(hierarchy.holding_stores());
+    }
     let store = open_layers(location, args, writing, &stats)?;
     hierarchy_of(store, location, args, stats)
 }

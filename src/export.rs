@@ -36,7 +36,7 @@ mod xdmf;
 
 pub use composite::{Composite, FilePart, GrowingArrays, PartContent};
 use describe::flat;
-pub use describe::{axis_names, check_flat, describe, describe_values};
+pub use describe::{axis_names, check_values, describe, describe_values};
 pub use described::{Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role};
 pub use form::{ItemForm, ShownNumber, StoredInteger};
 pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, NetcdfVersion, dataset};

@@ -258,6 +258,9 @@ impl Fs {
             self.writable()?;
         }
         let node = self.tree.node(inode)?;
+        if for_writing {
+            self.tree.hierarchy().check_not_archived(&node.path())?;
+        }
         self.tree.revalidate(&node);
         if let Node::Value(key) = &*node {
             self.settle_object(key);

@@ -48,6 +48,8 @@ pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
 #[cfg(test)]
 pub use test_doubles::{FaultyStore, Operation, PlannedFault, SimulatedRemote, UnlistedStore};
 pub use zip::ZipStore;
+#[cfg(test)]
+pub use zip::archive_of;
 
 use crate::error::{Error, Kind, Result};
 use counted::{check_size, get_end_by_stat};

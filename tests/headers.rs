@@ -15,16 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use support::array::{TestArray, pattern, replace};
 use support::faulty_server::FaultyServer;
 use support::shared_map::SharedMap;
-use support::{Mount, ZARRFS, announce, copy_tree, env_path, errno, is_installed, run, run_python, with_timeout};
+use support::{
+    Mount, ZARRFS, announce, copy_tree, env_path, errno, is_installed, overwrite, run, run_python, with_timeout,
+};
 
 /// Creates an array of rows of 12 items in chunks of 5 rows and 8 items, with coordinates that xarray would recognize.
 fn store() -> (tempfile::TempDir, TestArray) {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     let more = json!({"dtype": "<i2", "fill_value": -9, "compressor": {"id": "zlib", "level": 1}});
-    let array = TestArray::with_chunks(folder.path().join("a"), &[7, 12], &[5, 8], more);
-    fs::write(array.path.join(".zattrs"), br#"{"_ARRAY_DIMENSIONS": ["y", "x"], "units": "K"}"#).unwrap();
-    (folder, array)
+    TestArray::in_group(&[7, 12], &[5, 8], more, r#"{"_ARRAY_DIMENSIONS": ["y", "x"], "units": "K"}"#)
 }
 
 /// Returns the names in a directory that are neither chunks nor metadata.
@@ -44,15 +42,6 @@ fn npy_header(shape: &str) -> Vec<u8> {
     header
 }
 
-fn overwrite(path: &Path, offset: u64, bytes: &[u8]) -> String {
-    let write = || {
-        let file = OpenOptions::new().write(true).open(path)?;
-        file.write_all_at(bytes, offset)?;
-        support::close(file)
-    };
-    errno(write())
-}
-
 const HEADERS: [&str; 9] =
     ["README.txt", "data.ctl", "data.mhd", "data.nhdr", "data.npy", "data.raw", "data.raw.hdr", "data.vrt", "data.xmf"];
 
@@ -64,7 +53,10 @@ fn the_requested_headers_are_shown() {
         (&["--headers", "npy,vrt"], &["data.npy", "data.raw", "data.vrt"]),
         (&["-o", "ro,headers=npy:vrt"], &["data.npy", "data.raw", "data.vrt"]),
         (&["--headers", "none", "--containers", "nii"], &["data.nii", "data.raw"]),
-        (&["--headers", "npy", "--containers", "nii,tif,nc"], &["data.nii", "data.npy", "data.raw", "data.tif"]),
+        (
+            &["--headers", "npy", "--containers", "nii,tif", "--netcdf", "cdf2"],
+            &["data.nii", "data.npy", "data.raw", "data.tif"],
+        ),
         (&["--headers", "all"], &HEADERS),
     ];
     let all = set(&HEADERS).into_iter().chain(set(&["data.nii", "data.tif", "dataset.nc"]));
@@ -76,7 +68,8 @@ fn the_requested_headers_are_shown() {
             let is_asked = names.contains(&name.as_str());
             assert_eq!(mount.join("a").join(name).exists(), is_asked, "{args:?}: {name}");
         }
-        let has_dataset = args.contains(&"nii,tif,nc");
+        // an option of the file asks for it
+        let has_dataset = args.contains(&"--netcdf");
         assert_eq!(shown(mount.path()).contains("dataset.nc"), has_dataset, "{args:?}");
         assert_eq!(mount.join("dataset.nc").exists(), has_dataset, "{args:?}");
     }

@@ -233,6 +233,20 @@ fn listings_in_a_mount_take_a_handful_of_requests() {
     }
 }
 
+/// Views depend on the documents of each array: its names are listed, and each document is asked for once. Two more
+/// requests find the separator that a document of v2 leaves out.
+#[test]
+fn a_listing_with_views_takes_five_requests_for_each_array() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 1, 20, false);
+        let mount = bucket.mount(&["--views", "all"]);
+        let of_group = requests(&bucket.server, || {
+            assert!(run("ls", &["g00"], mount.path()).contains("a019"));
+        });
+        assert_at_most(5 * 20 + 8, &of_group, &format!("a group of {format:?} with views"));
+    }
+}
+
 #[test]
 fn the_first_byte_takes_a_handful_of_requests() {
     for (format, latency) in cases() {

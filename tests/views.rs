@@ -4,25 +4,21 @@
 mod support;
 
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::array::{TestArray, replace};
 use support::shared_map::SharedMap;
-use support::{Mount, ZARRFS, env_path, errno, run, run_python, test_data, zarrfs};
+use support::{Mount, ZARRFS, env_path, errno, overwrite, run, run_python, test_data, zarrfs};
 
 const BOTH: [&str; 2] = ["--views", "unpacked,slices"];
 
 /// Creates a group with packed big-endian integers, their rows in chunks of their own.
 fn store() -> (tempfile::TempDir, TestArray) {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     let more = json!({"dtype": ">i2", "fill_value": 0, "compressor": {"id": "zlib", "level": 1}});
-    let array = TestArray::with_chunks(folder.path().join("a"), &[3, 4, 6], &[1, 4, 6], more);
-    fs::write(array.path.join(".zattrs"), br#"{"scale_factor": 0.5, "units": "K"}"#).unwrap();
-    (folder, array)
+    TestArray::in_group(&[3, 4, 6], &[1, 4, 6], more, r#"{"scale_factor": 0.5, "units": "K"}"#)
 }
 
 /// Returns the physical values of the flat bytes.
@@ -33,15 +29,6 @@ fn values(flat: &[u8]) -> Vec<u8> {
 
 fn listed(directory: &Path) -> BTreeSet<String> {
     fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
-}
-
-fn overwrite(path: &Path, offset: u64, bytes: &[u8]) -> String {
-    let write = || {
-        let file = OpenOptions::new().write(true).open(path)?;
-        file.write_all_at(bytes, offset)?;
-        support::close(file)
-    };
-    errno(write())
 }
 
 /// Runs verbs of the script on a mount of a new store of many arrays.
@@ -96,6 +83,88 @@ fn views_are_shown_on_request() {
     let output =
         Command::new(ZARRFS).args(["mount", "--views", "packed"]).arg(folder.path()).arg("/").output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("is not one of all, none, unpacked, slices"));
+}
+
+/// Returns the extended attributes of a file.
+fn attributes(path: &Path) -> BTreeMap<String, String> {
+    let mut names = vec![0; 4096];
+    let length = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
+    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let value = |name: &str| {
+        let mut value = vec![0; 4096];
+        let length = rustix::fs::lgetxattr(path, name, &mut value[..]).unwrap();
+        String::from_utf8(value[..length].to_vec()).unwrap()
+    };
+    names.map(|name| std::str::from_utf8(name).unwrap()).map(|name| (name.to_string(), value(name))).collect()
+}
+
+/// Extended attributes are those of what a view shows, not of the items that are stored.
+#[test]
+fn views_have_extended_attributes() {
+    let attributes_of_array = r#"{"_ARRAY_DIMENSIONS": ["t", "y", "x"], "scale_factor": 0.5, "units": "K"}"#;
+    let (folder, array) = store();
+    fs::write(array.path.join(".zattrs"), attributes_of_array).unwrap();
+    let mount = Mount::new(folder.path(), &BOTH);
+    let expected = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| (format!("user.{name}"), value.to_string())).collect()
+    };
+    let of_values = expected(&[
+        ("zarr.shape", "[3,4,6]"),
+        ("zarr.dtype", "\"<f8\""),
+        ("zarr.dimension_names", r#"["t","y","x"]"#),
+        ("zarr.attrs._ARRAY_DIMENSIONS", r#"["t","y","x"]"#),
+        ("zarr.attrs.units", "\"K\""),
+    ]);
+    for name in ["a.unpacked", "a.unpacked/data.raw", "a.unpacked/data.npy"] {
+        assert_eq!(attributes(&mount.join(name)), of_values, "{name}");
+    }
+    let of_plane = expected(&[
+        ("zarr.shape", "[4,6]"),
+        ("zarr.dtype", "\">i2\""),
+        ("zarr.fill_value", "0"),
+        ("zarr.dimension_names", r#"["y","x"]"#),
+        ("zarr.attrs.scale_factor", "0.5"),
+        ("zarr.attrs.units", "\"K\""),
+        ("zarrfs.flat_offset", "96"),
+    ]);
+    for name in ["a.slices/2", "a.slices/2/data.raw"] {
+        assert_eq!(attributes(&mount.join(name)), of_plane, "{name}");
+    }
+    let set =
+        rustix::fs::setxattr(mount.join("a.slices/2"), "user.zarr.attrs.x", b"1", rustix::fs::XattrFlags::empty());
+    assert_eq!(set, Err(rustix::io::Errno::PERM));
+}
+
+/// `values.txt` holds the items of the view: physical values, and the rows of a plane of an array of any size.
+#[test]
+fn values_of_views_are_shown_as_text() {
+    let more = json!({"dtype": "<i2", "fill_value": -9});
+    let packing = r#"{"scale_factor": 0.5, "missing_value": 3}"#;
+    let (folder, mut array) = TestArray::in_group(&[2, 2, 3], &[1, 2, 3], more.clone(), packing);
+    array.flat = (0..12i16).flat_map(i16::to_le_bytes).collect();
+    [[0, 0, 0], [1, 0, 0]].iter().for_each(|chunk| array.put(chunk));
+    let large = TestArray::with_chunks(folder.path().join("large"), &[3, 600, 500], &[1, 600, 500], more);
+    let mount = Mount::new(folder.path(), &["--views", "all", "--headers", "txt"]);
+    let text = |name: &str| {
+        let path = mount.join(name);
+        let (size, text) = (fs::metadata(&path).unwrap().len(), fs::read_to_string(&path).unwrap());
+        assert_eq!(size, text.len() as u64, "{name}");
+        text
+    };
+    assert_eq!(text("a.unpacked/values.txt"), "0 0.5 1\nnan 2 2.5\n\n3 3.5 4\n4.5 5 5.5\n");
+    assert_eq!(text("a.slices/1/values.txt"), "6 7 8\n9 10 11\n");
+    // a write through any file shows in the next text
+    assert_eq!(overwrite(&mount.join("a/data.raw"), 12, &20i16.to_le_bytes()), "ok");
+    assert_eq!(text("a.slices/1/values.txt"), "20 7 8\n9 10 11\n");
+    assert!(text("a.unpacked/values.txt").contains("10 3.5 4\n"));
+    assert_eq!(errno(fs::write(mount.join("a.slices/1/values.txt"), "1")), "ok");
+    assert_eq!(text("a.slices/1/values.txt"), "20 7 8\n9 10 11\n");
+    assert!(!mount.join("large/values.txt").exists());
+    let plane: Vec<String> =
+        large.flat.as_chunks().0[300_000..301_000].iter().map(|n| i16::from_le_bytes(*n).to_string()).collect();
+    let rows = [plane[..500].join(" "), plane[500..].join(" ")].map(|row| row + "\n").concat();
+    assert!(text("large.slices/1/values.txt").starts_with(&rows));
+    assert_eq!(listed(&mount.join("large.slices/1")), BTreeSet::from(["data.raw", "values.txt"].map(String::from)));
 }
 
 /// `zarrfs ls` lists views as a mount does.

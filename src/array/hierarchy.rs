@@ -18,6 +18,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 mod array_document;
+mod archives_store;
 mod arrays;
 mod consolidated;
 mod document;
@@ -26,12 +27,14 @@ mod migrate;
 mod namespace;
 mod prefixes;
 mod resize;
+mod stores;
 mod v2_view;
 mod v3;
 mod views;
 mod zarr_json;
 mod consolidated_store;
 
+pub use archives_store::ArchivesStore;
 pub use consolidated::Stale;
 pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
 pub use prefixes::Prefixes;
@@ -200,6 +203,8 @@ pub struct Hierarchy {
     compressor: Option<CodecConfig>,
     view: ViewFormat,
     only_describes: bool,
+    /// Whether the store is a directory of stores.
+    holds_stores: bool,
     stats: Arc<Stats>,
     /// Held while documents or nodes at and below a key change, so that nothing else changes them between the reads and
     /// the writes of a change. Protects no data.
@@ -232,6 +237,7 @@ impl Hierarchy {
             compressor,
             view,
             only_describes: false,
+            holds_stores: false,
             stats,
             changing,
             editing,
@@ -353,7 +359,7 @@ impl Hierarchy {
         }
         let removed = stat(REMOVED)?;
         // a v1 store has one array, at its root
-        if removed.is_none() && !key.is_root() || !matches!(self.store.stat(&key.join(ZGROUP)), Ok(None)) {
+        if removed.is_none() && !self.is_store_root(key) || !matches!(self.store.stat(&key.join(ZGROUP)), Ok(None)) {
             return Ok(None);
         }
         if removed.is_some() {

@@ -425,6 +425,7 @@ impl CreateArgs {
             lists_unfinished: false,
             reads_once: None,
             is_read_only: false,
+            holds_stores: false,
         }
     }
 }

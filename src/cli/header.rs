@@ -122,7 +122,7 @@ fn described(args: &HeaderArgs, format: Format, cache: &Cache, stats: Arc<Stats>
     let hierarchy = open_store(&store, &args.store_args, stats)?;
     match hierarchy.find(&key).map_err(failed)? {
         Some(StoredNode::Array(array)) if format.reads_values() => {
-            export::describe_values(&hierarchy, cache, &array).map_err(failed)
+            export::describe_values(&hierarchy, cache, &array, 0..array.size()).map_err(failed)
         }
         Some(StoredNode::Array(array)) => export::describe(&hierarchy, cache, &array).map_err(failed),
         _ => Err(failed(Error::new(Kind::NotFound, "no such array"))),

@@ -37,15 +37,17 @@ pub struct HeadersArgs {
 #[derive(Args)]
 #[command(next_help_heading = PROGRAMS)]
 pub struct NetcdfArgs {
-    /// Set the version of dataset.nc
+    /// Set the version of dataset.nc [default: auto]
     ///
     /// auto is cdf2 where that holds all arrays of a group as they are, otherwise cdf5, which GDAL and R do not open.
     /// With cdf2, integers that it lacks are shown in wider types, and what does not fit is left out and named.
-    #[arg(long = "netcdf", value_name = "VERSION", default_value = "auto", hide_possible_values = true)]
-    version: VersionArg,
+    /// A mount shows dataset.nc with this option also without --containers nc.
+    #[arg(long = "netcdf", value_name = "VERSION", hide_possible_values = true)]
+    version: Option<VersionArg>,
     /// Make this dimension unlimited in dataset.nc
     ///
-    /// It must be the first dimension of an array. With --resize, programs can append records.
+    /// It must be the first dimension of an array. With --resize, programs can append records. Shows dataset.nc as
+    /// --netcdf does.
     #[arg(long = "netcdf-record", value_name = "NAME")]
     record: Option<String>,
 }
@@ -62,11 +64,16 @@ impl NetcdfArgs {
     /// Returns how groups are shown.
     pub fn options(&self) -> NetcdfOptions {
         let version = match self.version {
-            VersionArg::Auto => NetcdfVersion::Auto,
-            VersionArg::Cdf2 => NetcdfVersion::Cdf2,
-            VersionArg::Cdf5 => NetcdfVersion::Cdf5,
+            None | Some(VersionArg::Auto) => NetcdfVersion::Auto,
+            Some(VersionArg::Cdf2) => NetcdfVersion::Cdf2,
+            Some(VersionArg::Cdf5) => NetcdfVersion::Cdf5,
         };
         NetcdfOptions { version, record: self.record.clone() }
+    }
+
+    /// Returns whether the command line has any of these options, each of which asks for groups as netCDF files.
+    fn is_given(&self) -> bool {
+        self.version.is_some() || self.record.is_some()
     }
 }
 
@@ -84,7 +91,8 @@ impl HeadersArgs {
     pub fn shown(&self) -> Headers {
         let both = || self.formats.0.formats.iter().chain(&self.containers.0.formats);
         let formats = Format::ALL.into_iter().filter(|format| both().any(|asked| asked == format));
-        Headers { formats: formats.collect(), dataset: self.containers.0.dataset, netcdf: self.netcdf.options() }
+        let dataset = self.containers.0.dataset || self.netcdf.is_given();
+        Headers { formats: formats.collect(), dataset, netcdf: self.netcdf.options() }
     }
 }
 
@@ -138,6 +146,7 @@ fn parse(text: &str, containers: bool) -> Result<FormatList, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::FromArgMatches;
 
     #[test]
     fn lists_of_views_are_parsed() {
@@ -148,6 +157,21 @@ mod tests {
         assert_eq!(parse_views("all"), parse_views("unpacked,slices"));
         for text in ["", "packed", "all,slices", "unpacked,"] {
             assert!(parse_views(text).unwrap_err().contains("is not one of"), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_option_of_netcdf_shows_groups_as_files() {
+        for (words, is_shown) in [
+            (&[][..], false),
+            (&["--containers", "tif"], false),
+            (&["--netcdf", "auto"], true),
+            (&["--containers", "tif", "--netcdf", "cdf2"], true),
+            (&["--netcdf-record", "time"], true),
+        ] {
+            let command = HeadersArgs::augment_args(clap::Command::new("mount").no_binary_name(true));
+            let args = HeadersArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
+            assert_eq!(args.shown().dataset, is_shown, "{words:?}");
         }
     }
 

@@ -208,6 +208,22 @@ pub fn open(
     }
 }
 
+/// Checks that a location is a directory that can hold stores.
+pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure> {
+    let why = match location {
+        StoreLocation::Path(path) => match marks(path) {
+            Some(what) => {
+                let article = if what == "array" { "an" } else { "a" };
+                format!("{article} {what}, no directory of stores; mount it without --stores")
+            }
+            None if path.is_file() => "a file, no directory of stores; mount it without --stores".to_string(),
+            None => return Ok(()),
+        },
+        _ => "--stores takes a local directory; mount each store by its own name".to_string(),
+    };
+    Err(CommandFailure::new(2, format!("{location}: {why}")))
+}
+
 fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Result<Arc<dyn Store>, CommandFailure> {
     let shown = path.display();
     if let Some((archive, inside)) = archive_at(path) {

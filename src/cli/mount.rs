@@ -72,6 +72,13 @@ pub struct MountArgs {
     /// A mount with an open file, or with a request in that time, is in use.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle_timeout: Option<Duration>,
+    /// Mount a directory of stores
+    ///
+    /// STORE is a local directory. Each NAME.zarr in it, at any depth, is shown as a store, and each archive
+    /// NAME.zarr.zip as a directory of that name; other files are shown as they are. Nothing is read of a store before
+    /// it is used.
+    #[arg(long, conflicts_with = "synchronizer")]
+    stores: bool,
     /// First remove a mount whose daemon has ended
     #[arg(long)]
     replace_stale: bool,
@@ -119,7 +126,7 @@ pub struct MountArgs {
     ///
     /// Mounts a store that can't or must not be written, such as an archive or a web server, as a writable one. DIR is
     /// created; only zarrfs can read it. `zarrfs overlay` shows, commits and discards the changes.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["read_only", "passthrough", "synchronizer"],
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["read_only", "passthrough", "synchronizer", "stores"],
         help_heading = WRITING)]
     overlay: Option<PathBuf>,
     /// Store and sync every write before it returns
@@ -341,7 +348,7 @@ fn start_session(
 /// Opens the store with the options of the mount.
 fn open_hierarchy(args: &MountArgs, stats: &Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
     let is_read_only = args.read_only || args.passthrough;
-    let store_args = StoreArgs { is_read_only, ..args.store_args.clone() };
+    let store_args = StoreArgs { is_read_only, holds_stores: args.stores, ..args.store_args.clone() };
     let hierarchy = match &args.overlay {
         Some(directory) => overlay::open(&args.store, &store_args, directory, !args.writing.no_fsync, stats)?,
         None => open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?,

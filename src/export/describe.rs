@@ -21,15 +21,17 @@ use crate::util::memory;
 use crate::zarr::metadata::ZARRAY;
 pub use attributes::number as attribute_number;
 use coordinates::Coordinate;
-pub use coordinates::{check_flat, flat};
+use coordinates::flat_range;
+pub use coordinates::{check_values, flat};
 #[cfg(test)]
 pub use numbers::attribute_nodata as nodata_of_attributes;
 pub use numbers::{has_xarray_names, is_number, parse_float};
 pub use role::{is_east, is_north};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The attribute in which xarray, GDAL and NCZarr keep the names of dimensions: xarray's "Zarr Encoding Specification".
-const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+pub const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
 /// Maximum number of groups above an array that are searched for metadata about it.
 const LEVELS: usize = 16;
@@ -82,23 +84,29 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     })
 }
 
-/// Describes `array` by its own attributes and values, which are read through `cache`, without those of its dimensions.
+/// Describes `array` by its own attributes and by the values in a range of its flat bytes, which are read through
+/// `cache`, without what is known of its dimensions.
 ///
 /// # Errors
 ///
 /// The store fails to return the attributes, a chunk cannot be read, or the array is too large for a description.
-pub fn describe_values(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Result<Described> {
+pub fn describe_values(
+    hierarchy: &Hierarchy,
+    cache: &Cache,
+    array: &Arc<Array>,
+    range: Range<u64>,
+) -> Result<Described> {
     let (key, metadata) = (array.key(), array.metadata());
     let attributes = hierarchy.attributes(key)?;
-    check_flat(array).map_err(|e| e.context("values"))?;
-    let memory = memory::take(array.size() as usize)?;
+    check_values(array, range.clone()).map_err(|e| e.context("values"))?;
+    let memory = memory::take(range.end.saturating_sub(range.start) as usize)?;
     Ok(Described {
         nodata: numbers::attribute_nodata(metadata, &attributes),
         scale: attributes::number(&attributes, "scale_factor"),
         offset: attributes::number(&attributes, "add_offset"),
         units: attributes::line(&attributes, "units"),
         attributes: Arc::new(attributes),
-        values: Some(flat(cache, array)?.into()),
+        values: Some(flat_range(cache, array, range)?.into()),
         memory: memory.into(),
         ..Described::of_metadata(key, metadata)
     })
@@ -188,16 +196,15 @@ fn stored_references(hierarchy: &Hierarchy, key: &Key) -> Option<Vec<String>> {
     attributes::texts(json::parse_object(&document).ok()?.get(named)?.get("dimrefs"))
 }
 
-/// Returns the group that holds `key` and its ancestors, nearest first.
-fn groups_above(key: &Key) -> impl Iterator<Item = Key> {
-    let up = |key: &Key| (!key.is_root()).then(|| key.parent());
-    std::iter::successors(up(key), move |key| up(key)).take(LEVELS)
+/// Returns the group that holds `key` and its ancestors in the store, nearest first.
+fn groups_above(hierarchy: &Hierarchy, key: &Key) -> impl Iterator<Item = Key> {
+    hierarchy.upwards(key).skip(1).take(LEVELS)
 }
 
 /// Returns the array at the relative `path` in the nearest group above `key` that has one there.
 fn nearest_array(hierarchy: &Hierarchy, key: &Key, path: &str) -> Option<Arc<Array>> {
     let path = Key::normalize(path).ok().filter(|path| !path.is_root())?;
-    groups_above(key).find_map(|group| match hierarchy.find_array(&group.join_key(&path)) {
+    groups_above(hierarchy, key).find_map(|group| match hierarchy.find_array(&group.join_key(&path)) {
         Ok(array) => array,
         Err(e) => {
             log::debug!("{key}: described without {path}: {e}");

@@ -1,10 +1,12 @@
 //! Views of an array: its physical values, and parts of it with fewer dimensions. A view is described to other programs
 //! as if it were an array. This module does not know how views are named.
 
+use super::describe::DIMENSIONS;
 use super::packing::{PACKING_ATTRIBUTES, Packing};
 use super::{Composite, Described, Format, ImageInfo, ItemForm, MAX_FLAT, MetadataNumber};
 use crate::error::Result;
 use crate::util::json::{Map, Object, Value};
+use crate::util::memory;
 use crate::zarr::dtype::DType;
 use crate::zarr::metadata::{ArrayMetadata, Order};
 use std::ops::Range;
@@ -95,17 +97,37 @@ impl ArrayView {
         let shown = Described { axes, image, metadata: self.metadata.clone(), values: None, ..array.clone() };
         let ItemForm::Unpacked(packing) = &self.form else { return shown };
         let mut attributes = Object::default();
-        let is_kept = |name: &str| !PACKING_ATTRIBUTES.contains(&name) && !PACKED_RANGES.contains(&name);
         // the memory of the copies is bounded by that of the attributes, which `array` keeps alive
         attributes.map_mut().extend(
             array
                 .attributes
                 .iter()
-                .filter(|(name, _)| is_kept(name))
+                .filter(|(name, _)| self.keeps_attribute(name))
                 .map(|(name, value)| (name.clone(), value.clone())),
         );
         let nodata = packing.has_missing().then_some(MetadataNumber::Float(f64::NAN));
         Described { nodata, scale: None, offset: None, attributes: Arc::new(attributes), ..shown }
+    }
+
+    /// Describes the view of `array` as [`ArrayView::describe`] does, with the values of the view. Those of `array` are
+    /// the items in the view's range.
+    ///
+    /// # Errors
+    ///
+    /// No memory for the values.
+    pub fn describe_values(&self, array: &Described) -> Result<Described> {
+        let memory = memory::take(self.metadata.flat_size() as usize)?;
+        let mut values = array.values.as_deref().unwrap_or_default().to_vec();
+        self.form.show(&mut values)?;
+        Ok(Described { values: Some(values.into()), memory: memory.into(), ..self.describe(array) })
+    }
+
+    /// Returns whether an attribute of the array is true of the view.
+    pub fn keeps_attribute(&self, name: &str) -> bool {
+        match self.form {
+            ItemForm::Unpacked(_) => !PACKING_ATTRIBUTES.contains(&name) && !PACKED_RANGES.contains(&name),
+            _ => self.left_out == 0 || name != DIMENSIONS,
+        }
     }
 
     /// Returns what is true of the view of an image.

@@ -89,6 +89,7 @@ impl Fs {
     pub fn create(&self, parent: u64, name: &str, exclusive: bool, truncate: bool) -> Result<(Attributes, OpenedFile)> {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
+        self.tree.hierarchy().check_not_archived(&parent.path().child(&name)?)?;
         let (attributes, new) = match self.find(&parent, &name)? {
             Some((Node::Metadata(key, file), _)) if exclusive && file.defines_groups() && self.fresh.contains(&key) => {
                 self.create_draft(Node::Metadata(key, file), MAX_DOCUMENT)?

@@ -2,9 +2,13 @@
 
 use super::model::mount;
 use super::*;
+use crate::array::hierarchy::{DOCUMENTS, Hierarchy};
 use crate::export::Format;
 use crate::fs::tree::{Headers, Views};
-use crate::store::{FaultyStore, MemoryStore, Store};
+use crate::store::{
+    FaultyStore, FirstNames, MemoryStore, MetadataCache, Reach, SimulatedRemote, Store, delegate_store,
+};
+use crate::zarr::metadata::V1Order;
 use proptest::prelude::*;
 
 /// Packed integers in chunks of 4 x 3 items, of which only the first is stored at the beginning.
@@ -132,6 +136,42 @@ proptest! {
             prop_assert_eq!(&read(&fs, flat, 0, 10_000), &model);
         }
     }
+}
+
+/// A remote store that answers with the names of a level at once, as buckets do.
+struct SimulatedBucket {
+    below: Arc<SimulatedRemote>,
+}
+
+impl Store for SimulatedBucket {
+    delegate_store!(below: get get_range stat list lists_all concurrency location);
+
+    fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
+        let entries = self.below.list(prefix)?.collect::<Result<_>>()?;
+        Ok(Some(FirstNames { entries, reach: Reach::All }))
+    }
+}
+
+/// A server is asked for the documents of many arrays together, and for each once.
+#[test]
+fn a_listing_with_views_asks_for_the_documents_together() {
+    const ARRAYS: usize = 30;
+    let remote = Arc::new(SimulatedRemote::new(std::time::Duration::from_millis(100), true));
+    let documents = store("<i2", ATTRIBUTES);
+    for name in [".zarray", ".zattrs"] {
+        let mut text = Vec::new();
+        documents.get(&Key::root().join("a").join(name), 1 << 20, &mut text).unwrap();
+        (0..ARRAYS).for_each(|i| remote.below.insert(&format!("a{i}/{name}"), text.clone()));
+    }
+    let bucket = Arc::new(SimulatedBucket { below: remote.clone() });
+    let cached = Arc::new(MetadataCache::new(bucket, None).with_documents(&DOCUMENTS));
+    let hierarchy = Hierarchy::new(cached, V1Order::Zarr1, Arc::default());
+    let cache = Arc::new(Cache::new(1 << 16, Arc::default()));
+    let tree = Tree::new(hierarchy, cache).with_views(Views { unpacked: true, slices: true });
+    let names: Vec<_> = tree.names(&Node::Directory(Key::root())).unwrap().map(|name| name.unwrap().name).collect();
+    assert!(names.contains(&"a7.unpacked".to_string()) && names.contains(&"a29.slices".to_string()), "{names:?}");
+    assert!(remote.counts()[0] <= 2 * ARRAYS, "{:?}", remote.counts());
+    assert!(remote.max_in_flight.load(std::sync::atomic::Ordering::SeqCst) > 4);
 }
 
 /// "Nothing changed": a value that no item holds refuses the whole write, as does the end of the file.

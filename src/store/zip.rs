@@ -24,7 +24,7 @@ use listing::ArchiveListing;
 use member::MemberReader;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 /// Maximum number of times that a changing archive is reopened for one request.
@@ -47,6 +47,8 @@ pub struct ZipStore {
     key: Key,
     /// Prefix in the archive that is the root of the store.
     root: Key,
+    /// Whether the only directory at the top of the archive is the root of the store instead.
+    skips_folder: bool,
     /// Protects the current archive; it is not held while the archive is read.
     opened: RwLock<Arc<OpenArchive>>,
     /// Held while the archive is reopened, so that only one thread does so.
@@ -63,6 +65,7 @@ struct OpenArchive {
     inflated: Arc<InflatedMembers>,
     /// Version of the archive, which the versions of its members begin with.
     version: String,
+    single_folder: OnceLock<Option<Key>>,
 }
 
 impl OpenArchive {
@@ -85,13 +88,24 @@ impl OpenArchive {
             let version = archive.stat.version.lasting();
             let inflated = Arc::new(InflatedMembers::default());
             memory::register(&inflated);
-            return Ok(OpenArchive { archive, index, inflated, version });
+            return Ok(OpenArchive { archive, index, inflated, version, single_folder: OnceLock::new() });
         }
         Err(keeps_changing())
     }
 
     fn reader(&self) -> MemberReader<'_> {
         MemberReader { archive: &self.archive, index: &self.index }
+    }
+
+    /// Returns the only directory at the top of the archive, if nothing else is there.
+    fn single_folder(self: &Arc<Self>) -> Option<&Key> {
+        let find = || {
+            let names = ArchiveListing::new(self.clone(), &Key::root());
+            let mut names = names.filter(|e| !IGNORED.contains(&e.name.as_str()));
+            let (first, second) = (names.next()?, names.next());
+            (first.kind == EntryKind::Prefix && second.is_none()).then(|| Key::root().join(&first.name))
+        };
+        self.single_folder.get_or_init(find).as_ref()
     }
 
     /// Returns the metadata of a member.
@@ -156,6 +170,7 @@ impl ZipStore {
             below,
             key: key.clone(),
             root: Key::root(),
+            skips_folder: false,
             opened: RwLock::new(Arc::new(opened)),
             opening: Mutex::default(),
             forgotten: AtomicU64::new(0),
@@ -175,13 +190,15 @@ impl ZipStore {
         ZipStore { root: folder, ..self }
     }
 
+    /// Limits the store to [`ZipStore::single_folder`], if there is one, also after the archive was replaced.
+    pub fn skipping_folder(self) -> Self {
+        ZipStore { skips_folder: true, ..self }
+    }
+
     /// Returns the only directory at the top of the archive, if nothing else is there: archives are often made of a
     /// directory instead of its content. Names that macOS adds are ignored.
     pub fn single_folder(&self) -> Option<Key> {
-        let mut names =
-            ArchiveListing::new(self.current(), &Key::root()).filter(|e| !IGNORED.contains(&e.name.as_str()));
-        let (first, second) = (names.next()?, names.next());
-        (first.kind == EntryKind::Prefix && second.is_none()).then(|| Key::root().join(&first.name))
+        self.current().single_folder().cloned()
     }
 
     fn current(&self) -> Arc<OpenArchive> {
@@ -212,7 +229,7 @@ impl ZipStore {
     }
 
     /// Reads from the archive, and reopens it if it was replaced.
-    fn read<T>(&self, mut read: impl FnMut(&OpenArchive) -> ArchiveResult<T>) -> Result<T> {
+    fn read<T>(&self, mut read: impl FnMut(&Arc<OpenArchive>) -> ArchiveResult<T>) -> Result<T> {
         let is_known = self.asked.load(Ordering::Acquire) == self.forgotten.load(Ordering::Acquire);
         let mut opened = if is_known { self.current() } else { self.fresh()? };
         for _ in 0..ATTEMPTS {
@@ -234,30 +251,30 @@ impl ZipStore {
         e.context(self.location())
     }
 
-    fn name(&self, key: &Key) -> Key {
-        if key.is_root() { self.root.clone() } else { self.root.join(key.as_str()) }
+    fn name(&self, opened: &Arc<OpenArchive>, key: &Key) -> Key {
+        let folder = self.skips_folder.then(|| opened.single_folder()).flatten();
+        folder.unwrap_or(&self.root).join_key(key)
     }
 }
 
 impl Store for ZipStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let name = self.name(key);
-        self.read(|opened| opened.get(name.as_str(), limit, value))
+        self.read(|opened| opened.get(self.name(opened, key).as_str(), limit, value))
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let name = self.name(key);
-        self.read(|opened| opened.get_range(name.as_str(), range.clone(), value))
+        self.read(|opened| opened.get_range(self.name(opened, key).as_str(), range.clone(), value))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        Ok(self.fresh()?.find(self.name(key).as_str()))
+        let opened = self.fresh()?;
+        Ok(opened.find(self.name(&opened, key).as_str()))
     }
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
         let opened = self.fresh();
         for key in keys {
-            let found = opened.as_ref().map(|opened| opened.find(self.name(&key).as_str()));
+            let found = opened.as_ref().map(|opened| opened.find(self.name(opened, &key).as_str()));
             if !each(found.map_err(Clone::clone)) {
                 return;
             }
@@ -265,7 +282,8 @@ impl Store for ZipStore {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let (opened, name) = (self.fresh()?, self.name(prefix));
+        let opened = self.fresh()?;
+        let name = self.name(&opened, prefix);
         match opened.find(name.as_str()) {
             Some(stat) if stat.kind == EntryKind::Prefix => Ok(Box::new(ArchiveListing::new(opened, &name).map(Ok))),
             _ => Err(Error::not_found("no such folder in the archive")),
@@ -292,3 +310,5 @@ fn keeps_changing() -> Error {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub use tests::archive_of;

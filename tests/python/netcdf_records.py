@@ -19,11 +19,11 @@ import sys
 import tempfile
 import warnings
 
-import netCDF4
 import numpy as np
 import scipy.io
 import xarray
 import zarr
+from netcdf import opened, smooth
 from numcodecs import VLenUTF8, Zlib
 
 warnings.simplefilter("ignore")
@@ -37,10 +37,6 @@ def add(group, name, values, dimensions, **attributes):
     chunks = tuple(max(1, (n + 1) // 2) for n in values.shape)
     array = group.create_dataset(name, data=values, chunks=chunks, compressor=Zlib(1), **codec)
     array.attrs.update({"_ARRAY_DIMENSIONS": dimensions, **attributes})
-
-
-def smooth(shape, dtype):
-    return (np.arange(np.prod(shape, dtype=int)) % 113).reshape(shape).astype(dtype)
 
 
 def grid(group):
@@ -71,13 +67,6 @@ def make(directory):
     add(mixed, "half", smooth((COUNT, 2), "<f2"), ["time", "side"], fill=0)
     add(mixed, "elevation", smooth((5, 7), "<f8"), ["lat", "lon"])
     add(root.create_group("series"), "s", smooth((COUNT, 3), "|i1"), ["time", "x"])
-
-
-def opened(path, mode="r"):
-    dataset = netCDF4.Dataset(path, mode)
-    dataset.set_auto_maskandscale(False)
-    dataset.set_auto_chartostring(False)
-    return dataset
 
 
 def text(values):

@@ -136,6 +136,20 @@ impl TestArray {
         out
     }
 
+    /// Creates the array `a` in a new group, with these attributes.
+    pub fn in_group(
+        shape: &[usize],
+        chunks: &[usize],
+        more: Value,
+        attributes: &str,
+    ) -> (tempfile::TempDir, TestArray) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+        let array = TestArray::with_chunks(folder.path().join("a"), shape, chunks, more);
+        std::fs::write(array.path.join(".zattrs"), attributes).unwrap();
+        (folder, array)
+    }
+
     /// Updates `flat` with the decoded bytes of a chunk in the array's own order.
     pub fn set_chunk(&mut self, index: &[usize], bytes: &[u8]) {
         let chunk = self.reordered(bytes, false);

@@ -21,6 +21,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -339,6 +340,16 @@ pub fn errno<T>(result: std::io::Result<T>) -> String {
             None => e.to_string(),
         },
     }
+}
+
+/// Overwrites bytes of a file and closes it. Returns the name of the error, or "ok".
+pub fn overwrite(path: &Path, offset: u64, bytes: &[u8]) -> String {
+    let write = || {
+        let file = File::options().write(true).open(path)?;
+        file.write_all_at(bytes, offset)?;
+        close(file)
+    };
+    errno(write())
 }
 
 /// Prints a line that is shown even if the test passes. libtest captures `println!`, but no direct writes.

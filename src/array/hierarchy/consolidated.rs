@@ -206,7 +206,7 @@ impl Hierarchy {
         if documents.contains(&ZARR_JSON) {
             self.refresh_inline(node, false)?;
         }
-        for group in upwards(node) {
+        for group in self.upwards(node) {
             let below = node.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| {
                 let mut changed = Vec::new();
@@ -233,7 +233,7 @@ impl Hierarchy {
     /// Removes the documents at and below a removed node from every `.zmetadata` above it.
     pub(super) fn consolidate_removed(&self, node: &Key) -> Result<()> {
         self.refresh_inline(node, true)?;
-        for group in upwards(&node.parent()) {
+        for group in self.upwards(&node.parent()) {
             let below = node.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| push_renamed(entries, new, &|name| outside(name, &below)))?;
         }
@@ -251,7 +251,7 @@ impl Hierarchy {
         self.forget_below(key);
         self.store.forget(key);
         self.refresh_inline(key, true)?;
-        for group in upwards(&key.parent()) {
+        for group in self.upwards(&key.parent()) {
             let below = key.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| {
                 push_renamed(entries, new, &|name| outside(name, &below))?;
@@ -270,11 +270,11 @@ impl Hierarchy {
     pub(super) fn consolidate_renamed(&self, from: &Key, to: &Key) -> Result<()> {
         self.refresh_inline(from, true)?;
         self.refresh_inline(to, true)?;
-        for group in upwards(&from.parent()).filter(|group| to.relative_to(group).is_none()) {
+        for group in self.upwards(&from.parent()).filter(|group| to.relative_to(group).is_none()) {
             let old = from.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| push_renamed(entries, new, &|name| outside(name, &old)))?;
         }
-        for group in upwards(&to.parent()) {
+        for group in self.upwards(&to.parent()) {
             let new = to.relative_to(&group).unwrap_or_default();
             let old = from.relative_to(&group);
             let renamed = |name: &str| match old.as_ref().and_then(|old| rest_below(name, old)) {
@@ -425,11 +425,6 @@ pub(super) fn is_same_json(a: &[u8], b: &[u8]) -> Result<bool> {
     // parsed one after the other, because parsing counts memory
     let [a, b] = [json::parse(a)?, json::parse(b)?];
     Ok(is_equal(&a, &b))
-}
-
-/// Returns `key` and all keys above it, up to the root.
-pub(super) fn upwards(key: &Key) -> impl Iterator<Item = Key> + use<> {
-    std::iter::successors(Some(key.clone()), |key| (!key.is_root()).then(|| key.parent()))
 }
 
 /// Returns whether two JSON values are equal, regardless of how programs spell their numbers.

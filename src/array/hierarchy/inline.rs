@@ -2,7 +2,7 @@
 //! updates the entries of the changed nodes from the stored documents; other entries stay as they are. The form is that
 //! of zarr-python 3; the specification does not define it.
 
-use super::consolidated::{MAX_SHOWN, Stale, is_same_json, upwards};
+use super::consolidated::{MAX_SHOWN, Stale, is_same_json};
 use super::{Hierarchy, MetadataDocument, StoredNode, ViewFormat};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Key, Permissions};
@@ -174,7 +174,7 @@ impl Hierarchy {
         if node.is_root() {
             return Ok(());
         }
-        for group in upwards(&node.parent()) {
+        for group in self.upwards(&node.parent()) {
             let path = node.relative_to(&group).unwrap_or_default();
             let is_changed = |name: &str| match Key::normalize(name) {
                 Ok(key) => key == path || below && key.relative_to(&path).is_some(),

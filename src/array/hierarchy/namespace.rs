@@ -1,7 +1,6 @@
 //! Creates groups, and removes and renames groups, arrays and plain keys, with the semantics of mkdir(2), rmdir(2) and
 //! rename(2). Keys that the decoded view hides are included.
 
-use super::consolidated::upwards;
 use super::zarr_json::MAX_ERASED;
 use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
@@ -29,8 +28,8 @@ struct Hidden {
 }
 
 impl Hierarchy {
-    /// Creates a group. At or below a name that begins with a dot, which other programs use, the directory gets no
-    /// document. Other groups get the document of their parent's format.
+    /// Creates a group. At or below a name that begins with a dot, which other programs use, and outside all stores,
+    /// the directory gets no document. Other groups get the document of their parent's format.
     ///
     /// # Errors
     ///
@@ -42,7 +41,7 @@ impl Hierarchy {
         }
         self.check_new_name(key)?;
         self.store.make_prefix(key).map_err(|e| e.context(key))?;
-        if is_foreign(key) {
+        if is_foreign(key) || self.has_stored_documents_alone(key) && !self.is_in_store(&key.parent())? {
             return Ok(());
         }
         let (name, text) = match self.is_v3(&key.parent())? {
@@ -216,7 +215,7 @@ impl Hierarchy {
             }
             Some(_) => {}
         }
-        for above in upwards(&key.parent()) {
+        for above in self.upwards(&key.parent()) {
             if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) = self.find(&above)? {
                 let inside = format!("{key}: inside the array {above}, which holds no groups or arrays");
                 return Err(Error::system(libc::EPERM).context(inside));

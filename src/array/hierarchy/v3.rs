@@ -83,7 +83,7 @@ impl Hierarchy {
     }
 
     /// Returns whether the node at `key` is, or would be, of Zarr v3: it has a `zarr.json`, or it has no document at
-    /// all and the root of the store has a `zarr.json`.
+    /// all and the root of its store has a `zarr.json`.
     ///
     /// # Errors
     ///
@@ -93,10 +93,11 @@ impl Hierarchy {
             return Ok(true);
         }
         let has_group = || self.store.stat(&key.join(ZGROUP)).map_err(|e| e.context(key));
-        if key.is_root() || self.array_document(key)?.is_some() || has_group()?.is_some() {
+        let Some(root) = self.store_root(key).filter(|root| root != key) else { return Ok(false) };
+        if self.array_document(key)?.is_some() || has_group()?.is_some() {
             return Ok(false);
         }
-        self.v3_document(&Key::root()).map(|document| document.is_some())
+        self.v3_document(&root).map(|document| document.is_some())
     }
 
     /// Returns the `zarr.json` as the mount shows it, apart from consolidated metadata ([`Hierarchy::inline_view`]): of

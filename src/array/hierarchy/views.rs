@@ -87,7 +87,7 @@ impl Hierarchy {
             return Ok(Some(document));
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;
-        let stat = stat.filter(|_| !is_foreign(key));
+        let stat = stat.filter(|_| !is_foreign(key) && !self.has_stored_documents_alone(key));
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
     }
 

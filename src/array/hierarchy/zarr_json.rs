@@ -216,7 +216,9 @@ impl Hierarchy {
     pub(super) fn drop_generated(&self, key: &Key, name: &str, generated: &str) -> Result<bool> {
         let document = key.join(name);
         let is_generated = |text: &[u8]| text == generated.as_bytes();
-        if !key.is_root() && self.stored_within(&document, MAX_CONSOLIDATED)?.is_some_and(|d| is_generated(&d.text)) {
+        if !self.is_store_root(key)
+            && self.stored_within(&document, MAX_CONSOLIDATED)?.is_some_and(|d| is_generated(&d.text))
+        {
             return self.delete(&document);
         }
         Ok(false)

@@ -12,6 +12,8 @@ use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory::{self, Grant};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
+use std::collections::HashSet;
+use std::ops::Range;
 
 /// Maximum number of items of a coordinate array that is read.
 const MAX_ITEMS: u64 = 1 << 20;
@@ -116,18 +118,23 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     Ok(Coordinates::Irregular { values })
 }
 
-/// Checks that `flat` reads an array of this size.
+/// Checks that `flat_range` reads so many flat bytes of an array.
 ///
 /// # Errors
 ///
-/// The array has too many items or chunks, or too large chunks.
-pub fn check_flat(array: &Array) -> Result<()> {
+/// The range has too many items or chunks, or too large chunks.
+pub fn check_values(array: &Array, range: Range<u64>) -> Result<()> {
     let grid = array.grid();
     let max_chunks = if array.is_remote() { MAX_REMOTE_CHUNKS } else { MAX_CHUNKS };
-    if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.max_chunk_size() > MAX_CHUNK {
+    let items = range.end.saturating_sub(range.start) / (array.metadata().dtype.size() as u64).max(1);
+    if items > MAX_ITEMS || grid.max_chunk_size() > MAX_CHUNK {
         return Err(Error::unsupported("the array or its chunks are too large"));
     }
-    if grid.chunk_count() > max_chunks {
+    let is_whole = range == (0..array.size());
+    let mut chunks = HashSet::new();
+    if grid.chunk_count() > max_chunks
+        && (is_whole || grid.runs(range).any(|run| chunks.insert(run.chunk) && chunks.len() as u64 > max_chunks))
+    {
         return Err(Error::unsupported(format!("they lie in more than {max_chunks} chunks")));
     }
     Ok(())
@@ -139,14 +146,19 @@ pub fn check_flat(array: &Array) -> Result<()> {
 ///
 /// The array is too large to be read as a whole, or one of its chunks cannot be read.
 pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
-    check_flat(array)?;
+    flat_range(cache, array, 0..array.size())
+}
+
+/// Returns the flat bytes of an array in `range`, as [`flat`] returns all of them.
+pub fn flat_range(cache: &Cache, array: &Array, range: Range<u64>) -> Result<Vec<u8>> {
+    check_values(array, range.clone())?;
     let grid = array.grid();
     array.readable()?;
     // revalidate: another process may have changed the store
     array.freshness().begin_opening();
-    let mut bytes = memory::zeroed(array.size() as usize)?;
+    let mut bytes = memory::zeroed(range.end.saturating_sub(range.start) as usize)?;
     let mut rest = bytes.as_mut_slice();
-    for run in grid.runs(0..array.size()) {
+    for run in grid.runs(range) {
         let (to, behind) = rest.split_at_mut_checked(run.len).ok_or_else(|| Error::damaged("a run is too long"))?;
         match cache.get(array, run.chunk, ChunkPart::Whole)? {
             None => array.fill(to, 0),

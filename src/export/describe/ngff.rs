@@ -39,7 +39,7 @@ pub struct ImageAxis {
 
 /// Returns the image that has the array at `key` as a resolution; `None` if there is no such image.
 pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<Image> {
-    groups_above(key).find_map(|group| {
+    groups_above(hierarchy, key).find_map(|group| {
         let path = key.relative_to(&group)?;
         let attributes = hierarchy.attributes(&group).ok()?;
         let of_image =

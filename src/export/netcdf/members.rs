@@ -358,9 +358,7 @@ fn find_inherited(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>
     if name.len() > names::MAX_NAME {
         return Ok(None);
     }
-    let mut above = key.clone();
-    while !above.is_root() {
-        above = above.parent();
+    for above in hierarchy.upwards(key).skip(1) {
         // not a valid name of an array
         let Ok(place) = above.child(name) else { return Ok(None) };
         let Some(StoredNode::Array(array)) = hierarchy.find(&place)? else { continue };

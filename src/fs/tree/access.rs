@@ -67,12 +67,14 @@ impl Tree {
             (Audience::Owner, _) => return Ok(true),
             (Audience::Everyone, _) => Some(Permissions::EVERYONE),
             // headers grant no more than the documents
-            (Audience::Readers, Node::Header(..) | Node::Dataset(_)) => return Ok(true),
+            (Audience::Readers, Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)) => return Ok(true),
             (Audience::Readers, Node::Chunk(key, name)) => {
                 let (array, chunk) = self.chunk(key, name)?;
                 array.stat_chunk(chunk)?.and_then(|stat| stat.permissions)
             }
-            (Audience::Readers, Node::Directory(key) | Node::Flat(key)) => self.permissions(key)?,
+            (Audience::Readers, Node::Directory(key) | Node::Flat(key) | Node::ViewDirectory(key, _)) => {
+                self.permissions(key)?
+            }
             (Audience::Readers, _) => None,
         };
         Ok(readers.is_none_or(|readers| readers.readers_may_read(of_document)))

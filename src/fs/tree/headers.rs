@@ -4,7 +4,7 @@
 use super::{Attributes, Node, Tree, stale};
 use crate::array::Array;
 use crate::error::{Error, Result};
-use crate::export::{self, Composite, DATASET, Described, Format, NetcdfOptions, PartContent};
+use crate::export::{self, ArrayView, Composite, DATASET, Described, Format, NetcdfOptions, PartContent};
 use crate::store::{Key, Permissions};
 use crate::util::memory::{Reclaim, lock};
 use lru::LruCache;
@@ -101,7 +101,7 @@ impl Tree {
     /// shown, and opening it reports the error.
     fn tells(&self, format: Format, array: &Array) -> bool {
         if format.reads_values() {
-            return export::check_flat(array).is_ok();
+            return export::check_values(array, 0..array.size()).is_ok();
         }
         if format != Format::Grads {
             return true;
@@ -129,7 +129,7 @@ impl Tree {
 
     /// Returns whether the group at `key` shows itself as a netCDF file.
     pub(super) fn shows_dataset(&self, key: &Key) -> bool {
-        self.headers.dataset && !self.is_level(key)
+        self.headers.dataset && self.hierarchy.is_in_store(key).unwrap_or(true) && !self.is_level(key)
     }
 
     /// Returns whether a name exists as long as its directory and holds no data of its own.
@@ -156,7 +156,7 @@ impl Tree {
             Node::Header(key, format) => {
                 let array = self.array(key)?;
                 if format.reads_values() {
-                    return self.values_text(*format, &array, age);
+                    return self.values_text(*format, &array, (key.clone(), None), age);
                 }
                 let described = match format {
                     // `data.npy` holds no geometry
@@ -166,7 +166,7 @@ impl Tree {
                 format.file(&described)?.counted().map(Arc::new)
             }
             Node::Dataset(key) => Ok(self.dataset(key, age)?.0),
-            Node::ViewFile(key, view, file) => self.view_file(key, view, *file, age)?.counted().map(Arc::new),
+            Node::ViewFile(key, view, file) => self.view_file(key, view, *file, age),
             _ => Err(stale()),
         }
     }
@@ -183,22 +183,33 @@ impl Tree {
         Ok(described)
     }
 
-    /// Returns a file of the array's values, not older than `age` and than any write through the mount, so that the
-    /// size that was asked for is that of the text which is read.
-    fn values_text(&self, format: Format, array: &Arc<Array>, age: Duration) -> Result<Arc<Composite>> {
+    /// Returns a file of the values of an array or of a view of it, whose path is given, not older than `age` and than
+    /// any write through the mount, so that the size that was asked for is that of the text which is read.
+    pub(super) fn values_text(
+        &self,
+        format: Format,
+        array: &Arc<Array>,
+        (path, view): (Key, Option<&ArrayView>),
+        age: Duration,
+    ) -> Result<Arc<Composite>> {
         let changes = [array.freshness().writes(), array.freshness().stores()];
-        if let Some(text) = lock(&self.known_headers.texts).get(array.key())
+        if let Some(text) = lock(&self.known_headers.texts).get(&path)
             && text.made.elapsed() < age
             && text.changes == changes
             && Weak::ptr_eq(&text.array, &Arc::downgrade(array))
         {
             return Ok(text.file.clone());
         }
-        let described = export::describe_values(&self.hierarchy, &self.cache, array)?;
+        let range = view.map_or(0..array.size(), |view| view.range.clone());
+        let described = export::describe_values(&self.hierarchy, &self.cache, array, range)?;
+        let described = match view {
+            Some(view) => view.describe_values(&described)?,
+            None => described,
+        };
         let file = Arc::new(format.file(&described)?.counted()?);
         let (made, array_used) = (Instant::now(), Arc::downgrade(array));
         let text = ValuesText { made, array: array_used, changes, file: file.clone() };
-        lock(&self.known_headers.texts).put(array.key().clone(), text);
+        lock(&self.known_headers.texts).put(path, text);
         Ok(file)
     }
 

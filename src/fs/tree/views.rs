@@ -8,7 +8,7 @@ use super::{Attributes, FLAT, ListedNode, Name, Node, Tree, has_flat, stale};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::error::Result;
-use crate::export::{ArrayView, Composite, Described, Format};
+use crate::export::{self, ArrayView, Composite, Described, Format};
 use crate::store::{Key, Permissions};
 use crate::zarr::chunk_key::parse_index;
 use std::sync::Arc;
@@ -19,6 +19,9 @@ const PLANE: usize = 2;
 
 /// Dimensions of the largest slices that have files: those of a volume.
 const VOLUME: usize = 3;
+
+/// Number of arrays whose documents are requested together.
+const TOGETHER: usize = 64;
 
 /// Which views of arrays are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -143,19 +146,29 @@ impl Tree {
     }
 
     /// Adds the views of the arrays in a group to the names in it. Those of an array come before it, because a program
-    /// that removes a tree removes them with the array.
+    /// that removes a tree removes them with the array. A listing of a directory of stores opens none of them.
     pub(super) fn with_views_of(&self, group: &Key, names: NameStream) -> NameStream {
         let (hierarchy, views, group) = (self.hierarchy.clone(), self.views, group.clone());
-        if views == Views::default() {
+        if views == Views::default() || !self.hierarchy.is_in_store(&group).unwrap_or(true) {
             return names;
         }
-        Box::new(names.flat_map(move |name| {
-            let mut some = match &name {
+        let (mut names, mut batch) = (names, Vec::new().into_iter());
+        let next = std::iter::from_fn(move || {
+            let name = batch.next().or_else(|| {
+                let some: Vec<_> = names.by_ref().take(TOGETHER).collect();
+                let directories = some.iter().flatten().filter(|name| name.is_directory);
+                // a server is asked for the documents of these arrays together
+                hierarchy.store().prefetch(&directories.map(|name| group.join(&name.name)).collect::<Vec<_>>());
+                batch = some.into_iter();
+                batch.next()
+            })?;
+            let beside = match &name {
                 Ok(name) if name.is_directory => views.beside(&hierarchy, &group.join(&name.name)),
                 _ => Vec::new(),
             };
-            some.drain(..).map(Ok).chain([name]).collect::<Vec<_>>()
-        }))
+            Some(beside.into_iter().map(Ok).chain([name]).collect::<Vec<_>>())
+        });
+        Box::new(next.flatten())
     }
 
     /// Looks up a name in the directory of a view.
@@ -191,7 +204,9 @@ impl Tree {
 
     /// Returns the formats that can describe a view, in the order in which they are listed.
     fn formats_of_view(&self, array: &Arc<Array>, shown: &ArrayView) -> impl Iterator<Item = Format> {
+        let range = shown.range.clone();
         let describes = move |format: &Format| match format {
+            format if format.reads_values() => export::check_values(array, range.clone()).is_ok(),
             // if the description fails, the file is shown, and opening it reports the error
             Format::Grads => match self.described(array, KEPT) {
                 Ok(described) => format.can_describe(&shown.describe(&described)),
@@ -199,26 +214,28 @@ impl Tree {
             },
             _ => true,
         };
-        // the values of a view are not read to describe it
-        let fits = |format: &Format| !format.reads_values() && format.fits(&shown.metadata);
+        let fits = |format: &Format| format.fits(&shown.metadata);
         self.headers.formats.iter().copied().filter(fits).filter(describes)
     }
 
     /// Returns the content of a file of a view.
-    pub(super) fn view_file(&self, key: &Key, view: &View, file: ViewedFile, age: Duration) -> Result<Composite> {
+    pub(super) fn view_file(&self, key: &Key, view: &View, file: ViewedFile, age: Duration) -> Result<Arc<Composite>> {
         let (array, shown) = self.viewed(key, view)?;
         let described = match file {
             ViewedFile::Flat => {
                 let mut file = Composite::default();
                 file.push_range(key.clone(), array.metadata(), shown.range.clone(), shown.form.clone());
                 file.sources.push(key.clone());
-                return Ok(file);
+                return file.counted().map(Arc::new);
+            }
+            ViewedFile::Header(format) if format.reads_values() => {
+                return self.values_text(format, &array, (view.path(key), Some(&shown)), age);
             }
             ViewedFile::Header(Format::Npy) => Arc::new(Described::of_metadata(key, array.metadata())),
             ViewedFile::Header(_) => self.described(&array, age)?,
         };
         let ViewedFile::Header(format) = file else { return Err(stale()) };
-        shown.file(format, &shown.describe(&described), array.metadata())
+        shown.file(format, &shown.describe(&described), array.metadata())?.counted().map(Arc::new)
     }
 
     /// Returns when a document that only a view shows was changed: the attributes that say what items stand for.

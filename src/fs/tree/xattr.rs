@@ -1,9 +1,11 @@
-//! Extended attributes: array metadata and user attributes as JSON, and the key of a chunk in the store.
+//! Extended attributes: metadata and user attributes of arrays and their views as JSON, and the key of a chunk in the
+//! store.
 
-use super::{Audience, Node, Tree};
+use super::{Audience, Node, Tree, View};
 use crate::error::Result;
+use crate::export;
 use crate::store::Key;
-use crate::util::json;
+use crate::util::json::{self, Map, Value};
 
 /// Linux's limits in bytes: of a name, of a value, of a list of names.
 const MAX_NAME: usize = 255;
@@ -25,8 +27,11 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
                 list.extend(array.metadata().description().into_iter().map(describe));
             }
             if tree.may_tell(audience, node, &tree.hierarchy().attributes_key(key))? {
-                attributes(tree, key, &mut list)?;
+                push_attributes(&*tree.hierarchy().attributes(key)?, &|_| true, &mut list);
             }
+        }
+        Node::ViewDirectory(key, view) | Node::ViewFile(key, view, _) => {
+            of_view(tree, node, (key, view), audience, &mut list)?;
         }
         _ => {}
     }
@@ -50,11 +55,50 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
     Ok(list)
 }
 
-/// Adds the user attributes; the dimension names of xarray have an extended attribute of their own.
-fn attributes(tree: &Tree, key: &Key, list: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
-    let attributes = tree.hierarchy().attributes(key)?;
+/// Adds what is true of a view: its shape, dtype, fill value and dimension names, where a slice begins in the flat
+/// bytes of its array, and attributes of the array.
+fn of_view(
+    tree: &Tree,
+    node: &Node,
+    (key, view): (&Key, &View),
+    audience: Audience,
+    list: &mut Vec<(String, Vec<u8>)>,
+) -> Result<()> {
+    let (array, shown) = tree.viewed(key, view)?;
+    let hierarchy = tree.hierarchy();
+    let documents = [key.join(array.metadata_name()), hierarchy.attributes_key(key)];
+    for document in documents {
+        if !tree.may_tell(audience, node, &document)? {
+            return Ok(());
+        }
+    }
+    let attributes = hierarchy.attributes(key)?;
+    let mut push =
+        |name: &str, value: &Value| list.push((format!("user.zarr.{name}"), json::write(value).into_bytes()));
+    let is_shown = |name: &str, value: &Value| match name {
+        "shape" | "dtype" | "data_type" => true,
+        name => name == "fill_value" && !value.is_null(),
+    };
+    let description = shown.metadata.description();
+    description.iter().filter(|(name, value)| is_shown(name, value)).for_each(|(name, value)| push(name, value));
+    let mut sources = Vec::new();
+    let names = export::axis_names(hierarchy, &array, &attributes, &mut sources);
+    let names = names.get(names.len().saturating_sub(shown.metadata.shape.len())..).unwrap_or_default();
+    // those of an image come from its group, which the audience may be unable to read
+    if sources.is_empty() && names.iter().any(Option::is_some) {
+        push("dimension_names", &names.iter().cloned().map(Value::from).collect());
+    }
+    if let View::Slices(_) = view {
+        list.push(("user.zarrfs.flat_offset".into(), shown.range.start.to_string().into()));
+    }
+    push_attributes(&attributes, &|name| shown.keeps_attribute(name), list);
+    Ok(())
+}
+
+/// Adds the user attributes that are kept; the dimension names of xarray have an extended attribute of their own.
+fn push_attributes(attributes: &Map<String, Value>, is_kept: &dyn Fn(&str) -> bool, list: &mut Vec<(String, Vec<u8>)>) {
     let mut room = MAX_LIST;
-    for (name, value) in &attributes {
+    for (name, value) in attributes.iter().filter(|(name, _)| is_kept(name)) {
         // a value beyond the system's limits is not even formatted
         let Some(text) = json::write_within(value, MAX_VALUE).map(String::into_bytes) else { continue };
         let Some(left) = room.checked_sub(name.len()) else { break };
@@ -65,5 +109,4 @@ fn attributes(tree: &Tree, key: &Key, list: &mut Vec<(String, Vec<u8>)>) -> Resu
         }
         list.push((format!("user.zarr.attrs.{name}"), text));
     }
-    Ok(())
 }

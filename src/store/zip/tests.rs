@@ -16,6 +16,11 @@ struct Both {
     stores: [Result<ZipStore>; 2],
 }
 
+/// Returns an archive of values that are stored as they are, for tests of other modules.
+pub fn archive_of(values: &[(&str, &[u8])]) -> Vec<u8> {
+    archive(&values.iter().map(|(name, value)| member(name, *value)).collect::<Vec<_>>())
+}
+
 fn key(path: &str) -> Key {
     Key::normalize(path).unwrap()
 }
