@@ -18,6 +18,8 @@ mod object;
 mod object_options;
 mod permissions;
 mod pieces;
+mod reference;
+mod sorted_names;
 mod stat_many;
 mod subtree;
 mod temporary_file;
@@ -41,6 +43,7 @@ pub use object::ObjectStore;
 pub use object_options::ObjectOptions;
 pub use permissions::{Permissions, both};
 pub use pieces::ValuePiece;
+pub use reference::{ReferenceStore, TargetPlace, TargetRoot};
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
 #[cfg(test)]

@@ -10,17 +10,16 @@ mod central;
 mod fields;
 mod index;
 mod inflated;
-mod listing;
 mod member;
 mod stream;
 
+use super::sorted_names::{SortedListing, SortedNames};
 use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size, delegate_store};
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::{self, lock};
 use archive_file::{ArchiveError, ArchiveFile, ArchiveResult};
 use index::{ArchiveMember, MemberIndex};
 use inflated::InflatedMembers;
-use listing::ArchiveListing;
 use member::MemberReader;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -109,7 +108,7 @@ impl OpenArchive {
         if let Some(member) = self.index.find(name) {
             return Some(self.stat(member));
         }
-        let is_prefix = name.is_empty() || self.index.any_begins(&format!("{name}/"));
+        let is_prefix = name.is_empty() || self.any_begins(&format!("{name}/"));
         is_prefix.then(|| Stat {
             modified: self.archive.stat.modified,
             version: Version::Tag(self.version.clone()),
@@ -148,6 +147,20 @@ impl OpenArchive {
     }
 }
 
+impl SortedNames for OpenArchive {
+    fn at_or_after(&self, name: &str) -> usize {
+        self.index.at_or_after(name)
+    }
+
+    fn name_at(&self, position: usize) -> Option<&str> {
+        self.index.get(position).map(|member| self.index.name(member))
+    }
+
+    fn stat_at(&self, position: usize) -> Option<Stat> {
+        self.index.get(position).map(|member| self.stat(member))
+    }
+}
+
 impl ZipStore {
     /// Opens the archive that is the value of `key` in the store `below`.
     pub fn open(below: Arc<dyn Store>, key: &Key) -> Result<Self> {
@@ -179,7 +192,7 @@ impl ZipStore {
     /// directory instead of its content. Names that macOS adds are ignored.
     pub fn single_folder(&self) -> Option<Key> {
         let mut names =
-            ArchiveListing::new(self.current(), &Key::root()).filter(|e| !IGNORED.contains(&e.name.as_str()));
+            SortedListing::new(self.current(), &Key::root()).filter(|e| !IGNORED.contains(&e.name.as_str()));
         let (first, second) = (names.next()?, names.next());
         (first.kind == EntryKind::Prefix && second.is_none()).then(|| Key::root().join(&first.name))
     }
@@ -267,7 +280,7 @@ impl Store for ZipStore {
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let (opened, name) = (self.fresh()?, self.name(prefix));
         match opened.find(name.as_str()) {
-            Some(stat) if stat.kind == EntryKind::Prefix => Ok(Box::new(ArchiveListing::new(opened, &name).map(Ok))),
+            Some(stat) if stat.kind == EntryKind::Prefix => Ok(Box::new(SortedListing::new(opened, &name).map(Ok))),
             _ => Err(Error::not_found("no such folder in the archive")),
         }
     }
