@@ -2,9 +2,9 @@
 """Makes NetCDF-4, HDF5 and TIFF files, and references to them by Kerchunk, VirtualiZarr and tifffile; and compares mounts
 of the references with what netCDF4, h5netcdf and tifffile read from the files.
 
-    references.py make FOLDER PREFIX      writes the files into FOLDER/originals, and references to PREFIX/NAME
-    references.py refer FOLDER PREFIX     writes the references again, to PREFIX/NAME
-    references.py check FOLDER NAME=MOUNT...  compares mounts of FOLDER/NAME.json
+    references.py make FOLDER SET=PREFIX...    writes the files into FOLDER/originals, and references to PREFIX/NAME
+                                               into FOLDER/SET.*.json
+    references.py check FOLDER NAME=MOUNT...   compares mounts of FOLDER/NAME.json
 
 Exit code 1 after differences.
 """
@@ -66,8 +66,8 @@ def make(folder):
     tiff(os.path.join(originals, "image.tif"))
 
 
-def write(folder, name, references):
-    with open(os.path.join(folder, name + ".json"), "w") as file:
+def write(stem, name, references):
+    with open(stem + name + ".json", "w") as file:
         json.dump(references, file)
 
 
@@ -101,18 +101,19 @@ def virtual(path, target):
     return json.loads(json.dumps(references).replace(path, target))
 
 
-def refer(folder, prefix):
+def refer(folder, group, prefix):
+    stem = os.path.join(folder, group + ".")
     originals = os.path.abspath(os.path.join(folder, "originals"))
     for name in ["first", "second"]:
         path, target = os.path.join(originals, name + ".nc"), f"{prefix}/{name}.nc"
-        write(folder, "kerchunk-" + name, kerchunk(path, target, 300 if name == "second" else 0))
-        write(folder, "virtualizarr-" + name, virtual(path, target))
-    write(folder, "kerchunk-h", kerchunk(os.path.join(originals, "h.h5"), prefix + "/h.h5"))
-    write(folder, "kerchunk-combined", combined(originals, prefix))
+        write(stem, "kerchunk-" + name, kerchunk(path, target, 300 if name == "second" else 0))
+        write(stem, "virtualizarr-" + name, virtual(path, target))
+    write(stem, "kerchunk-h", kerchunk(os.path.join(originals, "h.h5"), prefix + "/h.h5"))
+    write(stem, "kerchunk-combined", combined(originals, prefix))
     for name, version in [("tifffile", 1), ("tifffile-0", 0)]:
         with tifffile.TiffFile(os.path.join(originals, "image.tif")) as image, image.aszarr() as store:
             template = {"templatename": "u"} if version else {}
-            store.write_fsspec(os.path.join(folder, name + ".json"), url=prefix + "/", version=version, **template)
+            store.write_fsspec(stem + name + ".json", url=prefix + "/", version=version, **template)
 
 
 def arrays(mount):
@@ -130,6 +131,7 @@ def arrays(mount):
 
 def expected(name, folder):
     """Returns the arrays of the originals."""
+    name = name.split(".")[-1]
     original = lambda name: os.path.join(folder, "originals", name)
     if name.startswith("tifffile"):
         return {".": tifffile.imread(original("image.tif"))}
@@ -176,9 +178,8 @@ if __name__ == "__main__":
     verb, *args = sys.argv[1:]
     if verb == "make":
         make(args[0])
-        refer(*args)
-    elif verb == "refer":
-        refer(*args)
+        for pair in args[1:]:
+            refer(args[0], *pair.split("=", 1))
     else:
         for pair in args[1:]:
             check(*pair.split("=", 1), args[0])
