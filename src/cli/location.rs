@@ -412,7 +412,7 @@ fn target_roots(
     let open = |location: StoreLocation| {
         let (mut options, stats) = (options.clone(), stats.clone());
         // the servers of buckets redirect to hosts of their own
-        let is_web = matches!(&location, StoreLocation::Url(url) if url.get(..4).is_some_and(|s| s.eq_ignore_ascii_case("http")));
+        let is_web = matches!(&location, StoreLocation::Url(url) if url.to_ascii_lowercase().starts_with("http"));
         options.redirects = is_web.then(|| redirects.clone());
         Box::new(move || -> Result<Arc<dyn Store>, Error> {
             Ok(match &location {
@@ -548,7 +548,15 @@ mod tests {
         assert_eq!(parts("https://h/a/b.zip"), found("https://h/a", "b.zip", ""));
         assert_eq!(parts("https://h/a/b.ZIP/g/x?sig=1/2"), found("https://h/a?sig=1/2", "b.ZIP", "g/x"));
         assert_eq!(parts("s3://bucket/b.zip"), found("s3://bucket", "b.zip", ""));
-        for url in ["https://h.zip/a", "https://h/a?x=b.zip", "https://h/a/.zip", "https://h.zip"] {
+        assert_eq!(parts("https://h/a/refs.json/g?sig=1"), found("https://h/a?sig=1", "refs.json", "g"));
+        for url in [
+            "https://h/a.zarr/zarr.json",
+            "https://h/.json",
+            "https://h.zip/a",
+            "https://h/a?x=b.zip",
+            "https://h/a/.zip",
+            "https://h.zip",
+        ] {
             assert_eq!(parts(url), None, "{url}");
         }
     }

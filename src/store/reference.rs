@@ -1,6 +1,6 @@
-//! A read-only store whose values are in a document of references, or are ranges of values of other stores, its targets:
-//! the chunks of NetCDF, HDF5 and TIFF files, as Kerchunk and VirtualiZarr find them. The document is a value in the
-//! store below. It is read once, and again after it was replaced.
+//! A read-only store whose values are in a document of references, or are ranges of values of other stores, which are
+//! its targets: the chunks of NetCDF, HDF5 and TIFF files, as Kerchunk and VirtualiZarr find them. The document is a
+//! value in the store below. It is read once, and again after it was replaced.
 //!
 //! The document is hostile: its targets are read only below the prefixes that the caller gives. This module must not
 //! know Zarr, nor the kinds of stores.

@@ -1,5 +1,5 @@
-//! The references of a document, sorted by key, so that binary search finds the names of one level. A reference takes 32
-//! bytes beside its key; targets that several references name are kept once.
+//! The references of a document, sorted by key, so that binary search finds the names of one level. A reference takes
+//! 32 bytes beside its key; targets that several references name are kept once.
 
 use super::template::Substitute;
 use crate::error::{Error, Kind, Result};
