@@ -5,6 +5,7 @@
 //! cargo fuzz run metadata3 -- -max_total_time=180 -dict=fuzz/json3.dict -max_len=2048 -malloc_limit_mb=64
 //! cargo fuzz run shard_index -- -max_total_time=180 -max_len=512 -malloc_limit_mb=64
 //! cargo fuzz run rebuild -- -max_total_time=180 -max_len=512 -malloc_limit_mb=64
+//! cargo fuzz run references -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=64
 //! cargo fuzz run codecs -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=300
 //!
 //! The codecs target needs its higher malloc limit because liblzma may use up to 256 MiB. cargo-fuzz needs a
@@ -12,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use zarrfs::store::ReferenceStore;
 use zarrfs::util::json;
 use zarrfs::zarr::codec::{Pipeline, build};
 use zarrfs::zarr::grid::{ChunkId, Grid};
@@ -386,5 +388,13 @@ pub fn codecs(data: &[u8]) {
         if let Ok(n) = codec.decode(stored, &mut out) {
             assert!(n <= capacity, "{n} bytes where {capacity} fit");
         }
+    }
+}
+
+/// Reads any bytes as a document of references. What is accepted is JSON, and each key has about one byte of text.
+pub fn references(document: &[u8]) {
+    let Ok(count) = ReferenceStore::check(document) else { return };
+    if !document.windows(5).any(|name| name == b"\"gen\"") && document.is_ascii() {
+        assert!(count <= document.len(), "{count} keys in {} bytes", document.len());
     }
 }

@@ -180,6 +180,12 @@ struct StoreArgs {
     #[arg(long, value_enum, value_name = "READING", default_value = "zarr1", help_heading = ACCESS,
         hide_possible_values = true, hide_default_value = true)]
     v1_order: V1OrderArg,
+    /// Let a file of references refer to what is below PREFIX
+    ///
+    /// A path or URL, compared name by name. By default references may only lead to files below the directory of the
+    /// file of references. Credentials and headers are sent to servers below PREFIX, too. May be given several times.
+    #[arg(long, value_name = "PREFIX", help_heading = ACCESS)]
+    allow_reference: Vec<StoreLocation>,
     #[command(flatten)]
     remote: RemoteArgs,
     /// Whether keys of unfinished writes are listed. Verbs that look for them set it.

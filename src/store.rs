@@ -19,6 +19,8 @@ mod object_options;
 mod overlay;
 mod permissions;
 mod pieces;
+mod reference;
+mod sorted_names;
 mod stat_many;
 mod subtree;
 mod temporary_file;
@@ -43,6 +45,7 @@ pub use object_options::ObjectOptions;
 pub use overlay::{ChangeKind, CommitReport, Committer, OverlayChange, OverlayDirectory, OverlayStore};
 pub use permissions::{Permissions, both};
 pub use pieces::ValuePiece;
+pub use reference::{ReferenceStore, TargetPlace, TargetRoot};
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
 #[cfg(test)]

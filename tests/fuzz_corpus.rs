@@ -37,6 +37,11 @@ fn metadata_inputs_pass_the_checks() {
 }
 
 #[test]
+fn references_pass_the_checks() {
+    replay("references", checks::references);
+}
+
+#[test]
 fn codec_inputs_pass_the_checks() {
     replay("codecs", checks::codecs);
 }

@@ -234,7 +234,7 @@ fn one_module_names_fuser_and_one_names_clap() {
 }
 
 /// Methods of `Store` that a layer over another store leaves to their defaults, and why.
-const DEFAULTS: [(&str, &[&str], &str); 3] = [
+const DEFAULTS: [(&str, &[&str], &str); 4] = [
     (
         "LevelCache",
         &[
@@ -252,6 +252,16 @@ const DEFAULTS: [(&str, &[&str], &str); 3] = [
             "writable_file",
         ],
         "its keys are members of one value below, and cannot be written",
+    ),
+    (
+        "ReferenceStore",
+        &[
+            "get_end lists_all lists_nodes first_names cache_level values_below take_snapshot prefetch_levels \
+             prefetch file",
+            "space is_writable check_writable put put_if put_pieces delete lock sync make_prefix remove_prefix rename",
+            "writable_file",
+        ],
+        "its keys are in memory, its values are ranges of files of another format, and cannot be written",
     ),
     ("FolderStore", &["values_below"], "only the cache below it takes snapshots, whose keys are those of the cache"),
 ];

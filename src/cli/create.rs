@@ -421,6 +421,7 @@ impl CreateArgs {
     fn store_args(&self) -> StoreArgs {
         StoreArgs {
             v1_order: V1OrderArg::Zarr1,
+            allow_reference: Vec::new(),
             remote: self.remote.clone(),
             lists_unfinished: false,
             reads_once: None,

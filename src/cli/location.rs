@@ -5,7 +5,10 @@ use super::{CommandFailure, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::{DOCUMENTS, REMOVED};
 use crate::error::{Error, Kind};
 use crate::stats::Stats;
-use crate::store::{DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, Store, ZipStore};
+use crate::store::{
+    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, ReferenceStore, Store, TargetPlace,
+    TargetRoot, ZipStore,
+};
 use crate::zarr::metadata::v3::node::{NodeType, node_type};
 use crate::zarr::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::{OsStr, OsString};
@@ -31,6 +34,11 @@ const SERVERS: [&str; 8] = [
 
 /// Ending of the names of archives.
 const ARCHIVE: &str = ".zip";
+
+/// Ending of the names of files of references.
+const REFERENCES: &str = ".json";
+
+const PARQUET: &str = "references in Parquet are not supported; convert them to JSON with kerchunk or VirtualiZarr";
 
 /// The location of a store, or of a group or array in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +147,7 @@ fn without_secrets(url: &str) -> String {
     format!("{start}://{authority}{path}")
 }
 
-/// A URL of an archive or of a key in one.
+/// A URL of an archive or of a file of references, or of a key in one.
 struct ArchiveUrl {
     /// URL of the folder that holds the archive, with the query.
     folder: String,
@@ -161,10 +169,10 @@ pub fn names_of_url(url: &str) -> (impl Fn(usize) -> StoreLocation, Vec<String>)
     (up_to, names)
 }
 
-/// Returns the first archive on the path of a URL.
+/// Returns the first archive or file of references on the path of a URL.
 fn archive_of(url: &str) -> Option<ArchiveUrl> {
     let (up_to, names) = names_of_url(url);
-    let at = names.iter().position(|name| is_archive_name(name))?;
+    let at = names.iter().position(|name| is_archive_name(name) || is_references_name(name))?;
     let StoreLocation::Url(folder) = up_to(at) else { return None };
     Some(ArchiveUrl { folder, name: names[at].clone(), inside: names[at + 1..].join("/") })
 }
@@ -174,7 +182,12 @@ pub fn is_archive_name(name: &str) -> bool {
     name.len() > ARCHIVE.len() && name.to_ascii_lowercase().ends_with(ARCHIVE)
 }
 
-/// Returns whether a URL is that of an archive or of a key in one.
+/// Returns whether a name is that of a file of references.
+fn is_references_name(name: &str) -> bool {
+    name.len() > REFERENCES.len() && name.to_ascii_lowercase().ends_with(REFERENCES) && name != ZARR_JSON
+}
+
+/// Returns whether a URL is that of an archive or of a file of references, or of a key in one.
 pub fn leads_into_archive(url: &str) -> bool {
     archive_of(url).is_some()
 }
@@ -198,7 +211,7 @@ pub fn open(
         return Err(CommandFailure::new(2, "--synchronizer: only for stores in directories"));
     }
     match location {
-        StoreLocation::Path(path) => open_path(path, args, writing),
+        StoreLocation::Path(path) => open_path(path, args, writing, stats),
         StoreLocation::Url(url) => open_url(url, args, stats),
         StoreLocation::Memory => {
             let store = MemoryStore::default();
@@ -224,21 +237,16 @@ pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure
     Err(CommandFailure::new(2, format!("{location}: {why}")))
 }
 
-fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Result<Arc<dyn Store>, CommandFailure> {
-    let shown = path.display();
-    if let Some((archive, inside)) = archive_at(path) {
-        let folder = absolute(archive).parent().map_or_else(|| PathBuf::from("/"), Path::to_path_buf);
-        let name = absolute(archive).file_name().and_then(OsStr::to_str).map(str::to_string);
-        let name = name.ok_or_else(|| CommandFailure::new(4, format!("{shown}: its name is not UTF-8")))?;
-        let folder: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?);
-        let text = inside.to_str().ok_or_else(|| CommandFailure::new(3, format!("{shown}: not UTF-8")))?;
-        return open_archive(folder, &name, text, false, &shown).map_err(|e| {
-            match is_archive_name(&name) || e.code != 4 {
-                true => e,
-                false => no_archive(path, archive),
-            }
-        });
+fn open_path(
+    path: &Path,
+    args: &StoreArgs,
+    writing: Option<&WriteArgs>,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn Store>, CommandFailure> {
+    if let Some((file, inside)) = archive_at(path) {
+        return open_file(path, file, inside, args, stats);
     }
+    check_no_parquet(path)?;
     let store = DirectoryStore::open(&absolute(path)).map_err(|e| match e.errno() {
         libc::ENOENT | libc::ENOTDIR => missing(path),
         _ => e.into(),
@@ -248,6 +256,52 @@ fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Resu
         Some(writing) => writing.apply(store)?,
         None => store,
     }))
+}
+
+/// Opens the archive or the references in `file`, which is `path` or above it.
+fn open_file(
+    path: &Path,
+    file: &Path,
+    inside: &Path,
+    args: &StoreArgs,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn Store>, CommandFailure> {
+    let shown = path.display();
+    let folder = absolute(file).parent().map_or_else(|| PathBuf::from("/"), Path::to_path_buf);
+    let name = absolute(file).file_name().and_then(OsStr::to_str).map(str::to_string);
+    let name = name.ok_or_else(|| CommandFailure::new(4, format!("{shown}: its name is not UTF-8")))?;
+    let below: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?);
+    let text = inside.to_str().ok_or_else(|| CommandFailure::new(3, format!("{shown}: not UTF-8")))?;
+    let is_marked = marks(&folder).is_some();
+    let is_references =
+        is_references_name(&name) || !is_archive_name(&name) && !is_marked && begins_as_object(below.as_ref(), &name);
+    if is_references {
+        let opened = open_references(&StoreLocation::Path(folder), below, &name, text, args, stats, &shown);
+        return opened.map_err(|e| if is_marked && e.code == 4 { no_archive(path, file) } else { e });
+    }
+    open_archive(below, &name, text, false, &shown).map_err(|e| match is_archive_name(&name) || e.code != 4 {
+        true => e,
+        false => no_archive(path, file),
+    })
+}
+
+/// Returns whether a file begins as an object of JSON does.
+fn begins_as_object(folder: &dyn Store, name: &str) -> bool {
+    let mut begin = Vec::new();
+    let read = Key::root().child(name).and_then(|key| folder.get_range(&key, 0..64, &mut begin));
+    read.is_ok() && begin.trim_ascii_start().starts_with(b"{")
+}
+
+/// Refuses a directory of references in Parquet, which would look like a store without chunks.
+fn check_no_parquet(path: &Path) -> Result<(), CommandFailure> {
+    if !path.join(ZMETADATA).is_file() || path.join(ZGROUP).exists() {
+        return Ok(());
+    }
+    let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    match entries.any(|entry| entry.path().join("refs.0.parq").is_file()) {
+        true => Err(CommandFailure::new(4, format!("{}: {PARQUET}", path.display()))),
+        false => Ok(()),
+    }
 }
 
 /// Returns the failure for a path to a file that is no archive, or to a name below such a file.
@@ -318,6 +372,84 @@ fn open_archive(
     Ok(Arc::new(archive.in_folder(inside)))
 }
 
+/// Opens the references in the file `name` of `folder`, which is the store `below`.
+fn open_references(
+    folder: &StoreLocation,
+    below: Arc<dyn Store>,
+    name: &str,
+    inside: &str,
+    args: &StoreArgs,
+    stats: &Arc<Stats>,
+    shown: &dyn fmt::Display,
+) -> Result<Arc<dyn Store>, CommandFailure> {
+    let failed = |e: Error| match e.kind() {
+        Kind::NotFound => CommandFailure::new(3, format!("{shown}: no such store")),
+        Kind::System(_) | Kind::NoBucket => e.context(shown).into(),
+        _ => CommandFailure::new(4, format!("{shown}: can't be read as references: {e}")),
+    };
+    let (key, inside) = (Key::root().child(name).map_err(failed)?, Key::normalize(inside).map_err(failed)?);
+    let (place, roots) = target_roots(folder, args, stats)?;
+    let store = ReferenceStore::open(below, &key, place, roots).map_err(failed)?;
+    let store: Arc<dyn Store> = Arc::new(store.in_folder(inside));
+    match folder {
+        StoreLocation::Path(_) if store.concurrency() > 1 => disk_cached(store, args, stats),
+        _ => Ok(store),
+    }
+}
+
+/// Returns the place of the folder of references, and the prefixes below which their targets may lie.
+fn target_roots(
+    folder: &StoreLocation,
+    args: &StoreArgs,
+    stats: &Arc<Stats>,
+) -> Result<(TargetPlace, Vec<TargetRoot>), CommandFailure> {
+    let named = |e: Error| CommandFailure::new(2, format!("--allow-reference: {e}"));
+    let mut places = Vec::new();
+    let allowed = args.allow_reference.iter().map(|location| (location.absolute(), true));
+    for (location, is_allowed) in std::iter::once((folder.clone(), false)).chain(allowed) {
+        match &location {
+            StoreLocation::Path(path) => {
+                // programs that write references may have seen the path through a link, or not
+                let real = std::fs::canonicalize(path).ok().filter(|real| real != path);
+                places.push((TargetPlace::of_path(path).map_err(named)?, location.clone(), is_allowed));
+                if let Some(real) = real {
+                    places.push((TargetPlace::of_path(&real).map_err(named)?, StoreLocation::Path(real), is_allowed));
+                }
+            }
+            StoreLocation::Url(url) => {
+                check_url(url)?;
+                places.push((TargetPlace::of_url(url).map_err(named)?, location.clone(), is_allowed));
+            }
+            StoreLocation::Memory => return Err(named(Error::invalid("memory: holds no files"))),
+        }
+    }
+    let redirects: Arc<[TargetPlace]> = places.iter().map(|(place, ..)| place.clone()).collect();
+    let (options, ttl) = (args.remote.options()?, args.remote.metadata_ttl(args.reads_once.is_some()));
+    let open = |location: StoreLocation| {
+        let (mut options, stats) = (options.clone(), stats.clone());
+        // the servers of buckets redirect to hosts of their own
+        let is_web = matches!(&location, StoreLocation::Url(url) if url.to_ascii_lowercase().starts_with("http"));
+        options.redirects = is_web.then(|| redirects.clone());
+        Box::new(move || -> Result<Arc<dyn Store>, Error> {
+            Ok(match &location {
+                StoreLocation::Path(path) => Arc::new(DirectoryStore::open(path)?),
+                StoreLocation::Url(url) => Arc::new(MetadataCache::new(open_object_store(url, &options, &stats)?, ttl)),
+                StoreLocation::Memory => Arc::new(MemoryStore::default()),
+            })
+        })
+    };
+    let mut roots = Vec::new();
+    for (place, location, is_allowed) in &places {
+        // the prefix may be that of one file
+        if let Some((above, _)) = location.split_last().filter(|_| *is_allowed) {
+            roots.push(TargetRoot::of_target(place.clone(), open(above)));
+        }
+        roots.push(TargetRoot::new(place.clone(), open(location.clone())));
+    }
+    let folder = places.swap_remove(0).0;
+    Ok((folder, roots))
+}
+
 fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, CommandFailure> {
     check_url(url)?;
     let shown = without_secrets(url);
@@ -330,15 +462,20 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
         Ok(MetadataCache::new(store, args.remote.metadata_ttl(args.reads_once.is_some())))
     };
     let store: Arc<dyn Store> = match archive_of(url) {
-        Some(archive) => open_archive(
-            Arc::new(object(&archive.folder)?),
-            &archive.name,
-            &archive.inside,
-            args.reads_once.is_some(),
-            &shown,
-        )?,
+        Some(ArchiveUrl { folder, name, inside }) => {
+            let below = Arc::new(object(&folder)?);
+            match is_archive_name(&name) {
+                true => open_archive(below, &name, &inside, args.reads_once.is_some(), &shown)?,
+                false => open_references(&StoreLocation::Url(folder), below, &name, &inside, args, stats, &shown)?,
+            }
+        }
         None => Arc::new(object(url)?.with_documents(&DOCUMENTS)),
     };
+    disk_cached(store, args, stats)
+}
+
+/// Adds the disk cache, if the user asks for it.
+fn disk_cached(store: Arc<dyn Store>, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, CommandFailure> {
     Ok(match &args.remote.cache_dir {
         Some(directory) => {
             let cache = DiskCache::open(store, &absolute(directory), args.remote.cache_dir_size, stats.clone())?;
@@ -427,7 +564,15 @@ mod tests {
         assert_eq!(parts("https://h/a/b.zip"), found("https://h/a", "b.zip", ""));
         assert_eq!(parts("https://h/a/b.ZIP/g/x?sig=1/2"), found("https://h/a?sig=1/2", "b.ZIP", "g/x"));
         assert_eq!(parts("s3://bucket/b.zip"), found("s3://bucket", "b.zip", ""));
-        for url in ["https://h.zip/a", "https://h/a?x=b.zip", "https://h/a/.zip", "https://h.zip"] {
+        assert_eq!(parts("https://h/a/refs.json/g?sig=1"), found("https://h/a?sig=1", "refs.json", "g"));
+        for url in [
+            "https://h/a.zarr/zarr.json",
+            "https://h/.json",
+            "https://h.zip/a",
+            "https://h/a?x=b.zip",
+            "https://h/a/.zip",
+            "https://h.zip",
+        ] {
             assert_eq!(parts(url), None, "{url}");
         }
     }

@@ -187,6 +187,7 @@ impl RemoteArgs {
             timeout: self.timeout,
             retries: self.retries.unwrap_or(u32::MAX),
             forbidden_is_missing: self.forbidden_is_missing,
+            redirects: None,
         })
     }
 }

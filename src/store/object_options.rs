@@ -1,5 +1,7 @@
 //! Options of stores on servers. They exist without the feature `remote`, too, since the command line needs them.
 
+use super::TargetPlace;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options of requests to servers.
@@ -19,6 +21,8 @@ pub struct ObjectOptions {
     pub retries: u32,
     /// Whether status 403 means that the key does not exist.
     pub forbidden_is_missing: bool,
+    /// Places to which a web server may redirect; `None` for all.
+    pub redirects: Option<Arc<[TargetPlace]>>,
 }
 
 impl Default for ObjectOptions {
@@ -31,6 +35,7 @@ impl Default for ObjectOptions {
             timeout: Duration::from_secs(30),
             retries: u32::MAX,
             forbidden_is_missing: false,
+            redirects: None,
         }
     }
 }

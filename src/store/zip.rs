@@ -10,17 +10,16 @@ mod central;
 mod fields;
 mod index;
 mod inflated;
-mod listing;
 mod member;
 mod stream;
 
+use super::sorted_names::{SortedListing, SortedNames};
 use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size, delegate_store};
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::{self, lock};
 use archive_file::{ArchiveError, ArchiveFile, ArchiveResult};
 use index::{ArchiveMember, MemberIndex};
 use inflated::InflatedMembers;
-use listing::ArchiveListing;
 use member::MemberReader;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,7 +99,7 @@ impl OpenArchive {
     /// Returns the only directory at the top of the archive, if nothing else is there.
     fn single_folder(self: &Arc<Self>) -> Option<&Key> {
         let find = || {
-            let names = ArchiveListing::new(self.clone(), &Key::root());
+            let names = SortedListing::new(self.clone(), &Key::root());
             let mut names = names.filter(|e| !IGNORED.contains(&e.name.as_str()));
             let (first, second) = (names.next()?, names.next());
             (first.kind == EntryKind::Prefix && second.is_none()).then(|| Key::root().join(&first.name))
@@ -123,7 +122,7 @@ impl OpenArchive {
         if let Some(member) = self.index.find(name) {
             return Some(self.stat(member));
         }
-        let is_prefix = name.is_empty() || self.index.any_begins(&format!("{name}/"));
+        let is_prefix = name.is_empty() || self.any_begins(&format!("{name}/"));
         is_prefix.then(|| Stat {
             modified: self.archive.stat.modified,
             version: Version::Tag(self.version.clone()),
@@ -159,6 +158,20 @@ impl OpenArchive {
             self.inflated.read(&self.reader(), member, range, value)?;
         }
         Ok(Some(self.stat(member)))
+    }
+}
+
+impl SortedNames for OpenArchive {
+    fn at_or_after(&self, name: &str) -> usize {
+        self.index.at_or_after(name)
+    }
+
+    fn name_at(&self, position: usize) -> Option<&str> {
+        self.index.get(position).map(|member| self.index.name(member))
+    }
+
+    fn stat_at(&self, position: usize) -> Option<Stat> {
+        self.index.get(position).map(|member| self.stat(member))
     }
 }
 
@@ -285,7 +298,7 @@ impl Store for ZipStore {
         let opened = self.fresh()?;
         let name = self.name(&opened, prefix);
         match opened.find(name.as_str()) {
-            Some(stat) if stat.kind == EntryKind::Prefix => Ok(Box::new(ArchiveListing::new(opened, &name).map(Ok))),
+            Some(stat) if stat.kind == EntryKind::Prefix => Ok(Box::new(SortedListing::new(opened, &name).map(Ok))),
             _ => Err(Error::not_found("no such folder in the archive")),
         }
     }

@@ -264,7 +264,8 @@ fn no_retries() -> RetryConfig {
 pub(super) fn transport(hosts: Vec<String>, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<Transport>> {
     let headers = user_headers(&options.headers)?;
     let transport = Transport::new(hosts, headers, options.timeout, options.retries, stats.clone());
-    transport.map(Arc::new).map_err(Error::unsupported)
+    let transport = transport.map_err(Error::unsupported)?;
+    Ok(Arc::new(transport.redirected_to(options.redirects.clone())))
 }
 
 fn connector(bucket: &str, hosts: Vec<String>, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Connector> {

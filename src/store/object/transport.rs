@@ -6,7 +6,10 @@ use super::outage::Outage;
 use super::request_error::{Cause, RequestError};
 use super::request_log::{self, Attempt};
 use super::retry::{self, Backoff};
+use super::store_url;
+use crate::error::{Error, Kind};
 use crate::stats::{ServerOperation, ServerOutcome, Stats};
+use crate::store::TargetPlace;
 use crate::util::memory;
 use object_store::client::HttpRequestBody;
 use percent_encoding::percent_decode_str;
@@ -109,6 +112,8 @@ pub(super) struct Transport {
     /// Headers from the user, which only the hosts of the store receive.
     headers: HeaderMap,
     hosts: Mutex<Vec<String>>,
+    /// Places to which redirects may lead; `None` for all.
+    redirects: Option<Arc<[TargetPlace]>>,
     timeout: Duration,
     retries: u32,
     stats: Arc<Stats>,
@@ -150,7 +155,24 @@ impl Transport {
         let new_connections = Semaphore::new(NEW_CONNECTIONS);
         let (is_closing, outage) = (AtomicBool::new(false), Outage::new(stats.clone()));
         let hosts = Mutex::new(hosts);
-        Ok(Transport { client, headers, hosts, timeout, retries, stats, is_closing, outage, new_connections })
+        let redirects = None;
+        Ok(Transport {
+            client,
+            headers,
+            hosts,
+            redirects,
+            timeout,
+            retries,
+            stats,
+            is_closing,
+            outage,
+            new_connections,
+        })
+    }
+
+    /// Refuses redirects that lead to none of these places.
+    pub fn redirected_to(self, redirects: Option<Arc<[TargetPlace]>>) -> Self {
+        Transport { redirects, ..self }
     }
 
     /// Adds a host of the store.
@@ -272,11 +294,27 @@ impl Transport {
         for _ in 0..=MAX_REDIRECTS {
             let response = self.exchange(request, &url).await?;
             match followed(request, &url, &response) {
-                Some(next) => url = next,
+                Some(next) => {
+                    self.check_redirect(&next)?;
+                    url = next;
+                }
                 None => return self.receive(request, response).await,
             }
         }
         Err(Cause::Redirects)
+    }
+
+    /// Checks that a redirect leads where requests may be sent.
+    fn check_redirect(&self, next: &Url) -> Result<(), Cause> {
+        let Some(places) = &self.redirects else { return Ok(()) };
+        if TargetPlace::of_url(next.as_str()).is_ok_and(|place| place.is_below_any(places)) {
+            return Ok(());
+        }
+        let why = format!(
+            "the server redirects to {}, outside the directory of the references; --allow-reference PREFIX allows it",
+            store_url::without_secrets(next)
+        );
+        Err(Cause::System(Error::new(Kind::System(libc::EACCES), why)))
     }
 
     /// Sends a request to `url`, and waits for the head of the answer.

@@ -164,11 +164,6 @@ impl MemberIndex {
     pub fn get(&self, position: usize) -> Option<&ArchiveMember> {
         self.members.get(position)
     }
-
-    /// Returns whether a name begins with `prefix`.
-    pub fn any_begins(&self, prefix: &str) -> bool {
-        self.get(self.at_or_after(prefix)).is_some_and(|m| self.name(m).starts_with(prefix))
-    }
 }
 
 fn name_of<'a>(names: &'a str, member: &ArchiveMember) -> &'a str {

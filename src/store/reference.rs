@@ -1,0 +1,412 @@
+//! A read-only store whose values are in a document of references, or are ranges of values of other stores, which are
+//! its targets: the chunks of NetCDF, HDF5 and TIFF files, as Kerchunk and VirtualiZarr find them. The document is a
+//! value in the store below. It is read once, and again after it was replaced.
+//!
+//! The document is hostile: its targets are read only below the prefixes that the caller gives. This module must not
+//! know Zarr, nor the kinds of stores.
+
+mod document;
+mod generator;
+mod index;
+mod json_text;
+mod place;
+mod targets;
+mod template;
+
+use super::sorted_names::{SortedListing, SortedNames};
+use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size};
+use crate::error::{Error, Kind, Result};
+use crate::util::memory::{self, lock};
+use index::{ReferenceIndex, Referenced};
+use json_text::JsonText;
+pub use place::TargetPlace;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+pub use targets::TargetRoot;
+use targets::{TargetRoots, present};
+
+/// Maximum length of a key, of a target and of the name of a template in bytes: that of a key.
+const MAX_NAME: usize = 16 << 10;
+
+/// Number of bytes of the document that are read at a time.
+const BLOCK: u64 = 1 << 20;
+
+/// Maximum number of times that a changing document is read again for one request.
+const ATTEMPTS: usize = 5;
+
+/// A store in a document of references.
+pub struct ReferenceStore {
+    below: Arc<dyn Store>,
+    key: Key,
+    /// Prefix in the document that is the root of the store.
+    root: Key,
+    targets: TargetRoots,
+    /// Protects the current document; it is not held while the document is read.
+    opened: RwLock<Arc<OpenReferences>>,
+    /// Held while the document is read again, so that only one thread does so.
+    opening: Mutex<()>,
+    /// Number of calls of [`Store::forget`], and its value when the version of the document was last checked.
+    forgotten: AtomicU64,
+    asked: AtomicU64,
+}
+
+/// A document in the version that was opened.
+struct OpenReferences {
+    index: ReferenceIndex,
+    /// Metadata of the document.
+    stat: Stat,
+    /// Its version, which the versions of its values begin with.
+    version: String,
+    /// A target on a server, if there is one.
+    remote: Option<String>,
+}
+
+impl OpenReferences {
+    fn open(below: &Arc<dyn Store>, key: &Key, targets: &TargetRoots) -> Result<Self> {
+        for _ in 0..ATTEMPTS {
+            let stat = below.stat(key)?.ok_or_else(|| Error::not_found("no such file of references"))?;
+            if stat.kind != EntryKind::Value {
+                return Err(Error::damaged("is not a file"));
+            }
+            match read_index(below, key, &stat)? {
+                Some(index) => return Ok(Self::of(index, stat, key, targets)),
+                None => below.forget(key),
+            }
+        }
+        Err(Error::new(Kind::System(libc::EIO), "the references change faster than they can be read"))
+    }
+
+    fn of(index: ReferenceIndex, stat: Stat, key: &Key, targets: &TargetRoots) -> Self {
+        if let Some(name) = &index.refused {
+            log::warn!("{key}: leaving out references whose names cannot be keys, first {name:?}");
+        }
+        if let Some(e) = index.targets().find_map(|target| targets.check(target).err()) {
+            log::warn!("{key}: some values cannot be read: {e}");
+        }
+        let remote = index.targets().find(|target| targets.is_remote(target)).map(str::to_string);
+        OpenReferences { index, version: stat.version.to_string(), stat, remote }
+    }
+
+    /// Returns the metadata of a value in the document, or of a prefix.
+    fn own(&self, size: Option<u64>) -> Stat {
+        let own = &self.stat;
+        let version = Version::Tag(self.version.clone());
+        match size {
+            Some(size) => Stat { permissions: own.permissions, ..Stat::value(size, own.modified, version) },
+            // users who may read the document may search its prefixes
+            None => Stat {
+                modified: own.modified,
+                version,
+                permissions: own.permissions.map(Permissions::of_level),
+                ..Stat::prefix()
+            },
+        }
+    }
+
+    /// Returns the metadata of `len` bytes from `offset` on of a target.
+    fn of_target(&self, target: &Stat, offset: u64, len: u64) -> Stat {
+        let version = Version::Tag(format!("{}/{}/{offset:x}-{len:x}", self.version, target.version));
+        let stat = Stat { permissions: target.permissions, ..Stat::value(len, target.modified, version) };
+        stat.restricted(self.stat.permissions)
+    }
+}
+
+impl SortedNames for OpenReferences {
+    fn at_or_after(&self, name: &str) -> usize {
+        self.index.at_or_after(name)
+    }
+
+    fn name_at(&self, position: usize) -> Option<&str> {
+        self.index.key_at(position)
+    }
+
+    fn stat_at(&self, position: usize) -> Option<Stat> {
+        match self.index.referenced_at(position)? {
+            Referenced::Inline(value) => Some(self.own(Some(value.len() as u64))),
+            _ => None,
+        }
+    }
+}
+
+/// Reads a document block by block. Returns `None` if it was replaced meanwhile.
+fn read_index(below: &Arc<dyn Store>, key: &Key, stat: &Stat) -> Result<Option<ReferenceIndex>> {
+    let _block = memory::take(BLOCK.min(stat.size) as usize)?;
+    let (mut at, mut is_replaced) = (0, false);
+    let mut next = |block: &mut Vec<u8>| {
+        block.clear();
+        if at >= stat.size {
+            return Ok(());
+        }
+        let found = below.get_range(key, at..(at + BLOCK).min(stat.size), block)?;
+        at += block.len() as u64;
+        is_replaced = block.is_empty() || found.is_none_or(|now| now.version != stat.version);
+        match is_replaced {
+            true => Err(Error::new(Kind::System(libc::EIO), "the references were replaced")),
+            false => Ok(()),
+        }
+    };
+    let parsed = document::parse(&mut JsonText::new(&mut next));
+    if is_replaced { Ok(None) } else { parsed.map(Some) }
+}
+
+impl ReferenceStore {
+    /// Opens the document that is the value of `key` in the store `below`. `folder` is the place of that store; targets
+    /// are read below `roots`.
+    pub fn open(below: Arc<dyn Store>, key: &Key, folder: TargetPlace, roots: Vec<TargetRoot>) -> Result<Self> {
+        let targets = TargetRoots::new(folder, roots);
+        let opened = OpenReferences::open(&below, key, &targets)?;
+        Ok(ReferenceStore {
+            below,
+            key: key.clone(),
+            root: Key::root(),
+            targets,
+            opened: RwLock::new(Arc::new(opened)),
+            opening: Mutex::default(),
+            forgotten: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+        })
+    }
+
+    /// Limits the store to the keys below `folder`.
+    pub fn in_folder(self, folder: Key) -> Self {
+        ReferenceStore { root: folder, ..self }
+    }
+
+    /// Checks bytes as a document of references, without its targets, and returns the number of its keys.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ReferenceStore::open`].
+    pub fn check(document: &[u8]) -> Result<usize> {
+        let mut blocks = document.chunks(BLOCK as usize);
+        let mut next = |block: &mut Vec<u8>| {
+            block.clear();
+            block.extend_from_slice(blocks.next().unwrap_or_default());
+            Ok(())
+        };
+        let index = document::parse(&mut JsonText::new(&mut next))?;
+        let folder = TargetPlace::of_url("https://host/folder")?;
+        for target in index.targets() {
+            // the result of each must be a place or an error
+            let _ = TargetPlace::of_target(target, &folder);
+        }
+        Ok((0..).take_while(|&position| index.key_at(position).is_some()).count())
+    }
+
+    fn current(&self) -> Arc<OpenReferences> {
+        self.opened.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the document after checking that it is current.
+    fn fresh(&self) -> Result<Arc<OpenReferences>> {
+        let forgotten = self.forgotten.load(Ordering::Acquire);
+        let opened = self.current();
+        let now = self.below.stat(&self.key).map_err(|e| self.named(e))?;
+        let is_same = now.is_some_and(|now| now.version == opened.stat.version);
+        let opened = if is_same { opened } else { self.reopen(&opened)? };
+        self.asked.fetch_max(forgotten, Ordering::AcqRel);
+        Ok(opened)
+    }
+
+    /// Reads the document again, unless another thread has replaced `old` already.
+    fn reopen(&self, old: &Arc<OpenReferences>) -> Result<Arc<OpenReferences>> {
+        let _guard = lock(&self.opening);
+        let current = self.current();
+        if !Arc::ptr_eq(&current, old) {
+            return Ok(current);
+        }
+        let opened = OpenReferences::open(&self.below, &self.key, &self.targets).map_err(|e| self.named(e))?;
+        let opened = Arc::new(opened);
+        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = opened.clone();
+        Ok(opened)
+    }
+
+    /// Returns the document, after checking that it is current if a file was opened since the last check.
+    fn known(&self) -> Result<Arc<OpenReferences>> {
+        let is_known = self.asked.load(Ordering::Acquire) == self.forgotten.load(Ordering::Acquire);
+        if is_known { Ok(self.current()) } else { self.fresh() }
+    }
+
+    /// Adds the location to an error. A missing document must not look like a missing value.
+    fn named(&self, e: Error) -> Error {
+        present(e).context(self.location())
+    }
+
+    fn name(&self, key: &Key) -> Key {
+        if key.is_root() { self.root.clone() } else { self.root.join(key.as_str()) }
+    }
+
+    /// Calls `read` with the value of a target.
+    ///
+    /// # Errors
+    ///
+    /// EIO if the target is missing: it must not look like a key without a reference, whose value is the fill value.
+    fn read<T>(&self, target: &str, read: impl FnOnce(&dyn Store, &Key) -> Result<Option<T>>) -> Result<T> {
+        let value = self.targets.find(target)?;
+        let named = |e: Error| present(e).context(format!("the target {}", place::shown(target)));
+        let found = read(&*value.store, &value.key).map_err(named)?;
+        found.ok_or_else(|| named(Error::damaged("is missing")))
+    }
+
+    /// Reads the bytes of `part`, relative to `offset`, of a target that must have `len` bytes there.
+    fn read_part(
+        &self,
+        opened: &OpenReferences,
+        (target, offset, len): (&str, u64, u64),
+        part: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<Stat> {
+        let end = part.end.min(len);
+        let start = part.start.min(end);
+        self.read(target, |store, key| {
+            let range = offset.saturating_add(start)..offset.saturating_add(end);
+            let Some(stat) = store.get_range(key, range, value)? else { return Ok(None) };
+            check_end(&stat, offset, len)?;
+            match value.len() as u64 == end - start {
+                true => Ok(Some(opened.of_target(&stat, offset, len))),
+                false => Err(Error::damaged("is cut short")),
+            }
+        })
+    }
+
+    /// Returns the metadata of a name. `latest` is the target that was looked at before, with its metadata.
+    fn stat_in<'a>(
+        &self,
+        opened: &'a OpenReferences,
+        name: &str,
+        latest: &mut Option<(&'a str, Stat)>,
+    ) -> Result<Option<Stat>> {
+        let (target, range) = match opened.index.find(name) {
+            None => {
+                let is_prefix = name.is_empty() || opened.any_begins(&format!("{name}/"));
+                return Ok(is_prefix.then(|| opened.own(None)));
+            }
+            Some(Referenced::Inline(value)) => return Ok(Some(opened.own(Some(value.len() as u64)))),
+            Some(Referenced::Range { target, offset, len }) => (target, Some((offset, len))),
+            Some(Referenced::Whole(target)) => (target, None),
+        };
+        let stat = match latest {
+            Some((known, stat)) if *known == target => stat.clone(),
+            _ => self.read(target, |store, key| store.stat(key))?,
+        };
+        *latest = Some((target, stat.clone()));
+        let is_value = || match stat.kind {
+            EntryKind::Value => Ok(()),
+            _ => Err(Error::damaged("is not a file")),
+        };
+        let (offset, len) = range.unwrap_or((0, stat.size));
+        is_value()
+            .and_then(|()| check_end(&stat, offset, len))
+            .map_err(|e| e.context(format!("the target {}", place::shown(target))))?;
+        Ok(Some(opened.of_target(&stat, offset, len)))
+    }
+}
+
+impl Store for ReferenceStore {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let opened = self.known()?;
+        let stat = match opened.index.find(self.name(key).as_str()) {
+            None => return Ok(None),
+            Some(Referenced::Inline(bytes)) => {
+                check_size(bytes.len() as u64, limit)?;
+                memory::reserve(value, bytes.len())?;
+                value.extend_from_slice(bytes);
+                opened.own(Some(bytes.len() as u64))
+            }
+            Some(Referenced::Range { target, offset, len }) => {
+                check_size(len, limit)?;
+                self.read_part(&opened, (target, offset, len), 0..len, value)?
+            }
+            Some(Referenced::Whole(target)) => {
+                let version = self.read(target, |store, key| store.get(key, limit, value))?;
+                let size = value.len() as u64;
+                opened.of_target(&Stat::value(size, opened.stat.modified, version), 0, size)
+            }
+        };
+        Ok(Some(stat.version))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let opened = self.known()?;
+        let stat = match opened.index.find(self.name(key).as_str()) {
+            None => return Ok(None),
+            Some(Referenced::Inline(bytes)) => {
+                let end = range.end.min(bytes.len() as u64);
+                let part = &bytes[range.start.min(end) as usize..end as usize];
+                memory::reserve(value, part.len())?;
+                value.extend_from_slice(part);
+                opened.own(Some(bytes.len() as u64))
+            }
+            Some(Referenced::Range { target, offset, len }) => {
+                self.read_part(&opened, (target, offset, len), range, value)?
+            }
+            Some(Referenced::Whole(target)) => {
+                let stat = self.read(target, |store, key| store.get_range(key, range, value))?;
+                opened.of_target(&stat, 0, stat.size)
+            }
+        };
+        Ok(Some(stat))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.stat_in(&*self.fresh()?, self.name(key).as_str(), &mut None)
+    }
+
+    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+        let opened = match self.fresh() {
+            Ok(opened) => opened,
+            Err(e) => {
+                keys.map(|_| Err(e.clone())).all(each);
+                return;
+            }
+        };
+        // chunks of one file are neighbors, and one request tells of all of them
+        let mut latest = None;
+        for key in keys {
+            if !each(self.stat_in(&opened, self.name(&key).as_str(), &mut latest)) {
+                return;
+            }
+        }
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        let (opened, name) = (self.fresh()?, self.name(prefix));
+        let name_text = name.as_str();
+        let is_prefix =
+            opened.index.find(name_text).is_none() && (name.is_root() || opened.any_begins(&format!("{name_text}/")));
+        match is_prefix {
+            true => Ok(Box::new(SortedListing::new(opened, &name).map(Ok))),
+            false => Err(Error::not_found("no such prefix in the references")),
+        }
+    }
+
+    fn concurrency(&self) -> usize {
+        let remote = self.current().remote.as_ref().map_or(1, |target| self.targets.concurrency(target));
+        remote.max(self.below.concurrency())
+    }
+
+    fn forget(&self, _prefix: &Key) {
+        self.below.forget(&self.key);
+        self.targets.forget();
+        self.forgotten.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn location(&self) -> String {
+        let (below, document, root) = (self.below.location(), &self.key, &self.root);
+        let below = below.trim_end_matches('/');
+        if root.is_root() { format!("{below}{document}") } else { format!("{below}{document}{root}") }
+    }
+}
+
+/// Checks that a target has the bytes of a reference.
+fn check_end(target: &Stat, offset: u64, len: u64) -> Result<()> {
+    let size = target.size;
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::damaged(format!("has {size} bytes, and not {len} from byte {offset} on"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

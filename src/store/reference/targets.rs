@@ -1,0 +1,119 @@
+//! The stores that hold the targets of references: one for each prefix below which targets may lie, opened when the
+//! first value below it is read.
+
+use super::place::{TargetPlace, refused, shown};
+use crate::error::{Error, Kind, Result};
+use crate::store::{Key, Store};
+use std::sync::{Arc, OnceLock};
+
+/// A function that opens the store at a prefix.
+type OpenTargets = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
+
+/// A prefix below which targets may lie.
+pub struct TargetRoot {
+    place: TargetPlace,
+    /// Whether the prefix is that of one target, and the store is the folder of it.
+    is_target: bool,
+    open: OpenTargets,
+    store: OnceLock<Arc<dyn Store>>,
+}
+
+/// A target that may be read: a value of a store.
+pub(super) struct TargetValue {
+    pub store: Arc<dyn Store>,
+    pub key: Key,
+}
+
+/// All prefixes.
+pub(super) struct TargetRoots {
+    /// Place of the folder of the document.
+    folder: TargetPlace,
+    roots: Vec<TargetRoot>,
+}
+
+impl TargetRoot {
+    /// Creates a prefix for the targets below `place`. `open` opens the store whose root is there.
+    pub fn new(place: TargetPlace, open: OpenTargets) -> Self {
+        TargetRoot { place, is_target: false, open, store: OnceLock::new() }
+    }
+
+    /// Creates a prefix for one target. `open` opens the store whose root is the folder of it.
+    pub fn of_target(place: TargetPlace, open: OpenTargets) -> Self {
+        TargetRoot { is_target: true, ..Self::new(place, open) }
+    }
+
+    fn store(&self) -> Result<Arc<dyn Store>> {
+        if let Some(store) = self.store.get() {
+            return Ok(store.clone());
+        }
+        // two threads may both open it, and use the one that is kept
+        let opened = (self.open)()?;
+        Ok(self.store.get_or_init(|| opened).clone())
+    }
+
+    /// Returns the key of a target in the store of this prefix.
+    fn key_of(&self, target: &TargetPlace) -> Option<Result<Key>> {
+        let names = target.below(&self.place)?;
+        match (self.is_target, names) {
+            (true, []) => Some(Key::root().child(target.name().unwrap_or_default())),
+            (false, [_, ..]) => Some(names.iter().try_fold(Key::root(), |key, name| key.child(name))),
+            _ => None,
+        }
+    }
+}
+
+impl TargetRoots {
+    pub fn new(folder: TargetPlace, roots: Vec<TargetRoot>) -> Self {
+        TargetRoots { folder, roots }
+    }
+
+    /// Returns the prefix of a target, the longest one, and the key in its store.
+    fn root_of(&self, target: &str) -> Result<(&TargetRoot, Key)> {
+        let named = |e: Error| e.context(format!("the target {}", shown(target)));
+        let place = TargetPlace::of_target(target, &self.folder).map_err(named)?;
+        let matching = self.roots.iter().filter_map(|root| Some((root, root.key_of(&place)?)));
+        let (root, key) = matching.max_by_key(|(root, _)| root.place.depth()).ok_or_else(|| {
+            named(refused("is outside the directory of the references; allow it with --allow-reference PREFIX"))
+        })?;
+        Ok((root, key.map_err(named)?))
+    }
+
+    /// Returns the value that a target names.
+    ///
+    /// # Errors
+    ///
+    /// EACCES for a target below no prefix. It is not looked at.
+    pub fn find(&self, target: &str) -> Result<TargetValue> {
+        let (root, key) = self.root_of(target)?;
+        let store = root.store().map_err(|e| present(e).context(format!("the target {}", shown(target))))?;
+        Ok(TargetValue { store, key })
+    }
+
+    /// Checks that a target is below a prefix.
+    pub fn check(&self, target: &str) -> Result<()> {
+        self.root_of(target).map(drop)
+    }
+
+    /// Returns whether a target is on a server.
+    pub fn is_remote(&self, target: &str) -> bool {
+        self.root_of(target).is_ok_and(|(root, _)| root.place.is_remote())
+    }
+
+    /// Returns the number of requests that may be in flight to a target.
+    pub fn concurrency(&self, target: &str) -> usize {
+        self.find(target).map_or(1, |value| value.store.concurrency())
+    }
+
+    /// Invalidates cached metadata of all targets.
+    pub fn forget(&self) {
+        self.roots.iter().filter_map(|root| root.store.get()).for_each(|store| store.forget(&Key::root()));
+    }
+}
+
+/// Returns an error that does not say that a key is missing.
+pub(super) fn present(e: Error) -> Error {
+    match e.kind() {
+        Kind::NotFound | Kind::System(libc::ENOENT | libc::ENOTDIR) => Error::new(Kind::System(libc::EIO), e.message()),
+        _ => e,
+    }
+}
