@@ -294,7 +294,7 @@ fn a_layer_over_a_store_leaves_no_method_to_its_default_by_mistake() {
         assert_eq!(missing, argued, "{}: {name} implements or argues each method", source.path.display());
         layers += 1;
     }
-    assert_eq!(layers, 7, "layers over another store");
+    assert_eq!(layers, 9, "layers over another store");
 }
 
 /// Verbs print through `cli/stdio`, which reports failed writes.
