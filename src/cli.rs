@@ -180,11 +180,11 @@ struct StoreArgs {
     #[arg(long, value_enum, value_name = "READING", default_value = "zarr1", help_heading = ACCESS,
         hide_possible_values = true, hide_default_value = true)]
     v1_order: V1OrderArg,
-    /// Let a file of references refer to what is below PREFIX
+    /// Let references lead to what is below URL
     ///
-    /// A path or URL, compared name by name. By default references may only lead to files below the directory of the
-    /// file of references. Credentials and headers are sent to servers below PREFIX, too. May be given several times.
-    #[arg(long, value_name = "PREFIX", help_heading = ACCESS)]
+    /// A URL or path, compared name by name. By default references may only lead to files below the directory of the
+    /// file of references. Credentials and headers are sent to servers below URL, too. May be given several times.
+    #[arg(long, value_name = "URL", help_heading = ACCESS)]
     allow_reference: Vec<StoreLocation>,
     #[command(flatten)]
     remote: RemoteArgs,

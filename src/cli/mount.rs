@@ -108,10 +108,10 @@ pub struct MountArgs {
     /// Let other users use the mount
     #[arg(long, help_heading = ACCESS)]
     allow_other: bool,
-    /// Set the owner of all files [default: the caller]
+    /// Set the owner of files [default: the caller]
     #[arg(long, value_name = "UID", help_heading = ACCESS)]
     uid: Option<u32>,
-    /// Set the group of all files [default: the caller's]
+    /// Set the group of files [default: the caller's]
     #[arg(long, value_name = "GID", help_heading = ACCESS)]
     gid: Option<u32>,
     /// Remove these permission bits, in octal
