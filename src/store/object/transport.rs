@@ -311,7 +311,7 @@ impl Transport {
             return Ok(());
         }
         let why = format!(
-            "the server redirects to {}, outside the directory of the references; --allow-reference PREFIX allows it",
+            "the server redirects to {}, outside the directory of the references; --allow-reference URL allows it",
             store_url::without_secrets(next)
         );
         Err(Cause::System(Error::new(Kind::System(libc::EACCES), why)))

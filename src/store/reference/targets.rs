@@ -73,7 +73,7 @@ impl TargetRoots {
         let place = TargetPlace::of_target(target, &self.folder).map_err(named)?;
         let matching = self.roots.iter().filter_map(|root| Some((root, root.key_of(&place)?)));
         let (root, key) = matching.max_by_key(|(root, _)| root.place.depth()).ok_or_else(|| {
-            named(refused("is outside the directory of the references; allow it with --allow-reference PREFIX"))
+            named(refused("is outside the directory of the references; allow it with --allow-reference URL"))
         })?;
         Ok((root, key.map_err(named)?))
     }
