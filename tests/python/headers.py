@@ -63,7 +63,7 @@ def raster(array, name, driver, values=None, is_placed=True):
             same("geotransform", list(dataset.transform.to_gdal()), array.geotransform)
         if array.epsg and is_placed:
             same("CRS", dataset.crs and dataset.crs.to_epsg(), array.epsg)
-        if array.told:
+        if array.has_metadata:
             for band in dataset.nodatavals:
                 same(f"nodata is {array.fill()} and not {band}", array.is_fill(band), True)
             same("scales", set(dataset.scales), {array.scale or 1.0})
@@ -75,7 +75,7 @@ def raster(array, name, driver, values=None, is_placed=True):
 def vrt(array):
     """rasterio: values, geotransform, CRS, nodata, scale, offset, units and the bands' names."""
     descriptions, units = raster(array, array.file("data.vrt"), "VRT")
-    if array.told:
+    if array.has_metadata:
         same("units", set(units), {array.units})
     for description, label in zip(descriptions, array.labels() if array.is_named() else ()):
         for name, coordinate in label if array.group != "image" else ():
@@ -161,7 +161,7 @@ def nifti(array):
     image = nibabel.load(array.file("data.nii"))
     values = array.values()
     same("values", np.asarray(image.dataobj.get_unscaled()).reshape(values.T.shape).T, values)
-    if array.told:
+    if array.has_metadata:
         found = [float(image.dataobj.slope), float(image.dataobj.inter)]
         same("scale and offset", np.float32(found), np.float32([array.scale or 1, array.offset or 0]))
     if array.is_regular() and len(array.shape) == 3:
@@ -285,7 +285,7 @@ def beyond(name, array):
 def takes_group(name, arrays):
     """Whether a check can read a group. xarray reads only arrays that name their dimensions as it does, and not the
     attributes of GDAL, which are neither strings nor numbers."""
-    return name != "xarray_netcdf" or arrays[0].told and arrays[0].group not in ("image", "gdal")
+    return name != "xarray_netcdf" or arrays[0].has_metadata and arrays[0].group not in ("image", "gdal")
 
 
 def subjects(name, arrays):

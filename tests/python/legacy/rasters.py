@@ -36,7 +36,7 @@ def gdal(array, name, values=None, is_placed=True):
         same("geotransform", info["geoTransform"], [float(x) for x in array.geotransform])
     if array.epsg and is_placed:
         same("EPSG code in the WKT", f'ID["EPSG",{array.epsg}]' in info["coordinateSystem"]["wkt"], True)
-    if array.told:
+    if array.has_metadata:
         for band in bands:
             nodata = band.get("noDataValue")
             nodata = None if nodata is None else float(nodata)
@@ -50,7 +50,7 @@ def gdal(array, name, values=None, is_placed=True):
      lambda a: not (OLD and a.dtype.str[1:] == "i1"))
 def vrt(array):
     for band in gdal(array, array.file("data.vrt")):
-        if array.told:
+        if array.has_metadata:
             same("units", band.get("unit"), array.units)
 
 
