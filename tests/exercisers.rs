@@ -145,7 +145,7 @@ fn exercise(fsx: &Path, layout: &Layout, seed: u64, operations: u64) {
 #[test]
 fn fsx_finds_no_wrong_byte() {
     let Some(fsx) = env_path("ZARRFS_FSX") else { return };
-    let (operations, seed) = (env_number("ZARRFS_FSX_OPERATIONS", 80_000), env_number("ZARRFS_SEED", 1));
+    let (operations, seed) = (env_number("ZARRFS_FSX_OPERATIONS", 40_000), env_number("ZARRFS_SEED", 1));
     let layouts = layouts();
     let each = operations.div_ceil(layouts.len() as u64);
     let left = Mutex::new(layouts.iter());
