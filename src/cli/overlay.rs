@@ -346,6 +346,7 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
         match args.json {
             true => json::write(&json!({"store": location.to_string(), "committed": report.committed,
             "conflicts": report.conflicts, "keys": conflicts})),
+            false if report.committed == 1 => format!("{location}: 1 key committed"),
             false => format!("{location}: {} keys committed", report.committed),
         } + "\n",
     )?;
