@@ -20,6 +20,7 @@ mod overlay;
 mod permissions;
 mod pieces;
 mod reference;
+mod reopening;
 mod sorted_names;
 mod stat_many;
 mod subtree;

@@ -579,8 +579,8 @@ fn attributes_can_be_set_as_extended_attributes() {
     assert_eq!(set("security.x", "1", none), "EOPNOTSUPP");
 }
 
-/// "`chmod` and `chown` that would change something are `EPERM`." Setting times is ignored. `statfs` reports the space
-/// of the file system that holds the store.
+/// "`chmod` and `chown` that would change something are `EPERM`." The mount ignores new times. `statfs` reports the space
+/// of the store's file system.
 #[test]
 fn owners_and_modes_are_fixed_and_statfs_reports_the_space_of_the_store() {
     let store = Store::compressed();

@@ -182,7 +182,7 @@ pub fn is_archive_name(name: &str) -> bool {
     name.len() > ARCHIVE.len() && name.to_ascii_lowercase().ends_with(ARCHIVE)
 }
 
-/// Returns whether a name is that of a file of references.
+/// Returns whether the name belongs to a file of references.
 fn is_references_name(name: &str) -> bool {
     name.len() > REFERENCES.len() && name.to_ascii_lowercase().ends_with(REFERENCES) && name != ZARR_JSON
 }
@@ -440,7 +440,7 @@ fn target_roots(
     };
     let mut roots = Vec::new();
     for (place, location, is_allowed) in &places {
-        // the prefix may be that of one file
+        // the prefix may name a single file
         if let Some((above, _)) = location.split_last().filter(|_| *is_allowed) {
             roots.push(TargetRoot::of_target(place.clone(), open(above)));
         }

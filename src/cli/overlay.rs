@@ -31,7 +31,7 @@ pub struct OverlayArgs {
 
 #[derive(Subcommand)]
 enum OverlayAction {
-    /// Show what was changed and removed
+    /// Show the changed and removed keys
     ///
     /// One line for each array and group, with the number of changed and removed chunks, documents and other files. A
     /// conflict is a key that the store below has changed since it was changed over it.

@@ -85,7 +85,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
 }
 
 /// Describes `array` by its own attributes and by the values in a range of its flat bytes, which are read through
-/// `cache`, without what is known of its dimensions.
+/// `cache`. Names and coordinates of its dimensions are left out.
 ///
 /// # Errors
 ///

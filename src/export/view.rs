@@ -109,8 +109,8 @@ impl ArrayView {
         Described { nodata, scale: None, offset: None, attributes: Arc::new(attributes), ..shown }
     }
 
-    /// Describes the view of `array` as [`ArrayView::describe`] does, with the values of the view. Those of `array` are
-    /// the items in the view's range.
+    /// Describes the view of `array` as [`ArrayView::describe`] does, with the values of the view. Its items are
+    /// the items of `array` in the view's range.
     ///
     /// # Errors
     ///

@@ -146,7 +146,7 @@ impl OverlayStore {
         Err(Error::system(libc::EAGAIN).context(key))
     }
 
-    /// Returns the lower metadata of a changed key, and reports a problem if its version is not that of the record.
+    /// Returns the lower metadata of a changed key. Reports a problem if the record states another version.
     fn check_below(&self, key: &Key, record: &ChangeRecord) -> Result<Option<Stat>> {
         let below = self.lower.stat(key);
         match &below {

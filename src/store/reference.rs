@@ -13,16 +13,16 @@ mod place;
 mod targets;
 mod template;
 
+use super::reopening::Reopening;
 use super::sorted_names::{SortedListing, SortedNames};
 use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size};
 use crate::error::{Error, Kind, Result};
-use crate::util::memory::{self, lock};
+use crate::util::memory;
 use index::{ReferenceIndex, Referenced};
 use json_text::JsonText;
 pub use place::TargetPlace;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 pub use targets::TargetRoot;
 use targets::{TargetRoots, present};
 
@@ -42,13 +42,7 @@ pub struct ReferenceStore {
     /// Prefix in the document that is the root of the store.
     root: Key,
     targets: TargetRoots,
-    /// Protects the current document; it is not held while the document is read.
-    opened: RwLock<Arc<OpenReferences>>,
-    /// Held while the document is read again, so that only one thread does so.
-    opening: Mutex<()>,
-    /// Number of calls of [`Store::forget`], and its value when the version of the document was last checked.
-    forgotten: AtomicU64,
-    asked: AtomicU64,
+    opened: Reopening<OpenReferences>,
 }
 
 /// A document in the version that was opened.
@@ -85,7 +79,7 @@ impl OpenReferences {
             log::warn!("{key}: some values cannot be read: {e}");
         }
         let remote = index.targets().find(|target| targets.is_remote(target)).map(str::to_string);
-        OpenReferences { index, version: stat.version.to_string(), stat, remote }
+        OpenReferences { index, version: stat.version.lasting(), stat, remote }
     }
 
     /// Returns the metadata of a value in the document, or of a prefix.
@@ -106,7 +100,7 @@ impl OpenReferences {
 
     /// Returns the metadata of `len` bytes from `offset` on of a target.
     fn of_target(&self, target: &Stat, offset: u64, len: u64) -> Stat {
-        let version = Version::Tag(format!("{}/{}/{offset:x}-{len:x}", self.version, target.version));
+        let version = Version::Tag(format!("{}/{}/{offset:x}-{len:x}", self.version, target.version.lasting()));
         let stat = Stat { permissions: target.permissions, ..Stat::value(len, target.modified, version) };
         stat.restricted(self.stat.permissions)
     }
@@ -156,16 +150,7 @@ impl ReferenceStore {
     pub fn open(below: Arc<dyn Store>, key: &Key, folder: TargetPlace, roots: Vec<TargetRoot>) -> Result<Self> {
         let targets = TargetRoots::new(folder, roots);
         let opened = OpenReferences::open(&below, key, &targets)?;
-        Ok(ReferenceStore {
-            below,
-            key: key.clone(),
-            root: Key::root(),
-            targets,
-            opened: RwLock::new(Arc::new(opened)),
-            opening: Mutex::default(),
-            forgotten: AtomicU64::new(0),
-            asked: AtomicU64::new(0),
-        })
+        Ok(ReferenceStore { below, key: key.clone(), root: Key::root(), targets, opened: Reopening::new(opened) })
     }
 
     /// Limits the store to the keys below `folder`.
@@ -194,38 +179,19 @@ impl ReferenceStore {
         Ok((0..).take_while(|&position| index.key_at(position).is_some()).count())
     }
 
-    fn current(&self) -> Arc<OpenReferences> {
-        self.opened.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Returns the document after checking that it is current.
     fn fresh(&self) -> Result<Arc<OpenReferences>> {
-        let forgotten = self.forgotten.load(Ordering::Acquire);
-        let opened = self.current();
-        let now = self.below.stat(&self.key).map_err(|e| self.named(e))?;
-        let is_same = now.is_some_and(|now| now.version == opened.stat.version);
-        let opened = if is_same { opened } else { self.reopen(&opened)? };
-        self.asked.fetch_max(forgotten, Ordering::AcqRel);
-        Ok(opened)
-    }
-
-    /// Reads the document again, unless another thread has replaced `old` already.
-    fn reopen(&self, old: &Arc<OpenReferences>) -> Result<Arc<OpenReferences>> {
-        let _guard = lock(&self.opening);
-        let current = self.current();
-        if !Arc::ptr_eq(&current, old) {
-            return Ok(current);
-        }
-        let opened = OpenReferences::open(&self.below, &self.key, &self.targets).map_err(|e| self.named(e))?;
-        let opened = Arc::new(opened);
-        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = opened.clone();
-        Ok(opened)
+        let is_current = |opened: &OpenReferences| {
+            let now = self.below.stat(&self.key).map_err(|e| self.named(e))?;
+            Ok(now.is_some_and(|now| now.version == opened.stat.version))
+        };
+        let open = || OpenReferences::open(&self.below, &self.key, &self.targets).map_err(|e| self.named(e));
+        self.opened.fresh(is_current, open)
     }
 
     /// Returns the document, after checking that it is current if a file was opened since the last check.
     fn known(&self) -> Result<Arc<OpenReferences>> {
-        let is_known = self.asked.load(Ordering::Acquire) == self.forgotten.load(Ordering::Acquire);
-        if is_known { Ok(self.current()) } else { self.fresh() }
+        if self.opened.is_checked() { Ok(self.opened.current()) } else { self.fresh() }
     }
 
     /// Adds the location to an error. A missing document must not look like a missing value.
@@ -382,14 +348,14 @@ impl Store for ReferenceStore {
     }
 
     fn concurrency(&self) -> usize {
-        let remote = self.current().remote.as_ref().map_or(1, |target| self.targets.concurrency(target));
+        let remote = self.opened.current().remote.as_ref().map_or(1, |target| self.targets.concurrency(target));
         remote.max(self.below.concurrency())
     }
 
     fn forget(&self, _prefix: &Key) {
         self.below.forget(&self.key);
         self.targets.forget();
-        self.forgotten.fetch_add(1, Ordering::AcqRel);
+        self.opened.forget();
     }
 
     fn location(&self) -> String {

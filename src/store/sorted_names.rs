@@ -1,5 +1,5 @@
-//! Lists one level of names that are sorted, such as those of the members of an archive. This module does not know what
-//! the names stand for.
+//! Lists one level of sorted names, such as the members of an archive. This module does not know the meaning of the
+//! names.
 
 use super::{Entry, EntryKind, Key, Stat};
 use std::sync::Arc;

@@ -13,17 +13,17 @@ mod inflated;
 mod member;
 mod stream;
 
+use super::reopening::Reopening;
 use super::sorted_names::{SortedListing, SortedNames};
 use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size, delegate_store};
 use crate::error::{Error, Kind, Result};
-use crate::util::memory::{self, lock};
+use crate::util::memory;
 use archive_file::{ArchiveError, ArchiveFile, ArchiveResult};
 use index::{ArchiveMember, MemberIndex};
 use inflated::InflatedMembers;
 use member::MemberReader;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Maximum number of times that a changing archive is reopened for one request.
@@ -48,13 +48,7 @@ pub struct ZipStore {
     root: Key,
     /// Whether the only directory at the top of the archive is the root of the store instead.
     skips_folder: bool,
-    /// Protects the current archive; it is not held while the archive is read.
-    opened: RwLock<Arc<OpenArchive>>,
-    /// Held while the archive is reopened, so that only one thread does so.
-    opening: Mutex<()>,
-    /// Number of calls of [`Store::forget`], and its value when the version of the archive was last checked.
-    forgotten: AtomicU64,
-    asked: AtomicU64,
+    opened: Reopening<OpenArchive>,
 }
 
 /// An archive with its index.
@@ -179,22 +173,13 @@ impl ZipStore {
     /// Opens the archive that is the value of `key` in the store `below`.
     pub fn open(below: Arc<dyn Store>, key: &Key) -> Result<Self> {
         let opened = OpenArchive::open(&below, key)?;
-        Ok(ZipStore {
-            below,
-            key: key.clone(),
-            root: Key::root(),
-            skips_folder: false,
-            opened: RwLock::new(Arc::new(opened)),
-            opening: Mutex::default(),
-            forgotten: AtomicU64::new(0),
-            asked: AtomicU64::new(0),
-        })
+        Ok(ZipStore { below, key: key.clone(), root: Key::root(), skips_folder: false, opened: Reopening::new(opened) })
     }
 
     /// Reads small neighboring members together. Their bytes are not revalidated, so this is for a command that reads
     /// the archive once.
     pub fn read_once(self) -> Self {
-        self.current().archive.keep_windows();
+        self.opened.current().archive.keep_windows();
         self
     }
 
@@ -211,47 +196,32 @@ impl ZipStore {
     /// Returns the only directory at the top of the archive, if nothing else is there: archives are often made of a
     /// directory instead of its content. Names that macOS adds are ignored.
     pub fn single_folder(&self) -> Option<Key> {
-        self.current().single_folder().cloned()
+        self.opened.current().single_folder().cloned()
     }
 
-    fn current(&self) -> Arc<OpenArchive> {
-        self.opened.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn open_again(&self) -> Result<OpenArchive> {
+        OpenArchive::open(&self.below, &self.key).map_err(|e| self.named(e))
     }
 
     /// Returns the archive after checking that it is current.
     fn fresh(&self) -> Result<Arc<OpenArchive>> {
-        let forgotten = self.forgotten.load(Ordering::Acquire);
-        let opened = self.current();
-        let now = self.below.stat(&self.key).map_err(|e| self.named(e))?;
-        let is_same = now.is_some_and(|now| now.version == opened.archive.stat.version);
-        let opened = if is_same { opened } else { self.reopen(&opened)? };
-        self.asked.fetch_max(forgotten, Ordering::AcqRel);
-        Ok(opened)
-    }
-
-    /// Reopens the archive, unless another thread has replaced `old` already.
-    fn reopen(&self, old: &Arc<OpenArchive>) -> Result<Arc<OpenArchive>> {
-        let _guard = lock(&self.opening);
-        let current = self.current();
-        if !Arc::ptr_eq(&current, old) {
-            return Ok(current);
-        }
-        let opened = Arc::new(OpenArchive::open(&self.below, &self.key).map_err(|e| self.named(e))?);
-        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = opened.clone();
-        Ok(opened)
+        let is_current = |opened: &OpenArchive| {
+            let now = self.below.stat(&self.key).map_err(|e| self.named(e))?;
+            Ok(now.is_some_and(|now| now.version == opened.archive.stat.version))
+        };
+        self.opened.fresh(is_current, || self.open_again())
     }
 
     /// Reads from the archive, and reopens it if it was replaced.
     fn read<T>(&self, mut read: impl FnMut(&Arc<OpenArchive>) -> ArchiveResult<T>) -> Result<T> {
-        let is_known = self.asked.load(Ordering::Acquire) == self.forgotten.load(Ordering::Acquire);
-        let mut opened = if is_known { self.current() } else { self.fresh()? };
+        let mut opened = if self.opened.is_checked() { self.opened.current() } else { self.fresh()? };
         for _ in 0..ATTEMPTS {
             match read(&opened) {
                 Ok(done) => return Ok(done),
                 Err(ArchiveError::Other(e)) => return Err(self.named(e)),
                 Err(ArchiveError::Changed) => {
                     self.below.forget(&self.key);
-                    opened = self.reopen(&opened)?;
+                    opened = self.opened.reopen(&opened, || self.open_again())?;
                 }
             }
         }
@@ -307,7 +277,7 @@ impl Store for ZipStore {
 
     fn forget(&self, _prefix: &Key) {
         self.below.forget(&self.key);
-        self.forgotten.fetch_add(1, Ordering::AcqRel);
+        self.opened.forget();
     }
 
     fn location(&self) -> String {

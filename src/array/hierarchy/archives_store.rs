@@ -1,6 +1,6 @@
 //! A layer over a store that shows each archive `NAME.zarr.zip` as a directory of that name. An archive is opened when
 //! a key in it is asked for, and closed again when others are used more or memory is short. This module must not know
-//! what is in an archive.
+//! the content of archives.
 
 use super::stores::{is_archive_name, is_outside, split_archive};
 use crate::error::{Error, Kind, Result};
@@ -134,7 +134,7 @@ impl ArchivesStore {
     }
 }
 
-/// Returns the metadata of an archive as those of a directory. Users who may read the archive may search it.
+/// Returns the metadata of a directory that stands for an archive. Users who may read the archive may search it.
 fn as_directory(stat: Stat) -> Stat {
     if stat.kind != EntryKind::Value {
         return stat;
@@ -144,7 +144,7 @@ fn as_directory(stat: Stat) -> Stat {
     Stat { modified: stat.modified, version, permissions, ..Stat::prefix() }
 }
 
-/// Returns whether `key` is that of an archive itself.
+/// Returns whether `key` names an archive itself.
 fn is_archive_key(key: &Key) -> bool {
     split_archive(key).is_some_and(|(_, inside)| inside.is_root())
 }

@@ -12,7 +12,7 @@ const DIRECTORY: &str = ".zarr";
 /// Ending of the names of stores in archives.
 const ARCHIVE: &str = ".zarr.zip";
 
-/// Returns whether a name is that of a store in an archive.
+/// Returns whether the name belongs to a store in an archive.
 pub(super) fn is_archive_name(name: &str) -> bool {
     has_ending(name, ARCHIVE)
 }

@@ -183,8 +183,8 @@ impl Tree {
         Ok(described)
     }
 
-    /// Returns a file of the values of an array or of a view of it, whose path is given, not older than `age` and than
-    /// any write through the mount, so that the size that was asked for is that of the text which is read.
+    /// Returns `values.txt` of an array, or of a view at `path`. The text is at most `age` old and contains every write
+    /// through the mount; a `stat` and the read that follows get the same text, so the size is right.
     pub(super) fn values_text(
         &self,
         format: Format,

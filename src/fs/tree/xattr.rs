@@ -55,7 +55,7 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
     Ok(list)
 }
 
-/// Adds what is true of a view: its shape, dtype, fill value and dimension names, where a slice begins in the flat
+/// Adds the properties of a view: its shape, dtype, fill value and dimension names, where a slice begins in the flat
 /// bytes of its array, and attributes of the array.
 fn of_view(
     tree: &Tree,
@@ -84,7 +84,7 @@ fn of_view(
     let mut sources = Vec::new();
     let names = export::axis_names(hierarchy, &array, &attributes, &mut sources);
     let names = names.get(names.len().saturating_sub(shown.metadata.shape.len())..).unwrap_or_default();
-    // those of an image come from its group, which the audience may be unable to read
+    // the names of an image's dimensions come from its group, which the audience may be unable to read
     if sources.is_empty() && names.iter().any(Option::is_some) {
         push("dimension_names", &names.iter().cloned().map(Value::from).collect());
     }

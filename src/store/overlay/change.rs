@@ -179,7 +179,7 @@ impl OverlayStore {
         Ok(())
     }
 
-    /// Makes `key` a prefix of the view that shows nothing of what was removed there.
+    /// Makes `key` a prefix of the view that hides all removed keys below it.
     fn open_prefix(&self, key: &Key, record: Option<ChangeRecord>) -> Result<()> {
         if self.upper.stat(key)?.is_some_and(|stat| stat.kind != EntryKind::Prefix) {
             // left by an interrupted change
@@ -252,7 +252,7 @@ impl OverlayStore {
             }
         };
         self.open_parents(key)?;
-        // the records below stay: a commit needs the versions of what was removed
+        // the records below stay: a commit needs the versions of the removed keys
         record::put(self.upper.as_ref(), key, ChangeKind::Removed, below)
     }
 
@@ -371,7 +371,8 @@ impl OverlayStore {
         }
     }
 
-    /// Drops the change of a key, so that the lower store shows there again. What was made below a prefix stays.
+    /// Drops the change of a key, so that the lower store shows there again. Keys that the overlay made below a prefix
+    /// stay.
     pub(super) fn drop_change(upper: &dyn Store, key: &Key) -> Result<()> {
         record::delete(upper, key)?;
         match upper.stat(key)?.map(|stat| stat.kind) {

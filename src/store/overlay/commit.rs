@@ -4,7 +4,7 @@
 //! store, the same bytes as the lower store has at that version. Values are put under that condition. Each committed
 //! change leaves the overlay at once, and a value that is there already counts as committed, so an interrupted commit
 //! can be repeated. In its order, the store is valid at every moment for its readers: chunks come before the documents
-//! that may need them, the documents of the root last, and removals at the end, first those of documents.
+//! that may need them, the documents of the root last. Removals come at the end, first of documents.
 
 use super::OverlayStore;
 use super::change::clear_prefix;
@@ -79,8 +79,8 @@ impl OverlayChange {
 }
 
 impl OverlayStore {
-    /// Calls `each` with every change in the upper store, those below a prefix before that of the prefix. It may drop
-    /// the change.
+    /// Calls `each` with every change in the upper store. A prefix follows the changes below it. `each` may drop the
+    /// change.
     pub fn visit_changes(upper: &dyn Store, each: &mut dyn FnMut(OverlayChange) -> Result<()>) -> Result<()> {
         visit(upper, &Key::root(), &Key::root(), &|_| true, each)
     }
@@ -145,7 +145,7 @@ fn visit(
     Ok(())
 }
 
-/// Streams the names of prefixes below a prefix of the upper store, except that of the records.
+/// Streams the names of prefixes below a prefix of the upper store, without the prefix that holds the records.
 fn prefixes_in(upper: &dyn Store, place: &Key) -> Result<impl Iterator<Item = Result<String>> + use<>> {
     let names = OverlayStore::names_in(upper, place)?.into_iter().flatten();
     Ok(names.filter_map(|entry| match entry {
@@ -356,7 +356,7 @@ impl<'a> Committer<'a> {
             let entry = entry?;
             let key = prefix.join(&entry.name);
             if entry.kind == EntryKind::Prefix {
-                // its name may be that of a value now
+                // a value may have its name now
                 is_clear &= self.clear_target(&key)? && self.remove_target_prefix(&key)?;
             } else if !has_record(self.upper, &Key::root(), key.as_str())? {
                 let is_hidden = !self.lower.lists_all() && self.equals(self.lower, &key)?;

@@ -5,9 +5,9 @@ use crate::error::Result;
 use crate::store::{Entry, EntryKind, Key, Listing, Stat, Store};
 use std::sync::Arc;
 
-/// Streams the names below `prefix`: those of the lower store that are neither changed nor removed, then those of the
-/// upper one. No name is kept, so a name that is changed meanwhile may be listed twice. `shown` adapts metadata of the
-/// lower store.
+/// Streams the names below `prefix`: first the names of the lower store that are neither changed nor removed, then the
+/// names of the upper store. It keeps no names, so a name that changes meanwhile may appear twice. `shown` adapts
+/// metadata of the lower store.
 pub(super) fn merged(
     upper: Arc<dyn Store>,
     prefix: Key,

@@ -117,7 +117,7 @@ pub(super) fn delete(upper: &dyn Store, key: &Key) -> Result<()> {
     upper.delete(&record_key(key)).map(drop)
 }
 
-/// Returns the text in a record for what is at a key of the lower store.
+/// Returns the text by which a record states the version of a key in the lower store.
 pub(super) fn version_text(below: Option<&Stat>) -> Option<String> {
     below.map(|stat| match stat.kind {
         EntryKind::Value => stat.version.lasting(),

@@ -150,7 +150,7 @@ impl ReferenceIndex {
         self.memory.grow(std::mem::take(&mut self.uncounted)).map_err(|e| e.context("the references"))?;
         self.numbers = HashMap::new();
         let keys = &self.keys;
-        // of references with the same key, the one that was added last sorts last: its key has the largest offset
+        // among references with the same key, the last one added sorts last, since its key has the largest offset
         self.references.sort_unstable_by(|a, b| (key_of(keys, a), a.key).cmp(&(key_of(keys, b), b.key)));
         self.references.dedup_by(|later, kept| {
             let is_same = key_of(keys, later) == key_of(keys, kept);

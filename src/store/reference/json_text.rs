@@ -1,5 +1,5 @@
-//! Reads a JSON document block by block, so that a document of any size takes the memory of what is kept of it. The
-//! module does not know what a document says.
+//! Reads a JSON document block by block, so that only the kept parts of a document take memory. The module does not
+//! know the meaning of a document.
 //!
 //! Nothing here is recursive: nested values are taken as text, and parsed by the module that wants them.
 
@@ -127,7 +127,7 @@ impl<'a> JsonText<'a> {
                 b'"' => is_string = !is_string,
                 _ if is_string => {}
                 b'{' | b'[' => depth += 1,
-                // the bracket or comma belongs to what is around the value
+                // the bracket or comma belongs to the enclosing value
                 b'}' | b']' | b',' if depth == 0 => {
                     return if taken > 0 { Ok(()) } else { Err(self.wrong("a value expected")) };
                 }

@@ -1,4 +1,5 @@
-//! Places: normalized paths and URLs, so that what lies below what is a comparison of names. This module opens nothing.
+//! Places: normalized paths and URLs. A comparison of names tells whether one place lies below another. This module
+//! opens nothing.
 //!
 //! Targets are hostile: no request is ever made from their text. A place becomes a key in a store that was opened at a
 //! prefix which the user named.
@@ -34,7 +35,7 @@ impl TargetPlace {
     ///
     /// # Errors
     ///
-    /// Fails for what is no URL.
+    /// Fails if `url` is not a URL.
     pub fn of_url(url: &str) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid("not a URL"))?;
         let is_web = is_web(&scheme.to_ascii_lowercase());

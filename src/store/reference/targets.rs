@@ -12,7 +12,7 @@ type OpenTargets = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 /// A prefix below which targets may lie.
 pub struct TargetRoot {
     place: TargetPlace,
-    /// Whether the prefix is that of one target, and the store is the folder of it.
+    /// Whether the prefix names a single target, and the store is the folder that holds it.
     is_target: bool,
     open: OpenTargets,
     store: OnceLock<Arc<dyn Store>>,

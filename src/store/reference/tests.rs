@@ -1,21 +1,8 @@
 use super::*;
+use crate::store::tests::{get, key, part};
 use crate::store::{DirectoryStore, MemoryStore, delegate_store};
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
-
-fn key(path: &str) -> Key {
-    Key::normalize(path).unwrap()
-}
-
-fn get(store: &dyn Store, path: &str) -> Result<Option<Vec<u8>>> {
-    let mut value = b"what was there".to_vec();
-    Ok(store.get(&key(path), 1 << 20, &mut value)?.map(|_| value))
-}
-
-fn part(store: &dyn Store, path: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
-    let mut value = b"what was there".to_vec();
-    Ok(store.get_range(&key(path), range, &mut value)?.map(|_| value))
-}
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Opens references whose targets are in the same store.
 fn over(below: Arc<dyn Store>) -> Result<ReferenceStore> {

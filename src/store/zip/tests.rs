@@ -6,6 +6,7 @@ mod python;
 mod writer;
 
 use super::*;
+use crate::store::tests::{get, key, part};
 use crate::store::{DirectoryStore, Entry, FaultyStore, MemoryStore, Operation};
 use std::time::SystemTime;
 use writer::{Member, archive, archive_with, member};
@@ -21,10 +22,6 @@ pub fn archive_of(values: &[(&str, &[u8])]) -> Vec<u8> {
     archive(&values.iter().map(|(name, value)| member(name, *value)).collect::<Vec<_>>())
 }
 
-fn key(path: &str) -> Key {
-    Key::normalize(path).unwrap()
-}
-
 fn both(bytes: &[u8]) -> Both {
     let (home, memory) = (tempfile::tempdir().unwrap(), MemoryStore::default());
     std::fs::write(home.path().join("x.zip"), bytes).unwrap();
@@ -32,16 +29,6 @@ fn both(bytes: &[u8]) -> Both {
     let local = Arc::new(DirectoryStore::open(home.path()).unwrap());
     let stores = [ZipStore::open(local, &key("x.zip")), ZipStore::open(Arc::new(memory), &key("x.zip"))];
     Both { _home: home, stores }
-}
-
-fn get(store: &dyn Store, path: &str) -> Result<Option<Vec<u8>>> {
-    let mut value = b"what was there".to_vec();
-    Ok(store.get(&key(path), 1 << 20, &mut value)?.map(|_| value))
-}
-
-fn part(store: &dyn Store, path: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
-    let mut value = b"what was there".to_vec();
-    Ok(store.get_range(&key(path), range, &mut value)?.map(|_| value))
 }
 
 fn names(store: &dyn Store, prefix: &str) -> Vec<String> {

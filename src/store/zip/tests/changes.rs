@@ -2,7 +2,7 @@
 
 use super::*;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn local(home: &Path) -> ZipStore {
     ZipStore::open(Arc::new(DirectoryStore::open(home).unwrap()), &key("x.zip")).unwrap()
