@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use zarrfs::cli::Inherited;
+use zarrfs::util::huge_pages::HugePages;
+
+#[global_allocator]
+static ALLOCATOR: HugePages = HugePages;
 
 static INPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
