@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fs::tree::Node;
 use crate::store::Key;
 use crate::util::memory;
-use crate::zarr::grid::{ChunkId, Run};
+use crate::zarr::grid::{Block, ChunkId};
 use crate::zarr::layout;
 use crate::zarr::metadata::Order;
 use std::cell::RefCell;
@@ -64,17 +64,12 @@ impl Fs {
         mode: WriteMode,
     ) -> Result<Option<usize>> {
         let data = clipped(offset, data, array.size())?;
-        let mut runs: Vec<(Run, usize)> = Vec::new();
-        let mut at = 0;
-        for run in array.grid().runs(offset..offset + data.len() as u64) {
-            runs.push((run, at));
-            at += run.len;
-        }
-        runs.sort_by_key(|(run, _)| (run.chunk, run.offset));
-        for same in runs.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk) {
-            let parts: Vec<(usize, &[u8])> =
-                same.iter().map(|(run, at)| (run.offset, &data[*at..*at + run.len])).collect();
-            if !self.write_parts(array, same[0].0.chunk, &parts, mode)? {
+        let mut blocks: Vec<Block> = array.grid().blocks(offset..offset + data.len() as u64).collect();
+        blocks.sort_by_key(|block| (block.chunk(), block.span().start));
+        for same in blocks.chunk_by(|a, b| a.chunk() == b.chunk()) {
+            let runs = same.iter().flat_map(Block::runs);
+            let parts: Vec<(usize, &[u8])> = runs.map(|(run, at)| (run.offset, &data[at..at + run.len])).collect();
+            if !self.write_parts(array, same[0].chunk(), &parts, mode)? {
                 return Ok(None);
             }
         }

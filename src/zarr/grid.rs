@@ -4,8 +4,10 @@
 //! A *flat position* is an offset in bytes into the flat array; a *row* is the stretch of flat bytes along the last
 //! axis.
 
+mod blocks;
 mod edges;
 
+pub use blocks::{Block, Blocks};
 pub use edges::Edges;
 
 use crate::error::{Error, Result};
@@ -179,6 +181,22 @@ impl Grid {
         let mut runs = Runs { grid: self, index, left: end - position, id: 0, row: 0 };
         runs.enter_row();
         runs
+    }
+
+    /// Returns the runs that make up the flat positions `range`, which is clipped to the array, as blocks: first those
+    /// of the first rows that cross the same chunks, chunk by chunk, then those of the next such rows.
+    ///
+    /// ```
+    /// use zarrfs::zarr::grid::Grid;
+    ///
+    /// // 4 rows of 4 single-byte items in chunks of 2 x 2
+    /// let grid = Grid::new(&[4, 4], &[2, 2], 1)?;
+    /// let blocks: Vec<_> = grid.blocks(0..16).map(|block| (block.chunk().0, block.at(), block.bytes())).collect();
+    /// assert_eq!(blocks, [(0, 0, 4), (1, 2, 4), (2, 8, 4), (3, 10, 4)]);
+    /// # Ok::<(), zarrfs::error::Error>(())
+    /// ```
+    pub fn blocks(&self, range: Range<u64>) -> Blocks<'_> {
+        Blocks::new(self.runs(range))
     }
 
     /// Returns whether a part of the chunk lies outside the array.
@@ -394,6 +412,16 @@ impl Runs<'_> {
             *index = 0;
         }
         self.enter_row();
+    }
+
+    /// Moves past `rows` rows from the first byte of one. All lie in the same chunks.
+    fn skip_rows(&mut self, rows: u64) {
+        if let ([.., outer, column], Some(row)) = (self.index.as_mut_slice(), self.grid.axes.last()) {
+            self.left -= rows * row.len;
+            // the last byte of the last of these rows
+            (*outer, *column) = (*outer + rows - 1, row.len - 1);
+            self.next_row();
+        }
     }
 }
 

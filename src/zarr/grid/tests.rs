@@ -70,8 +70,35 @@ fn any_grid() -> impl Strategy<Value = (Vec<u64>, Vec<Vec<u64>>, u64)> {
         })
 }
 
+/// Returns the bytes of a block that are not done: the offset of each in the chunk, and its distance from the start.
+fn bytes_of(block: &Block) -> impl Iterator<Item = (usize, usize)> {
+    block.runs().flat_map(|(run, at)| (0..run.len).map(move |n| (run.offset + n, at + n)))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Blocks have the runs of their range, each once.
+    #[test]
+    fn blocks_have_all_runs((shape, chunks, item) in any_grid(), a in 0.0..1.0f64, b in 0.0..1.0f64, part in 0.0..1.0f64) {
+        let grid = grid_of(&shape, &chunks, item);
+        let [start, end_of_range] = [a.min(b), a.max(b)].map(|part| (part * grid.size() as f64) as u64);
+        let blocks: Vec<_> = grid.blocks(start..end_of_range).collect();
+        let mut found: Vec<_> = blocks.iter().flat_map(Block::runs).collect();
+        found.sort_unstable_by_key(|(_, at)| *at);
+        let starts = grid.runs(start..end_of_range).scan(0, |end, run| Some(std::mem::replace(end, *end + run.len)));
+        let expected: Vec<_> = grid.runs(start..end_of_range).zip(starts).collect();
+        prop_assert_eq!(found, expected);
+        for mut block in blocks {
+            let bytes: Vec<_> = bytes_of(&block).collect();
+            prop_assert_eq!(block.bytes(), bytes.len());
+            prop_assert_eq!(block.span(), bytes[0].0..bytes[bytes.len() - 1].0 + 1);
+            // whatever is done first, the rest stays the same
+            let done = (part * bytes.len() as f64) as usize;
+            block.advance(done);
+            prop_assert_eq!(bytes_of(&block).collect::<Vec<_>>(), &bytes[done..]);
+        }
+    }
 
     #[test]
     fn runs_match_the_definition((shape, chunks, item) in any_grid(), a in 0.0..1.1f64, b in 0.0..1.1f64) {

@@ -1,4 +1,4 @@
-//! Gathers flat bytes into a reply: splits a request into runs of chunks and copies each run from the decoded chunk.
+//! Gathers flat bytes into a reply: splits a request into blocks of runs and copies each block from the decoded chunk.
 //!
 //! Invariant: in one reply all bytes of a chunk are of one version.
 
@@ -7,7 +7,7 @@ use crate::cache::{Cache, ChunkPart, DecodedPart, Prefetcher};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use crate::zarr::codec::PartialDecode;
-use crate::zarr::grid::{ChunkId, Run};
+use crate::zarr::grid::{Block, ChunkId};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -18,7 +18,7 @@ use std::time::Instant;
 /// again.
 const HELD: usize = 32;
 
-/// Runs processed per batch; bounds memory.
+/// Blocks processed per batch; bounds memory.
 const BATCH: usize = 1 << 16;
 
 /// Maximum number of attempts at a request during which chunks are replaced.
@@ -31,14 +31,6 @@ thread_local! {
 
 /// The result of a cache lookup: `None` if the chunk is not cached, `Some(None)` if it is known to be uninitialized.
 type Cached = Option<Option<DecodedPart>>;
-
-/// A run that is still to be copied, and its position in the reply.
-type MissingRun = (Run, usize);
-
-/// Returns the part of a chunk that begins where the run does and has `len` bytes.
-fn bytes_of(run: &Run, len: usize) -> ChunkPart {
-    ChunkPart::Bytes { start: run.offset, end: run.offset + len }
-}
 
 /// One request for flat bytes.
 pub struct FlatRead<'a> {
@@ -84,20 +76,19 @@ impl FlatRead<'_> {
     }
 
     fn gather(&self, end: u64, may_wait: bool, stats: &Stats, reply: &mut FlatReply) -> Result<bool> {
-        let mut runs = self.array.grid().runs(self.offset..end).peekable();
-        let mut done = 0;
-        while runs.peek().is_some() {
+        let mut blocks = self.array.grid().blocks(self.offset..end).peekable();
+        while blocks.peek().is_some() {
             let start = Instant::now();
-            let missing = self.copy_cached(runs.by_ref().take(BATCH), may_wait, &mut done, reply)?;
+            let missing = self.copy_cached(blocks.by_ref().take(BATCH), may_wait, reply)?;
             stats.copy_time.add_since(start);
             let Some(mut missing) = missing else { return Ok(false) };
             // load chunk by chunk: a thread that waits for memory of the cache must not hold a chunk
-            missing.sort_unstable_by_key(|(run, at)| (run.chunk, *at));
-            let by_chunk = || missing.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk);
+            missing.sort_unstable_by_key(|block| (block.chunk(), block.at()));
+            let by_chunk = || missing.chunk_by(|a, b| a.chunk() == b.chunk());
             // the chunks of a forward reader are prefetched anyway
             if !self.whole && self.array.partial_decode() != PartialDecode::Plain {
-                let others = by_chunk().skip(1).filter_map(|same| Some((same.first()?.0, self.want(same))));
-                self.ahead.load_concurrently(self.array, others.map(|(run, want)| (run.chunk, want)));
+                let others = by_chunk().skip(1).filter_map(|same| Some((same.first()?.chunk(), self.want(same))));
+                self.ahead.load_concurrently(self.array, others);
             }
             for same in by_chunk() {
                 self.load(same, reply)?;
@@ -106,111 +97,99 @@ impl FlatRead<'_> {
         Ok(true)
     }
 
-    /// Copies the cached runs, in file order, and returns the missing ones, or `None` if some are missing and
-    /// `may_wait` is not set. A chunk that was missing once is not looked up again.
+    /// Copies the cached blocks and returns the rest, or `None` if there is a rest and `may_wait` is not set. A
+    /// chunk that was missing once is not looked up again.
     fn copy_cached(
         &self,
-        runs: impl Iterator<Item = Run>,
+        blocks: impl Iterator<Item = Block>,
         may_wait: bool,
-        done: &mut usize,
         reply: &mut FlatReply,
-    ) -> Result<Option<Vec<MissingRun>>> {
+    ) -> Result<Option<Vec<Block>>> {
         let mut held: [Option<(ChunkId, Cached)>; HELD] = Default::default();
         let (mut missing, mut missing_chunks) = (Vec::new(), HashSet::new());
-        for mut run in runs {
-            let slot = &mut held[(run.chunk.0 % HELD as u64) as usize];
-            while run.len > 0 {
+        for mut block in blocks {
+            let chunk = block.chunk();
+            let slot = &mut held[(chunk.0 % HELD as u64) as usize];
+            while let Some((run, _)) = block.runs().next() {
                 let covers = |known: &Cached| match known {
                     Some(Some(piece)) => piece.at(run.offset).is_some(),
                     _ => true,
                 };
-                if !slot.as_ref().is_some_and(|(chunk, known)| *chunk == run.chunk && covers(known)) {
+                if !slot.as_ref().is_some_and(|(held, known)| *held == chunk && covers(known)) {
+                    let part = ChunkPart::Bytes { start: run.offset, end: run.offset + run.len };
                     // another reader may have loaded a missing chunk meanwhile, in another version
-                    let known = match missing_chunks.contains(&run.chunk) {
+                    let known = match missing_chunks.contains(&chunk) {
                         true => None,
-                        false => self.cache.peek(self.array, run.chunk, bytes_of(&run, run.len)).transpose()?,
+                        false => self.cache.peek(self.array, chunk, part).transpose()?,
                     };
                     if let Some(piece) = &known {
-                        reply.record_version(run.chunk, DecodedPart::tag_of(piece.as_ref()));
+                        reply.record_version(chunk, DecodedPart::tag_of(piece.as_ref()));
                     }
-                    *slot = Some((run.chunk, known));
+                    *slot = Some((chunk, known));
                 }
-                let n = match slot {
-                    Some((_, Some(piece))) => reply.copy(piece.as_ref(), &run, *done),
+                match slot {
+                    Some((_, Some(piece))) => reply.copy(piece.as_ref(), &mut block),
                     _ if !may_wait => return Ok(None),
                     _ => {
-                        missing_chunks.insert(run.chunk);
-                        missing.push((run, *done));
-                        run.len
+                        missing_chunks.insert(chunk);
+                        missing.push(block);
+                        break;
                     }
-                };
-                *done += n;
-                run = Run { chunk: run.chunk, offset: run.offset + n, len: run.len - n };
+                }
             }
         }
         Ok(Some(missing))
     }
 
-    /// Loads one chunk and copies its missing runs, in file order.
-    fn load(&self, missing: &[MissingRun], reply: &mut FlatReply) -> Result<()> {
+    /// Loads one chunk and copies its missing blocks, in file order.
+    fn load(&self, missing: &[Block], reply: &mut FlatReply) -> Result<()> {
         let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(()) };
-        let chunk = first.0.chunk;
-        let range = first.0.offset..last.0.offset + last.0.len;
-        let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
+        let (chunk, range) = (first.chunk(), first.span().start..last.span().end);
+        let needed: usize = missing.iter().map(Block::bytes).sum();
         let whole = self.want(missing) == ChunkPart::Whole;
         if !whole && self.array.partial_decode() == PartialDecode::Plain && range.len() <= 4 * needed {
             return self.read_plain(chunk, range, missing, reply);
         }
         let mut piece = None;
-        for (run, at) in missing {
-            let (mut run, mut at) = (*run, *at);
-            while run.len > 0 {
-                let want = if whole { ChunkPart::Whole } else { bytes_of(&run, range.end - run.offset) };
+        for mut block in missing.iter().copied() {
+            while let Some((run, _)) = block.runs().next() {
+                let bytes = ChunkPart::Bytes { start: run.offset, end: range.end };
                 let covers = |p: &Option<DecodedPart>| p.as_ref().is_none_or(|p| p.at(run.offset).is_some());
                 if !piece.as_ref().is_some_and(covers) {
                     // the next call may wait for memory, and this thread must not hold a chunk then
                     drop(piece.take());
-                    let got = self.cache.get(self.array, chunk, want)?;
+                    let got = self.cache.get(self.array, chunk, if whole { ChunkPart::Whole } else { bytes })?;
                     reply.record_version(chunk, DecodedPart::tag_of(got.as_ref()));
                     piece = Some(got);
                 }
-                let n = reply.copy(piece.as_ref().and_then(Option::as_ref), &run, at);
-                (run.offset, run.len, at) = (run.offset + n, run.len - n, at + n);
+                reply.copy(piece.as_ref().and_then(Option::as_ref), &mut block);
             }
         }
         Ok(())
     }
 
-    /// Returns the part of a chunk to load for the runs `missing`.
-    fn want(&self, missing: &[MissingRun]) -> ChunkPart {
-        let (Some((first, _)), Some((last, _))) = (missing.first(), missing.last()) else { return ChunkPart::Whole };
-        let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
-        let is_small = !self.whole && 2 * needed < self.array.grid().chunk_size(first.chunk);
-        // a block may still fit into memory where the chunk does not
+    /// Returns the part of a chunk to load for the blocks `missing`.
+    fn want(&self, missing: &[Block]) -> ChunkPart {
+        let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return ChunkPart::Whole };
+        let needed: usize = missing.iter().map(Block::bytes).sum();
+        let is_small = !self.whole && 2 * needed < self.array.grid().chunk_size(first.chunk());
+        // a block of the codec may still fit into memory where the chunk does not
         match is_small || self.array.check_memory().is_err() {
-            true => ChunkPart::Bytes { start: first.offset, end: last.offset + last.len },
+            true => ChunkPart::Bytes { start: first.span().start, end: last.span().end },
             false => ChunkPart::Whole,
         }
     }
 
     /// Copies parts of an uncompressed chunk straight from the store. The cache would only keep a second copy.
-    fn read_plain(
-        &self,
-        chunk: ChunkId,
-        range: Range<usize>,
-        missing: &[MissingRun],
-        reply: &mut FlatReply,
-    ) -> Result<()> {
+    fn read_plain(&self, chunk: ChunkId, range: Range<usize>, missing: &[Block], reply: &mut FlatReply) -> Result<()> {
         PLAIN.with_borrow_mut(|bytes| {
             let start = range.start;
             let tag = self.cache.read_plain(self.array, chunk, range, bytes)?;
             reply.record_version(chunk, tag);
-            for (run, at) in missing {
-                if tag == VersionTag::UNINITIALIZED {
-                    reply.copy(None, run, *at);
-                } else {
-                    let from = run.offset - start;
-                    reply.out[*at..*at + run.len].copy_from_slice(&bytes[from..from + run.len]);
+            for mut block in missing.iter().copied() {
+                match tag == VersionTag::UNINITIALIZED {
+                    true => reply.fill(&mut block),
+                    false => reply.copy_bytes(&bytes[block.span().start - start..], &mut block),
                 }
             }
             Ok(())
@@ -223,17 +202,37 @@ impl FlatReply<'_> {
         self.mixed |= self.tags.insert(chunk, tag).is_some_and(|before| before != tag);
     }
 
-    /// Copies the part of a run that `piece` holds to `at` in the reply, and returns the number of bytes
-    /// copied. Without a piece the chunk is uninitialized, and the run becomes the fill value.
-    fn copy(&mut self, piece: Option<&DecodedPart>, run: &Run, at: usize) -> usize {
-        let Some(piece) = piece else {
+    /// Copies the part of `block` that `piece` holds. Without a piece the chunk is uninitialized, and the whole block
+    /// becomes the fill value.
+    fn copy(&mut self, piece: Option<&DecodedPart>, block: &mut Block) {
+        match piece {
+            // the caller has checked that the piece holds the first byte
+            Some(piece) => self.copy_bytes(piece.at(block.span().start).unwrap_or_default(), block),
+            None => self.fill(block),
+        }
+    }
+
+    /// Copies as much of `block` as `from` has, which begins with the first byte of the block.
+    fn copy_bytes(&mut self, from: &[u8], block: &mut Block) {
+        let (start, mut done) = (block.span().start, 0);
+        for (run, at) in block.runs() {
+            let Some(from) = from.get(run.offset - start..) else { break };
+            let n = from.len().min(run.len);
+            self.out[at..at + n].copy_from_slice(&from[..n]);
+            done += n;
+            if n < run.len {
+                break;
+            }
+        }
+        // a part without the first byte would be asked for forever
+        block.advance(if done == 0 { block.bytes() } else { done });
+    }
+
+    /// Gives all bytes of `block` the fill value.
+    fn fill(&mut self, block: &mut Block) {
+        for (run, at) in block.runs() {
             self.request.array.fill(&mut self.out[at..at + run.len], self.request.offset + at as u64);
-            return run.len;
-        };
-        let from = piece.at(run.offset).unwrap_or_default();
-        let n = from.len().min(run.len);
-        self.out[at..at + n].copy_from_slice(&from[..n]);
-        // the caller has checked that the piece holds the beginning of the run; if 0 were returned it would never end
-        if n == 0 { run.len } else { n }
+        }
+        block.advance(block.bytes());
     }
 }
