@@ -484,7 +484,7 @@ fn random_reads_of_uncompressed_chunks_bypass_the_cache() {
 #[test]
 fn a_strided_read_prefetches_the_next_steps() {
     let row = 4 * K;
-    for codec in [zlib(), blosc("zstd", 16 * K)] {
+    for codec in [zlib(), blosc("zstd", 16 * K), blosc("lz4", 16 * K)] {
         // 8 x 16 chunks of 64 KiB
         let s = stored(&[2 * K, row], &[256, 256], codec.clone());
         let places = chunk_offsets(&s.array);

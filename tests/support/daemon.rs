@@ -118,5 +118,7 @@ impl Drop for Daemon {
                 return;
             }
         }
+        // a panic of a thread that prefetches or stores in the background fails no request
+        assert!(std::thread::panicking() || !self.log().contains("panicked at"), "{}", self.log());
     }
 }

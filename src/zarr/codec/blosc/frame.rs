@@ -167,7 +167,7 @@ impl BloscHeader {
             FrameShuffle::Bit => false,
         };
         match self.is_stored || has_prefixes && self.compressor == FrameCompressor::Lz4 {
-            true => len.next_multiple_of(PREFIX_ITEMS * self.typesize).min(size),
+            true => len.min(size).next_multiple_of(PREFIX_ITEMS * self.typesize).min(size),
             false => size,
         }
     }

@@ -233,6 +233,7 @@ proptest! {
         prop_assert!(out == want);
         prop_assert!(header.decode_one(n, &bytes[range.start..range.end - 1], &mut out).is_err());
         let wanted = 1 + beginning.index(want.len());
+        prop_assert_eq!(header.decoded_len(n, usize::MAX), want.len());
         let decoded = header.decoded_len(n, wanted);
         prop_assert!((wanted..=want.len()).contains(&decoded));
         let mut out = vec![0; decoded];
