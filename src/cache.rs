@@ -32,7 +32,7 @@ use chunk_cache::{CacheKey, Slot};
 use lru::LruCache;
 use semaphore::Semaphore;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use write_back::{DIRTY_COST, DirtyChunk, Failures, QuietTimer, Reservations, WriteBacks};
 
 /// Approximate memory of a slot beside its chunk, in bytes. An uninitialized chunk takes nothing else.
@@ -54,6 +54,8 @@ struct State {
     pending: HashMap<u64, Arc<Array>>,
     /// Write-backs in flight and failed ones, by the number of their array.
     write_backs: HashMap<u64, WriteBacks>,
+    /// Number of threads that wait for a change.
+    waiting: usize,
     /// Number of the array whose writer last found no space. It is cleared when a background thread stores a chunk of
     /// another array for it.
     short_of_space: Option<u64>,
@@ -123,6 +125,7 @@ impl Cache {
             dirtied: 0,
             pending: HashMap::new(),
             write_backs: HashMap::new(),
+            waiting: 0,
             short_of_space: None,
         };
         Cache {
@@ -167,6 +170,21 @@ impl Cache {
     /// Returns the bytes of chunks, in use and idle.
     pub fn used(&self) -> usize {
         self.held_by(&self.lock())
+    }
+
+    /// Waits until another thread calls [`Cache::wake`].
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state
+    }
+
+    /// Wakes the threads that wait for a change. Without any, this saves a system call for each chunk.
+    fn wake(&self, state: &State) {
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Returns the versions of chunks that were served.

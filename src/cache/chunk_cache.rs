@@ -14,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::zarr::grid::ChunkId;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::PoisonError;
 
 /// A function that loads the content that a slot lacks. It gets the previous content, if there is any.
 pub(super) type LoadFn<'l> = &'l mut dyn FnMut(&mut LoadingSlot, Option<CachedChunk>) -> Result<CachedChunk>;
@@ -58,7 +57,7 @@ impl Cache {
                 Some(Slot::Loading) => {
                     // the thread that loads counts the miss
                     has_waited = true;
-                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = self.wait(state);
                     continue;
                 }
                 Some(Slot::Ready { content, confirmed, is_prefetched, .. }) => {
@@ -346,7 +345,7 @@ impl<'a> LoadingSlot<'a> {
         let mut state = cache.lock();
         // a waiting load holds nothing: two that want more than they have would wait for each other
         state.reserved.remove(self.array, std::mem::take(&mut self.reserved));
-        cache.changed.notify_all();
+        cache.wake(&state);
         cache.reserve_in(state, self.array, bytes);
         self.reserved = bytes;
     }
@@ -367,6 +366,6 @@ impl Drop for LoadingSlot<'_> {
         state.reserved.remove(self.array, self.reserved);
         self.cache.evict(&mut state, 0);
         self.cache.trim(&state);
-        self.cache.changed.notify_all();
+        self.cache.wake(&state);
     }
 }

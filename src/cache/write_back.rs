@@ -410,7 +410,7 @@ impl Cache {
         }
         self.evict(&mut all, 0);
         self.trim(&all);
-        self.changed.notify_all();
+        self.wake(&all);
     }
 }
 

@@ -12,7 +12,9 @@ use super::{
 use crate::error::{Error, Result};
 use crate::util::memory;
 use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen};
+use rustix::buffer::spare_capacity;
 use rustix::fs::{self, Dir, FileType, Mode, OFlags};
+use rustix::io::{self, retry_on_intr};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -95,7 +97,11 @@ impl Store for DirectoryStore {
         check_size(stat.size, limit)?;
         // the extra byte distinguishes a file that has grown from one that ends here
         memory::reserve(value, stat.size as usize + 1)?;
-        file.take(limit.saturating_add(1)).read_to_end(value)?;
+        // one call reads the whole file; the library would ask for 8 KiB first, and for twice as much each time
+        while (value.len() as u64) < stat.size && retry_on_intr(|| io::read(&file, spare_capacity(value)))? > 0 {}
+        if value.len() as u64 != stat.size {
+            file.take(limit.saturating_add(1).saturating_sub(value.len() as u64)).read_to_end(value)?;
+        }
         if value.len() as u64 > limit {
             return Err(Error::damaged(format!("more than the {limit} bytes it may have")));
         }

@@ -181,8 +181,12 @@ impl Queue {
             jobs.all_busy = Instant::now();
         }
         let wakes_watch = is_short && self.growth.is_some() && !jobs.is_watched;
+        // a worker that is not idle looks at the queue before it waits
+        let has_idle = jobs.idle > 0;
         drop(jobs);
-        self.changed.notify_one();
+        if has_idle {
+            self.changed.notify_one();
+        }
         if wakes_watch {
             self.watched.notify_one();
         }
@@ -201,7 +205,7 @@ impl Queue {
         loop {
             if let Some(QueuedJob { weight, job, .. }) = jobs.take(self.bound) {
                 // the end of a heavy job may allow several others to start
-                if !jobs.is_empty() {
+                if !jobs.is_empty() && jobs.idle > 0 {
                     self.changed.notify_one();
                 }
                 drop(jobs);

@@ -17,7 +17,7 @@ impl Drop for ReservedBytes<'_> {
     fn drop(&mut self) {
         let mut state = self.cache.lock();
         state.reserved.remove(self.array, self.bytes);
-        self.cache.changed.notify_all();
+        self.cache.wake(&state);
     }
 }
 

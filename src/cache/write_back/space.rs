@@ -26,7 +26,7 @@ use crate::cache::{Cache, State};
 use crate::error::Result;
 use crate::util::memory;
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Share of the cache's bound that dirty chunks may take.
@@ -94,7 +94,7 @@ impl Drop for ReservedMemory<'_> {
         state.reserved.remove(self.array, self.bytes);
         self.cache.evict(&mut state, 0);
         self.cache.trim(&state);
-        self.cache.changed.notify_all();
+        self.cache.wake(&state);
     }
 }
 
@@ -164,14 +164,14 @@ impl Cache {
     }
 
     /// Reserves memory like [`Cache::reserve`], for a caller that has locked the state and returns the memory itself.
-    pub(in crate::cache) fn reserve_in(&self, mut state: MutexGuard<State>, array: &Array, bytes: usize) {
+    pub(in crate::cache) fn reserve_in<'a>(&'a self, mut state: MutexGuard<'a, State>, array: &Array, bytes: usize) {
         loop {
             self.evict(&mut state, bytes);
             if self.may_load(&state, array, bytes) {
                 state.reserved.add(array, bytes);
                 return;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
     }
 

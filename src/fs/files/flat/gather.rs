@@ -9,7 +9,7 @@ use crate::stats::Stats;
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::{Block, ChunkId};
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,10 +50,8 @@ pub struct FlatRead<'a> {
 struct FlatReply<'a> {
     request: &'a FlatRead<'a>,
     out: &'a mut [u8],
-    /// The version of each chunk in the reply.
-    tags: HashMap<ChunkId, VersionTag>,
-    /// Whether a chunk was replaced meanwhile, so that the reply mixes two versions.
-    mixed: bool,
+    /// The versions of the chunks in the reply, once for each lookup.
+    tags: Vec<(ChunkId, VersionTag)>,
 }
 
 impl FlatRead<'_> {
@@ -63,11 +61,11 @@ impl FlatRead<'_> {
         let end = self.offset.saturating_add(len as u64).min(self.array.size());
         out.resize(end.saturating_sub(self.offset) as usize, 0);
         for _ in 0..ATTEMPTS {
-            let mut reply = FlatReply { request: self, out, tags: HashMap::new(), mixed: false };
+            let mut reply = FlatReply { request: self, out, tags: Vec::new() };
             if !self.gather(end, may_wait, stats, &mut reply)? {
                 return Ok(false);
             }
-            if !reply.mixed {
+            if !reply.mixes_versions() {
                 return Ok(true);
             }
         }
@@ -199,7 +197,13 @@ impl FlatRead<'_> {
 
 impl FlatReply<'_> {
     fn record_version(&mut self, chunk: ChunkId, tag: VersionTag) {
-        self.mixed |= self.tags.insert(chunk, tag).is_some_and(|before| before != tag);
+        self.tags.push((chunk, tag));
+    }
+
+    /// Returns whether a chunk was replaced meanwhile, so that the reply has two versions of it.
+    fn mixes_versions(&mut self) -> bool {
+        self.tags.sort_unstable_by_key(|(chunk, _)| *chunk);
+        self.tags.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1)
     }
 
     /// Copies the part of `block` that `piece` holds. Without a piece the chunk is uninitialized, and the whole block
