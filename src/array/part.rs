@@ -56,6 +56,12 @@ impl BlockIndex {
     pub fn block_size(&self) -> usize {
         self.header.blocksize()
     }
+
+    /// Returns the number of bytes that [`Array::load_block`] decodes of a block, given by number, for a reader of its
+    /// first `len` bytes.
+    pub fn decoded_len(&self, n: usize, len: usize) -> usize {
+        self.header.decoded_len(n, len)
+    }
 }
 
 impl Array {

@@ -78,14 +78,14 @@ impl DecodedPart {
     }
 }
 
-/// A decoded block, or the error of decoding it.
-pub(in crate::cache) type Block = std::result::Result<Arc<Decoded>, Arc<Error>>;
+/// Decoded bytes of a block and their offset in it, or the error of decoding it.
+pub(in crate::cache) type Block = std::result::Result<(Arc<Decoded>, usize), Arc<Error>>;
 
 /// A chunk whose blocks are decoded one by one.
 pub(in crate::cache) struct DecodedBlocks {
     pub index: BlockIndex,
     pub tag: VersionTag,
-    /// Protects the blocks decoded so far. The first read of a block may have decoded only its beginning.
+    /// Protects the blocks decoded so far. The first read of a block may have kept only a part of it.
     pub blocks: Mutex<Vec<Option<Block>>>,
 }
 
@@ -108,8 +108,8 @@ impl CachedChunk {
             (CachedChunk::Whole(bytes, _, tag), _) => Some(Ok(Some(DecodedPart::whole(bytes.clone(), *tag)))),
             (CachedChunk::Blocks(d), ChunkPart::Bytes { start: offset, .. }) => {
                 let n = offset / d.index.block_size();
-                let (start, tag) = (n * d.index.block_size(), d.tag);
-                let decoded = |bytes| DecodedPart { bytes, start, tag, sources: None };
+                let (block_start, tag) = (n * d.index.block_size(), d.tag);
+                let decoded = |(bytes, at)| DecodedPart { bytes, start: block_start + at, tag, sources: None };
                 let block = lock(&d.blocks).get(n)?.clone()?;
                 match block.map(decoded) {
                     Ok(part) => part.at(offset).is_some().then_some(Ok(Some(part))),

@@ -2,10 +2,10 @@
 
 use super::entry::{CachedChunk, ChunkPart, DecodedBlocks};
 use super::{LoadFn, LoadingSlot};
-use crate::array::{Array, NeighborBytes, OpenedChunk, Scratch, VersionTag};
+use crate::array::{Array, BlockIndex, NeighborBytes, OpenedChunk, Scratch, VersionTag};
 use crate::cache::Cache;
 use crate::error::{Kind, Result};
-use crate::util::memory::lock;
+use crate::util::memory::{self, lock};
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use std::ops::Range;
@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex};
 
 /// Minimum size in bytes of blocks that are kept one by one: each takes an entry of a list.
 const MIN_BLOCK: usize = 16 << 10;
+
+/// Multiple of bytes, at which a kept part of a block begins: pages of a file that is read at random share no part.
+const PAGE: usize = 4096;
 
 /// Maximum size of a chunk of objects in bytes, encoded and decoded, in the first attempt to load it.
 const SMALL_OBJECTS: usize = 8 << 20;
@@ -101,7 +104,8 @@ impl Cache {
     }
 
     /// Decodes the block that holds the first byte of `wanted`, beside the blocks that are decoded already. The first
-    /// time, it may decode only the beginning of the block, since a random reader touches most blocks once.
+    /// time, it may decode only the beginning of the block and keep only the wanted bytes, since a random reader
+    /// touches most blocks once.
     fn load_block(
         &self,
         slot: &mut LoadingSlot,
@@ -124,17 +128,18 @@ impl Cache {
         let size = decoded.index.block_size();
         slot.reserve(2 * size);
         let n = wanted.start / size;
-        let len = match lock(&decoded.blocks)[n] {
-            None => wanted.end.max(wanted.start + 1) - n * size,
-            Some(_) => size,
+        let is_first = lock(&decoded.blocks)[n].is_none();
+        let wanted = wanted.start - n * size..wanted.end.max(wanted.start + 1) - n * size;
+        let block = match is_first {
+            true => self.load_beginning(array, chunk, (&decoded.index, n), wanted),
+            false => self.with_scratch(|scratch| {
+                let block =
+                    array.load_block(chunk, (&decoded.index, n), size, self.buffer(size), &mut scratch.stored)?;
+                Ok(block.map(|bytes| (bytes, 0)))
+            }),
         };
-        // a beginning gets memory of its own size: an idle buffer is that of a whole block, whose other pages
-        // no read needs
-        let buffer = if len < size { Vec::new() } else { self.buffer(size) };
-        let block =
-            self.with_scratch(|scratch| array.load_block(chunk, (&decoded.index, n), len, buffer, &mut scratch.stored));
         let block = match block {
-            Ok(Some(bytes)) => Ok(self.buffers.hold(bytes)),
+            Ok(Some((bytes, start))) => Ok((self.buffers.hold(bytes), start)),
             // the chunk was replaced just now
             Ok(None) => return self.load_whole(slot, array, chunk, None),
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
@@ -145,6 +150,34 @@ impl Cache {
         };
         lock(&decoded.blocks)[n] = Some(block);
         Ok(CachedChunk::Blocks(decoded))
+    }
+
+    /// Decodes the beginning of block `n` of a chunk up to the end of `wanted`, whose offsets are in the block. Returns
+    /// decoded bytes that include the wanted ones, and their offset in the block; `None` if the chunk was replaced.
+    fn load_beginning(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        (index, n): (&BlockIndex, usize),
+        wanted: Range<usize>,
+    ) -> Result<Option<(Vec<u8>, usize)>> {
+        let len = index.decoded_len(n, wanted.end);
+        let kept = wanted.start / PAGE * PAGE..len;
+        self.with_scratch(|scratch| {
+            // new memory takes longer than decoding into memory that is used again, and copying a part
+            if 2 * kept.len() > len {
+                let buffer = if len < index.block_size() { Vec::new() } else { self.buffer(len) };
+                let block = array.load_block(chunk, (index, n), len, buffer, &mut scratch.stored)?;
+                return Ok(block.map(|bytes| (bytes, 0)));
+            }
+            let buffer = std::mem::take(&mut scratch.other);
+            let block = array.load_block(chunk, (index, n), len, buffer, &mut scratch.stored)?;
+            let Some(block) = block else { return Ok(None) };
+            let mut part = memory::zeroed(kept.len())?;
+            part.copy_from_slice(&block[kept.clone()]);
+            scratch.other = block;
+            Ok(Some((part, kept.start)))
+        })
     }
 
     /// Returns a buffer for a load that has reserved memory for it, and drops idle buffers if the cache exceeds its
