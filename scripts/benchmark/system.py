@@ -130,6 +130,7 @@ class Mounts:
             try:
                 if daemon.stdout.readline() != "ready\n":
                     raise Failed("the null file can't be mounted")
+                self.set_readahead()
                 yield daemon.pid
             finally:
                 daemon.terminate()
@@ -138,6 +139,13 @@ class Mounts:
                 except subprocess.TimeoutExpired:
                     daemon.kill()
                 detach(self.at)
+
+    def set_readahead(self):
+        """Gives the mount the read-ahead that zarrfs chooses where it may."""
+        device = os.stat(self.at).st_dev
+        with contextlib.suppress(PermissionError):
+            setting = pathlib.Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+            setting.write_text("512")
 
 
 class LoopDisk:
