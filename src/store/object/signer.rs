@@ -169,7 +169,9 @@ pub(super) fn is_region(text: &str) -> bool {
 
 /// Returns the kind of refusal, if the server refuses the credentials.
 fn refusal(answer: &ServerAnswer) -> Option<Refusal> {
-    refusal_of(answer.status, element(&answer.body, "Code").as_deref())
+    // the body of a success is a value
+    let code = (!answer.status.is_success()).then(|| element(&answer.body, "Code")).flatten();
+    refusal_of(answer.status, code.as_deref())
 }
 
 #[cfg(test)]
