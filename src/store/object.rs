@@ -134,16 +134,12 @@ impl Backend {
 
 impl Store for ObjectStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let found = runtime::block_on(async {
+        runtime::block_on(async {
             match &self.backend {
-                Backend::Web(web) => web.get(key, limit).await,
-                Backend::Bucket(bucket) => bucket.get(key, limit).await,
+                Backend::Web(web) => web.get(key, limit, value).await,
+                Backend::Bucket(bucket) => bucket.get(key, limit, value).await,
             }
-        })?;
-        Ok(found.map(|(bytes, version)| {
-            *value = bytes;
-            version
-        }))
+        })
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
@@ -151,30 +147,23 @@ impl Store for ObjectStore {
             value.clear();
             return Ok(self.stat(key)?.filter(|stat| stat.kind == EntryKind::Value));
         }
-        let found = runtime::block_on(async {
+        runtime::block_on(async {
             match &self.backend {
-                Backend::Web(web) => web.get_range(key, range).await,
-                Backend::Bucket(bucket) => bucket.get_range(key, range).await,
+                Backend::Web(web) => web.get_range(key, range, value).await,
+                Backend::Bucket(bucket) => bucket.get_range(key, range, value).await,
             }
-        })?;
-        Ok(found.map(|(bytes, stat)| {
-            *value = bytes;
-            stat
-        }))
+        })
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let found = runtime::block_on(async {
             match &self.backend {
-                Backend::Web(web) => web.get_end(key, len).await,
-                Backend::Bucket(bucket) => bucket.get_end(key, len).await,
+                Backend::Web(web) => web.get_end(key, len, value).await,
+                Backend::Bucket(bucket) => bucket.get_end(key, len, value).await,
             }
         })?;
         match found {
-            EndOfValue::Found(bytes, stat) => {
-                *value = bytes;
-                Ok(Some(stat))
-            }
+            EndOfValue::Found(stat) => Ok(Some(stat)),
             EndOfValue::Nothing => Ok(None),
             EndOfValue::Unsupported => super::get_end_by_stat(self, key, len, value),
         }
@@ -289,7 +278,7 @@ impl Store for ObjectStore {
 
 /// The answer to a request for the end of a value.
 enum EndOfValue {
-    Found(Vec<u8>, Stat),
+    Found(Stat),
     Nothing,
     /// The server does not support such requests, so the size must be requested first.
     Unsupported,

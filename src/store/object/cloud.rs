@@ -5,7 +5,7 @@
 //! last value this process removed also exists until the prefix itself is removed.
 
 use super::EndOfValue;
-use super::connector::{IsListing, NamesRemoved, ValueLimit};
+use super::connector::{IsListing, NamesRemoved, ValueBuffer, ValueLimit};
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
 use super::store_url::Cloud;
@@ -14,7 +14,7 @@ use crate::store::{EntryKind, Key, Stat, Version};
 use crate::util::memory::lock;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
-use object_store::{Attribute, Attributes, GetOptions, GetRange, ObjectMeta, ObjectStore};
+use object_store::{Attribute, Attributes, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -55,40 +55,57 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Reads the value of `key`.
-    pub async fn get(&self, key: &Key, limit: u64) -> Result<Option<(Vec<u8>, Version)>> {
-        let options = GetOptions { extensions: limited(limit), ..Default::default() };
-        let Some(found) = self.found(self.client.get_opts(&self.path(key)?, options).await)? else { return Ok(None) };
+    /// Reads the value of `key` into `value`.
+    pub async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let found = self.get_part(key, None, limit, value).await?;
+        let Some(found) = self.found(found)? else { return Ok(None) };
         let version = version_of(&found.meta);
-        let bytes = found.bytes().await.map_err(|e| failed(&e))?;
-        Ok(Some((Vec::from(bytes), version)))
+        *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
+        Ok(Some(version))
     }
 
-    /// Reads the bytes of `range`, which is not empty.
-    pub async fn get_range(&self, key: &Key, range: Range<u64>) -> Result<Option<(Vec<u8>, Stat)>> {
-        let (extensions, bounded) = (limited(range.end - range.start), GetRange::Bounded(range));
-        let options = GetOptions { range: Some(bounded), extensions, ..Default::default() };
-        let found = self.client.get_opts(&self.path(key)?, options).await;
+    /// Requests a value, or a part of it. The answer takes the memory of `value`, and gives it back if the request
+    /// fails.
+    async fn get_part(
+        &self,
+        key: &Key,
+        range: Option<GetRange>,
+        limit: u64,
+        value: &mut Vec<u8>,
+    ) -> Result<object_store::Result<GetResult>> {
+        let (path, buffer) = (self.path(key)?, ValueBuffer::new(value));
+        let mut options = GetOptions { range, ..Default::default() };
+        options.extensions.insert(ValueLimit(limit));
+        options.extensions.insert(buffer.clone());
+        let found = self.client.get_opts(&path, options).await;
+        *value = buffer.take();
+        value.clear();
+        Ok(found)
+    }
+
+    /// Reads the bytes of `range`, which is not empty, into `value`.
+    pub async fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let limit = range.end - range.start;
+        let found = self.get_part(key, Some(GetRange::Bounded(range)), limit, value).await?;
         if found.as_ref().is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(416)) {
             // the range begins after the end of the value
-            return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value).map(|stat| (Vec::new(), stat)));
+            return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value));
         }
         let Some(found) = self.found(found)? else { return Ok(None) };
         let (stat, length) = (stat_of(&found.meta), found.range.end - found.range.start);
-        let bytes = found.bytes().await.map_err(|e| failed(&e))?;
-        match bytes.len() as u64 == length {
-            true => Ok(Some((Vec::from(bytes), stat))),
-            false => Err(unexpected(format!("received {} bytes instead of {length}", bytes.len()))),
+        *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
+        match value.len() as u64 == length {
+            true => Ok(Some(stat)),
+            false => Err(unexpected(format!("received {} bytes instead of {length}", value.len()))),
         }
     }
 
-    /// Reads the last `len` bytes of a value. Azure does not support such requests.
-    pub async fn get_end(&self, key: &Key, len: u64) -> Result<EndOfValue> {
+    /// Reads the last `len` bytes of a value into `value`. Azure does not support such requests.
+    pub async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
         if self.cloud == Cloud::Azure || len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
             return Ok(EndOfValue::Unsupported);
         }
-        let options = GetOptions { range: Some(GetRange::Suffix(len)), extensions: limited(len), ..Default::default() };
-        let found = self.client.get_opts(&self.path(key)?, options).await;
+        let found = self.get_part(key, Some(GetRange::Suffix(len)), len, value).await?;
         if let Err(e) = &found
             && is_other_range(e)
         {
@@ -99,10 +116,10 @@ impl Bucket {
         }
         let Some(found) = self.found(found)? else { return Ok(EndOfValue::Nothing) };
         let (stat, range) = (stat_of(&found.meta), found.range.clone());
-        let bytes = found.bytes().await.map_err(|e| failed(&e))?;
+        *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
         let is_end = range.end == stat.size && range.start == stat.size.saturating_sub(len);
-        match is_end && bytes.len() as u64 == range.end - range.start {
-            true => Ok(EndOfValue::Found(Vec::from(bytes), stat)),
+        match is_end && value.len() as u64 == range.end - range.start {
+            true => Ok(EndOfValue::Found(stat)),
             false => Ok(EndOfValue::Unsupported),
         }
     }
@@ -197,12 +214,6 @@ impl Bucket {
         }
         Path::parse(full.as_str()).map_err(|e| Error::invalid(e.to_string()))
     }
-}
-
-fn limited(bytes: u64) -> object_store::Extensions {
-    let mut extensions = object_store::Extensions::new();
-    extensions.insert(ValueLimit(bytes));
-    extensions
 }
 
 /// Returns whether an Azure blob marks a directory, as in containers with a hierarchical namespace.

@@ -3,6 +3,7 @@
 use super::page_filter;
 use super::request_error::{Cause, RequestError, is_metadata_service};
 use super::transport::{ServerAnswer, ServerRequest, Transport};
+use crate::util::memory::lock;
 use async_trait::async_trait;
 use object_store::ClientOptions;
 use object_store::client::{
@@ -10,8 +11,8 @@ use object_store::client::{
 };
 use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Method, StatusCode, Url};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -24,6 +25,34 @@ const METADATA: Duration = Duration::from_secs(2);
 /// Request extension: the maximum size of the value in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct ValueLimit(pub u64);
+
+/// Request extension: memory for the value.
+#[derive(Clone, Default)]
+pub(super) struct ValueBuffer(Arc<Mutex<Vec<u8>>>);
+
+impl ValueBuffer {
+    /// Creates an extension with the memory of `value`.
+    pub fn new(value: &mut Vec<u8>) -> Self {
+        ValueBuffer(Arc::new(Mutex::new(std::mem::take(value))))
+    }
+
+    /// Returns the memory, unless the answer took it.
+    pub fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut lock(&self.0))
+    }
+
+    /// Returns the memory for the answer to a request.
+    pub fn of(request: &HttpRequest) -> Vec<u8> {
+        request.extensions().get().map(ValueBuffer::take).unwrap_or_default()
+    }
+
+    /// Gives back memory that the answer to a request did not need.
+    fn restore(request: &HttpRequest, memory: Vec<u8>) {
+        if let Some(ValueBuffer(buffer)) = request.extensions().get() {
+            *lock(buffer) = memory;
+        }
+    }
+}
 
 /// Request extension: the answer is a listing.
 #[derive(Clone, Copy)]
@@ -60,9 +89,9 @@ impl HttpConnector for Connector {
 #[async_trait]
 impl HttpService for Connector {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let url = url_of(&request)?;
-        let answer = match self.exchange(&url, &request, None).await {
-            Ok(answer) => self.response(&url, &request, answer),
+        let (url, mut body) = (url_of(&request)?, ValueBuffer::of(&request));
+        let answer = match self.exchange(&url, &request, None, &mut body).await {
+            Ok(answer) => self.response(&url, &request, answer, body),
             Err(failure) => Err(failure),
         };
         answer.map_err(http_error)
@@ -79,12 +108,14 @@ pub(super) fn http_error(failure: RequestError) -> HttpError {
 }
 
 impl Connector {
-    /// Sends a request and returns the answer unchanged. `region` is that of the bucket, if the provider has regions.
+    /// Sends a request and returns the answer unchanged, with its body in `body`. `region` is that of the bucket, if
+    /// the provider has regions.
     pub async fn exchange(
         &self,
         url: &Url,
         request: &HttpRequest,
         region: Option<String>,
+        body: &mut Vec<u8>,
     ) -> Result<ServerAnswer, RequestError> {
         let is_read = [Method::GET, Method::HEAD].contains(request.method());
         let sent = ServerRequest {
@@ -104,11 +135,12 @@ impl Connector {
             self.transport.add_host(host);
         }
         let answer = match url.host_str().is_some_and(is_metadata_service) {
-            false => self.transport.send(&sent).await?,
-            true => timeout(METADATA, self.transport.send(&sent))
+            false => self.transport.send(&sent, body).await,
+            true => timeout(METADATA, self.transport.send(&sent, body))
                 .await
-                .map_err(|_| RequestError::new(&sent.method, url, Cause::TimedOut(METADATA), 1))??,
+                .unwrap_or_else(|_| Err(RequestError::new(&sent.method, url, Cause::TimedOut(METADATA), 1))),
         };
+        let answer = answer.inspect_err(|_| ValueBuffer::restore(request, std::mem::take(body)))?;
         if let Some(WasRetried(noted)) = request.extensions().get() {
             noted.store(answer.tries > 1, Ordering::Relaxed);
         }
@@ -121,26 +153,31 @@ impl Connector {
         url: &Url,
         request: &HttpRequest,
         mut answer: ServerAnswer,
+        mut body: Vec<u8>,
     ) -> Result<HttpResponse, RequestError> {
+        if !answer.status.is_success() {
+            let said = body.clone();
+            ValueBuffer::restore(request, std::mem::replace(&mut body, said));
+        }
         let failed = |cause| Err(RequestError::new(request.method(), url, cause, 1));
-        if names_missing_bucket(answer.status, &answer.body) {
+        if names_missing_bucket(answer.status, &body) {
             return failed(Cause::NoBucket(self.bucket.clone()));
         }
         if is_handled_here(answer.status) {
-            return failed(Cause::Status(answer.status, said(&answer.body)));
+            return failed(Cause::Status(answer.status, said(&body)));
         }
         let mut are_names_removed = false;
         if request.extensions().get::<IsListing>().is_some()
-            && let Some(page) = page_filter::remove_invalid_names(&answer.body)
+            && let Some(page) = page_filter::remove_invalid_names(&body)
         {
-            answer.body = page;
+            body = page;
             are_names_removed = true;
         }
         if request.method() != Method::HEAD {
             // `object_store` requires the length, which a chunked body is sent without
-            answer.headers.insert(CONTENT_LENGTH, answer.body.len().into());
+            answer.headers.insert(CONTENT_LENGTH, body.len().into());
         }
-        let mut response = HttpResponse::new(answer.body.into());
+        let mut response = HttpResponse::new(body.into());
         *response.status_mut() = answer.status;
         *response.headers_mut() = answer.headers;
         if are_names_removed {

@@ -78,11 +78,12 @@ impl HttpConnector for StatedEnd {
 impl HttpService for StatedEnd {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let url = url_of(&request)?;
-        let answer = self.connector.exchange(&url, &request, None).await.map_err(http_error)?;
-        if let Some(end) = end_in(&answer.body) {
+        let mut body = Vec::new();
+        let answer = self.connector.exchange(&url, &request, None, &mut body).await.map_err(http_error)?;
+        if let Some(end) = end_in(&body) {
             *lock(&self.end) = Some(end);
         }
-        self.connector.response(&url, &request, answer).map_err(http_error)
+        self.connector.response(&url, &request, answer, body).map_err(http_error)
     }
 }
 

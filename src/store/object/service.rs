@@ -142,7 +142,8 @@ fn region_of(bucket: &str, options: &ObjectOptions) -> Result<Option<String>> {
     let (timeout, retries) = (options.timeout.min(Duration::from_secs(10)), options.retries.min(1));
     let transport = Transport::new(Vec::new(), HeaderMap::new(), timeout, retries, Arc::default());
     let transport = transport.map_err(Error::unsupported)?;
-    let answer = runtime::block_on(async { Ok(transport.send(&ServerRequest::new(Method::HEAD, url)).await) })?;
+    let (request, mut body) = (ServerRequest::new(Method::HEAD, url), Vec::new());
+    let answer = runtime::block_on(async { Ok(transport.send(&request, &mut body).await) })?;
     let region = |answer: super::transport::ServerAnswer| {
         text(&answer.headers, &BUCKET_REGION).filter(|region| is_region(region)).map(str::to_string)
     };

@@ -2,7 +2,7 @@
 //! others, or if it says that the bucket is in another region. This module does not know where credentials come from.
 
 use super::answer_headers::text;
-use super::connector::{Connector, element, http_error, url_of};
+use super::connector::{Connector, ValueBuffer, element, http_error, url_of};
 use super::credentials::AwsCredentials;
 use super::key_renewal::Refusal;
 use super::request_error::{Cause, RequestError, refusal_of};
@@ -84,22 +84,22 @@ impl Signer {
             Some(credentials) => Some(credentials.current().await.map_err(|e| failed(request, &url, e))?),
             None => None,
         };
-        let (mut may_move, mut may_renew) = (true, true);
+        let (mut may_move, mut may_renew, mut body) = (true, true, ValueBuffer::of(request));
         loop {
             let region = lock(&state.region).clone();
             state.enter(&region, &mut url, request).map_err(|e| failed(request, &url, e))?;
             if let Some(credential) = &credential {
                 sign(request, credential, &region).map_err(|e| failed(request, &url, e))?;
             }
-            let answer = state.connector.exchange(&url, request, Some(region.clone())).await?;
-            if may_move && let Some(other) = other_region(&answer, &region) {
+            let answer = state.connector.exchange(&url, request, Some(region.clone()), &mut body).await?;
+            if may_move && let Some(other) = other_region(&answer, &body, &region) {
                 may_move = false;
                 log::info!("the bucket {} is in the region {other}, not in {region}", state.connector.bucket);
                 *lock(&state.region) = other;
                 continue;
             }
             if let (Some(credentials), Some(used)) = (&state.credentials, &credential) {
-                match refusal(&answer) {
+                match refusal(&answer, &body) {
                     Some(refusal) if may_renew => {
                         if let Some(other) = credentials.instead_of(used, refusal).await {
                             (may_renew, credential) = (false, Some(other));
@@ -110,7 +110,7 @@ impl Signer {
                     _ => {}
                 }
             }
-            return state.connector.response(&url, request, answer);
+            return state.connector.response(&url, request, answer, body);
         }
     }
 }
@@ -149,13 +149,13 @@ fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Returns the region that an answer names, if the request failed because that is another region.
-fn other_region(answer: &ServerAnswer, region: &str) -> Option<String> {
+fn other_region(answer: &ServerAnswer, body: &[u8], region: &str) -> Option<String> {
     if !matches!(answer.status.as_u16(), 301 | 302 | 307 | 308 | 400 | 403) {
         return None;
     }
     let of_body = || {
-        let code = element(&answer.body, "Code")?;
-        ELSEWHERE.contains(&code.as_str()).then(|| element(&answer.body, "Region"))?
+        let code = element(body, "Code")?;
+        ELSEWHERE.contains(&code.as_str()).then(|| element(body, "Region"))?
     };
     let named = text(&answer.headers, &BUCKET_REGION).map(str::to_string).or_else(of_body)?;
     (is_region(&named) && named != region).then_some(named)
@@ -168,9 +168,9 @@ pub(super) fn is_region(text: &str) -> bool {
 }
 
 /// Returns the kind of refusal, if the server refuses the credentials.
-fn refusal(answer: &ServerAnswer) -> Option<Refusal> {
+fn refusal(answer: &ServerAnswer, body: &[u8]) -> Option<Refusal> {
     // the body of a success is a value
-    let code = (!answer.status.is_success()).then(|| element(&answer.body, "Code")).flatten();
+    let code = (!answer.status.is_success()).then(|| element(body, "Code")).flatten();
     refusal_of(answer.status, code.as_deref())
 }
 
@@ -180,17 +180,17 @@ mod tests {
     use reqwest::StatusCode;
     use reqwest::header::{HeaderMap, HeaderValue};
 
-    fn answer(status: u16, region: Option<&'static str>, body: &str) -> ServerAnswer {
+    fn answer(status: u16, region: Option<&'static str>) -> ServerAnswer {
         let mut headers = HeaderMap::new();
         headers.extend(region.map(|region| (BUCKET_REGION, HeaderValue::from_static(region))));
         let status = StatusCode::from_u16(status).unwrap();
-        ServerAnswer { tries: 1, status, headers, body: body.into(), skipped: 0 }
+        ServerAnswer { tries: 1, status, headers, skipped: 0 }
     }
 
     #[test]
     fn regions_are_taken_only_from_answers_about_regions() {
         let malformed = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>";
-        let other = |status, region, body| other_region(&answer(status, region, body), "us-east-1");
+        let other = |status, region, body: &str| other_region(&answer(status, region), body.as_bytes(), "us-east-1");
         assert_eq!(other(301, Some("eu-west-1"), "").as_deref(), Some("eu-west-1"));
         assert_eq!(other(400, None, malformed).as_deref(), Some("eu-west-1"));
         assert_eq!(other(400, Some("ap-1"), malformed).as_deref(), Some("ap-1"));
@@ -208,7 +208,9 @@ mod tests {
     #[test]
     fn refusals_are_distinguished_from_other_failures() {
         use Refusal::{OfKeys, Unclear};
-        let code = |status, code: &str| refusal(&answer(status, None, &format!("<Error><Code>{code}</Code></Error>")));
+        let code = |status, code: &str| {
+            refusal(&answer(status, None), format!("<Error><Code>{code}</Code></Error>").as_bytes())
+        };
         for (status, named) in [
             (400, "ExpiredToken"),
             (403, "ExpiredToken"),
@@ -221,7 +223,7 @@ mod tests {
         }
         assert_eq!((code(403, "AccessDenied"), code(403, "AllAccessDisabled")), (Some(Unclear), Some(Unclear)));
         for (status, expected) in [(401, Some(OfKeys)), (403, Some(Unclear)), (400, Some(Unclear)), (404, None)] {
-            assert_eq!(refusal(&answer(status, None, "")), expected, "{status}");
+            assert_eq!(refusal(&answer(status, None), b""), expected, "{status}");
         }
         assert_eq!((code(400, "InvalidArgument"), code(403, "RequestTimeTooSkewed")), (None, None));
         assert_eq!((code(404, "NoSuchKey"), code(500, "InternalError")), (None, None));

@@ -1,3 +1,4 @@
+mod bodies;
 mod bucket;
 mod ends;
 mod faults;

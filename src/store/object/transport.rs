@@ -95,13 +95,12 @@ impl ServerRequest {
     }
 }
 
-/// A complete answer.
+/// A complete answer, except for its body, which is in a buffer of the caller.
 pub(super) struct ServerAnswer {
     /// Number of attempts.
     pub tries: u32,
     pub status: StatusCode,
     pub headers: HeaderMap,
-    pub body: Vec<u8>,
     /// Number of bytes dropped before the body.
     pub skipped: u64,
 }
@@ -191,11 +190,12 @@ impl Transport {
         request.url.host_str().is_some_and(|host| self.is_own(host))
     }
 
-    /// Sends a request, and retries temporary failures. All attempts together end within the timeout. If the server has
-    /// answered nothing since a request was given up, one request at a time gets one attempt, and the others fail with
-    /// it; a silent server is given little time: programs that close several files, or ask for several values, wait
-    /// for the server once and not each time.
-    pub async fn send(&self, request: &ServerRequest) -> Result<ServerAnswer, RequestError> {
+    /// Sends a request, and retries temporary failures. The body of the answer replaces the content of `body`, whose
+    /// memory is reused: new memory takes longer than receiving. All attempts together end within the timeout. If the
+    /// server has answered nothing since a request was given up, one request at a time gets one attempt, and the others
+    /// fail with it; a silent server is given little time: programs that close several files, or ask for several
+    /// values, wait for the server once and not each time.
+    pub async fn send(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
         let mut probe = match self.is_of_store(request) {
@@ -207,14 +207,14 @@ impl Transport {
             let tries = backoff.tries() + 1;
             let started = Instant::now();
             let limit = probe.as_ref().map_or(self.timeout, |probe| probe.limit().min(self.timeout));
-            let outcome = timeout_at(deadline.min(started + limit), self.try_once(request)).await;
+            let outcome = timeout_at(deadline.min(started + limit), self.try_once(request, body)).await;
             let outcome = outcome.unwrap_or(Err(Cause::TimedOut(limit)));
             Attempt {
                 method: &request.method,
                 url: &request.url,
                 range: request.range.as_ref(),
                 sent: request.body.as_ref().map_or(0, HttpRequestBody::content_length),
-                outcome: outcome.as_ref().map(|answer| (answer.status, answer.body.len())),
+                outcome: outcome.as_ref().map(|answer| (answer.status, body.len())),
                 time: started.elapsed(),
                 tries,
             }
@@ -285,7 +285,7 @@ impl Transport {
     }
 
     /// Sends a request once, and follows redirects.
-    async fn try_once(&self, request: &ServerRequest) -> Result<ServerAnswer, Cause> {
+    async fn try_once(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer, Cause> {
         let _permit = match self.is_closing.load(Ordering::Relaxed) {
             true => self.new_connections.acquire().await.ok(),
             false => None,
@@ -298,7 +298,7 @@ impl Transport {
                     self.check_redirect(&next)?;
                     url = next;
                 }
-                None => return self.receive(request, response).await,
+                None => return self.receive(request, response, body).await,
             }
         }
         Err(Cause::Redirects)
@@ -350,13 +350,19 @@ impl Transport {
     }
 
     /// Receives the body of an answer.
-    async fn receive(&self, request: &ServerRequest, mut response: Response) -> Result<ServerAnswer, Cause> {
+    async fn receive(
+        &self,
+        request: &ServerRequest,
+        mut response: Response,
+        body: &mut Vec<u8>,
+    ) -> Result<ServerAnswer, Cause> {
+        body.clear();
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         if retry::may_pass(status) {
             return Err(Cause::Busy(status, retry::after(&headers)));
         }
         if request.method == Method::HEAD {
-            return Ok(ServerAnswer { tries: 1, status, headers, body: Vec::new(), skipped: 0 });
+            return Ok(ServerAnswer { tries: 1, status, headers, skipped: 0 });
         }
         let length = length(&headers);
         if status.is_success() && length.is_none() && !headers.contains_key(TRANSFER_ENCODING) && status != 204 {
@@ -375,7 +381,7 @@ impl Transport {
         };
         let kept = kept.cloned().unwrap_or(0..u64::MAX);
         let skipped = kept.start;
-        let (body, received) = self.receive_body(&mut response, length, limit, kept).await?;
+        let received = self.receive_body(&mut response, length, limit, kept, body).await?;
         let part = part_of(status, &headers, body.len() as u64)?;
         // some servers return an empty part for a range after the end
         let status =
@@ -383,25 +389,25 @@ impl Transport {
         if status.is_success() {
             self.stats.bytes_received.add(received);
         }
-        Ok(ServerAnswer { tries: 1, status, headers, body, skipped: skipped.min(received) })
+        Ok(ServerAnswer { tries: 1, status, headers, skipped: skipped.min(received) })
     }
 
-    /// Receives the bytes of the body that are in `kept`, and no more after them. Also returns the number of bytes
-    /// received.
+    /// Receives the bytes of the body that are in `kept` into the empty `body`, and no more after them. Returns the
+    /// number of bytes received.
     async fn receive_body(
         &self,
         response: &mut Response,
         length: Option<u64>,
         limit: u64,
         kept: Range<u64>,
-    ) -> Result<(Vec<u8>, u64), Cause> {
+        body: &mut Vec<u8>,
+    ) -> Result<u64, Cause> {
         let wanted = length.map(|length| length.min(kept.end));
-        let mut body = Vec::new();
         if let Some(wanted) = wanted {
             if wanted > limit {
                 return Err(Cause::TooLarge { size: length, limit });
             }
-            memory::reserve(&mut body, wanted.saturating_sub(kept.start) as usize).map_err(Cause::System)?;
+            memory::reserve(body, wanted.saturating_sub(kept.start) as usize).map_err(Cause::System)?;
         }
         let (end, mut received) = (wanted.unwrap_or(kept.end), 0);
         while received < end {
@@ -417,7 +423,7 @@ impl Transport {
         }
         match wanted {
             Some(wanted) if received < wanted => Err(Cause::Short { received, wanted }),
-            _ => Ok((body, received)),
+            _ => Ok(received),
         }
     }
 

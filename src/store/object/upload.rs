@@ -86,9 +86,10 @@ impl Bucket {
                 file.read_exact_at(&mut part[start..], range.start + at)?;
             }
             ValuePiece::Old(range) => {
-                let found = self.get_range(key, range.start + at..range.start + at + len as u64).await?;
+                let (start, mut bytes) = (range.start + at, Vec::new());
+                let found = self.get_range(key, start..start + len as u64, &mut bytes).await?;
                 match found {
-                    Some((bytes, stat)) if replaces == Replaces::Version(&stat.version) && bytes.len() == len => {
+                    Some(stat) if replaces == Replaces::Version(&stat.version) && bytes.len() == len => {
                         part.extend_from_slice(&bytes);
                     }
                     _ => return Ok(false),

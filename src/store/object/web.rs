@@ -40,43 +40,47 @@ impl Web {
         Web { transport, base, forbidden_is_missing, lacks_ends: AtomicBool::new(false) }
     }
 
-    /// Reads the value of `key`.
-    pub async fn get(&self, key: &Key, limit: u64) -> Result<Option<(Vec<u8>, Version)>> {
+    /// Reads the value of `key` into `value`.
+    pub async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let request = ServerRequest { limit, ..ServerRequest::new(Method::GET, self.url(key)) };
-        let answer = self.send(&request).await?;
+        let answer = self.send(&request, value).await?;
         match self.found(key, &request, &answer)? {
-            Found::Value if answer.status == StatusCode::OK => {
-                let version = version(&answer.headers, answer.body.len() as u64);
-                Ok(Some((answer.body, version)))
-            }
+            Found::Value if answer.status == StatusCode::OK => Ok(Some(version(&answer.headers, value.len() as u64))),
             Found::Value => Err(invalid_answer(&request, "with a part of the value instead of the whole")),
-            Found::Nothing | Found::Directory => Ok(None),
+            Found::Nothing | Found::Directory => {
+                value.clear();
+                Ok(None)
+            }
         }
     }
 
-    /// Reads the bytes of `range`, which is not empty.
-    pub async fn get_range(&self, key: &Key, range: Range<u64>) -> Result<Option<(Vec<u8>, Stat)>> {
+    /// Reads the bytes of `range`, which is not empty, into `value`.
+    pub async fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let request = ServerRequest::for_range(self.url(key), range.clone());
-        let answer = self.send(&request).await?;
+        let answer = self.send(&request, value).await?;
         if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
             // the range begins after the end of the value
-            return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value).map(|stat| (Vec::new(), stat)));
+            value.clear();
+            return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value));
         }
         match self.found(key, &request, &answer)? {
-            Found::Value => self.part(&request, answer, range).map(Some),
-            Found::Nothing | Found::Directory => Ok(None),
+            Found::Value => self.part(&request, &answer, value.len() as u64, range).map(Some),
+            Found::Nothing | Found::Directory => {
+                value.clear();
+                Ok(None)
+            }
         }
     }
 
-    /// Reads the last `len` bytes of a value.
-    pub async fn get_end(&self, key: &Key, len: u64) -> Result<EndOfValue> {
+    /// Reads the last `len` bytes of a value into `value`.
+    pub async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
         if len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
             return Ok(EndOfValue::Unsupported);
         }
         let mut request = ServerRequest { limit: len, ..ServerRequest::new(Method::GET, self.url(key)) };
         let Ok(suffix) = HeaderValue::try_from(format!("bytes=-{len}")) else { return Ok(EndOfValue::Unsupported) };
         request.headers.insert(RANGE, suffix);
-        let answer = match self.transport.send(&request).await {
+        let answer = match self.transport.send(&request, value).await {
             Err(e) if e.lacks_range() => {
                 self.lacks_ends.store(true, Ordering::Relaxed);
                 return Ok(EndOfValue::Unsupported);
@@ -89,33 +93,33 @@ impl Web {
         match self.found(key, &request, &answer)? {
             Found::Nothing | Found::Directory => Ok(EndOfValue::Nothing),
             Found::Value => {
-                let end = end_of(answer, len);
+                let end = end_of(&answer, value.len() as u64, len);
                 self.lacks_ends.fetch_or(matches!(end, EndOfValue::Unsupported), Ordering::Relaxed);
                 Ok(end)
             }
         }
     }
 
-    /// Returns the bytes of `range` from an answer.
-    fn part(&self, request: &ServerRequest, answer: ServerAnswer, range: Range<u64>) -> Result<(Vec<u8>, Stat)> {
-        let ServerAnswer { status, headers, body, skipped, .. } = answer;
-        if status == StatusCode::OK {
+    /// Returns the metadata of a value, and checks that the `len` bytes of an answer are those of `range`.
+    fn part(&self, request: &ServerRequest, answer: &ServerAnswer, len: u64, range: Range<u64>) -> Result<Stat> {
+        let headers = &answer.headers;
+        if answer.status == StatusCode::OK {
             // the whole value up to the end of the range
-            let received = skipped + body.len() as u64;
+            let received = answer.skipped + len;
             let ended = received < range.end;
-            let Some(size) = length(&headers).or(ended.then_some(received)) else {
+            let Some(size) = length(headers).or(ended.then_some(received)) else {
                 return Err(invalid_answer(request, "with a value without its size"));
             };
-            return Ok((body, stat(&headers, size)));
+            return Ok(stat(headers, size));
         }
-        let stated = content_range(&headers).and_then(|stated| Some((stated.range?, stated.size?)));
+        let stated = content_range(headers).and_then(|stated| Some((stated.range?, stated.size?)));
         let Some((received, size)) = stated else {
             return Err(invalid_answer(request, "with a part of a value without its size"));
         };
         if received != (range.start..range.end.min(size)) {
             return Err(invalid_answer(request, "with another part of the value than requested"));
         }
-        Ok((body, stat(&headers, size)))
+        Ok(stat(headers, size))
     }
 
     /// Returns the metadata of `key`. The root is always a prefix; another key is one only if the server says so.
@@ -124,7 +128,7 @@ impl Web {
             return Ok(Some(Stat::prefix()));
         }
         let request = ServerRequest::new(Method::HEAD, self.url(key));
-        let answer = self.send(&request).await?;
+        let answer = self.send(&request, &mut Vec::new()).await?;
         // a signed URL is often valid for one method only, and some servers know only GET
         if matches!(answer.status.as_u16(), 403 | 405 | 501)
             || (answer.status == 200 && length(&answer.headers).is_none())
@@ -139,8 +143,8 @@ impl Web {
     }
 
     async fn stat_by_get(&self, key: &Key) -> Result<Option<Stat>> {
-        let request = ServerRequest::for_range(self.url(key), 0..1);
-        let answer = self.send(&request).await?;
+        let (request, mut first) = (ServerRequest::for_range(self.url(key), 0..1), Vec::new());
+        let answer = self.send(&request, &mut first).await?;
         if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
             // the value is empty
             return Ok(Some(stat(&answer.headers, 0)));
@@ -148,12 +152,12 @@ impl Web {
         match self.found(key, &request, &answer)? {
             Found::Nothing => Ok(None),
             Found::Directory => Ok(Some(Stat::prefix())),
-            Found::Value => self.part(&request, answer, 0..1).map(|(_, stat)| Some(stat)),
+            Found::Value => self.part(&request, &answer, first.len() as u64, 0..1).map(Some),
         }
     }
 
-    async fn send(&self, request: &ServerRequest) -> Result<ServerAnswer> {
-        self.transport.send(request).await.map_err(RequestError::into_error)
+    async fn send(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer> {
+        self.transport.send(request, body).await.map_err(RequestError::into_error)
     }
 
     fn found(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<Found> {
@@ -208,18 +212,18 @@ fn invalid_answer(request: &ServerRequest, what: &str) -> Error {
     unexpected(format!("{} {url}: the server answers {what}", request.method))
 }
 
-/// Returns the last `len` bytes of a value from an answer: a part that the server says is the end, or the whole value.
-fn end_of(answer: ServerAnswer, len: u64) -> EndOfValue {
-    let ServerAnswer { status, headers, body, .. } = answer;
-    let received = body.len() as u64;
-    let size = match status {
+/// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a part that the server says is
+/// the end, or the whole value.
+fn end_of(answer: &ServerAnswer, received: u64, len: u64) -> EndOfValue {
+    let headers = &answer.headers;
+    let size = match answer.status {
         StatusCode::OK => Some(received),
-        _ => content_range(&headers).and_then(|stated| {
+        _ => content_range(headers).and_then(|stated| {
             let (range, size) = (stated.range?, stated.size?);
             (range == (size.saturating_sub(len)..size) && range.end - range.start == received).then_some(size)
         }),
     };
-    size.map_or(EndOfValue::Unsupported, |size| EndOfValue::Found(body, stat(&headers, size)))
+    size.map_or(EndOfValue::Unsupported, |size| EndOfValue::Found(stat(headers, size)))
 }
 
 fn stat(headers: &HeaderMap, size: u64) -> Stat {

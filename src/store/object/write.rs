@@ -69,8 +69,9 @@ impl Bucket {
         if self.head(key).await?.is_none_or(|(meta, _)| meta.size != size) {
             return Ok(None);
         }
-        let found = self.get(key, size).await?;
-        Ok(found.filter(|(bytes, _)| bytes == value).map(|(_, version)| version))
+        let mut stored = Vec::new();
+        let found = self.get(key, size, &mut stored).await?;
+        Ok(found.filter(|_| stored == value))
     }
 
     /// Returns the condition that the value still has `version`, or `None` if it does not. Google takes generations

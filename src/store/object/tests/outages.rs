@@ -25,7 +25,9 @@ fn transport(host: &str, seconds: u64, retries: u32) -> (Transport, Arc<Stats>) 
 /// Returns the body of the answer and the number of attempts.
 async fn send(transport: &Transport, method: Method, url: String) -> std::result::Result<(Vec<u8>, u32), String> {
     let request = ServerRequest::new(method, url.parse().unwrap());
-    transport.send(&request).await.map(|answer| (answer.body, answer.tries)).map_err(|e| e.to_string())
+    let mut body = Vec::new();
+    let answer = transport.send(&request, &mut body).await.map_err(|e| e.to_string())?;
+    Ok((body, answer.tries))
 }
 
 fn run<T>(work: impl Future<Output = T>) -> T {
