@@ -124,6 +124,27 @@ impl Backend {
         Ok(Backend::Web(Arc::new(Web::new(transport, url, options.forbidden_is_missing))))
     }
 
+    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        match self {
+            Backend::Web(web) => web.get(key, limit, value).await,
+            Backend::Bucket(bucket) => bucket.get(key, limit, value).await,
+        }
+    }
+
+    async fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        match self {
+            Backend::Web(web) => web.get_range(key, range, value).await,
+            Backend::Bucket(bucket) => bucket.get_range(key, range, value).await,
+        }
+    }
+
+    async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
+        match self {
+            Backend::Web(web) => web.get_end(key, len, value).await,
+            Backend::Bucket(bucket) => bucket.get_end(key, len, value).await,
+        }
+    }
+
     async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         match self {
             Backend::Web(web) => web.stat(key).await,
@@ -134,12 +155,8 @@ impl Backend {
 
 impl Store for ObjectStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        runtime::block_on(async {
-            match &self.backend {
-                Backend::Web(web) => web.get(key, limit, value).await,
-                Backend::Bucket(bucket) => bucket.get(key, limit, value).await,
-            }
-        })
+        let (backend, key) = (self.backend.clone(), key.clone());
+        runtime::receive(value, |mut buffer| async move { (backend.get(&key, limit, &mut buffer).await, buffer) })
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
@@ -147,22 +164,18 @@ impl Store for ObjectStore {
             value.clear();
             return Ok(self.stat(key)?.filter(|stat| stat.kind == EntryKind::Value));
         }
-        runtime::block_on(async {
-            match &self.backend {
-                Backend::Web(web) => web.get_range(key, range, value).await,
-                Backend::Bucket(bucket) => bucket.get_range(key, range, value).await,
-            }
-        })
+        let (backend, key) = (self.backend.clone(), key.clone());
+        runtime::receive(value, |mut buffer| async move { (backend.get_range(&key, range, &mut buffer).await, buffer) })
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let found = runtime::block_on(async {
-            match &self.backend {
-                Backend::Web(web) => web.get_end(key, len, value).await,
-                Backend::Bucket(bucket) => bucket.get_end(key, len, value).await,
-            }
-        })?;
-        match found {
+        let (backend, wanted) = (self.backend.clone(), key.clone());
+        let end =
+            runtime::receive(
+                value,
+                |mut buffer| async move { (backend.get_end(&wanted, len, &mut buffer).await, buffer) },
+            )?;
+        match end {
             EndOfValue::Found(stat) => Ok(Some(stat)),
             EndOfValue::Nothing => Ok(None),
             EndOfValue::Unsupported => super::get_end_by_stat(self, key, len, value),
@@ -190,7 +203,7 @@ impl Store for ObjectStore {
                 in_flight.0.push_back(handle.spawn(async move { backend.stat(&key).await }));
             }
             let Some(first) = in_flight.0.pop_front() else { return };
-            let stat = handle.block_on(first).unwrap_or_else(|e| Err(listing::interrupted(&e)));
+            let stat = handle.block_on(first).unwrap_or_else(|e| Err(runtime::interrupted(&e)));
             if !each(stat) {
                 return;
             }

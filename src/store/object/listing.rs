@@ -103,7 +103,7 @@ impl BucketListing {
     /// Waits for the requested page, and requests the next one. Returns `false` if the server listed nothing.
     fn read_page(&mut self) -> Result<bool> {
         let Some(next) = self.next.take() else { return Ok(false) };
-        let page = runtime::block_on(async { next.await.unwrap_or_else(|e| Err(interrupted(&e))) })?;
+        let page = runtime::block_on(async { next.await.unwrap_or_else(|e| Err(runtime::interrupted(&e))) })?;
         let reach = if page.next.is_some() { self.reach_of(&page) } else { Reach::All };
         let ListingPage { objects, prefixes, is_empty, next } = page;
         let objects = objects.iter().filter_map(|meta| Some((self.name(&meta.location)?, Some(meta))));
@@ -245,8 +245,4 @@ fn created_below(bucket: &Bucket, prefix: &Key) -> BTreeSet<String> {
     let created = lock(&bucket.created);
     let below = created.iter().filter_map(|key| key.relative_to(prefix)).filter(|rest| !rest.is_root());
     below.filter_map(|rest| rest.as_str().split('/').next().map(str::to_string)).collect()
-}
-
-pub(super) fn interrupted(error: &tokio::task::JoinError) -> Error {
-    Error::system(libc::EIO).context(format!("a request was aborted: {error}"))
 }

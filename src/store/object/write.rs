@@ -3,9 +3,9 @@
 
 use super::cloud::{Bucket, failed, request_error_of, tag_version, unexpected};
 use super::connector::WasRetried;
-use super::listing::interrupted;
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
+use super::runtime::interrupted;
 use super::store_url::Cloud;
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Replaces, Version, check_prefix, check_rename};
