@@ -283,7 +283,7 @@ impl Prefetcher {
             let (cache, of, closed, job) = (self.cache.clone(), array.clone(), closed.clone(), job.to_vec());
             let pool = self.pool.clone();
             // this job may read an index; each request for chunks is a job of its own
-            self.pool.run(move || {
+            self.pool.run_early(move || {
                 if closed.load(Ordering::Relaxed) {
                     return;
                 }

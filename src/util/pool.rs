@@ -54,6 +54,8 @@ struct QueuedJob {
 struct Jobs {
     /// Jobs that callers wait for.
     urgent: VecDeque<QueuedJob>,
+    /// Jobs that find out which other jobs to run.
+    early: VecDeque<QueuedJob>,
     /// The other jobs.
     normal: VecDeque<QueuedJob>,
     /// Weight of the jobs in flight.
@@ -95,6 +97,7 @@ impl Pool {
         let base = threads.max(1);
         let jobs = Jobs {
             urgent: VecDeque::new(),
+            early: VecDeque::new(),
             normal: VecDeque::new(),
             weight: 0,
             is_closed: false,
@@ -128,6 +131,13 @@ impl Pool {
         self.queue.wake(jobs);
     }
 
+    /// Queues a job without weight that queues others. It starts before those, but after urgent ones.
+    pub fn run_early(&self, job: impl FnOnce() + Send + 'static) {
+        let mut jobs = lock(&self.queue.jobs);
+        jobs.early.push_back(QueuedJob { since: Instant::now(), weight: 0, job: Box::new(job) });
+        self.queue.wake(jobs);
+    }
+
     /// Queues a job that a caller waits for. It starts before all other queued jobs.
     pub fn run_urgent(&self, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.queue.jobs);
@@ -146,16 +156,16 @@ impl Drop for Pool {
 
 impl Jobs {
     fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.normal.is_empty()
+        self.urgent.is_empty() && self.early.is_empty() && self.normal.is_empty()
     }
 
     fn len(&self) -> usize {
-        self.urgent.len() + self.normal.len()
+        self.urgent.len() + self.early.len() + self.normal.len()
     }
 
     /// Removes the next job from the queue if it may start now.
     fn take(&mut self, bound: usize) -> Option<QueuedJob> {
-        if let Some(next) = self.urgent.pop_front() {
+        if let Some(next) = self.urgent.pop_front().or_else(|| self.early.pop_front()) {
             return Some(next);
         }
         let weight = self.normal.front()?.weight;
@@ -169,7 +179,7 @@ impl Jobs {
 
     /// Returns the number of jobs that were queued at `then` or before.
     fn waiting_since(&self, then: Instant) -> usize {
-        self.urgent.iter().chain(&self.normal).filter(|waiting| waiting.since <= then).count()
+        self.urgent.iter().chain(&self.early).chain(&self.normal).filter(|waiting| waiting.since <= then).count()
     }
 }
 
@@ -305,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn urgent_jobs_start_first() {
+    fn urgent_jobs_start_first_and_early_ones_next() {
         let (done, results) = channel();
         let (go, gone) = channel::<()>();
         let pool = Pool::new("test", 1).unwrap();
@@ -316,11 +326,15 @@ mod tests {
         }
         for i in 2..4 {
             let done = done.clone();
+            pool.run_early(move || done.send(i).unwrap());
+        }
+        for i in 4..6 {
+            let done = done.clone();
             pool.run_urgent(move || done.send(i).unwrap());
         }
         go.send(()).unwrap();
         drop(done);
-        assert_eq!(results.iter().collect::<Vec<_>>(), [2, 3, 0, 1]);
+        assert_eq!(results.iter().collect::<Vec<_>>(), [4, 5, 2, 3, 0, 1]);
     }
 
     /// Starts a pool that grows from one thread, and gives it `stuck` jobs that block until the sender is dropped.
