@@ -130,6 +130,9 @@ impl Store for MetadataCache {
         {
             return Ok(stat);
         }
+        if let Some(result) = prefetch::revalidate_documents(self, key) {
+            return result;
+        }
         loop {
             let (pending, is_sender) = {
                 let mut contents = lock(&self.contents);

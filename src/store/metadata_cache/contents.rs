@@ -289,6 +289,24 @@ impl CacheContents {
         }
     }
 
+    /// Returns requests for those documents of the level of `key` that were requested before and are no longer valid. The
+    /// caller must send them. There are none unless `key` and another document are among them.
+    pub fn request_documents(&mut self, key: &Key) -> Vec<(Key, Arc<PendingStat>)> {
+        if !self.is_document(key) {
+            return Vec::new();
+        }
+        let (documents, level) = (self.documents, key.parent());
+        let is_stale =
+            |contents: &mut Self, key: &Key| contents.stats.peek(key).is_some() && contents.stat(key).is_none();
+        let keys = documents.iter().map(|name| level.join(name));
+        let stale: Vec<Key> = keys.filter(|key| is_stale(self, key)).collect();
+        if stale.len() < 2 || !stale.contains(key) {
+            return Vec::new();
+        }
+        let requests = stale.into_iter().map(|key| (self.request(&key), key));
+        requests.filter_map(|((pending, is_sender), key)| is_sender.then_some((key, pending))).collect()
+    }
+
     /// Ends a request and inserts its result, unless the key was invalidated meanwhile. `stat` is `None`
     /// after an error.
     pub fn finish(&mut self, key: &Key, pending: &Arc<PendingStat>, stat: Option<&Option<Stat>>) {

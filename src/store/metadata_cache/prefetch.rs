@@ -2,7 +2,7 @@
 
 use super::MetadataCache;
 use crate::error::Result;
-use crate::store::{Key, Store};
+use crate::store::{Key, Stat, Store};
 use crate::util::memory::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
@@ -29,6 +29,30 @@ pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
         }
         work();
     });
+}
+
+/// Requests metadata of several documents of a level together, if that of `key` and of others is no longer valid, and
+/// returns the answer for `key`. A server that cannot list is asked for several documents to recognize a node, and again
+/// when a file is opened.
+pub(super) fn revalidate_documents(cache: &MetadataCache, key: &Key) -> Option<Result<Option<Stat>>> {
+    let requests = lock(&cache.contents).request_documents(key);
+    if requests.is_empty() {
+        return None;
+    }
+    let mut keys = requests.iter().map(|(key, _)| key.clone());
+    // threads that wait for an answer go on when its sender is dropped
+    let senders: Vec<_> = requests.iter().map(|(key, pending)| (key, pending, pending.sender())).collect();
+    let (mut senders, mut answer) = (senders.into_iter(), None);
+    cache.below.stat_many(&mut keys, &mut |stat| {
+        let Some((requested, pending, sender)) = senders.next() else { return false };
+        lock(&cache.contents).finish(requested, pending, stat.as_ref().ok());
+        if requested == key {
+            answer = Some(stat.clone());
+        }
+        sender.finish(stat);
+        true
+    });
+    answer
 }
 
 fn prefetch_one(cache: &MetadataCache, prefix: &Key, documents: &[&str]) -> Result<()> {

@@ -452,3 +452,23 @@ fn unknown_levels_are_listed_together() {
     below.memory.insert("a/c/1/1", "1");
     assert_eq!(store.stat(&key("a/c/1/1")).unwrap().unwrap().size, 1, "no snapshot");
 }
+
+#[test]
+fn documents_of_a_level_are_revalidated_together() {
+    let Case { memory, counted, .. } = case(&["a/.doc"], None);
+    let store = MetadataCache::new(counted.clone(), None).with_documents(&["doc.json", ".doc", "other"]);
+    let c = Case { memory, counted, store };
+    assert_eq!((c.size("a/doc.json"), c.size("a/.doc"), c.asked()[0]), (None, Some(6), 2));
+    c.store.forget(&key("a"));
+    c.memory.insert("a/.doc", "new");
+    // the first question has both answers, and none about a document that was never requested
+    assert_eq!((c.size("a/doc.json"), c.asked()[0]), (None, 4));
+    assert_eq!((c.size("a/.doc"), c.asked()[0]), (Some(3), 4));
+    assert_eq!((c.size("a/other"), c.asked()[0]), (None, 5));
+    // an error is that of its document, which is requested again the next time
+    c.store.forget(&key("a"));
+    c.counted.plan(PlannedFault::next(Operation::Stat, libc::EIO));
+    assert_eq!(c.store.stat(&key("a/doc.json")).unwrap_err().errno(), libc::EIO);
+    assert_eq!((c.size("a/.doc"), c.size("a/other"), c.asked()[0]), (Some(3), None, 8));
+    assert_eq!((c.size("a/doc.json"), c.asked()[0]), (None, 9));
+}
