@@ -41,8 +41,10 @@ pub struct Loaded {
 }
 
 /// A chunk that was read and is not yet decoded.
-pub struct Fetched {
+pub struct Fetched<'a> {
     chunk: ChunkId,
+    /// The encoded bytes; `None` if they are in the scratch memory.
+    encoded: Option<&'a [u8]>,
     /// A buffer for the decoded bytes, or the decoded bytes themselves if no codec changes them.
     bytes: Vec<u8>,
     version: Version,
@@ -60,21 +62,33 @@ impl Array {
     }
 
     /// Reads a chunk: the half of [`Array::load`] that waits for the store, unless the bytes are in `neighbors`.
-    pub fn fetch(
+    pub fn fetch<'a>(
         &self,
         chunk: ChunkId,
         buffer: Vec<u8>,
-        neighbors: Option<&NeighborBytes>,
+        neighbors: Option<&NeighborBytes<'a>>,
         scratch: &mut Scratch,
-    ) -> Result<Option<Fetched>> {
+    ) -> Result<Option<Fetched<'a>>> {
         let (pipeline, mut bytes) = (self.pipeline_of(chunk)?, buffer);
         self.check_memory()?;
         let key = self.extent(chunk).key;
         // an encoded chunk may be larger than the decoded one, but not larger than the memory for it
         let limit = pipeline.max_stored().min(self.memory_limit(scratch.max_objects) as u64);
-        let stored = if self.is_stored_plain(&pipeline) { &mut bytes } else { &mut scratch.stored };
+        let is_plain = self.is_stored_plain(&pipeline);
+        if let Some(neighbors) = neighbors
+            && let Some((version, encoded)) = self.in_neighbors(chunk, limit, neighbors)?
+        {
+            let stored = encoded.len() as u64;
+            self.stored_size.store(stored, Ordering::Relaxed);
+            if is_plain {
+                memory::reserve(&mut bytes, encoded.len())?;
+                bytes.extend_from_slice(encoded);
+            }
+            return Ok(Some(Fetched { chunk, encoded: Some(encoded), bytes, version, stored }));
+        }
+        let stored = if is_plain { &mut bytes } else { &mut scratch.stored };
         let got = match &self.shards {
-            Some(shards) => self.get_in_shard(shards, chunk, limit, neighbors, stored)?,
+            Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
             None => {
                 let start = Instant::now();
                 let got = self.store.get(&key, limit, stored);
@@ -86,17 +100,17 @@ impl Array {
         let Some(version) = got else { return Ok(None) };
         let stored = stored.len() as u64;
         self.stored_size.store(stored, Ordering::Relaxed);
-        Ok(Some(Fetched { chunk, bytes, version, stored }))
+        Ok(Some(Fetched { chunk, encoded: None, bytes, version, stored }))
     }
 
     /// Decodes a chunk: the half of [`Array::load`] that takes a processor. `scratch` is that of [`Array::fetch`].
     pub fn decode_fetched(&self, fetched: Fetched, scratch: &mut Scratch) -> Result<Loaded> {
-        let Fetched { chunk, mut bytes, version, stored } = fetched;
+        let Fetched { chunk, encoded, mut bytes, version, stored } = fetched;
         let pipeline = self.pipeline_of(chunk)?;
         let start = Instant::now();
         let done = match self.is_stored_plain(&pipeline) {
             true => pipeline.check_size(bytes.len()),
-            false => self.decode(&pipeline, &mut bytes, scratch),
+            false => self.decode(&pipeline, encoded, &mut bytes, scratch),
         };
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(chunk, e))?;
@@ -105,16 +119,24 @@ impl Array {
         Ok(Loaded { bytes, version, stored })
     }
 
-    /// Decodes the stored bytes in `scratch` into `bytes`, C layout.
-    pub(super) fn decode(&self, pipeline: &Pipeline, bytes: &mut Vec<u8>, scratch: &mut Scratch) -> Result<()> {
-        let limit = self.memory_limit(scratch.max_objects).saturating_sub(scratch.stored.len());
+    /// Decodes `encoded`, or else the stored bytes in `scratch`, into `bytes`, C layout.
+    pub(super) fn decode(
+        &self,
+        pipeline: &Pipeline,
+        encoded: Option<&[u8]>,
+        bytes: &mut Vec<u8>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let Scratch { stored, other, max_objects } = scratch;
+        let encoded = encoded.unwrap_or(stored);
+        let limit = self.memory_limit(*max_objects).saturating_sub(encoded.len());
         if !self.is_transposed() {
-            return pipeline.decode_within(&scratch.stored, bytes, limit);
+            return pipeline.decode_within(encoded, bytes, limit);
         }
-        pipeline.decode_within(&scratch.stored, &mut scratch.other, limit)?;
-        memory::check_chunk(scratch.other.len().saturating_mul(2))?;
-        memory::resize_populated(bytes, scratch.other.len())?;
-        layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), &scratch.other, bytes);
+        pipeline.decode_within(encoded, other, limit)?;
+        memory::check_chunk(other.len().saturating_mul(2))?;
+        memory::resize_populated(bytes, other.len())?;
+        layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), other, bytes);
         Ok(())
     }
 

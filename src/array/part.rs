@@ -179,7 +179,7 @@ impl Array {
     /// Reads stored bytes of a chunk, counted from the beginning of its extent.
     fn get_range(&self, chunk: ChunkId, range: Range<u64>, out: &mut Vec<u8>) -> Result<Option<Stat>> {
         if let Some(shards) = &self.shards {
-            let got = self.read_in_shard(shards, chunk, range, None, out)?;
+            let got = self.read_in_shard(shards, chunk, range, out)?;
             got.iter().for_each(|stat| self.stored_size.store(stat.size, Ordering::Relaxed));
             return Ok(got);
         }

@@ -55,7 +55,7 @@ impl Array {
     pub fn stat_entry(&self, chunk: ChunkId) -> Result<Option<Stat>> {
         match &self.shards {
             None => self.stat_chunk(chunk),
-            Some(shards) => self.read_in_shard(shards, chunk, 0..0, None, &mut Vec::new()),
+            Some(shards) => self.read_in_shard(shards, chunk, 0..0, &mut Vec::new()),
         }
     }
 

@@ -245,13 +245,12 @@ impl Array {
     }
 
     /// Reads the bytes `range` of a chunk, pending or stored, or fewer if the chunk ends earlier. The stat has the size
-    /// and the version of the chunk. Bytes that are in `neighbors` are not read again.
+    /// and the version of the chunk.
     pub(super) fn read_in_shard(
         &self,
         shards: &Shards,
         chunk: ChunkId,
         range: Range<u64>,
-        neighbors: Option<&NeighborBytes>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
         if let Some(pending) = self.rebased(shards, chunk, Recency::Opening, None)? {
@@ -259,7 +258,7 @@ impl Array {
             bytes.read(range, out).map_err(|e| e.context(self.extent(chunk)))?;
             return Ok(self.stat_pending(chunk, &pending));
         }
-        self.read_stored(shards, chunk, range, neighbors, out, &mut Replacements::default())
+        self.read_stored(shards, chunk, range, out, &mut Replacements::default())
     }
 
     /// Reads a chunk from the store as [`Array::read_in_shard`] does, even if a newer one is pending.
@@ -268,12 +267,11 @@ impl Array {
         shards: &Shards,
         chunk: ChunkId,
         range: Range<u64>,
-        neighbors: Option<&NeighborBytes>,
         out: &mut Vec<u8>,
         replaced: &mut Replacements,
     ) -> Result<Option<Stat>> {
-        // reading the bytes shows whether the index is current; bytes in `neighbors` were read before
-        let mut recency = if neighbors.is_none() && self.is_remote() { Recency::Any } else { Recency::Opening };
+        // reading the bytes shows whether the index is current
+        let mut recency = if self.is_remote() { Recency::Any } else { Recency::Opening };
         loop {
             let opening = self.freshness.opening();
             let found = match self.locate(shards, chunk, recency, replaced) {
@@ -290,8 +288,7 @@ impl Array {
             let end = range.end.min(stat.size);
             let part = range.start.min(end)..end;
             let shard = shards.shard(0, &self.grid.indices(chunk));
-            let is_copied = neighbors.map(|known| known.copy(shard.number, &found, &part, out)).transpose()?;
-            if is_copied == Some(true) || self.read_shard_bytes(chunk, &found.object, &found.bytes, part, out)? {
+            if self.read_shard_bytes(chunk, &found.object, &found.bytes, part, out)? {
                 if recency == Recency::Any {
                     self.confirm_shard(shard, &found.object, opening);
                 }
@@ -309,10 +306,9 @@ impl Array {
         shards: &Shards,
         chunk: ChunkId,
         limit: u64,
-        neighbors: Option<&NeighborBytes>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Version>> {
-        let Some(stat) = self.read_in_shard(shards, chunk, 0..limit, neighbors, out)? else { return Ok(None) };
+        let Some(stat) = self.read_in_shard(shards, chunk, 0..limit, out)? else { return Ok(None) };
         if stat.size > limit {
             let why = format!("chunk of {} bytes, more than the {limit} it may have", stat.size);
             return Err(Error::damaged(why).context(self.extent(chunk)));

@@ -34,6 +34,10 @@ pub struct Buffers {
     pub refilling: Mutex<()>,
     /// Protects the idle scratch memory.
     scratch: Mutex<Vec<Scratch>>,
+    /// Protects the idle buffers for the encoded bytes of several chunks.
+    encoded: Mutex<Vec<Vec<u8>>>,
+    /// Bytes of the idle scratch memory and of the idle buffers for encoded bytes.
+    idle_scratch: AtomicUsize,
     /// Protects the idle buffers, the most recently used one last, and their total size in bytes. Each keeps its
     /// former length.
     idle: Mutex<(Vec<Vec<u8>>, usize)>,
@@ -51,9 +55,9 @@ impl Buffers {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of the idle buffers.
+    /// Returns the bytes of the idle buffers and of idle scratch memory.
     pub fn idle(&self) -> usize {
-        lock(&self.idle).1
+        lock(&self.idle).1 + self.idle_scratch.load(Ordering::Relaxed)
     }
 
     /// Returns an idle buffer with a capacity of about `len` bytes and arbitrary content, or an empty one if there is
@@ -109,23 +113,52 @@ impl Buffers {
     /// Returns scratch memory, which is no longer counted here: the load has reserved as much.
     pub fn take_scratch(&self) -> Scratch {
         let scratch = lock(&self.scratch).pop().unwrap_or_default();
-        self.bytes.fetch_sub(scratch.capacity(), Ordering::Relaxed);
+        self.count_taken(scratch.capacity());
         scratch
     }
 
     /// Keeps scratch memory for the next load.
     pub fn keep_scratch(&self, scratch: Scratch) {
-        self.bytes.fetch_add(scratch.capacity(), Ordering::Relaxed);
+        self.count_kept(scratch.capacity());
         lock(&self.scratch).push(scratch);
+    }
+
+    /// Returns a buffer for the encoded bytes of several chunks, which is no longer counted here. It may have any
+    /// capacity.
+    pub fn take_encoded(&self) -> Vec<u8> {
+        let buffer = lock(&self.encoded).pop().unwrap_or_default();
+        self.count_taken(buffer.capacity());
+        buffer
+    }
+
+    /// Keeps a buffer for the encoded bytes of other chunks.
+    pub fn keep_encoded(&self, buffer: Vec<u8>) {
+        if buffer.capacity() > 0 {
+            self.count_kept(buffer.capacity());
+            lock(&self.encoded).push(buffer);
+        }
+    }
+
+    /// Counts idle scratch memory that a load begins to use, or that is freed.
+    fn count_taken(&self, bytes: usize) {
+        self.idle_scratch.fetch_sub(bytes, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts scratch memory that becomes idle.
+    fn count_kept(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.idle_scratch.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Frees an idle buffer or idle scratch memory. Returns false if there is none.
     pub fn free_idle(&self) -> bool {
         let mut idle = lock(&self.idle);
         let Some(buffer) = idle.0.pop() else {
-            let scratch = lock(&self.scratch).pop();
-            self.bytes.fetch_sub(scratch.as_ref().map_or(0, Scratch::capacity), Ordering::Relaxed);
-            return scratch.is_some();
+            let scratch = lock(&self.scratch).pop().map(|scratch| scratch.capacity());
+            let freed = scratch.or_else(|| lock(&self.encoded).pop().map(|buffer| buffer.capacity()));
+            self.count_taken(freed.unwrap_or_default());
+            return freed.is_some();
         };
         idle.1 -= buffer.capacity();
         self.bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
@@ -230,6 +263,22 @@ mod tests {
         drop(buffers.hold(vec![1; 100_000]));
         assert!(buffers.free_idle() && !buffers.free_idle());
         assert_eq!(buffers.bytes(), 0);
+    }
+
+    #[test]
+    fn scratch_memory_counts_while_it_is_idle() {
+        let buffers = Arc::new(Buffers::default());
+        buffers.keep_scratch(Scratch { stored: Vec::with_capacity(1000), ..Scratch::default() });
+        buffers.keep_encoded(Vec::with_capacity(5000));
+        buffers.keep_encoded(Vec::new());
+        assert_eq!((buffers.bytes(), buffers.idle()), (6000, 6000));
+        // its user has reserved as much
+        let (scratch, encoded) = (buffers.take_scratch(), buffers.take_encoded());
+        assert_eq!((scratch.capacity(), encoded.capacity(), buffers.bytes(), buffers.idle()), (1000, 5000, 0, 0));
+        buffers.keep_scratch(scratch);
+        buffers.keep_encoded(encoded);
+        assert!(buffers.free_idle() && buffers.free_idle() && !buffers.free_idle());
+        assert_eq!((buffers.bytes(), buffers.idle()), (0, 0));
     }
 
     /// Returns whether all pages that lie wholly in a buffer are in memory.

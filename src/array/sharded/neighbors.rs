@@ -1,10 +1,9 @@
 //! Reading neighboring chunks of one object by one request. A request to a remote store takes as long as the transfer
 //! of megabytes, and the chunks of a shard are often much smaller.
 
-use super::{Array, Lookup, Recency, ShardBytes, StoredChunk};
-use crate::error::Result;
-use crate::store::Stat;
-use crate::util::memory;
+use super::{Array, Lookup, Recency, Replacements, ShardBytes, StoredChunk};
+use crate::error::{Kind, Result};
+use crate::store::{Stat, Version};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::shard::Shards;
 use std::ops::Range;
@@ -28,12 +27,12 @@ pub struct Neighbors {
 }
 
 /// The bytes of neighbors, encoded.
-pub struct NeighborBytes {
+pub struct NeighborBytes<'a> {
     /// The number of the object.
     number: u64,
     object: Stat,
     range: Range<u64>,
-    bytes: Vec<u8>,
+    bytes: &'a [u8],
 }
 
 impl Neighbors {
@@ -43,20 +42,15 @@ impl Neighbors {
     }
 }
 
-impl NeighborBytes {
-    /// Copies a part of a chunk's bytes. Returns false if the neighbors do not include it.
-    pub(super) fn copy(&self, number: u64, found: &StoredChunk, part: &Range<u64>, out: &mut Vec<u8>) -> Result<bool> {
-        let ShardBytes::Stored(place) = &found.bytes else { return Ok(false) };
-        if number != self.number || found.object.version != self.object.version || place.start < self.range.start {
-            return Ok(false);
+impl<'a> NeighborBytes<'a> {
+    /// Returns the bytes of a chunk of an object; `None` if the neighbors do not include it.
+    fn get(&self, number: u64, found: &StoredChunk) -> Option<&'a [u8]> {
+        let ShardBytes::Stored(place) = &found.bytes else { return None };
+        if number != self.number || found.object.version != self.object.version {
+            return None;
         }
-        let start = place.start - self.range.start;
-        let wanted = (start + part.start) as usize..(start + part.end) as usize;
-        let Some(bytes) = self.bytes.get(wanted) else { return Ok(false) };
-        out.clear();
-        memory::reserve(out, bytes.len())?;
-        out.extend_from_slice(bytes);
-        Ok(true)
+        let start = place.start.checked_sub(self.range.start)? as usize;
+        self.bytes.get(start..start + (place.end - place.start) as usize)
     }
 }
 
@@ -108,28 +102,59 @@ impl Array {
         }
     }
 
-    /// Reads the bytes of neighbors; `None` if the object was replaced.
+    /// Returns the version and the bytes of a stored chunk of at most `limit` bytes, if they are in `neighbors` and the
+    /// object has not been replaced since.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store fails while the index is confirmed.
+    pub(in crate::array) fn in_neighbors<'a>(
+        &self,
+        chunk: ChunkId,
+        limit: u64,
+        neighbors: &NeighborBytes<'a>,
+    ) -> Result<Option<(Version, &'a [u8])>> {
+        let Some(shards) = self.shards.as_ref().filter(|_| self.pending_chunk(chunk).is_none()) else {
+            return Ok(None);
+        };
+        let found = match self.locate(shards, chunk, Recency::Opening, &mut Replacements::default()) {
+            Ok(Some(found)) => found,
+            // a load without neighbors returns what is wrong
+            Ok(None) => return Ok(None),
+            Err(e) if e.kind() == Kind::Damaged => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let number = shards.shard(0, &self.grid.indices(chunk)).number;
+        let bytes = neighbors.get(number, &found).filter(|bytes| bytes.len() as u64 <= limit);
+        Ok(bytes.map(|bytes| (self.stat_stored(shards, chunk, &found).version, bytes)))
+    }
+
+    /// Reads the bytes of neighbors into `buffer`; `None` if the object was replaced.
     ///
     /// # Errors
     ///
     /// The error of the store, with the key.
-    pub fn read_neighbors(&self, neighbors: &Neighbors) -> Result<Option<NeighborBytes>> {
+    pub fn read_neighbors<'a>(
+        &self,
+        neighbors: &Neighbors,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<Option<NeighborBytes<'a>>> {
         let Some(first) = neighbors.chunks.first() else { return Ok(None) };
         let (opening, start) = (self.freshness.opening(), Instant::now());
-        let (key, mut bytes) = (self.extent(*first).key, Vec::new());
-        let read = self.store.get_range(&key, neighbors.range.clone(), &mut bytes);
+        let key = self.extent(*first).key;
+        let read = self.store.get_range(&key, neighbors.range.clone(), buffer);
         self.stats.store_time.add_since(start);
         let read = read.map_err(|e| e.context(&key))?;
-        self.stats.bytes_stored.add(bytes.len() as u64);
+        self.stats.bytes_stored.add(buffer.len() as u64);
         let is_same = read.is_some_and(|now| now.version == neighbors.object.version);
         if is_same && let Some(shards) = &self.shards {
             self.confirm_shard(shards.shard(0, &self.grid.indices(*first)), &neighbors.object, opening);
         }
-        Ok((is_same && bytes.len() == neighbors.size()).then(|| NeighborBytes {
+        Ok((is_same && buffer.len() == neighbors.size()).then(|| NeighborBytes {
             number: self.shard_of(*first).unwrap_or(first.0),
             object: neighbors.object.clone(),
             range: neighbors.range.clone(),
-            bytes,
+            bytes: buffer,
         }))
     }
 }

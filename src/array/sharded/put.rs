@@ -392,10 +392,12 @@ impl Array {
         let (mut scratch, mut ours, mut theirs) = (Scratch::default(), Vec::new(), Vec::new());
         memory::check_chunk(self.chunk_memory().saturating_mul(2))?;
         bytes.read(0..u64::MAX, &mut scratch.stored)?;
-        self.decode(self.pipeline()?, &mut ours, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?;
+        self.decode(self.pipeline()?, None, &mut ours, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?;
         let limit = self.pipeline()?.max_stored();
-        match self.read_stored(shards, chunk, 0..limit, None, &mut scratch.stored, replaced)? {
-            Some(_) => self.decode(self.pipeline()?, &mut theirs, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?,
+        match self.read_stored(shards, chunk, 0..limit, &mut scratch.stored, replaced)? {
+            Some(_) => {
+                self.decode(self.pipeline()?, None, &mut theirs, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?
+            }
             None => {
                 memory::resize(&mut theirs, ours.len())?;
                 self.fill(&mut theirs, 0);

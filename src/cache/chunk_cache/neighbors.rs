@@ -6,17 +6,20 @@ use crate::cache::Cache;
 use crate::zarr::grid::ChunkId;
 use std::collections::HashSet;
 
-/// Memory that is reserved for the encoded bytes of neighbors until this is dropped.
-struct ReservedBytes<'a> {
+/// A buffer for the encoded bytes of neighbors, whose memory is reserved until this is dropped.
+struct NeighborBuffer<'a> {
     cache: &'a Cache,
     array: &'a Array,
-    bytes: usize,
+    bytes: Vec<u8>,
+    reserved: usize,
 }
 
-impl Drop for ReservedBytes<'_> {
+impl Drop for NeighborBuffer<'_> {
     fn drop(&mut self) {
+        self.cache.buffers.keep_encoded(std::mem::take(&mut self.bytes));
         let mut state = self.cache.lock();
-        state.reserved.remove(self.array, self.bytes);
+        state.reserved.remove(self.array, self.reserved);
+        self.cache.trim(&state);
         self.cache.wake(&state);
     }
 }
@@ -45,7 +48,7 @@ impl Cache {
     }
 
     fn load_neighbors(&self, array: &Array, neighbors: &Neighbors) -> bool {
-        let Some(_reserved) = self.reserve_bytes(array, neighbors.size()) else { return false };
+        let Some(mut buffer) = self.neighbor_buffer(array, neighbors.size()) else { return false };
         let mut slots = Vec::new();
         for chunk in &neighbors.chunks {
             let item = CachedItem::Chunk(*chunk);
@@ -55,7 +58,7 @@ impl Cache {
                 Prefetched::Begun(begun) => slots.push((*chunk, begun)),
             }
         }
-        let bytes = match array.read_neighbors(neighbors) {
+        let bytes = match array.read_neighbors(neighbors, &mut buffer.bytes) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return false,
             // a reader of a chunk gets its own error, and must not wait until this thread has tried each of them
@@ -71,13 +74,20 @@ impl Cache {
         true
     }
 
-    fn reserve_bytes<'a>(&'a self, array: &'a Array, bytes: usize) -> Option<ReservedBytes<'a>> {
+    /// Returns a buffer that may grow to `len` bytes, or `None` if there is no memory for it.
+    fn neighbor_buffer<'a>(&'a self, array: &'a Array, len: usize) -> Option<NeighborBuffer<'a>> {
+        let mut bytes = self.buffers.take_encoded();
         let mut state = self.lock();
-        if !self.evict_unprefetched(&mut state, bytes, None) {
+        if bytes.capacity() > len && !self.evict_unprefetched(&mut state, bytes.capacity(), None) {
+            bytes = Vec::new();
+        }
+        let reserved = bytes.capacity().max(len);
+        if !self.evict_unprefetched(&mut state, reserved, None) {
             return None;
         }
-        state.reserved.add(array, bytes);
-        Some(ReservedBytes { cache: self, array, bytes })
+        state.reserved.add(array, reserved);
+        self.trim(&state);
+        Some(NeighborBuffer { cache: self, array, bytes, reserved })
     }
 }
 
@@ -183,9 +193,10 @@ mod tests {
         let (store, array, cache) = opened(64 << 20);
         let groups = array.neighbors(&chunks(0));
         assert_eq!(groups.iter().map(|group| group.chunks.len()).collect::<Vec<_>>(), [16]);
-        let old = array.read_neighbors(&groups[0]).unwrap();
+        let mut buffer = Vec::new();
+        let old = array.read_neighbors(&groups[0], &mut buffer).unwrap();
         store.below.insert("c/0", object(150, &[0, 1]));
-        assert!(array.read_neighbors(&groups[0]).unwrap().is_none());
+        assert!(array.read_neighbors(&groups[0], &mut Vec::new()).unwrap().is_none());
         // bytes that were read before the object was replaced are not used, either
         array.freshness().begin_opening();
         for (chunk, expected) in [(0, 9), (1, 9), (2, 152), (15, 165)] {
