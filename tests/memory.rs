@@ -400,6 +400,54 @@ fn reads_from_a_server_without_ranges_take_little_memory() {
     });
 }
 
+/// Returns a shard of `count` equal chunks.
+fn shard(chunk: &[u8], count: u64) -> Vec<u8> {
+    let len = chunk.len() as u64;
+    let mut index: Vec<u8> = (0..count).flat_map(|i| [i * len, len]).flat_map(u64::to_le_bytes).collect();
+    index.extend(crc32c::crc32c(&index).to_le_bytes());
+    [chunk.repeat(count as usize), index].concat()
+}
+
+/// Chunks and neighboring chunks of shards are received into buffers that are reused, and that stay when others of other
+/// sizes are needed.
+#[test]
+fn buffers_for_what_servers_send_take_little_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path().join("zarr.json"), "{\"zarr_format\":3,\"node_type\":\"group\"}");
+    let (size, count, objects) = (256 << 10, 64, 6);
+    let encoded_chunk = {
+        let chunk = vec![7; size];
+        [chunk.as_slice(), &crc32c::crc32c(&chunk).to_le_bytes()].concat()
+    };
+    let (shard_size, chunk_size) = (size as u64 * count, 3 << 20);
+    let index = json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
+    let inner = json!([{"name": "bytes"}, {"name": "crc32c"}]);
+    let codecs = json!([{"name": "sharding_indexed",
+        "configuration": {"chunk_shape": [size], "codecs": inner, "index_codecs": index}}]);
+    let document = |shape: u64, chunk: u64, codecs: Value| {
+        json!({"zarr_format": 3, "node_type": "array", "shape": [shape], "data_type": "uint8", "fill_value": 0,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk]}},
+            "chunk_key_encoding": {"name": "default"}, "codecs": codecs})
+        .to_string()
+    };
+    write(folder.path().join("shards/zarr.json"), document(objects * shard_size, shard_size, codecs));
+    write(folder.path().join("chunks/zarr.json"), document(32 * chunk_size, chunk_size, inner));
+    let (large, stored) = (vec![7; chunk_size as usize], shard(&encoded_chunk, count));
+    (0..objects).for_each(|i| write(folder.path().join(format!("shards/c/{i}")), &stored));
+    let stored = [large.as_slice(), &crc32c::crc32c(&large).to_le_bytes()].concat();
+    (0..32).for_each(|i| write(folder.path().join(format!("chunks/c/{i}")), &stored));
+    let server = FaultyServer::new(folder.path());
+    for first in ["shards", "chunks"] {
+        attack(Path::new(&server.url("")), &TTL, &format!("{first} of a server, then others"), move |mount| {
+            let others = if first == "shards" { "chunks" } else { "shards" };
+            for name in [first, others, first] {
+                let bytes = read(&mount.join(name).join("data.raw")).unwrap();
+                assert!(bytes.iter().all(|byte| *byte == 7), "{name}");
+            }
+        });
+    }
+}
+
 /// Returns an archive of deflated members, each with its name, deflated bytes, decoded size and checksum.
 fn archive(members: &[(&str, &[u8], u64, u32)]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
