@@ -190,11 +190,10 @@ impl Transport {
         request.url.host_str().is_some_and(|host| self.is_own(host))
     }
 
-    /// Sends a request, and retries temporary failures. The body of the answer replaces the content of `body`, whose
-    /// memory is reused: new memory takes longer than receiving. All attempts together end within the timeout. If the
-    /// server has answered nothing since a request was given up, one request at a time gets one attempt, and the others
-    /// fail with it; a silent server is given little time: programs that close several files, or ask for several
-    /// values, wait for the server once and not each time.
+    /// Sends a request, and retries temporary failures. The answer's body replaces the content of `body`, whose memory
+    /// is reused. All attempts together end within the timeout. If the server has answered nothing since a request was
+    /// given up, one request at a time gets one attempt, and the others fail with it; a silent server is given little
+    /// time: programs that close several files, or ask for several values, wait for the server once and not each time.
     pub async fn send(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
