@@ -21,11 +21,12 @@ pub struct TestArray {
 
 /// Returns compressible bytes in which no two words of 8 bytes are equal. Patterns of other seeds have other words.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let words = (0..len.div_ceil(8) as u64).flat_map(|i| {
+    let mut bytes = Vec::with_capacity(len + 8);
+    for i in 0..len.div_ceil(8) as u64 {
         let noise = (i ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((noise >> 48 & 0x0f0f) | (i & 0xff_ffff) << 16 | seed << 56).to_le_bytes()
-    });
-    let mut bytes: Vec<u8> = words.collect();
+        let word = (noise >> 48 & 0x0f0f) | (i & 0xff_ffff) << 16 | seed << 56;
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
     bytes.truncate(len);
     bytes
 }
@@ -126,9 +127,13 @@ impl TestArray {
     fn reordered(&self, chunk: &[u8], to_own: bool) -> Vec<u8> {
         let mut out = chunk.to_vec();
         if self.document["order"] == "F" {
-            let reversed: Vec<usize> = self.chunks.iter().rev().copied().collect();
-            for (f, at) in indices(&reversed).into_iter().enumerate() {
-                let c = at.iter().rev().zip(&self.chunks).fold(0, |c, (i, size)| c * size + i);
+            // positions in order F of the items in C order, built from the last dimension to the first
+            let (mut positions, mut count) = (vec![0], self.chunks.iter().product::<usize>());
+            for &size in self.chunks.iter().rev() {
+                count /= size.max(1);
+                positions = (0..size).flat_map(|i| positions.iter().map(move |p| p + i * count)).collect();
+            }
+            for (c, f) in positions.into_iter().enumerate() {
                 let (from, to) = if to_own { (c * self.item, f * self.item) } else { (f * self.item, c * self.item) };
                 out[to..to + self.item].copy_from_slice(&chunk[from..from + self.item]);
             }
@@ -160,7 +165,10 @@ impl TestArray {
 
     /// Returns the bytes of a chunk without padding, taken from `flat` row by row.
     pub fn inside(&self, flat: &[u8], index: &[usize]) -> Vec<u8> {
-        self.rows(index).into_iter().flat_map(|(at, len, _)| &flat[at..at + len]).copied().collect()
+        // whole rows: a debug build takes long to copy single bytes
+        let mut inside = Vec::with_capacity(self.chunk_size());
+        self.rows(index).into_iter().for_each(|(at, len, _)| inside.extend_from_slice(&flat[at..at + len]));
+        inside
     }
 
     /// Returns the bytes of a chunk without padding as the store has them, row by row. A chunk that is not stored has
@@ -175,7 +183,9 @@ impl TestArray {
                 self.reordered(&decoded, false)
             }
         };
-        Ok(self.rows(index).into_iter().flat_map(|(_, len, at)| &bytes[at..at + len]).copied().collect())
+        let mut stored = Vec::with_capacity(bytes.len());
+        self.rows(index).into_iter().for_each(|(_, len, at)| stored.extend_from_slice(&bytes[at..at + len]));
+        Ok(stored)
     }
 
     /// Returns the flat bytes of the whole array as the store has them.
