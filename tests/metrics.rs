@@ -28,7 +28,7 @@ struct Family {
 fn parsed(text: &str) -> Option<Vec<Family>> {
     let python = env_path("ZARRFS_TEST_SERVERS")?;
     let mut command = with_timeout(60, python);
-    command.arg("-B").arg(python_script("metrics.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.arg(python_script("metrics.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -19,7 +19,7 @@ use zarrfs::zarr::metadata::{Separator, V1Order};
 
 fn python(script: &str) -> Option<Command> {
     let mut command = Command::new(env_path("ZARRFS_TEST_PYTHON")?);
-    command.arg("-B").arg(python_script(script));
+    command.arg(python_script(script));
     Some(command)
 }
 

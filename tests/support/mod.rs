@@ -63,7 +63,7 @@ pub fn python_script(name: &str) -> PathBuf {
 /// Runs a script of `tests/python` and returns what it printed. Fails unless it succeeds within ten minutes.
 #[track_caller]
 pub fn run_python<A: AsRef<OsStr>>(python: &Path, script: &str, args: &[A]) -> String {
-    let output = with_timeout(600, python).arg("-B").arg(python_script(script)).args(args).output().unwrap();
+    let output = with_timeout(600, python).arg(python_script(script)).args(args).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{script}: {printed}{}", String::from_utf8_lossy(&output.stderr));
     printed
