@@ -58,16 +58,18 @@ uv_tool() {
 # venv NAME: creates a virtual environment with requirements-NAME.txt, anew if the file has changed, and prints the path
 # of its Python
 venv() {
-    local dir=$root/target/venv/$1 requirements=$root/scripts/requirements-$1.txt uv index
+    local dir=$root/target/venv/$1 requirements=$root/scripts/requirements-$1.txt uv pip index
     if ! cmp -s "$requirements" "$dir/requirements.txt" || ! "$dir/bin/python" -c '' 2>/dev/null; then
         rm -rf "$dir"
-        python3 -m venv "$dir" >&2
+        # only the environment of uv has pip, which takes five seconds to install
+        python3 -m venv --without-pip "$dir" >&2
         uv=$(uv_tool)
+        pip=${uv%/*}/pip
         # uv does not read pip's configuration
-        index=$("$dir/bin/pip" config get global.index-url 2>/dev/null || true)
+        index=$("$pip" config get global.index-url 2>/dev/null || true)
         env ${index:+"UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}"} UV_NATIVE_TLS=true UV_CACHE_DIR="$root/target/venv/cache" \
             "$uv" pip install --quiet --python "$dir/bin/python" -r "$requirements" >&2 ||
-            "$dir/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" >&2
+            "$pip" --python "$dir/bin/python" install --quiet --disable-pip-version-check -r "$requirements" >&2
         cp "$requirements" "$dir/requirements.txt"
     fi
     printf '%s\n' "$dir/bin/python"
