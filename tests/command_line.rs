@@ -504,14 +504,14 @@ fn a_log_without_a_reader_does_not_stop_the_mount() {
     let mountpoint = Mountpoint::new();
     let sample = test_data("sample.zarr");
     let args = ["mount", "--log-level", "trace", "--log-file", fifo.to_str().unwrap(), sample.to_str().unwrap()];
-    let mount = || support::with_timeout(30, ZARRFS).args(args).arg(mountpoint.path()).output().unwrap();
+    let mount = || support::with_timeout(180, ZARRFS).args(args).arg(mountpoint.path()).output().unwrap();
     let (code, said) = failure(&mount());
     assert!(code == 1 && said.contains("FIFO") && said.contains("name a file"), "{code} {said}");
     // a FIFO that is open for reading but never read, with more log lines than it holds
     let _reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
     let output = mount();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let listing = support::with_timeout(30, "sh")
+    let listing = support::with_timeout(180, "sh")
         .args([
             "-c",
             "for i in $(seq 2000); do stat \"$0/nothing$i\" 2>/dev/null; done; cat \"$0/lat/data.raw\" | wc -c",

@@ -19,7 +19,7 @@ use zarrfs::store::Key;
 use zarrfs::util::json::{self, Value};
 
 /// Maximum time for one store, from mount to unmount. A store that takes longer makes zarrfs hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Memory in bytes by which a daemon may grow after the mount: the cache bound and 64 MiB.
 const MEMORY: u64 = (32 + 64) << 20;

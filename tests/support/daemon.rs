@@ -52,7 +52,7 @@ impl Daemon {
     fn wait_for_mount(&self) {
         let begun = Instant::now();
         let stats = self.path().join(".zarrfs/stats.json");
-        while begun.elapsed() < Duration::from_secs(20) {
+        while begun.elapsed() < Duration::from_secs(120) {
             if stats.exists() {
                 return;
             }

@@ -44,10 +44,10 @@ pub fn failure(output: &Output) -> (i32, String) {
 }
 
 /// Runs a program of the system in a directory and returns what it printed, standard error last. Fails unless the
-/// program succeeds within a minute. Neither the user's configuration nor the locale has any effect.
+/// program succeeds within three minutes. Neither the user's configuration nor the locale has any effect.
 #[track_caller]
 pub fn run(program: &str, args: &[&str], directory: &Path) -> String {
-    let mut command = with_timeout(60, program);
+    let mut command = with_timeout(180, program);
     command.args(args).current_dir(directory).env("HOME", directory).env("LC_ALL", "C").stdin(Stdio::null());
     let output = command.output().unwrap();
     let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -91,12 +91,12 @@ pub fn is_mounted(path: &Path) -> bool {
     !zarrfs::fuse::mounts_at(path).unwrap().is_empty()
 }
 
-/// Waits until `done` returns true. Fails after 30 seconds.
+/// Waits until `done` returns true. Fails after two minutes.
 #[track_caller]
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "waited 30 s in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(120), "waited two minutes in vain for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
