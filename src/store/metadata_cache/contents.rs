@@ -289,8 +289,8 @@ impl CacheContents {
         }
     }
 
-    /// Returns requests for those documents of the level of `key` that were requested before and are no longer valid. The
-    /// caller must send them. There are none unless `key` and another document are among them.
+    /// Returns requests for those documents of the level of `key` that were requested before and are no longer valid.
+    /// The caller must send them. There are none unless `key` and another document are among them.
     pub fn request_documents(&mut self, key: &Key) -> Vec<(Key, Arc<PendingStat>)> {
         if !self.is_document(key) {
             return Vec::new();
