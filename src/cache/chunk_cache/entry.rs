@@ -79,14 +79,14 @@ impl DecodedPart {
 }
 
 /// Decoded bytes of a block and their offset in it, or the error of decoding it.
-pub(in crate::cache) type Block = std::result::Result<(Arc<Decoded>, usize), Arc<Error>>;
+pub(in crate::cache) type DecodedBlock = std::result::Result<(Arc<Decoded>, usize), Arc<Error>>;
 
 /// A chunk whose blocks are decoded one by one.
 pub(in crate::cache) struct DecodedBlocks {
     pub index: BlockIndex,
     pub tag: VersionTag,
     /// Protects the blocks decoded so far. The first read of a block may have kept only a part of it.
-    pub blocks: Mutex<Vec<Option<Block>>>,
+    pub blocks: Mutex<Vec<Option<DecodedBlock>>>,
 }
 
 /// The content of a slot.

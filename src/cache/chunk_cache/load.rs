@@ -164,8 +164,9 @@ impl Cache {
         let len = index.decoded_len(n, wanted.end);
         let kept = wanted.start / PAGE * PAGE..len;
         self.with_scratch(|scratch| {
-            // new memory takes longer than decoding into memory that is used again, and copying a part
-            if 2 * kept.len() > len {
+            // new memory takes longer than decoding into memory that is used again, and copying a part; but a block that
+            // was decoded whole is not decoded again
+            if len == index.decoded_len(n, usize::MAX) || 2 * kept.len() > len {
                 let buffer = if len < index.block_size() { Vec::new() } else { self.buffer(len) };
                 let block = array.load_block(chunk, (index, n), len, buffer, &mut scratch.stored)?;
                 return Ok(block.map(|bytes| (bytes, 0)));
