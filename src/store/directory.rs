@@ -2,6 +2,7 @@
 //! `RESOLVE_BENEATH`, so neither `..` nor a symbolic link leads out of the store, even in a race. Only regular files
 //! are opened as values, since opening others could block.
 
+mod direct_write;
 mod resolve;
 mod write;
 
@@ -35,6 +36,8 @@ pub struct DirectoryStore {
     warned: Arc<AtomicBool>,
     changes: ChangedDirectories,
     fsync: bool,
+    /// Whether the file system has refused a direct write.
+    refuses_direct: AtomicBool,
     locks: Option<Box<LockFiles>>,
     lists_unfinished: bool,
 }
@@ -57,6 +60,7 @@ impl DirectoryStore {
             warned: Arc::default(),
             changes: ChangedDirectories::default(),
             fsync: true,
+            refuses_direct: AtomicBool::new(false),
             locks: None,
             lists_unfinished: false,
         })

@@ -3,6 +3,7 @@
 //! directories until they are synced.
 
 use super::DirectoryStore;
+use super::direct_write::write_value;
 use super::resolve::{create_beneath, leads_out, open_beneath, stat_from, stat_of};
 use crate::error::{Error, Result};
 use crate::store::pieces::write_pieces;
@@ -75,7 +76,11 @@ impl DirectoryStore {
     }
 
     pub(super) fn put_value(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        let put = self.put_content(key, &mut |mut file| Ok(file.write_all(value)?), Replaces::Anything)?;
+        let mut write = |mut file: &File| match self.fsync {
+            true => write_value(file, value, &self.refuses_direct),
+            false => Ok(file.write_all(value)?),
+        };
+        let put = self.put_content(key, &mut write, Replaces::Anything)?;
         put.ok_or_else(|| Error::system(libc::EIO))
     }
 
