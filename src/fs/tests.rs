@@ -552,7 +552,7 @@ fn a_prefetched_window_does_not_evict_the_one_in_use() {
         for i in 0..128 {
             read(&fs, file, i * REQUEST as u64, REQUEST);
         }
-        // if it did, the reader would build a window for each request; a late job builds one that the reader builds, too
+        // if it did, the reader would build a window for each request; a late job repeats one that the reader has built
         assert!(stats.bytes_stored.get() < 32 << 20, "{bound}: {}", stats.bytes_stored.get());
     }
 }

@@ -164,8 +164,8 @@ impl Cache {
         let len = index.decoded_len(n, wanted.end);
         let kept = wanted.start / PAGE * PAGE..len;
         self.with_scratch(|scratch| {
-            // new memory takes longer than decoding into memory that is used again, and copying a part; but a block that
-            // was decoded whole is not decoded again
+            // New memory takes longer than decoding into memory that is used again and copying a part. But a block
+            // that was decoded whole is kept whole.
             if len == index.decoded_len(n, usize::MAX) || 2 * kept.len() > len {
                 let buffer = if len < index.block_size() { Vec::new() } else { self.buffer(len) };
                 let block = array.load_block(chunk, (index, n), len, buffer, &mut scratch.stored)?;

@@ -31,9 +31,9 @@ pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
     });
 }
 
-/// Requests metadata of several documents of a level together, if that of `key` and of others is no longer valid, and
-/// returns the answer for `key`. A server that cannot list is asked for several documents to recognize a node, and again
-/// when a file is opened.
+/// Requests metadata of several documents of a level together, if the metadata of `key` and of others is no longer
+/// valid, and returns the answer for `key`. A server that cannot list is asked for several documents to recognize a
+/// node, and again when a file is opened.
 pub(super) fn revalidate_documents(cache: &MetadataCache, key: &Key) -> Option<Result<Option<Stat>>> {
     let requests = lock(&cache.contents).request_documents(key);
     if requests.is_empty() {

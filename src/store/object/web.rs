@@ -212,8 +212,8 @@ fn invalid_answer(request: &ServerRequest, what: &str) -> Error {
     unexpected(format!("{} {url}: the server answers {what}", request.method))
 }
 
-/// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a part that the server says is
-/// the end, or the whole value.
+/// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a part that the server says
+/// is the end, or the whole value.
 fn end_of(answer: &ServerAnswer, received: u64, len: u64) -> EndOfValue {
     let headers = &answer.headers;
     let size = match answer.status {
