@@ -22,9 +22,13 @@ use std::time::{Duration, SystemTime};
 /// Number of blocks of 4096 bytes, and of files, that are reported free if a store has no limit: 1 PiB.
 const UNLIMITED: u64 = 1 << 38;
 
+/// Size of the largest reply in bytes.
+const MAX_REPLY: usize = 1 << 20;
+
 thread_local! {
-    /// The bytes of a reply, kept for the next one: fresh memory costs as much as the copy.
-    static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// The bytes of a reply, kept for the next one: fresh memory costs as much as the copy. A block of this capacity
+    /// begins at a page, as decoded chunks do, and takes no memory before it is used.
+    static REPLY: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(MAX_REPLY));
 }
 
 impl Filesystem for FuseServer {
