@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 /// Minimum size in bytes of blocks that are kept one by one: each takes an entry of a list.
 const MIN_BLOCK: usize = 16 << 10;
 
-/// Multiple of bytes, at which a kept part of a block begins: pages of a file that is read at random share no part.
+/// Alignment in bytes of the start of a kept part of a block, since the kernel reads whole pages.
 const PAGE: usize = 4096;
 
 /// Maximum size of a chunk of objects in bytes, encoded and decoded, in the first attempt to load it.
