@@ -180,7 +180,7 @@ impl Cache {
         state
     }
 
-    /// Wakes the threads that wait for a change. Without any, this saves a system call for each chunk.
+    /// Wakes the threads that wait for a change. If none waits, no system call is made.
     fn wake(&self, state: &State) {
         if state.waiting > 0 {
             self.changed.notify_all();

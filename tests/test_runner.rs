@@ -83,7 +83,7 @@ fn all_programs_run_and_those_that_fail_are_named() {
     let position = |line: &str| said.iter().position(|l| l == line).unwrap_or_else(|| panic!("{line}: {said:#?}"));
     assert_eq!(code, Some(1));
     assert_eq!(position("one 2") + 1, position("two"));
-    // one of those that take longest is started first
+    // the runner starts one of the longest binaries first
     assert!(position("'") < position("one 2"), "{said:#?}");
     let last = &said[position("== second-2 failed")..];
     assert_eq!(last[1..3], ["failures:", "some_test"], "{said:#?}");

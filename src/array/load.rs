@@ -71,7 +71,6 @@ impl Array {
     ) -> Result<Option<Fetched<'a>>> {
         let (pipeline, mut bytes) = (self.pipeline_of(chunk)?, buffer);
         self.check_memory()?;
-        let key = self.extent(chunk).key;
         // an encoded chunk may be larger than the decoded one, but not larger than the memory for it
         let limit = pipeline.max_stored().min(self.memory_limit(scratch.max_objects) as u64);
         let is_plain = self.is_stored_plain(&pipeline);
@@ -90,7 +89,7 @@ impl Array {
         let got = match &self.shards {
             Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
             None => {
-                let start = Instant::now();
+                let (key, start) = (self.extent(chunk).key, Instant::now());
                 let got = self.store.get(&key, limit, stored);
                 self.stats.store_time.add_since(start);
                 self.stats.bytes_stored.add(stored.len() as u64);

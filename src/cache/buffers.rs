@@ -272,7 +272,7 @@ mod tests {
         buffers.keep_encoded(Vec::with_capacity(5000));
         buffers.keep_encoded(Vec::new());
         assert_eq!((buffers.bytes(), buffers.idle()), (6000, 6000));
-        // its user has reserved as much
+        // the load that uses it has reserved as much
         let (scratch, encoded) = (buffers.take_scratch(), buffers.take_encoded());
         assert_eq!((scratch.capacity(), encoded.capacity(), buffers.bytes(), buffers.idle()), (1000, 5000, 0, 0));
         buffers.keep_scratch(scratch);

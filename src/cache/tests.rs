@@ -315,13 +315,13 @@ fn the_first_read_of_a_block_keeps_the_wanted_bytes_and_the_next_one_all_of_it()
         assert_eq!(bytes, &decoded[start..start + bytes.len()]);
         bytes.len()
     };
-    // most of the decoded bytes are wanted, so all are kept
+    // the reader wants most of the decoded bytes, so the cache keeps all of them
     assert_eq!(read(BLOCK + 2000, BLOCK + 5000), 5120 - 2000);
     assert_eq!(read(BLOCK + 10, BLOCK + 20), 5120 - 10, "these are decoded already");
     assert_eq!(read(BLOCK + 5100, BLOCK + 5200), 20);
     assert_eq!(read(BLOCK + 5120, BLOCK + 5121), BLOCK - 5120);
     assert_eq!(read(BLOCK + 4000, BLOCK + 5000), BLOCK - 4000);
-    // the page that has the wanted bytes is kept, as far as it was decoded
+    // the cache keeps the decoded part of the page with the wanted bytes
     assert_eq!(read(2 * BLOCK + 200_000, 2 * BLOCK + 200_100), 200_704 - 200_000);
     assert_eq!(read(2 * BLOCK + 196_608, 2 * BLOCK + 196_609), 200_704 - 196_608);
     assert_eq!(read(2 * BLOCK + 196_607, 2 * BLOCK + 196_608), BLOCK - 196_607);

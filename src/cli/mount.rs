@@ -36,8 +36,8 @@ use std::time::Duration;
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
 const READY: &[u8] = b"ready\n";
 
-/// Read-ahead in bytes, where the mount may set it: a quarter of the requests that the kernel's own makes. More would
-/// slow down maps that are read at random.
+/// Read-ahead in bytes, where the mount may set it. The kernel sends a quarter of the requests that it sends with its
+/// own read-ahead. A longer one would slow down maps that are read at random.
 const READAHEAD: u64 = 512 << 10;
 
 /// The thread that serves a mount. It ends with the mount.

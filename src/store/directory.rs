@@ -101,7 +101,7 @@ impl Store for DirectoryStore {
         check_size(stat.size, limit)?;
         // the extra byte distinguishes a file that has grown from one that ends here
         memory::reserve(value, stat.size as usize + 1)?;
-        // one call reads the whole file; the library would ask for 8 KiB first, and for twice as much each time
+        // one call reads the whole file; `read_to_end` would read 8 KiB first, and twice as much each time
         while (value.len() as u64) < stat.size && retry_on_intr(|| io::read(&file, spare_capacity(value)))? > 0 {}
         if value.len() as u64 != stat.size {
             file.take(limit.saturating_add(1).saturating_sub(value.len() as u64)).read_to_end(value)?;

@@ -13,7 +13,7 @@ const HUGE: usize = 2 << 20;
 /// Minimum size in bytes of blocks that are mapped, as in the system's allocator.
 const MIN_MAPPED: usize = 256 << 10;
 
-/// An allocator that maps large blocks at pages, and those of 2 MiB at multiples of that.
+/// An allocator that maps large blocks at pages, and blocks of at least 2 MiB at multiples of 2 MiB.
 ///
 /// A huge page never reaches beyond its block, so a block takes no more memory than its size, rounded up to a page.
 pub struct HugePages;
@@ -25,7 +25,7 @@ fn is_mapped(layout: Layout) -> bool {
 
 /// Maps a block of `len` zero bytes. Returns null without memory.
 fn map(len: usize) -> *mut u8 {
-    // more than the block, if a part of that begins at a multiple of a huge page
+    // a longer mapping has a multiple of a huge page at which the block can begin
     let more = if len >= HUGE { HUGE } else { 0 };
     let len = len.checked_next_multiple_of(rustix::param::page_size());
     let Some((len, mapped)) = len.and_then(|len| Some((len, len.checked_add(more)?))) else { return null_mut() };
@@ -134,8 +134,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Blocks keep their bytes while they grow and shrink over the boundary between the two allocators, and their
-        /// new parts are zero if they are asked for as such.
+        /// Blocks keep their bytes while they grow and shrink over the boundary between the two allocators, and a
+        /// block of `alloc_zeroed` is zero.
         #[test]
         fn blocks_keep_their_bytes(
             sizes in proptest::collection::vec(any_size(), 1..8)

@@ -183,8 +183,9 @@ impl Grid {
         runs
     }
 
-    /// Returns the runs that make up the flat positions `range`, which is clipped to the array, as blocks: first those
-    /// of the first rows that cross the same chunks, chunk by chunk, then those of the next such rows.
+    /// Returns the runs that make up the flat positions `range`, which is clipped to the array, as blocks. Rows that
+    /// cross the same chunks form a group. The blocks of a group come chunk by chunk, before the blocks of the next
+    /// group.
     ///
     /// ```
     /// use zarrfs::zarr::grid::Grid;

@@ -119,7 +119,7 @@ impl Array {
         };
         let found = match self.locate(shards, chunk, Recency::Opening, &mut Replacements::default()) {
             Ok(Some(found)) => found,
-            // a load without neighbors returns what is wrong
+            // a load without neighbors returns the error
             Ok(None) => return Ok(None),
             Err(e) if e.kind() == Kind::Damaged => return Ok(None),
             Err(e) => return Err(e),

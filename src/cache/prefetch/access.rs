@@ -12,8 +12,8 @@ const DISORDER: u64 = 1 << 20;
 /// Like [`DISORDER`], for a reader that has read little in a row.
 const SMALL_DISORDER: u64 = 256 << 10;
 
-/// Bytes read in a row from the beginning of the file that make a reader sequential: the kernel's largest readahead
-/// request. A reader that reads less may need no more.
+/// Bytes read in a row from the beginning of the file that make a reader sequential. The kernel's own read-ahead asks
+/// for as many, so a reader that reads less may need no more. With a longer read-ahead, its first request is enough.
 const FROM_START: u64 = 128 << 10;
 
 /// Bytes read in a row from elsewhere that make a reader sequential. Smaller reads may be random.

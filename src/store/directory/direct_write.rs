@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// each write than the cache takes to copy them.
 const MIN_VALUE: usize = 1 << 20;
 
-/// Multiple of bytes at which positions, lengths and memory of direct writes lie: the block size of every usual disk
-/// divides it.
+/// Alignment in bytes of the position, length and memory of a direct write: a multiple of the block size of every usual
+/// disk.
 const ALIGNMENT: usize = 4096;
 
 /// Maximum number of bytes of one write.
@@ -67,7 +67,7 @@ fn write_aligned(file: &File, value: &[u8]) -> Result<usize> {
         };
         match done {
             Ok(n) if n.is_multiple_of(ALIGNMENT) && n > 0 => written += n,
-            // a position between two blocks takes no direct write
+            // the kernel refuses a direct write that begins between two blocks
             Ok(n) => return Ok(written + n),
             Err(Errno::INVAL) => return Ok(written),
             Err(e) => return Err(e.into()),

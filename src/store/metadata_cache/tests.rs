@@ -465,7 +465,7 @@ fn documents_of_a_level_are_revalidated_together() {
     assert_eq!((c.size("a/doc.json"), c.asked()[0]), (None, 4));
     assert_eq!((c.size("a/.doc"), c.asked()[0]), (Some(3), 4));
     assert_eq!((c.size("a/other"), c.asked()[0]), (None, 5));
-    // an error is that of its document, which is requested again the next time
+    // an error belongs to its document alone, and the next question requests that document again
     c.store.forget(&key("a"));
     c.counted.plan(PlannedFault::next(Operation::Stat, libc::EIO));
     assert_eq!(c.store.stat(&key("a/doc.json")).unwrap_err().errno(), libc::EIO);

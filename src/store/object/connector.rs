@@ -108,8 +108,8 @@ pub(super) fn http_error(failure: RequestError) -> HttpError {
 }
 
 impl Connector {
-    /// Sends a request and returns the answer unchanged, with its body in `body`. `region` is that of the bucket, if
-    /// the provider has regions.
+    /// Sends a request and returns the answer unchanged, with its body in `body`. `region` is the region of the
+    /// bucket, if the provider has regions.
     pub async fn exchange(
         &self,
         url: &Url,

@@ -100,7 +100,7 @@ impl Web {
         }
     }
 
-    /// Returns the metadata of a value, and checks that the `len` bytes of an answer are those of `range`.
+    /// Returns the metadata of a value, and checks that an answer of `len` bytes has the bytes of `range`.
     fn part(&self, request: &ServerRequest, answer: &ServerAnswer, len: u64, range: Range<u64>) -> Result<Stat> {
         let headers = &answer.headers;
         if answer.status == StatusCode::OK {

@@ -4,8 +4,8 @@
 use super::{ChunkId, Run, Runs};
 use std::ops::Range;
 
-/// Runs of one chunk in consecutive rows of the array. All have the same length, but the beginning of the first one may
-/// be done.
+/// Runs of one chunk in consecutive rows of the array. All have the same length. The caller may have dealt with the
+/// beginning of the first one, which counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     chunk: ChunkId,

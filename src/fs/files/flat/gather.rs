@@ -228,7 +228,7 @@ impl FlatReply<'_> {
                 break;
             }
         }
-        // a part without the first byte would be asked for forever
+        // the caller would ask forever for a part without the first byte
         block.advance(if done == 0 { block.bytes() } else { done });
     }
 
