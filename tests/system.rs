@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -440,6 +440,22 @@ fn a_failed_mount_creates_no_mountpoint() {
     names.sort();
     assert_eq!(names, ["mnt", "sample", "sample.zarr"]);
     assert!(!sandbox.join("sample.zarr/new").exists());
+}
+
+/// The kernel reads ahead as far as the mount asks, if the mount may set that.
+#[test]
+fn the_kernel_reads_ahead_as_the_mount_asks() {
+    let s = Sandbox::new();
+    for (options, kib) in [(&[][..], "256"), (&["--readahead", "1M"], "1024")] {
+        let mount = Mount::new(&s.join("sample.zarr"), options);
+        let device = fs::metadata(mount.path()).unwrap().dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let may_set = fs::OpenOptions::new().write(true).open(&setting).is_ok();
+        // an unprivileged mount has the kernel's own
+        let expected = if may_set { kib } else { "128" };
+        assert_eq!(fs::read_to_string(setting).unwrap().trim(), expected, "{options:?}");
+    }
 }
 
 /// `--idle-timeout`: "unmount after this time without open files and requests."

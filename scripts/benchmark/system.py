@@ -145,7 +145,7 @@ class Mounts:
         device = os.stat(self.at).st_dev
         with contextlib.suppress(PermissionError):
             setting = pathlib.Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-            setting.write_text("512")
+            setting.write_text("256")
 
 
 class LoopDisk:

@@ -36,9 +36,9 @@ use std::time::Duration;
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
 const READY: &[u8] = b"ready\n";
 
-/// Read-ahead in bytes, where the mount may set it. The kernel sends a quarter of the requests that it sends with its
+/// Read-ahead in bytes, where the mount may set it. The kernel sends half of the requests that it sends with its
 /// own read-ahead. A longer one would slow down maps that are read at random.
-const READAHEAD: u64 = 512 << 10;
+const READAHEAD: u64 = 256 << 10;
 
 /// The thread that serves a mount. It ends with the mount.
 type Session = JoinHandle<crate::error::Result<()>>;
@@ -100,7 +100,7 @@ pub struct MountArgs {
     /// again until it is closed.
     #[arg(long, help_heading = CACHING)]
     passthrough: bool,
-    /// Set the kernel's read-ahead [default: 512K]
+    /// Set the kernel's read-ahead [default: 256K]
     ///
     /// Only root may set it; other mounts have the kernel's own, 128K. A map that is read at random gets as much for
     /// every page that it touches.
