@@ -17,7 +17,7 @@ const SHAPE: [usize; 2] = [24, 512];
 const CHUNKS: [usize; 2] = [4, 128];
 
 /// The system calls that change a store or make a change durable. strace counts the calls of each thread separately.
-const CALLS: [&str; 5] = ["write", "fdatasync", "renameat", "mkdirat", "fsync"];
+const CALLS: [&str; 5] = ["write,pwrite64", "fdatasync", "renameat", "mkdirat", "fsync"];
 
 /// Number of rows of chunks that are stored before `zarrfs put` runs.
 const OLD_ROWS: usize = 4;

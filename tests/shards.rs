@@ -336,57 +336,66 @@ fn a_shard_that_cannot_be_stored_is_reported_and_tried_again() {
     assert_eq!(chunks(directory.path(), "a/c/0", 4), [None, None, Some(vec![2; 64]), Some(vec![3; 64])]);
 }
 
-/// Stores a shard of four chunks without codecs: bytes 1, 2, 3 and 4.
-fn put_shard(store: &Path) {
+/// Stores a shard of four chunks of `len` bytes without codecs: bytes 1, 2, 3 and 4.
+fn put_shard(store: &Path, len: usize) {
     let (mut shard, mut index) = (Vec::new(), Vec::new());
     for chunk in 0..4u64 {
-        shard.extend([chunk as u8 + 1; 64]);
-        index.extend([(64 * chunk).to_le_bytes(), 64u64.to_le_bytes()].concat());
+        shard.extend(vec![chunk as u8 + 1; len]);
+        index.extend([(len as u64 * chunk).to_le_bytes(), (len as u64).to_le_bytes()].concat());
     }
     index.extend(crc32c::crc32c(&index).to_le_bytes());
     fs::create_dir_all(store.join("a/c")).unwrap();
     fs::write(store.join("a/c/0"), [shard, index].concat()).unwrap();
 }
 
-/// Changes a chunk, and kills the daemon before the `n`-th of the system calls `calls` in a thread. Checks that the
-/// stored shard is the old or the new one. Returns whether a thread reached that call.
-fn is_killed(store: &Path, calls: &str, n: usize) -> bool {
-    put_shard(store);
+/// Changes a chunk of `len` bytes, and kills the daemon before the `n`-th of the system calls `calls` in a thread.
+/// Checks that the stored shard is the old or the new one. Returns whether a thread reached that call.
+fn is_killed(store: &Path, len: usize, calls: &str, n: usize) -> bool {
+    put_shard(store, len);
     let mut daemon = Daemon::start(store, &[]);
     let log = store.join("log");
     let inject = format!("inject={calls}:signal=SIGKILL:when={n}");
     let tracer = Tracer::prepare(daemon.pid(), calls, &["-e", &inject], &log);
     let file = open_for_writing(&daemon.path().join("a/data.raw"));
-    file.write_all_at(&[9; 64], 64).unwrap();
+    file.write_all_at(&vec![9; len], len as u64).unwrap();
     let tracer = tracer.attach().unwrap();
     let synced = file.sync_all().is_ok();
     let said = if synced { tracer.detach() } else { tracer.wait() };
     daemon.kill();
     drop(file);
-    let mut found: Vec<u8> = chunks(store, "a/c/0", 4).into_iter().map(|chunk| chunk.unwrap()[0]).collect();
+    let found: Vec<Vec<u8>> = chunks(store, "a/c/0", 4).into_iter().map(Option::unwrap).collect();
+    for (i, chunk) in found.iter().enumerate() {
+        assert!(chunk.len() == len && chunk.iter().all(|byte| *byte == chunk[0]), "{calls} {n}: chunk {i} is torn");
+    }
+    let mut found: Vec<u8> = found.iter().map(|chunk| chunk[0]).collect();
     let changed = std::mem::replace(&mut found[1], 2);
     assert_eq!(found, [1, 2, 3, 4], "{calls} {n}");
     assert!(changed == 9 || changed == 2 && !synced, "{calls} {n}: the chunk is {changed}, synced: {synced}");
     said.contains("+++ killed by SIGKILL +++")
 }
 
+/// A large shard is written past the page cache if the file system can.
 #[test]
 fn a_kill_at_any_call_leaves_the_old_shard_or_the_new_one() {
+    const RENAME: &str = "?rename,?renameat,?renameat2";
     if !tracer::is_available() {
         return;
     }
     let mut points = 0;
-    for calls in ["copy_file_range", "pwrite64", "fdatasync", "?rename,?renameat,?renameat2"] {
+    let (small, large) =
+        (["copy_file_range", "pwrite64", "fdatasync", RENAME], ["write,pwrite64", "fdatasync", RENAME]);
+    let cases = small.map(|calls| (64, calls)).into_iter().chain(large.map(|calls| (400_000, calls)));
+    for (len, calls) in cases {
         let before = points;
         for n in 1.. {
-            let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes"]));
-            if !is_killed(directory.path(), calls, n) {
+            let directory = store(json!([4 * len]), json!([4 * len]), json!([len]), json!(["bytes"]));
+            if !is_killed(directory.path(), len, calls, n) {
                 break;
             }
             points += 1;
         }
         // on some file systems the daemon shares blocks or copies by other calls
-        assert!(points > before || calls == "copy_file_range", "the daemon never calls {calls}");
+        assert!(points > before || calls == "copy_file_range", "the daemon never calls {calls} for chunks of {len}");
     }
     announce(&format!("{points} stop points of the storing of a shard"));
 }

@@ -133,7 +133,7 @@ pub(super) fn write_pieces(file: &File, pieces: &[ValuePiece], old: Option<&File
             ValuePiece::Bytes(bytes) => file.write_all_at(bytes, position)?,
             ValuePiece::File(from, range) => copy(from, range.clone(), file, position)?,
             ValuePiece::Old(range) => {
-                let old = old.ok_or_else(|| Error::system(libc::EIO))?;
+                let old = old.ok_or_else(copied_too_little)?;
                 copy(old, range.clone(), file, position)?;
             }
         }
@@ -148,7 +148,7 @@ fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> 
     while input < range.end {
         let len = usize::try_from(range.end - input).unwrap_or(usize::MAX);
         match rustix::fs::copy_file_range(from, Some(&mut input), to, Some(&mut output), len) {
-            Ok(0) => return Err(ended_early()),
+            Ok(0) => return Err(copied_too_little()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => break,
             Err(e) => return Err(e.into()),
@@ -157,14 +157,15 @@ fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> 
     let mut buffer = Vec::new();
     while input < range.end {
         memory::resize(&mut buffer, BUFFER.min(range.end - input) as usize)?;
-        from.read_exact_at(&mut buffer, input).map_err(|_| ended_early())?;
+        from.read_exact_at(&mut buffer, input).map_err(|_| copied_too_little())?;
         to.write_all_at(&buffer, output)?;
         (input, output) = (input + buffer.len() as u64, output + buffer.len() as u64);
     }
     Ok(())
 }
 
-fn ended_early() -> Error {
+/// Returns the error of a copy that has fewer bytes than it must have.
+pub(super) fn copied_too_little() -> Error {
     Error::system(libc::EIO).context("cut short while it was copied")
 }
 

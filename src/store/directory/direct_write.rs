@@ -2,98 +2,253 @@
 //! would only take new memory for a second copy of it.
 
 use crate::error::Result;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use crate::store::ValuePiece;
+use crate::store::pieces::{copied_too_little, write_pieces};
+use rustix::fs::{FsWord, OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::io::{Errno, retry_on_intr, write};
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Minimum size in bytes of values that are written past the cache. For smaller ones, the disk takes longer to answer
 /// each write than the cache takes to copy them.
-const MIN_VALUE: usize = 1 << 20;
+const MIN_VALUE: u64 = 1 << 20;
 
 /// Alignment in bytes of the position, length and memory of a direct write: a multiple of the block size of every usual
 /// disk.
 const ALIGNMENT: usize = 4096;
 
-/// Maximum number of bytes of one write.
-const PIECE: usize = 1 << 20;
+/// Maximum number of bytes of one write. The kernel sends its parts to the disk at the same time.
+const MAX_WRITE: usize = 4 << 20;
+
+/// `f_type` of ext4.
+const EXT4: FsWord = 0xEF53;
 
 thread_local! {
     /// The buffer for bytes that do not lie at a multiple of [`ALIGNMENT`].
     static ALIGNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Writes `value` to the new file `file`, past the cache if it is large and the file system can. `is_refused` is set if
-/// it can't.
+/// Writes the pieces of a value to the new file `file`, past the cache if the value is large and the file system can.
+/// `old` is the file of the value that is replaced. `is_refused` is set if the file system refuses direct writes.
 ///
 /// # Errors
 ///
-/// The error of the write.
-pub(super) fn write_value(file: &File, value: &[u8], is_refused: &AtomicBool) -> Result<()> {
-    let mut written = 0;
-    if value.len() >= MIN_VALUE && !is_refused.load(Ordering::Relaxed) {
-        let flags = fcntl_getfl(file)?;
-        match fcntl_setfl(file, flags | OFlags::DIRECT) {
-            Ok(()) => {
-                written = write_aligned(file, &value[..value.len() / ALIGNMENT * ALIGNMENT])?;
-                fcntl_setfl(file, flags)?;
-            }
-            Err(Errno::INVAL) => {}
-            Err(e) => return Err(e.into()),
-        }
-        is_refused.store(written == 0, Ordering::Relaxed);
+/// The error of a write, or of a read of another file.
+pub(super) fn write_value(
+    file: &File,
+    pieces: &[ValuePiece],
+    old: Option<&File>,
+    is_refused: &AtomicBool,
+) -> Result<()> {
+    let size = pieces.iter().fold(0u64, |size, piece| size.saturating_add(piece.len()));
+    let is_large = size >= MIN_VALUE && !is_refused.load(Ordering::Relaxed);
+    if !is_large || old.is_some_and(may_share_blocks) || !set_direct(file, true)? {
+        return write_pieces(file, pieces, old);
     }
-    let mut file = file;
-    Ok(file.write_all(&value[written..])?)
+    ALIGNED.with_borrow_mut(|buffer| {
+        let len = usize::try_from(size).map_or(MAX_WRITE, |size| size.next_multiple_of(ALIGNMENT).min(MAX_WRITE));
+        if buffer.len() < len + ALIGNMENT {
+            buffer.resize(len + ALIGNMENT, 0);
+        }
+        let start = buffer.as_ptr().addr().next_multiple_of(ALIGNMENT) - buffer.as_ptr().addr();
+        let target = DirectFile { file, is_direct: true, written: 0, is_refused };
+        let mut writer = DirectWriter { target, buffer: &mut buffer[start..start + len], len: 0 };
+        for piece in pieces {
+            match piece {
+                ValuePiece::Bytes(bytes) => writer.put(bytes)?,
+                ValuePiece::File(from, range) => writer.copy(from, range.clone())?,
+                ValuePiece::Old(range) => writer.copy(old.ok_or_else(copied_too_little)?, range.clone())?,
+            }
+        }
+        writer.finish()
+    })
 }
 
-/// Writes the beginning of `value` and returns its length: less than all of it if the file system refuses a write of
-/// this kind.
-fn write_aligned(file: &File, value: &[u8]) -> Result<usize> {
-    let mut written = 0;
-    while written < value.len() {
-        let piece = &value[written..value.len().min(written + PIECE)];
-        let done = match piece.as_ptr().addr().is_multiple_of(ALIGNMENT) {
-            true => retry_on_intr(|| write(file, piece)),
-            false => ALIGNED.with_borrow_mut(|buffer| {
-                buffer.resize(PIECE + ALIGNMENT, 0);
-                let start = buffer.as_ptr().addr().next_multiple_of(ALIGNMENT) - buffer.as_ptr().addr();
-                let copy = &mut buffer[start..start + piece.len()];
-                copy.copy_from_slice(piece);
-                retry_on_intr(|| write(file, &*copy))
-            }),
-        };
-        match done {
-            Ok(n) if n.is_multiple_of(ALIGNMENT) && n > 0 => written += n,
-            // the kernel refuses a direct write that begins between two blocks
-            Ok(n) => return Ok(written + n),
-            Err(Errno::INVAL) => return Ok(written),
-            Err(e) => return Err(e.into()),
-        }
+/// Returns whether a copy of a file may share its blocks on disk. A file system that shares them copies any length in
+/// no time; ext4, the usual one, can't.
+fn may_share_blocks(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|stat| stat.f_type != EXT4)
+}
+
+/// Turns direct writes of a file on or off. Returns false if its file system refuses them.
+fn set_direct(file: &File, is_direct: bool) -> Result<bool> {
+    let mut flags = fcntl_getfl(file)?;
+    flags.set(OFlags::DIRECT, is_direct);
+    match fcntl_setfl(file, flags) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL) => Ok(false),
+        Err(e) => Err(e.into()),
     }
-    Ok(written)
+}
+
+/// A new file that is written in order, past the cache as long as its file system and the lengths of the writes allow.
+struct DirectFile<'a> {
+    file: &'a File,
+    is_direct: bool,
+    written: u64,
+    is_refused: &'a AtomicBool,
+}
+
+impl DirectFile<'_> {
+    /// Appends `bytes`. While the file is direct, they must be aligned.
+    fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            match retry_on_intr(|| write(self.file, bytes)) {
+                Ok(0) => return Err(copied_too_little()),
+                Ok(n) => {
+                    (bytes, self.written) = (&bytes[n..], self.written + n as u64);
+                    // the kernel refuses a direct write that begins between two blocks
+                    if !n.is_multiple_of(ALIGNMENT) {
+                        self.end_direct()?;
+                    }
+                }
+                Err(Errno::INVAL) if self.is_direct => {
+                    self.is_refused.fetch_or(self.written == 0, Ordering::Relaxed);
+                    self.end_direct()?;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the following writes through the cache.
+    fn end_direct(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.is_direct) {
+            set_direct(self.file, false)?;
+        }
+        Ok(())
+    }
+}
+
+/// Collects bytes in an aligned buffer and appends them to a file in large writes.
+struct DirectWriter<'a> {
+    target: DirectFile<'a>,
+    buffer: &'a mut [u8],
+    /// Number of bytes in the buffer.
+    len: usize,
+}
+
+impl DirectWriter<'_> {
+    /// Appends bytes in memory. Aligned ones are not copied.
+    fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let is_aligned = self.len == 0 && bytes.as_ptr().addr().is_multiple_of(ALIGNMENT);
+            if is_aligned && bytes.len() >= ALIGNMENT {
+                let (now, rest) = bytes.split_at(bytes.len().min(MAX_WRITE) / ALIGNMENT * ALIGNMENT);
+                self.target.append(now)?;
+                bytes = rest;
+                continue;
+            }
+            let (now, rest) = bytes.split_at(bytes.len().min(self.room()));
+            self.buffer[self.len..self.len + now.len()].copy_from_slice(now);
+            self.advance(now.len())?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Appends a range of another file.
+    fn copy(&mut self, from: &File, mut range: Range<u64>) -> Result<()> {
+        while range.start < range.end {
+            let len = usize::try_from(range.end - range.start).map_or(self.room(), |left| left.min(self.room()));
+            from.read_exact_at(&mut self.buffer[self.len..self.len + len], range.start)
+                .map_err(|_| copied_too_little())?;
+            self.advance(len)?;
+            range.start += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of bytes for which the buffer has room, which is never zero.
+    fn room(&self) -> usize {
+        self.buffer.len() - self.len
+    }
+
+    /// Counts bytes that were put into the buffer, and empties a full one.
+    fn advance(&mut self, len: usize) -> Result<()> {
+        self.len += len;
+        if self.room() == 0 {
+            self.target.append(self.buffer)?;
+            self.len = 0;
+        }
+        Ok(())
+    }
+
+    /// Appends the rest of the bytes. The last ones may not fill a block.
+    fn finish(mut self) -> Result<()> {
+        let whole = self.len / ALIGNMENT * ALIGNMENT;
+        self.target.append(&self.buffer[..whole])?;
+        self.target.end_direct()?;
+        self.target.append(&self.buffer[whole..self.len])
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::sync::LazyLock;
+
+    /// A piece of a value: its kind, and its beginning and length in the source.
+    type Piece = (u8, usize, usize);
+
+    /// Bytes whose period no length of a write divides.
+    static SOURCE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let block: Vec<u8> = (0..65_521u32).map(|i| (i * 7 / 3) as u8).collect();
+        block.repeat((2 * MAX_WRITE + 10_000) / block.len() + 1)
+    });
+
+    /// Writes pieces of [`SOURCE`] and returns the file's content.
+    fn written(directory: &std::path::Path, pieces: &[Piece], is_refused: &AtomicBool) -> Vec<u8> {
+        let [old, path] = ["old", "new"].map(|name| directory.join(name));
+        std::fs::write(&old, &*SOURCE).unwrap();
+        let old = File::open(old).unwrap();
+        let pieces: Vec<_> = pieces
+            .iter()
+            .map(|&(kind, start, len)| match kind {
+                0 => ValuePiece::Bytes(&SOURCE[start..start + len]),
+                1 => ValuePiece::File(&old, start as u64..(start + len) as u64),
+                _ => ValuePiece::Old(start as u64..(start + len) as u64),
+            })
+            .collect();
+        write_value(&File::create(&path).unwrap(), &pieces, Some(&old), is_refused).unwrap();
+        std::fs::read(path).unwrap()
+    }
+
+    fn any_piece() -> impl Strategy<Value = Piece> {
+        let len = prop_oneof![Just(0), Just(ALIGNMENT), Just(MAX_WRITE), 0..MAX_WRITE + 5000];
+        (0u8..3, prop_oneof![Just(0usize), Just(16), 0..MAX_WRITE], len)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// A value has the bytes of its pieces, wherever they lie and whether or not direct writes are refused.
+        #[test]
+        fn values_have_the_bytes_of_their_pieces(
+            pieces in proptest::collection::vec(any_piece(), 1..6),
+            refused in any::<bool>(),
+        ) {
+            let (directory, is_refused) = (tempfile::tempdir().unwrap(), AtomicBool::new(refused));
+            let got = written(directory.path(), &pieces, &is_refused);
+            let all = pieces.iter().map(|&(_, start, len)| &SOURCE[start..start + len]);
+            let expected: Vec<u8> = all.flatten().copied().collect();
+            prop_assert!(got == expected, "{pieces:?}");
+            prop_assert!(!refused || is_refused.load(Ordering::Relaxed), "a refusal is remembered");
+        }
+    }
 
     #[test]
-    fn values_are_written_whole_at_every_length_and_place_in_memory() {
-        let directory = tempfile::tempdir().unwrap();
-        let source: Vec<u8> = (0..3 * PIECE as u32 + 10_000).map(|i| (i * 7 / 3) as u8).collect();
-        for (len, start) in [(0, 0), (MIN_VALUE - 1, 1), (MIN_VALUE, 0), (MIN_VALUE + 1, 16), (3 * PIECE + 4095, 4096)]
-        {
-            for refused in [false, true] {
-                let path = directory.path().join("value");
-                let is_refused = AtomicBool::new(refused);
-                let value = &source[start..start + len];
-                write_value(&File::create(&path).unwrap(), value, &is_refused).unwrap();
-                assert!(std::fs::read(&path).unwrap() == value, "{len} {start} {refused}");
-                assert!(!refused || is_refused.load(Ordering::Relaxed), "a refusal is remembered");
-            }
-        }
+    fn a_source_that_is_cut_short_is_an_error() {
+        let (directory, is_refused) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
+        let [old, path] = ["old", "new"].map(|name| directory.path().join(name));
+        std::fs::write(&old, [1; 1000]).unwrap();
+        let pieces = [ValuePiece::Old(0..2 * MIN_VALUE)];
+        let written = write_value(&File::create(path).unwrap(), &pieces, Some(&File::open(old).unwrap()), &is_refused);
+        assert_eq!(written.unwrap_err().errno(), libc::EIO);
     }
 }

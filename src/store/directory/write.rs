@@ -14,7 +14,6 @@ use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
@@ -76,11 +75,7 @@ impl DirectoryStore {
     }
 
     pub(super) fn put_value(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        let mut write = |mut file: &File| match self.fsync {
-            true => write_value(file, value, &self.refuses_direct),
-            false => Ok(file.write_all(value)?),
-        };
-        let put = self.put_content(key, &mut write, Replaces::Anything)?;
+        let put = self.put_content(key, &[ValuePiece::Bytes(value)], None, Replaces::Anything)?;
         put.ok_or_else(|| Error::system(libc::EIO))
     }
 
@@ -98,12 +93,23 @@ impl DirectoryStore {
             },
             _ => None,
         };
-        self.put_content(key, &mut |file| write_pieces(file, pieces, old.as_ref()), replaces)
+        self.put_content(key, pieces, old.as_ref(), replaces)
     }
 
-    /// Replaces a value by a new file, whose content `write` writes. Returns `None` if the value does not
-    /// satisfy `replaces`.
-    fn put_content(&self, key: &Key, write: &mut WriteContent, replaces: Replaces) -> Result<Option<Version>> {
+    /// Replaces a value by a new file that holds `pieces`. `old` is the file of the former value if pieces lie in it.
+    /// Returns `None` if the value does not satisfy `replaces`.
+    fn put_content(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        old: Option<&File>,
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        let write = |file: &File| match self.fsync {
+            true => write_value(file, pieces, old, &self.refuses_direct),
+            // nothing is synced, so the page cache is faster
+            false => write_pieces(file, pieces, old),
+        };
         let mut entry = match self.entry(key.as_str())? {
             Some(entry) => entry,
             None => {
@@ -112,13 +118,13 @@ impl DirectoryStore {
             }
         };
         for _ in 0..MAX_LINKS {
-            let old = match fs::statat(&entry.directory, &entry.name, AtFlags::SYMLINK_NOFOLLOW) {
+            let found = match fs::statat(&entry.directory, &entry.name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => Some(stat),
                 Err(Errno::NOENT) => None,
                 Err(e) => return Err(e.into()),
             };
-            match old.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-                None | Some(FileType::RegularFile) => return self.replace(&entry, old, write, replaces),
+            match found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+                None | Some(FileType::RegularFile) => return self.replace(&entry, found, &write, replaces),
                 Some(FileType::Symlink) => entry = self.follow(&entry)?,
                 Some(FileType::Directory) => return Err(Error::system(libc::EISDIR)),
                 Some(_) => return Err(Error::damaged("is not a regular file")),
@@ -132,7 +138,7 @@ impl DirectoryStore {
         &self,
         entry: &OpenDirectoryName,
         old: Option<fs::Stat>,
-        write: &mut WriteContent,
+        write: &dyn Fn(&File) -> Result<()>,
         replaces: Replaces,
     ) -> Result<Option<Version>> {
         let mut temporary = TemporaryFile::create(&entry.directory, TEMPORARY, file_mode())?;
@@ -317,9 +323,6 @@ impl DirectoryStore {
         self.entry(&path)?.ok_or_else(|| Error::not_found("the target of a symbolic link does not exist"))
     }
 }
-
-/// A function that writes the content of a new file.
-type WriteContent<'a> = dyn FnMut(&File) -> Result<()> + 'a;
 
 /// Returns whether the file at an entry satisfies a condition now. Another process may still replace that file
 /// before the rename.
