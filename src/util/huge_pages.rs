@@ -1,17 +1,31 @@
 //! The allocator of the program. Large blocks begin at pages, since copies between blocks that begin at different
 //! places of a page take up to twice as long. Blocks of 2 MiB and more lie where huge pages can hold them: the kernel
-//! provides one in a fraction of the time that its 512 small ones take. All other blocks come from the system's
-//! allocator. The module does not know what the memory holds.
+//! provides one in a fraction of the time that its 512 small ones take. A few freed blocks of usual lengths are used
+//! again. All other blocks come from the system's allocator. The module does not know what the memory holds.
 
 use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::Mutex;
 
 /// The size of a huge page in bytes. On machines with other sizes, blocks are only aligned more than they need.
 const HUGE: usize = 2 << 20;
 
 /// Minimum size in bytes of blocks that are mapped, as in the system's allocator.
 const MIN_MAPPED: usize = 256 << 10;
+
+/// Maximum size in bytes of freed blocks that are kept. HTTP clients receive bodies into blocks of up to this size, one
+/// after another, and new memory takes longer than copying into it. The cache recycles its own, larger buffers.
+const MAX_KEPT: usize = 512 << 10;
+
+/// Number of freed blocks that are kept.
+const KEPT_BLOCKS: usize = 8;
+
+/// The addresses and lengths of freed blocks, the latest first. A length of zero means no block.
+type KeptBlocks = [(usize, usize); KEPT_BLOCKS];
+
+/// Protects the kept blocks. No thread waits for it.
+static KEPT: Mutex<KeptBlocks> = Mutex::new([(0, 0); KEPT_BLOCKS]);
 
 /// An allocator that maps large blocks at pages, and blocks of at least 2 MiB at multiples of 2 MiB.
 ///
@@ -21,6 +35,29 @@ pub struct HugePages;
 /// Returns whether blocks of this layout are mapped. They are unmapped by the same rule.
 fn is_mapped(layout: Layout) -> bool {
     layout.size() >= MIN_MAPPED && layout.align() <= rustix::param::page_size()
+}
+
+/// Returns the length of the mapping of a block of `size` bytes.
+fn mapped_len(size: usize) -> usize {
+    size.next_multiple_of(rustix::param::page_size())
+}
+
+/// Returns a block of `len` bytes with any content, one that was kept or a new one. Returns null without memory.
+fn take(len: usize) -> *mut u8 {
+    if len <= MAX_KEPT
+        && let Ok(mut kept) = KEPT.try_lock()
+        && let Some(block) = kept.iter_mut().find(|block| block.1 == mapped_len(len))
+    {
+        return with_exposed_provenance_mut(std::mem::take(block).0);
+    }
+    map(len)
+}
+
+/// Keeps a freed block. Returns the block to unmap instead: the one that was kept for the longest time, or this one.
+fn keep(block: (usize, usize)) -> (usize, usize) {
+    let (true, Ok(mut kept)) = (block.1 <= MAX_KEPT, KEPT.try_lock()) else { return block };
+    kept.rotate_right(1);
+    std::mem::replace(&mut kept[0], block)
 }
 
 /// Maps a block of `len` zero bytes. Returns null without memory.
@@ -52,12 +89,13 @@ fn map(len: usize) -> *mut u8 {
     block.cast()
 }
 
-// SAFETY: `map` returns null or a new block of at least the requested size, aligned to a page, which stays mapped until
-// `dealloc`. The rule `is_mapped` depends on the layout alone, which is the same when the block is freed.
+// SAFETY: `take` and `map` return null or a block of at least the requested size, aligned to a page, which stays mapped
+// until it is freed. A freed block that is kept has the requested length, and only one caller takes it. The rule
+// `is_mapped` depends on the layout alone, which is the same when the block is freed.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match is_mapped(layout) {
-            true => map(layout.size()),
+            true => take(layout.size()),
             // SAFETY: the caller keeps the contract of `alloc`.
             false => unsafe { System.alloc(layout) },
         }
@@ -73,9 +111,12 @@ unsafe impl GlobalAlloc for HugePages {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if is_mapped(layout) {
-            let len = layout.size().next_multiple_of(rustix::param::page_size());
-            // SAFETY: `map` made this block with this length, and the caller no longer uses it.
-            let unmapped = unsafe { mm::munmap(block.cast(), len) };
+            let (block, len) = keep((block.expose_provenance(), mapped_len(layout.size())));
+            if len == 0 {
+                return;
+            }
+            // SAFETY: `map` made this block with this length, and neither a caller nor the list uses it any more.
+            let unmapped = unsafe { mm::munmap(with_exposed_provenance_mut(block), len) };
             // the kernel refuses only if the process has too many mappings; then the block stays mapped
             debug_assert!(unmapped.is_ok(), "{unmapped:?}");
         } else {
@@ -92,7 +133,7 @@ unsafe impl GlobalAlloc for HugePages {
             return unsafe { System.realloc(block, layout, size) };
         }
         if is_mapped(layout) && is_mapped(new) && layout.size().max(size) < HUGE {
-            let [from, to] = [layout.size(), size].map(|len| len.next_multiple_of(rustix::param::page_size()));
+            let [from, to] = [layout.size(), size].map(mapped_len);
             // SAFETY: `map` made this block with the length `from`, and the caller uses only the returned block.
             let moved = unsafe { mm::mremap(block.cast(), from, to, MremapFlags::MAYMOVE) };
             return moved.map_or(null_mut(), |moved| moved.cast());
@@ -129,6 +170,27 @@ mod tests {
     fn any_size() -> impl Strategy<Value = usize> {
         let around = |size: usize| size - 5000..size + 5000;
         prop_oneof![1..10_000usize, around(MIN_MAPPED), around(2 * MIN_MAPPED), around(HUGE), around(2 * HUGE)]
+    }
+
+    #[test]
+    fn freed_blocks_are_used_again_by_one_caller_each() {
+        // no other test allocates this length
+        let at = layout(MIN_MAPPED + 3 * 4096 + 1);
+        // SAFETY: each block is freed once, with its layout, and not used.
+        unsafe {
+            let blocks = [0; 2].map(|_| HugePages.alloc(at));
+            blocks.iter().for_each(|&block| HugePages.dealloc(block, at));
+            let again = [0; 3].map(|_| HugePages.alloc(at));
+            assert!(again[0] != again[1] && again[1] != again[2] && again[0] != again[2]);
+            let zeroed = HugePages.alloc_zeroed(at);
+            assert!(std::slice::from_raw_parts(zeroed, at.size()).iter().all(|&byte| byte == 0));
+            again.into_iter().chain([zeroed]).for_each(|block| HugePages.dealloc(block, at));
+            // a list that is full gives up the block that was kept for the longest time
+            let many = [0; 2 * KEPT_BLOCKS].map(|_| HugePages.alloc(at));
+            many.iter().for_each(|&block| HugePages.dealloc(block, at));
+            let kept = KEPT.lock().unwrap();
+            assert!(kept.iter().filter(|block| block.1 == mapped_len(at.size())).count() <= KEPT_BLOCKS);
+        }
     }
 
     proptest! {
