@@ -464,6 +464,28 @@ fn random_reads_decode_only_the_blocks_they_touch() {
     }
 }
 
+/// The first read of a zstd frame decodes its beginning, up to the wanted bytes, and the next one that wants others the
+/// whole. No byte of a frame with a checksum is read before all are checked.
+#[test]
+fn a_read_of_a_zstd_frame_decodes_no_more_than_its_beginning() {
+    for checksum in [false, true] {
+        let codec = json!({"compressor": {"id": "zstd", "level": 1, "checksum": checksum}});
+        let s = stored(&[4 * M], &[4 * M], codec);
+        let mount = s.mount(&[]);
+        let file = open_direct(&mount.join("a/data.raw"));
+        let read = |at: usize| {
+            let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, std::iter::once(at)));
+            ["chunk_decodes", "block_decodes", "bytes_decoded"].map(|n| growth.of(n))
+        };
+        let (whole, none) = ([1, 0, 4 * M as u64], [0; 3]);
+        let [beginning, others] = if checksum { [whole, none] } else { [[0, 1, 1 << 20], whole] };
+        assert_eq!(read(M - 5000), beginning, "checksum: {checksum}");
+        assert_eq!(read(M - 5000), none, "checksum: {checksum}: it is kept");
+        assert_eq!(read(3 * M), others, "checksum: {checksum}");
+        assert_eq!(read(2 * M), none, "checksum: {checksum}: all of it is kept");
+    }
+}
+
 /// The kernel caches the stored file.
 #[test]
 fn random_reads_of_uncompressed_chunks_bypass_the_cache() {

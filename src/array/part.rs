@@ -1,11 +1,11 @@
-//! Reading a part of a chunk where that costs less than the whole chunk: any bytes of an uncompressed chunk, or one
-//! block of a blosc frame. All parts of one opened chunk have the same version.
+//! Reading a part of a chunk where that costs less than the whole chunk: any bytes of an uncompressed chunk, one block
+//! of a blosc frame, or the beginning of a zstd frame. All parts of one opened chunk have the same version.
 
 use super::{Array, MAX_IN_FLIGHT};
 use crate::error::{Error, Result};
 use crate::store::{Stat, Version};
 use crate::util::memory;
-use crate::zarr::codec::{BloscHeader, CodecError, PartialDecode};
+use crate::zarr::codec::{BloscHeader, CodecError, CodecResult, PartialDecode, ZstdFrame};
 use crate::zarr::grid::ChunkId;
 use std::fs::File;
 use std::ops::Range;
@@ -27,13 +27,19 @@ const REMOTE_WHOLE: usize = 4 << 20;
 /// Maximum decoded size in bytes of a remote chunk that is fetched whole: decoding takes time and cache space.
 const REMOTE_WHOLE_DECODED: usize = 16 << 20;
 
-/// The positions of the blocks of a stored chunk.
+/// The blocks of a stored chunk.
 pub struct BlockIndex {
-    header: BloscHeader,
-    /// The frame up to its first block.
-    frame_index: Vec<u8>,
+    frame: Frame,
     /// The version of the stored chunk.
     pub version: Version,
+}
+
+/// A stored chunk that is decoded in parts.
+enum Frame {
+    /// A blosc frame: its header, and its bytes up to the first block.
+    Blosc(BloscHeader, Vec<u8>),
+    /// A zstd frame, which is one block.
+    Zstd(ZstdFrame),
 }
 
 /// Result of [`Array::open_chunk`].
@@ -49,18 +55,49 @@ pub enum OpenedChunk {
 impl BlockIndex {
     /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
-        self.header.blocks()
+        match &self.frame {
+            Frame::Blosc(header, _) => header.blocks(),
+            Frame::Zstd(_) => 1,
+        }
     }
 
     /// Returns the decoded size of each block in bytes. The last block may be smaller.
     pub fn block_size(&self) -> usize {
-        self.header.blocksize()
+        match &self.frame {
+            Frame::Blosc(header, _) => header.blocksize(),
+            Frame::Zstd(frame) => frame.nbytes(),
+        }
     }
 
     /// Returns the number of bytes that [`Array::load_block`] decodes of a block, given by number, for a reader of its
     /// first `len` bytes.
     pub fn decoded_len(&self, n: usize, len: usize) -> usize {
-        self.header.decoded_len(n, len)
+        match &self.frame {
+            Frame::Blosc(header, _) => header.decoded_len(n, len),
+            Frame::Zstd(frame) => frame.decoded_len(len),
+        }
+    }
+
+    /// Returns the range of the stored chunk that holds a block.
+    fn stored_range(&self, n: usize) -> Range<usize> {
+        match &self.frame {
+            Frame::Blosc(header, index) => header.block_range(index, n),
+            Frame::Zstd(frame) => 0..frame.cbytes(),
+        }
+    }
+
+    /// Decodes the first `len` bytes of a block, a result of [`BlockIndex::decoded_len`], to the front of `buffer`.
+    fn decode(&self, n: usize, stored: &[u8], len: usize, buffer: &mut Vec<u8>) -> Result<CodecResult<()>> {
+        match &self.frame {
+            Frame::Blosc(header, _) => {
+                memory::resize(buffer, len)?;
+                Ok(header.decode_one(n, stored, buffer))
+            }
+            Frame::Zstd(frame) => {
+                memory::resize(buffer, frame.nbytes())?;
+                Ok(frame.decode_beginning(stored, len, buffer))
+            }
+        }
     }
 }
 
@@ -71,7 +108,12 @@ impl Array {
             Ok(_) if self.is_transposed() || self.metadata.has_objects() || self.is_fetched_whole() => {
                 PartialDecode::No
             }
-            Ok(pipeline) => pipeline.partial_decode(),
+            Ok(pipeline) => match pipeline.partial_decode() {
+                // all of a remote frame would be fetched for its beginning, after a request for its header
+                PartialDecode::Zstd if self.is_remote() => PartialDecode::No,
+                PartialDecode::Zstd if self.grid.max_chunk_size() <= ZstdFrame::BLOCK => PartialDecode::No,
+                partial => partial,
+            },
             Err(_) => PartialDecode::No,
         }
     }
@@ -120,7 +162,8 @@ impl Array {
         Ok(whole.map(|(file, stat)| (file, stat.version)))
     }
 
-    /// Reads the positions of the blocks of a chunk. The array must have [`PartialDecode::Blosc`].
+    /// Reads what is needed to decode parts of a chunk. The array must have [`PartialDecode::Blosc`] or
+    /// [`PartialDecode::Zstd`].
     pub fn open_chunk(&self, chunk: ChunkId) -> Result<OpenedChunk> {
         let mut index = Vec::new();
         let beginning = if self.is_remote() { REMOTE_FRAME_BEGINNING } else { FRAME_BEGINNING };
@@ -130,27 +173,42 @@ impl Array {
         if stat.size > self.pipeline_of(chunk)?.max_stored() || self.is_fetched_whole() {
             return Ok(OpenedChunk::Whole); // loading a chunk that is too large reports why
         }
+        let (size, len) = (self.grid.chunk_size(chunk), stat.size as usize);
+        let frame = match self.partial_decode() {
+            PartialDecode::Zstd => ZstdFrame::parse(&index, len).filter(|f| f.nbytes() == size).map(Frame::Zstd),
+            _ => self.open_blosc(chunk, index, &stat)?,
+        };
+        Ok(match frame {
+            Some(frame) => OpenedChunk::Blocks(BlockIndex { frame, version: stat.version }),
+            None => OpenedChunk::Whole,
+        })
+    }
+
+    /// Reads the header of a blosc frame, of which `index` are the first bytes, and the positions of its blocks.
+    /// Returns `None` if no part costs less than the whole chunk.
+    fn open_blosc(&self, chunk: ChunkId, mut index: Vec<u8>, stat: &Stat) -> Result<Option<Frame>> {
         let size = self.grid.chunk_size(chunk);
         let broken = |e: CodecError| self.in_chunk(chunk, Error::damaged(e.0));
         let header = BloscHeader::parse(&index, stat.size as usize, size).map_err(broken)?;
         let has_parts = || header.blocks() > 1 || header.decoded_len(0, 1) < size;
         if header.nbytes() != size || header.blocksize() < MIN_BLOCK || !has_parts() {
-            return Ok(OpenedChunk::Whole);
+            return Ok(None);
         }
         let end = header.index_end();
         if end > index.len() {
             match self.get_range(chunk, 0..end as u64, &mut index)? {
                 Some(now) if now.version == stat.version => {}
-                _ => return Ok(OpenedChunk::Whole),
+                _ => return Ok(None),
             }
         }
         index.truncate(end);
         index.shrink_to_fit();
-        Ok(OpenedChunk::Blocks(BlockIndex { header, frame_index: index, version: stat.version }))
+        Ok(Some(Frame::Blosc(header, index)))
     }
 
     /// Decodes at least the first `len` bytes of a block of a chunk, given by number, into `buffer` if that has the
-    /// capacity. Returns `None` if the chunk was replaced since it was opened. `stored` receives the encoded bytes.
+    /// capacity; bytes after them have any content. Returns `None` if the chunk was replaced since it was opened.
+    /// `stored` receives the encoded bytes.
     pub fn load_block(
         &self,
         chunk: ChunkId,
@@ -159,16 +217,15 @@ impl Array {
         mut buffer: Vec<u8>,
         stored: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>> {
-        let range = index.header.block_range(&index.frame_index, n);
+        let range = index.stored_range(n);
         memory::check_chunk(index.block_size().saturating_mul(2)).map_err(|e| e.context(&self.key))?;
         let got = self.get_range(chunk, range.start as u64..range.end as u64, stored)?;
         if got.is_none_or(|stat| stat.version != index.version) {
             return Ok(None);
         }
         let start = Instant::now();
-        let len = index.header.decoded_len(n, len);
-        memory::resize(&mut buffer, len)?;
-        let done = index.header.decode_one(n, stored, &mut buffer);
+        let len = index.decoded_len(n, len);
+        let done = index.decode(n, stored, len, &mut buffer)?;
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))?;
         self.stats.block_decodes.add(1);

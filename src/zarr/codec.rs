@@ -56,6 +56,7 @@ pub use deflate::inflate;
 pub use interchange::{check_compressor, check_interchange};
 pub use object::check_objects;
 pub use pipeline::{PartialDecode, Pipeline};
+pub use zstd::ZstdFrame;
 
 /// The reason why bytes cannot be decoded or encoded, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,9 +125,9 @@ pub trait Codec: Send + Sync {
         1
     }
 
-    /// Returns whether the encoding is a blosc frame, whose blocks can be decoded one by one.
-    fn is_blosc(&self) -> bool {
-        false
+    /// Returns the way to decode a part of an encoding.
+    fn partial_decode(&self) -> PartialDecode {
+        PartialDecode::No
     }
 
     /// Returns whether everything that [`Codec::encode`] accepts decodes to the same bytes.

@@ -48,7 +48,9 @@ impl Cache {
         part: ChunkPart,
     ) -> Result<CachedChunk> {
         match part {
-            ChunkPart::Bytes { start, end } if array.partial_decode() == PartialDecode::Blosc => {
+            ChunkPart::Bytes { start, end }
+                if matches!(array.partial_decode(), PartialDecode::Blosc | PartialDecode::Zstd) =>
+            {
                 self.load_block(slot, array, chunk, previous, start..end)
             }
             _ => self.load_whole(slot, array, chunk, None),
@@ -125,24 +127,31 @@ impl Cache {
                 _ => return self.load_whole(slot, array, chunk, None),
             },
         };
-        let size = decoded.index.block_size();
-        slot.reserve(2 * size);
+        let (index, size) = (&decoded.index, decoded.index.block_size());
         let n = wanted.start / size;
-        let is_first = lock(&decoded.blocks)[n].is_none();
         let wanted = wanted.start - n * size..wanted.end.max(wanted.start + 1) - n * size;
-        let block = match is_first {
-            true => self.load_beginning(array, chunk, (&decoded.index, n), wanted),
-            false => self.with_scratch(|scratch| {
-                let block =
-                    array.load_block(chunk, (&decoded.index, n), size, self.buffer(size), &mut scratch.stored)?;
+        let len = match lock(&decoded.blocks)[n] {
+            None => index.decoded_len(n, wanted.end),
+            Some(_) => index.decoded_len(n, usize::MAX),
+        };
+        if len == array.grid().chunk_size(chunk) {
+            return self.load_whole(slot, array, chunk, None);
+        }
+        slot.reserve(2 * size);
+        let block = match len == index.decoded_len(n, usize::MAX) {
+            true => self.with_scratch(|scratch| {
+                let block = array.load_block(chunk, (index, n), size, self.buffer(size), &mut scratch.stored)?;
                 Ok(block.map(|bytes| (bytes, 0)))
             }),
+            false => self.load_beginning(array, chunk, (index, n), wanted.start / PAGE * PAGE..len),
         };
         let block = match block {
             Ok(Some((bytes, start))) => Ok((self.buffers.hold(bytes), start)),
             // the chunk was replaced just now
             Ok(None) => return self.load_whole(slot, array, chunk, None),
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
+            // a part of what can't be decoded has no error of its own
+            Err(_) if index.blocks() == 1 => return self.load_whole(slot, array, chunk, None),
             Err(e) => {
                 self.record_failure(&e);
                 Err(Arc::new(e))
@@ -152,27 +161,19 @@ impl Cache {
         Ok(CachedChunk::Blocks(decoded))
     }
 
-    /// Decodes the beginning of block `n` of a chunk up to the end of `wanted`, whose offsets are in the block. Returns
-    /// decoded bytes that include the wanted ones, and their offset in the block; `None` if the chunk was replaced.
+    /// Decodes the beginning of block `n` of a chunk, up to the end of `kept`. Returns the bytes `kept` and their
+    /// offset in the block; `None` if the chunk was replaced.
     fn load_beginning(
         &self,
         array: &Array,
         chunk: ChunkId,
         (index, n): (&BlockIndex, usize),
-        wanted: Range<usize>,
+        kept: Range<usize>,
     ) -> Result<Option<(Vec<u8>, usize)>> {
-        let len = index.decoded_len(n, wanted.end);
-        let kept = wanted.start / PAGE * PAGE..len;
         self.with_scratch(|scratch| {
-            // New memory takes longer than decoding into memory that is used again and copying a part. But a block
-            // that was decoded whole is kept whole.
-            if len == index.decoded_len(n, usize::MAX) || 2 * kept.len() > len {
-                let buffer = if len < index.block_size() { Vec::new() } else { self.buffer(len) };
-                let block = array.load_block(chunk, (index, n), len, buffer, &mut scratch.stored)?;
-                return Ok(block.map(|bytes| (bytes, 0)));
-            }
+            // new memory takes longer than decoding into memory that is used again and copying a part
             let buffer = std::mem::take(&mut scratch.other);
-            let block = array.load_block(chunk, (index, n), len, buffer, &mut scratch.stored)?;
+            let block = array.load_block(chunk, (index, n), kept.end, buffer, &mut scratch.stored)?;
             let Some(block) = block else { return Ok(None) };
             let mut part = memory::zeroed(kept.len())?;
             part.copy_from_slice(&block[kept.clone()]);

@@ -5,7 +5,7 @@ mod blosclz;
 mod frame;
 mod shuffle;
 
-use super::{Codec, CodecError, CodecResult, Size, encode_only};
+use super::{Codec, CodecError, CodecResult, PartialDecode, Size, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 pub use frame::BloscHeader;
@@ -113,8 +113,8 @@ impl Codec for Blosc {
         Size::AtMost(decoded.saturating_add(OVERHEAD))
     }
 
-    fn is_blosc(&self) -> bool {
-        true
+    fn partial_decode(&self) -> PartialDecode {
+        PartialDecode::Blosc
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {

@@ -33,6 +33,8 @@ pub enum PartialDecode {
     Plain,
     /// Chunks are stored as blosc frames, whose blocks can be decoded; see [`BloscHeader`](super::BloscHeader).
     Blosc,
+    /// Chunks are stored as zstd frames, whose beginnings can be decoded; see [`ZstdFrame`](super::ZstdFrame).
+    Zstd,
 }
 
 /// The codecs of an array, ready to use.
@@ -148,7 +150,7 @@ impl Pipeline {
     pub fn partial_decode(&self) -> PartialDecode {
         match self.steps.as_slice() {
             [] => PartialDecode::Plain,
-            [step] if step.is_blosc() => PartialDecode::Blosc,
+            [step] => step.partial_decode(),
             _ => PartialDecode::No,
         }
     }

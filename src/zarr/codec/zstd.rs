@@ -3,12 +3,12 @@
 //! zstd 1.0, whose decoders in the library are no longer tested.
 
 use super::streams::StreamError;
-use super::{Codec, CodecError, CodecResult, encode_only};
+use super::{Codec, CodecError, CodecResult, PartialDecode, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use std::cell::RefCell;
 use zstd_safe::zstd_sys::ZSTD_ErrorCode;
-use zstd_safe::{CCtx, CParameter, DCtx};
+use zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 /// The compressor `{"id": "zstd", "level": 0, "checksum": false}`.
 pub struct Zstd {
@@ -32,6 +32,7 @@ impl Zstd {
 
 thread_local! {
     static DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+    static BEGINNING_DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
     static ENCODER: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
 }
 
@@ -70,6 +71,81 @@ fn decompress_frame(frame: &[u8], out: &mut [u8]) -> std::result::Result<usize, 
     })
 }
 
+/// Number of encoded bytes that are decoded at a time of a frame whose end is not needed.
+const STEP: usize = 16 << 10;
+
+/// Maximum size in bytes of a frame's header.
+const MAX_HEADER: usize = 18;
+
+/// A value that is one frame with a known size and no checksum. Its beginning can be decoded alone; of a frame with a
+/// checksum no byte is shown before all are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZstdFrame {
+    /// Size of the decoded value in bytes.
+    nbytes: usize,
+    /// Size of the encoded value in bytes.
+    cbytes: usize,
+}
+
+impl ZstdFrame {
+    /// Maximum decoded size of a block of a frame in bytes. Decoding ends between two blocks.
+    pub const BLOCK: usize = 128 << 10;
+
+    /// Returns the frame at the start of a value of `len` bytes, of which `encoded` are the first ones; `None` if the
+    /// value is no such frame.
+    pub fn parse(encoded: &[u8], len: usize) -> Option<Self> {
+        let encoded = encoded.get(..MAX_HEADER.min(len))?;
+        let (magic, descriptor) = (encoded.first_chunk()?, encoded.get(4)?);
+        let has_checksum = descriptor & 0x04 != 0;
+        if u32::from_le_bytes(*magic) != MAGIC || has_checksum {
+            return None;
+        }
+        let nbytes = zstd_safe::get_frame_content_size(encoded).ok().flatten()?;
+        Some(ZstdFrame { nbytes: usize::try_from(nbytes).ok()?, cbytes: len })
+    }
+
+    /// Returns the size of the decoded value in bytes.
+    pub fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// Returns the size of the encoded value in bytes.
+    pub fn cbytes(&self) -> usize {
+        self.cbytes
+    }
+
+    /// Returns the number of bytes that [`ZstdFrame::decode_beginning`] should decode for a reader of the first `len`
+    /// bytes.
+    pub fn decoded_len(&self, len: usize) -> usize {
+        len.min(self.nbytes).next_multiple_of(Self::BLOCK).min(self.nbytes)
+    }
+
+    /// Decodes at least the first `len` bytes of the value into `out`, which has room for all of them.
+    pub fn decode_beginning(&self, encoded: &[u8], len: usize, out: &mut [u8]) -> CodecResult<()> {
+        let room = out.len();
+        let done = BEGINNING_DECODER.with_borrow_mut(|kept| {
+            if kept.is_none() {
+                *kept = DCtx::try_create();
+            }
+            let decoder = kept.as_mut().ok_or(StreamError::Invalid("out of memory"))?;
+            decoder.reset(ResetDirective::SessionOnly).map_err(stream_error)?;
+            // the decoder would otherwise allocate memory for a second copy of the value
+            decoder.set_parameter(DParameter::StableOutBuffer(true)).map_err(stream_error)?;
+            let (mut output, mut left) = (OutBuffer::around(out), encoded);
+            while output.pos() < len {
+                let mut input = InBuffer::around(&left[..left.len().min(STEP)]);
+                let hint = decoder.decompress_stream(&mut output, &mut input).map_err(stream_error)?;
+                left = &left[input.pos()..];
+                if output.pos() < len && (hint == 0 || left.is_empty()) {
+                    return Err(StreamError::CutShort);
+                }
+            }
+            Ok(())
+        });
+        done.map_err(|e: StreamError| e.into_codec_error("zstd", encoded.len(), room))
+    }
+}
+
 /// Returns the stream error for an error code of the library.
 fn stream_error(code: zstd_safe::ErrorCode) -> StreamError {
     // the library returns its codes negated
@@ -84,6 +160,10 @@ fn stream_error(code: zstd_safe::ErrorCode) -> StreamError {
 }
 
 impl Codec for Zstd {
+    fn partial_decode(&self) -> PartialDecode {
+        PartialDecode::Zstd
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         decompress(encoded, out).map_err(|e| e.into_codec_error("zstd", encoded.len(), out.len()))
     }
@@ -110,8 +190,9 @@ impl Codec for Zstd {
 
 #[cfg(test)]
 mod tests {
-    use super::decompress;
+    use super::{ZstdFrame, decompress};
     use crate::zarr::codec::compressor_testing::*;
+    use proptest::prelude::*;
 
     /// `Zstd(1).encode(b"hello hello hello hello")`, without and with a checksum.
     const GOLDEN: [&str; 2] =
@@ -164,5 +245,65 @@ mod tests {
         assert!(decoded(&*zstd, &encoded(&*zstd, &vec![0; 10 << 20]), 100).is_err());
         only_decodes(r#"{"id": "zstd", "checksum": 1}"#);
         only_decodes(r#"{"id": "zstd", "level": -131073}"#);
+    }
+
+    /// Returns `len` bytes with runs that repeat.
+    fn value(len: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed | 1;
+        std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            std::iter::repeat_n((state >> 60) as u8, 1 + (state >> 32) as usize % 40)
+        })
+        .flatten()
+        .take(len)
+        .collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// The beginning of a frame decodes to the beginning of the value, and no damage is more than an error.
+        #[test]
+        fn a_beginning_decodes_to_the_beginning_of_the_value(
+            size in prop_oneof![0..5000usize, 0..600_000usize],
+            len in any::<proptest::sample::Index>(),
+            (seed, level) in (any::<u64>(), -5..10),
+            (damage, cut) in (any::<proptest::sample::Index>(), any::<proptest::sample::Index>()),
+        ) {
+            let (value, len) = (value(size, seed), len.index(size + 1));
+            let zstd = codec(&format!(r#"{{"id": "zstd", "level": {level}, "checksum": false}}"#), 1);
+            let mut frame = encoded(&*zstd, &value);
+            let header = ZstdFrame::parse(&frame, frame.len()).unwrap();
+            prop_assert_eq!((header.nbytes(), header.cbytes()), (size, frame.len()));
+            let len = header.decoded_len(len);
+            let mut out = vec![7; size];
+            header.decode_beginning(&frame, len, &mut out).unwrap();
+            prop_assert!(out[..len] == value[..len]);
+            if let Err(e) = header.decode_beginning(&frame[..cut.index(frame.len())], size, &mut out) {
+                prop_assert!(e.0.starts_with("zstd: "), "{}", e.0);
+            } else {
+                prop_assert!(size == 0);
+            }
+            let at = damage.index(frame.len());
+            frame[at] ^= 1 << (seed % 8);
+            if let Some(header) = ZstdFrame::parse(&frame, frame.len()).filter(|header| header.nbytes() == size) {
+                let _ = header.decode_beginning(&frame, len, &mut out);
+            }
+        }
+    }
+
+    #[test]
+    fn only_frames_without_a_checksum_have_beginnings() {
+        let [plain, checked] = GOLDEN.map(hex);
+        assert!(ZstdFrame::parse(&plain, plain.len()).is_some_and(|frame| frame.nbytes() == 23));
+        assert_eq!(ZstdFrame::parse(&checked, checked.len()), None);
+        let mut unsized_frame = Vec::new();
+        // a frame of an empty last block, without a content size
+        unsized_frame.extend(hex("28b52ffd0058010000"));
+        assert_eq!(ZstdFrame::parse(&unsized_frame, unsized_frame.len()), None);
+        for len in 0..plain.len() {
+            let _ = ZstdFrame::parse(&plain[..len], len);
+        }
+        assert_eq!(ZstdFrame::parse(&hex("502a4d1800000000"), 8), None, "a skippable frame");
     }
 }
