@@ -10,24 +10,27 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::MutexGuard;
 use support::array::{TestArray, pattern};
-use support::{Mount, close, errno, names, run};
+use support::{Mount, close, errno, names, run, without_other_tests};
 
 /// A store with one group, `g`, and one array, `a`, all of whose chunks are stored.
 struct Store {
     directory: tempfile::TempDir,
     array: TestArray,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Store {
     fn new(more: Value) -> Store {
+        let _alone = without_other_tests();
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("g")).unwrap();
         for group in ["", "g"] {
             fs::write(directory.path().join(group).join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
         }
         let array = TestArray::with_chunks(directory.path().join("a"), &[5, 6], &[2, 3], more);
-        Store { directory, array }
+        Store { directory, array, _alone }
     }
 
     fn compressed() -> Store {
@@ -246,6 +249,7 @@ fn a_file_of_the_right_size_can_be_moved_onto_a_chunk() {
 #[test]
 fn readers_never_see_a_part_of_a_renamed_chunk() {
     const LEN: usize = 4096;
+    let _alone = without_other_tests();
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
     let more = json!({"compressor": {"id": "zlib", "level": 1}});

@@ -293,7 +293,14 @@ impl Shared {
 
     fn value(&self, request: &Request) -> Option<Vec<u8>> {
         let path = request.path.split('?').next().unwrap_or_default();
-        std::fs::read(self.folder.join(path.trim_start_matches('/'))).ok()
+        match std::fs::read(self.folder.join(path.trim_start_matches('/'))) {
+            Ok(value) => Some(value),
+            Err(e) if [ErrorKind::NotFound, ErrorKind::IsADirectory, ErrorKind::NotADirectory].contains(&e.kind()) => {
+                None
+            }
+            // a client must not take it for a missing value
+            Err(e) => panic!("{path}: {e}"),
+        }
     }
 
     /// Stores or deletes a value if the current one meets the conditions of the request.
