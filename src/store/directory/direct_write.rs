@@ -4,9 +4,9 @@
 use crate::error::Result;
 use crate::store::ValuePiece;
 use crate::store::pieces::{copied_too_little, write_pieces};
+use crate::util::memory;
 use rustix::fs::{FsWord, OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::io::{Errno, retry_on_intr, write};
-use std::cell::RefCell;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -26,11 +26,6 @@ const MAX_WRITE: usize = 4 << 20;
 /// `f_type` of ext4.
 const EXT4: FsWord = 0xEF53;
 
-thread_local! {
-    /// The buffer for bytes that do not lie at a multiple of [`ALIGNMENT`].
-    static ALIGNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 /// Writes the pieces of a value to the new file `file`, past the cache if the value is large and the file system can.
 /// `old` is the file of the value that is replaced. `is_refused` is set if the file system refuses direct writes.
 ///
@@ -48,23 +43,16 @@ pub(super) fn write_value(
     if !is_large || old.is_some_and(may_share_blocks) || !set_direct(file, true)? {
         return write_pieces(file, pieces, old);
     }
-    ALIGNED.with_borrow_mut(|buffer| {
-        let len = usize::try_from(size).map_or(MAX_WRITE, |size| size.next_multiple_of(ALIGNMENT).min(MAX_WRITE));
-        if buffer.len() < len + ALIGNMENT {
-            buffer.resize(len + ALIGNMENT, 0);
+    let target = DirectFile { file, is_direct: true, written: 0, is_refused };
+    let mut writer = DirectWriter { target, buffer: Vec::new(), start: 0, len: 0, left: size };
+    for piece in pieces {
+        match piece {
+            ValuePiece::Bytes(bytes) => writer.put(bytes)?,
+            ValuePiece::File(from, range) => writer.copy(from, range.clone())?,
+            ValuePiece::Old(range) => writer.copy(old.ok_or_else(copied_too_little)?, range.clone())?,
         }
-        let start = buffer.as_ptr().addr().next_multiple_of(ALIGNMENT) - buffer.as_ptr().addr();
-        let target = DirectFile { file, is_direct: true, written: 0, is_refused };
-        let mut writer = DirectWriter { target, buffer: &mut buffer[start..start + len], len: 0 };
-        for piece in pieces {
-            match piece {
-                ValuePiece::Bytes(bytes) => writer.put(bytes)?,
-                ValuePiece::File(from, range) => writer.copy(from, range.clone())?,
-                ValuePiece::Old(range) => writer.copy(old.ok_or_else(copied_too_little)?, range.clone())?,
-            }
-        }
-        writer.finish()
-    })
+    }
+    writer.finish()
 }
 
 /// Returns whether a copy of a file may share its blocks on disk. A file system that shares them copies any length in
@@ -124,12 +112,17 @@ impl DirectFile<'_> {
     }
 }
 
-/// Collects bytes in an aligned buffer and appends them to a file in large writes.
+/// Appends bytes to a file in large writes. Bytes that do not lie at a multiple of [`ALIGNMENT`] are collected in a
+/// buffer.
 struct DirectWriter<'a> {
     target: DirectFile<'a>,
-    buffer: &'a mut [u8],
+    /// The buffer, which begins at `start`; empty until it is needed.
+    buffer: Vec<u8>,
+    start: usize,
     /// Number of bytes in the buffer.
     len: usize,
+    /// Number of bytes that are neither in the buffer nor appended.
+    left: u64,
 }
 
 impl DirectWriter<'_> {
@@ -140,11 +133,13 @@ impl DirectWriter<'_> {
             if is_aligned && bytes.len() >= ALIGNMENT {
                 let (now, rest) = bytes.split_at(bytes.len().min(MAX_WRITE) / ALIGNMENT * ALIGNMENT);
                 self.target.append(now)?;
+                self.left = self.left.saturating_sub(now.len() as u64);
                 bytes = rest;
                 continue;
             }
-            let (now, rest) = bytes.split_at(bytes.len().min(self.room()));
-            self.buffer[self.len..self.len + now.len()].copy_from_slice(now);
+            let room = self.room()?;
+            let (now, rest) = bytes.split_at(bytes.len().min(room.len()));
+            room[..now.len()].copy_from_slice(now);
             self.advance(now.len())?;
             bytes = rest;
         }
@@ -154,25 +149,32 @@ impl DirectWriter<'_> {
     /// Appends a range of another file.
     fn copy(&mut self, from: &File, mut range: Range<u64>) -> Result<()> {
         while range.start < range.end {
-            let len = usize::try_from(range.end - range.start).map_or(self.room(), |left| left.min(self.room()));
-            from.read_exact_at(&mut self.buffer[self.len..self.len + len], range.start)
-                .map_err(|_| copied_too_little())?;
+            let room = self.room()?;
+            let len = usize::try_from(range.end - range.start).map_or(room.len(), |left| left.min(room.len()));
+            from.read_exact_at(&mut room[..len], range.start).map_err(|_| copied_too_little())?;
             self.advance(len)?;
             range.start += len as u64;
         }
         Ok(())
     }
 
-    /// Returns the number of bytes for which the buffer has room, which is never zero.
-    fn room(&self) -> usize {
-        self.buffer.len() - self.len
+    /// Returns the rest of the buffer, which is never empty: a full one is emptied at once.
+    fn room(&mut self) -> Result<&mut [u8]> {
+        if self.buffer.is_empty() {
+            let len =
+                usize::try_from(self.left).map_or(MAX_WRITE, |left| left.next_multiple_of(ALIGNMENT).min(MAX_WRITE));
+            memory::resize(&mut self.buffer, len + ALIGNMENT)?;
+            self.start = self.buffer.as_ptr().addr().next_multiple_of(ALIGNMENT) - self.buffer.as_ptr().addr();
+            self.buffer.truncate(self.start + len);
+        }
+        Ok(&mut self.buffer[self.start + self.len..])
     }
 
     /// Counts bytes that were put into the buffer, and empties a full one.
     fn advance(&mut self, len: usize) -> Result<()> {
-        self.len += len;
-        if self.room() == 0 {
-            self.target.append(self.buffer)?;
+        (self.len, self.left) = (self.len + len, self.left.saturating_sub(len as u64));
+        if self.start + self.len == self.buffer.len() {
+            self.target.append(&self.buffer[self.start..])?;
             self.len = 0;
         }
         Ok(())
@@ -180,10 +182,10 @@ impl DirectWriter<'_> {
 
     /// Appends the rest of the bytes. The last ones may not fill a block.
     fn finish(mut self) -> Result<()> {
-        let whole = self.len / ALIGNMENT * ALIGNMENT;
-        self.target.append(&self.buffer[..whole])?;
+        let (whole, rest) = self.buffer[self.start..][..self.len].split_at(self.len / ALIGNMENT * ALIGNMENT);
+        self.target.append(whole)?;
         self.target.end_direct()?;
-        self.target.append(&self.buffer[whole..self.len])
+        self.target.append(rest)
     }
 }
 
