@@ -464,8 +464,8 @@ fn random_reads_decode_only_the_blocks_they_touch() {
     }
 }
 
-/// The first read of a zstd frame decodes its beginning, up to the wanted bytes, and the next one that wants others the
-/// whole. No byte of a frame with a checksum is read before all are checked.
+/// The first read of a zstd frame decodes it up to the wanted bytes, and a read of other bytes decodes all of it. The
+/// daemon decodes a frame with a checksum whole, since it shows no byte before it has verified the checksum.
 #[test]
 fn a_read_of_a_zstd_frame_decodes_no_more_than_its_beginning() {
     for checksum in [false, true] {

@@ -374,7 +374,7 @@ fn is_killed(store: &Path, len: usize, calls: &str, n: usize) -> bool {
     said.contains("+++ killed by SIGKILL +++")
 }
 
-/// A large shard is written past the page cache if the file system can.
+/// The daemon writes a large shard past the page cache if the file system can.
 #[test]
 fn a_kill_at_any_call_leaves_the_old_shard_or_the_new_one() {
     const RENAME: &str = "?rename,?renameat,?renameat2";

@@ -442,9 +442,9 @@ fn a_failed_mount_creates_no_mountpoint() {
     assert!(!sandbox.join("sample.zarr/new").exists());
 }
 
-/// The kernel reads ahead as far as the mount asks, if the mount may set that.
+/// A mount of root sets the kernel's read-ahead to 256 KiB, or to the value of `--readahead`.
 #[test]
-fn the_kernel_reads_ahead_as_the_mount_asks() {
+fn a_mount_sets_the_read_ahead_of_the_kernel() {
     let s = Sandbox::new();
     for (options, kib) in [(&[][..], "256"), (&["--readahead", "1M"], "1024")] {
         let mount = Mount::new(&s.join("sample.zarr"), options);
@@ -452,7 +452,7 @@ fn the_kernel_reads_ahead_as_the_mount_asks() {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
         let may_set = fs::OpenOptions::new().write(true).open(&setting).is_ok();
-        // an unprivileged mount has the kernel's own
+        // an unprivileged mount keeps the kernel's default
         let expected = if may_set { kib } else { "128" };
         assert_eq!(fs::read_to_string(setting).unwrap().trim(), expected, "{options:?}");
     }

@@ -109,8 +109,9 @@ impl Array {
                 PartialDecode::No
             }
             Ok(pipeline) => match pipeline.partial_decode() {
-                // all of a remote frame would be fetched for its beginning, after a request for its header
+                // a remote read would fetch the whole frame for its beginning, after a request for its header
                 PartialDecode::Zstd if self.is_remote() => PartialDecode::No,
+                // a small frame has one block, which the decoder decodes whole
                 PartialDecode::Zstd if self.grid.max_chunk_size() <= ZstdFrame::BLOCK => PartialDecode::No,
                 partial => partial,
             },
@@ -162,7 +163,7 @@ impl Array {
         Ok(whole.map(|(file, stat)| (file, stat.version)))
     }
 
-    /// Reads what is needed to decode parts of a chunk. The array must have [`PartialDecode::Blosc`] or
+    /// Reads the header of a chunk and the positions of its blocks. The array must have [`PartialDecode::Blosc`] or
     /// [`PartialDecode::Zstd`].
     pub fn open_chunk(&self, chunk: ChunkId) -> Result<OpenedChunk> {
         let mut index = Vec::new();

@@ -298,7 +298,7 @@ impl Shared {
             Err(e) if [ErrorKind::NotFound, ErrorKind::IsADirectory, ErrorKind::NotADirectory].contains(&e.kind()) => {
                 None
             }
-            // a client must not take it for a missing value
+            // a client must not take an unreadable value for a missing one
             Err(e) => panic!("{path}: {e}"),
         }
     }

@@ -150,7 +150,7 @@ impl Cache {
             // the chunk was replaced just now
             Ok(None) => return self.load_whole(slot, array, chunk, None),
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
-            // a part of what can't be decoded has no error of its own
+            // loading the whole chunk reports the damage
             Err(_) if index.blocks() == 1 => return self.load_whole(slot, array, chunk, None),
             Err(e) => {
                 self.record_failure(&e);

@@ -40,11 +40,15 @@ pub(super) fn write_value(
 ) -> Result<()> {
     let size = pieces.iter().fold(0u64, |size, piece| size.saturating_add(piece.len()));
     let is_large = size >= MIN_VALUE && !is_refused.load(Ordering::Relaxed);
-    if !is_large || old.is_some_and(may_share_blocks) || !set_direct(file, true)? {
+    if !is_large || old.is_some_and(may_share_blocks) {
+        return write_pieces(file, pieces, old);
+    }
+    if !set_direct(file, true)? {
+        is_refused.store(true, Ordering::Relaxed);
         return write_pieces(file, pieces, old);
     }
     let target = DirectFile { file, is_direct: true, written: 0, is_refused };
-    let mut writer = DirectWriter { target, buffer: Vec::new(), start: 0, len: 0, left: size };
+    let mut writer = DirectWriter { target, buffer: Vec::new(), start: 0, len: 0, size };
     for piece in pieces {
         match piece {
             ValuePiece::Bytes(bytes) => writer.put(bytes)?,
@@ -121,8 +125,8 @@ struct DirectWriter<'a> {
     start: usize,
     /// Number of bytes in the buffer.
     len: usize,
-    /// Number of bytes that are neither in the buffer nor appended.
-    left: u64,
+    /// Size of the value in bytes.
+    size: u64,
 }
 
 impl DirectWriter<'_> {
@@ -133,7 +137,6 @@ impl DirectWriter<'_> {
             if is_aligned && bytes.len() >= ALIGNMENT {
                 let (now, rest) = bytes.split_at(bytes.len().min(MAX_WRITE) / ALIGNMENT * ALIGNMENT);
                 self.target.append(now)?;
-                self.left = self.left.saturating_sub(now.len() as u64);
                 bytes = rest;
                 continue;
             }
@@ -161,8 +164,8 @@ impl DirectWriter<'_> {
     /// Returns the rest of the buffer, which is never empty: a full one is emptied at once.
     fn room(&mut self) -> Result<&mut [u8]> {
         if self.buffer.is_empty() {
-            let len =
-                usize::try_from(self.left).map_or(MAX_WRITE, |left| left.next_multiple_of(ALIGNMENT).min(MAX_WRITE));
+            let left = self.size.saturating_sub(self.target.written);
+            let len = usize::try_from(left).map_or(MAX_WRITE, |n| n.next_multiple_of(ALIGNMENT).min(MAX_WRITE));
             memory::resize(&mut self.buffer, len + ALIGNMENT)?;
             self.start = self.buffer.as_ptr().addr().next_multiple_of(ALIGNMENT) - self.buffer.as_ptr().addr();
             self.buffer.truncate(self.start + len);
@@ -172,7 +175,7 @@ impl DirectWriter<'_> {
 
     /// Counts bytes that were put into the buffer, and empties a full one.
     fn advance(&mut self, len: usize) -> Result<()> {
-        (self.len, self.left) = (self.len + len, self.left.saturating_sub(len as u64));
+        self.len += len;
         if self.start + self.len == self.buffer.len() {
             self.target.append(&self.buffer[self.start..])?;
             self.len = 0;
@@ -198,7 +201,7 @@ mod tests {
     /// A piece of a value: its kind, and its beginning and length in the source.
     type Piece = (u8, usize, usize);
 
-    /// Bytes whose period no length of a write divides.
+    /// Bytes that repeat after 65,521, a prime number, so that a misplaced write shows.
     static SOURCE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let block: Vec<u8> = (0..65_521u32).map(|i| (i * 7 / 3) as u8).collect();
         block.repeat((2 * MAX_WRITE + 10_000) / block.len() + 1)

@@ -107,7 +107,7 @@ impl DirectoryStore {
     ) -> Result<Option<Version>> {
         let write = |file: &File| match self.fsync {
             true => write_value(file, pieces, old, &self.refuses_direct),
-            // nothing is synced, so the page cache is faster
+            // without a sync, the page cache is faster
             false => write_pieces(file, pieces, old),
         };
         let mut entry = match self.entry(key.as_str())? {

@@ -77,8 +77,8 @@ const STEP: usize = 16 << 10;
 /// Maximum size in bytes of a frame's header.
 const MAX_HEADER: usize = 18;
 
-/// A value that is one frame with a known size and no checksum. Its beginning can be decoded alone; of a frame with a
-/// checksum no byte is shown before all are checked.
+/// A value that is one frame with a known size and no checksum. Its beginning can be decoded alone. zarrfs shows no
+/// byte of a frame with a checksum before it has verified the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZstdFrame {
     /// Size of the decoded value in bytes.
