@@ -26,6 +26,7 @@ mod mount;
 mod mount_helper;
 mod mount_options;
 mod mountpoint;
+mod nesting;
 mod overlay;
 mod progress;
 mod put;
@@ -43,6 +44,7 @@ use crate::array::hierarchy::{ArchivesStore, ConsolidatedStore, Hierarchy, UseCo
 use crate::cache::{Cache, SpillOptions};
 use crate::error::{Error, Kind};
 use crate::fs::Options;
+use crate::fuse::run_reader;
 use crate::stats::Stats;
 use crate::store::{DirectoryStore, Key, LockFiles, Store};
 use crate::util::memory;
@@ -103,8 +105,8 @@ enum Verb {
     /// Mount a store, in the background
     ///
     /// The command returns when the mount answers. Writes are stored when a file is closed or synced, and at the latest
-    /// when the mount ends. SIGTERM, SIGINT and SIGHUP unmount; while files are open the mount ends with the last of
-    /// them, or with a second signal.
+    /// when the mount ends. SIGTERM and SIGINT unmount; while files are open the mount ends with the last of them, or
+    /// with a second signal. SIGHUP opens the file of --log-file again, for programs that rotate logs.
     ///
     /// mount(8) mounts stores with the type fuse.zarrfs, and so does a line in /etc/fstab; each option may stand there
     /// without its dashes. Options of mount(8) and of systemd are accepted: nofail, _netdev, user, x-systemd.automount
@@ -257,6 +259,9 @@ impl From<V1OrderArg> for V1Order {
 
 /// Runs the command line of a process that was started with the `inherited` descriptors.
 pub fn main(inherited: Inherited) -> ExitCode {
+    if let Some(code) = run_reader() {
+        return code;
+    }
     memory::configure_allocator();
     stdio::start(inherited);
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -485,9 +490,13 @@ struct ReadArgs {
 
 impl ReadArgs {
     fn options(&self, read_only: bool, direct_io: bool, passthrough: bool) -> Options {
-        let directory = self.spill_dir.clone().unwrap_or_else(spill_directory);
-        let spill = SpillOptions { directory: absolute(&directory), limit: self.spill_size };
+        let spill = SpillOptions { directory: self.spill_directory(), limit: self.spill_size };
         Options { read_only, resize: false, threads: self.memory.threads(), direct_io, passthrough, spill }
+    }
+
+    /// Returns the directory of spill files.
+    fn spill_directory(&self) -> PathBuf {
+        absolute(&self.spill_dir.clone().unwrap_or_else(spill_directory))
     }
 }
 

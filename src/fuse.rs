@@ -24,6 +24,7 @@
 //! A panic in a request ends in EIO for that request alone (`request_info`).
 
 mod backing;
+mod control;
 mod mount;
 mod mount_place;
 mod name_limit;
@@ -32,8 +33,9 @@ mod replies;
 mod request_info;
 mod requests;
 
-pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, mountpoint_of, unmount_path};
-pub use mount_place::{mounts_at, open_directory};
+pub use control::{PATIENCE, STATISTICS, read_control, run_reader};
+pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};
+pub use mount_place::{FollowedPath, MountEntry, follow, mount_of, mounts_at, open_directory};
 
 use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Mount, ZARRFS, failure, is_mounted, test_data, wait_for, zarrfs};
 
 /// A directory to mount on. Dropping it detaches every mount there with umount(8).
@@ -156,9 +156,13 @@ fn a_background_mount_closes_its_terminal_and_pipes() {
 #[test]
 fn signals_unmount_cleanly() {
     use rustix::process::Signal;
-    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+    for signal in [Signal::TERM, Signal::INT] {
         let mountpoint = Mountpoint::new();
         let mut daemon = Foreground::start(&mountpoint, &[]);
+        // without a log file, this one does nothing
+        daemon.signal(Signal::HUP);
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(mountpoint.path().join("lat/data.raw").exists());
         daemon.signal(signal);
         assert_eq!(daemon.wait(), 0, "{signal:?}");
         assert!(!is_mounted(&mountpoint.path()));
@@ -197,8 +201,26 @@ fn a_mount_that_hangs_is_recognized_and_can_be_removed() {
     let mountpoint = Mountpoint::new();
     let mut daemon = Foreground::start(&mountpoint, &[]);
     daemon.signal(Signal::STOP);
-    let (code, said) = failure(&zarrfs(&["mount", &sample(), &mountpoint.text()]));
+    // no command hangs with the mount, and each names what ends it
+    let run = |args: &[&str]| {
+        let begun = Instant::now();
+        let output = support::with_timeout(60, ZARRFS).args(args).arg(mountpoint.path()).output().unwrap();
+        (failure(&output), begun.elapsed())
+    };
+    for args in
+        [&["stats"][..], &["stats", "--json"], &["stats", "--prometheus"], &["stats", "--watch", "1s"], &["umount"]]
+    {
+        let ((code, said), took) = run(args);
+        let said = said.lines().next().unwrap().to_string();
+        assert!(code == 1 && said.contains(": does not answer: "), "{args:?}: {said}");
+        assert!(said.contains("umount --force") && said.contains("/sys/fs/fuse/connections/"), "{args:?}: {said}");
+        assert!(took < Duration::from_secs(15), "{args:?}: {took:?}");
+    }
+    let ((code, said), _) = run(&["mount", &sample()]);
     assert!(code == 5 && said.contains("mounted here already"), "{said}");
+    // a path in the mount is found without asking the daemon
+    let output = support::with_timeout(60, ZARRFS).arg("stats").arg(mountpoint.path().join("lat")).output().unwrap();
+    assert!(failure(&output).1.contains("does not answer"), "{output:?}");
     assert!(zarrfs(&["umount", "--lazy", &mountpoint.text()]).status.success());
     assert!(!is_mounted(&mountpoint.path()));
     daemon.signal(Signal::CONT);
@@ -521,6 +543,93 @@ fn a_log_without_a_reader_does_not_stop_the_mount() {
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&listing.stdout).trim(), "148");
     assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+}
+
+/// "SIGHUP opens the file of `--log-file` again."
+#[test]
+fn a_log_that_was_renamed_is_opened_again() {
+    let mountpoint = Mountpoint::new();
+    let folder = tempfile::tempdir().unwrap();
+    let (log, old) = (folder.path().join("log"), folder.path().join("log.1"));
+    let has = |log: &Path, text: &str| fs::read_to_string(log).is_ok_and(|said| said.contains(text));
+    // a relative name, and a process in the background, which leaves the directory
+    let mut command = Command::new(ZARRFS);
+    command.current_dir(folder.path()).args(["mount", "--log-level", "debug", "--log-file", "log"]);
+    assert!(command.arg(sample()).arg(mountpoint.path()).status().unwrap().success());
+    let stats: serde_json::Value =
+        serde_json::from_slice(&fs::read(mountpoint.path().join(".zarrfs/stats.json")).unwrap()).unwrap();
+    let daemon = rustix::process::Pid::from_raw(stats["pid"].as_i64().unwrap() as i32).unwrap();
+    assert!(!mountpoint.path().join("first").exists());
+    wait_for("the first line", || has(&log, "lookup /first"));
+    fs::rename(&log, &old).unwrap();
+    rustix::process::kill_process(daemon, rustix::process::Signal::HUP).unwrap();
+    wait_for("the new file", || log.exists());
+    assert!(!mountpoint.path().join("second").exists());
+    wait_for("the second line", || has(&log, "lookup /second"));
+    assert!(!has(&old, "/second") && has(&old, "/first"));
+    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+}
+
+/// No path of the daemon leads through its mount, by whatever name: a thread that waits for its own process can't be
+/// killed.
+#[test]
+fn a_mountpoint_on_a_path_of_the_daemon_is_refused() {
+    let mountpoint = Mountpoint::new();
+    let top = fs::canonicalize(mountpoint.directory.path()).unwrap();
+    let here = mountpoint.text();
+    let path = |name: &str| top.join(name).to_str().unwrap().to_string();
+    support::copy_tree(&test_data("sample.zarr"), &top.join("mnt/inner.zarr"));
+    support::copy_tree(&test_data("sample.zarr"), &top.join("store.zarr"));
+    fs::create_dir(top.join("store.zarr/lat/mnt")).unwrap();
+    for (target, link) in
+        [("mnt", "link"), ("mnt/inner.zarr", "store"), ("mnt/../store.zarr", "around"), ("..", "mnt/up")]
+    {
+        std::os::unix::fs::symlink(target, top.join(link)).unwrap();
+    }
+    let store = path("store.zarr");
+    let option = |option: &str, name: &str| vec![format!("--{option}={}", path(name)), store.clone(), here.clone()];
+    let cases = [
+        vec![path("mnt/inner.zarr"), here.clone()],
+        vec![path("link/inner.zarr/lat"), here.clone()],
+        vec![path("store"), here.clone()],
+        vec![path("mnt/inner.zarr"), path("link")],
+        vec![path("store.zarr"), path("store.zarr/lat/mnt")],
+        vec![path("around/../store.zarr"), path("mnt/up/store.zarr/lat/mnt")],
+        option("overlay", "link/new"),
+        option("overlay", "mnt"),
+        option("spill-dir", "link"),
+        option("log-file", "link/log"),
+        option("log-file", "mnt/up/log"),
+        option("synchronizer", "link/locks"),
+        vec!["--cache-dir".into(), path("mnt/cache"), "http://127.0.0.1:1/x.zarr".into(), here.clone()],
+        vec!["--cache-dir".into(), path(""), "http://127.0.0.1:1/x.zarr".into(), here.clone()],
+    ];
+    let run = |args: &[String], variable: &str, value: &str| {
+        let mut command = support::with_timeout(60, ZARRFS);
+        command.arg("mount").args(args).env(variable, value);
+        let output = command.output().unwrap();
+        assert!(!output.status.success(), "{args:?}");
+        failure(&output)
+    };
+    for args in cases {
+        let (code, said) = run(&args, "NONE", "");
+        let is_named = said.contains(": leads through the mountpoint ") || said.contains(": inside the ");
+        assert!(code == 5 && is_named, "{args:?}: {code} {said}");
+        assert!(!is_mounted(&mountpoint.path()), "{args:?}");
+    }
+    for (variable, value) in [("HOME", path("mnt/up")), ("AWS_WEB_IDENTITY_TOKEN_FILE", path("link/token"))] {
+        let (code, said) = run(&["http://127.0.0.1:1/x.zarr".into(), here.clone()], variable, &value);
+        assert!(code == 5 && said.contains(variable), "{code} {said}");
+    }
+    // links of the same names that lead elsewhere
+    let beside = top.join("beside");
+    fs::create_dir(&beside).unwrap();
+    std::os::unix::fs::symlink("../beside", top.join("mnt/out")).unwrap();
+    let args = [format!("--spill-dir={}", path("beside")), format!("--overlay={}", path("beside/o"))];
+    let output = support::with_timeout(60, ZARRFS).arg("mount").args(args).args([&path("store.zarr"), &here]).output();
+    assert!(output.as_ref().unwrap().status.success(), "{output:?}");
+    assert!(mountpoint.path().join("lat/data.raw").exists());
+    assert!(zarrfs(&["umount", &here]).status.success());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! "Mounting and unmounting go through directories that are held open, so a path that is swapped meanwhile leads
 //! nowhere else." The tests swap directories while strace delays the system call that mounts or unmounts, and look in
-//! the kernel's mount table.
+//! the kernel's mount table. "No thread of a daemon ever enters a FUSE file system that it serves": strace shows which
+//! names it opens, and a daemon that is killed when its mount appears ends at once.
 
 mod support;
 
@@ -8,7 +9,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use support::{ZARRFS, is_mounted, test_data, tracer, wait_for, zarrfs};
+use std::time::{Duration, Instant};
+use support::{ZARRFS, env_number, is_mounted, random, test_data, tracer, wait_for, zarrfs};
 
 /// Microseconds by which strace delays a call, long enough to rename a directory.
 const HELD: &str = "3000000";
@@ -136,4 +138,84 @@ fn a_mount_below_a_renamed_directory_can_be_unmounted() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(daemon.wait().unwrap().success());
     assert!(!is_mounted(&path.join("b/mnt")));
+}
+
+/// A thread that waits for an answer of its own process can't be killed, and the mount would hang for ever.
+#[test]
+fn no_thread_of_a_daemon_enters_its_own_mount() {
+    if !is_available() {
+        return;
+    }
+    let (_folder, path) = place(&["own-mountpoint", "spill"]);
+    support::copy_tree(&test_data("sample.zarr"), &path.join("store.zarr"));
+    let (mountpoint, log) = (path.join("own-mountpoint"), path.join("calls"));
+    for more in
+        [&["--read-only"][..], &["--log-level=debug", "--log-file=log", "--overlay=overlay", "--spill-dir=spill"]]
+    {
+        let mut daemon = Command::new("strace")
+            .args(["-f", "-y", "-s", "4096", "-e", "signal=none", "-e", "trace=%file,getdents64,fstatfs", "-o"])
+            .arg(&log)
+            .args([ZARRFS, "mount", "--foreground", "--idle-timeout=1h"])
+            .args(more)
+            .args(["store.zarr", "own-mountpoint"])
+            .current_dir(&path)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for("the mount", || is_mounted(&mountpoint) && mountpoint.join("lat/data.raw").exists());
+        let data = mountpoint.join("air_temperature/data.raw");
+        let first = fs::read(&data).unwrap();
+        if more[0] != "--read-only" {
+            assert_eq!(support::overwrite(&data, 0, &first[..99]), "ok");
+        }
+        assert!(zarrfs(&["stats", text(&mountpoint)]).status.success());
+        assert!(zarrfs(&["umount", text(&mountpoint)]).status.success());
+        assert!(daemon.wait().unwrap().success());
+        let calls = fs::read_to_string(&log).unwrap();
+        let mounted = calls.lines().position(|line| line.contains("move_mount(")).expect("it mounts");
+        let after: Vec<&str> = calls.lines().skip(mounted + 1).collect();
+        assert!(after.iter().any(|line| line.contains("mountinfo")) && after.len() > 100, "strace saw too little");
+        let entering = after.iter().filter(|line| line.contains("own-mountpoint") && !line.contains("umount2("));
+        // the log and the mount table name it
+        let entering = entering.filter(|line| !line.contains(" write(") && !line.contains(" read("));
+        assert_eq!(entering.collect::<Vec<_>>(), Vec::<&&str>::new());
+    }
+}
+
+/// Kills a daemon when its mount appears, and fails unless it ends.
+fn kill_when_mounted(path: &Path, pause: Duration) {
+    let mountpoint = path.join("mnt");
+    let mut daemon = Command::new(ZARRFS)
+        .args(["mount", "--foreground", text(&test_data("sample.zarr")), text(&mountpoint)])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while !is_mounted(&mountpoint) {
+        assert!(begun.elapsed() < Duration::from_secs(120) && daemon.try_wait().unwrap().is_none(), "no mount");
+    }
+    std::thread::sleep(pause);
+    daemon.kill().unwrap();
+    let killed = Instant::now();
+    while daemon.try_wait().unwrap().is_none() {
+        if killed.elapsed() > Duration::from_secs(30) {
+            let _ = zarrfs(&["umount", "--force", text(&mountpoint)]);
+            panic!("the daemon could not be killed {pause:?} after its mount appeared");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(zarrfs(&["umount", text(&mountpoint)]).status.success());
+}
+
+#[test]
+fn a_daemon_that_is_killed_when_its_mount_appears_ends() {
+    let (_folder, path) = place(&["mnt"]);
+    let (kills, mut random) = (env_number("ZARRFS_START_KILLS", 40), random(env_number("ZARRFS_SEED", 1)));
+    for _ in 0..kills {
+        kill_when_mounted(&path, Duration::from_micros(random(2_000) as u64));
+    }
+    let mountpoint = path.join("mnt");
+    assert!(zarrfs(&["mount", text(&test_data("sample.zarr")), text(&mountpoint)]).status.success());
+    assert!(mountpoint.join("lat/data.raw").exists());
+    assert!(zarrfs(&["umount", text(&mountpoint)]).status.success());
 }

@@ -203,8 +203,8 @@ fn wrong_directories_and_options_end_in_one_line() {
     expect(refused(&other, &changes, &[]), 2, "an overlay of ");
     expect(refused(&store, &other, &[]), 2, "neither empty nor an overlay");
     expect(refused(&store, &store.join("x"), &[]), 2, "choose another directory");
-    expect(refused(&store, folder.path(), &[]), 2, "choose another directory");
-    expect(refused(&store, &mountpoint, &[]), 5, "inside the overlay");
+    expect(refused(&store, folder.path(), &[]), 5, "inside the overlay");
+    expect(refused(&store, &mountpoint, &[]), 5, "leads through the mountpoint");
     expect(refused(Path::new("memory:"), &changes, &[]), 2, "can be written itself");
     for option in ["--read-only", "--passthrough", "--synchronizer=/tmp"] {
         let output = zarrfs(&["mount", text(&store), text(&mountpoint), "--overlay", text(&changes), option]);

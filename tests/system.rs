@@ -222,7 +222,10 @@ fn an_unprivileged_user_can_mount_and_unmount() {
         zarrfs mount sample.zarr mnt -o noexec
         findmnt --noheadings --raw --output OPTIONS mnt | grep -o -e noexec -e user_id=65534
         printf '\002\001' | as_nobody dd of=mnt/air_temperature/data.raw conv=notrunc status=none
-        zarrfs umount mnt
+        # root may not read such a mount, but ask its daemon
+        ls mnt 2>/dev/null || "$ZARRFS" stats mnt | grep -o '^store  '
+        "$ZARRFS" umount mnt
+        findmnt mnt || echo gone
         zarrfs cat sample.zarr/air_temperature --length 2 | od -An -tu1
 
         zarrfs mount sample.zarr mnt
@@ -240,8 +243,38 @@ fn an_unprivileged_user_can_mount_and_unmount() {
         findmnt mnt || echo gone
         "#,
     );
-    let expected = ["error: mnt: still mounted: ", "noexec", "user_id=65534", "   2   1", "148", "idle", "148", "gone"];
+    let expected = [
+        "error: mnt: still mounted: ",
+        "noexec",
+        "user_id=65534",
+        "store  ",
+        "gone",
+        "   2   1",
+        "148",
+        "idle",
+        "148",
+        "gone",
+    ];
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+}
+
+/// Where mounts propagate, the daemon's mount appears below a bind mount, too.
+#[test]
+fn a_mountpoint_inside_the_store_by_a_bind_mount_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let said = Sandbox::new().system(
+        r#"
+        mkdir -p shared/mnt sample.zarr/lat/bound
+        mount --bind shared shared
+        mount --make-shared shared
+        mount --bind shared sample.zarr/lat/bound
+        timeout -s KILL 30 "$ZARRFS" mount sample.zarr shared/mnt 2>&1 | grep -o 'inside the store' || true
+        findmnt shared/mnt || findmnt sample.zarr/lat/bound/mnt || echo none
+        "#,
+    );
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["inside the store", "none"]);
 }
 
 /// Such a user, for example in an unprivileged container, can mount without fusermount3.

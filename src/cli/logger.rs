@@ -4,6 +4,7 @@ use super::start_directory::absolute;
 use super::systemd::{self, Journal};
 use super::{CommandFailure, DIAGNOSTICS};
 use crate::error::{Error, one_line};
+use crate::util::memory::lock;
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
 use env_logger::{Builder, Target};
@@ -12,6 +13,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
 
 /// Options of the log.
@@ -27,8 +29,8 @@ pub struct LogArgs {
     log_level: LevelFilter,
     /// Append the log to a file
     ///
-    /// Without one the log goes to standard error, and nowhere in the background. Problems of the data are in
-    /// .zarrfs/stats, too.
+    /// SIGHUP opens it again. Without one the log goes to standard error, and nowhere in the background. Problems of
+    /// the data are in .zarrfs/stats, too.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Send the log to the journal of systemd
@@ -39,7 +41,44 @@ pub struct LogArgs {
     log_journal: Option<PathBuf>,
 }
 
+/// The file of `--log-file`, which [`reopen`] replaces.
+static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
+
+struct LogFile {
+    path: PathBuf,
+    /// Protects the open file.
+    file: Mutex<File>,
+}
+
+/// Writes to [`LOG_FILE`].
+struct LogFileWriter;
+
+impl Write for LogFileWriter {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        LOG_FILE.get().map_or(Ok(line.len()), |log| lock(&log.file).write(line))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Opens the log file again, after a program has renamed it. Without a log file this does nothing.
+pub fn reopen() {
+    let Some(log) = LOG_FILE.get() else { return };
+    match open(&log.path) {
+        Ok(file) => *lock(&log.file) = file,
+        Err(e) => log::error!("{}; the log goes to the former file", e.message),
+    }
+}
+
 impl LogArgs {
+    /// Returns the options that name a path of the log, and the path.
+    pub fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        let file = self.log_file.clone().map(|path| ("--log-file", path));
+        file.into_iter().chain(self.log_journal.as_deref().map(|path| ("--log-journal", absolute(path))))
+    }
+
     /// Starts logging, for the mount at `mountpoint`.
     pub fn start(&self, mountpoint: &Path) -> Result<(), CommandFailure> {
         let Some(path) = &self.log_journal else { return start(self.log_level, self.log_file.as_deref()) };
@@ -59,7 +98,10 @@ pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), CommandFailu
     let mut builder = builder(level);
     match file {
         Some(path) => {
-            builder.target(Target::Pipe(Box::new(open(path)?)));
+            // the name is not resolved: a link to the file of the day may change
+            let whole = std::path::absolute(path).map_err(Error::from)?;
+            let _ = LOG_FILE.set(LogFile { path: whole, file: Mutex::new(open(path)?) });
+            builder.target(Target::Pipe(Box::new(LogFileWriter)));
             builder.format(|out, r| writeln!(out, "{} {:<5} {}", timestamp(), r.level(), text(r)));
         }
         None => {

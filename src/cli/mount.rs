@@ -5,11 +5,12 @@
 use super::compressor::{self, CompressorArg};
 use super::header_options::HeadersArgs;
 use super::listen::{self, ListenAddress, StatisticsListener};
-use super::logger::LogArgs;
+use super::logger::{self, LogArgs};
+use super::nesting::{MountSite, OwnPath};
 use super::view::ViewArgs;
 use super::{
     ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration,
-    idle, mount_options, mountpoint, open_store_to_write, overlay, size, start_directory, stdio, systemd,
+    idle, mount_options, mountpoint, nesting, open_store_to_write, overlay, size, start_directory, stdio, systemd,
     warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
@@ -255,17 +256,18 @@ fn mount(
     args.reading.memory.set_bound();
     let stats = Arc::new(Stats::default());
     let listener = args.listen.as_ref().map(StatisticsListener::bind).transpose()?;
+    let own = own_paths(args);
+    nesting::check(&own, &MountSite::before(&resolved))?;
     let hierarchy = open_hierarchy(args, &stats)?;
     warn_unlisted(&hierarchy, &args.store);
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
-    check_nesting(args, &resolved)?;
     // dropping this removes the directory, after the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
     // register signals before any thread starts: a signal without its handler would leave the mount behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let fs = file_system(args, hierarchy, read_only, stats)?;
     let directory = made.as_ref().and_then(|made| made.directory());
-    let (session, mountpoint) = start_session(args, path, directory, &fs, read_only)?;
+    let (session, mountpoint) = start_session(args, path, directory, &fs, read_only, &own)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     handle_signals(signals, fs.clone(), mountpoint.clone(), interrupted.clone())?;
     let started = start_serving(&fs, &mountpoint, args.idle_timeout, listener).and_then(|()| ready());
@@ -323,6 +325,7 @@ fn start_session(
     directory: Option<BorrowedFd>,
     fs: &Arc<Fs>,
     read_only: bool,
+    own: &[OwnPath],
 ) -> Result<(Session, Arc<Mountpoint>), CommandFailure> {
     let request = MountRequest {
         source: &args.store.absolute().to_string(),
@@ -335,8 +338,9 @@ fn start_session(
         replace_stale: args.replace_stale,
     };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
-    // check again: directories may have been renamed since the path was resolved
-    let session = check_nesting(args, mountpoint.path())
+    // check again: directories may have been renamed since the path was resolved, and mounts propagate
+    let session = MountSite::of(&mountpoint)
+        .and_then(|site| nesting::check(own, &site))
         .and_then(|()| Ok(serve(fs.clone(), &mut mountpoint, serve_options(args, read_only))?))
         .inspect_err(|_| {
             let _ = mountpoint.unmount();
@@ -367,17 +371,15 @@ fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
     fs.sync_at_end().map_err(|e| CommandFailure::new(1, e.context("not stored, and lost").to_string()))
 }
 
-/// Waits until the mount answers, and starts the timer of `--idle-timeout` and the server of `--listen`.
+/// Starts the timer of `--idle-timeout` and the server of `--listen`. The mount answers: the handshake is done, and the
+/// kernel keeps requests until a thread takes them. A request to the own mount could not prove more, and would hang for
+/// ever if the process were killed meanwhile.
 fn start_serving(
     fs: &Arc<Fs>,
     mountpoint: &Arc<Mountpoint>,
     idle_timeout: Option<Duration>,
     listener: Option<StatisticsListener>,
 ) -> Result<(), CommandFailure> {
-    // the mount must answer before the caller learns of it
-    std::fs::metadata(mountpoint.fixed_path()).map_err(|e| {
-        Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
-    })?;
     if let Some(listener) = listener {
         listener.serve(fs.clone())?;
     }
@@ -406,26 +408,21 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
     }
 }
 
-/// Refuses a mountpoint inside the store or the overlay: the daemon would list its own mount, and wait for itself.
-fn check_nesting(args: &MountArgs, mountpoint: &Path) -> Result<(), CommandFailure> {
-    let inside = |what| {
-        let message = format!("mountpoint {}: inside the {what}; choose another", mountpoint.display());
-        Err(CommandFailure::new(5, message))
-    };
-    if let StoreLocation::Path(store) = args.store.absolute()
-        && mountpoint != store
-        && mountpoint.starts_with(store)
-    {
-        return inside("store");
+/// Returns the paths that the daemon opens or lists after it has mounted.
+fn own_paths(args: &MountArgs) -> Vec<OwnPath> {
+    let mut own = vec![OwnPath::name("--spill-dir", args.reading.spill_directory())];
+    match args.store.absolute() {
+        StoreLocation::Path(store) => own.push(OwnPath::store(store)),
+        _ => own.extend(start_directory::paths().into_iter().map(|(name, path)| OwnPath::name(name, path))),
     }
-    match args.overlay.as_deref().map(mountpoint::resolved) {
-        Some(overlay) if mountpoint.starts_with(&overlay) => inside("overlay"),
-        Some(overlay) if overlay.starts_with(mountpoint) => {
-            let message = format!("--overlay {}: inside the mountpoint; choose another directory", overlay.display());
-            Err(CommandFailure::new(2, message))
-        }
-        _ => Ok(()),
-    }
+    let trees = [
+        ("--overlay", &args.overlay),
+        ("--cache-dir", &args.store_args.remote.cache_dir),
+        ("--synchronizer", &args.writing.synchronizer),
+    ];
+    own.extend(trees.into_iter().filter_map(|(option, path)| Some(OwnPath::tree(option, path.clone()?))));
+    own.extend(args.log.paths().map(|(option, path)| OwnPath::name(option, path)));
+    own
 }
 
 fn failure(e: MountError) -> CommandFailure {
@@ -440,7 +437,7 @@ fn failure(e: MountError) -> CommandFailure {
 /// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount in use ends with
 /// its last open file. The second signal ends requests in flight, and so does the first if the mount was detached
 /// already, since nothing else could end it. The third ends the process. `interrupted` is set when the second signal
-/// ends requests.
+/// ends requests. SIGHUP opens the log file again.
 fn handle_signals(
     mut signals: Signals,
     fs: Arc<Fs>,
@@ -451,6 +448,10 @@ fn handle_signals(
         let shown = mountpoint.path().display();
         let mut waiting = false;
         for signal in signals.forever() {
+            if signal == SIGHUP {
+                logger::reopen();
+                continue;
+            }
             if mountpoint.aborted() {
                 std::process::exit(1);
             }

@@ -1,9 +1,9 @@
 //! Relative paths of a mount in the background, which leaves the directory where it was started.
 //!
 //! Rule: code that opens a path after the mount answers gets an absolute path. All such paths are made absolute here:
-//! [`absolute`] is for those of the command line (the store, `--spill-dir`, `--log-journal`), and [`variables`] for
-//! those of the environment. Paths that are opened before the mount answers may stay relative: `--log-file`,
-//! `--cache-dir`, `--synchronizer` and files of headers.
+//! [`absolute`] is for those of the command line (the store, `--spill-dir`, `--log-file`, `--log-journal`), and [`variables`] for
+//! those of the environment. Paths that are opened before the mount answers may stay relative: `--cache-dir`,
+//! `--synchronizer` and files of headers.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -28,6 +28,13 @@ const VARIABLES: [&str; 10] = [
 pub fn absolute(path: &Path) -> PathBuf {
     let whole = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     std::fs::canonicalize(path).unwrap_or_else(|_| whole())
+}
+
+/// Returns the variables of the environment that name a path that is opened later, and the absolute path.
+pub fn paths() -> Vec<(&'static str, PathBuf)> {
+    let named = VARIABLES.iter().filter_map(|name| Some((*name, PathBuf::from(std::env::var_os(name)?))));
+    let profiles = std::env::home_dir().map(|home| ("HOME", home.join(".aws")));
+    named.chain(profiles).filter_map(|(name, path)| Some((name, std::path::absolute(path).ok()?))).collect()
 }
 
 /// Returns the variables of the environment that name a relative path, with the absolute one.

@@ -1,15 +1,16 @@
 //! `zarrfs stats`: prints the counters of a running mount, once or at intervals.
 
 use super::{CommandFailure, duration, size, stdio};
-use crate::fs::tree::{CONTROL, METRICS};
-use crate::fuse::mountpoint_of;
+use crate::error::{Error, lines};
+use crate::fs::tree::METRICS;
+use crate::fuse::{MountEntry, PATIENCE, STATISTICS, mount_of, read_control};
 use crate::util::json::{self, Map, Value};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Arguments of `stats`.
@@ -38,11 +39,11 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(file: &Path) -> std::io::Result<Sample> {
-        let text = std::fs::read(file)?;
+    fn take(mount: &MountEntry) -> Result<Sample, Error> {
+        let text = read_control(mount, STATISTICS, PATIENCE)?;
         match json::parse(&text) {
             Ok(Value::Object(values)) => Ok(Sample { at: Instant::now(), text, values }),
-            _ => Err(std::io::Error::other("no counters in it")),
+            _ => Err(Error::damaged("no counters in it")),
         }
     }
 
@@ -54,64 +55,67 @@ impl Sample {
 /// Runs the verb.
 pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
     let shown = args.mountpoint.display();
-    let failed = |e: &dyn std::fmt::Display, errno: Option<i32>| match errno {
-        Some(libc::ENOTCONN) => {
-            CommandFailure::new(7, format!("{shown}: its daemon has ended; run zarrfs umount {shown}"))
-        }
-        Some(libc::ENOENT | libc::ENOTDIR) => CommandFailure::new(5, format!("{shown}: no such file or directory")),
+    let failed = |e: Error| match e.errno() {
+        libc::ENOTCONN => CommandFailure::new(7, format!("{shown}: its daemon has ended; run zarrfs umount {shown}")),
+        libc::ENOENT | libc::ENOTDIR => CommandFailure::new(5, format!("{shown}: no such file or directory")),
         _ => CommandFailure::new(1, format!("{shown}: {e}")),
     };
-    let mountpoint = mountpoint_of(&args.mountpoint).map_err(|e| failed(&e, Some(e.errno())))?;
-    let mountpoint = mountpoint.ok_or_else(|| CommandFailure::new(5, format!("{shown}: not in a mount of zarrfs")))?;
+    let mount = mount_of(&args.mountpoint).map_err(failed)?;
+    let mount = mount.ok_or_else(|| CommandFailure::new(5, format!("{shown}: not in a mount of zarrfs")))?;
     if args.prometheus {
-        let text = std::fs::read(mountpoint.join(CONTROL).join(METRICS)).map_err(|e| failed(&e, e.raw_os_error()))?;
-        return stdio::print(text);
+        return stdio::print(read_control(&mount, METRICS, PATIENCE).map_err(failed)?);
     }
-    let file = mountpoint.join(CONTROL).join("stats.json");
-    let first = Sample::take(&file).map_err(|e| failed(&e, e.raw_os_error()))?;
-    let ended = match args.watch {
-        None => print(&first, None, args.json),
-        Some(pause) => watch(first, &file, pause, args.json),
-    };
-    match ended {
-        // the reader has ended, such as `head`
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(failed(&e, None).plain()),
-        _ => Ok(()),
+    let first = Sample::take(&mount).map_err(failed)?;
+    match args.watch {
+        None => stdio::ended(print(&first, None, args.json)),
+        Some(pause) => watch(first, &mount, pause, args.json),
     }
+    .map_err(|e| CommandFailure::new(e.code, format!("{shown}: {}", e.message)).plain())
 }
 
 /// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the mount open.
-fn watch(first: Sample, file: &Path, pause: Duration, as_json: bool) -> std::io::Result<()> {
-    let (interrupted, signal) = UnixStream::pair()?;
+fn watch(first: Sample, mount: &MountEntry, pause: Duration, as_json: bool) -> Result<(), CommandFailure> {
+    let (interrupted, signal) = UnixStream::pair().map_err(Error::from)?;
     for number in [SIGINT, SIGTERM] {
-        signal_hook::low_level::pipe::register(number, signal.try_clone()?)?;
+        let signal = signal.try_clone().map_err(Error::from)?;
+        signal_hook::low_level::pipe::register(number, signal).map_err(Error::from)?;
     }
     let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
-    print(&first, None, as_json)?;
+    let mut printed = print(&first, None, as_json);
     let mut last = first;
-    loop {
+    while printed.is_ok() {
         let mut wait = [PollFd::new(&interrupted, PollFlags::IN)];
         if poll(&mut wait, Some(&pause)).is_ok_and(|n| n > 0) {
             return Ok(());
         }
-        let Ok(next) = Sample::take(file) else { return Ok(()) };
+        let next = match Sample::take(mount) {
+            Err(e) if e.errno() == libc::ETIMEDOUT => return Err(e.into()),
+            Err(_) => return Ok(()),
+            Ok(next) => next,
+        };
         // another mount took the same path
         if next.values.get("pid") != last.values.get("pid") {
             return Ok(());
         }
-        if !as_json {
-            writeln!(stdio::output())?;
-        }
-        print(&next, Some(&last), as_json)?;
+        printed = print_next(&next, &last, as_json);
         last = next;
     }
+    stdio::ended(printed)
+}
+
+fn print_next(next: &Sample, last: &Sample, as_json: bool) -> std::io::Result<()> {
+    if !as_json {
+        writeln!(stdio::output())?;
+    }
+    print(next, Some(last), as_json)
 }
 
 fn print(sample: &Sample, last: Option<&Sample>, as_json: bool) -> std::io::Result<()> {
     let mut out = stdio::output();
     match as_json {
         true => out.write_all(&sample.text)?,
-        false => out.write_all(table(sample, last).as_bytes())?,
+        // the daemon may be another user's program
+        false => out.write_all(lines(&table(sample, last)).as_bytes())?,
     }
     out.flush()
 }

@@ -1,9 +1,9 @@
 //! `zarrfs umount`: unmounts, and waits until the daemon has ended.
 
 use super::CommandFailure;
-use crate::error::lines;
-use crate::fs::tree::{CONTROL, SYNC};
-use crate::fuse::{UnmountMode, unmount_path};
+use crate::error::{Error, lines};
+use crate::fs::tree::SYNC;
+use crate::fuse::{MountEntry, PATIENCE, STATISTICS, UnmountMode, mount_of, read_control, unmount_path};
 use crate::util::json::{self, Value};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,13 +11,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Maximum wait for the daemon to end.
 const WAIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
-
-/// Maximum wait for the mount to report the process of its daemon.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Arguments of `umount`.
 #[derive(Args)]
@@ -49,9 +47,7 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
         let daemon = match stored {
             Ok(daemon) => daemon,
             Err(why) => {
-                let (shown, why) = (path.display(), lines(&why));
-                let advice = "run it again later, or with --force, which may lose the data";
-                let _ = writeln!(std::io::stderr(), "error: {shown}: still mounted: {why}; {advice}");
+                let _ = writeln!(std::io::stderr(), "error: {}: {}", path.display(), lines(&why));
                 result = Err(CommandFailure::new(1, ""));
                 continue;
             }
@@ -76,39 +72,46 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
 }
 
 /// Stores everything that was written to a mount, and returns the process of its daemon if this process can see it. A
-/// mount that has ended, that does not answer, or that is not of zarrfs has nothing to store.
+/// mount that has ended, or that is not of zarrfs, has nothing to store.
 ///
 /// # Errors
 ///
-/// The names of the chunks that could not be stored, or the reason why they are unknown.
-fn store_all(mountpoint: &Path) -> Result<Option<OwnedFd>, String> {
-    let control = mountpoint.join(CONTROL);
-    let statistics = match read_in_time(control.join("stats.json")) {
-        None => return Ok(None),
-        Some(Err(e)) if is_no_mount(&e) => return Ok(None),
-        Some(statistics) => statistics.map_err(|e| unknown(&e))?,
+/// The reason why the mount stays, with the names of the chunks that could not be stored.
+fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
+    let stays =
+        |why: &str| format!("still mounted: {why}; run it again later, or with --force, which may lose the data");
+    let unknown = |e: Error| match e.errno() {
+        libc::ETIMEDOUT => e.to_string(),
+        _ => stays(&format!("can't know whether everything is stored: {e}")),
     };
-    match std::fs::read_to_string(control.join(SYNC)) {
-        Ok(said) if !said.is_empty() => Err(said.trim_end().to_string()),
-        Err(e) if !is_no_mount(&e) => Err(unknown(&e)),
+    let Ok(Some(mount)) = mount_of(path) else { return Ok(None) };
+    let statistics = match read_control(&mount, STATISTICS, PATIENCE) {
+        Err(e) if is_no_mount(&e) => return Ok(None),
+        statistics => statistics.map_err(unknown)?,
+    };
+    match sync(&mount) {
+        Ok(said) if !said.is_empty() => Err(stays(String::from_utf8_lossy(&said).trim_end())),
+        Err(e) if !is_no_mount(&e) => Err(unknown(e)),
         _ => Ok(daemon(&statistics)),
     }
 }
 
-fn unknown(e: &std::io::Error) -> String {
-    format!("can't know whether everything is stored: {e}")
+/// Stores everything. Returns the names of the chunks that could not be stored. Waits as long as the daemon answers.
+fn sync(mount: &MountEntry) -> Result<Vec<u8>, Error> {
+    let (answer, wait) = channel();
+    let other = mount.clone();
+    std::thread::Builder::new().spawn(move || answer.send(read_control(&other, SYNC, Duration::MAX)))?;
+    loop {
+        match wait.recv_timeout(PATIENCE) {
+            Ok(said) => return said,
+            Err(_) => read_control(mount, STATISTICS, PATIENCE).map(drop)?,
+        }
+    }
 }
 
 /// Returns whether an error of a control file means that no daemon serves it.
-fn is_no_mount(e: &std::io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ENOTCONN | libc::ECONNABORTED))
-}
-
-/// Reads a file; returns `None` if that takes too long, because the mount hangs.
-fn read_in_time(file: PathBuf) -> Option<std::io::Result<Vec<u8>>> {
-    let (answer, wait) = std::sync::mpsc::channel();
-    std::thread::Builder::new().spawn(move || answer.send(std::fs::read(file))).ok()?;
-    wait.recv_timeout(PATIENCE).ok()
+fn is_no_mount(e: &Error) -> bool {
+    [libc::ENOENT, libc::ENOTDIR, libc::ENOTCONN, libc::ECONNABORTED].contains(&e.errno())
 }
 
 /// Returns the process of a mount's daemon from its statistics; `None` if it runs where this process cannot see it.

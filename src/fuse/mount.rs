@@ -1,7 +1,11 @@
 //! Mounting and unmounting. fuser could do both, but it unmounts any mount at the path, and fails where fusermount3
 //! would succeed. This module identifies its mount by the device number in the mount table, and unmounts no other.
 
-use super::mount_place::{MountEntry, MountPlace, entry_of, mounts, mounts_at, open_directory, path_of, proc_path};
+use super::control::{PATIENCE, STATISTICS, read_control};
+use super::mount_place::{
+    FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, mounts, mounts_at, open_directory, path_of, path_to_mount,
+    proc_path,
+};
 use crate::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -10,13 +14,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-/// The file system type in the mount table.
-pub const FS_TYPE: &str = "fuse.zarrfs";
-
-/// Time after which a mount of zarrfs that does not answer counts as hung.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Maximum number of searches for a mount whose directories are renamed meanwhile.
 const ATTEMPTS: u32 = 10;
@@ -128,9 +125,9 @@ impl Mountpoint {
         self.fuse.take()
     }
 
-    /// Returns a path that leads to the mount even if directories above it are renamed.
-    pub fn fixed_path(&self) -> PathBuf {
-        self.place.fixed_path()
+    /// Returns the places of this mount in the mount table. There are several where mounts propagate.
+    pub fn places(&self) -> Result<Vec<PathBuf>> {
+        Ok(mounts()?.into_iter().filter(|mount| mount.device == self.device).map(|mount| mount.path).collect())
     }
 
     /// Unmounts, if this mount is still on top at the path. A mount in use is detached.
@@ -170,9 +167,8 @@ impl Mountpoint {
 
     /// Ends the connection: requests in flight get EIO. Returns whether the kernel's control files allow it.
     pub fn abort(&self) -> bool {
-        let minor = self.device.rsplit(':').next().unwrap_or_default();
         self.aborted.store(true, Ordering::Relaxed);
-        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1").is_ok()
+        std::fs::write(abort_file(&self.device), "1").is_ok()
     }
 }
 
@@ -196,46 +192,29 @@ fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, Mount
 /// answer.
 fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
     let shown = path.display();
-    let taken = |absolute: &Path| mounts_at(absolute).map(|m| m.last().is_some_and(|m| m.fs_type == FS_TYPE));
-    let is_taken = || MountError::Mountpoint(format!("mountpoint {shown}: a store is mounted here already"));
-    let opened = || -> std::io::Result<(OwnedFd, PathBuf)> {
-        let directory = open_directory(path)?;
-        let resolved = std::fs::read_link(proc_path(&directory))?;
-        Ok((directory, resolved))
-    };
-    let looked_at = match std::path::absolute(path) {
-        Ok(absolute) if taken(&absolute).map_err(MountError::Other)? => {
-            look_at_mount(absolute).and_then(|()| Err(std::io::Error::from(Errno::BUSY)))
+    let opened = path_to_mount(path).map_err(Error::from).and_then(|absolute| {
+        match mounts_at(&absolute)?.pop().filter(MountEntry::is_zarrfs) {
+            Some(mount) => Err(Error::system(if is_stale(&mount) { libc::ENOTCONN } else { libc::EBUSY })),
+            None => Ok(open_directory(path)?),
         }
-        _ => opened().and_then(|(directory, resolved)| match taken(&resolved) {
-            // through a symbolic link
-            Ok(true) => look_at_mount(resolved).and_then(|()| Err(std::io::Error::from(Errno::BUSY))),
-            Ok(false) => Ok(directory),
-            Err(e) => Err(std::io::Error::from_raw_os_error(e.errno())),
-        }),
-    };
-    match looked_at {
-        Ok(directory) => Ok(directory),
-        Err(e) => Err(match e.raw_os_error() {
-            Some(libc::ENOTCONN) => MountError::Stale(format!(
-                "mountpoint {shown}: a mount whose daemon has ended is left here; run zarrfs umount {shown}, or mount with --replace-stale"
-            )),
-            Some(libc::EBUSY) => is_taken(),
-            Some(libc::ENOENT) => {
-                MountError::Mountpoint(format!("mountpoint {shown}: no such directory; create it: mkdir -p {shown}"))
-            }
-            Some(libc::ENOTDIR) => MountError::Mountpoint(format!("mountpoint {shown}: not a directory")),
-            _ => MountError::Mountpoint(format!("mountpoint {shown}: {}", Error::from(e))),
-        }),
-    }
+    });
+    opened.map_err(|e| match e.errno() {
+        libc::ENOTCONN => MountError::Stale(format!(
+            "mountpoint {shown}: a mount whose daemon has ended is left here; run zarrfs umount {shown}, or mount with --replace-stale"
+        )),
+        libc::EBUSY => MountError::Mountpoint(format!("mountpoint {shown}: a store is mounted here already")),
+        libc::ENOENT => {
+            MountError::Mountpoint(format!("mountpoint {shown}: no such directory; create it: mkdir -p {shown}"))
+        }
+        libc::ENOTDIR => MountError::Mountpoint(format!("mountpoint {shown}: not a directory")),
+        _ => MountError::Mountpoint(format!("mountpoint {shown}: {e}")),
+    })
 }
 
-/// Checks for a few seconds whether a mount of zarrfs answers. A mount that hangs counts as answering.
-fn look_at_mount(path: PathBuf) -> std::io::Result<()> {
-    let (answer, wait) = std::sync::mpsc::channel();
-    // stat could be answered from the kernel's memory of a mount that is dead; statfs never is
-    std::thread::Builder::new().spawn(move || answer.send(rustix::fs::statfs(&path).map(|_| ())))?;
-    Ok(wait.recv_timeout(PATIENCE).unwrap_or(Ok(()))?)
+/// Returns whether the daemon of a mount has ended. A mount that hangs is not stale.
+fn is_stale(mount: &MountEntry) -> bool {
+    // the kernel could answer a stat of a dead mount from its memory
+    read_control(mount, STATISTICS, PATIENCE).is_err_and(|e| e.errno() == libc::ENOTCONN)
 }
 
 fn failed(path: &Path, e: Error) -> MountError {
@@ -303,7 +282,7 @@ fn mount_by_helper(
     directory: &OwnedFd,
     denied: Errno,
 ) -> std::result::Result<(OwnedFd, (MountPlace, MountEntry)), MountError> {
-    let is_ours = |m: &MountEntry| m.fs_type == FS_TYPE && m.source == request.source.as_bytes();
+    let is_ours = |m: &MountEntry| m.is_zarrfs() && m.source == request.source.as_bytes();
     let known: Vec<u64> = mounts().map_err(MountError::Other)?.iter().map(|m| m.id).collect();
     let fuse = run_helper(request, directory, denied)?;
     let here = || Ok(mounts_at(&path_of(directory)?)?.pop().filter(|m| is_ours(m) && !known.contains(&m.id)));
@@ -373,36 +352,25 @@ fn receive_fd(socket: &OwnedFd) -> Option<OwnedFd> {
 ///
 /// Fails if the mount on top is of another type, and if `mode` doesn't allow a mount in use.
 pub fn unmount_path(path: &Path, mode: UnmountMode) -> Result<()> {
-    // the path of a mount without a daemon can't be resolved, its parent's can
-    let absolute = std::fs::canonicalize(path).or_else(|_| {
-        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::canonicalize(parent).map(|p| path.file_name().map_or(p.clone(), |name| p.join(name)))
-    });
-    let absolute = absolute.map_err(|e| Error::from(e).context(path.display()))?;
+    let absolute = path_to_mount(path).map_err(|e| Error::from(e).context(path.display()))?;
     let place = MountPlace::of(&absolute)?;
     match place.top()? {
         None => Err(Error::invalid("nothing is mounted here").context(path.display())),
-        Some(m) if m.fs_type != FS_TYPE => {
+        Some(m) if !m.is_zarrfs() => {
             Err(Error::invalid(format!("a mount of type {}, not of zarrfs", m.fs_type)).context(path.display()))
         }
-        Some(_) => place.unmount(mode.flags()).map_err(|e| match e.errno() {
-            libc::EBUSY => e.context(format!(
-                "{}: in use; leave the directory and close its files (fuser -vm {} lists them), or use --lazy",
-                path.display(),
-                path.display()
-            )),
-            _ => e.context(path.display()),
-        }),
-    }
-}
-
-/// Returns the mountpoint of the zarrfs mount that holds `path`, or `None` if there is none.
-pub fn mountpoint_of(path: &Path) -> Result<Option<PathBuf>> {
-    let absolute = std::fs::canonicalize(path).map_err(Error::from)?;
-    for above in absolute.ancestors() {
-        if let Some(mount) = mounts_at(above)?.last() {
-            return Ok((mount.fs_type == FS_TYPE).then(|| above.to_path_buf()));
+        Some(mount) => {
+            if mode == UnmountMode::Forced {
+                // fusermount3 does not end the connection; where the file is missing, the daemon must be killed
+                let _ = std::fs::write(abort_file(&mount.device), "1");
+            }
+            place.unmount(mode.flags()).map_err(|e| match e.errno() {
+                libc::EBUSY => e.context(format!(
+                    "{0}: in use; leave the directory and close its files (fuser -vm {0} lists them), or use --lazy",
+                    path.display()
+                )),
+                _ => e.context(path.display()),
+            })
         }
     }
-    Ok(None)
 }

@@ -1,4 +1,5 @@
-//! Places of mounts: the mount table, and descriptors that hold mountpoints and directories to mount on.
+//! Places of mounts: the mount table, paths up to a mount, and descriptors that hold mountpoints and directories to
+//! mount on. Nothing here enters a mount of zarrfs, whose daemon may not answer.
 //!
 //! Invariant: no path is resolved again between the check of a directory or mount and the mount or unmount. Otherwise a
 //! user who may rename directories above it could swap one for a symbolic link, and redirect the operation.
@@ -10,8 +11,11 @@ use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// The file system type in the mount table.
+pub const FS_TYPE: &str = "fuse.zarrfs";
 
 /// One line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +30,103 @@ pub struct MountEntry {
     pub fs_type: String,
     /// The source that the mounting program gave.
     pub source: Vec<u8>,
+    /// The user and the group whose processes may use a FUSE mount.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl MountEntry {
+    /// Returns whether the mount is of zarrfs.
+    pub fn is_zarrfs(&self) -> bool {
+        self.fs_type == FS_TYPE
+    }
+}
+
+/// Returns the kernel's file that ends the connection of the FUSE mount with this device number.
+pub fn abort_file(device: &str) -> String {
+    format!("/sys/fs/fuse/connections/{}/abort", device.rsplit(':').next().unwrap_or_default())
+}
+
+/// A path whose symbolic links are resolved, as far as it was followed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FollowedPath {
+    /// The whole path, or the place where following ended.
+    pub path: PathBuf,
+    /// The names that follow; `None` if the path was followed to its end.
+    pub rest: Option<PathBuf>,
+}
+
+impl FollowedPath {
+    /// Returns the path with the names that were not followed.
+    pub fn whole(self) -> PathBuf {
+        let rest = self.rest.unwrap_or_default();
+        let mut whole = self.path;
+        for name in rest.components() {
+            match name {
+                Component::ParentDir => drop(whole.pop()),
+                name => whole.push(name),
+            }
+        }
+        whole
+    }
+}
+
+/// Maximum number of symbolic links in a path, the same as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// Follows the symbolic links of a path as the kernel does, up to the first place that `is_end` accepts, which is not
+/// entered.
+pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<FollowedPath> {
+    let names = |path: &Path| -> Vec<OsString> {
+        let names = path.components().rev().filter(|name| matches!(name, Component::Normal(_) | Component::ParentDir));
+        names.map(|name| name.as_os_str().to_owned()).collect()
+    };
+    let mut left = names(&std::path::absolute(path)?);
+    let mut done = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(name) = left.pop() {
+        if name == ".." {
+            done.pop();
+            continue;
+        }
+        let next = done.join(&name);
+        if is_end(&next) {
+            return Ok(FollowedPath { path: next, rest: Some(left.iter().rev().collect()) });
+        }
+        match std::fs::read_link(&next) {
+            Ok(target) => {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(Errno::LOOP.into());
+                }
+                if target.is_absolute() {
+                    done = PathBuf::from("/");
+                }
+                left.extend(names(&target));
+            }
+            // no link
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => done = next,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(FollowedPath { path: done, rest: None })
+}
+
+/// Returns the absolute form of a path. Links are resolved up to the first mount of zarrfs, which has none.
+pub fn path_to_mount(path: &Path) -> std::io::Result<PathBuf> {
+    let mounts = mounts().unwrap_or_default();
+    let is_mount = |place: &Path| mounts.iter().rfind(|m| m.path == place).is_some_and(MountEntry::is_zarrfs);
+    Ok(follow(path, &is_mount)?.whole())
+}
+
+/// Returns the zarrfs mount that holds `path`, or `None` if there is none.
+pub fn mount_of(path: &Path) -> Result<Option<MountEntry>> {
+    let absolute = path_to_mount(path)?;
+    for above in absolute.ancestors() {
+        if let Some(mount) = mounts_at(above)?.pop() {
+            return Ok(Some(mount).filter(MountEntry::is_zarrfs));
+        }
+    }
+    Ok(None)
 }
 
 /// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there. The kernel refuses
@@ -129,7 +230,10 @@ fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
     let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next().unwrap_or_default()).into_vec();
-    Some(MountEntry { id, device, path, fs_type, source })
+    let options = text(fields.next().unwrap_or_default())?;
+    let number = |name: &str| options.split(',').find_map(|option| option.strip_prefix(name)?.parse().ok());
+    let owner = number("user_id=").zip(number("group_id="));
+    Some(MountEntry { id, device, path, fs_type, source, owner })
 }
 
 /// Decodes the octal escapes of spaces and backslashes.
@@ -159,12 +263,34 @@ mod tests {
     #[test]
     fn a_line_of_the_mount_table_is_parsed() {
         let line =
-            b"36 35 0:98 / /mnt/a\\040b\\134c rw,noatime shared:1 - fuse.zarrfs a\\040store,with,commas rw,user_id=0";
+            b"36 35 0:98 / /mnt/a\\040b\\134c rw,noatime shared:1 - fuse.zarrfs a\\040store,with,commas rw,user_id=0,group_id=7";
         let entry = parse_mountinfo(line).unwrap();
         assert_eq!((entry.id, entry.path.as_path()), (36, Path::new("/mnt/a b\\c")));
         assert_eq!((entry.device.as_str(), entry.fs_type.as_str()), ("0:98", "fuse.zarrfs"));
-        assert_eq!(entry.source, b"a store,with,commas");
+        assert_eq!((entry.source.as_slice(), entry.owner), (b"a store,with,commas".as_slice(), Some((0, 7))));
         assert_eq!(parse_mountinfo(b"junk"), None);
+    }
+
+    #[test]
+    fn links_are_followed_up_to_a_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = std::fs::canonicalize(directory.path()).unwrap();
+        std::fs::create_dir_all(top.join("a/b/c")).unwrap();
+        std::os::unix::fs::symlink("../a/b", top.join("a/link")).unwrap();
+        std::os::unix::fs::symlink(top.join("a/link/c"), top.join("far")).unwrap();
+        std::os::unix::fs::symlink("loop", top.join("loop")).unwrap();
+        let end = |path: &str, at: &str| {
+            let followed = follow(&top.join(path), &|place| place == top.join(at)).unwrap();
+            let rest = followed.rest.clone();
+            (rest, followed.whole().strip_prefix(&top).unwrap().to_path_buf())
+        };
+        for path in ["far", "a/link/c", "a/b/../link/./c", "far/../c"] {
+            assert_eq!(end(path, "none"), (None, "a/b/c".into()), "{path}");
+            assert_eq!(end(path, "a/b/c"), (Some("".into()), "a/b/c".into()), "{path}");
+        }
+        // a place on the way, even if the path leaves it again
+        assert_eq!(end("far/../../x", "a/b"), (Some("c/../../x".into()), "a/x".into()));
+        assert!(follow(&top.join("loop"), &|_| false).is_err() && follow(&top.join("x/y"), &|_| false).is_err());
     }
 
     #[test]
