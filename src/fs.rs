@@ -17,7 +17,6 @@ mod blocking;
 mod directory;
 mod files;
 mod flush;
-mod fresh;
 mod metrics;
 mod names;
 mod opened_file;
@@ -40,7 +39,6 @@ use files::draft::Drafts;
 use files::plain::PlainFile;
 pub use files::{CachedBytes, Seek};
 use files::{Handles, NewFile, OpenFile};
-use fresh::FreshGroups;
 pub use opened_file::{Backing, KernelPages, OpenedFile};
 pub use page_guards::GuardId;
 use page_guards::PageGuards;
@@ -137,7 +135,6 @@ pub struct Fs {
     metrics_address: OnceLock<String>,
     /// Where drafts and other writes go that do not fit into memory.
     spill: SpillOptions,
-    fresh: FreshGroups,
     unlinked: UnlinkedNames,
     stats: Arc<Stats>,
     files: Handles<dyn OpenFile>,
@@ -170,7 +167,6 @@ impl Fs {
             created_chunks: CreatedChunks::default(),
             syncs: Syncs::default(),
             metrics_address: OnceLock::new(),
-            fresh: FreshGroups::new(),
             unlinked: UnlinkedNames::new(),
             cache,
             stats,

@@ -134,14 +134,25 @@ fn an_open_document_shows_its_text_so_far() {
     assert_eq!(fs::read(&path).unwrap(), b"{\"a\": 2}\n");
 }
 
-/// "`mkdir` creates a group. A `.zarray` written into a new directory creates an array." The array keeps the codecs of
-/// that document.
+/// "`mkdir` creates a plain directory. A `.zgroup` written into it makes it a group, a `.zarray` an array." The array
+/// keeps the codecs of that document.
 #[test]
-fn mkdir_creates_a_group_and_a_written_zarray_makes_it_an_array() {
+fn mkdir_creates_a_directory_and_a_written_document_makes_it_a_group_or_an_array() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
-    fs::create_dir(mount.join("g/new")).unwrap();
-    assert_eq!(document(&store.path().join("g/new/.zgroup")), json!({"zarr_format": 2}));
+    for name in ["plain", "plain/deep", "g/new"] {
+        fs::create_dir(mount.join(name)).unwrap();
+        assert_eq!(names(&store.path().join(name)), BTreeSet::new());
+        assert_eq!(names(&mount.join(name)), BTreeSet::new());
+        assert_eq!(errno(fs::metadata(mount.join(name).join(".zgroup"))), "ENOENT");
+    }
+    // as cp -r does, with the group's document after those of what is in it
+    for name in ["plain/deep", "plain"] {
+        let group = mount.join(name).join(".zgroup");
+        File::create_new(&group).unwrap().write_all(br#"{"zarr_format": 2}"#).unwrap();
+        assert_eq!(document(&store.path().join(name).join(".zgroup")), json!({"zarr_format": 2}));
+        assert_eq!(errno(File::create_new(&group)), "EEXIST");
+    }
     assert_eq!(errno(fs::create_dir(mount.join("g/new"))), "EEXIST");
     assert_eq!(errno(fs::create_dir(mount.join("g/none/x"))), "ENOENT");
     assert_eq!(errno(fs::create_dir(mount.join(".zarrfs"))), "EEXIST");
@@ -412,7 +423,7 @@ fn directories_can_be_removed_and_renamed() {
     fs::create_dir(mount.join("g")).unwrap();
     assert_eq!(errno(fs::rename(mount.join("g"), mount.join("empty"))), "ENOTEMPTY");
     assert_eq!(fs::read(mount.join("empty/b/data.raw")).unwrap(), store.array.flat);
-    assert_eq!(names(&mount.join("g")), BTreeSet::from([".zgroup".to_string()]));
+    assert_eq!(names(&mount.join("g")), BTreeSet::new());
     fs::remove_dir(mount.join("g")).unwrap();
     assert_eq!(errno(fs::metadata(mount.join("g"))), "ENOENT");
 

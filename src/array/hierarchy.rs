@@ -6,7 +6,7 @@ use crate::array::{Array, Source};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
-use crate::util::memory::{self, Grant};
+use crate::util::memory::{self, Grant, lock};
 use crate::zarr::metadata::v3::node::{self, NodeType};
 use crate::zarr::metadata::{
     ArrayMetadata, CodecConfig, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
@@ -45,6 +45,10 @@ use v3::V3Outline;
 
 /// Maximum number of arrays whose parsed metadata is kept.
 const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+
+/// Maximum number of prefixes recorded that show no generated document: a program makes many directories before it writes
+/// their documents.
+const UNMARKED_KEPT: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
 /// Number of names examined to recognize a store that has no `.zgroup` at its root.
 const PROBED_NAMES: usize = 1000;
@@ -145,6 +149,15 @@ impl MetadataFile {
     }
 }
 
+/// Why a prefix without a stored document shows no generated one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unmarked {
+    /// This mount has made the prefix: a program looks for a document before it writes a new one.
+    Made,
+    /// A program has removed the document.
+    Removed,
+}
+
 type Parsed = std::result::Result<Arc<Array>, Error>;
 
 /// The stored document that defines an array.
@@ -221,6 +234,8 @@ pub struct Hierarchy {
     /// The v3 arrays whose writer last stated chunks without codecs below `c`. Where others are stored, it does not
     /// know them and writes decoded chunks there. Protects the set alone.
     decoded_below_c: Mutex<HashSet<Key>>,
+    /// The prefixes that show no generated document. Protects the map alone.
+    unmarked: Mutex<LruCache<Key, Unmarked>>,
 }
 
 impl Hierarchy {
@@ -245,6 +260,7 @@ impl Hierarchy {
             arrays,
             node_types,
             decoded_below_c,
+            unmarked: Mutex::new(LruCache::new(UNMARKED_KEPT)),
         }
     }
 
@@ -439,6 +455,15 @@ impl Hierarchy {
     /// Forgets the arrays at and below `key`, which no longer exist.
     fn forget_below(&self, key: &Key) {
         self.arrays.forget_below(key);
+    }
+
+    fn unmarked(&self, key: &Key) -> Option<Unmarked> {
+        lock(&self.unmarked).get(key).copied()
+    }
+
+    /// Returns whether the directory at `key` was made by this mount, or lost its document, and none was written since.
+    pub fn is_unmarked(&self, key: &Key) -> bool {
+        self.unmarked(key).is_some()
     }
 
     /// Makes the store revalidate the documents of the group or array at `key`.

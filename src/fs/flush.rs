@@ -115,10 +115,7 @@ impl Fs {
             self.flush_below(key)?;
         }
         self.tree.hierarchy().put_document(key, file, text)?;
-        self.tree.document_changed(key, file, false);
-        if file.defines_groups() || file.defines_arrays() {
-            self.fresh.forget(key);
-        }
+        self.tree.document_changed();
         self.add_stale(key, true);
         Ok(())
     }

@@ -5,7 +5,6 @@ use super::files::plain::PlainFile;
 use super::files::{NewFile, OpenFile};
 use super::{Fs, OpenedFile};
 use crate::array::Array;
-use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target, View, ViewedFile};
 use crate::store::{Key, Replaces, Space};
@@ -91,9 +90,6 @@ impl Fs {
         let (parent, name) = self.place(parent, name)?;
         self.tree.hierarchy().check_not_archived(&parent.path().child(&name)?)?;
         let (attributes, new) = match self.find(&parent, &name)? {
-            Some((Node::Metadata(key, file), _)) if exclusive && file.defines_groups() && self.fresh.contains(&key) => {
-                self.create_draft(Node::Metadata(key, file), MAX_DOCUMENT)?
-            }
             Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => {
                 return Err(Error::system(libc::EEXIST));
             }
@@ -129,7 +125,9 @@ impl Fs {
                 let (file, attributes) = self.create_chunk(array, name);
                 Ok((attributes, file))
             }
-            Target::Plain(key) if self.tree.is_header_name(name) && self.fresh.contains(&key.parent()) => {
+            Target::Plain(key)
+                if self.tree.is_header_name(name) && self.tree.hierarchy().is_unmarked(&key.parent()) =>
+            {
                 // a program copies an array: see `Tree::target` of flat bytes
                 let why = "headers come with the array: write its zarr.json or .zarray first";
                 Err(Error::new(Kind::System(libc::EPERM), why).context(key))
@@ -258,10 +256,7 @@ impl Fs {
                     Err(e) if was_draft && e.kind() == Kind::NotFound => {}
                     removed => removed?,
                 }
-                self.tree.document_changed(key, *file, true);
-                if file.defines_groups() {
-                    self.fresh.forget(key);
-                }
+                self.tree.document_changed();
                 Ok(())
             }
             Node::Value(key) | Node::Unreadable(key) => {
@@ -287,10 +282,9 @@ impl Fs {
         Ok(erased? || was_written)
     }
 
-    /// Returns whether a lookup by the thread must not find `name`, though it exists: see `fresh` and `unlinked`.
+    /// Returns whether a lookup by the thread must not find `name`, though it exists: see `unlinked`.
     pub fn hides(&self, parent: u64, name: &str, thread: u32) -> bool {
         self.tree.node(parent).is_ok_and(|parent| match &*parent {
-            Node::Directory(key) if [ZGROUP, ZARR_JSON].contains(&name) => self.fresh.hides(key, thread),
             Node::Directory(_) | Node::ViewDirectory(..) => {
                 parent.path().child(name).is_ok_and(|path| self.unlinked.hides(&path, thread))
             }
@@ -298,8 +292,9 @@ impl Fs {
         })
     }
 
-    /// Creates a directory, which is a group, for a thread. Counts a lookup of it.
-    pub fn make_directory(&self, parent: u64, name: &str, thread: u32) -> Result<Attributes> {
+    /// Creates a directory: see [`Hierarchy::make_directory`](crate::array::hierarchy::Hierarchy::make_directory).
+    /// Counts a lookup of it.
+    pub fn make_directory(&self, parent: u64, name: &str) -> Result<Attributes> {
         self.writable()?;
         let parent = self.tree.node(parent)?;
         let Node::Directory(above) = &*parent else { return Err(Error::system(libc::EPERM)) };
@@ -312,9 +307,7 @@ impl Fs {
             return Err(Error::new(Kind::System(libc::EPERM), why).context(key));
         }
         if !self.tree.make_level(&key)? {
-            self.tree.hierarchy().create_group(&key)?;
-            self.tree.document_changed(&key, MetadataFile::Group, false);
-            self.fresh.made(key.clone(), thread);
+            self.tree.hierarchy().make_directory(&key)?;
         }
         let node = Node::Directory(key);
         let attributes = self.tree.attributes(&node)?;
@@ -350,7 +343,6 @@ impl Fs {
         self.drafts.forget_below(key);
         self.resizing.forget_below(key);
         self.unlinked.forget_below(key);
-        self.fresh.forget(key);
     }
 
     /// Fails if a directory shows anything but the names that exist as long as it does: a program that removes it
@@ -426,7 +418,7 @@ impl Fs {
             return Err(Error::system(libc::ENODATA));
         }
         self.tree.hierarchy().set_attribute(key, attribute, value)?;
-        self.tree.document_changed(key, MetadataFile::Attributes, false);
+        self.tree.document_changed();
         Ok(())
     }
 

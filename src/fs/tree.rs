@@ -98,8 +98,6 @@ pub struct Tree {
     views: Views,
     known_headers: Arc<KnownHeaders>,
     consolidated: Arc<KnownConsolidated>,
-    /// Groups without a stored document whose generated document was removed. Protects the set alone.
-    unmarked: Mutex<HashSet<Key>>,
 }
 
 impl Tree {
@@ -119,7 +117,6 @@ impl Tree {
             views: Views::default(),
             known_headers,
             consolidated,
-            unmarked: Mutex::default(),
         }
     }
 
@@ -240,11 +237,11 @@ impl Tree {
         age: Duration,
     ) -> Result<Option<Arc<MetadataDocument>>> {
         let document = match file {
-            MetadataFile::Zarr if self.is_unmarked(key)? => return Ok(None),
+            // a level of chunks shows no generated document
+            MetadataFile::Zarr | MetadataFile::Group if self.is_level(key) => return Ok(None),
             MetadataFile::Zarr if self.hierarchy.shows_inline(key)? => return self.consolidated(key, file, age),
             MetadataFile::Zarr => self.hierarchy.zarr_view(key),
             MetadataFile::Array => self.hierarchy.array_view(key),
-            MetadataFile::Group if self.is_unmarked(key)? => return Ok(None),
             MetadataFile::Group => self.hierarchy.group_view(key),
             MetadataFile::Attributes => self.hierarchy.attributes_view(key),
             MetadataFile::Consolidated => return self.consolidated(key, file, age),
@@ -303,42 +300,19 @@ impl Tree {
     /// forgets them.
     pub fn removed(&self, node: &Node) {
         self.live.removed(node);
-        self.forget_documents(&node.path());
+        self.document_changed();
     }
 
     /// Records that `node` was renamed to `to`, in place of a node there.
     pub fn renamed(&self, node: &Node, to: &Node) {
         self.live.renamed(node, to);
-        self.forget_documents(&node.path());
-        self.forget_documents(&to.path());
+        self.document_changed();
     }
 
-    /// Records that a document of the group or array at `key` was written or, as `removed` says, removed.
-    pub fn document_changed(&self, key: &Key, file: MetadataFile, removed: bool) {
+    /// Records that a document was written or removed.
+    pub fn document_changed(&self) {
         lock(&self.consolidated.0).clear();
         self.known_headers.clear();
-        match file {
-            file if file.defines_groups() && removed => drop(lock(&self.unmarked).insert(key.clone())),
-            file if file.defines_groups() => drop(lock(&self.unmarked).remove(key)),
-            _ => {}
-        }
-    }
-
-    fn forget_documents(&self, path: &Key) {
-        lock(&self.consolidated.0).clear();
-        self.known_headers.clear();
-        lock(&self.unmarked).retain(|key| key.relative_to(path).is_none());
-    }
-
-    /// Returns whether a group shows no generated document, because a program has removed it or the group is a level of
-    /// chunks.
-    fn is_unmarked(&self, key: &Key) -> Result<bool> {
-        if self.is_level(key) {
-            return Ok(true);
-        }
-        let unmarked = lock(&self.unmarked).contains(key);
-        let is_absent = |name: &str| self.hierarchy.store().stat(&key.join(name)).map(|stat| stat.is_none());
-        Ok(unmarked && (self.hierarchy.shows_as_v2(key)? || is_absent(ZGROUP)? && is_absent(ZARR_JSON)?))
     }
 
     /// Returns the error for a node that is listed but cannot be read.

@@ -370,10 +370,9 @@ impl Filesystem for FuseServer {
         });
     }
 
-    fn mkdir(&self, asker: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
-        let thread = asker.pid();
+    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
         let request = RequestInfo::of_name("mkdir", parent, name);
-        self.create_entry(request, reply, move |fs, request| fs.make_directory(parent.0, &request.name, thread));
+        self.create_entry(request, reply, move |fs, request| fs.make_directory(parent.0, &request.name));
     }
 
     fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {

@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
 use crate::util::json::{self, Map, Object, Value};
 use crate::zarr::chunk_key::parse_index;
-use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
 use crate::zarr::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZARRAY, ZGROUP};
 use std::sync::Arc;
 
@@ -34,7 +33,6 @@ impl Hierarchy {
         if self.shows_as_v2(key)? {
             return self.put_array_as_v2(key, &written);
         }
-        self.drop_generated(key, ZARR_JSON, GROUP_DOCUMENT_V3)?;
         self.check_not_v3(key, &key.join(ZARRAY))?;
         for _ in 0..ATTEMPTS {
             let Some(found) = self.array_document(key)? else { return self.put_new_array(key, &written) };

@@ -1,11 +1,11 @@
 //! Stores metadata documents that users of the decoded view write: each is checked, converted to its stored form, and
 //! stored by one put. A refused document changes nothing.
 
-use super::{DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode};
+use super::{DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode, Unmarked};
 use crate::error::{Error, Kind, Result};
 use crate::store::{ExclusiveLock, Key, Replaces, Version};
 use crate::util::json::{self, Map, Object, Value};
-use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
+use crate::util::memory::lock;
 use crate::zarr::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, check_group};
 
 /// Maximum number of attempts to change a document that other processes change too.
@@ -37,7 +37,11 @@ impl Hierarchy {
             MetadataFile::Group => self.put_group(key, text),
             MetadataFile::Attributes => self.put_attributes(key, text),
             MetadataFile::Consolidated => self.put_consolidated(key, text),
+        }?;
+        if file.defines_groups() {
+            lock(&self.unmarked).pop(key);
         }
+        Ok(())
     }
 
     /// Removes a document. An array without `.zarray` keeps its chunks until they are deleted; a group without
@@ -61,6 +65,9 @@ impl Hierarchy {
             // the document may be a generated one, which is not stored
             MetadataFile::Zarr | MetadataFile::Group => self.delete(&document).map(|_| true)?,
         };
+        if file.defines_groups() && there {
+            lock(&self.unmarked).put(key.clone(), Unmarked::Removed);
+        }
         match file {
             _ if !there => Err(Error::not_found("no such document").context(document)),
             MetadataFile::Consolidated => Ok(()),
@@ -160,7 +167,6 @@ impl Hierarchy {
         if self.shows_as_v2(key)? {
             return self.put_group_as_v2(key);
         }
-        self.drop_generated(key, ZARR_JSON, GROUP_DOCUMENT_V3)?;
         self.check_not_v3(key, &document)?;
         self.put(&document, text)?;
         self.delete(&key.join(REMOVED))?;

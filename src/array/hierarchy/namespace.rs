@@ -1,11 +1,12 @@
-//! Creates groups, and removes and renames groups, arrays and plain keys, with the semantics of mkdir(2), rmdir(2) and
+//! Creates directories and groups, and removes and renames groups, arrays and plain keys, with the semantics of mkdir(2), rmdir(2) and
 //! rename(2). Keys that the decoded view hides are included.
 
 use super::zarr_json::MAX_ERASED;
-use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
+use super::{Hierarchy, OWN, REMOVED, StoredNode, Unmarked, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
+use crate::util::memory::lock;
 use crate::zarr::chunk_key::parse_index;
 use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
 use crate::zarr::metadata::{GROUP_DOCUMENT, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
@@ -28,19 +29,35 @@ struct Hidden {
 }
 
 impl Hierarchy {
+    /// Creates a directory that shows no document until one is written: programs look for a node before they create one.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the key exists, ENOENT without a parent group, EPERM inside an array.
+    pub fn make_directory(&self, key: &Key) -> Result<()> {
+        let _lock = self.lock_for_change(&[key])?;
+        self.make_prefix(key)?;
+        lock(&self.unmarked).put(key.clone(), Unmarked::Made);
+        Ok(())
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        if self.find(key)?.is_some() {
+            return Err(Error::system(libc::EEXIST).context(key));
+        }
+        self.check_new_name(key)?;
+        self.store.make_prefix(key).map_err(|e| e.context(key))
+    }
+
     /// Creates a group. At or below a name that begins with a dot, which other programs use, and outside all stores,
     /// the directory gets no document. Other groups get the document of their parent's format.
     ///
     /// # Errors
     ///
-    /// EEXIST if the key exists, ENOENT without a parent group, EPERM inside an array.
+    /// Those of [`Hierarchy::make_directory`].
     pub fn create_group(&self, key: &Key) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
-        if self.find(key)?.is_some() {
-            return Err(Error::system(libc::EEXIST).context(key));
-        }
-        self.check_new_name(key)?;
-        self.store.make_prefix(key).map_err(|e| e.context(key))?;
+        self.make_prefix(key)?;
         if is_foreign(key) || self.has_stored_documents_alone(key) && !self.is_in_store(&key.parent())? {
             return Ok(());
         }
@@ -65,6 +82,7 @@ impl Hierarchy {
         }
         self.remove_directory(key)?;
         self.forget_below(key);
+        self.unmarked_moved(key, None);
         self.consolidate_removed(key)
     }
 
@@ -142,7 +160,23 @@ impl Hierarchy {
         self.store.rename(from, to).map_err(|e| e.context(format!("{from} to {to}")))?;
         self.forget_below(from);
         self.forget_below(to);
+        self.unmarked_moved(to, None);
+        self.unmarked_moved(from, Some(to));
         self.consolidate_renamed(from, to)
+    }
+
+    /// Records that the directory at `from` was renamed to `to`, or removed.
+    fn unmarked_moved(&self, from: &Key, to: Option<&Key>) {
+        let mut unmarked = lock(&self.unmarked);
+        let below: Vec<Key> =
+            unmarked.iter().map(|(key, _)| key).filter(|key| key.relative_to(from).is_some()).cloned().collect();
+        for key in below {
+            if let Some(why) = unmarked.pop(&key)
+                && let Some(moved) = to.and_then(|to| key.moved(from, to))
+            {
+                unmarked.put(moved, why);
+            }
+        }
     }
 
     fn rename_value(&self, from: &Key, to: &Key) -> Result<()> {

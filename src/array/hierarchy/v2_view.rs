@@ -5,7 +5,7 @@
 use super::array_document::{WrittenDocument, differs};
 use super::document::{ATTEMPTS, contended, refused};
 use super::zarr_json::erase_chunks;
-use super::{ArrayDocument, DocumentKind, Hierarchy, MetadataDocument, MetadataFile, REMOVED};
+use super::{ArrayDocument, DocumentKind, Hierarchy, MetadataDocument, MetadataFile, REMOVED, Unmarked};
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::store::Key;
@@ -91,6 +91,8 @@ impl Hierarchy {
     /// Returns the `.zgroup` of a group of v3.
     pub(super) fn group_as_v2(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let stat = match self.v3_document(key)? {
+            // the attributes of a group whose `.zgroup` was removed are in its `zarr.json`
+            Some(_) if self.unmarked(key) == Some(Unmarked::Removed) => None,
             Some(found) => (found.outline.node_type == NodeType::Group).then_some(found.stat),
             None => self.implicit_group(key)?,
         };

@@ -127,9 +127,10 @@ impl Hierarchy {
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat)).transpose()
     }
 
-    /// Returns the stat of a prefix that is shown as a group of v3 without a stored document.
+    /// Returns the stat of a prefix that is shown as a group of v3 without a stored document: not of one that this mount
+    /// has made, or that lost its document.
     pub(super) fn implicit_group(&self, key: &Key) -> Result<Option<Stat>> {
-        if is_foreign(key) || key.as_str().split('/').any(|name| name.starts_with("__")) {
+        if is_foreign(key) || self.is_unmarked(key) || key.as_str().split('/').any(|name| name.starts_with("__")) {
             return Ok(None);
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;

@@ -75,7 +75,7 @@ impl Hierarchy {
     }
 
     /// Returns the `.zgroup` of a group, as stored or generated. Groups of v3 have none, nor do directories of other
-    /// programs, at or below a name that begins with a dot.
+    /// programs, at or below a name that begins with a dot, and those that this mount has made.
     pub fn group_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.group_as_v2(key);
@@ -87,7 +87,7 @@ impl Hierarchy {
             return Ok(Some(document));
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;
-        let stat = stat.filter(|_| !is_foreign(key) && !self.has_stored_documents_alone(key));
+        let stat = stat.filter(|_| !is_foreign(key) && !self.has_stored_documents_alone(key) && !self.is_unmarked(key));
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
     }
 

@@ -6,14 +6,14 @@ use super::document::{ATTEMPTS, contended, refused};
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode, ViewFormat};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
-use crate::store::{EntryKind, Key};
+use crate::store::Key;
 use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory::lock;
-use crate::zarr::chunk_key::{Separator, parse_index};
+use crate::zarr::chunk_key::Separator;
 use crate::zarr::metadata::v3::from_v2::compressor_codec;
 use crate::zarr::metadata::v3::merge::{differs_v3, merged_v3};
 use crate::zarr::metadata::v3::node::{self, CONSOLIDATED, GROUP_DOCUMENT_V3, NodeType};
-use crate::zarr::metadata::{ArrayMetadata, GROUP_DOCUMENT, MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
+use crate::zarr::metadata::{ArrayMetadata, MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
 use std::sync::Arc;
 
 /// A `zarr.json` of an array that a user wrote.
@@ -47,7 +47,6 @@ impl Hierarchy {
         // a program that does not know consolidated metadata does not mean to remove them
         let text = node::rewrite(text, CONSOLIDATED, consolidated.map(str::as_bytes))?;
         self.put(&document, &text)?;
-        self.drop_generated(key, ZGROUP, GROUP_DOCUMENT)?;
         self.delete(&key.join(REMOVED))?;
         self.forget_below(key);
         self.consolidate(key, &[ZARR_JSON, ZGROUP])?;
@@ -123,34 +122,11 @@ impl Hierarchy {
         let document = key.join(ZARR_JSON);
         self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
         self.put(&document, text)?;
-        // the directory was a group that `mkdir` created; from here on it is an array
+        // the directory was a group; from here on it is an array
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
-        let had_groups = self.drop_groups_of_levels(key)?;
         self.reload(key)?;
-        if had_groups {
-            self.consolidate_removed(key)?;
-        }
         self.consolidate(key, &[ZARR_JSON, ZGROUP])
-    }
-
-    /// Deletes the documents that `mkdir` created in levels of chunk keys: a program may copy these levels before the
-    /// document of the array. Returns whether this function deleted a document.
-    fn drop_groups_of_levels(&self, key: &Key) -> Result<bool> {
-        let (mut levels, mut found) = (Vec::from([key.clone()]), false);
-        while let Some(above) = levels.pop() {
-            for entry in self.store.list(&above).map_err(|e| e.context(&above))? {
-                let entry = entry.map_err(|e| e.context(&above))?;
-                let is_level = parse_index(&entry.name).is_some() || entry.name == "c" && above == *key;
-                if entry.kind == EntryKind::Prefix && is_level {
-                    let level = above.join(&entry.name);
-                    found |= self.drop_generated(&level, ZARR_JSON, GROUP_DOCUMENT_V3)?;
-                    found |= self.drop_generated(&level, ZGROUP, GROUP_DOCUMENT)?;
-                    levels.push(level);
-                }
-            }
-        }
-        Ok(found)
     }
 
     /// Changes an existing array; returns false without a change if another process changed the document meanwhile.
@@ -209,19 +185,6 @@ impl Hierarchy {
             Some(StoredNode::Damaged(_)) => stands(", a damaged one"),
             _ => self.check_directory(key),
         }
-    }
-
-    /// Deletes the document `name` of the group at `key` if its text is `generated`, that of a document created by
-    /// `mkdir`. Returns whether it was.
-    pub(super) fn drop_generated(&self, key: &Key, name: &str, generated: &str) -> Result<bool> {
-        let document = key.join(name);
-        let is_generated = |text: &[u8]| text == generated.as_bytes();
-        if !self.is_store_root(key)
-            && self.stored_within(&document, MAX_CONSOLIDATED)?.is_some_and(|d| is_generated(&d.text))
-        {
-            return self.delete(&document);
-        }
-        Ok(false)
     }
 }
 

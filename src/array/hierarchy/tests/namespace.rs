@@ -33,6 +33,60 @@ fn groups_are_created_like_directories() {
 }
 
 #[test]
+fn a_directory_shows_no_document_until_one_is_written() {
+    const GROUP_V3: &str = r#"{"zarr_format":3,"node_type":"group"}"#;
+    for (root, view) in
+        [(".zgroup", ViewFormat::Stored), ("zarr.json", ViewFormat::Stored), ("zarr.json", ViewFormat::V2)]
+    {
+        let text = if root == "zarr.json" { GROUP_V3 } else { GROUP };
+        let (store, h) = hierarchy(&[(root, text), ("found/x/1", "")]);
+        let h = h.with_view(view);
+        let shown = |path: &str| h.group_view(&key(path)).unwrap().or(h.zarr_view(&key(path)).unwrap()).is_some();
+        for path in ["g", "g/sub", "g/sub/b"] {
+            h.make_directory(&key(path)).unwrap();
+        }
+        assert_eq!(everything(&store).iter().filter(|name| name.starts_with('g')).count(), 3);
+        assert_eq!(errno(h.make_directory(&key("g"))), libc::EEXIST);
+        assert!(!shown("g") && !shown("g/sub") && shown("found/x"));
+        h.rename(&key("g/sub"), &key("moved")).unwrap();
+        assert!(!shown("moved") && !shown("moved/b"));
+        let (file, text) = match view {
+            ViewFormat::Stored if root == "zarr.json" => (MetadataFile::Zarr, GROUP_V3),
+            _ => (MetadataFile::Group, GROUP),
+        };
+        h.put_document(&key("moved"), file, text.as_bytes()).unwrap();
+        assert!(shown("moved") && !shown("moved/b"));
+        // another program makes it a group
+        store.insert(&format!("g/{root}"), if root == "zarr.json" { GROUP_V3 } else { GROUP });
+        assert!(shown("g"));
+        h.remove_document(&key("moved"), file).unwrap();
+        assert!(!shown("moved"));
+        // what is there when the next mount begins was not made by that mount
+        h.remove_node(&key("moved/b")).unwrap();
+        store.insert("moved/b/notes", "");
+        assert!(shown("moved/b"));
+    }
+}
+
+/// Attributes need a document in a store of v3, and the order of `.zattrs` and `.zgroup` does not matter.
+#[test]
+fn a_directory_takes_documents_of_either_format_in_any_order() {
+    for order in [[MetadataFile::Attributes, MetadataFile::Group], [MetadataFile::Group, MetadataFile::Attributes]] {
+        let (store, h) = hierarchy(&[("zarr.json", r#"{"zarr_format":3,"node_type":"group"}"#)]);
+        h.make_directory(&key("two")).unwrap();
+        for file in order {
+            let text = if file == MetadataFile::Group { GROUP } else { r#"{"a": 1}"# };
+            h.put_document(&key("two"), file, text.as_bytes()).unwrap();
+        }
+        assert_eq!(everything(&store), ["two/", "two/.zattrs", "two/.zgroup", "zarr.json"]);
+        assert!(h.group_view(&key("two")).unwrap().is_some() && h.zarr_view(&key("two")).unwrap().is_none());
+        h.make_directory(&key("three")).unwrap();
+        h.set_attribute(&key("three"), "a", Some(b"1")).unwrap();
+        assert!(h.zarr_view(&key("three")).unwrap().is_some() && text(&store, "three/zarr.json").is_some());
+    }
+}
+
+#[test]
 fn only_empty_nodes_are_removed() {
     let (store, h) = hierarchy(&[
         ("g/.zgroup", GROUP),

@@ -4,7 +4,6 @@
 //! writes `data.vrt` anew; only its metadata are stored.
 
 use super::CompositeFile;
-use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
 use crate::export::{Format, HeaderEdit, PartContent, VrtContent};
 use crate::fs::Fs;
@@ -180,7 +179,7 @@ impl Fs {
     pub(super) fn change_attributes(&self, changes: &AttributeChanges) -> Result<()> {
         for (key, changes) in changes {
             self.tree.hierarchy().change_attributes(key, changes)?;
-            self.tree.document_changed(key, MetadataFile::Attributes, false);
+            self.tree.document_changed();
         }
         Ok(())
     }

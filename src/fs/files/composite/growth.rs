@@ -5,7 +5,6 @@
 
 use super::CompositeFile;
 use super::held::HeldWrites;
-use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
 use crate::fs::Fs;
 use crate::fs::resize::HiddenGrowth;
@@ -116,7 +115,7 @@ impl CompositeFile {
                     return Err(e);
                 }
             }
-            fs.tree.document_changed(key, MetadataFile::Attributes, false);
+            fs.tree.document_changed();
         }
         self.count.store(count, Ordering::Release);
         Ok(growth)
