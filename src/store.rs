@@ -209,6 +209,26 @@ pub struct Entry {
     pub kind: EntryKind,
     /// Metadata, if the listing returns it along with the name.
     pub stat: Option<Stat>,
+    /// Whether a value hides a prefix of the same name, as servers and archives allow. [`Store::stat`] and this entry
+    /// are about the value, and the prefix can be listed.
+    pub hides_prefix: bool,
+}
+
+impl Entry {
+    /// Returns an entry without metadata.
+    pub fn new(name: impl Into<String>, kind: EntryKind) -> Self {
+        Entry { name: name.into(), kind, stat: None, hides_prefix: false }
+    }
+
+    /// Returns an entry for what `stat` describes.
+    pub fn of_stat(name: impl Into<String>, stat: Stat) -> Self {
+        Entry { kind: stat.kind, stat: Some(stat), ..Entry::new(name, EntryKind::Value) }
+    }
+
+    /// Returns whether the name is that of a prefix.
+    pub fn is_prefix(&self) -> bool {
+        self.kind == EntryKind::Prefix || self.hides_prefix
+    }
 }
 
 /// The names of one level, streamed.

@@ -566,3 +566,57 @@ fn wrong_urls_are_refused_before_any_request() {
     }
     assert!(bucket.server.requests().is_empty());
 }
+
+/// A document that may not be read says nothing of what is below it: no store looks empty, and no array missing.
+#[test]
+fn a_bucket_that_may_be_listed_but_not_read_is_not_empty() {
+    let bucket = Bucket::new();
+    let root = bucket.folder.path().join("bucket");
+    TestArray::with_chunks(root.join("v2.zarr/a"), &[4000], &[1000], json!({}));
+    fs::write(root.join("v2.zarr/.zgroup"), json!({"zarr_format": 2}).to_string()).unwrap();
+    let group = json!({"zarr_format": 3, "node_type": "group"}).to_string();
+    let array = json!({"zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}}, "codecs": [{"name": "bytes"}],
+        "chunk_key_encoding": {"name": "default"}});
+    fs::create_dir_all(root.join("v3.zarr/g/a/c")).unwrap();
+    fs::write(root.join("v3.zarr/zarr.json"), &group).unwrap();
+    fs::write(root.join("v3.zarr/g/zarr.json"), &group).unwrap();
+    fs::write(root.join("v3.zarr/g/a/zarr.json"), array.to_string()).unwrap();
+    fs::write(root.join("v3.zarr/g/a/c/0"), b"data").unwrap();
+    let refuse = |below: &'static str| {
+        bucket.server.set_gate(Box::new(move |request| {
+            let is_refused = request.path.starts_with(below) && !request.path.contains("list-type=2");
+            is_refused.then(|| (403, Vec::new(), error("AccessDenied", "")))
+        }));
+    };
+    let mountpoint = tempfile::tempdir().unwrap();
+    refuse("/bucket/");
+    for url in ["s3://bucket/a.zarr", "s3://bucket/v2.zarr", "s3://bucket/v3.zarr"] {
+        for verb in ["info", "ls", "check", "mount"] {
+            let mut command = bucket.command(verb);
+            command.args(["--anon", url]).args((verb == "mount").then_some(mountpoint.path()));
+            let output = command.output().unwrap();
+            let said = said(&output);
+            assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{verb} {url}: {said}");
+            assert!(said.contains("403") && said.contains("AccessDenied"), "{verb} {url}: {said}");
+        }
+    }
+    // below the root, each node fails alone
+    for (url, array, below) in [
+        ("s3://bucket/v2.zarr", "a", "/bucket/v2.zarr/a/"),
+        ("s3://bucket/v3.zarr", "g/a", "/bucket/v3.zarr/g/a/"),
+        ("s3://bucket/v3.zarr", "g/a", "/bucket/v3.zarr/g/"),
+    ] {
+        refuse(below);
+        let mut command = bucket.command("mount");
+        command.arg("--anon");
+        let mount = Mount::with_command(command, url.as_ref());
+        assert_eq!(errno(fs::read(mount.join(array).join("data.raw"))), "EACCES", "{below}");
+        let above = mount.join(array).parent().unwrap().to_path_buf();
+        assert!(support::names(&above).contains("a"), "{below}");
+        let output = bucket.command("info").args(["--anon", url]).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains("unreadable: ") && printed.contains("403"), "{below}: {printed}");
+        assert_eq!((output.status.code(), said(&output).lines().count()), (Some(1), 1), "{below}");
+    }
+}

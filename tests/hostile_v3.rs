@@ -165,7 +165,8 @@ impl Checked {
         let path = store.path().to_str().unwrap();
         for args in [["check", "--deep"], ["check", "--notes"], ["info", "--wide"], ["info", "--map"]] {
             let output = support::zarrfs(&[&args[..], &[path]].concat());
-            if !matches!(output.status.code(), Some(0 | 1)) || !output.stderr.is_empty() {
+            let is_told = output.stderr.is_empty() || args[0] == "info" && output.stderr.starts_with(b"error: ");
+            if !matches!(output.status.code(), Some(0 | 1)) || !is_told {
                 self.failed.push(format!("{args:?}: {}, {}", output.status, String::from_utf8_lossy(&output.stderr)));
             }
         }
@@ -445,9 +446,11 @@ fn misplaced_files_are_neither_arrays_nor_chunks() {
         [("fifo", D, "not a regular file"), ("directory", D, "is a directory"), ("link-out", "EACCES", "leads out")]
     {
         let directory = checked.mount.join(name);
+        // without the document it is not known that there is no such file
+        let flat = if name == "link-out" { "EACCES" } else { "ENOENT" };
         checked.expect(name, "the chunk", &errno(fs::read(directory.join("0"))), expected, word);
         checked.expect(name, "zarr.json", &errno(fs::read(directory.join("zarr.json"))), expected, word);
-        checked.expect(name, "data.raw", &errno(fs::read(directory.join("data.raw"))), "ENOENT", word);
+        checked.expect(name, "data.raw", &errno(fs::read(directory.join("data.raw"))), flat, word);
     }
     for name in ["inline", "other-kind", "no-object"] {
         let directory = checked.mount.join(name);

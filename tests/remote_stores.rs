@@ -405,3 +405,46 @@ fn info_and_cat_accept_every_kind_of_store() {
         assert!(info.status.success() && said.contains("air_temperature"), "{}: {info:?}", remote.url);
     }
 }
+
+/// "A directory takes precedence over a value of the same name", which no file system can hold both.
+#[test]
+fn a_value_with_the_name_of_a_directory_hides_nothing() {
+    let (sample, folder) = (test_data("sample.zarr"), tempfile::tempdir().unwrap());
+    let values = folder.path().join("values");
+    std::fs::create_dir(&values).unwrap();
+    ["air_temperature", "ocean"].iter().for_each(|name| std::fs::write(values.join(name), "value").unwrap());
+    let archive = servers::zip(&sample, folder.path(), "sample.zip", false);
+    let add =
+        "import sys, zipfile; z = zipfile.ZipFile(sys.argv[1], 'a'); [z.writestr(n, 'value') for n in sys.argv[2:]]";
+    let added = with_timeout(60, "python3").args(["-c", add]).arg(&archive).args(["air_temperature", "ocean"]).status();
+    assert!(added.unwrap().success());
+    let url = archive.to_str().unwrap().to_string();
+    let mut stores = vec![RemoteStore { url, args: Vec::new(), environment: Vec::new() }];
+    let server = servers::moto();
+    if let Some(server) = &server {
+        server.upload(&sample, "bucket/sample.zarr");
+        server.upload(&values, "bucket/sample.zarr");
+        let store = server.store("bucket/sample.zarr");
+        stores.extend([store.clone(), store.clone().with(&["--consolidated", "ignore"])]);
+        stores.push(store.with(&["--consolidated", "ignore", "--metadata-ttl", "0"]));
+    }
+    let printed =
+        |store: &RemoteStore, verb: &str, args: &[&str]| String::from_utf8(store.zarrfs(verb, args).stdout).unwrap();
+    let plain = |path: &Path| RemoteStore { url: path.to_str().unwrap().into(), args: vec![], environment: vec![] };
+    let expected = printed(&plain(&sample), "info", &[]);
+    let flat = plain(&sample).join("ocean/sea_surface_temperature").zarrfs("cat", &[]).stdout;
+    for store in &stores {
+        assert_eq!(printed(store, "info", &[]), expected, "{store:?}");
+        let found = store.zarrfs("check", &[]);
+        let said = String::from_utf8(found.stdout).unwrap();
+        let lines = said.lines().filter(|line| line.contains("a value with the name of a directory")).count();
+        assert_eq!((found.status.code(), lines), (Some(1), 2), "{store:?}: {said}");
+        let mount = store.mount(&[]);
+        assert!(mount.join("air_temperature").is_dir() && mount.join("ocean").is_dir(), "{store:?}");
+        assert!(support::names(mount.path()).contains("ocean"), "{store:?}");
+        assert!(mount.join("ocean").is_dir(), "{store:?}");
+        assert!(std::fs::read(mount.join("ocean/sea_surface_temperature/data.raw")).unwrap() == flat, "{store:?}");
+        let problems = std::fs::read_to_string(mount.join(".zarrfs/stats")).unwrap();
+        assert!(problems.contains("/ocean: a value with the name of a directory"), "{store:?}: {problems}");
+    }
+}

@@ -481,6 +481,19 @@ fn a_store_whose_arrays_cannot_be_listed_is_reported_as_incomplete() {
     }
 }
 
+/// "Arrays are found by name": an empty listing does not hide them.
+#[test]
+fn a_listing_of_a_web_server_answers_no_lookup() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 1, 1, false);
+        let mut command = with_timeout(60, ZARRFS);
+        command.args(["mount", "--metadata-ttl", "forever"]);
+        let mount = Mount::with_command(command, bucket.server.url("bucket/store.zarr").as_ref());
+        assert!(!support::names(mount.path()).contains("g00"));
+        assert_eq!(fs::read(mount.join("g00/a000/data.raw")).unwrap(), [7; 800], "{format:?}");
+    }
+}
+
 #[test]
 fn creating_an_array_takes_at_most_ten_requests() {
     for (format, consolidated) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {

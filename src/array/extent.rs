@@ -334,7 +334,10 @@ impl Iterator for Entries {
                 Some(Ok(entry)) => entry,
             };
             let name = if path.is_empty() { entry.name } else { format!("{path}/{}", entry.name) };
-            if let Some(found) = self.classify(name, entry.kind) {
+            // below a value that hides it, a level may hold chunks
+            let hides_level = entry.hides_prefix && self.array.is_chunk_level(&self.array.key.join(&name));
+            let kind = if hides_level { EntryKind::Prefix } else { entry.kind };
+            if let Some(found) = self.classify(name, kind) {
                 return Some(Ok(found));
             }
         }

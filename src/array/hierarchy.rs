@@ -5,7 +5,7 @@
 use crate::array::{Array, Source};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
-use crate::store::{EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
+use crate::store::{Entry, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
 use crate::util::memory::{self, Grant, lock};
 use crate::zarr::metadata::v3::node::{self, NodeType};
 use crate::zarr::metadata::{
@@ -306,7 +306,7 @@ impl Hierarchy {
         };
         let any = |names: &[&str]| names.iter().any(|name| is_value(&root.join(name)));
         if any(&[ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA, REMOVED]) || (any(&[V1_META]) && any(&[V1_ATTRS])) {
-            return Ok(());
+            return self.check_root();
         }
         for entry in self.store.list(&root)?.take(PROBED_NAMES) {
             let entry = entry?;
@@ -320,6 +320,17 @@ impl Hierarchy {
         match failure.take() {
             Some(e) => Err(e),
             None => Err(Error::invalid("not a Zarr store: it has no zarr.json, .zgroup, .zarray, .zmetadata or meta")),
+        }
+    }
+
+    /// Checks that the root's document can be read: a store that may be listed and not read must not look empty.
+    fn check_root(&self) -> Result<()> {
+        let root = Key::root();
+        let document = self.array_document(&root)?.map_or(root.join(ZGROUP), |found| found.key);
+        match self.stored(&document) {
+            Err(e) if matches!(e.kind(), Kind::System(_)) => Err(e),
+            // a damaged document has been read
+            _ => Ok(()),
         }
     }
 
@@ -338,11 +349,25 @@ impl Hierarchy {
                 Err(e) => Some(StoredNode::Damaged(e)),
             });
         }
-        Ok(self.store.stat(key).map_err(|e| e.context(key))?.map(|stat| match stat.kind {
+        let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else { return Ok(None) };
+        Ok(Some(match self.node_kind(key, stat.kind)? {
             EntryKind::Prefix => StoredNode::Group,
             EntryKind::Value => StoredNode::Value(stat),
             EntryKind::Other => StoredNode::Other,
         }))
+    }
+
+    /// Returns the kind of the node at `key`, where the store has an entry of `kind`. **A prefix takes precedence over a
+    /// value of the same name**, which servers and archives allow: there may be arrays below it.
+    pub fn node_kind(&self, key: &Key, kind: EntryKind) -> Result<EntryKind> {
+        if kind != EntryKind::Value || !self.store.lists_all() {
+            return Ok(kind);
+        }
+        match self.store.list(key) {
+            Ok(mut names) => Ok(if names.next().transpose()?.is_some() { EntryKind::Prefix } else { kind }),
+            Err(e) if ![libc::ENOENT, libc::ENOTDIR].contains(&e.errno()) => Err(e.context(key)),
+            _ => Ok(kind),
+        }
     }
 
     /// Returns the array at `key`, if there is one with usable metadata. Looks up nothing else at `key`.
@@ -478,10 +503,21 @@ impl Hierarchy {
         self.arrays.last(key)
     }
 
-    /// Streams the names in a group, without metadata documents, unfinished values and refused links.
+    /// Streams the names in a group, without metadata documents, unfinished values, refused links, and values that hide
+    /// a prefix, which is shown instead.
     pub fn list(&self, key: &Key) -> Result<Listing> {
         let listing = self.store.list(key).map_err(|e| e.context(key))?;
+        let (stats, group) = (self.stats.clone(), key.clone());
+        let shown = move |entry: Entry| match entry.hides_prefix {
+            false => entry,
+            true => {
+                let value = group.join(&entry.name);
+                stats.problem(format!("{value}: a value with the name of a directory: the directory is shown instead"));
+                Entry::new(entry.name, EntryKind::Prefix)
+            }
+        };
         let listing = listing.filter(move |e| !e.as_ref().is_ok_and(|e| is_own(&e.name)));
+        let listing = listing.map(move |entry| entry.map(&shown));
         let (store, key) = (self.store.clone(), key.clone());
         let is_other =
             move |name: &str| store.stat(&key.join(name)).is_ok_and(|s| s.is_some_and(|s| s.kind == EntryKind::Other));

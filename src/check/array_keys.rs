@@ -29,12 +29,14 @@ pub(super) struct ArrayKeys<'a> {
     store: &'a dyn Store,
     /// Open listings, outermost first, each with its path below the array.
     levels: Vec<(Listing, String)>,
+    /// A key to return next.
+    queued: Option<ArrayKey>,
 }
 
 impl<'a> ArrayKeys<'a> {
     /// Begins to list the keys below `array`, which is in `store`.
     pub fn of(array: &'a Arc<Array>, store: &'a dyn Store) -> Result<Self> {
-        Ok(ArrayKeys { array, store, levels: vec![(store.list(array.key())?, String::new())] })
+        Ok(ArrayKeys { array, store, levels: vec![(store.list(array.key())?, String::new())], queued: None })
     }
 
     /// Classifies the entry at `path` below the array. Returns `None` for a document, and for a level of chunk keys,
@@ -153,6 +155,9 @@ impl Iterator for ArrayKeys<'_> {
 
     fn next(&mut self) -> Option<ArrayKey> {
         loop {
+            if let Some(queued) = self.queued.take() {
+                return Some(queued);
+            }
             let (level, path) = self.levels.last_mut()?;
             match level.next() {
                 None => drop(self.levels.pop()),
@@ -161,8 +166,13 @@ impl Iterator for ArrayKeys<'_> {
                     self.levels.pop();
                     return Some(ArrayKey::Failed(key, e));
                 }
-                Some(Ok(Entry { name, kind, .. })) => {
+                Some(Ok(Entry { name, kind, hides_prefix, .. })) => {
                     let path = if path.is_empty() { name } else { format!("{path}/{name}") };
+                    if hides_prefix {
+                        let key = self.array.key().join(&path);
+                        let is_level = self.is_level(&path);
+                        self.queued = if is_level { self.enter(key, path.clone()) } else { self.stray_prefix(key) };
+                    }
                     if let Some(name) = self.classify(path, kind) {
                         return Some(name);
                     }

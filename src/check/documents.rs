@@ -53,7 +53,14 @@ impl Check<'_> {
         let (mut below, mut tally) = (Vec::new(), Tally::new(key));
         for entry in listing {
             match entry {
-                Ok(Entry { name, kind: EntryKind::Prefix, .. }) => below.push(key.join(&name)),
+                Ok(entry) if entry.is_prefix() => {
+                    let key = key.join(&entry.name);
+                    if entry.hides_prefix {
+                        let what = "a value with the name of a directory, which is shown instead";
+                        tally.add(Finding::new(FindingKind::HiddenValue, &key, what), self.tell);
+                    }
+                    below.push(key);
+                }
                 Ok(entry) => {
                     if let Some((fault, what)) = stray_in_group(&entry) {
                         tally.add(Finding::new(fault, &key.join(&entry.name), what), self.tell);

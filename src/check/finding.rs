@@ -59,6 +59,8 @@ pub enum FindingKind {
     Nested,
     /// An entry that is neither a file nor a directory, or a link out of the store.
     NotAFile,
+    /// A value with the name of a prefix.
+    HiddenValue,
     /// An array of Zarr v1.
     V1,
     /// A directory without `.zgroup`.
@@ -75,7 +77,7 @@ pub enum FindingKind {
 
 impl FindingKind {
     /// All kinds.
-    pub const ALL: [FindingKind; 21] = [
+    pub const ALL: [FindingKind; 22] = [
         FindingKind::Metadata,
         FindingKind::Attributes,
         FindingKind::Chunk,
@@ -91,6 +93,7 @@ impl FindingKind {
         FindingKind::MixedFormats,
         FindingKind::Nested,
         FindingKind::NotAFile,
+        FindingKind::HiddenValue,
         FindingKind::V1,
         FindingKind::NoGroup,
         FindingKind::Extra,
@@ -135,6 +138,7 @@ impl FindingKind {
             FindingKind::MixedFormats => "mixed-formats",
             FindingKind::Nested => "nested",
             FindingKind::NotAFile => "not-a-file",
+            FindingKind::HiddenValue => "hidden-value",
             FindingKind::V1 => "zarr-v1",
             FindingKind::NoGroup => "no-zgroup",
             FindingKind::Extra => "extra",
@@ -162,6 +166,7 @@ impl FindingKind {
             FindingKind::MixedFormats => "Metadata of Zarr v2 beside that of v3, which counts.",
             FindingKind::Nested => "A group or array inside an array.",
             FindingKind::NotAFile => "A FIFO, a socket or a device, or a link that leads out of the store.",
+            FindingKind::HiddenValue => "A value with the name of a directory, which a mount shows instead.",
             FindingKind::V1 => "An array of Zarr v1.",
             FindingKind::NoGroup => "A directory without the document of a group.",
             FindingKind::Extra => "A file or directory that is no part of the hierarchy.",
@@ -197,6 +202,7 @@ impl FindingKind {
             }
             FindingKind::Nested => "keys below an array are not part of the hierarchy: move it",
             FindingKind::NotAFile => "it is not read",
+            FindingKind::HiddenValue => "rename or delete one of them: no file system can hold both",
             FindingKind::V1 => "`zarrfs migrate` turns it into v2",
             FindingKind::NoGroup => "other programs may not take it for a group",
             FindingKind::ShardWaste => "a copy of the array takes less space",

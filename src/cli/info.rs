@@ -5,7 +5,7 @@ use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print,
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
-use crate::error::{Error, Result, one_line};
+use crate::error::{Error, Kind, Result, one_line};
 use crate::stats::Stats;
 use crate::store::{Key, escaped};
 use crate::util::json::{self, Map, Value};
@@ -116,7 +116,22 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
         (false, true) => as_tree(&rows, args.wide, style) + &legend(style),
         (false, false) => as_tree(&rows, args.wide, style),
     };
-    print(text)
+    print(text)?;
+    // the listing has the error
+    rows.iter().find_map(InfoRow::failure).map_or(Ok(()), |e| Err(CommandFailure::from(e.clone()).plain()))
+}
+
+impl InfoRow {
+    /// Returns the reason why the node could not be examined. An array that is damaged or not supported has been
+    /// examined, unless it is all that the command should show.
+    fn failure(&self) -> Option<&Error> {
+        let failure = match &self.content {
+            RowContent::Group => None,
+            RowContent::Array(row) => row.stored.as_ref().err(),
+            RowContent::Unreadable(e) => Some(e),
+        };
+        failure.filter(|e| self.key.is_root() || matches!(e.kind(), Kind::System(_)))
+    }
 }
 
 fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoArgs) -> ArrayRow {

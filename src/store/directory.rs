@@ -163,7 +163,7 @@ impl Store for DirectoryStore {
                 FileType::Symlink | FileType::Unknown => kind_behind(&root, &prefix, name)?,
                 _ => EntryKind::Other,
             };
-            Some(Ok(Entry { name: name.to_string(), kind, stat: None }))
+            Some(Ok(Entry::new(name, kind)))
         });
         Ok(Box::new(names))
     }

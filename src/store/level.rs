@@ -13,7 +13,8 @@ pub struct FirstNames {
     pub reach: Reach,
 }
 
-/// The names of a level that do not exist unless the listing shows them.
+/// The names of a level that do not exist unless the listing shows them. **Only a complete listing proves that a name
+/// does not exist**: one of a store that lists all names, and of which no name is outstanding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All names: the listing is complete.
@@ -82,9 +83,9 @@ mod tests {
     fn names_before_the_end_of_a_page_are_known() {
         let value = |name: &str| {
             let stat = Stat::value(1, SystemTime::UNIX_EPOCH, Version::Count(1));
-            Entry { name: name.into(), kind: EntryKind::Value, stat: Some(stat) }
+            Entry::of_stat(name, stat)
         };
-        let prefix = |name: &str| Entry { name: name.into(), kind: EntryKind::Prefix, stat: None };
+        let prefix = |name: &str| Entry::new(name, EntryKind::Prefix);
         let known = |reach| KnownNames::new(vec![value("d"), prefix("b"), value(".zarray")], reach);
         let found = |known: &KnownNames, name: &str| known.stat(name).map(|stat| stat.map(|stat| stat.kind));
         for reach in [Reach::All, Reach::Nothing, Reach::Before("d".into())] {

@@ -75,6 +75,9 @@ impl LevelCache {
     }
 
     fn list_below(&self, level: &Key) -> KnownLevel {
+        if !self.below.lists_all() {
+            return KnownLevel::Unknown;
+        }
         let names = match self.below.list(level) {
             Ok(names) => names,
             Err(e) if e.kind() == Kind::NotFound => return KnownLevel::Missing,
@@ -82,8 +85,10 @@ impl LevelCache {
         };
         let mut all = BTreeMap::new();
         for entry in names {
-            let Ok(Entry { name, kind, stat }) = entry else { return KnownLevel::Unknown };
-            let stat = stat.or_else(|| (kind == EntryKind::Prefix).then(Stat::prefix));
+            let Ok(entry) = entry else { return KnownLevel::Unknown };
+            // groups and arrays are looked for
+            let stat = if entry.hides_prefix { None } else { entry.stat.clone() };
+            let (stat, name) = (stat.or_else(|| entry.is_prefix().then(Stat::prefix)), entry.name);
             match stat {
                 Some(stat) if all.len() < MAX_NAMES => drop(all.insert(name, stat)),
                 _ => return KnownLevel::Unknown,
@@ -181,9 +186,7 @@ impl Store for LevelCache {
         self.look(&mut known, &full);
         match known.levels.get(&full) {
             Some(KnownLevel::All(names)) => {
-                let entry = |(name, stat): (&String, &Stat)| {
-                    Ok(Entry { name: name.clone(), kind: stat.kind, stat: Some(stat.clone()) })
-                };
+                let entry = |(name, stat): (&String, &Stat)| Ok(Entry::of_stat(name.clone(), stat.clone()));
                 Ok(Box::new(names.iter().map(entry).collect::<Vec<_>>().into_iter()))
             }
             Some(KnownLevel::Missing) if prefix.is_root() => Ok(Box::new(std::iter::empty())),

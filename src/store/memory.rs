@@ -126,7 +126,7 @@ impl Store for MemoryStore {
         }
         let level = content.below(prefix).filter(|(name, _)| !name.contains('/')).map(|(name, value)| {
             let stat = stat_of(value);
-            Entry { name: name.to_string(), kind: stat.kind, stat: value.is_some().then_some(stat) }
+            Entry { stat: value.is_some().then_some(stat.clone()), ..Entry::of_stat(name, stat) }
         });
         let entries: Vec<Entry> = level.collect();
         Ok(Box::new(entries.into_iter().map(Ok)))

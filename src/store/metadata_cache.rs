@@ -161,6 +161,10 @@ impl Store for MetadataCache {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
+        // names that an incomplete listing lacks may exist
+        if !self.below.lists_all() {
+            return self.below.list(prefix);
+        }
         self.cache_level(prefix)?;
         let run = {
             let mut contents = lock(&self.contents);

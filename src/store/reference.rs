@@ -339,8 +339,7 @@ impl Store for ReferenceStore {
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let (opened, name) = (self.fresh()?, self.name(prefix));
         let name_text = name.as_str();
-        let is_prefix =
-            opened.index.find(name_text).is_none() && (name.is_root() || opened.any_begins(&format!("{name_text}/")));
+        let is_prefix = name.is_root() || opened.any_begins(&format!("{name_text}/"));
         match is_prefix {
             true => Ok(Box::new(SortedListing::new(opened, &name).map(Ok))),
             false => Err(Error::not_found("no such prefix in the references")),

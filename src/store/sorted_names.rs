@@ -58,14 +58,18 @@ impl<T: SortedNames> Iterator for SortedListing<T> {
                 if name.is_empty() {
                     continue;
                 }
-                return Some(Entry { name, kind: EntryKind::Value, stat: self.names.stat_at(position) });
+                let whole = format!("{}{name}", self.prefix);
+                let may_hide = self.names.name_at(position + 1).is_some_and(|next| next.starts_with(&whole));
+                let hides_prefix = may_hide && self.names.any_begins(&(whole + "/"));
+                let stat = self.names.stat_at(position);
+                return Some(Entry { stat, hides_prefix, ..Entry::new(name, EntryKind::Value) });
             };
             let name = name.to_string();
             self.position = self.after(&name);
-            // a value may have the same name as a directory, and takes precedence
+            // a value of the same name has been listed
             let whole = format!("{}{name}", self.prefix);
             if self.names.name_at(self.names.at_or_after(&whole)) != Some(&whole) {
-                return Some(Entry { name, kind: EntryKind::Prefix, stat: None });
+                return Some(Entry::new(name, EntryKind::Prefix));
             }
         }
     }

@@ -267,10 +267,10 @@ impl Store for ZipStore {
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let opened = self.fresh()?;
         let name = self.name(&opened, prefix);
-        match opened.find(name.as_str()) {
-            Some(stat) if stat.kind == EntryKind::Prefix => Ok(Box::new(SortedListing::new(opened, &name).map(Ok))),
-            _ => Err(Error::not_found("no such folder in the archive")),
+        if !name.is_root() && !opened.any_begins(&format!("{}/", name.as_str())) {
+            return Err(Error::not_found("no such folder in the archive"));
         }
+        Ok(Box::new(SortedListing::new(opened, &name).map(Ok)))
     }
 
     delegate_store!(below: concurrency);

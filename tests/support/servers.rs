@@ -46,7 +46,7 @@ enum Kind {
 }
 
 /// A store behind a server, with the options and credentials that zarrfs needs to reach it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RemoteStore {
     /// The store's name on the command line.
     pub url: String,

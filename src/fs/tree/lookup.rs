@@ -6,7 +6,7 @@ use super::target::is_partial;
 use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, View, has_flat, is_hidden, stale};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::export::{DATASET, Format};
 use crate::store::{EntryKind, Key, Permissions, Stat};
 use crate::zarr::grid::ChunkId;
@@ -67,7 +67,7 @@ impl Tree {
         if let Some(value) = self.single_value(&directory, name) {
             let stat = match &value {
                 SingleValue::Chunk(array, chunk) => array.stat_chunk(*chunk)?,
-                SingleValue::Key(key) => self.hierarchy.store().stat(key).map_err(|e| e.context(key))?,
+                SingleValue::Key(key) => self.node_stat(key)?,
             };
             let mut levels = LevelPermissions::default();
             return Ok(stat.map(|stat| self.node_of_stat(&directory, name, &value, stat, &mut levels)));
@@ -102,11 +102,16 @@ impl Tree {
             _ => {}
         }
         let below = key.child(name)?;
-        let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
-        match stat {
+        match self.node_stat(&below)? {
             Some(stat) => Ok(Some(group_node(below, stat.kind))),
             None => self.view_in(key, name),
         }
+    }
+
+    /// Returns the stat of a key in a group, with the kind of its node.
+    fn node_stat(&self, key: &Key) -> Result<Option<Stat>> {
+        let Some(stat) = self.hierarchy.store().stat(key).map_err(|e| e.context(key))? else { return Ok(None) };
+        Ok(Some(Stat { kind: self.hierarchy.node_kind(key, stat.kind)?, ..stat }))
     }
 
     /// Looks up a name in an array's directory; `array` is `None` if the array is damaged.
@@ -137,6 +142,7 @@ impl Tree {
         }
         let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
         Ok(match stat.map(|s| s.kind) {
+            None | Some(EntryKind::Prefix) if array.is_none() => return self.unknown_name(key),
             None if key.is_root() => return self.view_in(key, name),
             Some(EntryKind::Prefix) if level => Some(Node::Directory(below)),
             Some(_) if level => None,
@@ -144,6 +150,18 @@ impl Tree {
             Some(EntryKind::Value) if !is_chunk_like(name) || is_partial(name) => Some(Node::Value(below)),
             Some(_) => Some(Node::Unreadable(below)),
         })
+    }
+
+    /// Returns `None`, since the damaged array at `key` does not show the name.
+    ///
+    /// # Errors
+    ///
+    /// The document of the node could not be read: then the node may be a group, and its names are unknown.
+    fn unknown_name(&self, key: &Key) -> Result<Option<Node>> {
+        match self.hierarchy.find(key)? {
+            Some(StoredNode::Damaged(e)) if matches!(e.kind(), Kind::System(_)) => Err(e),
+            _ => Ok(None),
+        }
     }
 
     /// Returns the node of a name whose [`single_value`] has the stat `stat`, and its attributes.
@@ -192,7 +210,11 @@ impl Tree {
         let (mut stats, mut levels) = (stats.into_iter(), LevelPermissions::default());
         let mut found = |name: &Name, value: Option<SingleValue>| match value {
             Some(value) => {
-                let stat = stats.next().transpose()?.flatten();
+                let mut stat = stats.next().transpose()?.flatten();
+                if let (Some(stat), true) = (&mut stat, name.is_directory) {
+                    // perhaps of a value that hides the directory
+                    stat.kind = EntryKind::Prefix;
+                }
                 Ok(stat.map(|stat| self.node_of_stat(directory, &name.name, &value, stat, &mut levels)))
             }
             None => self.lookup_by_rules(directory, &name.name),

@@ -5,7 +5,7 @@ use super::node::inode;
 use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden, stale};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, ArrayEntry};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::export::{DATASET, Format};
 use crate::store::{EntryKind, Key};
 use crate::zarr::metadata::Separator;
@@ -39,7 +39,7 @@ impl Tree {
             Node::Directory(key) if self.is_level(key) => Ok(Box::new(std::iter::empty())),
             Node::Directory(key) => match self.hierarchy.find(key)? {
                 Some(StoredNode::Array(array)) => self.names_of_array(key, &array),
-                Some(StoredNode::Damaged(_)) => self.names_of_damaged(key),
+                Some(StoredNode::Damaged(e)) => self.names_of_damaged(key, &e),
                 Some(StoredNode::Group) => self.names_of_group(key),
                 _ => Err(stale()),
             },
@@ -92,13 +92,16 @@ impl Tree {
         Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
     }
 
-    fn names_of_damaged(&self, key: &Key) -> Result<NameStream> {
+    /// Returns the names in a node that cannot be used because of `e`. One whose document could not be read may be a
+    /// group, so its directories are listed; their use reports the error.
+    fn names_of_damaged(&self, key: &Key, e: &Error) -> Result<NameStream> {
         let fixed = self.metadata_names(key, ARRAY_FILES)?;
+        let may_be_group = matches!(e.kind(), Kind::System(_));
         let key = key.clone();
         let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
             Err(e) => Some(Err(e)),
-            Ok(e) if e.kind == EntryKind::Prefix || is_hidden(None, &e.name) => None,
-            Ok(e) => Some(Ok(name_at(&key, e.name, false))),
+            Ok(e) if e.kind == EntryKind::Prefix && !may_be_group || is_hidden(None, &e.name) => None,
+            Ok(e) => Some(Ok(name_at(&key, e.name, e.kind == EntryKind::Prefix))),
         });
         Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
     }

@@ -26,7 +26,7 @@ fn values_and_names_are_those_of_files() {
     assert_eq!(part, b"");
     assert!(store.get(&key, 9, &mut part).is_err());
     let names: Vec<_> = store.list(&Key::root()).unwrap().map(|e| e.unwrap()).collect();
-    assert_eq!(names, [Entry { name: "a".into(), kind: EntryKind::Prefix, stat: None }]);
+    assert_eq!(names, [Entry::new("a", EntryKind::Prefix)]);
 }
 
 #[test]

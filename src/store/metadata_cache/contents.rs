@@ -241,7 +241,7 @@ impl CacheContents {
         let mut levels = vec![prefix.clone()];
         while let Some(level) = levels.pop() {
             let Some(names) = self.level(&level, &level).filter(|names| names.is_complete()) else { return false };
-            let prefixes = names.entries.iter().filter(|entry| entry.kind == EntryKind::Prefix);
+            let prefixes = names.entries.iter().filter(|entry| entry.is_prefix());
             levels.extend(prefixes.map(|entry| level.join(&entry.name)));
         }
         true

@@ -70,17 +70,21 @@ impl Levels {
             self.uncertain.insert(key.parent());
         }
         let name = key.name().to_string();
-        let value = Entry { name: name.clone(), kind: EntryKind::Value, stat: Some(stat) };
-        self.names.entry(key.parent()).or_default().insert(name, value);
+        let names = self.names.entry(key.parent()).or_default();
+        let hides_prefix = names.get(&name).is_some_and(Entry::is_prefix);
+        names.insert(name.clone(), Entry { hides_prefix, ..Entry::of_stat(name, stat) });
         let mut prefix = key.parent();
         while !prefix.is_root() {
             let name = prefix.name().to_string();
             match self.names.entry(prefix.parent()).or_default().entry(name.clone()) {
                 Slot::Vacant(slot) => {
-                    slot.insert(Entry { name, kind: EntryKind::Prefix, stat: None });
+                    slot.insert(Entry::new(name, EntryKind::Prefix));
                 }
-                // either the prefix and those above it are recorded, or a value with its name hides it
-                Slot::Occupied(_) => return,
+                // the prefixes above it are recorded
+                Slot::Occupied(mut slot) => {
+                    slot.get_mut().hides_prefix = slot.get().kind == EntryKind::Value;
+                    return;
+                }
             }
             prefix = prefix.parent();
         }

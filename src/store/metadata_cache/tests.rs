@@ -1,7 +1,7 @@
 use super::*;
 use crate::error::Error;
 use crate::store::{
-    FaultyStore, FirstNames, MemoryStore, Operation, PlannedFault, ValuePage, ValuePages, delegate_store,
+    FaultyStore, FirstNames, MemoryStore, Operation, PlannedFault, UnlistedStore, ValuePage, ValuePages, delegate_store,
 };
 use std::sync::mpsc;
 
@@ -395,6 +395,15 @@ fn one_listing_shows_the_documents_of_a_level() {
     assert_eq!((both("x"), taken(&below).as_str()), ([Some(3), None], "names x"));
     store.put(&key("a/doc.json"), b"1").unwrap();
     assert_eq!((both("a"), taken(&below).as_str()), ([Some(6), Some(1)], "names a"));
+}
+
+#[test]
+fn an_incomplete_listing_proves_no_absence() {
+    let memory = Arc::new(MemoryStore::default());
+    memory.insert("a/.doc", "1");
+    let store = MetadataCache::new(Arc::new(UnlistedStore::new(memory)), None).with_documents(&[".doc"]);
+    assert_eq!(store.list(&Key::root()).unwrap().count(), 0);
+    assert!(store.stat(&key("a/.doc")).unwrap().is_some());
 }
 
 #[test]

@@ -19,9 +19,8 @@ pub(super) struct BucketListing {
     prefix: Key,
     /// Names of prefixes that this process created and that have not been listed yet.
     created: BTreeSet<String>,
-    /// Names of listed values whose prefix of the same name may still follow; each is the beginning of the next one.
-    /// The entry is that of an empty value, which is shown only if the prefix does not exist.
-    values: Vec<(String, Option<Entry>)>,
+    /// Listed values whose prefix of the same name may still follow; the name of each is the beginning of the next one.
+    values: Vec<Entry>,
     ready: VecDeque<Entry>,
     next: Option<JoinHandle<Result<ListingPage>>>,
     progress: ListingProgress,
@@ -118,43 +117,31 @@ impl BucketListing {
         all.sort_by_cached_key(|(name, meta)| if meta.is_some() { name.clone() } else { format!("{name}/") });
         for (name, meta) in all {
             let entry = match meta {
-                Some(meta) => {
-                    let stat = stat_of(meta);
-                    Entry { name, kind: EntryKind::Value, stat: Some(stat) }
-                }
-                None => Entry { name, kind: EntryKind::Prefix, stat: None },
+                Some(meta) => Entry::of_stat(name, stat_of(meta)),
+                None => Entry::new(name, EntryKind::Prefix),
             };
             self.add(entry);
         }
         Ok(!is_empty)
     }
 
-    /// Adds an entry. If a value and a prefix have the same name, hides the value if it is empty, and
-    /// otherwise the prefix.
+    /// Adds an entry. A value waits until no prefix of its name can follow. An empty one marks a directory, and is left
+    /// out if the prefix exists.
     fn add(&mut self, entry: Entry) {
         self.created.remove(&entry.name);
-        self.show_held(&entry.name);
+        let sorted = if entry.kind == EntryKind::Prefix { format!("{}/", entry.name) } else { entry.name.clone() };
+        let is_before = |value: &mut Entry| !sorted.starts_with(&value.name) || format!("{}/", value.name) < sorted;
+        while let Some(value) = self.values.pop_if(is_before) {
+            self.ready.push_back(value);
+        }
         if entry.kind == EntryKind::Value {
-            let is_empty = entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
-            let (name, shown) = (entry.name.clone(), if is_empty { None } else { Some(entry.clone()) });
-            self.ready.extend(shown);
-            self.values.push((name, is_empty.then_some(entry)));
-            return;
+            return self.values.push(entry);
         }
-        match self.values.last_mut().filter(|(name, _)| *name == entry.name) {
-            Some((_, None)) => {}
-            Some((_, held)) => {
-                *held = None;
-                self.ready.push_back(entry);
+        match self.values.pop_if(|value| value.name == entry.name) {
+            Some(value) if value.stat.as_ref().is_some_and(|stat| stat.size > 0) => {
+                self.ready.push_back(Entry { hides_prefix: true, ..value });
             }
-            None => self.ready.push_back(entry),
-        }
-    }
-
-    /// Shows the held empty values for which no prefix can follow, since `name` sorts after anything below them.
-    fn show_held(&mut self, name: &str) {
-        while self.values.last().is_some_and(|(value, _)| !name.starts_with(value.as_str())) {
-            self.ready.extend(self.values.pop().and_then(|(_, held)| held));
+            _ => self.ready.push_back(entry),
         }
     }
 
@@ -181,10 +168,10 @@ impl Iterator for BucketListing {
                 return Some(Ok(entry));
             }
             if self.next.is_none() && !self.values.is_empty() {
-                self.ready.extend(std::mem::take(&mut self.values).into_iter().filter_map(|(_, held)| held));
+                self.ready.extend(std::mem::take(&mut self.values));
             } else if self.next.is_none() {
                 let name = self.created.pop_first()?;
-                return Some(Ok(Entry { name, kind: EntryKind::Prefix, stat: None }));
+                return Some(Ok(Entry::new(name, EntryKind::Prefix)));
             } else if let Err(e) = self.read_page() {
                 // the names that follow are unknown, so the caller must not take this for the end
                 self.failed = true;

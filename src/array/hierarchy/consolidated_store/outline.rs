@@ -173,7 +173,7 @@ impl Iterator for OutlineListing {
             let name = key.name().to_string();
             self.last = Some(key);
             if is_next {
-                return Some(Entry { name, kind: stat.kind, stat: Some(stat) });
+                return Some(Entry::of_stat(name, stat));
             }
         }
     }

@@ -150,7 +150,7 @@ fn names_that_cannot_be_keys_are_left_out() {
 }
 
 #[test]
-fn a_value_hides_a_prefix_of_its_name_unless_it_is_a_marker() {
+fn a_value_that_hides_a_prefix_of_its_name_says_so_unless_it_is_a_marker() {
     let server = Server::new(|request, _| match query(request, "continuation-token") {
         None => page(
             &[object("p/m", 0), object("p/m!", 0), object("p/v", 3), object("p/v!", 3), prefix("p/m/")].concat(),
@@ -163,6 +163,8 @@ fn a_value_hides_a_prefix_of_its_name_unless_it_is_a_marker() {
     let mut listed = names(&store, "").unwrap();
     listed.sort();
     assert_eq!(listed, ["m!", "m/", "v", "v!", "w"]);
+    let hiding = store.list(&Key::root()).unwrap().map(Result::unwrap).filter(|entry| entry.hides_prefix);
+    assert_eq!(hiding.map(|entry| entry.name).collect::<Vec<_>>(), ["v"]);
 }
 
 #[test]
