@@ -11,7 +11,7 @@ use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARR_JSON, ZARRAY};
 use crate::zarr::shard::Shards;
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 mod confirm;
@@ -88,6 +88,8 @@ pub struct Array {
     encodable: OnceLock<Result<()>>,
     /// Stored size in bytes of the chunk that was requested last; 0 before the first.
     stored_size: AtomicU64,
+    /// Whether the store states no version of its values, so that a chunk has to be read by one request.
+    lacks_versions: AtomicBool,
     store: Arc<dyn Store>,
     /// `None` for an array that is not stored yet.
     source: Option<Source>,
@@ -123,6 +125,7 @@ impl Array {
             separator: declared.map(OnceLock::from).unwrap_or_default(),
             encodable: OnceLock::new(),
             stored_size: AtomicU64::new(0),
+            lacks_versions: AtomicBool::new(false),
             key,
             metadata,
             grid,

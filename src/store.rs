@@ -62,6 +62,8 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 /// The identity of the content of a key: two different contents have two different versions.
@@ -99,9 +101,37 @@ pub enum Version {
     Pending(u64),
     /// The version that a server names: an entity tag or, if it sends none, the date and size.
     Tag(String),
+    /// The server names no version: neither a tag nor a date. Two answers never have equal versions, since nothing
+    /// shows that the content is the same.
+    Unstated {
+        /// Size of the value in bytes.
+        size: u64,
+        /// Number of the answer within this process.
+        answer: u64,
+    },
 }
 
 impl Version {
+    /// Returns the version of a value of `size` bytes from a server that names none.
+    pub fn unstated(size: u64) -> Self {
+        static ANSWERS: AtomicU64 = AtomicU64::new(0);
+        Version::Unstated { size, answer: ANSWERS.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Returns whether the server names no version.
+    pub fn is_unstated(&self) -> bool {
+        matches!(self, Version::Unstated { .. })
+    }
+
+    /// Returns whether two answers of a store can be parts of one content: their versions are equal or, if the server
+    /// names none, their sizes. What was read *before* must not be used again without equality.
+    pub fn may_equal(&self, other: &Version) -> bool {
+        match (self, other) {
+            (Version::Unstated { size, .. }, Version::Unstated { size: other, .. }) => size == other,
+            _ => self == other,
+        }
+    }
+
     /// Returns the text of this version that stays the same after a reboot, which may change the numbers of devices.
     pub fn lasting(&self) -> String {
         match self {
@@ -123,9 +153,16 @@ impl fmt::Display for Version {
             Version::Count(count) => write!(f, "{count}"),
             Version::Pending(number) => write!(f, "pending-{number}"),
             Version::Tag(tag) => f.write_str(tag),
+            Version::Unstated { size, answer } => {
+                let start = START.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                write!(f, "unstated {}-{:x}-{answer}, {size} bytes", std::process::id(), start.as_nanos())
+            }
         }
     }
 }
+
+/// Time of the first answer without a version, which tells it from those of other processes.
+static START: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
 
 /// The condition of [`Store::put_if`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -98,7 +98,7 @@ impl Array {
         };
         let Some(version) = got else { return Ok(None) };
         let stored = stored.len() as u64;
-        self.stored_size.store(stored, Ordering::Relaxed);
+        self.record_stored(stored, &version);
         Ok(Some(Fetched { chunk, encoded: None, bytes, version, stored }))
     }
 

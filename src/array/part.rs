@@ -119,15 +119,26 @@ impl Array {
         }
     }
 
-    /// Returns whether a remote chunk arrives about as early as a part of it would, judging by the size of the last
-    /// one.
+    /// Returns whether a remote chunk is read by one request: it arrives about as early as a part of it would, judging
+    /// by the size of the last one, or nothing would show that two parts are of one version.
     fn is_fetched_whole(&self) -> bool {
         let size = self.grid.max_chunk_size();
         let stored = match self.stored_size.load(Ordering::Relaxed) {
             0 => size,
             last => usize::try_from(last).unwrap_or(usize::MAX),
         };
-        self.is_remote() && stored <= REMOTE_WHOLE && size <= REMOTE_WHOLE_DECODED
+        let is_small = stored <= REMOTE_WHOLE && size <= REMOTE_WHOLE_DECODED;
+        // parts could be of several versions
+        let must_be_whole = || self.lacks_versions.load(Ordering::Relaxed) && self.check_memory().is_ok();
+        self.is_remote() && (is_small || must_be_whole())
+    }
+
+    /// Records the stored size of a chunk, and whether the store states its version.
+    pub(super) fn record_stored(&self, size: u64, version: &Version) {
+        self.stored_size.store(size, Ordering::Relaxed);
+        if version.is_unstated() {
+            self.lacks_versions.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether chunks are remote, uncompressed and so large that a sequential reader should get them in ranges.
@@ -198,7 +209,7 @@ impl Array {
         let end = header.index_end();
         if end > index.len() {
             match self.get_range(chunk, 0..end as u64, &mut index)? {
-                Some(now) if now.version == stat.version => {}
+                Some(now) if now.version.may_equal(&stat.version) => {}
                 _ => return Ok(None),
             }
         }
@@ -238,7 +249,7 @@ impl Array {
     fn get_range(&self, chunk: ChunkId, range: Range<u64>, out: &mut Vec<u8>) -> Result<Option<Stat>> {
         if let Some(shards) = &self.shards {
             let got = self.read_in_shard(shards, chunk, range, out)?;
-            got.iter().for_each(|stat| self.stored_size.store(stat.size, Ordering::Relaxed));
+            got.iter().for_each(|stat| self.record_stored(stat.size, &stat.version));
             return Ok(got);
         }
         let extent = self.extent(chunk);
@@ -248,7 +259,7 @@ impl Array {
         self.stats.store_time.add_since(start);
         let Some(stat) = got.map_err(|e| e.context(&extent))? else { return Ok(None) };
         self.stats.bytes_stored.add(out.len() as u64);
-        self.stored_size.store(stat.size, Ordering::Relaxed);
+        self.record_stored(stat.size, &stat.version);
         Ok(Some(stat))
     }
 }

@@ -137,7 +137,7 @@ impl Array {
         let within = codec.place(size)?;
         let mut encoded = Vec::new();
         let read = self.store.get_range(key, place.start + within.start..place.start + within.end, &mut encoded)?;
-        match read.filter(|stat| stat.version == object.version) {
+        match read.filter(|stat| stat.version.may_equal(&object.version)) {
             Some(_) => codec.decode(&encoded, size).map(Some),
             None => Ok(None),
         }

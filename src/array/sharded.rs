@@ -39,6 +39,10 @@ const STRIPES: usize = 16;
 /// Maximum number of attempts to read a chunk, or to store an object, while other writers replace the object.
 const ATTEMPTS: usize = 64;
 
+/// Maximum size in bytes of an object that is read as a whole from a server that states no versions. Of a larger one,
+/// the index and a chunk are compared by the size of the object.
+const MAX_WHOLE: u64 = 16 << 20;
+
 /// How often an object was replaced while a chunk in it was read.
 #[derive(Default)]
 struct Replacements(usize);
@@ -272,9 +276,15 @@ impl Array {
     ) -> Result<Option<Stat>> {
         // reading the bytes shows whether the index is current
         let mut recency = if self.is_remote() { Recency::Any } else { Recency::Opening };
+        let mut may_take_object = true;
         loop {
             let opening = self.freshness.opening();
             let found = match self.locate(shards, chunk, recency, replaced) {
+                Ok(Some(found)) if may_take_object && found.is_read_whole() => {
+                    may_take_object = false;
+                    self.load_object(shards, chunk, &found.object)?;
+                    continue;
+                }
                 Ok(Some(found)) if recency != Recency::Any || found.bytes.is_stored() => found,
                 Err(e) if e.kind() != Kind::Damaged => return Err(e),
                 // no bytes will be read that show whether the index is current
@@ -333,7 +343,9 @@ impl Array {
                 self.stats.store_time.add_since(start);
                 let got = got.map_err(|e| e.context(&key))?;
                 self.stats.bytes_stored.add(out.len() as u64);
-                Ok(got.is_some_and(|now| now.version == object.version && out.len() as u64 == part.end - part.start))
+                Ok(got.is_some_and(|now| {
+                    now.version.may_equal(&object.version) && out.len() as u64 == part.end - part.start
+                }))
             }
             ShardBytes::Decoded(decoded, place) => {
                 out.clear();
@@ -388,6 +400,14 @@ impl Array {
             }
         }
         Ok(place.map_or(Lookup::Absent, Lookup::Found))
+    }
+}
+
+impl StoredChunk {
+    /// Returns whether the object is read as a whole before the chunk, so that the index and the chunk are of one
+    /// answer: the server states no version that would show it, and the object is small.
+    fn is_read_whole(&self) -> bool {
+        self.object.version.is_unstated() && self.bytes.is_stored() && self.object.size <= MAX_WHOLE
     }
 }
 

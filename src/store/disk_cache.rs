@@ -75,8 +75,8 @@ impl DiskCache {
 
     /// Inserts a value, unless it is too large.
     fn insert(&self, name: &str, version: &Version, value: &[u8]) {
-        // a `Version::Count` is valid within this process only
-        if matches!(version, Version::Count(_)) {
+        // a `Version::Count` is valid within this process only, an unstated one never
+        if matches!(version, Version::Count(_) | Version::Unstated { .. }) {
             return;
         }
         let header = cached_file::header(name, &version.to_string(), value);

@@ -22,6 +22,7 @@ mod role_keys;
 mod runtime;
 mod service;
 mod signer;
+mod stated_versions;
 mod store_url;
 mod transport;
 mod upload;
@@ -39,6 +40,7 @@ use listing::{BucketListing, ValueListing};
 use percent_encoding::percent_decode_str;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use stated_versions::StatedVersions;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -74,7 +76,8 @@ impl ObjectStore {
     pub fn open(url: &str, options: &ObjectOptions, stats: Arc<Stats>) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
         let location = url.without_secrets();
-        let backend = Backend::open(url, options, &stats)?;
+        let versions = StatedVersions::new(location.clone(), stats.clone());
+        let backend = Backend::open(url, options, versions, &stats)?;
         Ok(ObjectStore { backend, location })
     }
 
@@ -85,12 +88,18 @@ impl ObjectStore {
             Backend::Web(_) => Err(read_only()),
         }
     }
+
+    /// Returns the bucket, or an error if it cannot be written.
+    fn writable_bucket(&self) -> Result<&Arc<Bucket>> {
+        let bucket = self.bucket()?;
+        bucket.versions.check().map(|()| bucket)
+    }
 }
 
 impl Backend {
-    fn open(url: StoreUrl, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Self> {
+    fn open(url: StoreUrl, options: &ObjectOptions, versions: StatedVersions, stats: &Arc<Stats>) -> Result<Self> {
         let (cloud, bucket, account, prefix) = match url {
-            StoreUrl::Web(url) => return Self::web(url, options, stats),
+            StoreUrl::Web(url) => return Self::web(url, options, versions, stats),
             StoreUrl::Bucket { cloud, bucket, account, prefix } => (cloud, bucket, account, prefix),
         };
         let client = match cloud {
@@ -102,6 +111,7 @@ impl Backend {
             client,
             cloud,
             prefix,
+            versions,
             forbidden_is_missing: options.forbidden_is_missing,
             timeout: options.timeout,
             created: Mutex::default(),
@@ -111,7 +121,7 @@ impl Backend {
         Ok(Backend::Bucket(Arc::new(bucket)))
     }
 
-    fn web(mut url: Url, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Self> {
+    fn web(mut url: Url, options: &ObjectOptions, versions: StatedVersions, stats: &Arc<Stats>) -> Result<Self> {
         let mut options = options.clone();
         if !url.username().is_empty() || url.password().is_some() {
             options.headers.push((AUTHORIZATION.to_string(), basic_authorization(&url)));
@@ -121,7 +131,7 @@ impl Backend {
         }
         let hosts = url.host_str().map(str::to_string).into_iter().collect();
         let transport = service::transport(hosts, &options, stats)?;
-        Ok(Backend::Web(Arc::new(Web::new(transport, url, options.forbidden_is_missing))))
+        Ok(Backend::Web(Arc::new(Web::new(transport, url, versions, options.forbidden_is_missing))))
     }
 
     async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
@@ -247,13 +257,17 @@ impl Store for ObjectStore {
         self.bucket().is_ok()
     }
 
+    fn check_writable(&self, _prefix: &Key) -> Result<()> {
+        self.bucket()?.versions.check()
+    }
+
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.put_if(key, value, Replaces::Anything)?;
         put.ok_or_else(|| cloud::unexpected("the server refuses an unconditional put because of a condition"))
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        let bucket = self.bucket()?;
+        let bucket = self.writable_bucket()?;
         if key.is_root() {
             return Err(Error::system(libc::EISDIR));
         }
@@ -263,12 +277,12 @@ impl Store for ObjectStore {
     fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
         match pieces::is_put_in_memory(pieces) {
             true => pieces::put_in_memory(self, key, pieces, replaces),
-            false => runtime::block_on(self.bucket()?.put_in_parts(key, pieces, replaces)),
+            false => runtime::block_on(self.writable_bucket()?.put_in_parts(key, pieces, replaces)),
         }
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
-        runtime::block_on(self.bucket()?.delete(key))
+        runtime::block_on(self.writable_bucket()?.delete(key))
     }
 
     /// Does nothing, since a server makes a value durable before it answers.
@@ -277,15 +291,15 @@ impl Store for ObjectStore {
     }
 
     fn make_prefix(&self, key: &Key) -> Result<()> {
-        runtime::block_on(self.bucket()?.make_prefix(key))
+        runtime::block_on(self.writable_bucket()?.make_prefix(key))
     }
 
     fn remove_prefix(&self, key: &Key) -> Result<()> {
-        runtime::block_on(self.bucket()?.remove_prefix(key))
+        runtime::block_on(self.writable_bucket()?.remove_prefix(key))
     }
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        runtime::block_on(self.bucket()?.rename(from, to))
+        runtime::block_on(self.writable_bucket()?.rename(from, to))
     }
 }
 

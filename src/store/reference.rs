@@ -134,7 +134,7 @@ fn read_index(below: &Arc<dyn Store>, key: &Key, stat: &Stat) -> Result<Option<R
         }
         let found = below.get_range(key, at..(at + BLOCK).min(stat.size), block)?;
         at += block.len() as u64;
-        is_replaced = block.is_empty() || found.is_none_or(|now| now.version != stat.version);
+        is_replaced = block.is_empty() || found.is_none_or(|now| !now.version.may_equal(&stat.version));
         match is_replaced {
             true => Err(Error::new(Kind::System(libc::EIO), "the references were replaced")),
             false => Ok(()),

@@ -8,7 +8,7 @@ use crate::util::memory::{self, Grant, lock};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::shard::{IndexCodec, MAX_RANGES, ShardId, Shards};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its chunks can take.
 const WASTE: u64 = 64 << 10;
@@ -70,7 +70,11 @@ impl Array {
     /// Returns whether to request the index of an object before its size and version are known, because the answer
     /// reports both. A kept index may only need to be confirmed.
     fn takes_index_at_once(&self, shards: &Shards, id: ShardId) -> bool {
-        self.is_remote() && shards.around(0).is_none() && !lock(&self.shard_cache.loaded).contains(&id)
+        // without a stated version, nothing confirms it
+        let can_confirm = |kept: &(Opening, Arc<LoadedShard>)| !kept.1.object.version.is_unstated();
+        self.is_remote()
+            && shards.around(0).is_none()
+            && !lock(&self.shard_cache.loaded).peek(&id).is_some_and(can_confirm)
     }
 
     /// Records that an object is missing, so that it is requested only once per opening.
@@ -104,6 +108,40 @@ impl Array {
         }
     }
 
+    /// Reads an object by one request, with its index and all chunks, and keeps it. Keeps nothing if there is no memory,
+    /// or if the object is no longer the one of `object`.
+    pub(super) fn load_object(&self, shards: &Shards, chunk: ChunkId, object: &Stat) -> Result<()> {
+        let indices = self.grid.indices(chunk);
+        let (id, key) = (shards.shard(0, &indices), self.extent(chunk).key);
+        let _loading = self.shard_cache.lock_loading(id);
+        let opening = self.freshness.opening();
+        let kept = self.kept_shard(id, None, Recency::Opening);
+        if kept.is_some_and(|kept| !kept.bytes.is_stored()) {
+            return Ok(()); // another thread has loaded it meanwhile
+        }
+        let codec = shards.index_codec(0, &indices)?;
+        let Ok(memory) = memory::take_within(object.size as usize, Duration::ZERO) else { return Ok(()) };
+        let index_memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
+        let (mut bytes, start) = (Vec::new(), Instant::now());
+        let got = self.store.get(&key, object.size, &mut bytes);
+        self.stats.store_time.add_since(start);
+        let version = match got {
+            Ok(Some(version)) if bytes.len() as u64 == object.size => version,
+            Ok(_) => return Ok(()),
+            Err(e) if e.kind() == Kind::Damaged => return Ok(()), // it is larger now
+            Err(e) => return Err(e.context(&key)),
+        };
+        self.stats.bytes_stored.add(object.size);
+        let object = Stat { version, ..object.clone() };
+        let Ok(place) = codec.place(object.size) else { return Ok(()) };
+        let decoded = Arc::new(DecodedShard { bytes, _memory: memory });
+        let encoded = &decoded.bytes[place.start as usize..place.end as usize];
+        let all = ShardBytes::Decoded(decoded.clone(), 0..object.size);
+        let shard = self.decode_index(chunk, &codec, encoded, object, all, index_memory)?;
+        lock(&self.shard_cache.loaded).put(id, (opening, Arc::new(shard)));
+        Ok(())
+    }
+
     /// Decodes the index of a shard. Damage is kept in the shard; a lack of memory is an error.
     fn decode_index(
         &self,
@@ -130,8 +168,11 @@ impl Array {
             None => match recency {
                 Recency::Now => false,
                 Recency::Opening => self.freshness.is_current(*confirmed),
-                // decoded bytes are not read again, which would confirm them
-                Recency::Any => shard.bytes.is_stored() || self.freshness.is_current(*confirmed),
+                // neither decoded bytes, which are not read again, nor those without a stated version can be confirmed
+                Recency::Any => {
+                    (shard.bytes.is_stored() && !shard.object.version.is_unstated())
+                        || self.freshness.is_current(*confirmed)
+                }
             },
         };
         is_current.then(|| shard.clone())
@@ -142,7 +183,7 @@ impl Array {
     pub(super) fn confirm_shard(&self, id: ShardId, stat: &Stat, opening: Opening) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get_mut(&id)?;
-        let is_same = shard.object.version == stat.version;
+        let is_same = shard.object.version == stat.version && !stat.version.is_unstated();
         is_same.then(|| {
             *confirmed = (*confirmed).max(opening);
             shard.clone()

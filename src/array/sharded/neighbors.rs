@@ -95,6 +95,7 @@ impl Array {
         }
         let Lookup::Found(found) = self.try_locate(shards, chunk, Recency::Any).ok()? else { return None };
         match found.bytes {
+            ShardBytes::Stored(_) if found.is_read_whole() => None,
             ShardBytes::Stored(range) if range.end - range.start <= self.pipeline().ok()?.max_stored() => {
                 Some((found.object, range))
             }
@@ -146,7 +147,7 @@ impl Array {
         self.stats.store_time.add_since(start);
         let read = read.map_err(|e| e.context(&key))?;
         self.stats.bytes_stored.add(buffer.len() as u64);
-        let is_same = read.is_some_and(|now| now.version == neighbors.object.version);
+        let is_same = read.is_some_and(|now| now.version.may_equal(&neighbors.object.version));
         if is_same && let Some(shards) = &self.shards {
             self.confirm_shard(shards.shard(0, &self.grid.indices(*first)), &neighbors.object, opening);
         }

@@ -213,7 +213,7 @@ impl Array {
         // a store can't delete under a condition
         self.store.forget(&self.extent(first).key);
         match self.stat_object(first)? {
-            Some(stat) if stat.version == *old => self.store.delete(&self.extent(first).key).map(|_| true),
+            Some(stat) if stat.version.may_equal(old) => self.store.delete(&self.extent(first).key).map(|_| true),
             _ => Ok(false),
         }
     }
@@ -368,7 +368,11 @@ impl Array {
             let (Some(written), Some(bytes)) = (&change.written, &change.bytes) else { return Ok(Some(change)) };
             let found = self.locate(shards, chunk, recency, &mut replaced)?;
             let base = found.map(|found| self.stat_stored(shards, chunk, &found).version);
-            if base == change.base {
+            let is_same = match (&base, &change.base) {
+                (Some(now), Some(before)) => now.may_equal(before),
+                (now, before) => now == before,
+            };
+            if is_same {
                 return Ok(Some(change));
             }
             let new = self.laid_over(shards, chunk, bytes, written, spill, &mut replaced)?;

@@ -2,7 +2,7 @@
 
 use super::request_error::Cause;
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderName};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue};
 use std::ops::Range;
 
 /// A Content-Range header, by RFC 9110, 14.4: `bytes 0-9/100`, or `bytes */100` for a range after the end.
@@ -30,6 +30,15 @@ pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
         }
     };
     Some(ContentRange { range, size: size.trim().parse().ok() })
+}
+
+/// Returns the Content-Range header of the bytes `range` of a value of `size` bytes.
+pub(super) fn content_range_of(range: Range<u64>, size: u64) -> Option<HeaderValue> {
+    let text = match range.is_empty() {
+        true => format!("bytes */{size}"),
+        false => format!("bytes {}-{}/{size}", range.start, range.end - 1),
+    };
+    HeaderValue::try_from(text).ok()
 }
 
 /// Parses the Content-Length header.

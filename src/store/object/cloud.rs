@@ -8,6 +8,7 @@ use super::EndOfValue;
 use super::connector::{IsListing, NamesRemoved, ValueBuffer, ValueLimit};
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
+use super::stated_versions::StatedVersions;
 use super::store_url::Cloud;
 use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
@@ -43,6 +44,7 @@ pub(super) struct Bucket {
     pub cloud: Cloud,
     /// Prefix of all keys of the store.
     pub prefix: Key,
+    pub versions: StatedVersions,
     pub forbidden_is_missing: bool,
     /// Maximum duration of a request, and of a listing that returns no names.
     pub timeout: Duration,
@@ -59,7 +61,7 @@ impl Bucket {
     pub async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let found = self.get_part(key, None, limit, value).await?;
         let Some(found) = self.found(found)? else { return Ok(None) };
-        let version = version_of(&found.meta);
+        let version = self.version_of(&found.meta);
         *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
         Ok(Some(version))
     }
@@ -92,7 +94,7 @@ impl Bucket {
             return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value));
         }
         let Some(found) = self.found(found)? else { return Ok(None) };
-        let (stat, length) = (stat_of(&found.meta), found.range.end - found.range.start);
+        let (stat, length) = (self.stat_of(&found.meta), found.range.end - found.range.start);
         *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
         match value.len() as u64 == length {
             true => Ok(Some(stat)),
@@ -115,7 +117,7 @@ impl Bucket {
             return Ok(EndOfValue::Unsupported);
         }
         let Some(found) = self.found(found)? else { return Ok(EndOfValue::Nothing) };
-        let (stat, range) = (stat_of(&found.meta), found.range.clone());
+        let (stat, range) = (self.stat_of(&found.meta), found.range.clone());
         *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
         let is_end = range.end == stat.size && range.start == stat.size.saturating_sub(len);
         match is_end && value.len() as u64 == range.end - range.start {
@@ -132,7 +134,7 @@ impl Bucket {
         if let Some((meta, attributes)) = self.head(key).await? {
             // some programs mark a directory by an empty value with the same name
             let is_directory = is_directory(&attributes) || (meta.size == 0 && self.has_below(key).await?);
-            return Ok(Some(if is_directory { Stat::prefix() } else { stat_of(&meta) }));
+            return Ok(Some(if is_directory { Stat::prefix() } else { self.stat_of(&meta) }));
         }
         Ok((self.is_created(key) || self.has_below(key).await?).then(Stat::prefix))
     }
@@ -201,6 +203,19 @@ impl Bucket {
         }
     }
 
+    pub fn stat_of(&self, meta: &ObjectMeta) -> Stat {
+        Stat::value(meta.size, meta.last_modified.into(), self.version_of(meta))
+    }
+
+    /// Returns the version of a value: its entity tag or, if the server sends none, date and size. Generations are not
+    /// used, since not all answers and listings have them.
+    fn version_of(&self, meta: &ObjectMeta) -> Version {
+        // a missing date is 1970
+        let has_date = meta.last_modified.timestamp_millis() != 0;
+        let dated = || has_date.then(|| Version::Tag(format!("{}, {} bytes", meta.last_modified, meta.size)));
+        self.versions.version(meta.e_tag.as_deref().map(tag_version).or_else(dated), meta.size)
+    }
+
     /// Returns the key within the bucket.
     pub fn full(&self, key: &Key) -> Key {
         if key.is_root() { self.prefix.clone() } else { self.prefix.join(key.as_str()) }
@@ -220,19 +235,6 @@ impl Bucket {
 fn is_directory(attributes: &Attributes) -> bool {
     let says = |value: &str| value.eq_ignore_ascii_case("true");
     attributes.get(&Attribute::Metadata("hdi_isfolder".into())).is_some_and(|value| says(value))
-}
-
-pub(super) fn stat_of(meta: &ObjectMeta) -> Stat {
-    Stat::value(meta.size, meta.last_modified.into(), version_of(meta))
-}
-
-/// Returns the version of a value: its entity tag or, if the server sends none, date and size. Generations are not
-/// used, since not all answers and listings have them.
-fn version_of(meta: &ObjectMeta) -> Version {
-    match &meta.e_tag {
-        Some(tag) => tag_version(tag),
-        None => Version::Tag(format!("{}, {} bytes", meta.last_modified, meta.size)),
-    }
 }
 
 /// Returns the version for an entity tag. Azure omits the quotes in listings.

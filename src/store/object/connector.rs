@@ -1,5 +1,6 @@
 //! Adapts the transport to `object_store`, whose clients of S3, Google and Azure send their requests through it.
 
+use super::answer_headers::{content_range, text};
 use super::page_filter;
 use super::request_error::{Cause, RequestError, is_metadata_service};
 use super::transport::{ServerAnswer, ServerRequest, Transport};
@@ -9,8 +10,9 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
-use reqwest::header::CONTENT_LENGTH;
+use reqwest::header::{CONTENT_LENGTH, ETAG, RANGE};
 use reqwest::{Method, StatusCode, Url};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -118,13 +120,17 @@ impl Connector {
         body: &mut Vec<u8>,
     ) -> Result<ServerAnswer, RequestError> {
         let is_read = [Method::GET, Method::HEAD].contains(request.method());
+        let (range, mut headers) = (bounded_range(request), request.headers().clone());
+        if range.is_some() {
+            headers.remove(RANGE); // the transport adds it
+        }
         let sent = ServerRequest {
             method: request.method().clone(),
             url: url.clone(),
-            headers: request.headers().clone(),
+            headers,
             body: (!is_read).then(|| request.body().clone()),
             limit: request.extensions().get().map_or(MAX_ANSWER, |ValueLimit(limit)| *limit),
-            range: None,
+            range,
             region,
         };
         // a zone, an emulator or a key file of Google may name another host than the options
@@ -166,6 +172,9 @@ impl Connector {
         if is_handled_here(answer.status) {
             return failed(Cause::Status(answer.status, said(&body)));
         }
+        if let Some(what) = wrong_answer(request, &answer) {
+            return failed(Cause::Wrong(what));
+        }
         let mut are_names_removed = false;
         if request.extensions().get::<IsListing>().is_some()
             && let Some(page) = page_filter::remove_invalid_names(&body)
@@ -185,6 +194,32 @@ impl Connector {
         }
         Ok(response)
     }
+}
+
+/// Returns the range of a request for bytes from a first to a last one.
+fn bounded_range(request: &HttpRequest) -> Option<Range<u64>> {
+    let (first, last) = text(request.headers(), &RANGE)?.strip_prefix("bytes=")?.split_once('-')?;
+    let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+    Some(first..last.checked_add(1).filter(|end| *end > first)?)
+}
+
+/// Returns why a success is not an answer to its request. `object_store` would report it without the URL, and a stored
+/// value as a failure.
+fn wrong_answer(request: &HttpRequest, answer: &ServerAnswer) -> Option<&'static str> {
+    if !answer.status.is_success() {
+        return None;
+    }
+    if let Some(wanted) = bounded_range(request).filter(|_| request.method() == Method::GET) {
+        let stated = content_range(&answer.headers);
+        let is_wanted = stated.is_some_and(|stated| {
+            stated.size.zip(stated.range).is_some_and(|(size, range)| range == (wanted.start..wanted.end.min(size)))
+        });
+        return (!is_wanted).then_some("the server sends another part of the value than requested, or not its size");
+    }
+    let is_put = request.extensions().get::<WasRetried>().is_some();
+    (is_put && !answer.headers.contains_key(ETAG)).then_some(
+        "the server has stored the value, but states no version of it (ETag), so it cannot be written safely",
+    )
 }
 
 /// Returns whether this module turns a status into an error. The clients of `object_store` do so for 304, 404,

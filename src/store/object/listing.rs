@@ -1,6 +1,6 @@
 //! The listing of one level of a bucket, page by page. The next page is requested while one is read.
 
-use super::cloud::{Bucket, ListingPage, stat_of};
+use super::cloud::{Bucket, ListingPage};
 use super::listing_progress::ListingProgress;
 use super::runtime;
 use super::store_url::Cloud;
@@ -117,7 +117,7 @@ impl BucketListing {
         all.sort_by_cached_key(|(name, meta)| if meta.is_some() { name.clone() } else { format!("{name}/") });
         for (name, meta) in all {
             let entry = match meta {
-                Some(meta) => Entry::of_stat(name, stat_of(meta)),
+                Some(meta) => Entry::of_stat(name, self.bucket.stat_of(meta)),
                 None => Entry::new(name, EntryKind::Prefix),
             };
             self.add(entry);
@@ -212,7 +212,7 @@ impl ValueListing {
         let value = |meta: &ObjectMeta| {
             let mut names = meta.location.as_ref().split('/');
             let key = names.try_fold(Key::root(), |key, name| key.child(name)).ok()?.relative_to(&full)?;
-            Some((self.prefix.join_key(&key), stat_of(meta)))
+            Some((self.prefix.join_key(&key), self.bucket.stat_of(meta)))
         };
         Ok(ValuePage { values: page.objects.iter().filter_map(value).collect(), is_last: self.next.is_none() })
     }

@@ -122,9 +122,10 @@ impl RequestError {
         }
     }
 
-    /// Returns whether the server has no such range of the value, or ignores ranges and sends more than was requested.
+    /// Returns whether the server has no such range of the value, does not know such ranges, or ignores them and sends
+    /// more than was requested.
     pub fn lacks_range(&self) -> bool {
-        self.status() == Some(416) || matches!(self.cause, Cause::TooLarge { .. })
+        matches!(self.status(), Some(416 | 501)) || matches!(self.cause, Cause::TooLarge { .. })
     }
 
     /// Returns whether the answer is 403, and does not say that the credentials are the cause. An answer to HEAD says

@@ -184,7 +184,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.extend(region.map(|region| (BUCKET_REGION, HeaderValue::from_static(region))));
         let status = StatusCode::from_u16(status).unwrap();
-        ServerAnswer { tries: 1, status, headers, skipped: 0 }
+        ServerAnswer { tries: 1, status, headers }
     }
 
     #[test]

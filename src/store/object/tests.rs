@@ -3,6 +3,7 @@ mod bucket;
 mod ends;
 mod faults;
 mod outages;
+mod ranges;
 mod server;
 mod web;
 

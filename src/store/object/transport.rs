@@ -1,7 +1,7 @@
 //! HTTP requests with retries. An answer is complete or an error. This module does not know stores, and leaves the
 //! meaning of a status to its callers.
 
-use super::answer_headers::{length, part_of, text};
+use super::answer_headers::{content_range, content_range_of, length, part_of, text};
 use super::outage::Outage;
 use super::request_error::{Cause, RequestError};
 use super::request_log::{self, Attempt};
@@ -14,8 +14,8 @@ use crate::util::memory;
 use object_store::client::HttpRequestBody;
 use percent_encoding::percent_decode_str;
 use reqwest::header::{
-    ACCEPT, ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
-    IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE, TRANSFER_ENCODING, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE, TRANSFER_ENCODING, USER_AGENT,
 };
 use reqwest::{Body, Client, Method, Response, StatusCode, Url, Version};
 use std::ops::Range;
@@ -67,7 +67,8 @@ pub(super) struct ServerRequest {
     pub body: Option<HttpRequestBody>,
     /// Maximum size of the body of the answer, in bytes.
     pub limit: u64,
-    /// The requested range. If the server sends the whole value instead, only its bytes are kept.
+    /// The requested range. If the server sends the whole value instead, only its bytes are kept, and the answer is
+    /// changed to that of a server that supports ranges.
     pub range: Option<Range<u64>>,
     /// Region of the bucket. A redirect that names another region is returned as an answer, since a signature is valid
     /// in one region only.
@@ -101,8 +102,6 @@ pub(super) struct ServerAnswer {
     pub tries: u32,
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// Number of bytes dropped before the body.
-    pub skipped: u64,
 }
 
 /// A sender of requests.
@@ -322,7 +321,7 @@ impl Transport {
         *outgoing.headers_mut() = request.headers.clone();
         if let Some(range) = &request.range {
             let range = HeaderValue::try_from(format!("bytes={}-{}", range.start, range.end - 1));
-            outgoing.headers_mut().extend(range.ok().map(|range| (RANGE, range)));
+            range.into_iter().for_each(|range| drop(outgoing.headers_mut().insert(RANGE, range)));
         }
         // a compressed body would not be the value
         outgoing.headers_mut().entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
@@ -356,16 +355,19 @@ impl Transport {
         body: &mut Vec<u8>,
     ) -> Result<ServerAnswer, Cause> {
         body.clear();
-        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let (mut status, mut headers) = (response.status(), std::mem::take(response.headers_mut()));
         if retry::may_pass(status) {
             return Err(Cause::Busy(status, retry::after(&headers)));
         }
         if request.method == Method::HEAD {
-            return Ok(ServerAnswer { tries: 1, status, headers, skipped: 0 });
+            return Ok(ServerAnswer { tries: 1, status, headers });
         }
         let length = length(&headers);
         if status.is_success() && length.is_none() && !headers.contains_key(TRANSFER_ENCODING) && status != 204 {
             return Err(Cause::Wrong("the server does not send the length of the value, so its end is unknown"));
+        }
+        if status == StatusCode::OK && is_part(request, &headers, length)? {
+            status = StatusCode::PARTIAL_CONTENT;
         }
         let kept = request.range.as_ref().filter(|_| status == StatusCode::OK);
         if kept.is_some_and(|range| range.end > MAX_SKIPPED) {
@@ -378,17 +380,25 @@ impl Transport {
             None if status.is_success() => request.limit,
             None => MAX_ERROR,
         };
-        let kept = kept.cloned().unwrap_or(0..u64::MAX);
-        let skipped = kept.start;
-        let received = self.receive_body(&mut response, length, limit, kept, body).await?;
+        let (wanted, kept) = (kept.is_some(), kept.cloned().unwrap_or(0..u64::MAX));
+        let received = self.receive_body(&mut response, length, limit, kept.clone(), body).await?;
+        if wanted {
+            let size = length.or((received < kept.end).then_some(received));
+            let size =
+                size.ok_or(Cause::Wrong("the server sends the whole value instead of a part, and not its size"))?;
+            let part = kept.start..kept.start + body.len() as u64;
+            status = if part.is_empty() { StatusCode::RANGE_NOT_SATISFIABLE } else { StatusCode::PARTIAL_CONTENT };
+            content_range_of(part, size).into_iter().for_each(|part| drop(headers.insert(CONTENT_RANGE, part)));
+        }
         let part = part_of(status, &headers, body.len() as u64)?;
         // some servers return an empty part for a range after the end
-        let status =
-            if part.is_some_and(|range| range.is_empty()) { StatusCode::RANGE_NOT_SATISFIABLE } else { status };
+        if part.is_some_and(|range| range.is_empty()) {
+            status = StatusCode::RANGE_NOT_SATISFIABLE;
+        }
         if status.is_success() {
             self.stats.bytes_received.add(received);
         }
-        Ok(ServerAnswer { tries: 1, status, headers, skipped: skipped.min(received) })
+        Ok(ServerAnswer { tries: 1, status, headers })
     }
 
     /// Receives the bytes of the body that are in `kept` into the empty `body`, and no more after them. Returns the
@@ -433,6 +443,25 @@ impl Transport {
     /// Returns how long an attempt waits for the head of its answer.
     fn first_wait(&self, request: &ServerRequest) -> Duration {
         if is_safe(&request.method) { self.stall() } else { self.timeout }
+    }
+}
+
+/// Returns whether an answer with status 200 is the requested part of a value, as its Content-Range says: some servers
+/// send the wrong status.
+fn is_part(request: &ServerRequest, headers: &HeaderMap, length: Option<u64>) -> Result<bool, Cause> {
+    let stated = content_range(headers).and_then(|stated| stated.range);
+    let Some(stated) = stated.filter(|_| request.range.is_some() || request.headers.contains_key(RANGE)) else {
+        return Ok(false);
+    };
+    if length.is_some_and(|length| length != stated.end - stated.start) {
+        return Err(Cause::Wrong("the server sends a body of another length than its Content-Range says"));
+    }
+    match &request.range {
+        Some(wanted) if wanted.start == stated.start && stated.end <= wanted.end => Ok(true),
+        // the whole value, of which the part is kept
+        Some(_) if stated.start == 0 && content_range(headers).is_some_and(|r| r.size == Some(stated.end)) => Ok(false),
+        Some(_) => Err(Cause::Wrong("the server sends another part of the value than requested")),
+        None => Ok(true),
     }
 }
 

@@ -5,6 +5,7 @@ use super::EndOfValue;
 use super::answer_headers::{content_range, length, text};
 use super::cloud::unexpected;
 use super::request_error::{Cause, RequestError};
+use super::stated_versions::StatedVersions;
 use super::store_url;
 use super::transport::{ServerAnswer, ServerRequest, Transport};
 use crate::error::{Error, Result};
@@ -14,14 +15,15 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LAST_MODIFIED, RANGE};
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 /// A store on a web server.
 pub(super) struct Web {
     transport: Arc<Transport>,
     base: Url,
+    versions: StatedVersions,
     pub forbidden_is_missing: bool,
     /// Whether the server has shown that it does not support requests for the end of a value.
     lacks_ends: AtomicBool,
@@ -36,8 +38,8 @@ enum Found {
 }
 
 impl Web {
-    pub fn new(transport: Arc<Transport>, base: Url, forbidden_is_missing: bool) -> Self {
-        Web { transport, base, forbidden_is_missing, lacks_ends: AtomicBool::new(false) }
+    pub fn new(transport: Arc<Transport>, base: Url, versions: StatedVersions, forbidden_is_missing: bool) -> Self {
+        Web { transport, base, versions, forbidden_is_missing, lacks_ends: AtomicBool::new(false) }
     }
 
     /// Reads the value of `key` into `value`.
@@ -45,7 +47,9 @@ impl Web {
         let request = ServerRequest { limit, ..ServerRequest::new(Method::GET, self.url(key)) };
         let answer = self.send(&request, value).await?;
         match self.found(key, &request, &answer)? {
-            Found::Value if answer.status == StatusCode::OK => Ok(Some(version(&answer.headers, value.len() as u64))),
+            Found::Value if answer.status == StatusCode::OK => {
+                Ok(Some(self.version(&answer.headers, value.len() as u64)))
+            }
             Found::Value => Err(invalid_answer(&request, "with a part of the value instead of the whole")),
             Found::Nothing | Found::Directory => {
                 value.clear();
@@ -64,7 +68,7 @@ impl Web {
             return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value));
         }
         match self.found(key, &request, &answer)? {
-            Found::Value => self.part(&request, &answer, value.len() as u64, range).map(Some),
+            Found::Value => self.part(&request, &answer, range).map(Some),
             Found::Nothing | Found::Directory => {
                 value.clear();
                 Ok(None)
@@ -87,39 +91,30 @@ impl Web {
             }
             answer => answer.map_err(RequestError::into_error)?,
         };
-        if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
+        if [StatusCode::RANGE_NOT_SATISFIABLE, StatusCode::NOT_IMPLEMENTED].contains(&answer.status) {
+            self.lacks_ends.fetch_or(answer.status == StatusCode::NOT_IMPLEMENTED, Ordering::Relaxed);
             return Ok(EndOfValue::Unsupported);
         }
         match self.found(key, &request, &answer)? {
             Found::Nothing | Found::Directory => Ok(EndOfValue::Nothing),
             Found::Value => {
-                let end = end_of(&answer, value.len() as u64, len);
+                let end = self.end_of(&answer, value.len() as u64, len);
                 self.lacks_ends.fetch_or(matches!(end, EndOfValue::Unsupported), Ordering::Relaxed);
                 Ok(end)
             }
         }
     }
 
-    /// Returns the metadata of a value, and checks that an answer of `len` bytes has the bytes of `range`.
-    fn part(&self, request: &ServerRequest, answer: &ServerAnswer, len: u64, range: Range<u64>) -> Result<Stat> {
-        let headers = &answer.headers;
-        if answer.status == StatusCode::OK {
-            // the whole value up to the end of the range
-            let received = answer.skipped + len;
-            let ended = received < range.end;
-            let Some(size) = length(headers).or(ended.then_some(received)) else {
-                return Err(invalid_answer(request, "with a value without its size"));
-            };
-            return Ok(stat(headers, size));
-        }
-        let stated = content_range(headers).and_then(|stated| Some((stated.range?, stated.size?)));
+    /// Returns the metadata of a value, and checks that an answer has the bytes of `range`.
+    fn part(&self, request: &ServerRequest, answer: &ServerAnswer, range: Range<u64>) -> Result<Stat> {
+        let stated = content_range(&answer.headers).and_then(|stated| Some((stated.range?, stated.size?)));
         let Some((received, size)) = stated else {
             return Err(invalid_answer(request, "with a part of a value without its size"));
         };
         if received != (range.start..range.end.min(size)) {
             return Err(invalid_answer(request, "with another part of the value than requested"));
         }
-        Ok(stat(headers, size))
+        Ok(self.stat_of(&answer.headers, size))
     }
 
     /// Returns the metadata of `key`. The root is always a prefix; another key is one only if the server says so.
@@ -138,7 +133,7 @@ impl Web {
         match self.found(key, &request, &answer)? {
             Found::Nothing => Ok(None),
             Found::Directory => Ok(Some(Stat::prefix())),
-            Found::Value => Ok(length(&answer.headers).map(|size| stat(&answer.headers, size))),
+            Found::Value => Ok(length(&answer.headers).map(|size| self.stat_of(&answer.headers, size))),
         }
     }
 
@@ -147,12 +142,12 @@ impl Web {
         let answer = self.send(&request, &mut first).await?;
         if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
             // the value is empty
-            return Ok(Some(stat(&answer.headers, 0)));
+            return Ok(Some(self.stat_of(&answer.headers, 0)));
         }
         match self.found(key, &request, &answer)? {
             Found::Nothing => Ok(None),
             Found::Directory => Ok(Some(Stat::prefix())),
-            Found::Value => self.part(&request, &answer, first.len() as u64, 0..1).map(Some),
+            Found::Value => self.part(&request, &answer, 0..1).map(Some),
         }
     }
 
@@ -189,6 +184,33 @@ impl Web {
         Ok(())
     }
 
+    /// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a part that the server says
+    /// is the end, or the whole value.
+    fn end_of(&self, answer: &ServerAnswer, received: u64, len: u64) -> EndOfValue {
+        let headers = &answer.headers;
+        let size = match answer.status {
+            StatusCode::OK => Some(received),
+            _ => content_range(headers).and_then(|stated| {
+                let (range, size) = (stated.range?, stated.size?);
+                (range == (size.saturating_sub(len)..size) && range.end - range.start == received).then_some(size)
+            }),
+        };
+        size.map_or(EndOfValue::Unsupported, |size| EndOfValue::Found(self.stat_of(headers, size)))
+    }
+
+    fn stat_of(&self, headers: &HeaderMap, size: u64) -> Stat {
+        let date = text(headers, &LAST_MODIFIED).and_then(|date| DateTime::parse_from_rfc2822(date.trim()).ok());
+        let modified = date.map_or(SystemTime::UNIX_EPOCH, SystemTime::from);
+        Stat::value(size, modified, self.version(headers, size))
+    }
+
+    /// Returns the version of a value: the entity tag, or else the date and size.
+    fn version(&self, headers: &HeaderMap, size: u64) -> Version {
+        let dated = || text(headers, &LAST_MODIFIED).map(|date| format!("{date}, {size} bytes"));
+        let stated = text(headers, &ETAG).map(str::to_string).or_else(dated);
+        self.versions.version(stated.map(Version::Tag), size)
+    }
+
     /// Returns the URL of a key, with the query of the store.
     fn url(&self, key: &Key) -> Url {
         let mut url = self.base.clone();
@@ -210,40 +232,4 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'
 fn invalid_answer(request: &ServerRequest, what: &str) -> Error {
     let url = store_url::without_secrets(&request.url);
     unexpected(format!("{} {url}: the server answers {what}", request.method))
-}
-
-/// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a part that the server says
-/// is the end, or the whole value.
-fn end_of(answer: &ServerAnswer, received: u64, len: u64) -> EndOfValue {
-    let headers = &answer.headers;
-    let size = match answer.status {
-        StatusCode::OK => Some(received),
-        _ => content_range(headers).and_then(|stated| {
-            let (range, size) = (stated.range?, stated.size?);
-            (range == (size.saturating_sub(len)..size) && range.end - range.start == received).then_some(size)
-        }),
-    };
-    size.map_or(EndOfValue::Unsupported, |size| EndOfValue::Found(stat(headers, size)))
-}
-
-fn stat(headers: &HeaderMap, size: u64) -> Stat {
-    let date = text(headers, &LAST_MODIFIED).and_then(|date| DateTime::parse_from_rfc2822(date.trim()).ok());
-    let modified = date.map_or(SystemTime::UNIX_EPOCH, SystemTime::from);
-    Stat::value(size, modified, version(headers, size))
-}
-
-/// Returns the version of a value: the entity tag, or else the date and size. If the server sends neither, every answer
-/// gets a version of its own, unique among all processes, since equality cannot be shown.
-fn version(headers: &HeaderMap, size: u64) -> Version {
-    static UNKNOWN: AtomicU64 = AtomicU64::new(0);
-    static START: LazyLock<Duration> =
-        LazyLock::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
-    Version::Tag(match (text(headers, &ETAG), text(headers, &LAST_MODIFIED)) {
-        (Some(tag), _) => tag.to_string(),
-        (None, Some(date)) => format!("{date}, {size} bytes"),
-        (None, None) => {
-            let n = UNKNOWN.fetch_add(1, Ordering::Relaxed);
-            format!("unknown {}-{:x}-{n}", std::process::id(), START.as_nanos())
-        }
-    })
 }

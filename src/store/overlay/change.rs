@@ -82,7 +82,7 @@ impl OverlayStore {
         let is_satisfied = match replaces {
             Replaces::Anything => true,
             Replaces::Nothing => before.value.is_none(),
-            Replaces::Version(version) => before.value.as_ref().is_some_and(|stat| stat.version == *version),
+            Replaces::Version(version) => before.value.as_ref().is_some_and(|stat| stat.version.may_equal(version)),
         };
         if !is_satisfied {
             return Ok(None);
@@ -432,7 +432,7 @@ fn copy_range(store: &dyn Store, key: &Key, range: Range<u64>, version: &Version
         let len = STEP.min(range.end - start);
         memory::reserve(&mut part, len as usize)?;
         let stat = store.get_range(key, start..start + len, &mut part)?;
-        if stat.is_none_or(|stat| stat.version != *version) || part.len() as u64 != len {
+        if stat.is_none_or(|stat| !stat.version.may_equal(version)) || part.len() as u64 != len {
             return Ok(false);
         }
         file.write_all_at(&part, position)?;

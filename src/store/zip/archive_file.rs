@@ -100,7 +100,7 @@ impl ArchiveFile {
             None => self.below.get_range(&self.key, range, out)?,
         };
         match now {
-            Some(now) if now.version == self.stat.version => Ok(()),
+            Some(now) if now.version.may_equal(&self.stat.version) => Ok(()),
             _ => Err(ArchiveError::Changed),
         }
     }

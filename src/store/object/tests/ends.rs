@@ -11,6 +11,8 @@ enum Ends {
     /// The whole value, as if no range was requested.
     Ignored,
     Refused,
+    /// Status 501.
+    Unknown,
     /// The beginning of the value.
     Mistaken,
 }
@@ -32,6 +34,7 @@ fn server(ends: Ends) -> Server {
             Some((Ok(first), Ok(last))) => part(first..last.min(9) + 1),
             Some((Err(_), Ok(len))) if ends == Ends::Sent => part(10 - len.min(10)..10),
             Some((Err(_), Ok(_))) if ends == Ends::Refused => reply(416, &[], b""),
+            Some((Err(_), Ok(_))) if ends == Ends::Unknown => reply(501, &[], b""),
             Some((Err(_), Ok(len))) if ends == Ends::Mistaken => part(0..len.min(10)),
             _ if request.method == "HEAD" => {
                 let length = if is_empty { "0" } else { "10" };
@@ -73,7 +76,7 @@ fn one_request_returns_the_end_of_a_value() {
 
 #[test]
 fn a_server_that_cannot_send_ends_is_asked_for_the_size_first() {
-    for ends in [Ends::Ignored, Ends::Refused, Ends::Mistaken] {
+    for ends in [Ends::Ignored, Ends::Refused, Ends::Unknown, Ends::Mistaken] {
         let server = server(ends);
         for (store, stats) in stores(&server) {
             assert_eq!(end(&store, "a", 3), Some((b"789".to_vec(), 10)));

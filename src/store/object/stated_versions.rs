@@ -1,0 +1,49 @@
+//! Whether a server states versions of its values. Without them, equal content cannot be shown: a cached value is never
+//! current, two parts of a value are compared by its size, and a conditional put is impossible, so none is made.
+
+use crate::error::{Error, Kind, Result};
+use crate::stats::Stats;
+use crate::store::Version;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const UNSTATED: &str = "the server states no version of its values, neither ETag nor Last-Modified";
+
+/// The versions that one server states.
+pub(super) struct StatedVersions {
+    /// URL of the store without secrets.
+    location: String,
+    stats: Arc<Stats>,
+    /// Whether the server has sent a value without a version.
+    are_missing: AtomicBool,
+}
+
+impl StatedVersions {
+    pub fn new(location: String, stats: Arc<Stats>) -> Self {
+        StatedVersions { location, stats, are_missing: AtomicBool::new(false) }
+    }
+
+    /// Returns the version of a value of `size` bytes. Reports once that a server states none.
+    pub fn version(&self, stated: Option<Version>, size: u64) -> Version {
+        stated.unwrap_or_else(|| {
+            if !self.are_missing.swap(true, Ordering::Relaxed) {
+                let what = "a change during a read is noticed by the size alone, and writing is refused";
+                self.stats.problem(format!("{}: {UNSTATED}: {what}", self.location));
+            }
+            Version::unstated(size)
+        })
+    }
+
+    /// Checks that no value came without a version.
+    ///
+    /// # Errors
+    ///
+    /// EROFS with the reason.
+    pub fn check(&self) -> Result<()> {
+        if !self.are_missing.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let why = format!("{UNSTATED}, so a put could undo changes of other writers");
+        Err(Error::new(Kind::ReadOnly, why).context(&self.location))
+    }
+}
