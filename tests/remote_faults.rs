@@ -42,7 +42,7 @@ enum Expected {
 use Expected::*;
 
 /// Every fault, with the result for an uncompressed chunk and for a compressed one.
-const FAULTS: [(Fault, Expected, Expected); 27] = [
+const FAULTS: [(Fault, Expected, Expected); 29] = [
     (Fault::ShortBody, Eio, Eio),
     (Fault::HalfValue, Eio, Eio),
     (Fault::LongBody, RightOrEio, RightOrEio),
@@ -50,6 +50,8 @@ const FAULTS: [(Fault, Expected, Expected); 27] = [
     (Fault::LongValue, Eio, Right),
     (Fault::IgnoredRange, Right, Right),
     (Fault::NoContentRange, RightOrEio, RightOrEio),
+    (Fault::PartWith200, Right, Right),
+    (Fault::NoVersion, Right, Right),
     (Fault::Status(400), Eio, Eio),
     (Fault::Status(401), Eacces, Eacces),
     (Fault::Status(403), Eacces, Eacces),
@@ -374,4 +376,114 @@ fn requests_are_retried_as_often_as_configured() {
     let asked = server.count("GET", "0") + server.count("HEAD", "0");
     assert!((2..=6).contains(&asked), "{asked} requests");
     close(file).unwrap();
+}
+
+/// Creates a store of a sharded array, an array of chunks that are read in parts, and one of small chunks. Returns the
+/// bytes of each.
+fn store_of_shards(folder: &Path) -> Vec<(&'static str, Vec<u8>)> {
+    let mut random = support::random(7);
+    let mut created = Vec::new();
+    for (name, shape, args) in [
+        ("shards", 40_000, &["--chunks", "1000", "--shards", "10000", "--zarr-format", "3"][..]),
+        ("parts", 7 << 20, &["--chunks", "7340032", "--compressor", "none"]),
+        ("chunks", 5000, &["--chunks", "1000"]),
+    ] {
+        let flat: Vec<u8> = (0..shape).map(|_| random(256) as u8).collect();
+        let raw = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(raw.path(), &flat).unwrap();
+        let (store, shape) = (folder.join(name), shape.to_string());
+        let args = [&["create", "--dtype", "|u1", "--shape", &shape], args, &["--from-raw"]].concat();
+        let output = with_timeout(60, support::ZARRFS).args(args).arg(raw.path()).arg(store).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        created.push((name, flat));
+    }
+    created
+}
+
+/// A value of the same size may be another one: what was read before an opening is read again. Shards are read whole.
+#[test]
+fn a_server_that_states_no_versions_is_read_by_few_requests_and_stays_fresh() {
+    let store = tempfile::tempdir().unwrap();
+    for (name, flat) in store_of_shards(store.path()) {
+        let server = FaultyServer::new(store.path());
+        server.set_all(Fault::NoVersion);
+        let mount = mount(&server.url(name), &[]);
+        let path = mount.join("data.raw");
+        assert_eq!(digest(&path).unwrap().1, sha256(&flat), "{name}: {}", mount.stats());
+        let asked = server.requests();
+        assert!(asked.len() <= 20, "{name}: {asked:?}");
+        // the same array with other bytes, in values of the same size
+        let values: Vec<_> = match name {
+            "shards" => (0..4).map(|n| format!("shards/c/{n}")).collect(),
+            _ => continue,
+        };
+        let (first, second) = (store.path().join(&values[0]), store.path().join(&values[1]));
+        let swapped = [std::fs::read(&second).unwrap(), std::fs::read(&first).unwrap()];
+        std::fs::write(&first, &swapped[0]).unwrap();
+        std::fs::write(&second, &swapped[1]).unwrap();
+        let expected = [&flat[10_000..20_000], &flat[..10_000], &flat[20_000..]].concat();
+        assert_eq!(digest(&path).unwrap().1, sha256(&expected), "{name}");
+        let stats = mount.stats();
+        let reports = stats.lines().filter(|line| line.starts_with("problem ") && line.contains("states no version"));
+        assert_eq!(reports.count(), 1, "{stats}");
+    }
+}
+
+/// An overlay keeps the changes, so that the server need not state versions.
+#[test]
+fn a_server_that_states_no_versions_can_be_written_in_an_overlay() {
+    let (store, overlay) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (name, mut flat) in store_of_shards(store.path()) {
+        let server = FaultyServer::new(store.path());
+        server.set_all(Fault::NoVersion);
+        let changes = overlay.path().join(name);
+        let args = ["--overlay", changes.to_str().unwrap()];
+        let mounted = mount(&server.url(name), &args);
+        for at in [10, 1990, 3500] {
+            let file = File::options().read(true).write(true).open(mounted.join("data.raw")).unwrap();
+            file.write_all_at(&[9; 700], at).unwrap();
+            flat[at as usize..at as usize + 700].fill(9);
+            close(file).unwrap_or_else(|e| panic!("{name}: {e}: {}", mounted.stats()));
+        }
+        assert_eq!(digest(&mounted.join("data.raw")).unwrap().1, sha256(&flat), "{name}");
+        drop(mounted);
+        assert_eq!(digest(&mount(&server.url(name), &args).join("data.raw")).unwrap().1, sha256(&flat), "{name}");
+    }
+}
+
+/// "the server states no version": nothing is lost by a put that cannot be conditional.
+#[test]
+fn a_bucket_that_states_no_versions_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let created = store_of_shards(&folder.path().join("bucket"));
+    let server = FaultyServer::new(folder.path());
+    server.set_all(Fault::NoVersion);
+    for (name, flat) in &created {
+        let mut command = with_timeout(120, support::ZARRFS);
+        command.args(["mount", "--anon", "--endpoint-url", server.url("").trim_end_matches('/')]).args(OPTIONS);
+        let mount = Mount::with_command(command, format!("s3://bucket/{name}").as_ref());
+        let path = mount.join("data.raw");
+        assert_eq!(digest(&path).unwrap().1, sha256(flat), "{name}: {}", mount.stats());
+        assert_eq!(errno(File::options().write(true).open(&path)), "EROFS", "{name}");
+        let stats = mount.stats();
+        assert!(stats.contains("the server states no version") && !stats.contains("again and again"), "{stats}");
+        assert!(server.requests().iter().all(|request| request.method != "PUT"));
+    }
+}
+
+/// Parts of shards that come with status 200 are used by one request each.
+#[test]
+fn shards_are_read_where_parts_come_with_status_200() {
+    let folder = tempfile::tempdir().unwrap();
+    let created = store_of_shards(&folder.path().join("bucket"));
+    let server = FaultyServer::new(folder.path());
+    server.set_all(Fault::PartWith200);
+    for (name, flat) in &created {
+        let mut command = with_timeout(120, support::ZARRFS);
+        command.args(["mount", "--anon", "--endpoint-url", server.url("").trim_end_matches('/')]).args(OPTIONS);
+        let bucket = Mount::with_command(command, format!("s3://bucket/{name}").as_ref());
+        for mount in [bucket, mount(&server.url(&format!("bucket/{name}")), &[])] {
+            assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(flat), "{name}: {}", mount.stats());
+        }
+    }
 }

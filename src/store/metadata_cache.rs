@@ -101,8 +101,9 @@ impl Store for MetadataCache {
         let version = self.below.get(key, limit, value)?;
         if let Some(known) = known {
             let mut contents = lock(&self.contents);
-            if version.as_ref() != Some(&known) {
-                contents.changed(key, version.is_none());
+            match &version {
+                Some(version) if version.may_equal(&known) => contents.restate(key, version),
+                _ => contents.changed(key, version.is_none()),
             }
             if let Some(version) = &version {
                 contents.insert_value(key, version.clone(), value);

@@ -76,7 +76,7 @@ impl ObjectStore {
     pub fn open(url: &str, options: &ObjectOptions, stats: Arc<Stats>) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
         let location = url.without_secrets();
-        let versions = StatedVersions::new(location.clone(), stats.clone());
+        let versions = StatedVersions::new(url.server(), stats.clone());
         let backend = Backend::open(url, options, versions, &stats)?;
         Ok(ObjectStore { backend, location })
     }

@@ -28,6 +28,10 @@ pub enum Fault {
     OtherRange,
     /// A partial answer without Content-Range.
     NoContentRange,
+    /// A partial answer with status 200, as `rclone serve s3` sends it.
+    PartWith200,
+    /// No version of the value: neither ETag nor Last-Modified.
+    NoVersion,
     /// This status, with a short body.
     Status(u16),
     /// Status 500 for this number of requests, then correct answers.
@@ -365,6 +369,9 @@ impl Shared {
             }
             Fault::OtherRange => answer.body.iter_mut().for_each(|byte| *byte ^= 0xff),
             Fault::NoContentRange => answer.headers.retain(|(name, _)| *name != "Content-Range"),
+            Fault::PartWith200 if answer.status == 206 => answer.status = 200,
+            Fault::PartWith200 => {}
+            Fault::NoVersion => answer.headers.retain(|(name, _)| *name != "ETag"),
             Fault::HalfValue => answer.body.truncate(half),
             Fault::LongValue => answer.body.extend([0x5a; 100]),
             Fault::ChangingTag | Fault::ChangingTagUnchecked => answer = self.changing(request, fault, times),

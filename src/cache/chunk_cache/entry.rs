@@ -137,6 +137,10 @@ impl CachedChunk {
             CachedChunk::Uninitialized => None,
         };
         let CachedItem::Chunk(chunk) = item else { return false };
+        // nothing confirms a version that the store does not state
+        if version.is_some_and(Version::is_unstated) {
+            return false;
+        }
         array.stat_chunk(chunk).is_ok_and(|now| now.as_ref().map(|stat| &stat.version) == version)
     }
 

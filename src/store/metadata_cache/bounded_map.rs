@@ -29,6 +29,11 @@ impl<V> BoundedMap<V> {
         self.entries.get(key).map(|(value, _)| value)
     }
 
+    /// Returns the value of `key` to change it. It must keep its size.
+    pub fn get_mut(&mut self, key: &Key) -> Option<&mut V> {
+        self.entries.get_mut(key).map(|(value, _)| value)
+    }
+
     /// Returns the value of `key`, and does not count as a use.
     pub fn peek(&self, key: &Key) -> Option<&V> {
         self.entries.peek(key).map(|(value, _)| value)

@@ -396,6 +396,16 @@ impl CacheContents {
         }
     }
 
+    /// Replaces the version in the cached metadata of `key` by that of the value, if the server states none: otherwise
+    /// no value would have the version of its metadata.
+    pub fn restate(&mut self, key: &Key, version: &Version) {
+        if version.is_unstated()
+            && let Some(Some(stat)) = self.stats.get_mut(key).map(|cached| &mut cached.stat)
+        {
+            stat.version = version.clone();
+        }
+    }
+
     /// Invalidates all entries for `prefix` and for keys below it.
     pub fn forget(&mut self, prefix: &Key) {
         let pushed = self.forgotten.push(prefix.clone(), self.generation);

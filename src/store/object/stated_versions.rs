@@ -11,16 +11,16 @@ const UNSTATED: &str = "the server states no version of its values, neither ETag
 
 /// The versions that one server states.
 pub(super) struct StatedVersions {
-    /// URL of the store without secrets.
-    location: String,
+    /// The server or bucket, for messages.
+    server: String,
     stats: Arc<Stats>,
     /// Whether the server has sent a value without a version.
     are_missing: AtomicBool,
 }
 
 impl StatedVersions {
-    pub fn new(location: String, stats: Arc<Stats>) -> Self {
-        StatedVersions { location, stats, are_missing: AtomicBool::new(false) }
+    pub fn new(server: String, stats: Arc<Stats>) -> Self {
+        StatedVersions { server, stats, are_missing: AtomicBool::new(false) }
     }
 
     /// Returns the version of a value of `size` bytes. Reports once that a server states none.
@@ -28,7 +28,7 @@ impl StatedVersions {
         stated.unwrap_or_else(|| {
             if !self.are_missing.swap(true, Ordering::Relaxed) {
                 let what = "a change during a read is noticed by the size alone, and writing is refused";
-                self.stats.problem(format!("{}: {UNSTATED}: {what}", self.location));
+                self.stats.problem(format!("{}: {UNSTATED}: {what}", self.server));
             }
             Version::unstated(size)
         })
@@ -44,6 +44,6 @@ impl StatedVersions {
             return Ok(());
         }
         let why = format!("{UNSTATED}, so a put could undo changes of other writers");
-        Err(Error::new(Kind::ReadOnly, why).context(&self.location))
+        Err(Error::new(Kind::ReadOnly, why).context(&self.server))
     }
 }

@@ -65,6 +65,16 @@ impl StoreUrl {
         Ok(StoreUrl::Web(url))
     }
 
+    /// Returns the server or the bucket, without passwords, for messages.
+    pub fn server(&self) -> String {
+        match self.clone() {
+            StoreUrl::Web(url) => url.origin().ascii_serialization(),
+            StoreUrl::Bucket { cloud, bucket, account, .. } => {
+                StoreUrl::Bucket { cloud, bucket, account, prefix: Key::root() }.without_secrets()
+            }
+        }
+    }
+
     /// Returns the URL without passwords and signatures, for messages.
     pub fn without_secrets(&self) -> String {
         let (bucket, prefix) = match self {

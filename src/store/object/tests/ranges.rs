@@ -79,7 +79,7 @@ fn a_bucket_that_states_no_versions_is_read_and_not_written() {
     let versions = [(); 2].map(|()| store.get(&key("a"), 99, &mut value).unwrap().unwrap());
     assert!(versions[0] != versions[1] && versions[0].may_equal(&versions[1]), "{versions:?}");
     let reported = stats.problems();
-    assert!(reported.len() == 1 && reported[0].contains("s3://b/p: the server states no version"), "{reported:?}");
+    assert!(reported.len() == 1 && reported[0].contains("s3://b: the server states no version"), "{reported:?}");
     let before = stats.requests.get();
     for refused in [
         store.put_if(&key("a"), b"new", Replaces::Version(&versions[1])).map(drop),
