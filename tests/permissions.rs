@@ -11,7 +11,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use support::array::TestArray;
-use support::{Mount, announce, is_installed, servers, with_timeout};
+use support::{Mount, announce, is_installed, servers, with_timeout, zarrfs};
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -105,6 +105,45 @@ fn headers_and_containers_respect_the_modes_of_other_arrays() {
     assert_eq!(shown("y/.zattrs", 0o600), "600 600 644 644 600 600");
     assert_eq!(shown(".zgroup", 0o600), "600 600 644 644 644 644");
     assert_eq!(shown(".zmetadata", 0o640), "640 644 644 644 644 644");
+}
+
+/// With `--consolidated use` documents come from one document of the root, which may be private while those that it
+/// replaces are not. Directories keep their modes.
+#[test]
+fn what_comes_from_consolidated_metadata_has_its_permissions() {
+    let store = store(&["a", "closed"], json!({}));
+    let location = store.path().to_str().unwrap();
+    let done = |args: &[&str]| assert!(zarrfs(args).status.success(), "{args:?}");
+    done(&["consolidate", location]);
+    for (consolidated, documents) in [(".zmetadata", &["a/.zarray", "a/.zattrs"][..]), ("zarr.json", &["a/zarr.json"])]
+    {
+        if consolidated == "zarr.json" {
+            open_up(store.path());
+            done(&["migrate", "--to", "3", location]);
+        }
+        open_up(store.path());
+        set_mode(&store.path().join("closed"), 0o700);
+        for (mode, expected) in [(0o644, "644"), (0o640, "640"), (0o600, "600")] {
+            set_mode(&store.path().join(consolidated), mode);
+            let mount = Mount::new(store.path(), &["--consolidated", "use", "--allow-other", "--containers", "nc"]);
+            for name in ["a/data.raw", "a/data.npy", "a/README.txt", "a/data.vrt"].iter().chain(documents) {
+                assert_eq!(modes(&mount, &[name]), expected, "{consolidated} {name}");
+            }
+            assert_eq!(modes(&mount, &["", "a", "a/0.0", "closed"]), "755 755 644 700", "{consolidated}");
+            assert_eq!(modes(&mount, &["closed/data.raw", "dataset.nc"]), "600 600", "{consolidated}");
+            // listings return the same modes
+            let listed = fs::read_dir(mount.join("a")).unwrap().map(|entry| entry.unwrap());
+            let mut raw = listed.filter(|entry| entry.file_name() == "data.raw");
+            assert_eq!(format!("{:o}", raw.next().unwrap().metadata().unwrap().mode() & 0o777), expected);
+            let Some((_, listed)) = as_nobody(&mount, "getfattr", &["-d", "-m", "-", "a"]) else { continue };
+            assert_eq!(listed.contains("secret") && listed.contains("shape"), mode == 0o644, "{listed}");
+            assert!(mode == 0o644 || !listed.contains("secret") && !listed.contains("shape"), "{listed}");
+            for name in documents.iter().chain(&["a/data.raw", "a/README.txt"]) {
+                let (readable, said) = as_nobody(&mount, "cat", &[name]).unwrap();
+                assert_eq!(readable, mode == 0o644, "{name}: {said}");
+            }
+        }
+    }
 }
 
 /// The path of a stored file may lead through a directory that the mount does not show: a level of chunk keys, or the

@@ -1,6 +1,9 @@
 //! A store whose metadata documents come from the `.zmetadata` at its root: for stores that cannot list, and for any
 //! store if the user asks for it. If a store that cannot list has no `.zmetadata`, nodes are found by name. This is a
 //! store itself, so that the layers above do not know where documents come from.
+//!
+//! Invariant: a document that comes from `.zmetadata` has the permissions of `.zmetadata`, and a prefix those of its
+//! stored directory or, if there is none, of `.zmetadata`.
 
 use super::{OWN, REMOVED};
 use crate::error::{Error, Kind, Result};
@@ -172,18 +175,27 @@ impl ConsolidatedStore {
         Ok(None)
     }
 
-    /// Returns the time of the last change of the `.zmetadata` that was read last.
-    fn latest_change(&self) -> Option<SystemTime> {
+    /// Returns the content of the `.zmetadata` that was read last, without waiting.
+    fn latest_outline(&self) -> Option<Arc<Outline>> {
         let latest = self.latest.try_lock().ok()?;
-        let (_, outline) = latest.as_ref()?;
-        Some(outline.as_ref()?.modified)
+        latest.as_ref()?.1.clone()
+    }
+
+    /// Returns the stat of a key that `.zmetadata` defines as a prefix. A store without modes is not asked.
+    fn prefix(&self, outline: &Outline, key: &Key) -> Result<Option<Stat>> {
+        let Some(stat) = outline.prefix(key) else { return Ok(None) };
+        if stat.permissions.is_none() {
+            return Ok(Some(stat));
+        }
+        let stored = self.below.stat(key)?.filter(|stored| stored.kind == EntryKind::Prefix);
+        Ok(Some(Stat { permissions: stored.map_or(stat.permissions, |stored| stored.permissions), ..stat }))
     }
 
     /// Returns the stat of a key that [`Self::outline_of`] does not read from `.zmetadata`, for a store that can list.
     fn stat_below(&self, opened: &OpenedKeys, key: &Key) -> Result<Option<Stat>> {
         let Some(outline) = self.outline()? else { return self.below.stat(key) };
         if !opened.contains(key)
-            && let Some(stat) = outline.prefix(key)
+            && let Some(stat) = self.prefix(&outline, key)?
         {
             return Ok(Some(stat));
         }
@@ -263,8 +275,7 @@ impl Store for ConsolidatedStore {
         }
         // reading statistics looks up the root, too, and must not wait for a server
         if key.is_root() {
-            let known = self.latest_change().map(|modified| Ok(Some(prefix_of(modified))));
-            return known.unwrap_or_else(|| self.below.stat(key));
+            return self.latest_outline().map_or_else(|| self.below.stat(key), |outline| self.prefix(&outline, key));
         }
         if let Some(opened) = &self.opened {
             return self.stat_below(opened, key);
@@ -278,7 +289,9 @@ impl Store for ConsolidatedStore {
         if key.name() == ZMETADATA && outline.is_none() && !self.below.lists_all() {
             return Ok(None);
         }
-        if let Some(stat) = outline.as_ref().and_then(|outline| outline.prefix(key)) {
+        if let Some(outline) = &outline
+            && let Some(stat) = self.prefix(outline, key)?
+        {
             return Ok(Some(stat));
         }
         match self.below.stat(key)? {
@@ -305,7 +318,7 @@ impl Store for ConsolidatedStore {
             match outline.documents.get(key) {
                 Some(place) => Some(Ok(Some(outline.stat_of(place)))),
                 None if is_document(key) => Some(Ok(None)),
-                None => outline.prefix(key).map(|stat| Ok(Some(stat))),
+                None => self.prefix(outline, key).transpose().map(|stat| stat.map(Some)),
             }
         };
         stat_many_with(self.below.as_ref(), keys, &mut known, each);

@@ -3,7 +3,7 @@
 use super::super::consolidated::metadata_of;
 use super::super::inline::inline_entries;
 use crate::error::{Error, Result};
-use crate::store::{Counted, Entry, EntryKind, Key, Stat, Version};
+use crate::store::{Counted, Entry, EntryKind, Key, Permissions, Stat, Version};
 use crate::util::json::{self, MemberTexts};
 use crate::util::memory::{self, Grant};
 use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
@@ -17,6 +17,8 @@ use std::time::SystemTime;
 pub struct Outline {
     /// The time of its last change.
     pub modified: SystemTime,
+    /// Its permissions, which hold for all that is made of it; `None` in a store without modes.
+    permissions: Option<Permissions>,
     /// The whole text, which contains the documents.
     text: Vec<u8>,
     pub documents: BTreeMap<Key, DocumentRange>,
@@ -39,7 +41,8 @@ const KEY: usize = 2 * (size_of::<Key>() + size_of::<DocumentRange>()) + 32;
 impl Outline {
     fn new(stat: &Stat, memory: Grant) -> Self {
         let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
-        Outline { modified: stat.modified, text: Vec::new(), documents, prefixes, memory }
+        let (modified, permissions) = (stat.modified, stat.permissions);
+        Outline { modified, permissions, text: Vec::new(), documents, prefixes, memory }
     }
 
     /// Parses the root's `zarr.json`; `None` if it has no consolidated metadata.
@@ -112,12 +115,17 @@ impl Outline {
         // the version depends on the document alone, not on other changes of .zmetadata
         let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
         let (size, modified) = (place.range.len() as u64, self.modified);
-        Stat { kind: EntryKind::Value, size, modified, version, permissions: None }
+        Stat { kind: EntryKind::Value, size, modified, version, permissions: self.permissions }
     }
 
-    /// Returns the stat of `key` if it is a group, an array, or a level above one.
+    /// Returns the stat of `key` if it is a group, an array, or a level above one. Readers of the `.zmetadata` may
+    /// search it.
     pub fn prefix(&self, key: &Key) -> Option<Stat> {
-        self.prefixes.contains(key).then(|| prefix_of(self.modified))
+        self.prefixes.contains(key).then(|| self.stat_of_prefix())
+    }
+
+    fn stat_of_prefix(&self) -> Stat {
+        Stat { permissions: self.permissions.map(Permissions::of_level), ..prefix_of(self.modified) }
     }
 }
 
@@ -150,7 +158,7 @@ impl OutlineListing {
             }
             true => {
                 let key = self.outline.prefixes.range::<Key, _>(range).next()?;
-                (key.clone(), prefix_of(self.outline.modified))
+                (key.clone(), self.outline.stat_of_prefix())
             }
         };
         Some(found).filter(|(key, _)| key.relative_to(&self.prefix).is_some())
@@ -184,7 +192,7 @@ pub fn is_document(key: &Key) -> bool {
     [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS].contains(&key.name())
 }
 
-/// Returns the stat of a prefix.
+/// Returns the stat of a prefix in a store without modes.
 pub fn prefix_of(modified: SystemTime) -> Stat {
     let version = Version::Tag(String::new());
     Stat { kind: EntryKind::Prefix, size: 0, modified, version, permissions: None }
