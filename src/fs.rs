@@ -247,9 +247,14 @@ impl Fs {
         }
     }
 
-    /// Opens a file. Reads through it return bytes at least as new as the store's at this moment. `direct` is set if
-    /// the program asked for O_DIRECT.
+    /// Opens a file for the owner of the mount. Reads through it return bytes at least as new as the store's at this
+    /// moment. `direct` is set if the program asked for O_DIRECT.
     pub fn open(&self, inode: u64, for_writing: bool, direct: bool) -> Result<OpenedFile> {
+        self.open_for(Audience::Owner, inode, for_writing, direct)
+    }
+
+    /// Opens a file as [`Fs::open`] does, for one of `audience`.
+    pub fn open_for(&self, audience: Audience, inode: u64, for_writing: bool, direct: bool) -> Result<OpenedFile> {
         if for_writing {
             self.writable()?;
         }
@@ -280,7 +285,7 @@ impl Fs {
                 self.tree.check_plain(&node, key)?;
                 return Err(self.tree.unreadable(key));
             }
-            Node::Control(file) => self.open_control(inode, *file)?,
+            Node::Control(file) => self.open_control(inode, *file, audience)?,
             Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => {
                 return Err(Error::system(libc::EISDIR));
             }

@@ -57,6 +57,17 @@ pub struct LastError {
     pub message: String,
 }
 
+/// A recorded problem.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// The time at which it was met last.
+    pub at: SystemTime,
+    /// The number of times that it was met.
+    pub count: u64,
+    /// The problem, on one line.
+    pub message: String,
+}
+
 /// Declares [`Stats`] and its list of counters: for each counter the field, its meaning, and the name that users see.
 macro_rules! counters {
     ($count:literal: $(#[doc = $help:literal] $field:ident $name:literal,)*) => {
@@ -68,8 +79,8 @@ macro_rules! counters {
             pub server_requests: ServerRequests,
             /// Number of servers that fail: they have not answered for a while.
             pub failing_stores: AtomicU32,
-            /// The recorded problems, oldest first.
-            problems: Mutex<VecDeque<String>>,
+            /// The recorded problems, in the order in which they were met first.
+            problems: Mutex<VecDeque<Problem>>,
             /// The latest error.
             last_error: Mutex<Option<LastError>>,
         }
@@ -156,17 +167,19 @@ impl Stats {
         DECODED.set(DECODED.get() + bytes as u64);
     }
 
-    /// Records a problem and logs it. A problem that is already recorded is not logged again.
+    /// Records a problem and logs it. A problem that is already recorded is counted, and not logged again.
     pub fn problem(&self, line: impl Into<String>) {
         let line = one_line(line);
         self.problems_met.add(1);
         self.record_error(line.as_str());
         let mut problems = lock(&self.problems);
-        if problems.contains(&line) {
+        let at = SystemTime::now();
+        if let Some(known) = problems.iter_mut().find(|known| known.message == line) {
+            (known.at, known.count) = (at, known.count + 1);
             return;
         }
         log::error!("{line}");
-        problems.push_back(line);
+        problems.push_back(Problem { at, count: 1, message: line });
         if problems.len() > MAX_PROBLEMS {
             problems.pop_front();
         }
@@ -177,8 +190,13 @@ impl Stats {
         self.failing_stores.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the recorded problems, oldest first.
+    /// Returns the messages of the recorded problems, in the order in which they were met first.
     pub fn problems(&self) -> Vec<String> {
+        lock(&self.problems).iter().map(|problem| problem.message.clone()).collect()
+    }
+
+    /// Returns the recorded problems in the same order, each with its time and count.
+    pub fn counted_problems(&self) -> Vec<Problem> {
         lock(&self.problems).iter().cloned().collect()
     }
 
@@ -190,5 +208,25 @@ impl Stats {
     /// Returns the latest error.
     pub fn last_error(&self) -> Option<LastError> {
         lock(&self.last_error).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_counted_and_keeps_its_place() {
+        let stats = Stats::default();
+        for line in ["/a: bad", "/b: bad", "/a: bad"] {
+            stats.problem(line);
+        }
+        let known = stats.counted_problems();
+        let counts: Vec<_> = known.iter().map(|problem| (problem.message.as_str(), problem.count)).collect();
+        assert_eq!(counts, [("/a: bad", 2), ("/b: bad", 1)]);
+        assert!(known[0].at >= known[1].at);
+        (0..MAX_PROBLEMS).for_each(|n| stats.problem(format!("/c/{n}: bad")));
+        let known = stats.problems();
+        assert_eq!((known.len(), known[0].as_str(), stats.problems_met.get()), (MAX_PROBLEMS, "/c/0: bad", 203));
     }
 }

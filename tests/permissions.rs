@@ -11,7 +11,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use support::array::TestArray;
-use support::{Mount, announce, is_installed, servers, with_timeout, zarrfs};
+use support::{Mount, ZARRFS, announce, is_installed, servers, with_timeout, zarrfs};
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -256,6 +256,39 @@ fn as_nobody(mount: &Mount, program: &str, args: &[&str]) -> Option<(bool, Strin
     let output = command.current_dir(mount.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     Some((output.status.success(), said))
+}
+
+/// "Others read the counters, not the problems": a problem may quote private documents.
+#[test]
+fn problems_are_shown_to_the_owner_alone() {
+    let store = store(&["a"], json!({}));
+    fs::write(store.path().join("a/.zarray"), r#"{"zarr_format": 2, "secret": 7}"#).unwrap();
+    set_mode(&store.path().join("a/.zarray"), 0o600);
+    let log = store.path().join("log");
+    let mount = Mount::new(store.path(), &["--allow-other", "--log-file", log.to_str().unwrap()]);
+    for _ in 0..2 {
+        assert!(fs::read(mount.join("a/0.0")).is_err());
+    }
+    assert_eq!(fs::metadata(&log).unwrap().mode() & 0o777, 0o600);
+    let own = mount.stats();
+    let problem = own.lines().find_map(|line| line.strip_prefix("problem ")).unwrap();
+    let words: Vec<&str> = problem.split_whitespace().collect();
+    assert!(words[0].ends_with('Z') && words[1].ends_with('x') && words[2].starts_with("/a"), "{problem}");
+    assert!(own.contains("last_error ") && !own.contains("problems_shown_to"), "{own}");
+    let owners: serde_json::Value =
+        serde_json::from_slice(&zarrfs(&["stats", "--json", mount.path().to_str().unwrap()]).stdout).unwrap();
+    let first = &owners["problems"][0];
+    assert!(first["count"].as_u64() >= Some(1) && first["time"].as_str().unwrap().ends_with('Z'), "{first}");
+    assert!(first["message"].as_str().unwrap().starts_with("/a"), "{first}");
+    let shown = String::from_utf8(zarrfs(&["stats", mount.path().to_str().unwrap()]).stdout).unwrap();
+    assert!(shown.lines().any(|line| line.starts_with("problem ") && line.ends_with(words.last().unwrap())), "{shown}");
+    for name in ["stats", "stats.json", "metrics"] {
+        let Some((done, text)) = as_nobody(&mount, "cat", &[&format!(".zarrfs/{name}")]) else { return };
+        assert!(done && text.contains("problems_met") && !text.contains("/a"), "{name}: {text}");
+        assert_eq!(text.contains("problems_shown_to"), name != "metrics", "{text}");
+    }
+    let list = as_nobody(&mount, ZARRFS, &["stats", "."]);
+    assert!(list.is_none_or(|(done, text)| done && text.contains("problems shown to")));
 }
 
 /// The kernel enforces the modes: another user can read exactly the files that the store grants.

@@ -124,11 +124,12 @@ fn text(record: &Record) -> String {
 }
 
 /// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO without a reader is an
-/// error, and lines that a reader doesn't take are lost.
+/// error, and lines that a reader doesn't take are lost. A new file is for its owner, since the log quotes private
+/// documents.
 fn open(path: &Path) -> Result<File, CommandFailure> {
-    let opened =
-        OpenOptions::new().create(true).append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
-    opened.map_err(|e| {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.open(path).map_err(|e| {
         let why = match e.raw_os_error() {
             Some(libc::ENXIO) => "a FIFO or socket without a reader; name a file".to_string(),
             _ => Error::from(e).to_string(),

@@ -126,7 +126,7 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
     for (name, value) in &sample.values {
         if let Value::Array(list) = value {
             let name = name.strip_suffix('s').unwrap_or(name);
-            lines.extend(list.iter().map(|v| [label(name), plain(v), String::new()]));
+            lines.extend(list.iter().map(|v| [label(name), problem(v), String::new()]));
             continue;
         }
         let change = last.and_then(|last| {
@@ -173,6 +173,12 @@ fn show(name: &str, number: f64, signed: bool) -> String {
     format!("{sign}{text}")
 }
 
+/// Returns the text of a problem with its time and count.
+fn problem(value: &Value) -> String {
+    let text = |name| value.get(name).map(plain).unwrap_or_default();
+    format!("{} {}x {}", text("time"), text("count"), text("message"))
+}
+
 fn plain(value: &Value) -> String {
     json::text(value).map_or_else(|| json::write(value), str::to_string)
 }
@@ -191,11 +197,11 @@ mod tests {
         let start = Instant::now();
         let before = r#"{"store": "/s", "pid": 7, "bytes_new": 0, "copy_nanoseconds": 0, "hits": 5, "problems": []}"#;
         let after = r#"{"store": "/s", "pid": 7, "bytes_new": 4194304, "copy_nanoseconds": 700000000, "hits": 4,
-            "other": [1], "problems": ["/a: bad"]}"#;
+            "other": "x", "problems": [{"time": "2026-01-01T00:00:00Z", "count": 2, "message": "/a: bad"}]}"#;
         let before = sample(start, before);
         let after = sample(start + Duration::from_secs(2), after);
         let expected = "store      /s\npid        7\nbytes new  4.0 MiB  +2.0 MiB/s\ncopy time  700 ms   +350 ms/s\n\
-            hits       4        -0.5/s\nother      1\nproblem    /a: bad\n";
+            hits       4        -0.5/s\nother      x\nproblem    2026-01-01T00:00:00Z 2x /a: bad\n";
         assert_eq!(table(&after, Some(&before)), expected);
         assert!(!table(&after, None).contains("/s\n+") && table(&before, None).contains("hits       5\n"));
     }

@@ -4,7 +4,7 @@ use super::ServeOptions;
 use crate::fs::tree::Attributes;
 use fuser::{
     Errno, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
 use std::time::Duration;
 
@@ -18,6 +18,11 @@ pub fn attribute_ttl(is_lasting: bool) -> Duration {
 }
 
 impl ServeOptions {
+    /// Returns whether a request comes from the owner of the mount, or root.
+    pub(super) fn is_owner(&self, asker: &Request) -> bool {
+        [0, self.uid].contains(&asker.uid())
+    }
+
     /// Converts attributes to those that the kernel expects.
     pub(super) fn attributes(&self, a: &Attributes) -> FileAttr {
         let (kind, mode, nlink) = match a.is_directory {

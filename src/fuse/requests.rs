@@ -127,6 +127,7 @@ impl Filesystem for FuseServer {
     fn open(&self, asker: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let for_writing = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
         let direct = flags.0 & libc::O_DIRECT != 0;
+        let audience = if self.options.is_owner(asker) { Audience::Owner } else { Audience::Readers };
         let (backings, maps_direct) = (self.backings.clone(), self.maps_direct);
         // such a descriptor can't be mapped, but before the kernel maps direct files it leaves stale pages beside them
         let is_write_only = maps_direct && flags.acc_mode() == OpenAccMode::O_WRONLY;
@@ -135,7 +136,7 @@ impl Filesystem for FuseServer {
         self.dispatch(RequestKind::Open(inode.0), move |fs| {
             let request = RequestInfo::of("open", inode);
             let done = request.run(fs, || {
-                let mut opened = fs.open(inode.0, for_writing, direct)?;
+                let mut opened = fs.open_for(audience, inode.0, for_writing, direct)?;
                 if opened.has_lasting_attributes {
                     kernel.forget_attributes(inode);
                 }
@@ -451,8 +452,7 @@ impl Filesystem for FuseServer {
     }
 
     fn listxattr(&self, asker: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
-        let is_owner = [0, self.options.uid].contains(&asker.uid());
-        let audience = if is_owner { Audience::Owner } else { Audience::Everyone };
+        let audience = if self.options.is_owner(asker) { Audience::Owner } else { Audience::Everyone };
         self.dispatch(RequestKind::Xattrs, move |fs| {
             let names = RequestInfo::of("listxattr", inode).run(fs, || {
                 let all = fs.xattrs(inode.0, audience)?;

@@ -1,13 +1,18 @@
 //! Open control files: statistics, metrics, or the errors of a sync. The text is generated when the file is opened.
+//!
+//! Invariant: users other than the owner of the mount read counters, and nothing that quotes the store, since names and
+//! values in a problem may come from private documents.
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::error::Result;
-use crate::fs::tree::ControlFile;
+use crate::fs::tree::{Audience, ControlFile};
 use crate::fs::{Fs, KernelPages};
-use crate::util::json::{self, Map, Value};
+use crate::stats::Problem;
+use crate::util::json::{self, Map, Value, json};
 use crate::util::memory::{self, Grant};
 use chrono::{DateTime, SecondsFormat, Utc};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// A control file open for reading.
 struct OpenControl {
@@ -18,14 +23,14 @@ struct OpenControl {
 }
 
 impl Fs {
-    /// Opens a control file.
-    pub(in crate::fs) fn open_control(&self, inode: u64, file: ControlFile) -> Result<NewFile> {
-        let text = self.control_text(file).into_bytes();
+    /// Opens a control file for a program of the owner or of another user.
+    pub(in crate::fs) fn open_control(&self, inode: u64, file: ControlFile, audience: Audience) -> Result<NewFile> {
+        let text = self.control_text(file, audience).into_bytes();
         let _memory = memory::take(text.capacity())?;
         Ok(NewFile::new(Arc::new(OpenControl { inode, text, _memory }), KernelPages::None))
     }
 
-    fn control_text(&self, file: ControlFile) -> String {
+    fn control_text(&self, file: ControlFile, audience: Audience) -> String {
         if file == ControlFile::Sync {
             return self.sync_all().map_or_else(|e| format!("{e}\n"), |()| String::new());
         }
@@ -34,26 +39,43 @@ impl Fs {
         }
         let mut values = self.tree.state();
         values.extend(self.stats.counters().map(|(name, n)| (name, n.into())));
+        let is_owner = audience == Audience::Owner;
         if let Some(last) = self.stats.last_error() {
-            let at = DateTime::<Utc>::from(last.at).to_rfc3339_opts(SecondsFormat::Secs, true);
-            values.extend([("last_error", last.message.into()), ("last_error_time", at.into())]);
+            values.extend(is_owner.then(|| ("last_error", last.message.into())));
+            values.push(("last_error_time", shown(last.at).into()));
         }
         values.extend(self.metrics_address.get().map(|address| ("metrics_address", address.as_str().into())));
-        let problems = self.stats.problems();
+        let problems = if is_owner {
+            self.stats.counted_problems()
+        } else {
+            values.push(("problems_shown_to", "the owner of the mount".into()));
+            Vec::new()
+        };
         match file {
             ControlFile::StatsJson => {
                 let mut object: Map<String, Value> = values.into_iter().map(|(n, v)| (n.to_string(), v)).collect();
-                object.insert("problems".into(), problems.into());
+                if is_owner {
+                    object.insert("problems".into(), problems.into_iter().map(object_of).collect());
+                }
                 json::write(&Value::Object(object)) + "\n"
             }
             _ => {
                 let plain = |v: &Value| v.as_str().map_or_else(|| json::write(v), str::to_string);
                 let mut text: String = values.iter().map(|(n, v)| format!("{n:<20} {}\n", plain(v))).collect();
-                text.extend(problems.iter().map(|p| format!("problem              {p}\n")));
+                let line = |p: &Problem| format!("problem              {} {}x {}\n", shown(p.at), p.count, p.message);
+                text.extend(problems.iter().map(line));
                 text
             }
         }
     }
+}
+
+fn object_of(problem: Problem) -> Value {
+    json!({"time": shown(problem.at), "count": problem.count, "message": problem.message})
+}
+
+fn shown(time: SystemTime) -> String {
+    DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 impl OpenFile for OpenControl {
