@@ -206,7 +206,7 @@ fn wrong_directories_and_options_end_in_one_line() {
     expect(refused(&store, folder.path(), &[]), 5, "inside the overlay");
     expect(refused(&store, &mountpoint, &[]), 5, "leads through the mountpoint");
     expect(refused(Path::new("memory:"), &changes, &[]), 2, "can be written itself");
-    for option in ["--read-only", "--passthrough", "--synchronizer=/tmp"] {
+    for option in ["--stores", "--passthrough", "--synchronizer=/tmp"] {
         let output = zarrfs(&["mount", text(&store), text(&mountpoint), "--overlay", text(&changes), option]);
         let message = String::from_utf8_lossy(&output.stderr).to_string();
         assert!(output.status.code() == Some(2) && message.contains("cannot be used with"), "{message}");
@@ -227,6 +227,31 @@ fn wrong_directories_and_options_end_in_one_line() {
 }
 
 /// Files in an overlay that no zarrfs has written make requests fail, or are ignored. The daemon survives them.
+/// "A mount with `--read-only` (`-o ro`) shows an overlay that exists, and changes nothing in it."
+#[test]
+fn a_read_only_mount_shows_an_overlay() {
+    let folder = tempfile::tempdir().unwrap();
+    let array = TestArray::with_chunks(folder.path().join("s/a"), &[4], &[4], json!({"dtype": "|u1"}));
+    fs::write(folder.path().join("s/.zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    let (store, changes) = (folder.path().join("s"), folder.path().join("changes"));
+    let options = ["-o", "ro", "--overlay", text(&changes)];
+    let missing = folder.path().join("mnt");
+    let (code, message) = failure(&zarrfs(&[&["mount", text(&store), text(&missing)], &options[..]].concat()));
+    assert!(code != 0 && message.contains("changes") && !changes.exists(), "{code} {message}");
+    let mount = Mount::new(&store, &["--overlay", text(&changes)]);
+    fs::write(mount.join("a/.zattrs"), r#"{"units": "K"}"#).unwrap();
+    fs::write(mount.join("a/0"), [7; 4]).unwrap();
+    drop(mount);
+    let before = files(&changes);
+    let mount = Mount::new(&store, &options);
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), [7; 4]);
+    assert!(fs::read_to_string(mount.join("a/.zattrs")).unwrap().contains("units"));
+    assert_eq!(fs::write(mount.join("a/0"), [8; 4]).unwrap_err().raw_os_error(), Some(libc::EROFS));
+    mount.assert_no_problem();
+    drop(mount);
+    assert_eq!((files(&changes), array.chunk(&[0])), (before, array.flat.clone()));
+}
+
 #[test]
 fn hostile_files_in_an_overlay_are_errors_or_ignored() {
     let folder = tempfile::tempdir().unwrap();

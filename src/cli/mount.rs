@@ -130,8 +130,9 @@ pub struct MountArgs {
     /// Keep changes in DIR, and never write the store
     ///
     /// Mounts a store that can't or must not be written, such as an archive or a web server, as a writable one. DIR is
-    /// created; only zarrfs can read it. `zarrfs overlay` shows, commits and discards the changes.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["read_only", "passthrough", "synchronizer", "stores"],
+    /// created; only zarrfs can read it. `zarrfs overlay` shows, commits and discards the changes. With --read-only the
+    /// mount shows an overlay that exists, and does not change it.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["passthrough", "synchronizer", "stores"],
         help_heading = WRITING)]
     overlay: Option<PathBuf>,
     /// Store and sync every write before it returns
@@ -160,7 +161,8 @@ pub struct MountArgs {
     /// Serve statistics at http://ADDRESS/metrics
     ///
     /// For Prometheus. ADDRESS is HOST:PORT, or a port of the loopback interface alone: 9464. With port 0 a free one is
-    /// chosen, which .zarrfs/stats shows. Any client that can connect can read the statistics.
+    /// chosen, which .zarrfs/stats shows. Any client that can connect can read the statistics, under an IP address,
+    /// localhost or HOST.
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse, help_heading = DIAGNOSTICS)]
     listen: Option<ListenAddress>,
 }

@@ -104,7 +104,7 @@ struct BelowArgs {
     store_args: StoreArgs,
 }
 
-/// Opens a store with the overlay in a directory, for a mount.
+/// Opens a store with the overlay in a directory, for a mount. A read-only mount creates no overlay.
 pub fn open(
     location: &StoreLocation,
     args: &StoreArgs,
@@ -123,10 +123,13 @@ pub fn open(
         }
         _ => {}
     }
-    let lower = open_layers(location, args, None, stats)?;
+    // records have the versions of documents as they are stored, also in a bucket that is only read
+    let lower_args = StoreArgs { is_read_only: false, ..args.clone() };
+    let lower = open_layers(location, &lower_args, None, stats)?;
     hierarchy_of(lower.clone(), location, args, stats.clone())?;
     let refused = |e: Error| failed(e.context("--overlay"));
-    let directory = OverlayDirectory::open_or_create(&path, &recorded(location)).map_err(refused)?;
+    let open = if args.is_read_only { OverlayDirectory::open_of } else { OverlayDirectory::open_or_create };
+    let directory = open(&path, &recorded(location)).map_err(refused)?;
     let store = OverlayStore::open(lower, directory, fsync, stats.clone()).map_err(refused)?;
     hierarchy_of(Arc::new(store), location, args, stats.clone())
 }

@@ -42,10 +42,19 @@ impl OverlayDirectory {
         if describe(&directory).map_err(named)?.is_none() {
             create(&directory, store).map_err(named)?;
         }
+        Self::open_of(path, store)
+    }
+
+    /// Opens and locks the existing overlay of `store` in the directory at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] if the directory holds no overlay or one of another store, EBUSY if the overlay is in use.
+    pub fn open_of(path: &Path, store: &str) -> Result<Self> {
         let opened = Self::open(path, true)?;
         if opened.store != store {
             let why = format!("an overlay of {}, not of {store}; name another directory", opened.store);
-            return Err(named(Error::invalid(why)));
+            return Err(Error::invalid(why).context(path.display()));
         }
         Ok(opened)
     }
