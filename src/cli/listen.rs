@@ -1,6 +1,9 @@
 //! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Clients may be hostile: the number of
 //! connections, their time, the size of requests and the rate of new statistics are bounded, and the mount waits for no
 //! client. HTTP libraries such as tiny_http bound none of that.
+//!
+//! Invariant: a page in a browser reads no statistics. It could if it came from a name of its own that it has resolved
+//! to this machine; requests are therefore answered under IP addresses, `localhost` and the name in the option alone.
 
 use super::CommandFailure;
 use crate::error::{Error, Result};
@@ -8,7 +11,7 @@ use crate::fs::Fs;
 use crate::util::memory::lock;
 use httparse::{EMPTY_HEADER, Request, Status};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -25,6 +28,9 @@ const MAX_HEADERS: usize = 64;
 
 /// Maximum age of served statistics; requests beyond ten a second reuse them.
 const FRESH: Duration = Duration::from_millis(100);
+
+/// The status of an answer to a request for another server.
+const MISDIRECTED: &str = "421 Misdirected Request";
 
 /// Pause after a connection that could not be accepted, such as for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -53,6 +59,8 @@ pub fn parse(text: &str) -> std::result::Result<ListenAddress, String> {
 pub struct StatisticsListener {
     listener: TcpListener,
     address: SocketAddr,
+    /// The host in the option.
+    host: String,
 }
 
 impl StatisticsListener {
@@ -60,7 +68,7 @@ impl StatisticsListener {
     pub fn bind(asked: &ListenAddress) -> std::result::Result<Self, CommandFailure> {
         let bound = TcpListener::bind((asked.host.as_str(), asked.port)).and_then(|listener| {
             let address = listener.local_addr()?;
-            Ok(StatisticsListener { listener, address })
+            Ok(StatisticsListener { listener, address, host: asked.host.clone() })
         });
         let shown = format!("--listen {}:{}", asked.host, asked.port);
         bound.map_err(|e| CommandFailure::new(1, Error::from(e).context(shown).to_string()))
@@ -70,7 +78,8 @@ impl StatisticsListener {
     pub fn serve(self, fs: Arc<Fs>) -> Result<()> {
         log::info!("statistics at http://{}/metrics", self.address);
         fs.set_metrics_address(self.address.to_string());
-        let server = Arc::new(StatisticsServer { fs, connections: AtomicUsize::new(0), made: Mutex::new(None) });
+        let (connections, made) = (AtomicUsize::new(0), Mutex::new(None));
+        let server = Arc::new(StatisticsServer { fs, host: self.host, connections, made });
         let accept = move || {
             loop {
                 match self.listener.accept() {
@@ -86,6 +95,8 @@ impl StatisticsListener {
 
 struct StatisticsServer {
     fs: Arc<Fs>,
+    /// The host in the option.
+    host: String,
     /// Number of connections.
     connections: AtomicUsize,
     /// Protects the latest statistics; held while new ones are made.
@@ -142,9 +153,10 @@ impl Connection {
     /// Answers one request, and closes the connection.
     fn answer(&mut self) -> std::io::Result<()> {
         let head = self.read_head()?;
-        let (status, more) = asked(&head);
+        let (status, more) = asked(&head, &self.server.host);
         let text = match status {
             "200 OK" => self.server.statistics(),
+            MISDIRECTED => "not a name of this listener: use its IP address, or mount with --listen NAME:PORT\n".into(),
             _ => format!("{status}\nThe statistics are at /metrics.\n").into(),
         };
         let length = text.len();
@@ -196,8 +208,8 @@ impl Connection {
     }
 }
 
-/// Returns the status of the answer to a request, and further headers.
-fn asked(head: &[u8]) -> (&'static str, &'static str) {
+/// Returns the status of the answer to a request, and further headers. `host` is the host in the option.
+fn asked(head: &[u8], host: &str) -> (&'static str, &'static str) {
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let mut request = Request::new(&mut headers);
     match request.parse(head) {
@@ -208,12 +220,28 @@ fn asked(head: &[u8]) -> (&'static str, &'static str) {
         }
         Err(_) => return ("400 Bad Request", ""),
     }
+    let mut names = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("Host"));
+    if !names.all(|header| is_own_name(header.value, host)) {
+        return (MISDIRECTED, "");
+    }
     let path = request.path.and_then(|path| path.split('?').next());
     match (request.method, path) {
         (Some("GET" | "HEAD"), Some("/metrics")) => ("200 OK", ""),
         (Some("GET" | "HEAD"), _) => ("404 Not Found", ""),
         _ => ("405 Method Not Allowed", "Allow: GET, HEAD\r\n"),
     }
+}
+
+/// Returns whether the value of a Host header names this listener.
+fn is_own_name(value: &[u8], host: &str) -> bool {
+    let Ok(value) = std::str::from_utf8(value) else { return false };
+    if let Some(bracketed) = value.strip_prefix('[') {
+        return bracketed.split_once(']').is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
+    }
+    let name = value.split(':').next().unwrap_or_default().trim_end_matches('.');
+    // a browser takes no other server for one whose address a page has spelled
+    let is_address = name.parse::<IpAddr>().is_ok();
+    is_address || [host, "localhost"].iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]
@@ -234,9 +262,12 @@ mod tests {
 
     #[test]
     fn only_the_statistics_are_served() {
-        let status = |head: &str| asked(head.as_bytes()).0.split(' ').next().unwrap().to_string();
+        let status = |head: &str| asked(head.as_bytes(), "node1").0.split(' ').next().unwrap().to_string();
         for (head, expected) in [
-            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200"),
+            ("GET /metrics HTTP/1.1\r\nHost: localhost:9464\r\n\r\n", "200"),
+            ("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", "421"),
+            ("GET / HTTP/1.1\r\nhost: evil.example\r\n\r\n", "421"),
+            ("GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", "421"),
             ("HEAD /metrics?x=1 HTTP/1.0\r\n\r\n", "200"),
             ("GET / HTTP/1.1\r\n\r\n", "404"),
             ("GET /../metrics HTTP/1.1\r\n\r\n", "404"),
@@ -249,5 +280,17 @@ mod tests {
         }
         assert_eq!(status(&format!("GET /metrics HTTP/1.1\r\n{}", "A: b\r\n".repeat(100))), "431");
         assert_eq!(status(&format!("GET /metrics HTTP/1.1\r\nA: {}", "b".repeat(MAX_HEAD))), "431");
+    }
+
+    #[test]
+    fn names_of_others_are_refused() {
+        for own in ["127.0.0.1", "10.0.0.1:9464", "[::1]:9464", "[fe80::1]", "LocalHost:1", "localhost.", "Node1:80"] {
+            assert!(is_own_name(own.as_bytes(), "node1"), "{own}");
+        }
+        for other in ["", "evil.example", "127.0.0.1.evil.example", "node1.evil.example:9464", "[evil]", "[::1", "::1"]
+        {
+            assert!(!is_own_name(other.as_bytes(), "node1"), "{other}");
+        }
+        assert!(!is_own_name(b"\xff", "node1"));
     }
 }
