@@ -49,7 +49,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// messages from a store or a server could change what a terminal shows.
 ///
 /// Invariant: every line that is printed, logged or recorded as a problem has passed through this function. [`Error`]
-/// passes its messages through it.
+/// passes its messages through it. Output in a form that a format or an array determines does not; [`for_terminal`]
+/// escapes it if standard output is a terminal.
 pub fn one_line(text: impl Into<String>) -> String {
     let text = text.into();
     if !text.chars().any(is_control) {
@@ -57,13 +58,29 @@ pub fn one_line(text: impl Into<String>) -> String {
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if is_control(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => out.push(c),
+        push_escaped(&mut out, c);
+    }
+    out
+}
+
+fn push_escaped(out: &mut String, c: char) {
+    match c {
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        c if is_control(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        c => out.push(c),
+    }
+}
+
+/// Escapes what a terminal would obey or cannot show in any bytes, and leaves line breaks and tabs.
+pub fn for_terminal(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len() + 16);
+    for piece in bytes.utf8_chunks() {
+        for c in piece.valid().chars() {
+            if matches!(c, '\n' | '\t') { out.push(c) } else { push_escaped(&mut out, c) }
         }
+        piece.invalid().iter().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
     }
     out
 }
@@ -194,6 +211,8 @@ mod tests {
         assert_eq!(e.message(), r"\u202etxt\u2028: \u001b[2J\r\nx\ty\u009b\u007f");
         assert_eq!(one_line("na\u{ef}ve \\n \u{4e16}"), "na\u{ef}ve \\n \u{4e16}");
         assert_eq!(lines("a\r\nb\n"), "a\\r\nb\n");
+        let raw = b"<a>\t\xc2\x9b2J\x7f\xe2\x80\xaetxt\n\x1b[\xff\xc3\xa9\xc3";
+        assert_eq!(for_terminal(raw), "<a>\t\\u009b2J\\u007f\\u202etxt\n\\u001b[\\xff\u{e9}\\xc3");
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! runtime opens /dev/null in place of a descriptor that the process was started without, and writes to it succeed. The
 //! program therefore checks the descriptors before the runtime starts, and passes the result to [`start`]. No other
 //! file names `std::io::stdout` or `stdin`; `tests/layers.rs` checks that.
+//!
+//! Invariant: what a terminal gets is escaped, whichever verb prints it. A file or pipe gets the bytes as they are.
 
 use super::CommandFailure;
-use crate::error::Error;
+use crate::error::{Error, for_terminal};
 use std::io::{self, ErrorKind, IsTerminal, StdinLock, StdoutLock, Write};
 use std::sync::OnceLock;
 
@@ -31,11 +33,14 @@ fn inherited() -> Inherited {
 }
 
 /// Standard output. Its errors name it.
-pub struct Output(StdoutLock<'static>);
+pub struct Output {
+    out: StdoutLock<'static>,
+    is_terminal: bool,
+}
 
 /// Returns standard output, locked.
 pub fn output() -> Output {
-    Output(io::stdout().lock())
+    Output { out: io::stdout().lock(), is_terminal: is_terminal() }
 }
 
 fn in_output(e: io::Error) -> io::Error {
@@ -47,11 +52,14 @@ impl Write for Output {
         if inherited().output_closed {
             return Err(in_output(io::Error::from_raw_os_error(libc::EBADF)));
         }
-        self.0.write(bytes).map_err(in_output)
+        if self.is_terminal {
+            return self.out.write_all(for_terminal(bytes).as_bytes()).map(|()| bytes.len()).map_err(in_output);
+        }
+        self.out.write(bytes).map_err(in_output)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(in_output)
+        self.out.flush().map_err(in_output)
     }
 }
 
