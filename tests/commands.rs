@@ -718,6 +718,73 @@ fn shells_accept_their_completions() {
     assert_eq!(zarrfs(&["completions", "nothing"]).status.code(), Some(2));
 }
 
+/// Completions offer values of options and, for `umount` and `stats`, the mountpoints of stores.
+#[test]
+fn bash_completes_values_and_mountpoints() {
+    if !is_installed("bash") {
+        return announce("skipped: bash is not installed");
+    }
+    let store = tempfile::tempdir().unwrap();
+    fs::write(store.path().join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let mountpoint = place.path().join("a $(touch evaluated) b");
+    fs::create_dir(&mountpoint).unwrap();
+    let mounted = zarrfs(&["mount", store.path().to_str().unwrap(), mountpoint.to_str().unwrap()]);
+    assert!(mounted.status.success());
+    let script = r#"
+        source <("$0" completions bash)
+        complete=$(complete -p zarrfs)
+        [[ $complete =~ -F\ ([^ ]+) ]]
+        COMP_WORDS=(zarrfs "$@"); COMP_CWORD=$#
+        "${BASH_REMATCH[1]}" zarrfs "${@: -1}" "${COMP_WORDS[$#-1]}"
+        printf '%s\n' "${COMPREPLY[@]}""#;
+    let complete = |words: &[&str]| {
+        let mut bash = with_timeout(60, "bash");
+        let output = bash.args(["-c", script, ZARRFS]).args(words).current_dir(place.path()).output().unwrap();
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(complete(&["header", "x", "--format", "n"]), ["npy", "nrrd", "nii", "nc"]);
+    assert_eq!(complete(&["mount", "x", "y", "--compressor", "z"]), ["zlib", "zstd"]);
+    assert_eq!(complete(&["mount", "x", "y", "--headers", "no"]), ["none"]);
+    assert_eq!(complete(&["completions", "ba"]), ["bash"]);
+    assert!(complete(&["umount", "--l"]).contains(&"--lazy".to_string()));
+    let quoted = format!(r"{}/a\ \$\(touch\ evaluated\)\ b", place.path().display());
+    for words in [["stats", ""], ["umount", place.path().to_str().unwrap()], ["unmount", "/"]] {
+        assert!(complete(&words).contains(&quoted), "{words:?}: {:?}", complete(&words));
+    }
+    assert_eq!(complete(&["stats", "/nothing"]), [""]);
+    assert!(zarrfs(&["umount", mountpoint.to_str().unwrap()]).status.success());
+    assert!(!place.path().join("evaluated").exists());
+}
+
+/// "Text from a store is escaped before it reaches a terminal": what `header` and `cat` print is exact in a pipe.
+#[test]
+fn a_terminal_gets_no_control_characters() {
+    if !is_installed("script") {
+        return announce("skipped: script is not installed");
+    }
+    let store = tempfile::tempdir().unwrap();
+    let array = TestArray::with_chunks(store.path().join("a"), &[4], &[4], json!({"dtype": "|u1"}));
+    fs::write(array.path.join("0"), b"\x1b\x9bA\n").unwrap();
+    let attributes = "{\"long_name\": \"\u{9b}2J\u{7f}\u{202e}\"}";
+    fs::write(array.path.join(".zattrs"), attributes).unwrap();
+    let path = array.path.to_str().unwrap();
+    for (verb, raw, shown) in [
+        (&["header", "--format", "vrt"][..], &b"\xc2\x9b2J\x7f\xe2\x80\xae"[..], r"\u009b2J\u007f\u202e"),
+        (&["cat"], b"\x1b\x9bA\n", "\\u001b\\x9bA\r\n"),
+    ] {
+        let holds = |output: &[u8], what: &[u8]| output.windows(what.len()).any(|found| found == what);
+        let piped = zarrfs(&[verb, &[path]].concat()).stdout;
+        assert!(holds(&piped, raw), "{verb:?}");
+        let command = format!("{ZARRFS} {} {path}", verb.join(" "));
+        let terminal = with_timeout(60, "script").args(["-qec", &command, "/dev/null"]).output().unwrap().stdout;
+        assert!(holds(&terminal, shown.as_bytes()), "{verb:?}: {}", String::from_utf8_lossy(&terminal));
+        let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        assert!(!std::str::from_utf8(&terminal).unwrap().contains(is_control), "{verb:?}");
+    }
+}
+
 /// Parameters of codecs, names of arrays and error messages contain text of the store. Control characters in it must
 /// not reach the terminal or break lines.
 #[test]

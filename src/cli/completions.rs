@@ -1,7 +1,10 @@
 //! `zarrfs completions`: prints completions of the command line for a shell.
 
+use super::header_options::NETCDF;
 use super::{Cli, CommandFailure, print};
-use clap::{Args, CommandFactory};
+use crate::export::Format;
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Args, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
 
 /// Arguments of `completions`.
@@ -16,9 +19,87 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
+/// Completes the mountpoints of this machine where `zarrfs stats` and `umount` expect one. The mount table spells
+/// spaces in octal. Nothing in a path is evaluated, since any user may name a mountpoint.
+const BASH_MOUNTPOINTS: &str = r#"
+_zarrfs_or_mountpoints() {
+    _zarrfs "$@"
+    case "${COMP_WORDS[1]}" in
+        stats|umount|unmount) ;;
+        *) return 0 ;;
+    esac
+    if [[ $2 == -* || $3 == --watch ]]; then
+        return 0
+    fi
+    COMPREPLY=()
+    local path type
+    while read -r _ path type _; do
+        printf -v path %b "${path//\\/\\0}"
+        if [[ $type == fuse.zarrfs && $path == "$2"* ]]; then
+            COMPREPLY+=("$(printf %q "$path")")
+        fi
+    done </proc/self/mounts
+}
+complete -F _zarrfs_or_mountpoints -o bashdefault -o default zarrfs
+"#;
+
 /// Runs the verb.
 pub fn run(args: &CompletionsArgs) -> Result<(), CommandFailure> {
-    let (mut command, mut text) = (Cli::command(), Vec::new());
+    let mut command = with_values(Cli::command());
+    let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, "zarrfs", &mut text);
+    if args.shell == Shell::Bash {
+        text.extend_from_slice(BASH_MOUNTPOINTS.as_bytes());
+    }
     print(text)
+}
+
+/// Adds to a command and its verbs the values that completions offer for options that take others, too, such as lists.
+fn with_values(command: Command) -> Command {
+    command.mut_subcommands(with_values).mut_args(|arg| {
+        let names = arg.get_value_names().unwrap_or_default();
+        let is_directory = names.iter().any(|name| ["DIR", "MOUNTPOINT", "MOUNTPOINTS"].contains(&name.as_str()));
+        match values(&arg) {
+            words if !words.is_empty() => arg.value_parser(PossibleValuesParser::new(words)),
+            _ if is_directory => arg.value_hint(ValueHint::DirPath),
+            _ => arg,
+        }
+    })
+}
+
+/// Returns the values to offer for an option; none if its parser knows them, or there is no list.
+fn values(arg: &Arg) -> Vec<&'static str> {
+    let formats =
+        |containers: bool| Format::ALL.into_iter().filter(move |f| f.is_container() == containers).map(Format::id);
+    match arg.get_long() {
+        Some("headers") => ["all", "none"].into_iter().chain(formats(false)).collect(),
+        Some("containers") => ["all", "none", NETCDF].into_iter().chain(formats(true)).collect(),
+        Some("views") => vec!["all", "none", "unpacked", "slices"],
+        Some("compressor") => vec!["none", "blosc", "zlib", "gzip", "bz2", "zstd", "lzma", "lz4"],
+        Some("log-level") => vec!["off", "error", "warn", "info", "debug", "trace"],
+        Some("to") => vec!["2", "3"],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parsers of the options accept what completions offer.
+    #[test]
+    fn offered_values_are_accepted() {
+        let mount = Cli::command();
+        let mount = mount.find_subcommand("mount").unwrap();
+        let mut offered = 0;
+        for arg in mount.get_arguments() {
+            for word in values(arg) {
+                let option = format!("--{}={word}", arg.get_long().unwrap());
+                let parsed = mount.clone().no_binary_name(true).try_get_matches_from([option.as_str(), "a", "b"]);
+                assert!(parsed.is_ok(), "{option}: {}", parsed.unwrap_err());
+                offered += 1;
+            }
+        }
+        assert!(offered > 30, "{offered}");
+    }
 }
