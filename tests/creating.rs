@@ -338,6 +338,40 @@ impl Store {
     }
 }
 
+/// Without a group above the array, the store is the first directory whose name ends with .zarr, or else the first that
+/// is missing.
+#[test]
+fn a_directory_without_documents_is_no_store() {
+    for (existing, path, root) in [
+        ("", "new.zarr/x", "new.zarr"),
+        ("", "new.zarr/g/x", "new.zarr"),
+        ("", "g/x", "g"),
+        ("", "x", "x"),
+        ("notes.txt", "g/new.zarr/x", "g/new.zarr"),
+        ("other.zarr/.zgroup", "new.zarr/x", "new.zarr"),
+        ("other.zarr/.zgroup", "other.zarr/g/x", "other.zarr"),
+        ("old.zarr/", "old.zarr/g/x", "old.zarr"),
+        ("old.zarr/", "old.zarr", "old.zarr"),
+        ("old.zarr/g/", "old.zarr/g/x", "old.zarr"),
+        (".zgroup", "new.zarr/x", ""),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(existing);
+        std::fs::create_dir_all(if existing.ends_with('/') { &file } else { file.parent().unwrap() }).unwrap();
+        if !existing.is_empty() && !existing.ends_with('/') {
+            std::fs::write(&file, "{\"zarr_format\": 2}").unwrap();
+        }
+        let array = directory.path().join(path);
+        let made = zarrfs(&["create", array.to_str().unwrap(), "--shape=1", "--chunks=1", "--dtype=<f8"]);
+        assert!(made.status.success(), "{existing:?} {path}: {}", String::from_utf8_lossy(&made.stderr));
+        assert!(array.join(".zarray").is_file(), "{existing:?} {path}");
+        let is_group = |path: &Path| path.join(".zgroup").is_file();
+        assert!(path == root || is_group(&directory.path().join(root)), "{existing:?} {path}");
+        let above: Vec<&Path> = Path::new(root).ancestors().skip(1).collect();
+        assert!(!above.iter().any(|above| is_group(&directory.path().join(above))), "{existing:?} {path}");
+    }
+}
+
 const PLACES: [&str; 4] = ["x.zarr/g/new/a", "new.zarr/g/a", "empty", "empty/a"];
 
 #[test]

@@ -32,7 +32,8 @@ use unfinished::{UnfinishedArray, hidden_directory, remove_directory, rename_to_
 pub struct CreateArgs {
     /// Path of the array, in or after the path of the store
     ///
-    /// A missing store is created at the first missing directory of the path.
+    /// Where no directory of the path is a store, one is created at the first name that ends with .zarr, or else at the
+    /// first missing directory.
     #[arg(value_name = "STORE/ARRAY")]
     path: StoreLocation,
     /// Set the shape (720,1440); "" for no dimension
@@ -201,8 +202,9 @@ fn create_in_directory(
         false => None,
     };
     let first = hierarchy.as_ref().map(|hierarchy| first_missing(hierarchy, key)).transpose().map_err(shown)?;
-    // the new directory is the store itself, or the first group or array that is missing in it
-    let made = first.as_ref().map_or(store.to_path_buf(), |first| store.join(first.as_str()));
+    // the new directory is the store itself or one above it, or the first group or array that is missing in it
+    let top = store.ancestors().take_while(|above| !above.exists()).last().unwrap_or(store);
+    let made = first.as_ref().map_or(top.to_path_buf(), |first| store.join(first.as_str()));
     let below = key.relative_to(&first.clone().unwrap_or_default()).unwrap_or_default();
     let is_empty_store = first.as_ref().is_some_and(Key::is_root);
     let beside = if is_empty_store { store } else { made.parent().unwrap_or(store) };
@@ -210,15 +212,16 @@ fn create_in_directory(
     let new = hidden.join("new");
     let removed = hidden.clone();
     let unfinished = UnfinishedArray::new(move || remove_directory(&removed))?;
-    std::fs::create_dir(&new).map_err(Error::from)?;
+    let staged = new.join(store.strip_prefix(&made).unwrap_or(Path::new("")));
+    std::fs::create_dir_all(&staged).map_err(Error::from)?;
     // no other program sees these chunks before the array gets its name, so that no locks are needed
     let writing = WriteArgs { synchronizer: None, ..args.writing.clone() };
-    let staged = StoreLocation::Path(new.clone());
-    let opened = location::open(&staged, &args.store_args(), Some(&writing), &Arc::default())?;
+    let opened =
+        location::open(&StoreLocation::Path(staged.clone()), &args.store_args(), Some(&writing), &Arc::default())?;
     let staging = Hierarchy::new(opened, V1Order::default(), Arc::default());
     make(&staging, &below, document, args).map_err(shown)?;
     if let Some(raw) = raw {
-        raw.fill(&StoreLocation::Path(new.join(below.as_str())), &writing, args)?;
+        raw.fill(&StoreLocation::Path(staged.join(below.as_str())), &writing, args)?;
     }
     staging.store().sync().map_err(shown)?;
     let finish = || match (&hierarchy, &first) {

@@ -6,7 +6,7 @@ use crate::cli::{CommandFailure, StoreLocation, location};
 use crate::error::Error;
 use crate::store::{Key, LevelCache, Store};
 use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,11 @@ pub enum NewPlace {
     Directory(PathBuf),
     /// A store on a server: its URL, and the store with the answers that were needed to find the place.
     Server(StoreLocation, LevelCache),
+}
+
+/// Returns the number of names down to the store of a new array: the first name that ends with .zarr.
+fn depth_of_store(mut names: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<usize> {
+    names.position(|name| name.as_ref().as_encoded_bytes().ends_with(b".zarr")).map(|n| n + 1)
 }
 
 /// Returns the store of the array, and the array's key there.
@@ -63,17 +68,16 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
     let nearest = keys.iter().rposition(|key| is_group(key) || is_array(key));
     let depth = match nearest {
         Some(near) => (0..near).rev().take_while(|n| is_group(&keys[*n])).last().unwrap_or(near),
-        None => match names.iter().position(|name| name.ends_with(".zarr")) {
-            Some(n) => n + 1,
-            None => names.len().saturating_sub(1).max(names.len().min(1)),
-        },
+        None => depth_of_store(names.iter()).unwrap_or_else(|| names.len().saturating_sub(1).max(names.len().min(1))),
     };
     let key = names[depth..].iter().try_fold(Key::root(), |key, name| key.child(name)).map_err(wrong)?;
     let opened = store.at(keys.get(depth).unwrap_or(&Key::root()));
     Ok((NewPlace::Server(top(depth), opened), key))
 }
 
-/// Returns the place of an array in a directory.
+/// Returns the place of an array in a directory. Without a group above the array, the store is the first directory
+/// whose name ends with .zarr, or else the first that is missing: a directory without documents, empty or not, is no
+/// store unless its name says so.
 fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
     let shown = path.display();
     let (existing, missing) = existing(path)?;
@@ -88,15 +92,14 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
     // a group between the store and the array may have no document
     let nearest = existing.ancestors().find(|above| is_group(above) || is_array(above));
     let root = nearest.map(|near| near.ancestors().take_while(|above| is_group(above)).last().unwrap_or(near));
-    let is_empty = || std::fs::read_dir(&existing).is_ok_and(|mut names| names.next().is_none());
-    let (store, names) = match (root, missing.split_first()) {
-        (Some(root), _) => {
-            let below = existing.strip_prefix(root).unwrap_or(Path::new(""));
-            (root.to_path_buf(), below.iter().map(OsString::from).chain(missing).collect())
-        }
-        (None, Some((first, rest))) if !is_empty() => (existing.join(first), rest.to_vec()),
-        (None, _) => (existing, missing),
+    let depth = existing.iter().count();
+    let names: Vec<OsString> = existing.iter().map(OsString::from).chain(missing).collect();
+    let depth = match root {
+        Some(root) => root.iter().count(),
+        None => depth_of_store(names.iter()).unwrap_or(names.len().min(depth + 1)),
     };
+    let (store, names) = names.split_at(depth);
+    let store: PathBuf = store.iter().collect();
     let key = names.iter().try_fold(Key::root(), |key, name| match name.to_str() {
         Some(name) => key.child(name),
         None => Err(Error::invalid(format!("{name:?} is not UTF-8"))),
