@@ -188,3 +188,51 @@ fn writes_outside_a_smaller_array_never_reappear() {
     expected[40..].fill(0);
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), expected);
 }
+
+/// `mode="w"` of zarr-python and xarray removes the directory of the store and makes another one.
+#[test]
+fn a_store_that_is_removed_and_made_anew_is_found_again() {
+    let _alone = without_other_tests();
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("s.zarr");
+    let make = |path: &Path, shape: usize| {
+        fs::create_dir_all(path).unwrap();
+        fs::write(path.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+        TestArray::with_chunks(path.join("a"), &[shape], &[10], zlib())
+    };
+    let first = make(&store, 20);
+    let mount = Mount::new(&store, &[]);
+    let flat = || fs::read(mount.join("a/data.raw"));
+    // directories that are renamed stay the store
+    let renamed = directory.path().join("renamed");
+    fs::rename(&store, &renamed).unwrap();
+    assert_eq!(flat().unwrap(), first.flat);
+    let elsewhere = make(&directory.path().join("elsewhere"), 30);
+    for made in 0..3 {
+        for path in [&store, &renamed].into_iter().filter(|path| path.exists()) {
+            fs::remove_dir_all(path).unwrap();
+        }
+        if made == 1 {
+            // a link is not followed
+            std::os::unix::fs::symlink("elsewhere", &store).unwrap();
+        }
+        for name in ["a", ""] {
+            assert_eq!(support::errno(fs::read_dir(mount.join(name))), "EIO", "{name}");
+        }
+        for name in ["a/data.raw", ".zgroup", "none"] {
+            assert_eq!(support::errno(fs::read(mount.join(name))), "EIO", "{name}");
+        }
+        assert_eq!(support::errno(File::create(mount.join("new"))), "EIO");
+        assert!(mount.stats().contains("s.zarr: the directory of the store was removed"), "{}", mount.stats());
+        if made == 1 {
+            fs::remove_file(&store).unwrap();
+        }
+        let second = make(&store, 40 + made);
+        assert_eq!(support::names(mount.path()), [".zgroup", "a"].map(String::from).into());
+        assert_eq!(flat().unwrap(), second.flat);
+        let written = vec![made as u8; 40 + made];
+        fs::write(mount.join("a/data.raw"), &written).unwrap();
+        assert!(second.stored_flat().unwrap() == written);
+    }
+    assert!(elsewhere.stored_flat().unwrap() == elsewhere.flat);
+}

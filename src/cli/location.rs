@@ -251,6 +251,7 @@ fn open_path(
         libc::ENOENT | libc::ENOTDIR => missing(path),
         _ => e.into(),
     })?;
+    let store = store.replaceable(stats.clone());
     let store = if args.lists_unfinished { store.listing_unfinished() } else { store };
     Ok(Arc::new(match writing {
         Some(writing) => writing.apply(store)?,
@@ -270,7 +271,7 @@ fn open_file(
     let folder = absolute(file).parent().map_or_else(|| PathBuf::from("/"), Path::to_path_buf);
     let name = absolute(file).file_name().and_then(OsStr::to_str).map(str::to_string);
     let name = name.ok_or_else(|| CommandFailure::new(4, format!("{shown}: its name is not UTF-8")))?;
-    let below: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?);
+    let below: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?.replaceable(stats.clone()));
     let text = inside.to_str().ok_or_else(|| CommandFailure::new(3, format!("{shown}: not UTF-8")))?;
     let is_marked = marks(&folder).is_some();
     let is_references =
@@ -432,7 +433,7 @@ fn target_roots(
         options.redirects = is_web.then(|| redirects.clone());
         Box::new(move || -> Result<Arc<dyn Store>, Error> {
             Ok(match &location {
-                StoreLocation::Path(path) => Arc::new(DirectoryStore::open(path)?),
+                StoreLocation::Path(path) => Arc::new(DirectoryStore::open(path)?.replaceable(stats.clone())),
                 StoreLocation::Url(url) => Arc::new(MetadataCache::new(open_object_store(url, &options, &stats)?, ttl)),
                 StoreLocation::Memory => Arc::new(MemoryStore::default()),
             })

@@ -4,6 +4,7 @@
 
 mod direct_write;
 mod resolve;
+mod root;
 mod write;
 
 use super::{
@@ -11,10 +12,12 @@ use super::{
     read_at,
 };
 use crate::error::{Error, Result};
+use crate::stats::Stats;
 use crate::util::memory;
 use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen};
+use root::StoreRoot;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{self, Dir, FileType, Mode, OFlags};
+use rustix::fs::{self, Dir, FileType, OFlags};
 use rustix::io::{self, retry_on_intr};
 use std::fs::File;
 use std::io::Read;
@@ -30,7 +33,7 @@ pub(super) use resolve::stat_of;
 
 /// A store in a directory.
 pub struct DirectoryStore {
-    root: Arc<OwnedFd>,
+    root: StoreRoot,
     path: PathBuf,
     /// Whether a warning about names that cannot be keys was logged.
     warned: Arc<AtomicBool>,
@@ -46,16 +49,15 @@ impl DirectoryStore {
     /// Opens the directory at `path`. It stays the store even if another file system is mounted there or the directory
     /// is renamed.
     pub fn open(path: &Path) -> Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = fs::open(path, flags, Mode::empty()).map_err(|e| Error::from(e).context(path.display()))?;
-        open_beneath(&root, "", OFlags::PATH).map_err(|e| match e.errno() {
+        let root = StoreRoot::open(path)?;
+        open_beneath(&root.held(), "", OFlags::PATH).map_err(|e| match e.errno() {
             libc::ENOSYS | libc::EPERM => Error::unsupported(
                 "the system call openat2 is not available: Linux 5.6 or later is needed, and a container must allow it",
             ),
             _ => e.context(path.display()),
         })?;
         Ok(DirectoryStore {
-            root: Arc::new(root),
+            root,
             path: path.to_path_buf(),
             warned: Arc::default(),
             changes: ChangedDirectories::default(),
@@ -64,6 +66,17 @@ impl DirectoryStore {
             locks: None,
             lists_unfinished: false,
         })
+    }
+
+    /// Uses the directory that takes the place of this one after this one was removed, and reports in `stats` if there
+    /// is none.
+    pub fn replaceable(self, stats: Arc<Stats>) -> Self {
+        DirectoryStore { root: self.root.replaceable(stats), ..self }
+    }
+
+    /// Opens `path` below the root. Returns `None` if it definitely does not exist.
+    fn open_key(&self, path: &str, flags: OFlags) -> Result<Option<OwnedFd>> {
+        self.root.find(path, |root| open_beneath(root, path, flags))
     }
 
     /// Replaces values without syncing them first; only [`Store::sync`] makes them durable. This is faster, but after a
@@ -85,7 +98,7 @@ impl DirectoryStore {
     fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
         // without NONBLOCK, opening a FIFO would block
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let Some(fd) = open_beneath(&self.root, key.as_str(), flags)? else { return Ok(None) };
+        let Some(fd) = self.open_key(key.as_str(), flags)? else { return Ok(None) };
         let stat = stat_of(&fd)?;
         match stat.kind {
             EntryKind::Value => Ok(Some((File::from(fd), stat))),
@@ -121,7 +134,9 @@ impl Store for DirectoryStore {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        let Some((fd, skipped)) = open_seen(&self.root, key.as_str(), OFlags::PATH)? else { return Ok(None) };
+        let path = key.as_str();
+        let opened = self.root.find(path, |root| open_seen(root, path, OFlags::PATH))?;
+        let Some((fd, skipped)) = opened else { return Ok(None) };
         Ok(Some(stat_of(&fd)?.restricted(skipped)))
     }
 
@@ -136,10 +151,10 @@ impl Store for DirectoryStore {
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Some(fd) = open_beneath(&self.root, prefix.as_str(), flags)? else {
+        let Some(fd) = self.open_key(prefix.as_str(), flags)? else {
             return Err(Error::not_found("no such directory"));
         };
-        let (root, warned, prefix) = (self.root.clone(), self.warned.clone(), prefix.clone());
+        let (root, warned, prefix) = (self.root.held(), self.warned.clone(), prefix.clone());
         let lists_unfinished = self.lists_unfinished;
         let names = Dir::new(fd)?.filter_map(move |item| {
             let item = match item {
@@ -177,7 +192,7 @@ impl Store for DirectoryStore {
     }
 
     fn space(&self) -> Result<Option<Space>> {
-        let s = fs::fstatvfs(self.root.as_fd())?;
+        let s = fs::fstatvfs(self.root.held().as_fd())?;
         Ok(Some(Space {
             block_size: s.f_frsize,
             blocks: s.f_blocks,

@@ -31,7 +31,7 @@ impl DirectoryStore {
         }
         let (parent, name) = key.as_str().rsplit_once('/').unwrap_or(("", key.as_str()));
         if !level.as_ref().is_some_and(|l| l.left > 0 && l.path == parent) {
-            let opened = open_seen(&self.root, parent, OFlags::PATH | OFlags::DIRECTORY)?;
+            let opened = self.root.find(parent, |root| open_seen(root, parent, OFlags::PATH | OFlags::DIRECTORY))?;
             let (directory, skipped) = opened.map_or((None, None), |(directory, skipped)| (Some(directory), skipped));
             *level = Some(OpenDirectory { path: parent.to_string(), directory, skipped, left: KEYS_PER_RESOLVE });
         }

@@ -1,5 +1,6 @@
 use super::resolve::KEYS_PER_RESOLVE;
 use super::*;
+use rustix::fs::Mode;
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::symlink;
 

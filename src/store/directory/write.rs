@@ -4,7 +4,7 @@
 
 use super::DirectoryStore;
 use super::direct_write::write_value;
-use super::resolve::{create_beneath, leads_out, open_beneath, stat_from, stat_of};
+use super::resolve::{create_beneath, leads_out, stat_from, stat_of};
 use crate::error::{Error, Result};
 use crate::store::pieces::write_pieces;
 use crate::store::temporary_file::TemporaryFile;
@@ -68,7 +68,7 @@ pub(super) fn is_temporary(name: &str) -> bool {
 
 impl DirectoryStore {
     pub(super) fn check_permissions(&self, prefix: &Key) -> Result<()> {
-        let Some(directory) = open_beneath(&self.root, prefix.as_str(), OFlags::PATH | OFlags::DIRECTORY)? else {
+        let Some(directory) = self.open_key(prefix.as_str(), OFlags::PATH | OFlags::DIRECTORY)? else {
             return Err(Error::not_found("no such directory"));
         };
         Ok(fs::accessat(directory, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
@@ -218,7 +218,7 @@ impl DirectoryStore {
         flags.set(OFlags::CREATE, create);
         flags.set(OFlags::EXCL, create && exclusive);
         let mode = if create { file_mode() } else { Mode::empty() };
-        let fd = create_beneath(&self.root, key.as_str(), flags, mode)?;
+        let fd = self.root.find(key.as_str(), |root| create_beneath(root, key.as_str(), flags, mode))?;
         let file = regular_file(fd.ok_or_else(|| Error::not_found("no such file or directory"))?)?;
         if create && let Some(entry) = self.entry(key.as_str())? {
             self.record_change(&entry)?;
@@ -230,7 +230,7 @@ impl DirectoryStore {
     /// missing.
     pub(in crate::store) fn open_lock_file(&self, key: &Key, mode: Mode) -> Result<Option<File>> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
-        create_beneath(&self.root, key.as_str(), flags, mode)?.map(regular_file).transpose()
+        create_beneath(&self.root.held(), key.as_str(), flags, mode)?.map(regular_file).transpose()
     }
 
     pub(super) fn sync_changes(&self) -> Result<()> {
@@ -251,7 +251,7 @@ impl DirectoryStore {
     }
 
     fn sync_directory(&self, directory: &ChangedDirectory) -> Result<()> {
-        let found = open_beneath(&self.root, &directory.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let found = self.open_key(&directory.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let is_same = |fd: &OwnedFd| ChangedDirectory::of(&directory.path, fd).is_ok_and(|found| found == *directory);
         let Some(fd) = found.filter(is_same) else {
             // another process has renamed or removed it
@@ -268,7 +268,7 @@ impl DirectoryStore {
 
     /// Syncs the file system of the store.
     fn sync_everything(&self) -> Result<()> {
-        let root = open_beneath(&self.root, "", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let root = self.open_key("", OFlags::RDONLY | OFlags::DIRECTORY)?;
         let root = root.ok_or_else(|| Error::not_found("no such directory"))?;
         retry_on_intr(|| fs::syncfs(&root))?;
         stat_of(&root).map(|_| ())
@@ -303,7 +303,7 @@ impl DirectoryStore {
         if ["", ".", ".."].contains(&name) {
             return Err(Error::system(libc::EISDIR));
         }
-        let directory = open_beneath(&self.root, parent, OFlags::PATH | OFlags::DIRECTORY)?;
+        let directory = self.open_key(parent, OFlags::PATH | OFlags::DIRECTORY)?;
         Ok(directory.map(|directory| OpenDirectoryName { directory, path: parent.to_string(), name: name.to_string() }))
     }
 
