@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 mod confirm;
+mod encoded_value;
 mod extent;
 mod freshness;
 pub mod hierarchy;

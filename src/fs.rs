@@ -15,6 +15,7 @@ use std::time::Duration;
 
 mod blocking;
 mod directory;
+mod encoded_values;
 mod files;
 mod flush;
 mod metrics;

@@ -339,3 +339,127 @@ fn programs_can_replace_data_raw_and_headers() {
     assert_eq!(errno(exclusive("a/data.npy")), "EEXIST");
     copy_tree(&store.path().join("a"), &elsewhere.path().join("copy"));
 }
+
+/// Creates an array of v3, of two values of eight bytes each: chunks of eight bytes with a checksum, or shards of two
+/// chunks of four bytes.
+fn encoded_array(store: &Path, name: &str, has_shards: bool) {
+    let mut codecs = json!(["bytes", "crc32c"]);
+    if has_shards {
+        let index = json!([{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]);
+        let configuration = json!({"chunk_shape": [4], "codecs": codecs, "index_codecs": index});
+        codecs = json!([{"name": "sharding_indexed", "configuration": configuration}]);
+    }
+    let document = json!({"zarr_format": 3, "node_type": "array", "shape": [16], "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8]}},
+        "chunk_key_encoding": {"name": "default"}, "codecs": codecs});
+    fs::create_dir_all(store.join(name).join("c")).unwrap();
+    fs::write(store.join(name).join("zarr.json"), document.to_string()).unwrap();
+    for key in ["c/0", "c/1"] {
+        fs::write(store.join(name).join(key), encoded(&[1; 8], has_shards)).unwrap();
+    }
+}
+
+/// Encodes a value of eight bytes.
+fn encoded(bytes: &[u8; 8], has_shards: bool) -> Vec<u8> {
+    let summed = |bytes: &[u8]| [bytes, &crc32c::crc32c(bytes).to_le_bytes()].concat();
+    if !has_shards {
+        return summed(bytes);
+    }
+    let index: Vec<u8> = [0u64, 8, 8, 8].iter().flat_map(|n| n.to_le_bytes()).collect();
+    [summed(&bytes[..4]), summed(&bytes[4..]), summed(&index)].concat()
+}
+
+#[test]
+fn encoded_values_below_c_are_replaced_as_a_whole_if_they_decode() {
+    let store = tempfile::tempdir().unwrap();
+    let arrays = [("chunks", false), ("shards", true)];
+    arrays.iter().for_each(|(name, has_shards)| encoded_array(store.path(), name, *has_shards));
+    let mount = Mount::new(store.path(), &[]);
+    for (name, has_shards) in arrays {
+        let (shown, stored) = (mount.join(name), store.path().join(name));
+        let flat = File::open(shown.join("data.raw")).unwrap();
+        let read = |offset: u64| {
+            let mut bytes = [0; 8];
+            flat.read_exact_at(&mut bytes, offset).unwrap();
+            bytes
+        };
+        let valid = |byte: u8| encoded(&[byte; 8], has_shards);
+        let assert_old = |what: &str| {
+            assert_eq!((read(0), read(8)), ([1; 8], [1; 8]), "{name}: {what}");
+            assert!(fs::read(stored.join("c/0")).unwrap() == valid(1), "{name}: {what}: the store");
+        };
+        assert_eq!(fs::read(shown.join("c/0")).unwrap(), valid(1), "{name}: programs read what they have encoded");
+        // a change in the middle, and a value that is cut off
+        let file = OpenOptions::new().write(true).open(shown.join("c/0")).unwrap();
+        assert_eq!(errno(file.write_at(b"xx", 2)), "EPERM", "{name}");
+        assert_eq!(errno(file.set_len(5)), "EPERM", "{name}");
+        close(file).unwrap();
+        assert_old("a change in the middle");
+        let mut flipped = valid(9);
+        flipped[3] ^= 1;
+        let len = valid(9).len();
+        let wrong = [vec![], valid(9)[..len - 1].to_vec(), [valid(9), vec![0]].concat(), flipped, vec![9; 8]];
+        for bytes in &wrong {
+            // create, truncate, rename
+            for key in ["c/0", "c/new"] {
+                let file = File::create(shown.join(key)).unwrap();
+                file.write_all_at(bytes, 0).unwrap();
+                if key == "c/0" {
+                    assert_eq!(errno(file.sync_all()), "EINVAL", "{name}: {bytes:?}");
+                    assert_eq!(errno(close(file)), "EINVAL", "{name}: {bytes:?}");
+                } else {
+                    close(file).unwrap();
+                    assert_eq!(errno(fs::rename(shown.join(key), shown.join("c/0"))), "EINVAL", "{name}: {bytes:?}");
+                    fs::remove_file(shown.join(key)).unwrap();
+                }
+                assert_old(&format!("{bytes:?} to {key}"));
+            }
+        }
+        assert!(mount.stats().contains(&format!("not stored: /{name}/c/0: ")), "{}", mount.stats());
+        // keys of no chunk
+        assert_eq!(errno(File::create(shown.join("c/2"))), "EINVAL", "{name}");
+        assert_eq!(errno(fs::create_dir(shown.join("c/x"))), "EPERM", "{name}");
+        // valid values, through each way
+        fs::write(shown.join("c/0"), valid(2)).unwrap();
+        assert_eq!(read(0), [2; 8], "{name}: readers that are open see it");
+        fs::write(shown.join("c/0.part"), valid(3)).unwrap();
+        fs::rename(shown.join("c/0.part"), shown.join("c/0")).unwrap();
+        assert_eq!((read(0), read(8)), ([3; 8], [1; 8]), "{name}");
+        fs::remove_file(shown.join("c/1")).unwrap();
+        assert_eq!(read(8), [0; 8], "{name}: its chunks are uninitialized");
+        let mut file = File::options().write(true).create_new(true).open(shown.join("c/1")).unwrap();
+        std::io::Write::write_all(&mut file, &valid(4)).unwrap();
+        close(file).unwrap();
+        assert_eq!((read(8), fs::read(stored.join("c/1")).unwrap()), ([4; 8], valid(4)), "{name}");
+        // a chunk that was written is stored before its encoded value is read, and is older than one that is written
+        let writer = OpenOptions::new().write(true).open(shown.join("data.raw")).unwrap();
+        writer.write_all_at(&[5; 8], 0).unwrap();
+        assert_eq!(fs::read(shown.join("c/0")).unwrap(), valid(5), "{name}");
+        writer.write_all_at(&[6; 8], 0).unwrap();
+        fs::write(shown.join("c/0"), valid(7)).unwrap();
+        close(writer).unwrap();
+        assert_eq!((read(0), fs::read(stored.join("c/0")).unwrap()), ([7; 8], valid(7)), "{name}");
+        fs::rename(shown.join("c/0"), shown.join("moved")).unwrap();
+        assert_eq!((read(0), fs::read(shown.join("moved")).unwrap()), ([0; 8], valid(7)), "{name}");
+    }
+    assert!(support::unfinished_files(store.path()).is_empty());
+}
+
+#[test]
+fn an_encoded_tree_is_copied_onto_an_array_of_the_same_codecs_only() {
+    let [store, source] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    encoded_array(store.path(), "a", true);
+    encoded_array(store.path(), "b", false);
+    encoded_array(source.path(), "a", true);
+    fs::write(source.path().join("a/c/1"), encoded(&[8; 8], true)).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let copy =
+        |to: &str| run("cp", &["-r", &format!("{}/a/.", source.path().display()), mount.join(to).to_str().unwrap()]);
+    assert!(copy("a").status.success());
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), [[1; 8], [8; 8]].concat());
+    let before = fs::read(store.path().join("b/c/0")).unwrap();
+    let output = copy("b");
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read(mount.join("b/data.raw")).unwrap(), [1; 16]);
+    assert_eq!(fs::read(store.path().join("b/c/0")).unwrap(), before);
+}

@@ -524,3 +524,59 @@ fn a_shard_that_is_replaced_is_read_again() {
     assert_eq!(seen, BTreeSet::from(expected.map(|(name, bytes)| (name, Ok(bytes)))));
     checked.end(&store, "a replaced shard");
 }
+
+/// Libraries take a missing chunk for fill values. The keys of an array that is refused are unknown, so every name that
+/// could be, or lead to, one is an error, stored or not.
+#[test]
+fn no_chunk_of_a_refused_array_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path();
+    let zfp = document(r#"{"codecs":["bytes","numcodecs.zfpy"]}"#).to_string();
+    let v2 = |id: &str| {
+        json!({"zarr_format": 2, "shape": [4, 4], "chunks": [2, 2], "dtype": id, "fill_value": 7,
+        "compressor": null, "filters": null, "order": "C", "dimension_separator": "/"})
+        .to_string()
+    };
+    let documents = [
+        ("zfp", "zarr.json", zfp, U),
+        ("broken", "zarr.json", "{\"node_type\"".into(), D),
+        ("v2", ".zarray", v2("x"), D),
+    ];
+    let stored = ["0", "1.0", "c.1.0", "2/0", "c/0/1", "c/3"];
+    let unstored = ["5", "7.7", "c.9", "c.9.9", "9/9", "c/5", "c/0/9", "2/9"];
+    for (name, file, text, _) in &documents {
+        for key in stored {
+            fs::create_dir_all(store.join(name).join(key).parent().unwrap()).unwrap();
+            fs::write(store.join(name).join(key), b"x").unwrap();
+        }
+        fs::write(store.join(name).join(file), text).unwrap();
+    }
+    fs::create_dir(store.join("broken/other")).unwrap();
+    fs::create_dir(store.join("empty")).unwrap();
+    fs::write(store.join("empty/zarr.json"), &documents[0].2).unwrap();
+    fs::write(store.join("zarr.json"), r#"{"zarr_format":3,"node_type":"group"}"#).unwrap();
+    let mount = Mount::new(store, &[]);
+    for (name, _, _, expected) in &documents {
+        let array = mount.join(name);
+        for key in stored.iter().chain(&unstored) {
+            assert_eq!(errno(fs::read(array.join(key))), *expected, "{name}/{key}");
+        }
+        for key in ["other", "other/0", "c/0/x", "x", "c.x", "data.raw"] {
+            assert_eq!(errno(fs::read(array.join(key))), "ENOENT", "{name}/{key}");
+        }
+        for key in ["c/0/1", "0", "c/7"] {
+            assert_eq!(errno(fs::File::create(array.join(key))), *expected, "{name}/{key}");
+        }
+        let listed = |path: &str| support::names(&array.join(path)).into_iter().filter(|name| !name.contains("zar"));
+        assert_eq!(listed("").collect::<Vec<_>>(), ["0", "1.0", "2", "c", "c.1.0"], "{name}");
+        assert_eq!(listed("c").chain(listed("c/0")).collect::<Vec<_>>(), ["0", "3", "1"], "{name}");
+    }
+    // even where no chunk is stored
+    for key in ["c", "c/0/0", "0", "0/0", "0.0"] {
+        assert_eq!(errno(fs::read(mount.join("empty").join(key))), U, "{key}");
+    }
+    assert_eq!(errno(fs::read(mount.join("empty/x"))), "ENOENT");
+    support::run("rm", &["-r", "zfp", "v2", "empty"], mount.path());
+    drop(mount);
+    assert_eq!(support::names(store), ["broken", "zarr.json"].map(String::from).into());
+}

@@ -86,13 +86,12 @@ impl Array {
         self.separator() == Separator::Slash && self.is_level_path(path.as_str())
     }
 
-    /// Returns whether `key` is that of an object of shards, or of a directory that holds some. In a mount, a name that
-    /// looks like that of a chunk names a chunk.
+    /// Returns whether `key` is that of a value that holds chunks, or of a directory of such values. In a mount, a name
+    /// that looks like that of a chunk names a chunk.
     pub fn is_object_path(&self, key: &Key) -> bool {
-        let (Some(shards), Some(path)) = (&self.shards, key.relative_to(&self.key)) else { return false };
+        let Some(path) = key.relative_to(&self.key) else { return false };
         let is_chunk = || self.grid.parse_chunk_key(path.as_str(), Separator::Dot).is_some();
-        let is_object = || shards.objects().parse_stored_key(path.as_str(), self.key_encoding()).is_some();
-        self.is_chunk_level(key) || is_object() && !is_chunk()
+        self.is_chunk_level(key) || self.chunk_stored_at(path.as_str()).is_some() && !is_chunk()
     }
 
     /// Returns whether a path below the array's prefix is that of a level of chunk keys.

@@ -136,7 +136,7 @@ impl ShardCache {
         cache
     }
 
-    fn lock_loading(&self, id: ShardId) -> MutexGuard<'_, ()> {
+    pub fn lock_loading(&self, id: ShardId) -> MutexGuard<'_, ()> {
         lock(&self.loading[(id.number as usize ^ id.level) % STRIPES])
     }
 }
@@ -236,7 +236,7 @@ impl Array {
     }
 
     /// Forgets the outdated state of an object, so that the next lookup asks the store.
-    fn forget_object(&self, shards: &Shards, chunk: ChunkId) {
+    pub(super) fn forget_object(&self, shards: &Shards, chunk: ChunkId) {
         let id = shards.shard(0, &self.grid.indices(chunk));
         lock(&self.shard_cache.loaded).pop(&id);
         lock(&self.shard_cache.missing).pop(&id.number);

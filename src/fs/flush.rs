@@ -1,11 +1,11 @@
 //! Stores written data: at close and sync, before the store is asked for its content, and before metadata changes.
 
 use super::Fs;
-use super::files::draft::Draft;
+use super::files::draft::{Draft, DraftText};
 use crate::array::Array;
 use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
-use crate::fs::tree::{FLAT, Node};
+use crate::fs::tree::{EncodedValue, FLAT, Node};
 use crate::store::Key;
 use crate::zarr::metadata::Separator;
 use std::sync::Arc;
@@ -88,23 +88,34 @@ impl Fs {
             return Ok(());
         }
         let stored = match &draft.node() {
-            Node::Metadata(key, file) => self.put_document(key, *file, &content.text),
+            Node::Metadata(key, file) => self.put_document(key, *file, content.text.bytes()),
             // a shell closes the file before the program that it starts writes to it
-            Node::Chunk(..) if content.text.is_empty() => {
+            Node::Chunk(..) if content.len == 0 => {
                 Err(Error::invalid("an empty file is no chunk of objects").context(draft.node().path()))
             }
             Node::Chunk(key, name) => {
-                self.tree.chunk(key, name).and_then(|(array, chunk)| self.replace_chunk(&array, chunk, &content.text))
+                let found = self.tree.chunk(key, name);
+                found.and_then(|(array, chunk)| self.replace_chunk(&array, chunk, content.text.bytes()))
             }
-            Node::Value(key) => {
-                let put = self.tree.hierarchy().store().put(key, &content.text);
-                put.map(drop).map_err(|e| e.context(key))
-            }
+            Node::Value(key) => self.store_value(key, &content.text),
             _ => Ok(()),
         };
         content.changed = stored.is_err();
         content.refused = stored.clone().err();
         stored
+    }
+
+    /// Stores a plain key or an encoded value.
+    fn store_value(&self, key: &Key, text: &DraftText) -> Result<()> {
+        match (self.tree.encoded_value(key)?, text) {
+            (Some(value), DraftText::File(file)) => self.replace_encoded(&value, file),
+            (Some(value), DraftText::Memory(bytes)) => self.replace_encoded(&value, &self.file_of(bytes)?),
+            (None, DraftText::Memory(bytes)) => {
+                self.tree.hierarchy().store().put(key, bytes).map(drop).map_err(|e| e.context(key))
+            }
+            // the array was replaced since the file was opened
+            (None, DraftText::File(_)) => Err(Error::system(libc::ESTALE).context(key)),
+        }
     }
 
     /// Stores a document that was written through the mount.
@@ -145,10 +156,10 @@ impl Fs {
         }
     }
 
-    /// Stores the pending chunks of the array that has an object, or a directory of objects, at `path`: a program is
-    /// about to see the stored bytes.
+    /// Stores the chunks of the array that has an object, or a directory of objects, at `path`: a program is about to
+    /// see the stored bytes.
     pub(super) fn settle_object(&self, path: &Key) {
-        if self.cache.has_pending(|array| array.is_object_path(path))
+        if self.is_object_unsettled(path)
             && let Err(e) = self.cache.flush_where(|array| array.is_object_path(path))
         {
             log::debug!("{e}");
@@ -161,12 +172,18 @@ impl Fs {
         let (key, name) = match (node, name) {
             (Node::Directory(key), name) => (key, name),
             (Node::Chunk(key, name), _) => (key, Some(name.as_str())),
-            (Node::Value(key), _) => return self.cache.has_pending(|array| array.is_object_path(key)),
+            (Node::Value(key), _) => return self.is_object_unsettled(key),
             _ => return false,
         };
         let is_dirty = |array: Arc<Array>| array.freshness().is_dirty();
         let path = || name.map_or_else(|| key.clone(), |name| key.join(name));
         name != Some(FLAT) && self.tree.hierarchy().cached_array(key).is_some_and(is_dirty)
-            || self.cache.has_pending(|array| array.is_object_path(&path()))
+            || self.is_object_unsettled(&path())
+    }
+
+    fn is_object_unsettled(&self, path: &Key) -> bool {
+        let is_dirty = |value: EncodedValue| value.array.freshness().is_dirty();
+        self.cache.has_pending(|array| array.is_object_path(path))
+            || self.tree.encoded_value(path).is_ok_and(|value| value.is_some_and(is_dirty))
     }
 }

@@ -78,9 +78,8 @@ impl Fs {
     /// Returns the attributes of a draft that is not stored yet.
     fn draft_attributes(&self, draft: &Draft) -> Option<Attributes> {
         let content = draft.lock();
-        let len = content.text.len() as u64;
         let attributes =
-            content.changed.then(|| self.tree.file_attributes(len, content.modified, draft.permissions))?;
+            content.changed.then(|| self.tree.file_attributes(content.len, content.modified, draft.permissions))?;
         Some(Attributes { inode: draft.inode, ..attributes })
     }
 
@@ -125,6 +124,12 @@ impl Fs {
                 let (file, attributes) = self.create_chunk(array, name);
                 Ok((attributes, file))
             }
+            Target::Encoded(value) => {
+                let node = Node::Value(value.array.extent(value.chunk).key);
+                let inode = self.tree.remember(node.clone());
+                let draft = self.drafts.open_encoded(&node, inode, self.encoded_file(&value)?, None);
+                Ok(self.created(&draft))
+            }
             Target::Plain(key)
                 if self.tree.is_header_name(name) && self.tree.hierarchy().is_unmarked(&key.parent()) =>
             {
@@ -149,9 +154,12 @@ impl Fs {
     fn create_draft(&self, node: Node, limit: u64) -> Result<(Attributes, NewFile)> {
         let inode = self.tree.remember(node.clone());
         let draft = self.drafts.open(&node, inode, None, limit)?;
-        let attributes =
-            self.tree.file_attributes(draft.lock().text.len() as u64, SystemTime::now(), draft.permissions);
-        Ok((Attributes { inode, ..attributes }, draft.opened()))
+        Ok(self.created(&draft))
+    }
+
+    fn created(&self, draft: &Arc<Draft>) -> (Attributes, NewFile) {
+        let attributes = self.tree.file_attributes(draft.lock().len, SystemTime::now(), draft.permissions);
+        (Attributes { inode: draft.inode, ..attributes }, draft.clone().opened())
     }
 
     /// Creates a plain key in a store without files. An exclusive one is stored immediately, or two machines would both
@@ -207,6 +215,11 @@ impl Fs {
                     return Ok(draft.opened());
                 }
                 self.tree.check_plain(node, key)?;
+                if let Some(value) = self.tree.encoded_value(key)? {
+                    let stat = self.tree.hierarchy().store().stat(key).map_err(|e| e.context(key))?;
+                    let exists = Some(stat.and_then(|stat| stat.permissions));
+                    return Ok(self.drafts.open_encoded(node, inode, self.encoded_file(&value)?, exists).opened());
+                }
                 let file = self.tree.hierarchy().store().writable_file(key, false, false);
                 if file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
                     let text = self.content_up_to(node, MAX_PLAIN)?.bytes;
@@ -260,7 +273,10 @@ impl Fs {
                 Ok(())
             }
             Node::Value(key) | Node::Unreadable(key) => {
-                let removed = self.tree.hierarchy().store().delete(key).map_err(|e| e.context(key))?;
+                let removed = match self.tree.encoded_value(key) {
+                    Ok(Some(value)) => self.erase_encoded(&value)?,
+                    _ => self.tree.hierarchy().store().delete(key).map_err(|e| e.context(key))?,
+                };
                 self.tree.removed(node);
                 if removed || was_draft { Ok(()) } else { Err(gone()) }
             }

@@ -95,7 +95,9 @@ impl Fs {
 
     fn rename_file(&self, source: &Node, target: Target, there: Option<&Node>) -> Result<()> {
         self.store_draft(source)?;
-        if let (Node::Value(from), Target::Plain(to)) = (source, &target) {
+        if let (Node::Value(from), Target::Plain(to)) = (source, &target)
+            && !matches!(self.tree.encoded_value(from), Ok(Some(_)))
+        {
             let new = Node::Value(to.clone());
             self.tree.hierarchy().rename(from, to)?;
             self.drafts.renamed(from, &new);
@@ -146,6 +148,14 @@ impl Fs {
                 self.replace_chunk(array, *chunk, &self.content_for(source, array, *chunk)?)?;
                 self.drafts.forget(&array.chunk_path(*chunk));
             }
+            (_, Target::Encoded(value)) => {
+                let file = match source {
+                    Node::Value(from) => self.copy_of(from)?,
+                    _ => self.file_of(&self.content(source)?)?,
+                };
+                self.replace_encoded(value, &file)?;
+                self.drafts.forget(&value.array.extent(value.chunk).key);
+            }
             (Node::Value(from), Target::Flat(array)) => self.copy_into(from, array)?,
             (_, Target::Flat(array)) => {
                 return Err(Error::invalid("can't become the flat bytes of an array").context(array.key()));
@@ -168,7 +178,9 @@ impl Fs {
         }
         self.store_draft(&source)?;
         match (&*source, self.tree.target(&parent, &name)?) {
-            (Node::Value(_), target @ (Target::Chunk(..) | Target::Document(..))) => self.store_as(&source, &target)?,
+            (Node::Value(_), target @ (Target::Chunk(..) | Target::Document(..) | Target::Encoded(_))) => {
+                self.store_as(&source, &target)?;
+            }
             _ => return Err(Error::system(libc::EPERM)),
         }
         let (node, attributes) = self.find(&parent, &name)?.ok_or_else(|| Error::system(libc::ENOENT))?;

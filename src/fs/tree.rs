@@ -35,6 +35,7 @@ mod xattr;
 pub use access::Audience;
 pub use attributes::Attributes;
 pub use headers::Headers;
+pub use levels::EncodedValue;
 pub use lookup::{DirectoryKind, ListedNode};
 pub use names::{Name, NameStream};
 pub use node::{ControlFile, Node, View, ViewedFile};
@@ -317,9 +318,10 @@ impl Tree {
 
     /// Returns the error for a node that is listed but cannot be read.
     pub fn unreadable(&self, key: &Key) -> Error {
-        match self.hierarchy.find(&key.parent()) {
+        let parent = key.parent();
+        match self.hierarchy.find(&parent) {
             Ok(Some(StoredNode::Damaged(e))) => e,
-            _ => Error::damaged("is not a regular file").context(key),
+            _ => self.damage_above(&parent).unwrap_or_else(|| Error::damaged("is not a regular file").context(key)),
         }
     }
 

@@ -155,7 +155,8 @@ impl Hierarchy {
         let metadata = array.metadata();
         let is_encoded =
             !metadata.shards.is_empty() || metadata.stated_filters().count() > usize::from(metadata.has_objects());
-        metadata.has_key_prefix() && is_encoded && !lock(&self.decoded_below_c).contains(key)
+        let is_shown = metadata.has_key_prefix() && is_encoded && array.readable().is_ok();
+        is_shown && !lock(&self.decoded_below_c).contains(key)
     }
 
     /// Returns an error for the v2 document `document` if the node at `key` is of v3.

@@ -1,15 +1,17 @@
-//! Files that cannot be stored piece by piece while they are written: metadata documents, chunks of objects, and plain
-//! keys of a store whose values are not files. A draft is kept in memory, is shared by all processes that have the file
-//! open for writing, and becomes the file as a whole when it is closed.
+//! Files that cannot be stored piece by piece while they are written: metadata documents, chunks of objects, values
+//! that programs encode, and plain keys of a store whose values are not files. A draft is shared by all processes that
+//! have the file open for writing, and becomes the file as a whole when it is closed.
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
 use crate::fs::{Fs, KernelPages};
-use crate::store::{Key, Permissions};
+use crate::store::{Key, Permissions, read_at};
 use crate::util::memory::{self, Grant, lock};
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::SystemTime;
 
@@ -30,16 +32,29 @@ pub struct Draft {
 /// The text of a stored file, and its permissions.
 pub type StoredText = (Vec<u8>, Option<Permissions>);
 
+/// The future content of a file.
+pub enum DraftText {
+    /// Bytes in memory.
+    Memory(Vec<u8>),
+    /// An unnamed file, for an encoded value of any size.
+    File(File),
+}
+
 /// The content of a draft.
 pub struct DraftContent {
     /// The future content of the file.
-    pub text: Vec<u8>,
+    pub text: DraftText,
+    /// Length of the text in bytes.
+    pub len: u64,
     /// Whether the text differs from the stored one.
     pub changed: bool,
     /// Time of the last change of the text.
     pub modified: SystemTime,
     /// Error of the last attempt to store the text, if it failed.
     pub refused: Option<Error>,
+    /// Whether the text is the content of the file. An encoded value that is stored is not loaded: it can only be
+    /// written after it was truncated, as a whole.
+    is_complete: bool,
     fate: Fate,
     /// Grant for the memory of the text.
     memory: Grant,
@@ -84,19 +99,38 @@ impl Drafts {
     pub fn open(&self, node: &Node, inode: u64, stored: Option<StoredText>, limit: u64) -> Result<Arc<Draft>> {
         let memory = memory::take(stored.as_ref().map_or(0, |(text, _)| text.capacity()))?;
         memory::check_available()?;
-        let (mut open, path) = (lock(&self.open), node.path());
-        if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
-            return Ok(draft);
-        }
         let changed = stored.is_none();
         let (text, permissions) = stored.unwrap_or_default();
-        let modified = SystemTime::now();
-        let content = DraftContent { text, changed, modified, refused: None, fate: Fate::Named, memory };
+        let len = text.len() as u64;
+        let content = DraftContent { len, ..DraftContent::new(DraftText::Memory(text), changed, memory) };
+        Ok(self.insert(node, inode, permissions, limit, content))
+    }
+
+    /// Returns the draft of an encoded value as [`Drafts::open`] does. If there is none, a new one is written to the
+    /// empty file `file`. A value that exists, with the permissions `exists`, has to be truncated first.
+    pub fn open_encoded(&self, node: &Node, inode: u64, file: File, exists: Option<Option<Permissions>>) -> Arc<Draft> {
+        let content = DraftContent::new(DraftText::File(file), exists.is_none(), Grant::default());
+        let content = DraftContent { is_complete: exists.is_none(), ..content };
+        self.insert(node, inode, exists.flatten(), i64::MAX as u64, content)
+    }
+
+    fn insert(
+        &self,
+        node: &Node,
+        inode: u64,
+        permissions: Option<Permissions>,
+        limit: u64,
+        content: DraftContent,
+    ) -> Arc<Draft> {
+        let (mut open, path) = (lock(&self.open), node.path());
+        if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
+            return draft;
+        }
         let (node, content) = (Mutex::new(node.clone()), Mutex::new(content));
         let draft = Arc::new(Draft { inode, permissions, limit, node, content });
         open.retain(|_, draft| draft.strong_count() > 0);
         open.insert(path, Arc::downgrade(&draft));
-        Ok(draft)
+        draft
     }
 
     /// Separates the draft at `path` from its name, because the file was removed or replaced. Returns whether there was
@@ -166,16 +200,24 @@ impl Draft {
     ///
     /// # Errors
     ///
-    /// EFBIG beyond the limit or the available memory; ESTALE if the content was taken.
+    /// EFBIG beyond the limit or the available memory; ESTALE if the content was taken; EPERM in an encoded value that
+    /// was not truncated.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset.saturating_add(data.len() as u64);
         let mut content = self.lock();
         content.check_not_taken()?;
-        if end > content.text.len() as u64 {
+        if !content.is_complete {
+            let why = "holds encoded chunks, which can't be changed in part: truncate it and write it anew, as a whole";
+            return Err(Error::new(Kind::System(libc::EPERM), why).context(self.node().path()));
+        }
+        if end > content.len {
             self.resize(&mut content, end)?;
         }
         if !data.is_empty() {
-            content.text[offset as usize..end as usize].copy_from_slice(data);
+            match &mut content.text {
+                DraftText::Memory(text) => text[offset as usize..end as usize].copy_from_slice(data),
+                DraftText::File(file) => file.write_all_at(data, offset)?,
+            }
             content.touch();
         }
         Ok(())
@@ -185,22 +227,43 @@ impl Draft {
         if len > self.limit {
             return Err(Error::system(libc::EFBIG).context(self.node().path()));
         }
-        let more = (len as usize).saturating_sub(content.text.len());
-        let uncounted = (len as usize).saturating_sub(content.memory.bytes());
         let before = content.memory.bytes();
-        let counted = content.memory.grow(uncounted).and_then(|()| memory::check_available());
-        counted.map_err(|e| {
-            content.memory.shrink_to(before);
-            let errno = if e.kind() == Kind::Damaged { libc::EFBIG } else { e.errno() };
-            Error::new(Kind::System(errno), e.message()).context(self.node().path())
-        })?;
-        content.text.try_reserve(more).map_err(|_| Error::system(libc::ENOMEM))?;
-        content.text.resize(len as usize, 0);
+        match &mut content.text {
+            DraftText::File(file) => file.set_len(len)?,
+            DraftText::Memory(text) => {
+                let more = (len as usize).saturating_sub(text.len());
+                let uncounted = (len as usize).saturating_sub(before);
+                let counted = content.memory.grow(uncounted).and_then(|()| memory::check_available());
+                counted.map_err(|e| {
+                    content.memory.shrink_to(before);
+                    let errno = if e.kind() == Kind::Damaged { libc::EFBIG } else { e.errno() };
+                    Error::new(Kind::System(errno), e.message()).context(self.node().path())
+                })?;
+                text.try_reserve(more).map_err(|_| Error::system(libc::ENOMEM))?;
+                text.resize(len as usize, 0);
+            }
+        }
+        content.len = len;
         Ok(())
     }
 }
 
+impl DraftText {
+    /// Returns the bytes of a text in memory.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            DraftText::Memory(text) => text,
+            DraftText::File(_) => &[],
+        }
+    }
+}
+
 impl DraftContent {
+    fn new(text: DraftText, changed: bool, memory: Grant) -> Self {
+        let modified = SystemTime::now();
+        DraftContent { text, len: 0, changed, modified, refused: None, is_complete: true, fate: Fate::Named, memory }
+    }
+
     /// Records a change of the text. The text of a removed file is not marked for storing.
     fn touch(&mut self) {
         (self.changed, self.modified) = (self.fate == Fate::Named, SystemTime::now());
@@ -216,19 +279,38 @@ impl OpenFile for Draft {
         self.inode
     }
 
-    fn read(&self, _: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
         // the content is locked while it is stored
-        if may_wait {
-            copy_range(&self.lock().text, offset, len, out);
+        if !may_wait {
+            return Ok(false);
         }
-        Ok(may_wait)
+        let content = self.lock();
+        match &content.text {
+            DraftText::Memory(text) => copy_range(text, offset, len, out),
+            DraftText::File(file) if content.is_complete => {
+                out.resize(len, 0);
+                read_at(file, offset, out)?;
+            }
+            DraftText::File(_) => {
+                let (key, end) = (self.node().path(), offset.saturating_add(len as u64));
+                let got = fs.tree.hierarchy().store().get_range(&key, offset..end, out);
+                got.map_err(|e| e.context(&key))?.ok_or_else(|| Error::system(libc::ESTALE))?;
+            }
+        }
+        Ok(true)
     }
 
-    fn write(&self, _: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        match mode.may_wait {
-            true => self.write_at(offset, data).map(|()| Some(data.len())),
-            false => Ok(None),
+    fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+        if !mode.may_wait {
+            return Ok(None);
         }
+        let written = self.write_at(offset, data);
+        if let Err(e) = &written
+            && e.errno() == libc::EPERM
+        {
+            fs.stats.problem(format!("not written: {e}"));
+        }
+        written.map(|()| Some(data.len()))
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
@@ -239,7 +321,11 @@ impl OpenFile for Draft {
     fn set_len(&self, len: u64) -> Result<()> {
         let mut content = self.lock();
         content.check_not_taken()?;
-        if len != content.text.len() as u64 {
+        if !content.is_complete && len > 0 {
+            return Err(Error::system(libc::EPERM).context(self.node().path()));
+        }
+        if len != content.len || !content.is_complete {
+            content.is_complete = true;
             self.resize(&mut content, len)?;
             content.touch();
         }
@@ -262,7 +348,7 @@ impl OpenFile for Draft {
 
     fn unlinked_attributes(&self, fs: &Fs) -> Option<Attributes> {
         let content = self.lock();
-        Some(fs.tree.file_attributes(content.text.len() as u64, content.modified, self.permissions))
+        Some(fs.tree.file_attributes(content.len, content.modified, self.permissions))
     }
 }
 

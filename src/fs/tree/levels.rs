@@ -3,14 +3,26 @@
 //! Therefore levels exist by name, but are never listed. A chunk's name below a level stands for the chunk, or for the
 //! stored value if the program encodes chunks itself
 //! ([`Hierarchy::shows_stored_keys`](crate::array::hierarchy::Hierarchy::shows_stored_keys)).
+//!
+//! The keys of an array that cannot be used are unknown. Whatever could be a key of a chunk of it, in any encoding, is
+//! an error and never missing, since libraries take a missing chunk for fill values.
 
 use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
 use crate::array::{Array, is_chunk_like};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::Key;
 use crate::zarr::chunk_key::parse_index;
+use crate::zarr::grid::ChunkId;
 use std::sync::Arc;
+
+/// A stored value that holds encoded chunks and that programs read and write as it is.
+pub struct EncodedValue {
+    /// The array.
+    pub array: Arc<Array>,
+    /// The chunk, or the first chunk of the shard.
+    pub chunk: ChunkId,
+}
 
 impl Tree {
     /// Returns the directory and the name that `name` in `parent` stands for: below a level, the array and the chunk.
@@ -41,24 +53,73 @@ impl Tree {
 
     /// Returns the array that `key` is a level of.
     fn array_of_level(&self, key: &Key) -> Option<Arc<Array>> {
+        match self.node_of_level(key)? {
+            StoredNode::Array(array) => Some(array).filter(|array| array.is_chunk_level(key)),
+            _ => None,
+        }
+    }
+
+    /// Returns the array, usable or not, nearest above `key`, if only names of levels are between them.
+    fn node_of_level(&self, key: &Key) -> Option<StoredNode> {
         let mut above = key.clone();
-        while parse_index(above.name()).is_some() || above.name() == "c" {
+        while is_level_name(above.name()) {
             above = above.parent();
-            if let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(&above) {
-                return Some(array).filter(|array| array.is_chunk_level(key));
+            if let Ok(Some(node @ (StoredNode::Array(_) | StoredNode::Damaged(_)))) = self.hierarchy.find(&above) {
+                return Some(node);
             }
         }
         None
     }
 
+    /// Returns why the array whose chunk keys may lead through the directory `key` cannot be used; `None` if there is
+    /// no such array.
+    pub(super) fn damage_above(&self, key: &Key) -> Option<Error> {
+        match (self.node_of_level(key)?, self.hierarchy.find(key)) {
+            (_, Ok(Some(StoredNode::Array(_) | StoredNode::Damaged(_)))) => None,
+            (StoredNode::Damaged(e), _) => Some(e),
+            _ => None,
+        }
+    }
+
     /// Returns whether `key` is a level of an array.
     pub fn is_level(&self, key: &Key) -> bool {
-        self.array_of_level(key).is_some()
+        self.array_of_level(key).is_some() || self.damage_above(key).is_some()
+    }
+
+    /// Returns the encoded value that programs find at `key`, or would create there; `None` for any other key.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if the key looks like that of a chunk, and no chunk of the array has it.
+    pub fn encoded_value(&self, key: &Key) -> Result<Option<EncodedValue>> {
+        let (name, parent) = (key.name(), key.parent());
+        if !is_key_like(name) {
+            return Ok(None);
+        }
+        let array = match self.array_of_level(&parent) {
+            None if name.starts_with('c') => match self.hierarchy.find(&parent) {
+                Ok(Some(StoredNode::Array(array))) => array,
+                _ => return Ok(None),
+            },
+            None => return Ok(None),
+            Some(array) => array,
+        };
+        let Some(path) = key.relative_to(array.key()) else { return Ok(None) };
+        if !self.hierarchy.shows_stored_keys(array.key()) {
+            return Ok(None);
+        }
+        match array.chunk_stored_at(path.as_str()) {
+            Some(chunk) if chunk.0 < array.grid().chunk_count() => Ok(Some(EncodedValue { array, chunk })),
+            _ => {
+                let shape = &array.metadata().shape;
+                Err(Error::invalid(format!("no key of a chunk of the array, whose shape is {shape:?}")).context(key))
+            }
+        }
     }
 
     /// Creates the directory `key` if it is a level of an array. Returns whether it is one.
     pub fn make_level(&self, key: &Key) -> Result<bool> {
-        if !self.is_level(key) {
+        if self.array_of_level(key).is_none() {
             return Ok(false);
         }
         self.hierarchy.store().make_prefix(key).map(|()| true).map_err(|e| e.context(key))
@@ -75,4 +136,20 @@ fn chunk_below(array: &Array, level: &Key, name: &str) -> Option<(Key, String)> 
     let chunk = indices.replace('/', ".");
     let is_whole = indices.split('/').count() >= array.grid().dimensions();
     (is_whole && is_chunk_like(&chunk)).then(|| (array.key().clone(), chunk))
+}
+
+/// Returns whether a directory of this name may be a level of chunk keys.
+pub(super) fn is_level_name(name: &str) -> bool {
+    parse_index(name).is_some() || name == "c"
+}
+
+/// Returns whether a name may be the end of a chunk key, in any encoding: of a chunk, or of a level.
+pub(super) fn is_key_like(name: &str) -> bool {
+    let rest = name.strip_prefix("c.").unwrap_or(name);
+    (name == "c" || is_chunk_like(rest)) && !is_partial(name)
+}
+
+/// Returns whether programs give this name to files that they will rename to chunks.
+pub(super) fn is_partial(name: &str) -> bool {
+    name.ends_with(".partial")
 }

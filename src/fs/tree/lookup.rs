@@ -1,8 +1,8 @@
 //! Finds the nodes and attributes of names in a directory: of one name that is looked up, or of many that are listed.
 //! Most names need one stat of one key; the others need the rules of their directory.
 
+use super::levels::{is_key_like, is_level_name, is_partial};
 use super::names::{ARRAY_FILES, GROUP_FILES};
-use super::target::is_partial;
 use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, View, has_flat, is_hidden, stale};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 /// The kind of a directory in which names are looked up.
 pub enum DirectoryKind {
-    /// An array; `None` if it is damaged.
+    /// An array; `None` if it is damaged, or for a level of its chunk keys.
     Array(Key, Option<Arc<Array>>),
     /// A group.
     Group(Key),
@@ -43,6 +43,9 @@ impl Tree {
             Node::Directory(key) => match self.hierarchy.find(key)? {
                 Some(StoredNode::Array(array)) => Ok(DirectoryKind::Array(key.clone(), Some(array))),
                 Some(StoredNode::Damaged(_)) => Ok(DirectoryKind::Array(key.clone(), None)),
+                Some(StoredNode::Group) if self.damage_above(key).is_some() => {
+                    Ok(DirectoryKind::Array(key.clone(), None))
+                }
                 Some(StoredNode::Group) => Ok(DirectoryKind::Group(key.clone())),
                 _ => Err(stale()),
             },
@@ -141,7 +144,11 @@ impl Tree {
             }
         }
         let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
+        let may_be_key = array.is_none() && is_key_like(name);
         Ok(match stat.map(|s| s.kind) {
+            Some(EntryKind::Value) if may_be_key => Some(Node::Unreadable(below)),
+            Some(EntryKind::Prefix) if may_be_key && is_level_name(name) => Some(Node::Directory(below)),
+            _ if may_be_key => return Err(self.unreadable(&below)),
             None | Some(EntryKind::Prefix) if array.is_none() => return self.unknown_name(key),
             None if key.is_root() => return self.view_in(key, name),
             Some(EntryKind::Prefix) if level => Some(Node::Directory(below)),

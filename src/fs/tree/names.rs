@@ -1,6 +1,7 @@
 //! The names that a directory lists, streamed from the store. This module handles names, not the nodes that they stand
 //! for.
 
+use super::levels::is_level_name;
 use super::node::inode;
 use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden, stale};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
@@ -35,6 +36,11 @@ pub type NameStream = Box<dyn Iterator<Item = Result<Name>> + Send>;
 impl Tree {
     /// Returns the names in a directory: the fixed names first, then those that the store lists.
     pub fn names(&self, node: &Node) -> Result<NameStream> {
+        if let Node::Directory(key) = node
+            && let Some(e) = self.damage_above(key)
+        {
+            return self.names_of_damaged(key, &e);
+        }
         match node {
             Node::Directory(key) if self.is_level(key) => Ok(Box::new(std::iter::empty())),
             Node::Directory(key) => match self.hierarchy.find(key)? {
@@ -100,7 +106,8 @@ impl Tree {
         let key = key.clone();
         let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
             Err(e) => Some(Err(e)),
-            Ok(e) if e.kind == EntryKind::Prefix && !may_be_group || is_hidden(None, &e.name) => None,
+            Ok(e) if is_hidden(None, &e.name) => None,
+            Ok(e) if e.kind == EntryKind::Prefix && !may_be_group && !is_level_name(&e.name) => None,
             Ok(e) => Some(Ok(name_at(&key, e.name, e.kind == EntryKind::Prefix))),
         });
         Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))

@@ -1,7 +1,8 @@
 //! Decides what a new or replaced file becomes: a chunk, a document, flat bytes or a plain key. The directory and the
 //! name decide, not a file that exists under the name.
 
-use super::{CONTROL, DirectoryKind, FLAT, Node, Tree, has_flat, is_hidden};
+use super::levels::{is_key_like, is_partial};
+use super::{CONTROL, DirectoryKind, EncodedValue, FLAT, Node, Tree, has_flat, is_hidden};
 use crate::array::hierarchy::MetadataFile;
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
@@ -18,6 +19,8 @@ pub enum Target {
     Document(Key, MetadataFile),
     /// The flat bytes of an array.
     Flat(Arc<Array>),
+    /// A value that holds encoded chunks.
+    Encoded(EncodedValue),
     /// Any other key.
     Plain(Key),
 }
@@ -50,9 +53,9 @@ impl Tree {
             // a copy of a view must not hide the view
             None if self.is_view_name(name) => Err(own(&path)),
             _ if is_hidden(array.and_then(|a| a.map(Arc::as_ref)), name) => Err(own(&path)),
-            Some(Some(array)) => in_array(array, name, path),
-            Some(None) if is_chunk_like(name) => Err(Error::damaged("the array's metadata is damaged").context(path)),
-            _ => Ok(Target::Plain(path)),
+            Some(Some(array)) if is_chunk_like(name) && !is_partial(name) => in_array(array, name, path),
+            Some(None) if is_key_like(name) => Err(self.unreadable(&path)),
+            _ => Ok(self.encoded_value(&path)?.map_or(Target::Plain(path), Target::Encoded)),
         }
     }
 }
@@ -60,17 +63,11 @@ impl Tree {
 fn in_array(array: &Arc<Array>, name: &str, path: Key) -> Result<Target> {
     match array.grid().parse_chunk_key(name, Separator::Dot) {
         Some(chunk) => Ok(Target::Chunk(array.clone(), chunk)),
-        None if is_chunk_like(name) && !is_partial(name) => {
+        None => {
             let shape = &array.metadata().shape;
             Err(Error::invalid(format!("no chunk of the array, whose shape is {shape:?}")).context(path))
         }
-        None => Ok(Target::Plain(path)),
     }
-}
-
-/// Returns whether programs give this name to files that they will rename to chunks.
-pub(super) fn is_partial(name: &str) -> bool {
-    name.ends_with(".partial")
 }
 
 fn own(path: &Key) -> Error {

@@ -14,7 +14,7 @@ fn a_draft_is_written_anywhere_and_shared() {
     let shared = drafts.open(&node(), 2, None, 10).unwrap();
     let read = |offset, len| {
         let mut out = vec![9];
-        copy_range(&shared.lock().text, offset, len, &mut out);
+        copy_range(shared.lock().text.bytes(), offset, len, &mut out);
         out
     };
     assert_eq!((read(1, 100), draft.lock().changed), (b"1ab\0\0c".to_vec(), true));
@@ -30,7 +30,7 @@ fn a_draft_has_a_limit_and_an_end() {
     assert_eq!(draft.write_at(2, b"abc").unwrap_err().errno(), libc::EFBIG);
     assert_eq!(draft.write_at(u64::MAX, b"a").unwrap_err().errno(), libc::EFBIG);
     assert_eq!(draft.set_len(5).unwrap_err().errno(), libc::EFBIG);
-    assert_eq!(draft.lock().text, b"");
+    assert_eq!(draft.lock().text.bytes(), b"");
     drafts.forget(&node().path());
     assert!(!draft.lock().changed && drafts.get(&node().path()).is_none());
     drop(drafts.open(&node(), 2, None, 4).unwrap());
@@ -46,7 +46,7 @@ fn a_draft_is_renamed_with_its_file() {
     assert_eq!((draft.node(), draft.lock().changed), (to.clone(), true));
     // processes that have the replaced file open can still write it, and only they see that
     old.write_at(0, b"1").unwrap();
-    assert!(!old.lock().changed && old.lock().text == b"1");
+    assert!(!old.lock().changed && old.lock().text.bytes() == b"1");
     assert!(drafts.take(&to.path()) && !drafts.take(&to.path()));
     assert_eq!(draft.write_at(0, b"1").unwrap_err().errno(), libc::ESTALE);
     assert_eq!(draft.set_len(1).unwrap_err().errno(), libc::ESTALE);

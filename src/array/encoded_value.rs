@@ -1,0 +1,100 @@
+//! Stored values that programs write encoded: a chunk or a shard of an array of v3 that they created with codecs of
+//! their own. A value is read like the one it is to replace, from a store of its own, before it replaces that one.
+//! This module decodes nothing and keeps no chunk; `fs` decides what is replaced when.
+
+use super::Array;
+use crate::error::{Error, Result};
+use crate::store::{Entry, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, read_at};
+use crate::util::memory;
+use crate::zarr::grid::ChunkId;
+use crate::zarr::metadata::ArrayMetadata;
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+/// A store with one value, the content of a file.
+struct SingleValueStore {
+    key: Key,
+    file: File,
+    stat: Stat,
+}
+
+impl Store for SingleValueStore {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        if *key == self.key && self.stat.size > limit {
+            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", self.stat.size)));
+        }
+        Ok(self.get_range(key, 0..self.stat.size, value)?.map(|stat| stat.version))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let Some(stat) = self.stat(key)? else { return Ok(None) };
+        memory::resize(value, range.end.min(stat.size).saturating_sub(range.start) as usize)?;
+        read_at(&self.file, range.start, value)?;
+        Ok(Some(stat))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        Ok((*key == self.key).then(|| self.stat.clone()))
+    }
+
+    fn list(&self, _: &Key) -> Result<Listing> {
+        Ok(Box::new(std::iter::empty::<Result<Entry>>()))
+    }
+
+    fn location(&self) -> String {
+        self.key.to_string()
+    }
+}
+
+impl Array {
+    /// Returns the chunks of the value that holds `chunk`.
+    pub fn chunks_beside(&self, chunk: ChunkId) -> impl Iterator<Item = ChunkId> + use<> {
+        let alone = if self.has_shards() { None } else { Some(chunk) };
+        let members = self.shard_of(chunk).map(|object| self.shard_members(object));
+        alone.into_iter().chain(members.into_iter().flatten())
+    }
+
+    /// Returns an array like this one whose only stored value, that of `chunk`, is the content of a file.
+    pub fn with_value(&self, chunk: ChunkId, file: &File) -> Result<Array> {
+        let stat = Stat::value(file.metadata()?.len(), SystemTime::now(), Version::Count(0));
+        let store = SingleValueStore { key: self.extent(chunk).key, file: file.try_clone()?, stat };
+        let metadata = ArrayMetadata { separator: Some(self.separator()), ..self.metadata.clone() };
+        Array::new(self.key.clone(), metadata, Arc::new(store), self.stats.clone())
+    }
+
+    /// Replaces the value that holds `chunk` by the content of a file, or deletes it, and makes every reader look at
+    /// the store again. Returns whether there is, or was, such a value. The caller has stored what was written to the
+    /// chunks before.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if another array took the place of this one; those of the store.
+    pub fn replace_value(&self, chunk: ChunkId, file: Option<&File>) -> Result<bool> {
+        let (key, pending) = (self.extent(chunk).key, self.pending());
+        let _storing = self.shard_of(chunk).map(|object| pending.lock_storing(object));
+        let _alone = self.lock_replacing(&key);
+        let _lock = self.store.lock(&key, Instant::now())?;
+        self.confirm(false)?;
+        if self.freshness.is_replaced() {
+            return Err(Error::system(libc::ESTALE).context("another program replaced the array").context(key));
+        }
+        let replaced = match file {
+            Some(file) => {
+                let pieces = [ValuePiece::File(file, 0..file.metadata()?.len())];
+                self.store.put_pieces(&key, &pieces, Replaces::Anything).map(|version| version.is_some())
+            }
+            None => self.store.delete(&key),
+        };
+        // also after an error, since the store may hold the new value nevertheless
+        if let Some(shards) = &self.shards {
+            let _loading = self.shard_cache.lock_loading(shards.shard(0, &self.grid.indices(chunk)));
+            self.forget_object(shards, chunk);
+        }
+        self.freshness.record_store();
+        self.freshness.begin_opening();
+        self.freshness.record_write();
+        replaced.map_err(|e| e.context(key))
+    }
+}

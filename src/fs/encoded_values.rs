@@ -1,0 +1,100 @@
+//! Values that programs write encoded, below `c` of an array that they created with codecs of their own.
+//!
+//! Invariant: a stored value decodes as the document of its array says, or it does not replace the one before; and no
+//! read is older than a replacement, as after any other write (`array::freshness`).
+
+use super::Fs;
+use crate::cache::ChunkPart;
+use crate::error::{Error, Kind, Result};
+use crate::fs::tree::EncodedValue;
+use crate::store::Key;
+use crate::util::spill_file::unnamed_file;
+use crate::zarr::grid::ChunkId;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Maximum number of chunks of a shard whose pages in other files are guarded one by one.
+const MAX_GUARDED: usize = 4096;
+
+impl Fs {
+    /// Opens an empty file for an encoded value.
+    pub(super) fn encoded_file(&self, value: &EncodedValue) -> Result<File> {
+        let array = &value.array;
+        array.readable()?;
+        self.tree.hierarchy().store().check_writable(array.key()).map_err(|e| e.context(array.key()))?;
+        unnamed_file(&self.spill.directory)
+    }
+
+    /// Replaces an encoded value by the content of a file.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL, with nothing changed, if the content does not decode.
+    pub(super) fn replace_encoded(&self, value: &EncodedValue, file: &File) -> Result<()> {
+        let EncodedValue { array, chunk } = value;
+        let _writing = self.resizing.writing_to(array)?;
+        self.check_encoded(value, file)?;
+        // flush first, or earlier writes would be laid over the new value
+        self.cache.flush_where(|of| of.key() == array.key())?;
+        self.guard_value(value);
+        let replaced = array.replace_value(*chunk, Some(file));
+        self.add_stale(array.key(), true);
+        replaced.map(drop)
+    }
+
+    /// Deletes an encoded value: its chunks become uninitialized. Returns whether there was one.
+    pub(super) fn erase_encoded(&self, value: &EncodedValue) -> Result<bool> {
+        let EncodedValue { array, chunk } = value;
+        let _writing = self.resizing.writing_to(array)?;
+        if !array.has_shards() {
+            return self.erase_chunk(array, *chunk);
+        }
+        // a shard that is too damaged to be changed may be deleted
+        if let Err(e) = self.cache.flush_where(|of| of.key() == array.key()) {
+            log::debug!("{e}");
+        }
+        self.guard_value(value);
+        let erased = array.replace_value(*chunk, None);
+        self.add_stale(array.key(), true);
+        erased
+    }
+
+    /// Checks that every chunk in a value can be read.
+    fn check_encoded(&self, EncodedValue { array, chunk }: &EncodedValue, file: &File) -> Result<()> {
+        let candidate = array.with_value(*chunk, file)?;
+        let check = |member: ChunkId| match self.cache.get(&candidate, member, ChunkPart::Whole)? {
+            Some(part) => candidate.check_objects(member, part.bytes()),
+            None => Ok(()),
+        };
+        for member in candidate.chunks_beside(*chunk) {
+            let checked = check(member);
+            self.cache.discard_chunk(&candidate, member);
+            checked.map_err(|e| if e.kind() == Kind::Damaged { Error::invalid(e.message()) } else { e })?;
+        }
+        Ok(())
+    }
+
+    /// Guards the chunks of a value that is about to be replaced against the pages of all files.
+    fn guard_value(&self, EncodedValue { array, chunk }: &EncodedValue) {
+        array.chunks_beside(*chunk).take(MAX_GUARDED).for_each(|member| self.guard_chunk(array, member));
+    }
+
+    /// Copies a plain key into an unnamed file.
+    pub(super) fn copy_of(&self, from: &Key) -> Result<File> {
+        let store = self.tree.hierarchy().store();
+        let stat = store.stat(from).map_err(|e| e.context(from))?.ok_or_else(|| Error::system(libc::ESTALE))?;
+        let file = unnamed_file(&self.spill.directory)?;
+        self.in_pieces(from, 0..stat.size, |at, piece| {
+            file.write_all_at(piece, at)?;
+            Ok(piece.len())
+        })?;
+        Ok(file)
+    }
+
+    /// Writes bytes into an unnamed file.
+    pub(super) fn file_of(&self, bytes: &[u8]) -> Result<File> {
+        let file = unnamed_file(&self.spill.directory)?;
+        file.write_all_at(bytes, 0)?;
+        Ok(file)
+    }
+}
