@@ -10,6 +10,8 @@ pub enum Kind {
     NotFound,
     /// The server has no such bucket: the store itself is missing.
     NoBucket,
+    /// A server answers with something that is neither a value nor its absence, such as a page about a directory.
+    NotAValue,
     /// Metadata or chunk bytes break their format.
     Damaged,
     /// The data may be valid, but this build does not support them: an unknown codec or dtype.
@@ -152,7 +154,7 @@ impl Error {
             Kind::NotFound => libc::ENOENT,
             // not ENOENT: a key may exist although its bucket cannot be found
             Kind::NoBucket => libc::EIO,
-            Kind::Damaged => libc::EIO,
+            Kind::NotAValue | Kind::Damaged => libc::EIO,
             Kind::Unsupported => libc::EOPNOTSUPP,
             Kind::ReadOnly => libc::EROFS,
             Kind::Invalid => libc::EINVAL,

@@ -220,6 +220,31 @@ fn an_html_page_is_not_taken_for_a_document() {
     assert!(mount.join("b/data.raw").exists());
 }
 
+/// WebDAV servers answer 405 or a page for a directory: what is in it says whether it is a group or an array. A page in
+/// place of a chunk is still an error.
+#[test]
+fn groups_and_arrays_are_found_where_directories_are_answered_by_pages_or_status_405() {
+    let store = tempfile::tempdir().unwrap();
+    let array = TestArray::with_chunks(store.path().join("group/a"), &[100], &[100], json!({}));
+    for group in ["", "group"] {
+        std::fs::write(store.path().join(group).join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    }
+    std::fs::create_dir(store.path().join("empty")).unwrap();
+    for status in [405, 200] {
+        let (server, folder) = (FaultyServer::new(store.path()), store.path().to_path_buf());
+        server.set_gate(Box::new(move |request| {
+            let page = vec![("Content-Type", "text/html; charset=utf-8".to_string())];
+            folder.join(request.path.trim_matches('/')).is_dir().then(|| (status, page, "<html></html>".to_string()))
+        }));
+        let mount = mount(&server.url(""), &[]);
+        assert_eq!(digest(&mount.join("group/a/data.raw")).unwrap().1, sha256(&array.flat), "{status}");
+        assert!(mount.join("group").is_dir() && !mount.join("nothing").exists(), "{status}");
+        assert_eq!(errno(std::fs::metadata(mount.join("empty"))), "EIO", "{status}: nothing says what it is");
+        server.set("group/a/0", Fault::Page);
+        assert_eq!(errno(digest(&mount.join("group/a/data.raw"))), "EIO", "{status}");
+    }
+}
+
 /// While the server does not answer, a lazy unmount succeeds immediately, and a plain unmount succeeds when the reader
 /// has ended.
 #[test]

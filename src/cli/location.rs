@@ -358,7 +358,7 @@ fn open_archive(
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     let failed = |e: Error| match e.kind() {
         Kind::NotFound => CommandFailure::new(3, format!("{shown}: no such store")),
-        Kind::System(_) | Kind::NoBucket => e.context(shown).into(),
+        Kind::System(_) | Kind::NoBucket | Kind::NotAValue => e.context(shown).into(),
         _ => CommandFailure::new(4, format!("{shown}: {e}")),
     };
     let key = Key::root().child(name).map_err(failed)?;
@@ -385,7 +385,7 @@ fn open_references(
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     let failed = |e: Error| match e.kind() {
         Kind::NotFound => CommandFailure::new(3, format!("{shown}: no such store")),
-        Kind::System(_) | Kind::NoBucket => e.context(shown).into(),
+        Kind::System(_) | Kind::NoBucket | Kind::NotAValue => e.context(shown).into(),
         _ => CommandFailure::new(4, format!("{shown}: can't be read as references: {e}")),
     };
     let (key, inside) = (Key::root().child(name).map_err(failed)?, Key::normalize(inside).map_err(failed)?);

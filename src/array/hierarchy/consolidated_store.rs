@@ -294,9 +294,14 @@ impl Store for ConsolidatedStore {
         {
             return Ok(Some(stat));
         }
-        match self.below.stat(key)? {
-            None if outline.is_none() && !self.below.lists_all() => self.probe(key),
-            found => Ok(found),
+        let is_probed = outline.is_none() && !self.below.lists_all();
+        match self.below.stat(key) {
+            Ok(None) if is_probed => self.probe(key),
+            // some servers answer so for a directory
+            Err(e) if is_probed && e.kind() == Kind::NotAValue => {
+                self.probe(key)?.map_or(Err(e), |found| Ok(Some(found)))
+            }
+            found => found,
         }
     }
 

@@ -8,7 +8,7 @@ use super::request_error::{Cause, RequestError};
 use super::stated_versions::StatedVersions;
 use super::store_url;
 use super::transport::{ServerAnswer, ServerRequest, Transport};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
 use chrono::DateTime;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -35,6 +35,8 @@ enum Found {
     /// The server redirects from `a` to `a/`.
     Directory,
     Value,
+    /// The answer says neither of these: an HTML page, or status 405. Some servers answer so for a directory.
+    Neither(Error),
 }
 
 impl Web {
@@ -51,6 +53,7 @@ impl Web {
                 Ok(Some(self.version(&answer.headers, value.len() as u64)))
             }
             Found::Value => Err(invalid_answer(&request, "with a part of the value instead of the whole")),
+            Found::Neither(e) => Err(e),
             Found::Nothing | Found::Directory => {
                 value.clear();
                 Ok(None)
@@ -69,6 +72,7 @@ impl Web {
         }
         match self.found(key, &request, &answer)? {
             Found::Value => self.part(&request, &answer, range).map(Some),
+            Found::Neither(e) => Err(e),
             Found::Nothing | Found::Directory => {
                 value.clear();
                 Ok(None)
@@ -97,6 +101,7 @@ impl Web {
         }
         match self.found(key, &request, &answer)? {
             Found::Nothing | Found::Directory => Ok(EndOfValue::Nothing),
+            Found::Neither(e) => Err(e),
             Found::Value => {
                 let end = self.end_of(&answer, value.len() as u64, len);
                 self.lacks_ends.fetch_or(matches!(end, EndOfValue::Unsupported), Ordering::Relaxed);
@@ -125,15 +130,17 @@ impl Web {
         let request = ServerRequest::new(Method::HEAD, self.url(key));
         let answer = self.send(&request, &mut Vec::new()).await?;
         // a signed URL is often valid for one method only, and some servers know only GET
-        if matches!(answer.status.as_u16(), 403 | 405 | 501)
-            || (answer.status == 200 && length(&answer.headers).is_none())
-        {
+        if matches!(answer.status.as_u16(), 403 | 405 | 501) {
             return self.stat_by_get(key).await;
         }
         match self.found(key, &request, &answer)? {
             Found::Nothing => Ok(None),
             Found::Directory => Ok(Some(Stat::prefix())),
-            Found::Value => Ok(length(&answer.headers).map(|size| self.stat_of(&answer.headers, size))),
+            Found::Value => match length(&answer.headers) {
+                Some(size) => Ok(Some(self.stat_of(&answer.headers, size))),
+                None => self.stat_by_get(key).await,
+            },
+            Found::Neither(e) => Err(Error::new(Kind::NotAValue, e.message())),
         }
     }
 
@@ -148,6 +155,7 @@ impl Web {
             Found::Nothing => Ok(None),
             Found::Directory => Ok(Some(Stat::prefix())),
             Found::Value => self.part(&request, &answer, 0..1).map(Some),
+            Found::Neither(e) => Err(Error::new(Kind::NotAValue, e.message())),
         }
     }
 
@@ -157,31 +165,30 @@ impl Web {
 
     fn found(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<Found> {
         match answer.status.as_u16() {
-            200 | 206 => self.check_value(key, request, answer).map(|()| Found::Value),
+            200 | 206 => self.check_value(key, request, answer),
             404 | 410 => Ok(Found::Nothing),
             403 if self.forbidden_is_missing => Ok(Found::Nothing),
             301 | 302 | 303 | 307 | 308 => Ok(Found::Directory),
-            _ => {
+            status => {
                 let cause = Cause::Status(answer.status, String::new());
-                Err(RequestError::new(&request.method, &request.url, cause, 1).into_error())
+                let e = RequestError::new(&request.method, &request.url, cause, 1).into_error();
+                if status == 405 { Ok(Found::Neither(e)) } else { Err(e) }
             }
         }
     }
 
     /// Returns an error if the body is not the value itself.
-    fn check_value(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<()> {
+    fn check_value(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<Found> {
         if text(&answer.headers, &CONTENT_ENCODING).is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
             return Err(invalid_answer(request, "with a compressed value, although uncompressed bytes were requested"));
         }
         let kind = text(&answer.headers, &CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase();
         let name = key.name().to_ascii_lowercase();
         if kind.starts_with("text/html") && ![".html", ".htm"].iter().any(|end| name.ends_with(end)) {
-            return Err(invalid_answer(
-                request,
-                "with an HTML page instead of the value: perhaps its \"not found\" or a login",
-            ));
+            let what = "with an HTML page instead of the value: perhaps its \"not found\", a login or a directory";
+            return Ok(Found::Neither(invalid_answer(request, what)));
         }
-        Ok(())
+        Ok(Found::Value)
     }
 
     /// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a part that the server says
