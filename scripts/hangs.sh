@@ -1,21 +1,46 @@
 # Functions that end tests which hang, for scripts/test and scripts/test-runner, which source this file after lib.sh.
 #
-# A process that waits for a FUSE mount may hold the lock of its memory. A program that reads its command line or
-# environment then waits as well, cannot be killed, and hangs as long as the mount. So these functions read only names
-# and wait channels until all daemons are killed and all connections are aborted. Later reads have a time limit, and
-# their output goes to a file: a pipe would stay open with a reader that cannot be killed.
+# A process that waits for a FUSE mount may hold the lock of its memory. A program that reads its command line, its
+# executable or its environment then waits as well, and cannot be killed. So processes are found by their names, and
+# looked at by wait channels and stacks. Whatever looks at other processes runs under `within`, which leaves it behind.
 # shellcheck shell=bash
+
+# within SECONDS COMMAND...: runs a command and prints its output, or what it has printed when the time is over. Does not
+# wait for a process that cannot be killed: its output goes to a file, since a pipe would stay open with it.
+within() {
+    local limit=$1 output pid tick
+    shift
+    output=$(mktemp)
+    "$@" >"$output" 2>/dev/null </dev/null &
+    pid=$!
+    for ((tick = 0; tick < limit * 20; tick++)); do
+        is_running "$pid" || break
+        sleep 0.05
+    done
+    if is_running "$pid"; then
+        for pid in $(descendants "$pid"); do kill -KILL "$pid" 2>/dev/null || true; done
+    fi
+    cat "$output"
+    rm -f "$output"
+}
 
 # mounts: prints the mounts below TMPDIR, the last one first
 mounts() { awk -v dir="${TMPDIR:-/nonexistent}/" 'index($2, dir) == 1 { print $2 }' /proc/self/mounts | tac; }
 
+# is_ours PID: whether a process runs zarrfs of this checkout
+is_ours() {
+    local exe
+    exe=$(readlink "/proc/$1/exe")
+    # shellcheck disable=SC2154 # lib.sh sets target
+    case $exe in "$target"/*/zarrfs | "$target"/*/zarrfs' (deleted)') echo "$1" ;; esac
+}
+
 # daemons: prints the processes that run zarrfs of this checkout
 daemons() {
-    local exe pid
+    local pid
     for pid in /proc/[0-9]*; do
-        exe=$(readlink "$pid/exe" 2>/dev/null) || continue
-        # shellcheck disable=SC2154 # lib.sh sets target
-        case $exe in "$target"/*/zarrfs | "$target"/*/zarrfs' (deleted)') echo "${pid#/proc/}" ;; esac
+        # the name never blocks
+        if [ "$(cat "$pid/comm" 2>/dev/null)" = zarrfs ]; then within 2 is_ours "${pid#/proc/}"; fi
     done
 }
 
@@ -41,6 +66,16 @@ waiting() {
     done
 }
 
+# stacks PID...: prints the threads of processes, and the functions of the kernel in which they are. Needs root
+stacks() {
+    local pid task
+    for pid; do
+        for task in "/proc/$pid"/task/*; do
+            printf '%8s  %s\n' "${task##*/}" "$(head -n 6 "$task/stack" 2>/dev/null | awk '{ print $2 }' | paste -sd ' ')"
+        done
+    done
+}
+
 # abort_connections: makes all waiting and later requests to the FUSE mounts below TMPDIR fail
 abort_connections() {
     local control=/sys/fs/fuse/connections number
@@ -60,18 +95,17 @@ end_daemons() {
 
 # end_hang PID: reports what the processes of a test wait for, and ends the daemons that they may wait for
 end_hang() {
-    local list
     echo "processes, threads, and where in the kernel they wait:"
     # shellcheck disable=SC2046 # numbers
-    waiting $(descendants "$1") $(daemons)
+    set -- "$1" $(descendants "$1") $(daemons)
+    within 20 waiting "${@:2}"
+    within 20 stacks "${@:2}"
     echo "mounts:"
     mounts
     end_daemons
-    list=$(mktemp)
-    echo "processes after the daemons were killed:"
-    timeout -s KILL 5 ps -e -o pid,ppid,stat,etime,wchan:30,args --sort=start_time >"$list" 2>/dev/null || true
-    grep -e "${TMPDIR:-$target/}" -e "$target/" -e STAT "$list" | cut -c 1-300 || true
-    rm -f "$list"
+    echo "after the daemons were killed:"
+    # shellcheck disable=SC2046 # numbers
+    within 20 waiting $(descendants "$1") $(daemons)
 }
 
 # is_running PID: whether a process exists and is not a zombie

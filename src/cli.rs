@@ -14,6 +14,7 @@ mod header;
 mod header_options;
 mod idle;
 mod info;
+mod leftovers;
 mod listen;
 mod location;
 mod logger;

@@ -8,6 +8,7 @@ mod support;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use support::array::TestArray;
@@ -16,8 +17,8 @@ use support::history::{Findings, History};
 use support::session::{CALLS, Run, Session, Step, assert_every_group_was_interrupted, script, steps_with_calls};
 use support::tracer;
 use support::{
-    announce, env_number, env_path, memory_directory, random, sha256, unfinished_files, without_other_tests,
-    zarr_python_digests,
+    announce, close, env_number, env_path, memory_directory, open_for_writing, overwrite, random, sha256,
+    unfinished_files, wait_for, without_other_tests, zarr_python_digests, zarrfs,
 };
 
 /// A store that a killed daemon has left, and its torn and lost chunks.
@@ -229,6 +230,163 @@ fn signals_store_all_written_data() {
         run.session.history.acknowledge();
         run.session.history.check().assert_none();
     }
+}
+
+/// A temporary file of a killed daemon goes with the next mount that may write, and no other does.
+#[test]
+fn temporary_files_of_processes_that_are_gone_are_removed() {
+    let folder = memory_directory();
+    let store = folder.path().join("s");
+    TestArray::with_chunks(store.join("g/a"), &[8], &[2], json!({}));
+    std::fs::write(store.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    let mut daemon = Daemon::start(&store, &[]);
+    let array = store.join("g/a");
+    // strace kills the daemon before it renames the file that it has written
+    let data = daemon.path().join("g/a/data.raw");
+    let tracer = tracer::Tracer::prepare(
+        daemon.pid(),
+        CALLS[3],
+        &["-e", &format!("inject={}:signal=SIGKILL", CALLS[3])],
+        &folder.path().join("log"),
+    );
+    if !tracer::is_available() {
+        return;
+    }
+    let tracer = tracer.attach().unwrap();
+    assert_ne!(overwrite(&data, 0, &[1; 2]), "ok");
+    tracer.wait();
+    daemon.kill();
+    drop(daemon);
+    let left = unfinished_files(&store);
+    assert_eq!(left.len(), 1, "{left:?}");
+    // of this process, and of one elsewhere
+    let name = left[0].rsplit('/').next().unwrap().to_string();
+    let namespace = name.rsplit('-').next().unwrap();
+    let kept =
+        [format!(".zarrfs-{}-0-{namespace}", std::process::id()), ".zarrfs-1-0-00000000".into(), ".zarrfs-1-0".into()];
+    kept.iter().for_each(|name| std::fs::write(array.join(name), "x").unwrap());
+    for args in [&["--read-only"][..], &["--overlay", folder.path().join("o").to_str().unwrap()]] {
+        let daemon = Daemon::start(&store, args);
+        assert!(!support::names(&daemon.path().join("g/a")).contains(&name));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(array.join(&name).exists(), "{args:?}");
+    }
+    let daemon = Daemon::start(&store, &[]);
+    wait_for("the removal", || !array.join(&name).exists());
+    assert!(daemon.unmount().success());
+    assert!(kept.iter().all(|name| array.join(name).exists()));
+}
+
+/// The rows that one program writes, each with one byte at a time.
+struct Rows {
+    range: std::ops::Range<usize>,
+    /// For each row the byte that is stored, and those of later writes, which may be stored.
+    bytes: Vec<Vec<u8>>,
+}
+
+const ROWS: usize = 64;
+const ROW: usize = 1024;
+const PROGRAMS: usize = 8;
+
+impl Rows {
+    /// Writes rows until the daemon is gone, and reads what other programs write. Returns the number of writes.
+    fn write_until_killed(&mut self, data: &Path, seed: u64) -> usize {
+        let mut random = random(seed);
+        let mut writes = 0;
+        while let Ok(file) = std::fs::File::options().read(true).write(true).open(data) {
+            let mut written = Vec::new();
+            for _ in 0..1 + random(4) {
+                let row = random(self.bytes.len());
+                let next = self.bytes[row].last().map_or(1, |byte| byte.wrapping_add(1));
+                self.bytes[row].push(next);
+                writes += 1;
+                let at = (self.range.start + row) * ROW;
+                if file.write_all_at(&[next; ROW], at as u64).is_err() {
+                    return writes;
+                }
+                written.push(row);
+                let _ = file.read_at(&mut [0; 2 * ROW], (random(ROWS - 2) * ROW) as u64);
+            }
+            let stored = if random(2) == 0 { file.sync_all() } else { Ok(()) };
+            if stored.and_then(|()| close(file)).is_err() {
+                return writes;
+            }
+            for row in written {
+                let last = self.bytes[row].pop().into_iter().collect();
+                self.bytes[row] = last;
+            }
+        }
+        writes
+    }
+
+    /// Checks that the mount shows the stored bytes or later ones, and takes them for stored.
+    fn check(&mut self, data: &std::fs::File) {
+        for (row, bytes) in self.range.clone().zip(&mut self.bytes) {
+            let mut shown = [0; ROW];
+            data.read_exact_at(&mut shown, (row * ROW) as u64).unwrap();
+            let allowed = if bytes.is_empty() { vec![0] } else { bytes.clone() };
+            assert!(shown.iter().all(|byte| allowed.contains(byte)), "row {row}: {shown:?}, not of {allowed:?}");
+            // a row crosses chunks, which may be of different writes: one byte is stored from now on
+            *bytes = vec![shown[0]];
+            let now = [shown[0]; ROW];
+            data.write_all_at(&now, (row * ROW) as u64).unwrap();
+        }
+    }
+}
+
+/// Kills daemons while several programs write and read, and mounts again at once. Runs ZARRFS_LOAD_KILLS rounds.
+#[test]
+fn a_daemon_that_is_killed_under_load_loses_nothing_and_ends() {
+    let _alone = without_other_tests();
+    let folder = memory_directory();
+    let (kills, seed) = (env_number("ZARRFS_LOAD_KILLS", 6), env_number("ZARRFS_SEED", 1));
+    let mut random_delay = random(seed);
+    let overlay = folder.path().join("changes");
+    let shards = ["--zarr-format", "3", "--shards", "16,512"];
+    let kinds: [(&str, &[&str], &[&str]); 3] =
+        [("v2", &[], &[]), ("shards", &shards, &[]), ("lower", &[], &["--overlay", overlay.to_str().unwrap()])];
+    let mut writes = 0;
+    for (kind, (name, create, mount)) in kinds.iter().enumerate() {
+        let store = folder.path().join(name);
+        std::fs::create_dir(&store).unwrap();
+        let array = store.join("a");
+        let (shape, chunks) = (format!("{ROWS},{ROW}"), "8,256");
+        let args = ["create", array.to_str().unwrap(), "--shape", &shape, "--chunks", chunks, "--dtype", "u1"];
+        let output = zarrfs(&[&args[..], create].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let each = ROWS / PROGRAMS;
+        let mut rows: Vec<Rows> =
+            (0..PROGRAMS).map(|n| Rows { range: n * each..(n + 1) * each, bytes: vec![Vec::new(); each] }).collect();
+        for round in (0..kills).filter(|round| *round as usize % kinds.len() == kind) {
+            let mut daemon = Daemon::start(&store, &[&["--cache-size", "128K"], *mount].concat());
+            let data = daemon.path().join("a/data.raw");
+            let file = open_for_writing(&data);
+            rows.iter_mut().for_each(|rows| rows.check(&file));
+            close(file).unwrap();
+            let written: usize = std::thread::scope(|scope| {
+                let programs: Vec<_> = rows
+                    .iter_mut()
+                    .zip(1..)
+                    .map(|(rows, n)| {
+                        scope.spawn({
+                            let data = &data;
+                            move || rows.write_until_killed(data, seed + round * 100 + n)
+                        })
+                    })
+                    .collect();
+                std::thread::sleep(Duration::from_micros(5_000 + random_delay(300_000) as u64));
+                daemon.kill();
+                programs.into_iter().map(|program| program.join().unwrap()).sum()
+            });
+            writes += written;
+        }
+        let daemon = Daemon::start(&store, mount);
+        let file = open_for_writing(&daemon.path().join("a/data.raw"));
+        rows.iter_mut().for_each(|rows| rows.check(&file));
+        close(file).unwrap();
+        assert!(daemon.unmount().success());
+    }
+    announce(&format!("{kills} kills under {PROGRAMS} programs, seed {seed}, {writes} writes"));
 }
 
 /// Tests the check of a history: it must tell torn chunks and lost writes from valid contents.

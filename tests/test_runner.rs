@@ -72,6 +72,29 @@ fn a_program_that_waits_for_a_stopped_daemon_is_ended() {
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
+/// A program that looks at a stuck process may get stuck itself. Here one that would look at executables does.
+#[test]
+fn a_diagnosis_that_hangs_ends_as_well() {
+    let target = tempfile::tempdir().unwrap();
+    let bin = target.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for name in ["readlink", "ps", "fuser", "lsof", "pgrep"] {
+        std::fs::write(bin.join(name), "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n").unwrap();
+        std::fs::set_permissions(bin.join(name), PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    // a process with the name of a daemon, at which the runner looks
+    let mut named = Command::new("sh").args(["-c", "printf zarrfs >/proc/self/comm; sleep 60 & wait"]).spawn().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let begun = Instant::now();
+    let output = script(target.path(), "test-runner").args(["sleep", "60"]).env("PATH", path).output().unwrap();
+    run("pkill", &["-KILL", "-P", &named.id().to_string()], target.path());
+    let _ = named.kill();
+    named.wait().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(124), "{said}");
+    assert!(said.contains("sleep: ended after") && begun.elapsed() < Duration::from_secs(50), "{said}");
+}
+
 /// The output of each program is in one piece, and the failures come last.
 #[test]
 fn all_programs_run_and_those_that_fail_are_named() {

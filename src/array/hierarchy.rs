@@ -285,6 +285,11 @@ impl Hierarchy {
         self.store.as_ref()
     }
 
+    /// Returns the store, for another thread.
+    pub fn shared_store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
     /// Returns whether every group and array can be found: the store is an array, or lists its groups and arrays.
     pub fn lists_nodes(&self) -> bool {
         self.store.lists_nodes() || matches!(self.find_array(&Key::root()), Ok(Some(_)))

@@ -254,6 +254,7 @@ fn open_path(
     let store = store.replaceable(stats.clone());
     let store = if args.lists_unfinished { store.listing_unfinished() } else { store };
     Ok(Arc::new(match writing {
+        Some(writing) if !args.is_read_only => writing.apply(store)?.removing_abandoned(),
         Some(writing) => writing.apply(store)?,
         None => store,
     }))

@@ -10,8 +10,8 @@ use super::nesting::{MountSite, OwnPath};
 use super::view::ViewArgs;
 use super::{
     ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration,
-    idle, mount_options, mountpoint, nesting, open_store_to_write, overlay, size, start_directory, stdio, systemd,
-    warn_unlisted,
+    idle, leftovers, mount_options, mountpoint, nesting, open_store_to_write, overlay, size, start_directory, stdio,
+    systemd, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::error::Error;
@@ -267,12 +267,16 @@ fn mount(
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
     // register signals before any thread starts: a signal without its handler would leave the mount behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
+    let store = hierarchy.shared_store();
     let fs = file_system(args, hierarchy, read_only, stats)?;
     let directory = made.as_ref().and_then(|made| made.directory());
     let (session, mountpoint) = start_session(args, path, directory, &fs, read_only, &own)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     handle_signals(signals, fs.clone(), mountpoint.clone(), interrupted.clone())?;
     let started = start_serving(&fs, &mountpoint, args.idle_timeout, listener).and_then(|()| ready());
+    if started.is_ok() && !read_only && !args.stores {
+        leftovers::remove(store);
+    }
     if started.is_err() {
         let _ = mountpoint.unmount();
     }

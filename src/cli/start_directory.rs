@@ -1,9 +1,9 @@
 //! Relative paths of a mount in the background, which leaves the directory where it was started.
 //!
 //! Rule: code that opens a path after the mount answers gets an absolute path. All such paths are made absolute here:
-//! [`absolute`] is for those of the command line (the store, `--spill-dir`, `--log-file`, `--log-journal`), and [`variables`] for
+//! [`absolute`] is for those of the command line (the store, `--spill-dir`, `--log-journal`), and [`variables`] for
 //! those of the environment. Paths that are opened before the mount answers may stay relative: `--cache-dir`,
-//! `--synchronizer` and files of headers.
+//! `--synchronizer` and files of headers. The log is opened again, by its absolute name.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

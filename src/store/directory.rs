@@ -43,6 +43,7 @@ pub struct DirectoryStore {
     refuses_direct: AtomicBool,
     locks: Option<Box<LockFiles>>,
     lists_unfinished: bool,
+    removes_abandoned: bool,
 }
 
 impl DirectoryStore {
@@ -65,6 +66,7 @@ impl DirectoryStore {
             refuses_direct: AtomicBool::new(false),
             locks: None,
             lists_unfinished: false,
+            removes_abandoned: false,
         })
     }
 
@@ -93,6 +95,11 @@ impl DirectoryStore {
     /// Includes temporary files in listings: values that are being written, or whose writer died.
     pub fn listing_unfinished(self) -> Self {
         DirectoryStore { lists_unfinished: true, ..self }
+    }
+
+    /// Removes temporary files whose writer died from the directories that are listed.
+    pub fn removing_abandoned(self) -> Self {
+        DirectoryStore { removes_abandoned: true, ..self }
     }
 
     fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
@@ -156,6 +163,7 @@ impl Store for DirectoryStore {
         };
         let (root, warned, prefix) = (self.root.held(), self.warned.clone(), prefix.clone());
         let lists_unfinished = self.lists_unfinished;
+        let directory = if self.removes_abandoned { Some(fd.try_clone()?) } else { None };
         let names = Dir::new(fd)?.filter_map(move |item| {
             let item = match item {
                 Ok(item) => item,
@@ -163,7 +171,12 @@ impl Store for DirectoryStore {
             };
             let name = match item.file_name().to_str() {
                 Ok("." | "..") => return None,
-                Ok(name) if !lists_unfinished && write::is_temporary(name) => return None,
+                Ok(name) if !lists_unfinished && write::temporary_name(name).is_some() => {
+                    if let Some(directory) = &directory {
+                        write::remove_abandoned(directory, name);
+                    }
+                    return None;
+                }
                 Ok(name) => name,
                 Err(_) => {
                     if !warned.swap(true, Ordering::Relaxed) {

@@ -81,6 +81,7 @@ impl OverlayStore {
         stats: Arc<Stats>,
     ) -> Result<OverlayStore> {
         let values = directory.values()?;
+        let values = values.removing_abandoned();
         let upper = Arc::new(if fsync { values } else { values.without_fsync() });
         let overlay = Self::over(lower, upper, directory.values_path(), stats)?;
         Ok(OverlayStore { _directory: Some(directory), ..overlay })

@@ -76,10 +76,12 @@ impl Daemon {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Kills the daemon with SIGKILL, so that it cannot store the dirty chunks that it holds.
+    /// Kills the daemon with SIGKILL, so that it cannot store the dirty chunks that it holds. Fails if it does not end.
     pub fn kill(&mut self) {
         let _ = kill_process(self.pid, Signal::KILL);
+        let killed = Instant::now();
         self.wait();
+        assert!(std::thread::panicking() || killed.elapsed() < LIMIT / 5, "the daemon could not be killed");
     }
 
     /// Waits until the daemon has ended. Returns its exit status, or `None` if it had ended before.

@@ -7,7 +7,7 @@ use super::direct_write::write_value;
 use super::resolve::{create_beneath, leads_out, stat_from, stat_of};
 use crate::error::{Error, Result};
 use crate::store::pieces::write_pieces;
-use crate::store::temporary_file::TemporaryFile;
+use crate::store::temporary_file::{TemporaryFile, TemporaryName};
 use crate::store::{EntryKind, Key, Replaces, ValuePiece, Version};
 use crate::util::memory::lock;
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
@@ -17,7 +17,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
-/// Prefix of the names of temporary files, followed by the process number and a counter. Because of the dot,
+/// Prefix of the names of temporary files. Because of the dot,
 /// zarr-python 2 does not take them for chunks.
 const TEMPORARY: &str = ".zarrfs-";
 
@@ -59,11 +59,18 @@ struct OpenDirectoryName {
     name: String,
 }
 
-/// Returns whether `name` is that of a temporary file.
-pub(super) fn is_temporary(name: &str) -> bool {
-    let is_number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
-    let numbers = name.strip_prefix(TEMPORARY).and_then(|rest| rest.split_once('-'));
-    numbers.is_some_and(|(process, n)| is_number(process) && is_number(n))
+/// Returns the name of a temporary file, or `None` for other names.
+pub(super) fn temporary_name(name: &str) -> Option<TemporaryName> {
+    TemporaryName::parse(name, TEMPORARY)
+}
+
+/// Removes a temporary file if the process that wrote it is gone.
+pub(super) fn remove_abandoned(directory: &OwnedFd, name: &str) {
+    let modified = || fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok().map(|s| stat_from(&s).modified);
+    let is_abandoned = temporary_name(name).zip(modified()).is_some_and(|(name, modified)| name.is_abandoned(modified));
+    if is_abandoned && fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
+        log::info!("{name}: removed; a process that was killed had left it");
+    }
 }
 
 impl DirectoryStore {
