@@ -179,6 +179,9 @@ fn statistics_are_served_over_http() {
         let answer = served.ask(format!("{request}\r\n\r\n").as_bytes());
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
     }
+    // a web page that resolves its own name to this machine reads nothing
+    let answer = served.ask(b"GET /metrics HTTP/1.1\r\nHost: evil.example:9464\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 421 ") && !answer.contains("zarrfs_"), "{answer}");
     // a taken address is refused before anything is mounted
     let directory = tempfile::tempdir().unwrap();
     let (store, mountpoint) = (test_data("sample.zarr"), directory.path().to_str().unwrap());
