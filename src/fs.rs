@@ -69,6 +69,9 @@ pub struct Options {
     pub spill: SpillOptions,
 }
 
+/// Maximum length in bytes of a name that a program may create, as in other file systems.
+pub const MAX_NAME: usize = 255;
+
 /// Minimum number of write-back threads: they mostly wait for the disk.
 const MIN_WRITE_BACK: usize = 4;
 
@@ -180,10 +183,14 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// ENOENT if there is no such name.
+    /// ENOENT if there is no such name, ENAMETOOLONG if no file system has such names. A bucket may.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
         let (parent, name) = self.place(parent, name)?;
-        let (node, attributes) = self.find(&parent, &name)?.ok_or_else(|| Error::not_found("no such file"))?;
+        let missing = || match name.len() {
+            0..=MAX_NAME => Error::not_found("no such file"),
+            _ => Error::system(libc::ENAMETOOLONG),
+        };
+        let (node, attributes) = self.find(&parent, &name)?.ok_or_else(missing)?;
         let attributes = self.sized(&node, attributes)?;
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }
@@ -264,6 +271,11 @@ impl Fs {
             self.tree.hierarchy().check_not_archived(&node.path())?;
         }
         self.tree.revalidate(&node);
+        if let Node::Flat(key) | Node::Header(key, _) = &*node
+            && !for_writing
+        {
+            self.check_not_dismantled(key)?;
+        }
         if let Node::Value(key) = &*node {
             self.settle_object(key);
         }
@@ -301,6 +313,15 @@ impl Fs {
             has_lasting_attributes: matches!(*node, Node::Chunk(..)),
             ..opened
         })
+    }
+
+    /// Checks that the document of the array at `key` was not removed. A program that moves an array file by file would
+    /// read the fill values of chunks that it has removed, and write them over the moved ones.
+    fn check_not_dismantled(&self, key: &Key) -> Result<()> {
+        if self.read_only || !self.tree.hierarchy().lost_document(key)? {
+            return Ok(());
+        }
+        Err(Error::not_found("the array's document was removed: write it before reading flat bytes").context(key))
     }
 
     /// Assigns a handle to a new file.

@@ -412,9 +412,11 @@ fn directories_can_be_removed_and_renamed() {
     assert_eq!(errno(fs::metadata(mount.join("a"))), "ENOENT");
     assert_eq!(fs::read(mount.join("g/b/data.raw")).unwrap(), store.array.flat);
     assert_eq!(errno(fs::rename(mount.join("g"), mount.join("g/b/c"))), "EINVAL");
-    // a group with more than its .zgroup is not empty
-    fs::write(mount.join("g/.zattrs"), "{}").unwrap();
+    // a group is not empty: Python's os.renames removes directories that are
     fs::rename(mount.join("g/b"), mount.join("b")).unwrap();
+    assert_eq!(errno(fs::remove_dir(mount.join("g"))), "ENOTEMPTY");
+    fs::write(mount.join("g/.zattrs"), "{}").unwrap();
+    fs::remove_file(mount.join("g/.zgroup")).unwrap();
     assert_eq!(errno(fs::remove_dir(mount.join("g"))), "ENOTEMPTY");
     fs::rename(mount.join("b"), mount.join("g/b")).unwrap();
     // a directory can be renamed onto an empty group only
@@ -561,6 +563,17 @@ fn documents_and_chunks_can_be_created_by_link() {
     assert_eq!(fs::read(mount.join("a/1.1")).unwrap(), bytes);
     assert_eq!(fs::read(mount.join("a/whole")).unwrap(), bytes);
     assert_eq!(errno(fs::hard_link(mount.join("a/whole"), mount.join("a/other"))), "EPERM");
+    // a plain key, too, if its name says that it is about to be renamed or removed
+    for place in ["", "g", "a"] {
+        let [temporary, plain] = ["notes.4e1c.partial", "notes"].map(|name| mount.join(place).join(name));
+        fs::write(&temporary, "hello").unwrap();
+        fs::hard_link(&temporary, &plain).unwrap();
+        assert_eq!(errno(fs::hard_link(&temporary, &plain)), "EEXIST");
+        fs::remove_file(&temporary).unwrap();
+        assert_eq!(fs::read(&plain).unwrap(), b"hello");
+        assert_eq!(fs::read(store.path().join(place).join("notes")).unwrap(), b"hello");
+        fs::remove_file(&plain).unwrap();
+    }
     store.assert_no_temporary_files();
 }
 
@@ -726,4 +739,41 @@ fn chunks_of_objects_are_replaced_as_a_whole() {
     store.with_new_mount(|mount| assert_eq!(fs::read(mount.join("o/0")).unwrap(), strings(["hij", "klmnop"])));
     fs::remove_file(mount.join("o/0")).unwrap();
     assert!(!store.path().join("o/0").exists());
+}
+
+/// Names of more than 255 bytes are too long for every call, as in other file systems, and not merely missing.
+#[test]
+fn long_names_are_refused() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    for place in ["", "a", "g"] {
+        fs::write(mount.join(place).join("n".repeat(255)), "x").unwrap();
+        for length in [256, 300, 1023] {
+            let long = mount.join(place).join("n".repeat(length));
+            let calls = [
+                errno(fs::metadata(&long)),
+                errno(File::create(&long)),
+                errno(fs::create_dir(&long)),
+                errno(fs::rename(mount.join("g"), &long)),
+                errno(fs::remove_file(&long)),
+            ];
+            assert_eq!(calls, ["ENAMETOOLONG"; 5], "{place:?} {length}");
+        }
+    }
+}
+
+/// FSStore of zarr-python 2 moves an array key by key, flat bytes included: it must not write the fill values of removed
+/// chunks over the moved ones.
+#[test]
+fn flat_bytes_of_an_array_without_its_document_are_not_read() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    let document = fs::read(mount.join("a/.zarray")).unwrap();
+    fs::remove_file(mount.join("a/.zarray")).unwrap();
+    for name in ["data.raw", "data.npy", "README.txt"] {
+        assert_eq!(errno(File::open(mount.join("a").join(name))), "ENOENT", "{name}");
+    }
+    assert_eq!(fs::read(mount.join("a/0.0")).unwrap(), store.array.chunk(&[0, 0]));
+    fs::write(mount.join("a/.zarray"), document).unwrap();
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
 }

@@ -362,7 +362,7 @@ impl Fs {
     }
 
     /// Fails if a directory shows anything but the names that exist as long as it does: a program that removes it
-    /// without listing it first, as Python's `os.renames` does, must not remove attributes.
+    /// without listing it first, as Python's `os.renames` does, must remove nothing that is stored.
     ///
     /// # Errors
     ///
@@ -372,7 +372,12 @@ impl Fs {
         self.flush_below(key)?;
         for name in self.tree.names(&Node::Directory(key.clone()))? {
             let name = name?.name;
-            if ![ZARR_JSON, ZGROUP, FLAT].contains(&name.as_str()) && !self.tree.comes_with(key, &name) {
+            let is_generated = match name.as_str() {
+                FLAT => true,
+                ZARR_JSON | ZGROUP => !self.tree.hierarchy().has_stored_group(key)?,
+                name => self.tree.comes_with(key, name),
+            };
+            if !is_generated {
                 return Err(Error::system(libc::ENOTEMPTY).context(key));
             }
         }

@@ -7,8 +7,8 @@ use super::files::OpenFile;
 use super::write::WriteMode;
 use crate::array::{Array, Scratch};
 use crate::error::{Error, Kind, Result};
-use crate::fs::tree::{Attributes, CONTROL, Node, Target};
-use crate::store::Key;
+use crate::fs::tree::{Attributes, CONTROL, Node, Target, is_partial};
+use crate::store::{Key, Replaces};
 use crate::util::memory::Grant;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::MAX_DOCUMENT;
@@ -164,12 +164,12 @@ impl Fs {
         store.sync()
     }
 
-    /// Links a file under the name of a chunk or document: copies its content there, and counts a lookup of the new
-    /// name. zarr-python 3 makes such links, and then removes the file.
+    /// Links a file under the name of a chunk or document, or a `.partial` file under any name: copies its content there,
+    /// and counts a lookup of the new name. zarr-python 3 makes such links, and then removes the file.
     ///
     /// # Errors
     ///
-    /// EPERM for any other link.
+    /// EPERM for any other link: a program would expect that writes through one name appear under the other.
     pub fn link(&self, inode: u64, parent: u64, name: &str) -> Result<Attributes> {
         self.writable()?;
         let (source, (parent, name)) = (self.tree.node(inode)?, self.place(parent, name)?);
@@ -180,6 +180,10 @@ impl Fs {
         match (&*source, self.tree.target(&parent, &name)?) {
             (Node::Value(_), target @ (Target::Chunk(..) | Target::Document(..) | Target::Encoded(_))) => {
                 self.store_as(&source, &target)?;
+            }
+            (Node::Value(from), Target::Plain(to)) if is_partial(from.name()) => {
+                let put = self.tree.hierarchy().store().put_if(&to, &self.content(&source)?, Replaces::Nothing);
+                put.map_err(|e| e.context(&to))?.ok_or_else(|| Error::system(libc::EEXIST))?;
             }
             _ => return Err(Error::system(libc::EPERM)),
         }

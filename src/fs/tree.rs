@@ -35,7 +35,7 @@ mod xattr;
 pub use access::Audience;
 pub use attributes::Attributes;
 pub use headers::Headers;
-pub use levels::EncodedValue;
+pub use levels::{EncodedValue, is_partial};
 pub use lookup::{DirectoryKind, ListedNode};
 pub use names::{Name, NameStream};
 pub use node::{ControlFile, Node, View, ViewedFile};

@@ -6,7 +6,7 @@ use super::request_info::RequestInfo;
 use super::{FuseServer, MAX_BACKGROUND};
 use crate::error::Error;
 use crate::fs::tree::Audience;
-use crate::fs::{Fs, KernelPages, RequestKind, Seek};
+use crate::fs::{Fs, KernelPages, MAX_NAME, RequestKind, Seek};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -329,12 +329,12 @@ impl Filesystem for FuseServer {
             finish(space, reply, |reply, space| match space {
                 Some(s) => {
                     let block = u32::try_from(s.block_size).unwrap_or(4096);
-                    reply.statfs(s.blocks, s.free, s.available, s.files, s.free_files, block, 255, block);
+                    reply.statfs(s.blocks, s.free, s.available, s.files, s.free_files, block, MAX_NAME as u32, block);
                 }
                 // programs that check for free space before they write must find some
                 None => {
                     let free = if read_only { 0 } else { UNLIMITED };
-                    reply.statfs(free, free, free, free, free, 4096, 255, 4096);
+                    reply.statfs(free, free, free, free, free, 4096, MAX_NAME as u32, 4096);
                 }
             });
         });

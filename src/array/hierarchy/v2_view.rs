@@ -48,6 +48,15 @@ impl Hierarchy {
         Ok(self.array_document(key)?.filter(|found| found.form == DocumentKind::Removed))
     }
 
+    /// Returns whether the document of the array at `key` was removed, and the array not yet.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub fn lost_document(&self, key: &Key) -> Result<bool> {
+        Ok(self.removed_document(key)?.is_some())
+    }
+
     /// Returns the key of the document that holds the attributes of a node of v3: its `zarr.json`, or that of an array
     /// whose `.zarray` was removed.
     fn v3_key(&self, key: &Key) -> Result<Key> {

@@ -91,6 +91,16 @@ impl Hierarchy {
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
     }
 
+    /// Returns whether a document of a group, or the `zarr.json` of an array, is stored at `key`.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub fn has_stored_group(&self, key: &Key) -> Result<bool> {
+        Ok(self.v3_document(key)?.is_some()
+            || self.store.stat(&key.join(ZGROUP)).map_err(|e| e.context(key))?.is_some())
+    }
+
     /// Returns the attributes of a group or array. They are empty if there is no document, and if it is inaccessible or
     /// not a JSON object, which is recorded as a problem.
     ///

@@ -3,10 +3,10 @@
 
 use super::{Attributes, Node, Tree, stale};
 use crate::array::Array;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::export::{self, ArrayView, Composite, DATASET, Described, Format, NetcdfOptions, PartContent};
 use crate::store::{Key, Permissions};
-use crate::util::memory::{Reclaim, lock};
+use crate::util::memory::{self, Reclaim, lock};
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, Weak};
@@ -219,7 +219,8 @@ impl Tree {
         {
             return Ok(dataset.clone());
         }
-        let file = export::dataset(&self.hierarchy, &self.cache, key, &self.headers.netcdf)?.counted()?;
+        let file = export::dataset(&self.hierarchy, &self.cache, key, &self.headers.netcdf);
+        let file = file.and_then(Composite::counted).map_err(|e| too_many_arrays(key, e))?;
         self.log_left_out(key, &file);
         let newest = self.newest(key, &file)?;
         let permissions = self.permissions_of_all(file.sources.iter())?;
@@ -260,7 +261,14 @@ impl Tree {
     /// excludes the array's bytes, because `du` would count them twice.
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
         let (file, modified, permissions) = match node {
-            Node::Dataset(key) => self.dataset(key, KEPT)?,
+            Node::Dataset(key) => match self.dataset(key, KEPT) {
+                // a listing must not fail: the file shows as empty, and opening it reports the error
+                Err(e) if [Kind::System(libc::ENOMEM), Kind::Damaged].contains(&e.kind()) => {
+                    let modified = self.attributes_of_found(&Node::Directory(key.clone()))?.modified;
+                    return Ok(self.made(node, 0, 0, modified, Some(Permissions::OWNER_ONLY)));
+                }
+                dataset => dataset?,
+            },
             Node::Header(key, _) | Node::ViewFile(key, ..) => {
                 let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
                 let modified = modified.max(self.view_modified(node)?);
@@ -273,4 +281,14 @@ impl Tree {
         let own: u64 = file.parts().iter().filter(|p| p.content.is_own()).map(|p| p.len).sum();
         Ok(self.made(node, file.size(), own.div_ceil(512).max(1), modified, permissions))
     }
+}
+
+/// Returns the error for the netCDF file of a group: if memory was missing, most of it holds what the file needs itself.
+fn too_many_arrays(key: &Key, e: Error) -> Error {
+    if e.errno() != libc::ENOMEM {
+        return e;
+    }
+    let why = format!("describing its arrays needs more memory than the {} MiB for metadata", memory::limit() >> 20);
+    let why = format!("{why}: mount with a larger --cache-size, or without --containers nc");
+    Error::new(Kind::System(libc::ENOMEM), why).context(key.join(DATASET))
 }

@@ -150,6 +150,6 @@ pub(super) fn is_key_like(name: &str) -> bool {
 }
 
 /// Returns whether programs give this name to files that they will rename to chunks.
-pub(super) fn is_partial(name: &str) -> bool {
+pub fn is_partial(name: &str) -> bool {
     name.ends_with(".partial")
 }
