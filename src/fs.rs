@@ -27,6 +27,7 @@ mod rename;
 mod resize;
 mod sync;
 pub mod tree;
+mod truncation;
 mod unlinked;
 mod waiting;
 mod write;
@@ -46,6 +47,7 @@ use page_guards::PageGuards;
 use pages::Pages;
 use resize::Resizing;
 use sync::Syncs;
+use truncation::Truncations;
 use unlinked::UnlinkedNames;
 pub use waiting::WaitingWrite;
 use waiting::WaitingWrites;
@@ -134,6 +136,7 @@ pub struct Fs {
     waiting: WaitingWrites,
     drafts: Drafts,
     created_chunks: CreatedChunks,
+    truncations: Truncations,
     syncs: Syncs,
     /// HTTP address of the metrics.
     metrics_address: OnceLock<String>,
@@ -169,6 +172,7 @@ impl Fs {
             waiting: WaitingWrites::default(),
             drafts: Drafts::default(),
             created_chunks: CreatedChunks::default(),
+            truncations: Truncations::default(),
             syncs: Syncs::default(),
             metrics_address: OnceLock::new(),
             unlinked: UnlinkedNames::new(),
@@ -192,7 +196,7 @@ impl Fs {
         };
         let (node, attributes) = self.find(&parent, &name)?.ok_or_else(missing)?;
         let attributes = self.sized(&node, attributes)?;
-        Ok(Attributes { inode: self.tree.remember(node), ..attributes })
+        Ok(self.shown(Attributes { inode: self.tree.remember(node), ..attributes }))
     }
 
     /// Subtracts `count` lookups of an inode number.
@@ -202,6 +206,11 @@ impl Fs {
 
     /// Returns the attributes of an inode.
     pub fn attributes(&self, inode: u64) -> Result<Attributes> {
+        self.whole_attributes(inode).map(|attributes| self.shown(attributes))
+    }
+
+    /// Returns the attributes of an inode, with the size that it has unless it is truncated.
+    fn whole_attributes(&self, inode: u64) -> Result<Attributes> {
         if let Some(attributes) = self.attributes_while_open(inode) {
             return Ok(Attributes { inode, ..attributes });
         }
@@ -266,6 +275,7 @@ impl Fs {
         if for_writing {
             self.writable()?;
         }
+        self.settle_truncation(inode);
         let node = self.tree.node(inode)?;
         if for_writing {
             self.tree.hierarchy().check_not_archived(&node.path())?;
@@ -352,6 +362,7 @@ impl Fs {
 
     /// Closes a file.
     pub fn release(&self, handle: u64) {
+        self.end_truncation(handle);
         let Some(file) = self.files.remove(handle) else { return };
         file.release(self);
         file.written_arrays().iter().for_each(|array| self.guards.closed(array, file.inode()));
@@ -368,6 +379,7 @@ impl Fs {
         out: &mut Vec<u8>,
     ) -> Result<Option<CachedBytes>> {
         let file = self.files.get(handle)?;
+        let len = self.readable(handle, &*file, offset, len);
         if !file.record_access(self, offset, len) {
             return Ok(None);
         }
@@ -390,7 +402,9 @@ impl Fs {
 
     /// Reads as [`Fs::read_cached`] does, even if that needs the store or a wait.
     pub fn read(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        self.read_from(&*self.files.get(handle)?, offset, len, true, out).map(drop)
+        let file = self.files.get(handle)?;
+        let len = self.readable(handle, &*file, offset, len);
+        self.read_from(&*file, offset, len, true, out).map(drop)
     }
 
     fn read_from(&self, file: &dyn OpenFile, offset: u64, len: usize, wait: bool, out: &mut Vec<u8>) -> Result<bool> {
@@ -408,7 +422,7 @@ impl Fs {
 
     /// Returns the offset, at or after `offset`, where the next data or hole begins: see `OpenFile::seek`.
     pub fn seek(&self, handle: u64, offset: u64, target: Seek) -> Result<u64> {
-        self.files.get(handle)?.seek(self, offset, target)
+        self.seek_in(&*self.files.get(handle)?, offset, target)
     }
 
     /// Returns whether the handle is that of `data.raw`.
@@ -434,7 +448,8 @@ impl Fs {
     }
 
     fn write_as(&self, handle: u64, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        let Some(written) = self.files.get(handle)?.write(self, offset, data, mode)? else { return Ok(None) };
+        let file = self.files.get(handle)?;
+        let Some(written) = self.write_in(&*file, offset, data, mode)? else { return Ok(None) };
         self.stats.bytes_accepted.add(written as u64);
         if self.cache.wants_background_flush() {
             let cache = self.cache.clone();
@@ -459,7 +474,9 @@ impl Fs {
 
     /// Stores everything written through an open file, at each close: see `OpenFile::flush`.
     pub fn flush(&self, handle: u64) -> Result<()> {
-        self.files.get(handle)?.flush(self)
+        let file = self.files.get(handle)?;
+        self.descriptor_closed(&*file, handle);
+        file.flush(self)
     }
 
     /// Stores everything written through an open file, and makes it durable.

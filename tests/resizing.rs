@@ -119,7 +119,8 @@ fn removed_rows_never_reappear() {
         let last = rows.div_ceil(5);
         assert!(chunks(store.path()).iter().all(|n| n[..1].parse::<usize>().unwrap() < last), "{rows}");
         file.set_len(14 * ROW as u64).unwrap();
-        flat.extend_from_slice(&fill(14 - rows));
+        // a program that has made a file shorter believes in zeros
+        flat.extend(vec![0; (14 - rows) * ROW]);
         let mut now = vec![0; flat.len()];
         file.read_exact_at(&mut now, 0).unwrap();
         assert!(now == flat, "{rows} rows");
@@ -146,6 +147,31 @@ fn copying_a_file_gives_the_array_its_size() {
     // chunk files still have a fixed size
     let chunk = OpenOptions::new().write(true).open(mount.join("a/0.0")).unwrap();
     assert_eq!(chunk.set_len(1000).unwrap_err().raw_os_error(), Some(libc::EFBIG));
+}
+
+/// "Rows that are skipped after a truncation are zeros", also if the fill value is another one.
+#[test]
+fn copying_a_sparse_file_adds_rows_of_zeros() {
+    let store = tempfile::tempdir().unwrap();
+    array(store.path(), 14);
+    let source = store.path().join("new");
+    for (rows, parts) in [(2000, vec![(0, 20), (800, 900)]), (1500, vec![(700, 1000)]), (900, vec![])] {
+        let mount = Mount::new(store.path(), &["--resize"]);
+        let file = File::create(&source).unwrap();
+        file.set_len((rows * ROW) as u64).unwrap();
+        for (start, end) in parts {
+            file.write_all_at(&pattern(8, (end - start) * ROW), (start * ROW) as u64).unwrap();
+        }
+        let to = mount.join("a/data.raw");
+        let done = Command::new("cp").arg("--sparse=always").arg(&source).arg(&to).status().unwrap();
+        assert!(done.success());
+        let flat = fs::read(&source).unwrap();
+        assert_eq!(shape(store.path()), json!([rows, 12]));
+        assert!(fs::read(&to).unwrap() == flat, "{rows}");
+        drop(mount);
+        fs::remove_file(&source).unwrap();
+        assert_holds(store.path(), &flat);
+    }
 }
 
 #[test]

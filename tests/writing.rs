@@ -114,13 +114,20 @@ fn sizes_are_fixed() {
     for (name, size) in [("a/data.raw", 100), ("a/0", 30)] {
         let path = mount.join(name);
         let before = fs::read(&path).unwrap();
-        // "Truncating a file changes nothing", with O_TRUNC or to a smaller or equal size
+        // "A file that was truncated ... has its whole size again when it is closed", with O_TRUNC or to a smaller size
         let file = File::create(&path).unwrap();
-        assert_eq!(file.metadata().unwrap().len(), size);
-        for smaller in [0, size / 2, size] {
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), before);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        for smaller in [size / 2, 0, size / 3] {
             file.set_len(smaller).unwrap();
-            assert_eq!(file.metadata().unwrap().len(), size);
+            assert_eq!(file.metadata().unwrap().len(), smaller);
+            file.write_all_at(&before[..smaller as usize], 0).unwrap();
         }
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), before);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
         // "A write past the end is `EFBIG`", and so is a larger truncate; a write across the end is short
         assert_eq!(file.set_len(size + 1).unwrap_err().raw_os_error(), Some(libc::EFBIG));
         for past in [size, size + 1000] {

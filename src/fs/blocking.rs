@@ -58,7 +58,7 @@ impl Fs {
                 self.node_may_block(inode, |node| self.list_may_block(node, from))
             }
             // a draft is locked while it is stored
-            _ if !self.drafts.is_empty() => true,
+            _ if !self.drafts.is_empty() || self.truncations.may_wait() => true,
             RequestKind::Lookup { parent, name } => self.node_may_block(parent, |node| {
                 self.is_unsettled(node, Some(name)) || self.lookup_may_block(node, name)
             }),

@@ -100,7 +100,7 @@ impl Fs {
             for (i, (name, listed)) in names.iter().zip(listed).enumerate() {
                 if let Some(ListedNode { node, attributes, sound }) = listed {
                     let inode = if is_dots { attributes.inode } else { self.tree.remember(node) };
-                    let attributes = Attributes { inode, ..attributes };
+                    let attributes = self.shown(Attributes { inode, ..attributes });
                     let lasting = sound && attributes.lasting;
                     if add(DirectoryEntry { name, attributes: &attributes, lasting }, stream.position + 1) {
                         if !is_dots {

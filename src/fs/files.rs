@@ -11,6 +11,7 @@ mod items;
 pub mod plain;
 pub mod view;
 
+use super::truncation::ZEROS;
 use super::write::WriteMode;
 use super::write_record::WriteRecord;
 use super::{Backing, Fs, KernelPages};
@@ -24,6 +25,7 @@ use chunk::ChunkFile;
 use flat::FlatFile;
 pub use flat::holes::Seek;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -63,6 +65,18 @@ pub trait OpenFile: Send + Sync {
     /// EFBIG past the end of a file of fixed size; EBADF if the file cannot be written.
     fn write(&self, _fs: &Fs, _offset: u64, _data: &[u8], _mode: WriteMode) -> Result<Option<usize>> {
         Err(Error::system(libc::EBADF))
+    }
+
+    /// Writes zeros over a part of the file.
+    fn write_zeros(&self, fs: &Fs, range: Range<u64>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(ZEROS.len() as u64) as usize;
+            let mode = WriteMode { is_gap: true, ..WriteMode::internal() };
+            let written = self.write(fs, at, &ZEROS[..len], mode)?.filter(|written| *written > 0);
+            at += written.ok_or_else(|| Error::system(libc::EFBIG))? as u64;
+        }
+        Ok(())
     }
 
     /// Stores everything written through the file, and returns the first error. Data that cannot be stored stay dirty.
@@ -172,8 +186,14 @@ impl NewFile {
 /// Open files or directories by handle, the number that stands for them in requests.
 pub struct Handles<T: ?Sized> {
     /// Open files by handle. The lock protects the map alone and is never held during a request.
-    open: Mutex<HashMap<u64, Arc<T>>>,
+    open: Mutex<HashMap<u64, Opened<T>>>,
     last: AtomicU64,
+}
+
+struct Opened<T: ?Sized> {
+    file: Arc<T>,
+    /// The thread that opened it, as the kernel numbers threads; 0 if it is unknown.
+    opener: u32,
 }
 
 impl<T: ?Sized> Handles<T> {
@@ -185,7 +205,7 @@ impl<T: ?Sized> Handles<T> {
     /// Adds an open file and returns its handle.
     pub fn insert(&self, file: Arc<T>) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        lock(&self.open).insert(handle, file);
+        lock(&self.open).insert(handle, Opened { file, opener: 0 });
         handle
     }
 
@@ -195,17 +215,33 @@ impl<T: ?Sized> Handles<T> {
     ///
     /// EBADF if there is none.
     pub fn get(&self, handle: u64) -> Result<Arc<T>> {
-        lock(&self.open).get(&handle).cloned().ok_or_else(|| Error::system(libc::EBADF))
+        let file = lock(&self.open).get(&handle).map(|opened| opened.file.clone());
+        file.ok_or_else(|| Error::system(libc::EBADF))
     }
 
     /// Removes and returns the file of a handle.
     pub fn remove(&self, handle: u64) -> Option<Arc<T>> {
-        lock(&self.open).remove(&handle)
+        lock(&self.open).remove(&handle).map(|opened| opened.file)
+    }
+
+    /// Records the thread that opened a file.
+    pub fn opened_by(&self, handle: u64, thread: u32) {
+        if let Some(opened) = lock(&self.open).get_mut(&handle) {
+            opened.opener = thread;
+        }
+    }
+
+    /// Returns the handle of the file that a thread has opened last, of those that match. `matches` is called as by
+    /// [`Handles::any`].
+    pub fn last_of(&self, thread: u32, matches: impl Fn(&T) -> bool) -> Option<u64> {
+        let open = lock(&self.open);
+        let own = open.iter().filter(|(_, opened)| opened.opener == thread && matches(&opened.file));
+        own.map(|(handle, _)| *handle).max()
     }
 
     /// Returns whether an open file matches. `matches` runs under the table's lock and must not block.
     pub fn any(&self, matches: impl Fn(&T) -> bool) -> bool {
-        lock(&self.open).values().any(|file| matches(file))
+        lock(&self.open).values().any(|opened| matches(&opened.file))
     }
 
     /// Returns the number of open files.
@@ -216,9 +252,9 @@ impl<T: ?Sized> Handles<T> {
     /// Returns the open files that match, oldest first. `matches` runs under the table's lock and must not block.
     pub fn matching(&self, matches: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let open = lock(&self.open);
-        let mut found: Vec<_> = open.iter().filter(|(_, file)| matches(file)).collect();
+        let mut found: Vec<_> = open.iter().filter(|(_, opened)| matches(&opened.file)).collect();
         found.sort_unstable_by_key(|(handle, _)| **handle);
-        found.into_iter().map(|(_, file)| file.clone()).collect()
+        found.into_iter().map(|(_, opened)| opened.file.clone()).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use super::files::{NewFile, OpenFile};
 use super::{Fs, OpenedFile};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
-use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target, View, ViewedFile};
+use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target};
 use crate::store::{Key, Replaces, Space};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
@@ -92,19 +92,19 @@ impl Fs {
             Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => {
                 return Err(Error::system(libc::EEXIST));
             }
-            Some((node, _)) => return self.open_existing(node, truncate),
+            // an exclusive creation is one of a removed file
+            Some((node, _)) => return self.open_existing(node, truncate || exclusive),
             None => self.create_new(self.tree.target(&parent, &name)?, &name, exclusive)?,
         };
-        Ok((attributes, self.insert(new)))
+        let is_chunk = new.file.as_chunk().is_some();
+        let opened = self.insert(new);
+        Ok((if is_chunk { self.created(opened.handle, attributes) } else { attributes }, opened))
     }
 
     fn open_existing(&self, node: Node, truncate: bool) -> Result<(Attributes, OpenedFile)> {
         let inode = self.tree.remember(node);
         let opened = self.open(inode, true, false).and_then(|opened| {
-            if truncate {
-                self.truncate_chunk_file(inode, 0, Some(opened.handle));
-            }
-            let sized = if truncate { self.set_size(inode, 0).map(drop) } else { Ok(()) };
+            let sized = if truncate { self.set_size(inode, 0, Some(opened.handle)).map(drop) } else { Ok(()) };
             let attributes = sized.and_then(|()| self.attributes(inode));
             Ok((attributes.inspect_err(|_| self.release(opened.handle))?, opened))
         });
@@ -384,25 +384,15 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets the size of a file in bytes. The size of chunks and, without --resize, of flat bytes is fixed: a smaller or
-    /// equal size changes nothing.
+    /// Sets the size of a file in bytes, through the open file `handle` if there is one: see [`super::truncation`].
     ///
     /// # Errors
     ///
     /// EFBIG if a fixed size would have to grow.
-    pub fn set_size(&self, inode: u64, size: u64) -> Result<Attributes> {
+    pub fn set_size(&self, inode: u64, size: u64, handle: Option<u64>) -> Result<Attributes> {
         self.writable()?;
         match self.tree.node(inode) {
-            Ok(node) if self.has_fixed_size(&node)? => {
-                let whole = Some(&*node).filter(|_| self.resizes);
-                if let Some(Node::Flat(key)) = whole {
-                    self.truncate(key, size)?;
-                } else if let Some(Node::ViewFile(key, View::Unpacked, ViewedFile::Flat)) = whole {
-                    self.truncate_view(key, size)?;
-                } else if size > self.attributes(inode)?.size {
-                    return Err(Error::system(libc::EFBIG));
-                }
-            }
+            Ok(node) if self.has_fixed_size(&node)? => self.truncate_file(inode, &node, size, handle)?,
             Ok(node) => match self.drafts.get(&node.path()) {
                 Some(draft) => draft.set_len(size)?,
                 None => {

@@ -104,6 +104,11 @@ impl PageGuards {
         writers.filter(|(i, _)| *i == inode).map(|(_, count)| count).sum()
     }
 
+    /// Returns whether any file that may write to the array is open: the kernel may hold bytes that were not received.
+    pub fn has_writers(&self, array: &Key) -> bool {
+        self.lock(array).table.writers.contains_key(array)
+    }
+
     /// Removes guards, because the kernel has dropped the pages that they guard against.
     pub fn remove(&self, guards: &[GuardId]) {
         for guard in guards {

@@ -46,6 +46,11 @@ impl Pages {
         keep
     }
 
+    /// Makes the next opening of a file drop its pages.
+    pub fn forget(&self, inode: u64) {
+        lock(&self.files).pop(&inode);
+    }
+
     /// Records that the kernel has received the answer to an opening that drops the pages.
     pub fn dropped(&self, inode: u64) {
         if let Some(file) = lock(&self.files).get_mut(&inode) {

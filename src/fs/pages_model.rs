@@ -441,7 +441,7 @@ impl Kernel {
         match self.fs.lookup(array, name) {
             Ok(found) => {
                 let handle = self.fs.open(found.inode, true, false).unwrap().handle;
-                self.fs.truncate_chunk_file(found.inode, 0, Some(handle));
+                self.fs.set_size(found.inode, 0, Some(handle)).unwrap();
                 handle
             }
             Err(_) => self.fs.create(array, name, true, false).unwrap().1.handle,

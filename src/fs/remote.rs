@@ -136,11 +136,11 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     let (_, reader) = m.open("", "notes.txt", false).unwrap();
     m.fs.write(handle, 10, b"!").unwrap();
     assert_eq!(m.read_open(reader).unwrap(), "hello, you!");
-    assert_eq!(m.fs.set_size(inode, 5).unwrap().size, 5);
+    assert_eq!(m.fs.set_size(inode, 5, None).unwrap().size, 5);
     assert_eq!(m.read_open(reader).unwrap(), "hello");
     m.close(handle).unwrap();
     m.close(reader).unwrap();
-    m.fs.set_size(inode, 4).unwrap();
+    m.fs.set_size(inode, 4, None).unwrap();
     assert_eq!((stored(&memory, "notes.txt").as_deref(), m.fs.attributes(inode).unwrap().size), (Some("hell"), 4));
     m.fs.flush_all().unwrap();
     let (_, handle) = m.open("", "notes.txt", true).unwrap();
@@ -188,7 +188,7 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
     m.fs.unlink(ROOT_INODE, "scratch", 0).unwrap();
     m.fs.write(opened.handle, 4, b"4").unwrap();
     assert_eq!((m.fs.attributes(a.inode).unwrap().size, m.read_open(opened.handle).unwrap().as_str()), (5, "01234"));
-    assert_eq!(m.fs.set_size(a.inode, 2).unwrap().size, 2);
+    assert_eq!(m.fs.set_size(a.inode, 2, None).unwrap().size, 2);
     let other = m.write_new("", "scratch", "other").unwrap();
     assert_ne!(other, a.inode);
     assert_eq!(

@@ -14,6 +14,15 @@ use std::sync::{Arc, Mutex};
 /// Number of bytes of fill values written at a time.
 const STEP: u64 = 1 << 20;
 
+/// The bytes that are added to flat bytes which become longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// The fill value.
+    FillValue,
+    /// Zeros, as in any file that a program has truncated.
+    Zeros,
+}
+
 /// The state of arrays that change their shape.
 #[derive(Default)]
 pub struct Resizing {
@@ -42,6 +51,13 @@ pub struct HiddenGrowth<'a> {
     key: Key,
     /// Sizes in bytes before and after the write.
     size: (u64, u64),
+}
+
+impl HiddenGrowth<'_> {
+    /// Returns the size in bytes before the write.
+    pub fn before(&self) -> u64 {
+        self.size.0
+    }
 }
 
 impl Drop for HiddenGrowth<'_> {
@@ -165,11 +181,11 @@ impl Fs {
     /// # Errors
     ///
     /// EINVAL unless they are whole.
-    pub(super) fn truncate_view(&self, key: &Key, size: u64) -> Result<()> {
+    pub(super) fn truncate_view(&self, key: &Key, size: u64, added: Added) -> Result<()> {
         let form = self.tree.viewed(key, &View::Unpacked)?.1.form;
         let (shown, stored) = (form.shown_item() as u64, form.stored_item() as u64);
         match size % shown {
-            0 => self.truncate(key, size / shown * stored),
+            0 => self.truncate(key, size / shown * stored, added),
             _ => Err(Error::invalid(format!("physical values take {shown} bytes each")).context(key)),
         }
     }
@@ -201,14 +217,14 @@ impl Fs {
         let (before, end) = growth.size;
         let is_latest = |array: Arc<Array>| self.resizing.end(&array) == end;
         if self.tree.array(&growth.key).is_ok_and(is_latest)
-            && let Err(e) = self.truncate(&growth.key, before)
+            && let Err(e) = self.truncate(&growth.key, before, Added::FillValue)
         {
             log::warn!("{}: a write that failed has made the array longer: {e}", growth.key);
         }
     }
 
     /// Changes the size of flat bytes to `size` bytes.
-    pub(super) fn truncate(&self, key: &Key, size: u64) -> Result<()> {
+    pub(super) fn truncate(&self, key: &Key, size: u64, added: Added) -> Result<()> {
         let _alone = self.resizing.alone(&[key]);
         let array = self.tree.array(key)?;
         array.writable()?;
@@ -223,6 +239,9 @@ impl Fs {
             array.fill(&mut blank, at);
             self.write_flat(&array, at, &blank, WriteMode::internal())?;
             at += len;
+        }
+        if added == Added::Zeros && !array.fill_is_zero() {
+            self.zero_flat(&array, before..size, WriteMode::internal())?;
         }
         self.cache.flush_array(&array)
     }

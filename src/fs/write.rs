@@ -44,12 +44,14 @@ pub struct WriteMode {
     pub mapped: bool,
     /// Whether the write may wait for the store.
     pub may_wait: bool,
+    /// Whether the bytes are zeros that fill a gap: see [`super::truncation`].
+    pub is_gap: bool,
 }
 
 impl WriteMode {
     /// Returns the mode of bytes that come from no open file.
     pub fn internal() -> Self {
-        WriteMode { inode: 0, is_flat: false, mapped: false, may_wait: true }
+        WriteMode { inode: 0, is_flat: false, mapped: false, may_wait: true, is_gap: false }
     }
 }
 
@@ -111,7 +113,13 @@ impl Fs {
     /// Writes parts of a chunk, in ascending order, and guards them against older bytes in the pages of other files. Of
     /// a page of a map, writes only the bytes that are not guarded against it. Returns `false` if that takes a wait
     /// that the mode forbids.
-    fn write_parts(&self, array: &Arc<Array>, chunk: ChunkId, parts: &[Part], mode: WriteMode) -> Result<bool> {
+    pub(super) fn write_parts(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        parts: &[Part],
+        mode: WriteMode,
+    ) -> Result<bool> {
         loop {
             let mut guards = self.guards.lock(array.key());
             let written = match mode.mapped {
@@ -193,8 +201,12 @@ impl Fs {
     /// Makes the kernel drop its pages of an array's `data.raw`: before the current request is answered if
     /// `is_awaited`, else later.
     pub(super) fn add_stale(&self, array: &Key, is_awaited: bool) {
-        let (inode, guards) = (self.flat_inode(array), Vec::new());
-        STALE.with_borrow_mut(|stale| stale.push(StalePages { inode, is_awaited, guards }));
+        self.add_stale_file(self.flat_inode(array), is_awaited);
+    }
+
+    /// Makes the kernel drop its pages of a file, as [`Fs::add_stale`] does.
+    pub(super) fn add_stale_file(&self, inode: u64, is_awaited: bool) {
+        STALE.with_borrow_mut(|stale| stale.push(StalePages { inode, is_awaited, guards: Vec::new() }));
     }
 
     /// Removes guards after the kernel has written back and dropped the pages that they guard against.

@@ -113,10 +113,9 @@ impl Filesystem for FuseServer {
                 if is_other(mode, now.perm.into()) || is_other(uid, now.uid) || is_other(gid, now.gid) {
                     return Err(Error::system(libc::EPERM));
                 }
-                if size == Some(0) {
-                    fs.truncate_chunk_file(inode.0, thread, handle.map(|handle| handle.0));
-                }
-                size.map_or_else(|| fs.attributes(inode.0), |size| fs.set_size(inode.0, size))
+                let Some(size) = size else { return fs.attributes(inode.0) };
+                let handle = handle.map_or_else(|| fs.opening_of(inode.0, thread), |handle| Some(handle.0));
+                fs.set_size(inode.0, size, handle)
             });
             // reply before pages of other files are dropped: while the size is set, the kernel writes no page of this
             // file
@@ -273,6 +272,8 @@ impl Filesystem for FuseServer {
             backings.release(inode.0);
         }
         self.names.closed(inode.0);
+        self.fs.end_truncation(handle.0);
+        self.notices.drop_stale();
         // no program waits for the answer, and the kernel holds back other requests while many of these wait
         reply.ok();
         // release also stores pages of a map that came after the last flush
@@ -367,7 +368,7 @@ impl Filesystem for FuseServer {
             let stored = fs.flush(opened.handle);
             fs.release(opened.handle);
             stored.inspect_err(|_| fs.forget(attributes.inode, 1))?;
-            Ok(attributes)
+            Ok(fs.attributes(attributes.inode).unwrap_or(attributes))
         });
     }
 
@@ -460,6 +461,25 @@ impl Filesystem for FuseServer {
             });
             finish(names, reply, |reply, names| send_xattr(reply, &names, size));
         });
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let is_punch = mode & libc::FALLOC_FL_KEEP_SIZE != 0
+            && mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
+        if !is_punch {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let punch = move |fs: &Fs, _: &RequestInfo| fs.punch(handle.0, offset, len);
+        self.change(RequestInfo::of("fallocate", inode), reply, punch, send_ok);
     }
 
     fn lseek(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {

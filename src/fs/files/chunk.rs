@@ -23,7 +23,7 @@ use crate::zarr::grid::ChunkId;
 use crate::zarr::layout;
 use crate::zarr::metadata::{Order, Separator};
 use draft::ChunkDraft;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
@@ -39,8 +39,6 @@ pub struct ChunkFile {
     writable: bool,
     /// The number of its creation, if [`created::CreatedChunks`] counts it.
     creation: Option<u64>,
-    /// The thread that opened the file, as the kernel numbers threads; 0 if it is unknown.
-    opener: AtomicU32,
     is_written: AtomicBool,
     /// Protects the draft; held while it is stored.
     draft: Mutex<Option<ChunkDraft>>,
@@ -56,21 +54,9 @@ impl ChunkFile {
             record: WriteRecord::default(),
             writable,
             creation: None,
-            opener: AtomicU32::new(0),
             is_written: AtomicBool::new(false),
             draft: Mutex::default(),
         }
-    }
-
-    /// Records the thread that opened the file, to find the file when that thread truncates it.
-    pub fn opened_by(&self, thread: u32) {
-        self.opener.store(thread, Ordering::Relaxed);
-    }
-
-    /// Returns whether the thread has opened the file for writing and has not written yet.
-    pub fn is_new_of(&self, thread: u32) -> bool {
-        let opener = self.opener.load(Ordering::Relaxed);
-        self.writable && opener == thread && !self.is_written.load(Ordering::Relaxed)
     }
 
     /// Records that the file was truncated to no bytes.
@@ -107,7 +93,8 @@ impl ChunkFile {
         let size = array.grid().chunk_size(chunk);
         let data_in_file = clipped(offset, data, size as u64);
         // a map shows the chunk, not the draft
-        if let Some(draft) = slot.as_mut().filter(|draft| !mode.mapped && (offset == 0 || draft.bytes.is_some())) {
+        let begins = offset == 0 && !mode.is_gap;
+        if let Some(draft) = slot.as_mut().filter(|draft| !mode.mapped && (begins || draft.bytes.is_some())) {
             // session threads must not wait for a disk
             if !mode.may_wait && draft.may_wait() {
                 return Ok(None);
@@ -126,6 +113,9 @@ impl ChunkFile {
             }
             if !mode.mapped {
                 *slot = None;
+            }
+            if is_created && mode.is_gap && array.fill_is_zero() {
+                return Ok(Some(data.len()));
             }
         }
         let losses = array.freshness().losses();
@@ -405,27 +395,6 @@ impl Fs {
             ..ChunkFile::new(inode, array, name, KernelPages::None, true)
         };
         (NewFile::new(Arc::new(file), KernelPages::None), Attributes { inode, ..attributes })
-    }
-
-    /// Records that a thread has truncated a chunk file while it opened it, or, with `handle`, afterwards.
-    pub fn truncate_chunk_file(&self, inode: u64, thread: u32, handle: Option<u64>) {
-        let opening = || {
-            let is_new = |chunk: &ChunkFile| chunk.inode == inode && chunk.is_new_of(thread);
-            self.files.matching(|file| file.as_chunk().is_some_and(is_new)).pop()
-        };
-        let file = handle.map_or_else(opening, |handle| self.files.get(handle).ok());
-        if let Some(chunk) = file.as_ref().and_then(|file| file.as_chunk()) {
-            chunk.truncate();
-        }
-    }
-
-    /// Records the thread that opened a file.
-    pub fn opened_by(&self, handle: u64, thread: u32) {
-        if let Ok(file) = self.files.get(handle)
-            && let Some(chunk) = file.as_chunk()
-        {
-            chunk.opened_by(thread);
-        }
     }
 
     /// Returns the attributes of a chunk file that was created and may not be stored yet; `None` for any other file.

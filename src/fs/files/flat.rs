@@ -16,6 +16,7 @@ use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use gather::FlatRead;
 use holes::{Seek, StoredChunks};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -82,7 +83,12 @@ impl FlatFile {
             // from here on the array cannot change
             if !array.is_superseded() {
                 let losses = array.freshness().losses();
-                let written = check(&array).and_then(|()| fs.write_flat(&array, offset, data, mode));
+                let written = check(&array)
+                    .and_then(|()| match &growth {
+                        Some(growth) => fs.fill_added(&array, growth.before()..offset, mode),
+                        None => Ok(()),
+                    })
+                    .and_then(|()| fs.write_flat(&array, offset, data, mode));
                 fs.record_write(&self.record, &array, losses, mode);
                 break written;
             }
@@ -104,11 +110,15 @@ impl FlatFile {
     /// ENXIO at and past the end.
     pub fn seek_through(&self, fs: &Fs, offset: u64, target: Seek, is_zero: impl Fn(&Array) -> bool) -> Result<u64> {
         let array = self.array.latest(fs)?;
-        fs.settle(array.key(), None);
-        match offset < array.size() {
-            true => self.stored.seek(&array, offset, target, is_zero(&array)),
-            false => Err(Error::system(libc::ENXIO)),
+        if offset >= array.size() {
+            return Err(Error::system(libc::ENXIO));
         }
+        // a shared map may have changed pages of chunks that are not stored
+        let has_holes = is_zero(&array) && !fs.guards.has_writers(array.key());
+        if has_holes {
+            fs.settle(array.key(), None);
+        }
+        self.stored.seek(&array, offset, target, has_holes)
     }
 
     /// Records a write that has to wait for memory. Reads of its bytes wait until the returned value is dropped.
@@ -219,6 +229,17 @@ impl OpenFile for FlatFile {
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
         self.write_through(fs, offset, data, WriteMode { is_flat: true, inode: self.inode, ..mode }, |_| Ok(()))
+    }
+
+    fn write_zeros(&self, fs: &Fs, range: Range<u64>) -> Result<()> {
+        let mode = WriteMode { is_flat: true, inode: self.inode, ..WriteMode::internal() };
+        let zeroed = self.array.write_latest(fs, true, |array| {
+            let losses = array.freshness().losses();
+            let zeroed = fs.zero_flat(array, range, mode);
+            fs.record_write(&self.record, array, losses, mode);
+            zeroed
+        });
+        zeroed.map(drop)
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::array::hierarchy::{MetadataFile, StoredNode};
+use crate::fs::resize::Added;
 use crate::util::json::{self, Value};
 
 /// Maximum number of items, so that an array stays small.
@@ -63,7 +64,11 @@ impl Model {
     fn resize_here(&self, new: &[u64], by_size: bool) -> Result<()> {
         let key = Key::normalize("a")?;
         if by_size {
-            return self.fs.truncate(&key, new.iter().product::<u64>() * self.meta.dtype.size() as u64);
+            return self.fs.truncate(
+                &key,
+                new.iter().product::<u64>() * self.meta.dtype.size() as u64,
+                Added::FillValue,
+            );
         }
         if self.meta.zarr_format == 2 {
             let mut document = self.document("a/.zarray");

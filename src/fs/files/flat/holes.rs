@@ -1,7 +1,7 @@
 //! SEEK_DATA and SEEK_HOLE on flat bytes: if the fill value is zero bytes, uninitialized chunks are holes. A search
 //! looks up a bounded number of chunks or lists the stored ones, but never looks up each chunk of a vast grid.
 
-use crate::array::{Array, ArrayEntry};
+use crate::array::{Array, ArrayEntry, Opening};
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use crate::zarr::grid::ChunkId;
@@ -33,24 +33,27 @@ pub enum Seek {
 /// The stored chunks of an open file, listed when they are first needed: a copy of a sparse file seeks again and again.
 #[derive(Default)]
 pub struct StoredChunks {
-    /// The id of the array and its list. The lock protects both.
-    listed: Mutex<Option<(u64, ListedChunks)>>,
+    /// The list, and the state of the array that it shows. The lock protects both.
+    listed: Mutex<Option<(ListedState, ListedChunks)>>,
 }
+
+/// The array by its number, its opening, and how many chunks this mount has stored or erased: a list must be no older.
+type ListedState = (u64, Opening, u64);
 
 /// Chunks in the order of their numbers; `None` if there are too many to keep, or if some cannot be listed.
 type ListedChunks = Arc<Option<Vec<ChunkId>>>;
 
 impl StoredChunks {
     /// Returns the first position at or after `offset` where data or a hole begins. `offset` must be inside the array.
-    /// The end of the file counts as a hole. `is_zero` says whether bytes that are not stored read as zeros.
+    /// The end of the file counts as a hole. `has_holes` says whether bytes that are not stored read as zeros.
     ///
     /// # Errors
     ///
     /// ENXIO if there is no data up to the end.
-    pub fn seek(&self, array: &Arc<Array>, offset: u64, target: Seek, is_zero: bool) -> Result<u64> {
+    pub fn seek(&self, array: &Arc<Array>, offset: u64, target: Seek, has_holes: bool) -> Result<u64> {
         // all is data if chunks are dirty because they could not be stored just now, or if the store would have to be
         // asked for each chunk because it cannot list
-        let is_all_data = array.is_dirty() || !is_zero || !array.lists_all();
+        let is_all_data = array.is_dirty() || !has_holes || !array.lists_all();
         match target {
             Seek::Data if is_all_data => Ok(offset),
             Seek::Hole if is_all_data => Ok(array.size()),
@@ -91,18 +94,20 @@ impl StoredChunks {
 
     fn listed(&self, array: &Arc<Array>) -> ListedChunks {
         let mut listed = lock(&self.listed);
+        let now = (array.id(), array.freshness().opening(), array.freshness().stores());
         match &*listed {
-            Some((id, list)) if *id == array.id() => list.clone(),
+            Some((state, list)) if *state == now => list.clone(),
             _ => {
-                let list = Arc::new(list(array));
-                *listed = Some((array.id(), list.clone()));
+                let list = Arc::new(stored_chunks(array));
+                *listed = Some((now, list.clone()));
                 list
             }
         }
     }
 }
 
-fn list(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
+/// Returns the stored chunks in the order of their numbers; `None` if there are too many, or if some cannot be listed.
+pub fn stored_chunks(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
     let mut chunks = Vec::new();
     let most = if array.is_remote() { MAX_LISTED_REMOTE } else { MAX_LISTED };
     for entry in array.entries().ok()? {

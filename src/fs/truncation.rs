@@ -1,0 +1,384 @@
+//! Truncated files of fixed size. A program that truncates or creates a file concludes that bytes which it does not
+//! write read as zeros, and skips zeros: `cp`, `tar`, `rsync` and `dd` leave holes, NumPy writes the last byte alone.
+//!
+//! Invariant: **from a truncation or creation through an open file to the close of that file, the file is as long as
+//! the program has made it, and bytes that it has skipped are zeros.** The file grows as it is written or extended, and
+//! each gap is filled with zeros first. Bytes behind the end are not touched: if the file is closed before it has its
+//! whole size again, they show their old values, so that `: > data.raw` erases no array.
+//!
+//! In a mount with `--resize` the array itself gets the size of `data.raw`; the record only says that gaps are zeros,
+//! where the rows that are added to an array otherwise hold the fill value.
+
+use super::Fs;
+use super::files::flat::holes::stored_chunks;
+use super::files::{OpenFile, Seek};
+use super::resize::Added;
+use super::write::WriteMode;
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::fs::tree::{Attributes, Node, View, ViewedFile};
+use crate::util::memory::lock;
+use crate::zarr::grid::ChunkId;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Maximum time from the close of a file to the request that releases it. The kernel queues that request before the
+/// close returns, but another thread may take it. A file of which only a duplicate was closed is stated after this time.
+const RELEASE_DELAY: Duration = Duration::from_millis(100);
+
+/// Maximum number of chunks that are looked up one by one before a gap is filled; those of a longer gap are listed.
+const PROBES: u64 = 256;
+
+/// Zeros that a gap is filled with at a time.
+pub static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+
+/// Maximum number of parts of a chunk written at a time.
+const MAX_PARTS: usize = 4096;
+
+/// The truncated files of a mount.
+#[derive(Default)]
+pub struct Truncations {
+    /// The number of truncated files. Usually it is 0, and then no request takes the lock.
+    count: AtomicUsize,
+    /// Protects the table: truncated files by inode number.
+    files: Mutex<HashMap<u64, Truncation>>,
+    released: Condvar,
+}
+
+/// A file that was truncated or created, and was not closed since.
+struct Truncation {
+    /// The size that programs see; `None` for flat bytes that are resized.
+    end: Option<u64>,
+    /// The whole size.
+    whole: u64,
+    /// The open files through which it was truncated.
+    owners: Vec<u64>,
+    /// An owner of which a descriptor was closed, if the file was not used since: perhaps it is about to be released.
+    closing: Option<u64>,
+    /// Protects nothing: held while the file is written, since another write must not come into a gap that is filled.
+    writing: Arc<Mutex<()>>,
+}
+
+impl Truncations {
+    fn with<T>(&self, inode: u64, get: impl FnOnce(&mut Truncation) -> T) -> Option<T> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        lock(&self.files).get_mut(&inode).map(get)
+    }
+
+    /// Returns the size of a truncated file.
+    fn end(&self, inode: u64) -> Option<u64> {
+        self.with(inode, |file| file.end).flatten()
+    }
+
+    /// Returns whether a file was truncated and not closed since.
+    pub fn contains(&self, inode: u64) -> bool {
+        self.with(inode, |_| ()).is_some()
+    }
+
+    /// Returns an open file through which the file was truncated.
+    fn owner(&self, inode: u64) -> Option<u64> {
+        self.with(inode, |file| file.owners.first().copied()).flatten()
+    }
+
+    fn is_owner(&self, inode: u64, handle: u64) -> bool {
+        self.with(inode, |file| file.owners.contains(&handle)).unwrap_or(false)
+    }
+
+    /// Records that a file was truncated to `end` bytes of `whole` through an open file.
+    fn truncated(&self, inode: u64, handle: u64, end: Option<u64>, whole: u64) {
+        let mut files = lock(&self.files);
+        let new = Truncation { end, whole, owners: Vec::new(), closing: None, writing: Arc::default() };
+        let file = files.entry(inode).or_insert(new);
+        (file.end, file.closing) = (end, None);
+        if !file.owners.contains(&handle) {
+            file.owners.push(handle);
+        }
+        self.count.store(files.len(), Ordering::Release);
+    }
+
+    /// Records that the bytes of a file up to `end` were written or filled.
+    fn reached(&self, inode: u64, end: u64) {
+        let mut files = lock(&self.files);
+        let Some(file) = files.get_mut(&inode) else { return };
+        file.closing = None;
+        file.end = file.end.map(|before| before.max(end));
+        if file.end.is_some_and(|end| end >= file.whole) {
+            files.remove(&inode);
+            self.count.store(files.len(), Ordering::Release);
+        }
+    }
+
+    /// Records that a descriptor of an open file was closed, perhaps not the last one.
+    fn closed(&self, inode: u64, handle: u64) {
+        self.with(inode, |file| {
+            if file.owners.contains(&handle) {
+                file.closing = Some(handle);
+            }
+        });
+    }
+
+    /// Records the release of an open file. Returns whether a truncation ends with it.
+    fn released(&self, inode: u64, handle: u64) -> bool {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut files = lock(&self.files);
+        let Some(file) = files.get_mut(&inode) else { return false };
+        file.owners.retain(|owner| *owner != handle);
+        file.closing = file.closing.filter(|closing| *closing != handle);
+        let is_last = file.owners.is_empty();
+        if is_last {
+            files.remove(&inode);
+            self.count.store(files.len(), Ordering::Release);
+        }
+        self.released.notify_all();
+        is_last
+    }
+
+    /// Returns whether [`Truncations::settle`] may have to wait.
+    pub fn may_wait(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && lock(&self.files).values().any(|file| file.closing.is_some())
+    }
+
+    /// Waits until it is known whether a file of which a descriptor was closed is released.
+    fn settle(&self, inode: u64) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let (start, mut files) = (Instant::now(), lock(&self.files));
+        while let Some(file) = files.get_mut(&inode).filter(|file| file.closing.is_some()) {
+            let Some(left) = RELEASE_DELAY.checked_sub(start.elapsed()) else {
+                file.closing = None;
+                return;
+            };
+            files = self.released.wait_timeout(files, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Fs {
+    /// Returns attributes with the size that a truncated file has at present.
+    pub(super) fn shown(&self, attributes: Attributes) -> Attributes {
+        self.truncations.settle(attributes.inode);
+        match self.truncations.end(attributes.inode) {
+            Some(end) => Attributes { size: end.min(attributes.size), lasting: false, ..attributes },
+            None => attributes,
+        }
+    }
+
+    /// Waits until it is known whether a truncated file that is opened is released.
+    pub(super) fn settle_truncation(&self, inode: u64) {
+        self.truncations.settle(inode);
+    }
+
+    /// Returns how many of the bytes from `offset` on a truncated file has. A chunk file whose new content is a draft
+    /// keeps its size for other readers.
+    pub(super) fn readable(&self, handle: u64, file: &dyn OpenFile, offset: u64, len: usize) -> usize {
+        let inode = file.inode();
+        match self.truncations.end(inode) {
+            Some(end) if file.as_chunk().is_none() || self.truncations.is_owner(inode, handle) => {
+                usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX).min(len)
+            }
+            _ => len,
+        }
+    }
+
+    /// Returns where data or a hole begins in a file that may be truncated: see `OpenFile::seek`.
+    pub(super) fn seek_in(&self, file: &dyn OpenFile, offset: u64, target: Seek) -> Result<u64> {
+        let Some(end) = self.truncations.end(file.inode()) else { return file.seek(self, offset, target) };
+        let found = if offset < end { file.seek(self, offset, target)? } else { end };
+        match target {
+            Seek::Hole if offset < end => Ok(found.min(end)),
+            Seek::Data if found < end => Ok(found),
+            _ => Err(Error::system(libc::ENXIO)),
+        }
+    }
+
+    /// Writes as `OpenFile::write` does, and fills the gap before the bytes if the file is truncated.
+    pub(super) fn write_in(
+        &self,
+        file: &dyn OpenFile,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
+        let inode = file.inode();
+        // the kernel has no pages behind the end
+        let truncated = self.truncations.with(inode, |file| file.writing.clone()).filter(|_| !mode.mapped);
+        let Some(writing) = truncated else { return file.write(self, offset, data, mode) };
+        let writing = if mode.may_wait { Some(lock(&writing)) } else { writing.try_lock().ok() };
+        let Some(_writing) = writing else { return Ok(None) };
+        // a write past the whole size fails, unless it appends records
+        let is_inside = |file: &&mut Truncation| offset < file.whole || self.resizes;
+        let gap_before = |file: &mut Truncation| file.end.unwrap_or(u64::MAX)..offset.min(file.whole);
+        let gap = self.truncations.with(inode, |file| Some(file).filter(is_inside).map(gap_before)).flatten();
+        if let Some(gap) = gap.filter(|gap| !gap.is_empty()) {
+            if !mode.may_wait {
+                return Ok(None);
+            }
+            file.write_zeros(self, gap)?;
+        }
+        let written = file.write(self, offset, data, mode)?;
+        if let Some(len) = written {
+            self.truncations.reached(inode, offset + len as u64);
+        }
+        Ok(written)
+    }
+
+    /// Makes zeros of a part of a file without changing its size, as fallocate(2) does.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP for files that hold no flat bytes.
+    pub fn punch(&self, handle: u64, offset: u64, len: u64) -> Result<()> {
+        let file = self.files.get(handle)?;
+        if file.written_arrays().is_empty() {
+            return Err(Error::system(libc::EOPNOTSUPP));
+        }
+        let end = offset.saturating_add(len).min(self.attributes(file.inode())?.size);
+        if offset < end { file.write_zeros(self, offset..end) } else { Ok(()) }
+    }
+
+    /// Records that a chunk file was created through the open file `handle`, and returns its attributes.
+    pub(super) fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
+        self.truncations.truncated(attributes.inode, handle, Some(0), attributes.size);
+        self.shown(attributes)
+    }
+
+    /// Sets the size of a file of fixed size, or of flat bytes that are resized, through the open file `handle`.
+    /// Without one, it is as if the file were opened and closed again: only the size of an array changes.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG if a fixed size would have to grow.
+    pub(super) fn truncate_file(&self, inode: u64, node: &Node, size: u64, handle: Option<u64>) -> Result<()> {
+        let handle = handle.or_else(|| self.truncations.owner(inode));
+        let file = handle.map(|handle| self.files.get(handle)).transpose()?;
+        let through = handle.zip(file.filter(|file| !file.written_arrays().is_empty()));
+        let whole = self.whole_attributes(inode)?.size;
+        if self.resizes && matches!(node, Node::Flat(_) | Node::ViewFile(_, View::Unpacked, ViewedFile::Flat)) {
+            let after = if self.truncations.contains(inode) { Added::Zeros } else { Added::FillValue };
+            match node {
+                Node::Flat(key) => self.truncate(key, size, after)?,
+                Node::ViewFile(key, ..) => self.truncate_view(key, size, after)?,
+                _ => {}
+            }
+            if let Some((handle, _)) = through.filter(|_| size < whole || size == 0) {
+                self.truncations.truncated(inode, handle, None, u64::MAX);
+            }
+            return Ok(());
+        }
+        if size > whole {
+            return Err(Error::system(libc::EFBIG));
+        }
+        let Some((handle, file)) = through else { return Ok(()) };
+        if let Some(chunk) = file.as_chunk().filter(|_| size == 0) {
+            chunk.truncate();
+        }
+        let end = self.truncations.end(inode).unwrap_or(whole);
+        if size < end {
+            self.truncations.truncated(inode, handle, Some(size), whole);
+        } else if size > end {
+            let writing = self.truncations.with(inode, |file| file.writing.clone()).unwrap_or_default();
+            let _writing = lock(&writing);
+            file.write_zeros(self, end..size)?;
+            self.truncations.reached(inode, size);
+        }
+        Ok(())
+    }
+
+    /// Records the thread that opened a file.
+    pub fn opened_by(&self, handle: u64, thread: u32) {
+        self.files.opened_by(handle, thread);
+    }
+
+    /// Returns the open file through which a thread truncates a file that it opens: the kernel does not say.
+    pub fn opening_of(&self, inode: u64, thread: u32) -> Option<u64> {
+        self.files.last_of(thread, |file| file.inode() == inode && !file.written_arrays().is_empty())
+    }
+
+    /// Records the close of a descriptor.
+    pub(super) fn descriptor_closed(&self, file: &dyn OpenFile, handle: u64) {
+        self.truncations.closed(file.inode(), handle);
+    }
+
+    /// Ends the truncation of a file that is about to be released: it has its whole size again. The caller must call
+    /// this before it takes another request.
+    pub fn end_truncation(&self, handle: u64) {
+        if let Ok(file) = self.files.get(handle)
+            && self.truncations.released(file.inode(), handle)
+        {
+            // the kernel's last page has zeros behind the end
+            self.pages.forget(file.inode());
+            self.add_stale_file(file.inode(), false);
+        }
+    }
+
+    /// Writes zeros over flat bytes of an array. Chunks that read as zeros without being stored are removed or stay
+    /// missing, so that the copy of a sparse file is sparse.
+    pub(super) fn zero_flat(&self, array: &Arc<Array>, range: Range<u64>, mode: WriteMode) -> Result<()> {
+        let range = range.start..range.end.min(array.size());
+        if range.is_empty() {
+            return Ok(());
+        }
+        let around = array.grid().chunks_around(range.clone());
+        if !array.fill_is_zero() {
+            return around.into_iter().flatten().try_for_each(|id| self.zero_chunk(array, ChunkId(id), &range, mode));
+        }
+        // chunks are about to be removed: they must be those of this array
+        array.confirm(false)?;
+        if array.freshness().is_replaced() {
+            return Err(Error::system(libc::ESTALE).context(array.key()));
+        }
+        let count: u64 = around.iter().map(|chunks| chunks.end - chunks.start).sum();
+        if count > PROBES && array.lists_all() {
+            self.hand_over(array)?;
+            if let Some(stored) = stored_chunks(array) {
+                let mut stored = stored.into_iter().filter(|chunk| around.iter().any(|ids| ids.contains(&chunk.0)));
+                return stored.try_for_each(|chunk| self.zero_chunk(array, chunk, &range, mode));
+            }
+        }
+        for chunk in around.into_iter().flatten().map(ChunkId) {
+            if self.cache.is_dirty(array, chunk) || array.stat_chunk(chunk)?.is_some() {
+                self.zero_chunk(array, chunk, &range, mode)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros over the rows that a write behind the end of a truncated file has added to an array before it.
+    pub(super) fn fill_added(&self, array: &Arc<Array>, gap: Range<u64>, mode: WriteMode) -> Result<()> {
+        let is_gap = self.truncations.contains(mode.inode) && !array.fill_is_zero();
+        if is_gap { self.zero_flat(array, gap, mode) } else { Ok(()) }
+    }
+
+    /// Writes zeros over the bytes of a chunk that lie in `range` of the flat array.
+    fn zero_chunk(&self, array: &Arc<Array>, chunk: ChunkId, range: &Range<u64>, mode: WriteMode) -> Result<()> {
+        let grid = array.grid();
+        let is_whole = grid.next_in_chunk(chunk, 0).is_some_and(|first| first >= range.start)
+            && grid.next_in_chunk(chunk, range.end).is_none();
+        if is_whole && array.fill_is_zero() {
+            return self.erase_chunk(array, chunk).map(drop);
+        }
+        let (mut parts, mut at) = (Vec::new(), range.start);
+        while let Some(flat) = grid.next_in_chunk(chunk, at).filter(|&flat| flat < range.end) {
+            let end = range.end.min(flat + ZEROS.len() as u64);
+            let Some(run) = grid.runs(flat..end).next() else { break };
+            parts.push((run.offset, &ZEROS[..run.len]));
+            at = flat + run.len as u64;
+            if parts.len() == MAX_PARTS {
+                self.write_parts(array, chunk, &parts, mode)?;
+                parts.clear();
+            }
+        }
+        if parts.is_empty() { Ok(()) } else { self.write_parts(array, chunk, &parts, mode).map(drop) }
+    }
+}
+
+#[cfg(test)]
+mod tests;
