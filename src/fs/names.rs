@@ -128,7 +128,7 @@ impl Fs {
                 let node = Node::Value(value.array.extent(value.chunk).key);
                 let inode = self.tree.remember(node.clone());
                 let draft = self.drafts.open_encoded(&node, inode, self.encoded_file(&value)?, None);
-                Ok(self.created(&draft))
+                Ok(self.created_draft(&draft))
             }
             Target::Plain(key)
                 if self.tree.is_header_name(name) && self.tree.hierarchy().is_unmarked(&key.parent()) =>
@@ -154,10 +154,10 @@ impl Fs {
     fn create_draft(&self, node: Node, limit: u64) -> Result<(Attributes, NewFile)> {
         let inode = self.tree.remember(node.clone());
         let draft = self.drafts.open(&node, inode, None, limit)?;
-        Ok(self.created(&draft))
+        Ok(self.created_draft(&draft))
     }
 
-    fn created(&self, draft: &Arc<Draft>) -> (Attributes, NewFile) {
+    fn created_draft(&self, draft: &Arc<Draft>) -> (Attributes, NewFile) {
         let attributes = self.tree.file_attributes(draft.lock().len, SystemTime::now(), draft.permissions);
         (Attributes { inode: draft.inode, ..attributes }, draft.clone().opened())
     }
