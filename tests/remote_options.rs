@@ -5,9 +5,10 @@ mod support;
 
 use serde_json::json;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::array::{TestArray, replace};
 use support::faulty_server::{Fault, FaultyServer};
@@ -365,4 +366,128 @@ fn statistics_and_a_clean_unmount_take_no_requests() {
         assert!(made.is_empty(), "{store}: {made:?}");
         mount.assume_unmounted();
     }
+}
+
+/// Runs `info` on a store without the credentials and proxies of this machine, and returns its only line of errors.
+fn error_of(url: &str, args: &[&str], environment: &[(&str, &str)]) -> String {
+    let mut command = with_timeout(50, ZARRFS);
+    for (name, _) in std::env::vars() {
+        let prefixes = ["AWS_", "AZURE_", "GOOGLE_", "SSL_CERT_"];
+        if prefixes.iter().any(|prefix| name.starts_with(prefix)) || name.to_ascii_lowercase().ends_with("_proxy") {
+            command.env_remove(name);
+        }
+    }
+    command.args(["info", "--timeout", "5m"]).args(args).arg(url);
+    let output = command.env("AWS_EC2_METADATA_DISABLED", "true").envs(environment.iter().copied()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code().is_some_and(|code| [1, 2].contains(&code)), "{url}: {said}");
+    assert_eq!(said.lines().count(), 1, "{url}: {said}");
+    said
+}
+
+/// "Permanent failures are reported at once": with a timeout of minutes, a single retry would be noticed.
+#[test]
+fn what_no_retry_can_mend_is_one_line_at_once() {
+    let Some(python) = support::env_path("ZARRFS_TEST_SERVERS") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut servers = Command::new(python);
+    servers.arg(support::python_script("tls_servers.py")).arg(folder.path());
+    // they end with their standard input
+    let mut servers = servers.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ports = String::new();
+    BufReader::new(servers.stdout.take().unwrap()).read_line(&mut ports).unwrap();
+    let ports: serde_json::Value = serde_json::from_str(&ports).unwrap();
+    let url = |which: &str| format!("https://localhost:{}/x.zarr", ports[which]);
+    let (issuer, empty) = (folder.path().join("ca.pem"), folder.path().join("empty"));
+    fs::write(&empty, "").unwrap();
+    let (issuer, empty) = (issuer.to_str().unwrap(), empty.to_str().unwrap());
+    for (which, file, told) in [
+        ("issuer", issuer, "the issuer of the server's certificate is unknown"),
+        ("name", issuer, "elsewhere.example"),
+        ("expired", issuer, "the server's certificate has expired"),
+        ("early", issuer, "not valid yet, or the clock"),
+        ("plain", issuer, "the server does not speak TLS on this port"),
+        ("right", "/nothing.pem", "SSL_CERT_FILE=/nothing.pem: No such file or directory"),
+        ("right", empty, "empty: it has no certificate"),
+    ] {
+        let said = error_of(&url(which), &[], &[("SSL_CERT_FILE", file)]);
+        assert!(said.contains(told) && !said.contains("attempts"), "{which}: {said}");
+    }
+    let mut right = with_timeout(50, ZARRFS);
+    let said = right.args(["info", &url("right")]).env("SSL_CERT_FILE", issuer).output().unwrap().stderr;
+    assert!(String::from_utf8_lossy(&said).contains("not a Zarr store"), "{}", String::from_utf8_lossy(&said));
+    drop(servers.stdin.take());
+    servers.wait().unwrap();
+}
+
+#[test]
+fn a_proxy_is_named() {
+    let server = FaultyServer::new(Path::new("/nothing"));
+    server.set_all(Fault::Status(407));
+    let proxy = server.url("").replace("http://", "http://me:secret@");
+    let said = error_of("http://zarrfs.example/x.zarr", &[], &[("http_proxy", proxy.trim_end_matches('/'))]);
+    let address = server.url("");
+    assert!(
+        said.contains(&format!("the proxy {}", address.trim_end_matches('/'))) && !said.contains("secret"),
+        "{said}"
+    );
+    assert_eq!(server.requests().len(), 1);
+    for scheme in ["http", "https"] {
+        let variables = [("http_proxy", "http://127.0.0.1:1"), ("https_proxy", "http://127.0.0.1:1")];
+        let said = error_of(&format!("{scheme}://zarrfs.example/x.zarr"), &["--retries", "0"], &variables);
+        assert!(said.contains("through the proxy http://127.0.0.1:1"), "{said}");
+    }
+}
+
+/// The error says what is wrong with credentials, and shows no character of a key.
+#[test]
+fn unusable_credentials_are_named_and_not_shown() {
+    let damaged = tempfile::NamedTempFile::new().unwrap();
+    fs::write(damaged.path(), r#"{"type": "sesame", "private_key": "sesame"}"#).unwrap();
+    let damaged = damaged.path().to_str().unwrap();
+    let azure = ("AZURE_STORAGE_ACCOUNT", "lab");
+    for (url, environment, told) in [
+        ("gs://b/x", &[("GOOGLE_APPLICATION_CREDENTIALS", "/nothing/key.json")][..], "/nothing/key.json: No such file"),
+        ("gs://b/x", &[("GOOGLE_APPLICATION_CREDENTIALS", damaged)], "the credentials of Google are damaged"),
+        ("gs://b/x", &[("GOOGLE_SERVICE_ACCOUNT_KEY", "sesame")], "the credentials of Google are damaged"),
+        ("az://b/x", &[azure, ("AZURE_STORAGE_ACCOUNT_KEY", "se!same")], "not base64"),
+        ("az://b/x", &[azure, ("AZURE_FEDERATED_TOKEN_FILE", "/nothing/token")], "/nothing/token: No such file"),
+        (
+            "s3://b/x",
+            &[("AWS_WEB_IDENTITY_TOKEN_FILE", "/nothing/token"), ("AWS_ROLE_ARN", "arn:aws:iam::1:role/r")],
+            "/nothing/token: No such file",
+        ),
+        (
+            "s3://b/x",
+            &[("AWS_SHARED_CREDENTIALS_FILE", "/nothing/keys"), ("AWS_PROFILE", "lab")],
+            "AWS_SHARED_CREDENTIALS_FILE=/nothing/keys: No such file",
+        ),
+    ] {
+        let said = error_of(url, &["--endpoint-url", "http://127.0.0.1:1", "--retries", "0"], environment);
+        assert!(said.contains(told), "{url}: {said}");
+        assert!(!said.contains("sesame") && !said.contains("ymbol") && !said.contains('!'), "{url}: {said}");
+    }
+}
+
+#[test]
+fn refusals_of_a_bucket_are_not_blamed_on_credentials_without_reason() {
+    let keys = [("AWS_ACCESS_KEY_ID", "tests"), ("AWS_SECRET_ACCESS_KEY", "sesame")];
+    let server = FaultyServer::new(Path::new("/nothing"));
+    let said = |status: u16, date: bool, body: &str, environment: &[(&str, &str)]| {
+        let body = body.to_string();
+        let headers = if date { vec![("Date", "Sun, 06 Nov 1994 08:49:37 GMT".to_string())] } else { Vec::new() };
+        server.set_gate(Box::new(move |_| Some((status, headers.clone(), body.clone()))));
+        let endpoint = server.url("");
+        error_of("s3://b/x", &["--endpoint-url", endpoint.trim_end_matches('/')], &[&keys, environment].concat())
+    };
+    let plain = said(400, false, "", &[]);
+    assert!(plain.contains("400") && !plain.contains("credentials"), "{plain}");
+    let skewed = "<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>";
+    for (status, date, body) in [(403, false, skewed), (403, true, ""), (400, true, "")] {
+        let skewed = said(status, date, body, &[]);
+        assert!(skewed.contains("clock") && !skewed.contains("credentials"), "{skewed}");
+    }
+    let denied = "<Error><Code>AccessDenied</Code><Message>User: &quot;a&quot; &amp; b</Message></Error>";
+    let denied = said(403, false, denied, &[]);
+    assert!(denied.contains(r#"AccessDenied: User: "a" & b"#), "{denied}");
 }

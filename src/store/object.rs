@@ -5,6 +5,7 @@
 
 mod answer_headers;
 mod cloud;
+mod connection_error;
 mod connector;
 mod credential_process;
 mod credentials;

@@ -41,6 +41,22 @@ pub(super) fn content_range_of(range: Range<u64>, size: u64) -> Option<HeaderVal
     HeaderValue::try_from(text).ok()
 }
 
+/// Returns whether an answer with status 200 to a request for a part of a value is that part, as its Content-Range says:
+/// some servers send the wrong status. `wanted` is the part, unless it is the end of the value.
+pub(super) fn is_part(headers: &HeaderMap, wanted: Option<&Range<u64>>) -> Result<bool, Cause> {
+    let Some(ContentRange { range: Some(range), size }) = content_range(headers) else { return Ok(false) };
+    if length(headers).is_some_and(|length| length != range.end - range.start) {
+        return Err(Cause::Wrong("the server sends a body of another length than its Content-Range says"));
+    }
+    match wanted {
+        Some(wanted) if wanted.start == range.start && range.end <= wanted.end => Ok(true),
+        // the whole value, of which the part is kept
+        Some(_) if range.start == 0 && size == Some(range.end) => Ok(false),
+        Some(_) => Err(Cause::Wrong("the server sends another part of the value than requested")),
+        None => Ok(true),
+    }
+}
+
 /// Parses the Content-Length header.
 pub(super) fn length(headers: &HeaderMap) -> Option<u64> {
     text(headers, &CONTENT_LENGTH)?.trim().parse().ok()

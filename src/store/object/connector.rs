@@ -2,7 +2,7 @@
 
 use super::answer_headers::{content_range, text};
 use super::page_filter;
-use super::request_error::{Cause, RequestError, is_metadata_service};
+use super::request_error::{Cause, RequestError, is_metadata_service, refused};
 use super::transport::{ServerAnswer, ServerRequest, Transport};
 use crate::util::memory::lock;
 use async_trait::async_trait;
@@ -10,12 +10,13 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
+use quick_xml::escape::unescape;
 use reqwest::header::{CONTENT_LENGTH, ETAG, RANGE};
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::time::timeout;
 
 /// Maximum size of an answer that is not a value, such as a listing or a token, in bytes.
@@ -23,6 +24,10 @@ const MAX_ANSWER: u64 = 10 << 20;
 
 /// Timeout of a request to the metadata service of a cloud's own machines. On other machines nothing answers.
 const METADATA: Duration = Duration::from_secs(2);
+
+/// Time after a failure of the metadata service in which it is not asked again: each request of a store without
+/// credentials would wait for it.
+const METADATA_PAUSE: Duration = Duration::from_secs(10);
 
 /// Request extension: the maximum size of the value in bytes.
 #[derive(Clone, Copy)]
@@ -73,7 +78,9 @@ pub(super) struct WasRetried(pub Arc<AtomicBool>);
 pub(super) struct Connector {
     pub transport: Arc<Transport>,
     /// The bucket or container, for messages.
-    pub bucket: String,
+    bucket: String,
+    /// When the metadata service failed last, without an answer since. The lock protects the time alone.
+    metadata_failed: Arc<Mutex<Option<Instant>>>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -110,6 +117,32 @@ pub(super) fn http_error(failure: RequestError) -> HttpError {
 }
 
 impl Connector {
+    /// Creates a source of clients for a bucket or container.
+    pub fn new(transport: Arc<Transport>, bucket: &str) -> Self {
+        Connector { transport, bucket: bucket.to_string(), metadata_failed: Arc::default() }
+    }
+
+    /// Returns the name of the bucket or container.
+    pub fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
+    /// Sends a request to the metadata service, which answers at once or not at all.
+    pub async fn ask_metadata(
+        &self,
+        url: &Url,
+        request: &ServerRequest,
+        body: &mut Vec<u8>,
+    ) -> Result<ServerAnswer, RequestError> {
+        let silent = || RequestError::new(&request.method, url, Cause::TimedOut(METADATA), 1);
+        if lock(&self.metadata_failed).is_some_and(|at| at.elapsed() < METADATA_PAUSE) {
+            return Err(silent());
+        }
+        let answer = timeout(METADATA, self.transport.send(request, body)).await.unwrap_or_else(|_| Err(silent()));
+        *lock(&self.metadata_failed) = answer.is_err().then(Instant::now);
+        answer
+    }
+
     /// Sends a request and returns the answer unchanged, with its body in `body`. `region` is the region of the
     /// bucket, if the provider has regions.
     pub async fn exchange(
@@ -142,9 +175,7 @@ impl Connector {
         }
         let answer = match url.host_str().is_some_and(is_metadata_service) {
             false => self.transport.send(&sent, body).await,
-            true => timeout(METADATA, self.transport.send(&sent, body))
-                .await
-                .unwrap_or_else(|_| Err(RequestError::new(&sent.method, url, Cause::TimedOut(METADATA), 1))),
+            true => self.ask_metadata(url, &sent, body).await,
         };
         let answer = answer.inspect_err(|_| ValueBuffer::restore(request, std::mem::take(body)))?;
         if let Some(WasRetried(noted)) = request.extensions().get() {
@@ -165,12 +196,13 @@ impl Connector {
             let said = body.clone();
             ValueBuffer::restore(request, std::mem::replace(&mut body, said));
         }
-        let failed = |cause| Err(RequestError::new(request.method(), url, cause, 1));
+        let has_session = request.headers().contains_key("x-amz-security-token");
+        let failed = |cause| Err(RequestError::new(request.method(), url, cause, 1).with_session(has_session));
         if names_missing_bucket(answer.status, &body) {
             return failed(Cause::NoBucket(self.bucket.clone()));
         }
         if is_handled_here(answer.status) {
-            return failed(Cause::Status(answer.status, said(&body)));
+            return failed(refused(answer.status, &answer.headers, said(&body), SystemTime::now()));
         }
         if let Some(what) = wrong_answer(request, &answer) {
             return failed(Cause::Wrong(what));
@@ -248,5 +280,6 @@ pub(super) fn element(body: &[u8], name: &str) -> Option<String> {
     let text = String::from_utf8_lossy(body);
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     let line = rest.split('<').next()?.lines().next()?;
+    let line = unescape(line).unwrap_or(line.into());
     Some(line.chars().take(200).collect())
 }

@@ -74,7 +74,13 @@ const SSO: [&str; 2] = ["sso_account_id", "sso_role_name"];
 pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
     let failed = |e: Error| e.context(format!("AWS profile {}", profile.name));
     if profile.is_missing() {
-        return Err(failed(denied("there is no such profile; check AWS_PROFILE and the files in ~/.aws")));
+        let files = match profile.missing_files() {
+            [] => String::new(),
+            missing => format!(" ({})", missing.join(", ")),
+        };
+        return Err(failed(denied(format!(
+            "there is no such profile; check AWS_PROFILE and the files in ~/.aws{files}"
+        ))));
     }
     let (role, token_file) = (profile.get("role_arn"), profile.get("web_identity_token_file"));
     match (role, token_file) {

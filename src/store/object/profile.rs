@@ -21,6 +21,8 @@ pub(super) struct Profile {
     credentials: Option<HashMap<String, String>>,
     /// Settings in the file for everything else; `None` if the file lacks the profile.
     config: Option<HashMap<String, String>>,
+    /// Why files that the environment names have no profiles.
+    missing: Vec<String>,
 }
 
 impl Profile {
@@ -29,9 +31,10 @@ impl Profile {
     pub fn load(directory: &Path) -> Self {
         let chosen = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
         let name = chosen.as_deref().unwrap_or("default");
-        let config = file("AWS_CONFIG_FILE", "config", directory);
-        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials", directory);
-        Profile { is_chosen: chosen.is_some(), ..Self::read(name, &config, &credentials) }
+        let mut missing = Vec::new();
+        let config = file("AWS_CONFIG_FILE", "config", directory, &mut missing);
+        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials", directory, &mut missing);
+        Profile { is_chosen: chosen.is_some(), missing, ..Self::read(name, &config, &credentials) }
     }
 
     fn read(name: &str, config: &str, credentials: &str) -> Self {
@@ -45,7 +48,13 @@ impl Profile {
             is_chosen: false,
             credentials: settings(credentials, |section| unquoted(section) == name),
             config: settings(config, is_of_config),
+            missing: Vec::new(),
         }
+    }
+
+    /// Returns a line for each file that the environment names and that does not exist.
+    pub fn missing_files(&self) -> &[String] {
+        &self.missing
     }
 
     /// Returns whether the environment names a profile that does not exist.
@@ -69,8 +78,9 @@ impl Profile {
     }
 }
 
-/// Returns the text of the file that a variable names, or of the usual one. A missing file is empty.
-fn file(variable_name: &str, usual: &str, directory: &Path) -> String {
+/// Returns the text of the file that a variable names, or of the usual one. A missing file is empty; if the variable
+/// names it, `missing` gets a line.
+fn file(variable_name: &str, usual: &str, directory: &Path, missing: &mut Vec<String>) -> String {
     let home = std::env::home_dir();
     let path = match (variable(variable_name), home) {
         (Some(path), Some(home)) if path.starts_with("~/") => home.join(&path[2..]),
@@ -79,10 +89,14 @@ fn file(variable_name: &str, usual: &str, directory: &Path) -> String {
         (None, None) => return String::new(),
     };
     let mut bytes = Vec::new();
-    if let Err(e) = File::open(&path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes))
-        && ![ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind())
-    {
-        log::warn!("{}: {}; its profiles are not used", path.display(), Error::from(e));
+    if let Err(e) = File::open(&path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes)) {
+        let is_missing = [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind());
+        let why = format!("{}: {}; its profiles are not used", path.display(), Error::from(e));
+        if !is_missing {
+            log::warn!("{why}");
+        } else if variable(variable_name).is_some() {
+            missing.push(format!("{variable_name}={why}"));
+        }
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }

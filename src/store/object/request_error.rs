@@ -3,9 +3,11 @@
 use super::key_renewal::Refusal;
 use crate::error::{Error, Kind};
 use crate::stats::ServerOutcome;
+use chrono::DateTime;
+use reqwest::header::{DATE, HeaderMap};
 use reqwest::{Method, StatusCode, Url};
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The cause of a failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +36,14 @@ pub(super) enum Cause {
     },
     /// Too many redirects.
     Redirects,
+    /// A connection that no retry can make: a certificate, a protocol or a proxy.
+    Unusable(String),
     /// An answer that violates HTTP or the request.
     Wrong(&'static str),
     /// A status that is not a success, with the explanation of the server.
     Status(StatusCode, String),
+    /// A refusal by a server whose time differs from that of this machine, with its explanation and the difference.
+    Clock(StatusCode, String, Option<Duration>),
     /// The server has no bucket or container of this name.
     NoBucket(String),
     /// There are no credentials to sign the request with.
@@ -58,10 +64,12 @@ impl Cause {
     /// Returns the outcome as which the attempt is counted.
     pub fn outcome(&self) -> ServerOutcome {
         match self {
-            Cause::Unreachable(_) => ServerOutcome::Unreachable,
+            Cause::Unreachable(_) | Cause::Unusable(_) => ServerOutcome::Unreachable,
             Cause::Broken(_) | Cause::Short { .. } => ServerOutcome::Broken,
             Cause::TimedOut(_) => ServerOutcome::TimedOut,
-            Cause::Busy(status, _) | Cause::Status(status, _) => ServerOutcome::of_status(status.as_u16()),
+            Cause::Busy(status, _) | Cause::Status(status, _) | Cause::Clock(status, ..) => {
+                ServerOutcome::of_status(status.as_u16())
+            }
             Cause::NoBucket(_) => ServerOutcome::of_status(404),
             Cause::TooLarge { .. } | Cause::Redirects | Cause::Wrong(_) => ServerOutcome::Invalid,
             Cause::System(_) | Cause::Credentials(_) => ServerOutcome::Invalid,
@@ -80,7 +88,7 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Unreachable(text) | Cause::Broken(text) => f.write_str(text),
+            Cause::Unreachable(text) | Cause::Broken(text) | Cause::Unusable(text) => f.write_str(text),
             Cause::TimedOut(time) => write!(f, "no data for {:.1} s (--timeout)", time.as_secs_f32()),
             Cause::Busy(status, _) => write!(f, "the server answers {status}"),
             Cause::Short { received, wanted } => write!(f, "received {received} bytes instead of {wanted}"),
@@ -92,6 +100,15 @@ impl fmt::Display for Cause {
             Cause::Wrong(text) => f.write_str(text),
             Cause::Status(status, said) if said.is_empty() => write!(f, "the server answers {status}"),
             Cause::Status(status, said) => write!(f, "the server answers {status}: {said}"),
+            Cause::Clock(status, said, difference) => {
+                write!(f, "the server answers {status}{}{said}", if said.is_empty() { "" } else { ": " })?;
+                match difference {
+                    Some(difference) => {
+                        write!(f, "; the clock of this machine is wrong by {} min, set it", difference.as_secs() / 60)
+                    }
+                    None => f.write_str("; the clock of this machine is wrong, set it"),
+                }
+            }
             Cause::NoBucket(bucket) => write!(f, "the server has no bucket {bucket}"),
             Cause::Credentials(error) | Cause::System(error) => error.fmt(f),
         }
@@ -106,18 +123,31 @@ pub(super) struct RequestError {
     host: String,
     cause: Cause,
     tries: u32,
+    /// Whether the request had credentials that expire.
+    may_have_expired: bool,
 }
 
 impl RequestError {
     pub fn new(method: &Method, url: &Url, cause: Cause, tries: u32) -> Self {
         let host = url.host_str().unwrap_or_default().to_string();
-        RequestError { request: format!("{method} {}", super::store_url::without_secrets(url)), host, cause, tries }
+        RequestError {
+            request: format!("{method} {}", super::store_url::without_secrets(url)),
+            host,
+            cause,
+            tries,
+            may_have_expired: false,
+        }
+    }
+
+    /// Records that the request had credentials that expire.
+    pub fn with_session(self, may_have_expired: bool) -> Self {
+        RequestError { may_have_expired, ..self }
     }
 
     /// Returns the HTTP status, if it was the cause.
     pub fn status(&self) -> Option<u16> {
         match &self.cause {
-            Cause::Status(status, _) | Cause::Busy(status, _) => Some(status.as_u16()),
+            Cause::Status(status, _) | Cause::Busy(status, _) | Cause::Clock(status, ..) => Some(status.as_u16()),
             _ => None,
         }
     }
@@ -149,11 +179,12 @@ impl RequestError {
             }
             Cause::System(error) => Error::new(error.kind(), message),
             Cause::Credentials(error) => error,
+            Cause::Clock(..) => Error::new(Kind::System(libc::EACCES), message),
             Cause::Status(status, said) if [401, 403].contains(&status.as_u16()) || is_expired(&said) => {
                 Error::new(Kind::System(libc::EACCES), format!("{message}; {}", advice(status)))
             }
             // an answer to HEAD has no code
-            Cause::Status(status, said) if status == 400 && said.is_empty() && self.request.starts_with("HEAD ") => {
+            Cause::Status(status, said) if status == 400 && said.is_empty() && self.may_have_expired => {
                 Error::new(Kind::System(libc::EIO), format!("{message}; the credentials may have expired"))
             }
             Cause::Status(status, _) if status == 507 => Error::new(Kind::System(libc::ENOSPC), message),
@@ -181,6 +212,9 @@ const WRONG: [&str; 6] = [
 /// Code of an answer that refuses a request because of the clock of this machine, which other credentials cannot help.
 const TOO_SKEWED: &str = "RequestTimeTooSkewed";
 
+/// Difference of the clocks from which on a refusal is put down to it: Google and Azure accept no more.
+const MAX_SKEW: Duration = Duration::from_secs(5 * 60);
+
 /// Returns whether a server has refused credentials because they have expired. `said` begins with the code
 /// of its answer.
 pub(super) fn is_expired(said: &str) -> bool {
@@ -196,6 +230,18 @@ pub(super) fn refusal_of(status: StatusCode, code: Option<&str>) -> Option<Refus
         (400 | 403, _) if names_keys => Some(Refusal::OfKeys),
         (403, _) | (400, None) => Some(Refusal::Unclear),
         _ => None,
+    }
+}
+
+/// Returns the cause for a status that is not a success. `now` is the time of this machine.
+pub(super) fn refused(status: StatusCode, headers: &HeaderMap, said: String, now: SystemTime) -> Cause {
+    let date = headers.get(DATE).and_then(|date| DateTime::parse_from_rfc2822(date.to_str().ok()?).ok());
+    let difference = date.map(SystemTime::from).map(|date| now.duration_since(date).unwrap_or_else(|e| e.duration()));
+    let difference = difference.filter(|difference| *difference >= MAX_SKEW);
+    let may_be_clock = [400, 401, 403].contains(&status.as_u16()) && difference.is_some();
+    match may_be_clock || code_of(&said) == TOO_SKEWED {
+        true => Cause::Clock(status, said, difference),
+        false => Cause::Status(status, said),
     }
 }
 

@@ -12,14 +12,16 @@ use super::role_keys::RoleKeys;
 use super::signer::{Signer, is_region};
 use super::transport::{BUCKET_REGION, ServerRequest, Transport};
 use super::{ObjectOptions, runtime, user_headers};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
+use base64::Engine;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{BackoffConfig, RetryConfig, StaticCredentialProvider};
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +112,7 @@ fn credentials_of(
         if let Some(path) = setting(&builder, token_key) {
             // the file is read again in each renewal
             let absolute = directory.join(&path).into_os_string().into_string().unwrap_or(path);
+            check_readable("AWS_WEB_IDENTITY_TOKEN_FILE", &absolute)?;
             builder = builder.with_config(token_key, absolute);
         }
         Ok(AwsCredentials::Renewed(RenewedKeys::new(RoleKeys::new(builder, connector.clone())?)))
@@ -130,7 +133,10 @@ fn credentials_of(
             }
             role(builder)
         }
-        ProfileSource::Nothing => role(builder.clone()),
+        ProfileSource::Nothing => {
+            profile.missing_files().iter().for_each(|missing| log::warn!("{missing}"));
+            role(builder.clone())
+        }
     }
 }
 
@@ -169,12 +175,37 @@ pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) 
         let credentials = Arc::new(StaticCredentialProvider::new(nobody));
         builder = builder.with_skip_signature(true).with_credentials(credentials);
     }
+    let keys = [GoogleConfigKey::ServiceAccount, GoogleConfigKey::ApplicationCredentials];
+    for path in keys.iter().filter_map(|key| builder.get_config_value(key)) {
+        check_readable("GOOGLE_APPLICATION_CREDENTIALS", &path)?;
+    }
     let client = builder
         .with_bucket_name(bucket)
         .with_retry(no_retries())
         .with_http_connector(connector(bucket, hosts, options, stats)?)
         .build();
-    Ok(Arc::new(client.map_err(unusable)?))
+    // the error may quote the key
+    let why =
+        "the credentials of Google are damaged; check GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT_KEY";
+    Ok(Arc::new(client.map_err(|_| Error::invalid(why))?))
+}
+
+/// Checks that a file of credentials, which `variable` names, can be read.
+///
+/// # Errors
+///
+/// EACCES with the variable and the path.
+fn check_readable(variable: &str, path: &str) -> Result<()> {
+    let opened = File::open(path).map_err(|e| Error::from(e).context(format!("{variable}={path}")));
+    opened.map(drop).map_err(|e| Error::new(Kind::System(libc::EACCES), e.message()))
+}
+
+/// Checks that a key of Azure has the characters of a key. The error of `object_store` would show one of them.
+fn check_azure_key(key: &str) -> Result<()> {
+    match base64::engine::general_purpose::STANDARD.decode(key) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::invalid("the key of the Azure account is not one: it is not base64")),
+    }
 }
 
 /// Creates a client of an Azure container. The URL or the environment names the account.
@@ -210,6 +241,12 @@ pub(super) fn azure(
         return Err(Error::invalid(
             "the account is missing; set AZURE_STORAGE_ACCOUNT, or abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
         ));
+    }
+    if let Some(path) = builder.get_config_value(&AzureConfigKey::FederatedTokenFile) {
+        check_readable("AZURE_FEDERATED_TOKEN_FILE", &path)?;
+    }
+    if let Some(key) = builder.get_config_value(&AzureConfigKey::AccessKey) {
+        check_azure_key(&key)?;
     }
     let mut hosts = vec![format!("{account}.blob.core.windows.net")];
     if let Some(endpoint) = endpoint {
@@ -270,7 +307,7 @@ pub(super) fn transport(hosts: Vec<String>, options: &ObjectOptions, stats: &Arc
 }
 
 fn connector(bucket: &str, hosts: Vec<String>, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Connector> {
-    Ok(Connector { transport: transport(hosts, options, stats)?, bucket: bucket.to_string() })
+    Ok(Connector::new(transport(hosts, options, stats)?, bucket))
 }
 
 /// Returns the host of an endpoint.

@@ -94,7 +94,7 @@ impl Signer {
             let answer = state.connector.exchange(&url, request, Some(region.clone()), &mut body).await?;
             if may_move && let Some(other) = other_region(&answer, &body, &region) {
                 may_move = false;
-                log::info!("the bucket {} is in the region {other}, not in {region}", state.connector.bucket);
+                log::info!("the bucket {} is in the region {other}, not in {region}", state.connector.bucket());
                 *lock(&state.region) = other;
                 continue;
             }

@@ -1,7 +1,8 @@
 //! HTTP requests with retries. An answer is complete or an error. This module does not know stores, and leaves the
 //! meaning of a status to its callers.
 
-use super::answer_headers::{content_range, content_range_of, length, part_of, text};
+use super::answer_headers::{content_range_of, is_part, length, part_of, text};
+use super::connection_error::{cause_of, lack_of_certificates, proxy_for, text_of};
 use super::outage::Outage;
 use super::request_error::{Cause, RequestError};
 use super::request_log::{self, Attempt};
@@ -107,6 +108,8 @@ pub(super) struct ServerAnswer {
 /// A sender of requests.
 pub(super) struct Transport {
     client: Client,
+    /// Why the certificates of servers cannot be checked.
+    certificates: Option<String>,
     /// Headers from the user, which only the hosts of the store receive.
     headers: HeaderMap,
     hosts: Mutex<Vec<String>>,
@@ -141,21 +144,17 @@ impl Transport {
                 .connect_timeout(CONNECT.min(timeout))
                 .http1_only()
         };
-        let client = builder().build().or_else(|e| {
-            // without certificates, http:// still works
-            log::info!(
-                "https:// does not work without certificates, of which SSL_CERT_FILE can name some: {}",
-                text_of(&e)
-            );
-            builder().tls_certs_only([]).build()
-        });
-        let client = client.map_err(|e| text_of(&e))?;
+        let client = builder().build();
+        let certificates = lack_of_certificates(client.is_ok());
+        // without certificates, http:// still works
+        let client = client.or_else(|_| builder().tls_certs_only([]).build()).map_err(|e| text_of(&e))?;
         let new_connections = Semaphore::new(NEW_CONNECTIONS);
         let (is_closing, outage) = (AtomicBool::new(false), Outage::new(stats.clone()));
         let hosts = Mutex::new(hosts);
         let redirects = None;
         Ok(Transport {
             client,
+            certificates,
             headers,
             hosts,
             redirects,
@@ -337,10 +336,14 @@ impl Transport {
         request_log::headers(&request.method, url, None, outgoing.headers());
         let stall = self.first_wait(request);
         let answer = timeout(stall, self.client.execute(outgoing)).await;
-        let answer = answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| match e.is_connect() {
-            true => Cause::Unreachable(text_of(&e)),
-            false => Cause::Broken(text_of(&e)),
-        })?;
+        let answer =
+            answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| cause_of(&e, url, self.certificates.as_deref()))?;
+        if answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            let proxy = proxy_for(url).unwrap_or_default();
+            return Err(Cause::Unusable(format!(
+                "the proxy {proxy} requires a user and a password; add them to its URL"
+            )));
+        }
         request_log::headers(&request.method, url, Some(answer.status().as_u16()), answer.headers());
         let closes = text(answer.headers(), &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"));
         self.is_closing.store(closes || answer.version() == Version::HTTP_10, Ordering::Relaxed);
@@ -366,7 +369,8 @@ impl Transport {
         if status.is_success() && length.is_none() && !headers.contains_key(TRANSFER_ENCODING) && status != 204 {
             return Err(Cause::Wrong("the server does not send the length of the value, so its end is unknown"));
         }
-        if status == StatusCode::OK && is_part(request, &headers, length)? {
+        let has_range = request.range.is_some() || request.headers.contains_key(RANGE);
+        if status == StatusCode::OK && has_range && is_part(&headers, request.range.as_ref())? {
             status = StatusCode::PARTIAL_CONTENT;
         }
         let kept = request.range.as_ref().filter(|_| status == StatusCode::OK);
@@ -444,25 +448,6 @@ impl Transport {
     }
 }
 
-/// Returns whether an answer with status 200 is the requested part of a value, as its Content-Range says: some servers
-/// send the wrong status.
-fn is_part(request: &ServerRequest, headers: &HeaderMap, length: Option<u64>) -> Result<bool, Cause> {
-    let stated = content_range(headers).and_then(|stated| stated.range);
-    let Some(stated) = stated.filter(|_| request.range.is_some() || request.headers.contains_key(RANGE)) else {
-        return Ok(false);
-    };
-    if length.is_some_and(|length| length != stated.end - stated.start) {
-        return Err(Cause::Wrong("the server sends a body of another length than its Content-Range says"));
-    }
-    match &request.range {
-        Some(wanted) if wanted.start == stated.start && stated.end <= wanted.end => Ok(true),
-        // the whole value, of which the part is kept
-        Some(_) if stated.start == 0 && content_range(headers).is_some_and(|r| r.size == Some(stated.end)) => Ok(false),
-        Some(_) => Err(Cause::Wrong("the server sends another part of the value than requested")),
-        None => Ok(true),
-    }
-}
-
 /// Returns the target of a redirect to follow. A redirect from `a` to `a/` says that `a` is a directory, and is
 /// not followed.
 fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<Url> {
@@ -504,23 +489,4 @@ fn operation(request: &ServerRequest) -> ServerOperation {
 /// Returns whether a method changes nothing, by RFC 9110, 9.2.1.
 fn is_safe(method: &Method) -> bool {
     [Method::GET, Method::HEAD].contains(method)
-}
-
-/// Returns an error with its causes on one line, without URLs, which may hold signatures.
-fn text_of(error: &reqwest::Error) -> String {
-    let mut line = match () {
-        () if error.is_connect() => "can't connect".to_string(),
-        () if error.is_body() || error.is_decode() => "the answer breaks off".to_string(),
-        () => "the request failed".to_string(),
-    };
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        source = cause.source();
-        // most causes repeat the next one
-        if source.is_none() || !source.is_some_and(|next| text.contains(&next.to_string())) {
-            line = format!("{line}: {text}");
-        }
-    }
-    line
 }

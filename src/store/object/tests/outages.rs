@@ -1,6 +1,7 @@
 //! What requests do while a server fails, and when it is back.
 
 use super::*;
+use crate::store::object::connector::Connector;
 use crate::store::object::transport::{ServerRequest, Transport};
 use reqwest::Method;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -129,4 +130,28 @@ fn a_failing_service_for_credentials_is_no_outage_of_the_store() {
         assert!(send(&transport, Method::GET, token).await.is_err());
         assert!(stats.is_failing());
     });
+}
+
+/// "`gs://` without credentials keeps `--timeout`": each request would wait for the service otherwise.
+#[test]
+fn a_metadata_service_that_is_silent_is_not_asked_again_at_once() {
+    let server = Server::new(|_, number| match number {
+        0 => Reply { bytes: Vec::new(), after: After::Stall },
+        _ => reply(200, &[], b"token"),
+    });
+    let timeout = Duration::from_millis(500);
+    let transport = Transport::new(Vec::new(), HeaderMap::new(), timeout, 0, Arc::default()).unwrap();
+    let connector = Connector::new(Arc::new(transport), "b");
+    let url: Url = server.url.parse().unwrap();
+    let ask = || {
+        let request = ServerRequest::new(reqwest::Method::GET, url.clone());
+        let (connector, url) = (connector.clone(), url.clone());
+        runtime::block_on(async move {
+            Ok(connector.ask_metadata(&url, &request, &mut Vec::new()).await.map(|answer| answer.status.as_u16()))
+        })
+    };
+    for _ in 0..5 {
+        assert!(ask().unwrap().is_err());
+    }
+    assert_eq!(server.requests().len(), 1);
 }
