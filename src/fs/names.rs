@@ -255,10 +255,14 @@ impl Fs {
         match node {
             Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => Ok(()),
             Node::Chunk(key, name) => {
-                let (array, chunk) = self.tree.chunk(key, name)?;
+                let (array, chunk) = self.tree.stored_chunk(key, name)?;
                 // the array's shape and key must not change before the chunk is handed over as erased
                 let _writing = self.resizing.writing_to(&array)?;
                 let erased = self.erase_chunk(&array, chunk)?;
+                if self.tree.chunk(key, name).is_err() {
+                    // no file of the array stores what lies outside of it
+                    array.store_objects()?;
+                }
                 if erased || was_draft { Ok(()) } else { Err(gone()) }
             }
             Node::Metadata(key, file) => {

@@ -191,6 +191,17 @@ impl Tree {
         Ok((array, chunk))
     }
 
+    /// Returns the array and the number of a chunk as [`Tree::chunk`] does, also of one that is stored outside the
+    /// array's shape, in an array of a larger shape.
+    pub fn stored_chunk(&self, key: &Key, name: &str) -> Result<(Arc<Array>, ChunkId)> {
+        match self.chunk(key, name) {
+            Err(e) if e.errno() == libc::ESTALE => {
+                self.hierarchy.chunk_outside(&*self.array(key)?, name)?.ok_or_else(stale)
+            }
+            found => found,
+        }
+    }
+
     /// Returns the array at `key`.
     ///
     /// # Errors

@@ -62,11 +62,11 @@ def arrays(root):
             a[5, 5] = values[1, 1]
 
     a = group["a_C_f4"]
-    # shrink only at chunk borders: zarr-python keeps the part of a chunk outside the shape and shows it again
+    # zarr-python deletes chunks outside the shape, keeps the part of a chunk outside of it, and shows that again
     a.resize((13, 6))
     a[11:13] = 3
-    a.resize((8, 9))
-    a.resize((10, 7))
+    for shape in [(8, 9), (7, 2), (12, 8), (5, 9), (1, 1), (10, 7)]:
+        a.resize(shape)
     b = group["a_F_i2"]
     b.append(np.full((5, 7), 9, dtype=">i2"))
     b.append(np.full((15, 2), 4, dtype=">i2"), axis=1)

@@ -2,6 +2,7 @@
 //! keeps its own. A change that would alter the meaning of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
+use super::resize::OutsideElements;
 use super::zarr_json::erase_chunks;
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode};
 use crate::array::Array;
@@ -134,7 +135,7 @@ impl Hierarchy {
             if fields == *stored && found.form == DocumentKind::V2 {
                 return Ok(true);
             }
-            return self.put_shape(array, found, fields, &version);
+            return self.put_shape(array, found, fields, &version, OutsideElements::Kept);
         };
         if self.has_chunks(array)? {
             let message = format!("{field} can't change while chunks are stored: delete its chunks first");

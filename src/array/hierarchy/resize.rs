@@ -1,5 +1,7 @@
-//! Changes the shape of an array. New elements read as the fill value, and elements that left the array never return,
-//! whichever program wrote them and however an earlier change ended.
+//! Changes the shape of an array. Where a user of the flat bytes changes it ([`Hierarchy::resize`]), new elements read
+//! as the fill value, and elements that left the array never return, whichever program wrote them and however an
+//! earlier change ended. Where a program writes a document, it does what the same write does in a directory: no chunk
+//! changes, and the program deletes those that it wants to be gone.
 
 use super::document::{ATTEMPTS, contended, refused};
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED};
@@ -8,7 +10,9 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{Replaces, Version};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory;
+use crate::zarr::chunk_key::{Separator, parse_index};
 use crate::zarr::grid::{ChunkId, Edges, Grid};
+use crate::zarr::metadata::ArrayMetadata;
 use crate::zarr::metadata::v3::grid::extend_grid;
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +29,15 @@ const MIN_HANDED_OVER: usize = 1 << 10;
 
 /// Minimum size of a buffer of fill values, in bytes.
 const BLANK: usize = 64 << 10;
+
+/// What happens to the elements outside a new shape.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutsideElements {
+    /// They become fill values.
+    Cleared,
+    /// They stay as they are stored.
+    Kept,
+}
 
 impl Hierarchy {
     /// Changes the shape of an array. Chunks that leave the grid are deleted; elements that leave the array in other
@@ -52,7 +65,7 @@ impl Hierarchy {
             let (fields, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
             let (mut fields, _memory) = fields.into_parts();
             fields.insert("shape".into(), shape.into());
-            if self.put_shape(&array, &found, fields, &version)? {
+            if self.put_shape(&array, &found, fields, &version, OutsideElements::Cleared)? {
                 return Ok(());
             }
         }
@@ -62,16 +75,17 @@ impl Hierarchy {
     /// Replaces the given version of an existing array's document by one that may have another shape. Returns false if
     /// another process replaced that version first.
     ///
-    /// Elements outside the array are invisible. They are cleared before the array grows over them and after it has
-    /// shrunk. If the change is interrupted before the put, the array is unchanged. If it is interrupted after the put,
-    /// the array has the new shape, and elements outside are cleared when it grows again. An array that grows along one
-    /// dimension and shrinks along another does both. Each step is synced before the next.
+    /// Elements outside the array are invisible. If they are to be cleared, this is done before the array grows over
+    /// them and after it has shrunk. If the change is interrupted before the put, the array is unchanged. If it is
+    /// interrupted after the put, the array has the new shape, and elements outside are cleared when it grows again. An
+    /// array that grows along one dimension and shrinks along another does both. Each step is synced before the next.
     pub(super) fn put_shape(
         &self,
         old: &Arc<Array>,
         found: &ArrayDocument,
         mut fields: Map<String, Value>,
         version: &Version,
+        outside: OutsideElements,
     ) -> Result<bool> {
         let key = old.key();
         extend_grid(&mut fields);
@@ -81,7 +95,9 @@ impl Hierarchy {
         metadata.separator = Some(old.separator());
         let new = self.check_usable(key, metadata)?;
         let (before, after) = (&old.metadata().shape, &new.metadata().shape);
-        if before.iter().zip(after).any(|(before, after)| after > before) && self.clear_outside(&new, before, &new)? {
+        let is_cleared = outside == OutsideElements::Cleared;
+        let grows = is_cleared && before.iter().zip(after).any(|(before, after)| after > before);
+        if grows && self.clear_outside(&new, before, &new)? {
             self.store.sync()?;
         }
         let removed = found.form == DocumentKind::Removed;
@@ -96,11 +112,30 @@ impl Hierarchy {
         if found.form != DocumentKind::V1 {
             self.consolidate(key, &[old.metadata_name()])?;
         }
-        if before.iter().zip(after).any(|(before, after)| after < before) {
+        if is_cleared && before.iter().zip(after).any(|(before, after)| after < before) {
             self.store.sync()?;
             self.clear_outside(old, after, &new)?;
         }
         Ok(true)
+    }
+
+    /// Returns the stored chunk `name` outside the shape, in an array of a shape that includes it; `None` if there is
+    /// no such chunk, or if the lengths of chunks there are unknown. A program that has written a smaller shape deletes
+    /// such chunks.
+    pub fn chunk_outside(&self, array: &Array, name: &str) -> Result<Option<(Arc<Array>, ChunkId)>> {
+        let old = array.metadata();
+        let indices = name.split('.').map(parse_index).collect::<Option<Vec<u64>>>().unwrap_or_default();
+        let is_regular = old.edges.is_none() && old.shards.iter().all(|level| level.edges.is_none());
+        if !is_regular || indices.len() != old.shape.len() {
+            return Ok(None);
+        }
+        let ends = indices.iter().zip(&old.chunks).map(|(index, chunk)| index.saturating_add(1).saturating_mul(*chunk));
+        let shape: Vec<u64> = ends.zip(&old.shape).map(|(end, len)| end.max(*len)).collect();
+        let metadata = ArrayMetadata { shape, separator: Some(array.separator()), ..old.clone() };
+        // a grid that is too large has no chunk of this name
+        let Ok(larger) = self.check_usable(array.key(), metadata) else { return Ok(None) };
+        let Some(chunk) = larger.grid().parse_chunk_key(name, Separator::Dot) else { return Ok(None) };
+        Ok(larger.stat_chunk(chunk)?.map(|_| (larger, chunk)))
     }
 
     /// Clears the elements of `array` outside the shape `kept`, along the dimensions in which that is smaller: deletes

@@ -4,6 +4,7 @@
 
 use super::array_document::{WrittenDocument, differs};
 use super::document::{ATTEMPTS, contended, refused};
+use super::resize::OutsideElements;
 use super::zarr_json::erase_chunks;
 use super::{ArrayDocument, DocumentKind, Hierarchy, MetadataDocument, MetadataFile, REMOVED, Unmarked};
 use crate::array::Array;
@@ -155,7 +156,7 @@ impl Hierarchy {
             if fields == *stored && found.form == DocumentKind::V3 {
                 return Ok(true);
             }
-            return self.put_shape(array, found, fields, &version);
+            return self.put_shape(array, found, fields, &version, OutsideElements::Kept);
         };
         if self.has_chunks(array)? {
             let message = format!("{field} can't change while chunks are stored: delete its chunks first");

@@ -3,6 +3,7 @@
 //! of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, refused};
+use super::resize::OutsideElements;
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode, ViewFormat};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
@@ -140,7 +141,7 @@ impl Hierarchy {
             if fields == *stored && found.form == DocumentKind::V3 {
                 return Ok(true);
             }
-            return self.put_shape(array, found, fields, &version);
+            return self.put_shape(array, found, fields, &version, OutsideElements::Kept);
         };
         if self.has_chunks(array)? {
             let message = format!("{field} can't change while chunks are stored: delete its chunks first");

@@ -350,7 +350,9 @@ impl Fs {
         if for_writing {
             array.writable()?;
         }
-        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
+        // one outside the shape can only be removed
+        let outside = || Error::not_found("outside the array's shape");
+        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(outside)?;
         let (mut pages, mut backing) = (KernelPages::None, None);
         let is_created = self.created_chunks.contains(&key.join(name));
         // take the version before the opening begins: pages that are newer than their recorded version are dropped,

@@ -28,13 +28,14 @@ impl Model {
             self.fs.flush(self.handle)?;
             self.dirty.fill(false);
         }
+        let by_size = d == 0 && ((factor * 1000.0) as u64).is_multiple_of(2);
         let is_lost = match is_foreign {
             true => self.resize_elsewhere(&new)?,
-            false => self.resize_here(&new, d == 0 && ((factor * 1000.0) as u64).is_multiple_of(2)).map(|()| false)?,
+            false => self.resize_here(&new, by_size).map(|()| false)?,
         };
         let again = open(&self.fs, FLAT, true)?;
         self.fs.release(std::mem::replace(&mut self.handle, again));
-        self.take_shape(&new);
+        self.take_shape(&new, !is_foreign && !by_size)?;
         if is_lost {
             // chunks of which nothing was written inside the new shape were never stored
             for id in 0..self.there.len() {
@@ -73,7 +74,8 @@ impl Model {
         if self.meta.zarr_format == 2 {
             let mut document = self.document("a/.zarray");
             document["shape"] = new.to_vec().into();
-            return self.fs.put_document(&key, MetadataFile::Array, json::write(&document).as_bytes());
+            self.fs.put_document(&key, MetadataFile::Array, json::write(&document).as_bytes())?;
+            return self.remove_outside(new);
         }
         let view = self.fs.tree.hierarchy().zarr_view(&key)?.map(|view| json::parse(&view.text));
         let mut view = view.transpose()?.unwrap_or_default();
@@ -85,7 +87,28 @@ impl Model {
                 list.push((len - edges.capacity()).into());
             }
         }
-        self.fs.put_document(&key, MetadataFile::Zarr, json::write(&view).as_bytes())
+        self.fs.put_document(&key, MetadataFile::Zarr, json::write(&view).as_bytes())?;
+        self.remove_outside(new)
+    }
+
+    /// Removes the chunks outside a new shape, as zarr-python does after it has written it.
+    fn remove_outside(&self, new: &[u64]) -> Result<()> {
+        if self.meta.edges.is_some() || self.meta.shards.iter().any(|level| level.edges.is_some()) {
+            return Ok(());
+        }
+        let (array, grid) = (self.fs.lookup(1, "a")?.inode, self.meta.grid(new)?);
+        for id in (0..self.grid.chunk_count()).map(ChunkId) {
+            let name = self.grid.chunk_key(id, Separator::Dot);
+            if grid.parse_chunk_key(&name, Separator::Dot).is_some() {
+                continue;
+            }
+            match self.fs.unlink(array, &name, 0) {
+                Err(e) if e.errno() == libc::ENOENT => {}
+                removed => removed?,
+            }
+            assert!(self.fs.lookup(array, &name).is_err(), "{name} is there after it was removed");
+        }
+        Ok(())
     }
 
     fn document(&self, key: &str) -> Value {
@@ -112,8 +135,8 @@ impl Model {
     }
 
     /// Gives the model the shape that the store has now: elements that were always inside keep their values, any other
-    /// holds the fill value. Padding keeps its bytes.
-    fn take_shape(&mut self, new: &[u64]) {
+    /// holds the fill value or, with `keeps`, what is stored. Padding keeps its bytes.
+    fn take_shape(&mut self, new: &[u64], keeps: bool) -> Result<()> {
         let (flat, places) = (self.flat(), self.positions(new));
         let meta = match self.meta.zarr_format {
             2 => ArrayMetadata::parse(json::write(&self.document("a/.zarray")).as_bytes()),
@@ -123,23 +146,33 @@ impl Model {
         assert_eq!(meta.shape, new);
         let grid = meta.grid(new).unwrap();
         let mut now = self.fill().repeat(new.iter().product::<u64>() as usize);
+        let mut is_known = vec![!keeps; now.len()];
         for (byte, place) in flat.into_iter().zip(places) {
-            place.into_iter().for_each(|place| now[place] = byte);
+            place.into_iter().for_each(|place| (now[place], is_known[place]) = (byte, true));
         }
+        let stored = Array::new(Key::normalize("a")?, meta.clone(), self.memory.clone(), Arc::default())?;
         let (mut chunks, mut there) = (Vec::new(), Vec::new());
         for id in (0..grid.chunk_count()).map(ChunkId) {
             let indices = grid.indices(id);
             let is_old = indices.iter().zip(self.grid.counts()).all(|(index, count)| index < count);
             let old = is_old.then(|| self.grid.chunk(&indices).0 as usize);
             let blank = || self.fill().repeat(grid.chunk_size(id) / meta.dtype.size());
-            let mut chunk = old.map_or_else(blank, |old| self.chunks[old].clone());
+            let loaded = if keeps { stored.load(id, Vec::new(), &mut Default::default())? } else { None };
+            there.push(if keeps { loaded.is_some() } else { old.is_some_and(|old| self.there[old]) });
+            let mut chunk = match (loaded, old) {
+                (Some(loaded), _) => loaded.bytes,
+                (None, Some(old)) if !keeps => self.chunks[old].clone(),
+                _ => blank(),
+            };
             for (at, run) in grid.chunk_runs(id, 0..u64::MAX) {
-                chunk[run.offset..run.offset + run.len].copy_from_slice(&now[at as usize..at as usize + run.len]);
+                for i in (0..run.len).filter(|i| is_known[at as usize + i]) {
+                    chunk[run.offset + i] = now[at as usize + i];
+                }
             }
             chunks.push(chunk);
-            there.push(old.is_some_and(|old| self.there[old]));
         }
         (self.chunks, self.there, self.dirty) = (chunks, there, vec![false; now.len()]);
         (self.grid, self.meta) = (grid, meta);
+        Ok(())
     }
 }

@@ -60,7 +60,7 @@ impl Tree {
             }
             Node::Flat(key) => self.flat_attributes(node, key),
             Node::Chunk(key, name) => {
-                let (array, chunk) = self.chunk(key, name)?;
+                let (array, chunk) = self.stored_chunk(key, name)?;
                 let stat = array.stat_chunk(chunk)?.ok_or_else(stale)?;
                 let stat = array.restrict(chunk, stat, &mut LevelPermissions::default());
                 let attributes = self.chunk_attributes(node, self.chunk_size(&array, chunk), &stat);

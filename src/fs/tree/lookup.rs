@@ -138,9 +138,10 @@ impl Tree {
             && is_chunk_like(name)
             && !level
         {
-            let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
-            if chunk.is_some() || !is_partial(name) {
-                return Ok(chunk.map(|_| Node::Chunk(key.clone(), name.to_string())));
+            let is_inside = array.grid().parse_chunk_key(name, Separator::Dot).is_some();
+            if is_inside || !is_partial(name) {
+                let exists = is_inside || self.hierarchy.chunk_outside(array, name)?.is_some();
+                return Ok(exists.then(|| Node::Chunk(key.clone(), name.to_string())));
             }
         }
         let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;

@@ -301,3 +301,42 @@ fn a_chunk_stored_by_another_process_meanwhile_stays() {
     h.resize(&array(&h, "x"), &[4]).unwrap();
     assert_eq!(elements(&array(&h, "x")), [7, 7, 513, 513]);
 }
+
+/// A shape that a program writes does to the chunks what the same write does in a directory: nothing.
+#[test]
+fn a_written_shape_changes_no_chunk_and_those_outside_can_be_deleted() {
+    let sharded = document_v3(&[6, 4], &[], &[2]).replace("rectilinear", "regular");
+    let sharded = sharded.replace(r#"{"kind":"inline","chunk_shapes":[]}"#, r#"{"chunk_shape":[4,4]}"#);
+    for (file, text) in [(MetadataFile::Array, document(&[6, 4], &[2, 2], "F", "/")), (MetadataFile::Zarr, sharded)] {
+        let (store, h) = hierarchy(&[(&format!("x/{}", file.name()), &text)]);
+        store_chunks(&array(&h, "x"), u64::MAX);
+        array(&h, "x").store_objects().unwrap();
+        let (before, keys) = (elements(&array(&h, "x")), everything(&store));
+        let write = |shape: [u64; 2]| {
+            let mut document = object(&store, &format!("x/{}", file.name()));
+            document["shape"] = shape.to_vec().into();
+            h.put_document(&key("x"), file, json::write(&document).as_bytes()).unwrap();
+        };
+        write([3, 1]);
+        assert_eq!(everything(&store), keys, "{text}");
+        write([6, 4]);
+        assert_eq!(elements(&array(&h, "x")), before, "{text}");
+        write([3, 1]);
+        let outside = |name: &str| h.chunk_outside(&array(&h, "x"), name).unwrap();
+        for name in ["2.1", "0.1"] {
+            let (larger, chunk) = outside(name).unwrap();
+            assert!(larger.erase(chunk).unwrap(), "{text} {name}");
+            larger.store_objects().unwrap();
+            assert!(outside(name).is_none(), "{text} {name}");
+        }
+        for name in ["9.9", "2", "2.1.0", "x", "18446744073709551615.0", "02.0"] {
+            assert!(outside(name).is_none(), "{text} {name}");
+        }
+        write([6, 4]);
+        // the items of the chunks 2.1 and 0.1 are fill values
+        let is_erased = |at: usize| [0, 1, 4, 5].contains(&(at / 4)) && at % 4 >= 2;
+        let expected: Vec<u16> =
+            before.iter().enumerate().map(|(at, item)| if is_erased(at) { 513 } else { *item }).collect();
+        assert_eq!(elements(&array(&h, "x")), expected, "{text}");
+    }
+}
