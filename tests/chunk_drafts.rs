@@ -464,3 +464,34 @@ fn an_encoded_tree_is_copied_onto_an_array_of_the_same_codecs_only() {
     assert_eq!(fs::read(mount.join("b/data.raw")).unwrap(), [1; 16]);
     assert_eq!(fs::read(store.path().join("b/c/0")).unwrap(), before);
 }
+
+/// "checked when they are closed: ... the old document stays, and `.zarrfs/stats` has the reason", whether or not the
+/// program looks at the result of close, and while it has the file open.
+#[test]
+fn statistics_name_what_was_refused() {
+    let store = tempfile::tempdir().unwrap();
+    fs::write(store.path().join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    let made = array(store.path());
+    let mount = Mount::new(store.path(), &[]);
+    let assert_named =
+        |what: &str| assert!(mount.stats().contains(&format!("not stored: {what}")), "{what}: {}", mount.stats());
+    for name in [".zattrs", "a/.zarray"] {
+        let file = File::create(mount.join(name)).unwrap();
+        file.write_all_at(b"{bad", 0).unwrap();
+        // another process has the file open, as the shell that redirects output to it
+        let other = file.try_clone().unwrap();
+        assert_eq!(errno(close(file)), "EINVAL");
+        assert_named(&format!("/{name}: not valid JSON"));
+        drop(other);
+    }
+    fs::write(mount.join("a/x.tmp"), b"[bad").unwrap();
+    for (from, to, what) in
+        [("a/x.tmp", "a/.zattrs", "/a/.zattrs: not valid JSON"), ("a/x.tmp", "a/1", "/a/1: 4 bytes")]
+    {
+        assert_eq!(errno(fs::rename(mount.join(from), mount.join(to))), "EINVAL");
+        assert_named(what);
+    }
+    assert_eq!(errno(fs::hard_link(mount.join("a/x.tmp"), mount.join("a/2"))), "EINVAL");
+    assert_named("/a/2: 4 bytes");
+    assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat);
+}

@@ -105,6 +105,17 @@ impl Fs {
         stored
     }
 
+    /// Records why the drafts that are open were refused when a descriptor of theirs was closed last: the release,
+    /// which records it as well, may come much later.
+    pub(super) fn record_refused(&self) {
+        for draft in self.drafts.all() {
+            let refused = draft.try_lock().and_then(|content| content.refused.clone().filter(|_| content.len > 0));
+            if let Some(e) = refused {
+                self.stats.problem(format!("not stored: {e}"));
+            }
+        }
+    }
+
     /// Stores a plain key or an encoded value.
     fn store_value(&self, key: &Key, text: &DraftText) -> Result<()> {
         match (self.tree.encoded_value(key)?, text) {

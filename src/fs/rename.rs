@@ -132,8 +132,16 @@ impl Fs {
         }
     }
 
-    /// Stores the content of a file durably as `target`, in place of the old content.
+    /// Stores the content of a file durably as `target`, in place of the old content, and records why if it is refused.
     fn store_as(&self, source: &Node, target: &Target) -> Result<()> {
+        self.try_store_as(source, target).inspect_err(|e| {
+            if e.kind() == Kind::Invalid {
+                self.stats.problem(format!("not stored: {e}"));
+            }
+        })
+    }
+
+    fn try_store_as(&self, source: &Node, target: &Target) -> Result<()> {
         let store = self.tree.hierarchy().store();
         match (source, target) {
             (_, Target::Plain(to)) => {

@@ -37,6 +37,7 @@ impl Fs {
         if file == ControlFile::Metrics {
             return self.metrics();
         }
+        self.record_refused();
         let mut values = self.tree.state();
         values.extend(self.stats.counters().map(|(name, n)| (name, n.into())));
         let is_owner = audience == Audience::Owner;

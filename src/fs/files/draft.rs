@@ -186,6 +186,11 @@ impl Draft {
         lock(&self.content)
     }
 
+    /// Locks the content, unless it is just being stored.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, DraftContent>> {
+        self.content.try_lock().ok()
+    }
+
     /// Returns, without a wait, whether the content is not stored yet or is just being stored.
     pub fn is_unstored(&self) -> bool {
         self.content.try_lock().map_or(true, |content| content.changed)
