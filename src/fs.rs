@@ -19,6 +19,7 @@ mod encoded_values;
 mod files;
 mod flush;
 mod metrics;
+mod modes;
 mod names;
 mod opened_file;
 mod page_guards;

@@ -175,6 +175,15 @@ pub enum Replaces<'a> {
     Version(&'a Version),
 }
 
+/// The value or prefix whose mode [`Store::set_mode`] sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModeTarget {
+    /// The one that exists or, if there is none, the one that is created next.
+    Existing,
+    /// The one that is created next under the key, if none exists.
+    Next,
+}
+
 /// The kind of an entry at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
@@ -464,6 +473,12 @@ pub trait Store: Send + Sync {
     /// an empty prefix.
     fn rename(&self, _from: &Key, _to: &Key) -> Result<()> {
         Err(read_only())
+    }
+
+    /// Sets the permission bits of a value or prefix; the umask of the process applies to one that is created. A value
+    /// that is replaced keeps its bits. A store without modes ignores them.
+    fn set_mode(&self, _key: &Key, _mode: u32, _target: ModeTarget) -> Result<()> {
+        Ok(())
     }
 
     /// Opens the value as a local file for reading and writing in place. With `create`, creates a missing file.

@@ -239,7 +239,7 @@ const DEFAULTS: [(&str, &[&str], &str); 4] = [
         "LevelCache",
         &[
             "get_end stat_many lists_nodes first_names cache_level values_below take_snapshot prefetch_levels prefetch",
-            "forget file space put_pieces lock writable_file",
+            "forget file space put_pieces lock writable_file set_mode",
         ],
         "for `create`, which asks each thing once and puts documents; it has no chunks and takes no locks",
     ),
@@ -249,7 +249,7 @@ const DEFAULTS: [(&str, &[&str], &str); 4] = [
             "get_end lists_all lists_nodes first_names cache_level values_below take_snapshot prefetch_levels \
              prefetch file",
             "space is_writable check_writable put put_if put_pieces delete lock sync make_prefix remove_prefix rename",
-            "writable_file",
+            "writable_file set_mode",
         ],
         "its keys are members of one value below, and cannot be written",
     ),
@@ -259,7 +259,7 @@ const DEFAULTS: [(&str, &[&str], &str); 4] = [
             "get_end lists_all lists_nodes first_names cache_level values_below take_snapshot prefetch_levels \
              prefetch file",
             "space is_writable check_writable put put_if put_pieces delete lock sync make_prefix remove_prefix rename",
-            "writable_file",
+            "writable_file set_mode",
         ],
         "its keys are in memory, its values are ranges of files of another format, and cannot be written",
     ),

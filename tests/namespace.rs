@@ -607,8 +607,8 @@ fn attributes_can_be_set_as_extended_attributes() {
     assert_eq!(set("security.x", "1", none), "EOPNOTSUPP");
 }
 
-/// "`chmod` and `chown` that would change something are `EPERM`." The mount ignores new times. `statfs` reports the space
-/// of the store's file system.
+/// "`chown`, and `chmod` of other files, that would change something are `EPERM`." The mount ignores new times.
+/// `statfs` reports the space of the store's file system.
 #[test]
 fn owners_and_modes_are_fixed_and_statfs_reports_the_space_of_the_store() {
     let store = Store::compressed();
@@ -618,7 +618,9 @@ fn owners_and_modes_are_fixed_and_statfs_reports_the_space_of_the_store() {
         let stat = fs::metadata(&path).unwrap();
         fs::set_permissions(&path, stat.permissions()).unwrap();
         std::os::unix::fs::chown(&path, Some(stat.uid()), Some(stat.gid())).unwrap();
-        assert_eq!(errno(fs::set_permissions(&path, fs::Permissions::from_mode(0o600))), "EPERM", "{name}");
+        if name == "a/data.raw" {
+            assert_eq!(errno(fs::set_permissions(&path, fs::Permissions::from_mode(0o600))), "EPERM", "{name}");
+        }
         assert_eq!(errno(std::os::unix::fs::chown(&path, Some(stat.uid() + 1), None)), "EPERM", "{name}");
         run("touch", &["-d", "2001-01-01", name], mount.path());
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), stat.modified().unwrap(), "{name}");

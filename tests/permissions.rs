@@ -8,7 +8,7 @@ use rustix::fs::{lgetxattr, llistxattr};
 use serde_json::json;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use support::array::TestArray;
 use support::{Mount, ZARRFS, announce, is_installed, servers, with_timeout, zarrfs};
@@ -308,5 +308,63 @@ fn another_user_cannot_read_private_files() {
     for name in ["private/data.raw", "private/data.npy", "private/README.txt", "private/0.0", "notes", ".zarrfs/sync"] {
         let Some((done, said)) = read(name) else { return };
         assert!(!done && said.contains("Permission denied"), "{name}: {said}");
+    }
+}
+
+/// "What a program creates has the mode that it asks for", and replaced files keep theirs.
+#[test]
+fn modes_of_new_files_and_directories_are_those_of_their_creation() {
+    let store = tempfile::tempdir().unwrap();
+    fs::write(store.path().join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let create = |name: &str, mode: u32, text: &str| {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(mode);
+        let mut file = options.open(mount.join(name)).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    };
+    let modes = |name: &str| {
+        // the mount stores a document when the program has closed it
+        mount.stats();
+        [mount.path(), store.path()].map(|path| fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777)
+    };
+    fs::DirBuilder::new().mode(0o700).create(mount.join("g")).unwrap();
+    assert_eq!(modes("g"), [0o700; 2]);
+    create("g/plain", 0o600, "x");
+    create("g/.zattrs", 0o600, "{}");
+    create("g/open", 0o644, "x");
+    assert_eq!([modes("g/plain"), modes("g/.zattrs"), modes("g/open")], [[0o600; 2], [0o600; 2], [0o644; 2]]);
+    // they are rewritten, also by a rename
+    create("g/plain", 0o644, "y");
+    create("g/.zattrs", 0o644, r#"{"a": 1}"#);
+    create("g/private.tmp", 0o600, r#"{"a": 2}"#);
+    fs::rename(mount.join("g/private.tmp"), mount.join("g/.zattrs")).unwrap();
+    assert_eq!([modes("g/plain"), modes("g/.zattrs")], [[0o600; 2]; 2]);
+    create("private.tmp", 0o600, r#"{"a": 3}"#);
+    fs::rename(mount.join("private.tmp"), mount.join(".zattrs")).unwrap();
+    assert_eq!(modes(".zattrs"), [0o600; 2]);
+    // programs that create private files set the mode later: rsync, install, tar
+    create("g/rsync", 0o600, "x");
+    set_mode(&mount.join("g/rsync"), 0o644);
+    set_mode(&mount.join("g"), 0o755);
+    assert_eq!([modes("g/rsync"), modes("g")], [[0o644; 2], [0o755; 2]]);
+    if is_installed("install") {
+        fs::write(store.path().join("source"), "{}").unwrap();
+        support::run("install", &["-m", "644", "source", "g/.zattrs"], mount.path());
+        support::run("install", &["-m", "640", "source", "installed"], mount.path());
+        assert_eq!([modes("g/.zattrs"), modes("installed")], [[0o644; 2], [0o640; 2]]);
+    }
+    // an array takes them on
+    let document = r#"{"zarr_format": 2, "shape": [2], "chunks": [1], "dtype": "|u1", "compressor": null, "fill_value": 0,
+        "order": "C", "filters": null}"#;
+    fs::DirBuilder::new().mode(0o750).create(mount.join("a")).unwrap();
+    create("a/.zarray", 0o640, document);
+    create("a/0", 0o600, "x");
+    assert_eq!([modes("a"), modes("a/.zarray"), modes("a/0")], [[0o750; 2], [0o640; 2], [0o600; 2]]);
+    assert_eq!(fs::metadata(mount.join("a/data.raw")).unwrap().permissions().mode() & 0o777, 0o640);
+    for name in ["a", "a/.zarray", "a/0"] {
+        set_mode(&mount.join(name), 0o740);
+        assert_eq!(modes(name)[1], 0o740);
+        set_mode(&mount.join(name), 0o640);
     }
 }

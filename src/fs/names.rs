@@ -182,16 +182,6 @@ impl Fs {
         })
     }
 
-    /// Returns whether a thread may set the mode of a file, without effect. It may for plain keys, and for files that
-    /// were just created, since `install` and rsync set the modes of such files.
-    pub fn takes_any_mode(&self, inode: u64, thread: u32) -> bool {
-        self.tree.node(inode).is_ok_and(|node| {
-            matches!(*node, Node::Value(_))
-                || self.created_chunks.contains(&node.path())
-                || self.unlinked.is_created_by(&node.path(), thread)
-        })
-    }
-
     /// Opens a file without a fixed size for writing.
     pub(super) fn open_to_write(&self, inode: u64, node: &Node) -> Result<NewFile> {
         let stale = || Error::system(libc::ESTALE);

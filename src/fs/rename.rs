@@ -8,7 +8,7 @@ use super::write::WriteMode;
 use crate::array::{Array, Scratch};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, CONTROL, Node, Target, is_partial};
-use crate::store::{Key, Replaces};
+use crate::store::{Key, ModeTarget, Replaces};
 use crate::util::memory::Grant;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::MAX_DOCUMENT;
@@ -143,6 +143,12 @@ impl Fs {
 
     fn try_store_as(&self, source: &Node, target: &Target) -> Result<()> {
         let store = self.tree.hierarchy().store();
+        if let Node::Value(from) = source
+            && let Some(to) = target.stored_key()
+            && let Some(permissions) = store.stat(from).map_err(|e| e.context(from))?.and_then(|stat| stat.permissions)
+        {
+            store.set_mode(&to, permissions.mode(), ModeTarget::Next)?;
+        }
         match (source, target) {
             (_, Target::Plain(to)) => {
                 store.put(to, &self.content(source)?).map_err(|e| e.context(to))?;

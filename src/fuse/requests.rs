@@ -108,10 +108,14 @@ impl Filesystem for FuseServer {
             let done = RequestInfo::of("setattr", inode).run(fs, || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 let is_other = |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
-                // the mount determines owner and modes
-                let mode = mode.filter(|_| !fs.takes_any_mode(inode.0, thread)).map(|mode| mode & 0o7777);
-                if is_other(mode, now.perm.into()) || is_other(uid, now.uid) || is_other(gid, now.gid) {
+                // the mount determines the owner, and the modes of what it makes
+                let taken = mode.filter(|_| fs.takes_any_mode(inode.0, thread));
+                let refused = mode.filter(|_| taken.is_none()).map(|mode| mode & 0o7777);
+                if is_other(refused, now.perm.into()) || is_other(uid, now.uid) || is_other(gid, now.gid) {
                     return Err(Error::system(libc::EPERM));
+                }
+                if let Some(mode) = taken {
+                    fs.set_mode(inode.0, mode)?;
                 }
                 let Some(size) = size else { return fs.attributes(inode.0) };
                 let handle = handle.map_or_else(|| fs.opening_of(inode.0, thread), |handle| Some(handle.0));
@@ -341,11 +345,14 @@ impl Filesystem for FuseServer {
         });
     }
 
-    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, flags: i32, reply: ReplyCreate) {
+    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, flags: i32, reply: ReplyCreate) {
         let Some(request) = RequestInfo::of_name("create", parent, name) else { return reply.error(Errno::EILSEQ) };
         let (options, names) = (self.options.clone(), self.names.clone());
         let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
-        let create = move |fs: &Fs, request: &RequestInfo| fs.create(parent.0, &request.name, exclusive, truncate);
+        let create = move |fs: &Fs, request: &RequestInfo| {
+            fs.set_next_mode(parent.0, &request.name, mode)?;
+            fs.create(parent.0, &request.name, exclusive, truncate)
+        };
         self.change(request, reply, create, move |reply, (attributes, opened)| {
             let pages = match opened.pages {
                 KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
@@ -364,6 +371,7 @@ impl Filesystem for FuseServer {
         }
         // create the file as open and close would
         self.create_entry(RequestInfo::of_name("mknod", parent, name), reply, move |fs, request| {
+            fs.set_next_mode(parent.0, &request.name, mode)?;
             let (attributes, opened) = fs.create(parent.0, &request.name, true, false)?;
             let stored = fs.flush(opened.handle);
             fs.release(opened.handle);
@@ -372,9 +380,12 @@ impl Filesystem for FuseServer {
         });
     }
 
-    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         let request = RequestInfo::of_name("mkdir", parent, name);
-        self.create_entry(request, reply, move |fs, request| fs.make_directory(parent.0, &request.name));
+        self.create_entry(request, reply, move |fs, request| {
+            fs.set_next_mode(parent.0, &request.name, mode)?;
+            fs.make_directory(parent.0, &request.name)
+        });
     }
 
     fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {

@@ -75,6 +75,9 @@ macro_rules! delegate_store {
     (@make_prefix $inner:ident) => { delegate_store!(@fn $inner.make_prefix(
         key: &$crate::store::Key
     ) -> $crate::error::Result<()>); };
+    (@set_mode $inner:ident) => { delegate_store!(@fn $inner.set_mode(
+        key: &$crate::store::Key, mode: u32, target: $crate::store::ModeTarget
+    ) -> $crate::error::Result<()>); };
     (@remove_prefix $inner:ident) => { delegate_store!(@fn $inner.remove_prefix(
         key: &$crate::store::Key
     ) -> $crate::error::Result<()>); };

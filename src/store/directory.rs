@@ -8,12 +8,13 @@ mod root;
 mod write;
 
 use super::{
-    Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Replaces, Space, Stat, Store, ValuePiece, Version, check_size,
-    read_at,
+    Entry, EntryKind, Key, KeyLock, Listing, LockFiles, ModeTarget, Replaces, Space, Stat, Store, ValuePiece, Version,
+    check_size, read_at,
 };
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use crate::util::memory;
+use lru::LruCache;
 use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen};
 use root::StoreRoot;
 use rustix::buffer::spare_capacity;
@@ -21,11 +22,12 @@ use rustix::fs::{self, Dir, FileType, OFlags};
 use rustix::io::{self, retry_on_intr};
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use write::ChangedDirectories;
 
@@ -44,7 +46,12 @@ pub struct DirectoryStore {
     locks: Option<Box<LockFiles>>,
     lists_unfinished: bool,
     removes_abandoned: bool,
+    /// The modes of values and directories that are created next, by path. Protects the map alone.
+    next_modes: Mutex<LruCache<String, u32>>,
 }
+
+/// Maximum number of modes of files that are created next.
+const MAX_NEXT_MODES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 impl DirectoryStore {
     /// Opens the directory at `path`. It stays the store even if another file system is mounted there or the directory
@@ -67,6 +74,7 @@ impl DirectoryStore {
             locks: None,
             lists_unfinished: false,
             removes_abandoned: false,
+            next_modes: Mutex::new(LruCache::new(MAX_NEXT_MODES)),
         })
     }
 
@@ -246,6 +254,10 @@ impl Store for DirectoryStore {
 
     fn make_prefix(&self, key: &Key) -> Result<()> {
         self.make_directory(key.as_str())
+    }
+
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+        self.set_mode_of(key.as_str(), mode, target)
     }
 
     fn remove_prefix(&self, key: &Key) -> Result<()> {

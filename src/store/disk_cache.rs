@@ -133,7 +133,7 @@ impl Store for DiskCache {
     }
 
     delegate_store!(below: get_end stat stat_many list lists_all concurrency forget file location space lock sync);
-    delegate_store!(below: is_writable check_writable make_prefix remove_prefix lists_nodes first_names cache_level
+    delegate_store!(below: is_writable check_writable make_prefix remove_prefix set_mode lists_nodes first_names cache_level
         values_below take_snapshot prefetch prefetch_levels);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {

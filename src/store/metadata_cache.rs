@@ -207,7 +207,7 @@ impl Store for MetadataCache {
     }
 
     delegate_store!(below: get_range lists_all lists_nodes first_names values_below concurrency file location space);
-    delegate_store!(below: is_writable check_writable lock sync);
+    delegate_store!(below: is_writable check_writable lock sync set_mode);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.below.put(key, value);

@@ -29,8 +29,8 @@ pub use overlay_directory::OverlayDirectory;
 pub use record::ChangeKind;
 
 use super::{
-    EntryKind, FirstNames, Key, KeyLock, Listing, Permissions, Replaces, Space, Stat, Store, SubtreeLocks, ValuePages,
-    ValuePiece, Version, both, delegate_store, stat_many_with,
+    EntryKind, FirstNames, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Space, Stat, Store, SubtreeLocks,
+    ValuePages, ValuePiece, Version, both, delegate_store, stat_many_with,
 };
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
@@ -318,6 +318,10 @@ impl Store for OverlayStore {
 
     fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
         self.put_value(key, replaces, &mut |before| self.put_upper_pieces(key, pieces, before, replaces))
+    }
+
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+        self.upper.set_mode(key, mode, target)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

@@ -30,6 +30,11 @@ impl Permissions {
         Permissions { mode: (mode & 0o777) as u16, owner: Some(owner), group: Some(group) }
     }
 
+    /// Returns the permission bits for the owner, the group and others.
+    pub fn mode(self) -> u32 {
+        self.mode.into()
+    }
+
     /// Returns the permissions that remain if the file is shown with another owner and group.
     ///
     /// A user whose class changes gets only the bits that are set for each class to which the user may belong in the

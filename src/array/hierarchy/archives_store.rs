@@ -5,8 +5,8 @@
 use super::stores::{is_archive_name, is_outside, split_archive};
 use crate::error::{Error, Kind, Result};
 use crate::store::{
-    Entry, EntryKind, FirstNames, Key, KeyLock, Listing, Permissions, Replaces, Stat, Store, ValuePages, ValuePiece,
-    Version, ZipStore, delegate_store,
+    Entry, EntryKind, FirstNames, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Stat, Store, ValuePages,
+    ValuePiece, Version, ZipStore, delegate_store,
 };
 use crate::util::memory::{self, Reclaim, lock};
 use lru::LruCache;
@@ -273,6 +273,11 @@ impl Store for ArchivesStore {
     fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
         self.check_outside(key)?;
         self.below.put_pieces(key, pieces, replaces)
+    }
+
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+        self.check_outside(key)?;
+        self.below.set_mode(key, mode, target)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

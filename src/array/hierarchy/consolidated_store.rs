@@ -360,7 +360,7 @@ impl Store for ConsolidatedStore {
     }
 
     delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file
-        first_names cache_level values_below take_snapshot prefetch_levels);
+        set_mode first_names cache_level values_below take_snapshot prefetch_levels);
 
     /// Requests the content of prefixes that `.zmetadata` does not contain.
     fn prefetch(&self, prefixes: &[Key]) {

@@ -25,6 +25,21 @@ pub enum Target {
     Plain(Key),
 }
 
+impl Target {
+    /// Returns the key under which the file is stored, if it is a value of its own.
+    pub fn stored_key(&self) -> Option<Key> {
+        match self {
+            Target::Document(key, file) => Some(key.join(file.name())),
+            Target::Chunk(array, _) if array.has_shards() => None,
+            Target::Chunk(array, chunk) | Target::Encoded(EncodedValue { array, chunk }) => {
+                Some(array.extent(*chunk).key)
+            }
+            Target::Plain(key) => Some(key.clone()),
+            Target::Flat(_) => None,
+        }
+    }
+}
+
 impl Tree {
     /// Returns the form that a file takes under `name` in the directory `parent`.
     ///

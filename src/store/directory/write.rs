@@ -8,13 +8,13 @@ use super::resolve::{create_beneath, leads_out, stat_from, stat_of};
 use crate::error::{Error, Result};
 use crate::store::pieces::write_pieces;
 use crate::store::temporary_file::{TemporaryFile, TemporaryName};
-use crate::store::{EntryKind, Key, Replaces, ValuePiece, Version};
+use crate::store::{EntryKind, Key, ModeTarget, Replaces, ValuePiece, Version};
 use crate::util::memory::lock;
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::HashSet;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
 
 /// Prefix of the names of temporary files. Because of the dot,
@@ -70,6 +70,12 @@ pub(super) fn remove_abandoned(directory: &OwnedFd, name: &str) {
     let is_abandoned = temporary_name(name).zip(modified()).is_some_and(|(name, modified)| name.is_abandoned(modified));
     if is_abandoned && fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
         log::info!("{name}: removed; a process that was killed had left it");
+    }
+}
+
+impl OpenDirectoryName {
+    fn full_path(&self) -> String {
+        if self.path.is_empty() { self.name.clone() } else { format!("{}/{}", self.path, self.name) }
     }
 }
 
@@ -148,7 +154,9 @@ impl DirectoryStore {
         write: &dyn Fn(&File) -> Result<()>,
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        let mut temporary = TemporaryFile::create(&entry.directory, TEMPORARY, file_mode())?;
+        let path = entry.full_path();
+        let mode = if old.is_none() { self.next_mode(&path) } else { None };
+        let mut temporary = TemporaryFile::create(&entry.directory, TEMPORARY, mode.unwrap_or_else(file_mode))?;
         if let Some(old) = old {
             keep_owner_and_mode(&temporary.file, &old);
         }
@@ -161,6 +169,7 @@ impl DirectoryStore {
             return Ok(None);
         }
         temporary.rename_to(&entry.name)?;
+        lock(&self.next_modes).pop(&path);
         self.record_change(entry)?;
         // the version is read last, since renaming changes it
         Ok(Some(stat_from(&fs::fstat(&temporary.file)?).version))
@@ -181,7 +190,9 @@ impl DirectoryStore {
         // the lock keeps another thread from syncing a file in the new directory before the directory itself is
         // recorded
         let mut directories = lock(&self.changes.directories);
-        fs::mkdirat(&entry.directory, &entry.name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
+        let mode = self.next_mode(path).unwrap_or(Mode::RWXU | Mode::RWXG | Mode::RWXO);
+        fs::mkdirat(&entry.directory, &entry.name, mode)?;
+        lock(&self.next_modes).pop(path);
         if self.fsync {
             directories.insert(directory);
         }
@@ -224,13 +235,35 @@ impl DirectoryStore {
         let mut flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
         flags.set(OFlags::CREATE, create);
         flags.set(OFlags::EXCL, create && exclusive);
-        let mode = if create { file_mode() } else { Mode::empty() };
+        let mode = if create { self.next_mode(key.as_str()).unwrap_or_else(file_mode) } else { Mode::empty() };
         let fd = self.root.find(key.as_str(), |root| create_beneath(root, key.as_str(), flags, mode))?;
         let file = regular_file(fd.ok_or_else(|| Error::not_found("no such file or directory"))?)?;
         if create && let Some(entry) = self.entry(key.as_str())? {
+            lock(&self.next_modes).pop(key.as_str());
             self.record_change(&entry)?;
         }
         Ok(file)
+    }
+
+    /// Sets the permission bits of the file or directory at `path`, or of the one that is created there next.
+    pub(super) fn set_mode_of(&self, path: &str, mode: u32, target: ModeTarget) -> Result<()> {
+        let existing = self.open_key(path, OFlags::PATH)?;
+        match (existing, target) {
+            (Some(file), ModeTarget::Existing) => {
+                // a file that is only a path has no mode to set, but its link in /proc leads to it
+                let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+                Ok(fs::chmodat(fs::CWD, link, Mode::from_raw_mode(mode & 0o777), AtFlags::empty())?)
+            }
+            (Some(_), ModeTarget::Next) => Ok(()),
+            (None, _) => {
+                lock(&self.next_modes).put(path.to_string(), mode & 0o777);
+                Ok(())
+            }
+        }
+    }
+
+    fn next_mode(&self, path: &str) -> Option<Mode> {
+        lock(&self.next_modes).peek(path).map(|mode| Mode::from_raw_mode(*mode))
     }
 
     /// Opens the lock file of a key, which is created with `mode` if it is missing. Returns `None` if its directory is

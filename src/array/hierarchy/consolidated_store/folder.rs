@@ -1,7 +1,9 @@
 //! A group of a store as a store of its own: for a group whose documents only the `.zmetadata` of a group above holds.
 
 use crate::error::Result;
-use crate::store::{FirstNames, Key, KeyLock, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store};
+use crate::store::{
+    FirstNames, Key, KeyLock, Listing, ModeTarget, Replaces, Stat, Store, ValuePiece, Version, delegate_store,
+};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,6 +95,10 @@ impl Store for FolderStore {
 
     fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
         self.below.put_pieces(&self.full(key), pieces, replaces)
+    }
+
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+        self.below.set_mode(&self.full(key), mode, target)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
