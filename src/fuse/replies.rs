@@ -18,9 +18,9 @@ pub fn attribute_ttl(is_lasting: bool) -> Duration {
 }
 
 impl ServeOptions {
-    /// Returns whether a request comes from the owner of the mount, or root.
+    /// Returns whether a request comes from the owner of the mount, from the user who made it, or from root.
     pub(super) fn is_owner(&self, asker: &Request) -> bool {
-        [0, self.uid].contains(&asker.uid())
+        [0, self.uid, rustix::process::getuid().as_raw()].contains(&asker.uid())
     }
 
     /// Converts attributes to those that the kernel expects.
