@@ -1,7 +1,7 @@
 //! Checks a store: examines each group, array and stored chunk once and reports findings immediately. It writes
 //! nothing, and its memory does not grow with the number of chunks. The module does not know how a report is printed.
 
-use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::array::hierarchy::{Hierarchy, Prefixes, StoredNode};
 use crate::array::{Array, ShardUsage};
 use crate::error::{Error, Kind};
 use crate::store::Key;
@@ -15,6 +15,7 @@ mod documents;
 mod finding;
 mod names;
 mod tally;
+mod together;
 
 pub use chunks::{Examined, examine_all};
 pub use finding::{Finding, FindingKind, Severity};
@@ -95,18 +96,26 @@ impl Check<'_> {
             };
             self.found(FindingKind::Unlisted, &Key::root(), what);
         }
-        let mut stack = vec![Key::root()];
-        while let Some(key) = stack.pop() {
-            if self.how.is_stopped() {
-                return;
+        let (mut levels, mut arrays) = (vec![Prefixes::sorted(vec![Key::root()])], Vec::new());
+        while let Some(level) = levels.last_mut()
+            && !self.how.is_stopped()
+        {
+            let next = level.next(self.hierarchy.store()).map(|key| (self.hierarchy.find(&key), key));
+            if let Some((Ok(Some(StoredNode::Array(array))), _)) = next {
+                arrays.push(array);
+                if arrays.len() >= self.arrays_together() {
+                    self.arrays(&std::mem::take(&mut arrays));
+                }
+                continue;
             }
-            match self.hierarchy.find(&key) {
-                Ok(Some(StoredNode::Group)) => stack.extend(self.group(&key)),
-                Ok(Some(StoredNode::Array(array))) => self.array(&array),
-                Ok(Some(StoredNode::Damaged(e))) => self.damaged(&key, &e),
+            self.arrays(&std::mem::take(&mut arrays));
+            match next {
+                None => drop(levels.pop()),
+                Some((Ok(Some(StoredNode::Group)), key)) => levels.push(Prefixes::sorted(self.group(&key))),
+                Some((Ok(Some(StoredNode::Damaged(e))), key)) => self.damaged(&key, &e),
                 // deleted or replaced since it was listed
-                Ok(_) => {}
-                Err(e) => self.failed(FindingKind::Unreadable, &key, &e),
+                Some((Ok(_), _)) => {}
+                Some((Err(e), key)) => self.failed(FindingKind::Unreadable, &key, &e),
             }
         }
         self.summary.complete = !self.how.is_stopped() && self.hierarchy.lists_nodes();
@@ -134,6 +143,7 @@ impl Check<'_> {
 
     /// Checks all keys below an array.
     fn listed_chunks(&mut self, array: &Arc<Array>) {
+        array.prefetch_levels();
         let mut names = match ArrayKeys::of(array, self.hierarchy.store()) {
             Ok(names) => names,
             Err(e) => return self.failed(FindingKind::Unreadable, array.key(), &e),

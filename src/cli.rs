@@ -210,6 +210,8 @@ impl StoreArgs {
     /// Returns the condition under which consolidated metadata is used.
     fn consolidated(&self) -> UseConsolidated {
         match self.remote.consolidated.into() {
+            // a check looks at the documents themselves
+            UseConsolidated::Auto if self.lists_unfinished => UseConsolidated::Auto,
             UseConsolidated::Auto if self.is_read_only || self.reads_once.is_some() => UseConsolidated::UntilOpened,
             when => when,
         }

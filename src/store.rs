@@ -357,8 +357,9 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Streams all values below `prefix`, page by page. Returns `None` if the store lists level by level.
-    fn values_below(&self, _prefix: &Key) -> Result<Option<ValuePages>> {
+    /// Streams all values below `prefix`, or those whose keys sort after `after`, page by page. Returns `None` if the
+    /// store lists level by level.
+    fn values_below(&self, _prefix: &Key, _after: Option<&Key>) -> Result<Option<ValuePages>> {
         Ok(None)
     }
 

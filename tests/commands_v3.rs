@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::path::Path;
-use support::{announce, env_path, failure, hex, run_python, zarrfs};
+use support::{announce, env_path, failure, hex, run_python, with_timeout, zarrfs};
 
 const SHAPE: [usize; 2] = [7, 5];
 
@@ -220,4 +220,25 @@ fn info_counts_the_chunks_in_shards() {
         assert!(map.contains("7 of 400 chunks stored") && map.contains("5 fail"), "{map}");
         assert!(map.contains("a cell is 2 x 2 chunks, a shard, 1 to 9"), "{map}");
     }
+}
+
+/// "What others write is no finding": zarr-python 3 adds to the groups that it consolidates.
+#[test]
+fn nested_groups_of_v2_that_zarr_python_3_has_consolidated_have_no_findings() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON3") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store.zarr");
+    let script = "
+import sys, zarr
+root = zarr.open_group(sys.argv[1], mode='w', zarr_format=2)
+group = root.create_group('g')
+for node in (root, group, group.create_group('h')):
+    node.create_array('a', shape=(4,), chunks=(2,), dtype='f8', fill_value=float('nan'))[:] = 1
+zarr.consolidate_metadata(sys.argv[1], zarr_format=2)
+";
+    let made = with_timeout(120, python).args(["-W", "ignore", "-c", script]).arg(&store).status().unwrap();
+    assert!(made.success());
+    let output = zarrfs(&["check", store.to_str().unwrap()]);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.contains("3 arrays, 6 chunks"), "{printed}");
 }

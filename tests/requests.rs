@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use support::faulty_server::FaultyServer;
 use support::servers;
-use support::{Mount, ZARRFS, run, with_timeout};
+use support::{Mount, ZARRFS, env_path, run, with_timeout};
 
 /// A format of the hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +210,36 @@ fn a_recursive_listing_takes_one_listing() {
         assert_eq!(printed.lines().filter(|line| line.ends_with(" data.raw")).count(), 200, "{printed}");
         assert_eq!(printed.lines().filter(|line| line.trim_start().starts_with("400 ")).count(), 400);
         assert_at_most(if format == Format::V2 { 430 } else { 230 }, &requests, &format!("ls -lR, {format:?}"));
+    }
+}
+
+/// The names of all arrays come from listings of the whole store, or of many arrays.
+#[test]
+fn a_check_requests_only_documents() {
+    for format in FORMATS {
+        let documents = if format == Format::V2 { 411 } else { 211 };
+        let (printed, requests) = Bucket::new(format, 10, 20, false).run("check", &[]);
+        assert!(printed.starts_with("200 arrays, 400 chunks, "), "{printed}");
+        assert_at_most(documents + 8, &requests, &format!("check, {format:?}"));
+    }
+}
+
+/// `find`, `du` and `ls -lR` list one array after the other: what the next ones need is requested together.
+#[test]
+fn a_walk_through_a_mount_takes_few_listings() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 1, 100, false);
+        let documents = if format == Format::V2 { 201 } else { 102 };
+        for command in [&["find", "."][..], &["ls", "-lR", "."]] {
+            let mount = bucket.mount(&["--metadata-ttl", "1m"]);
+            let of_walk = requests(&bucket.server, || {
+                assert!(run(command[0], &command[1..], mount.path()).matches("data.raw").count() >= 100);
+            });
+            let listings =
+                of_walk.iter().filter(|request| request.contains("list-type=2")).cloned().collect::<Vec<_>>();
+            assert_at_most(30, &listings, &format!("listings of {command:?}, {format:?}"));
+            assert_at_most(documents + 30, &of_walk, &format!("{command:?}, {format:?}"));
+        }
     }
 }
 
@@ -517,6 +547,31 @@ fn creating_an_array_takes_at_most_ten_requests() {
         }
         let (shown, _) = bucket.run("info", &["--consolidated", if consolidated { "use" } else { "ignore" }]);
         assert_eq!(shown.lines().filter(|line| line.contains("new") && line.contains("64 B")).count(), 2, "{shown}");
+    }
+}
+
+/// A level that is known is not listed again after each change that the mount itself makes.
+#[test]
+fn creating_an_array_through_a_mount_takes_few_listings() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON3") else { return };
+    let script = "
+import sys, zarr
+path, zarr_format = sys.argv[1], int(sys.argv[2])
+a = zarr.create_array(path, shape=(4, 4), chunks=(2, 2), dtype='i4', compressors=None, zarr_format=zarr_format)
+a[:] = 1
+a.attrs['units'] = 'm'
+";
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 1, 1, false);
+        let mount = bucket.mount(&["--metadata-ttl", "1m"]);
+        let of_array = requests(&bucket.server, || {
+            let mut python = with_timeout(120, &python);
+            python.args(["-W", "ignore", "-c", script]).arg(mount.join("g00/new"));
+            assert!(python.arg(if format == Format::V2 { "2" } else { "3" }).status().unwrap().success());
+        });
+        let listings = of_array.iter().filter(|request| request.contains("list-type=2")).cloned().collect::<Vec<_>>();
+        assert_at_most(20, &listings, &format!("listings while an array is created, {format:?}"));
+        assert_eq!(fs::read(mount.join("g00/new/data.raw")).unwrap(), [1i32; 16].map(i32::to_le_bytes).concat());
     }
 }
 

@@ -1,8 +1,9 @@
 use super::*;
 use crate::array::hierarchy::{ConsolidatedStore, UseConsolidated};
 use crate::error::Error;
-use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Store, UnlistedStore};
+use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, SimulatedRemote, Store, UnlistedStore};
 use crate::zarr::metadata::V1Order;
+use std::time::Duration;
 
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C",
     "filters":null}"#;
@@ -197,6 +198,55 @@ fn a_check_can_be_stopped() {
         }
     });
     assert_eq!((summary.arrays, summary.chunks, summary.complete), (1, 2, false));
+}
+
+/// "As many requests as `info` has in flight", and the findings in the order of the arrays.
+#[test]
+fn arrays_of_a_remote_store_are_checked_together() {
+    let remote = Arc::new(SimulatedRemote::new(Duration::from_millis(20), true));
+    let local = Arc::new(MemoryStore::default());
+    for i in 0..40 {
+        for store in [&remote.below, local.as_ref()] {
+            store.insert(".zgroup", r#"{"zarr_format":2}"#);
+            store.insert(&format!("c{i:02}/.zarray"), ARRAY);
+            store.insert(&format!("c{i:02}/0"), "01");
+            store.insert(&format!("c{i:02}/1"), if i % 3 == 0 { "2" } else { "23" });
+        }
+    }
+    let (found_remotely, found_locally) = (found(remote.clone(), false), found(local, false));
+    assert_eq!(found_remotely, found_locally);
+    assert_eq!((found_remotely.0.len(), found_remotely.1.chunks), (14, 80));
+    let most = remote.max_in_flight.load(Ordering::SeqCst);
+    assert!(most >= 8, "{most} requests in flight");
+}
+
+/// "What others write is no finding."
+#[test]
+fn consolidated_metadata_of_zarr_python_3_are_no_finding() {
+    let store = memory();
+    let array = ARRAY.replace("\"order\"", "\"dimension_separator\":\".\",\"order\"");
+    store.insert("g/.zgroup", r#"{"zarr_format":2}"#);
+    let of_group =
+        r#"{"zarr_format":2,"consolidated_metadata":{"metadata":{},"must_understand":false,"kind":"inline"}}"#;
+    let consolidated = |more: &str, group: &str, array: &str| {
+        format!(
+            r#"{{"zarr_consolidated_format":1,"metadata":{{".zgroup":{{"zarr_format":2}},"a/.zattrs":{{}},
+            "g/.zgroup":{group},"g/.zattrs":{{}},"a/.zarray":{array},"b/.zarray":{ARRAY}{more}}}}}"#
+        )
+    };
+    store.insert(".zmetadata", consolidated("", of_group, &array));
+    assert_eq!(found(store.clone(), false).0, []);
+    let other = array.replace("[4]", "[5]");
+    for document in [
+        consolidated(r#","b/.zattrs":{"units":"m"}"#, of_group, &array),
+        consolidated("", r#"{"zarr_format":3}"#, &array),
+        consolidated("", of_group, &other),
+        consolidated("", of_group, &array.replace("\":\".\"", "\":\"/\"")),
+    ] {
+        store.insert(".zmetadata", document);
+        let found = found(store.clone(), false).0;
+        assert_eq!(found.iter().map(|found| found.0).collect::<Vec<_>>(), [FindingKind::Consolidated], "{found:?}");
+    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ struct Report<'a> {
 pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
     // no log, since each fault is a finding
     logger::start(LevelFilter::Off, None)?;
-    let store_args = StoreArgs { lists_unfinished: true, ..args.store_args.clone() };
+    let store_args = StoreArgs { lists_unfinished: true, reads_once: Some(true), ..args.store_args.clone() };
     // memory for a chunk of the largest size, encoded and decoded
     memory::set_cache_bound(4 << 30);
     let hierarchy = open_store(&args.store, &store_args, Arc::new(Stats::default()))?;

@@ -59,7 +59,7 @@ pub struct RemoteArgs {
     pub cache_dir_size: u64,
     /// Reuse metadata for this time [default: 1s]
     ///
-    /// A time, or forever. Opening a file always asks. info and ls ask for everything once.
+    /// A time, or forever. Opening a file always asks. info, ls and check ask for everything once.
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     metadata_ttl: Option<Ttl>,
     /// Read .zmetadata: use, ignore [default: auto]

@@ -44,6 +44,7 @@ impl Fs {
         let node = self.tree.node(inode)?;
         if let Node::Directory(key) = &*node {
             self.settle(key, None);
+            self.tree.look_ahead(key);
         }
         let names = self.tree.names(&node)?;
         let stream = DirectoryStream { node, names, position: 0, pending: VecDeque::new() };

@@ -30,6 +30,7 @@ mod node;
 mod stored;
 mod target;
 mod views;
+mod walk;
 mod xattr;
 
 pub use access::Audience;
@@ -45,6 +46,7 @@ pub use views::Views;
 use headers::KnownHeaders;
 use live::LiveNodes;
 use stored::StoredSizes;
+use walk::Walks;
 
 /// The file with the flat bytes of an array.
 pub const FLAT: &str = "data.raw";
@@ -93,6 +95,7 @@ pub struct Tree {
     started: SystemTime,
     live: LiveNodes,
     stored_sizes: StoredSizes,
+    walks: Walks,
     /// The number that [`Tree::requests`] returns.
     requests: Counter,
     headers: Headers,
@@ -113,6 +116,7 @@ impl Tree {
             started: SystemTime::now(),
             live: LiveNodes::default(),
             stored_sizes: StoredSizes::new(),
+            walks: Walks::new(),
             requests: Counter::default(),
             headers: Headers::default(),
             views: Views::default(),

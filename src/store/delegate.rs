@@ -36,7 +36,7 @@ macro_rules! delegate_store {
         prefix: &$crate::store::Key
     ) -> $crate::error::Result<Option<$crate::store::FirstNames>>); };
     (@values_below $inner:ident) => { delegate_store!(@fn $inner.values_below(
-        prefix: &$crate::store::Key
+        prefix: &$crate::store::Key, after: Option<&$crate::store::Key>
     ) -> $crate::error::Result<Option<$crate::store::ValuePages>>); };
     (@cache_level $inner:ident) => { delegate_store!(@fn $inner.cache_level(
         level: &$crate::store::Key

@@ -37,6 +37,7 @@ pub struct ValuePage {
 pub type ValuePages = Box<dyn Iterator<Item = Result<ValuePage>> + Send>;
 
 /// The names of a level that are known to exist or not to exist.
+#[derive(Clone)]
 pub(super) struct KnownNames {
     /// Sorted by name.
     pub entries: Vec<Entry>,
@@ -48,6 +49,31 @@ impl KnownNames {
     pub fn new(mut entries: Vec<Entry>, reach: Reach) -> Self {
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         KnownNames { entries, reach }
+    }
+
+    /// Adds a name that exists by now, without metadata.
+    pub fn add(&mut self, name: &str, kind: EntryKind) {
+        match self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)) {
+            Err(at) => self.entries.insert(at, Entry::new(name, kind)),
+            Ok(at) if kind == EntryKind::Prefix && self.entries[at].kind != kind => {
+                self.entries[at].hides_prefix = true
+            }
+            Ok(_) if kind == EntryKind::Prefix => {}
+            Ok(at) => {
+                let hides_prefix = self.entries[at].is_prefix();
+                self.entries[at] = Entry { hides_prefix, ..Entry::new(name, kind) };
+            }
+        }
+    }
+
+    /// Removes a name. A prefix that a removed value hid remains.
+    pub fn remove(&mut self, name: &str) {
+        let Ok(at) = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)) else { return };
+        if self.entries[at].hides_prefix {
+            self.entries[at] = Entry::new(name, EntryKind::Prefix);
+        } else {
+            self.entries.remove(at);
+        }
     }
 
     /// Returns whether no other names exist.

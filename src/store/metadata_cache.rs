@@ -6,9 +6,9 @@ use super::level::KnownNames;
 use super::{
     Entry, EntryKind, Key, Listing, Reach, Replaces, Stat, Store, ValuePiece, Version, delegate_store, stat_many_with,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::util::memory::{self, lock};
-use contents::{CacheContents, ListingRun, MAX_NAMES};
+use contents::{CacheContents, KeyChange, ListingRun, MAX_NAMES};
 use std::fs::File;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,6 +18,9 @@ mod contents;
 mod pending;
 mod prefetch;
 mod snapshot;
+
+/// The change of a key whose value was put.
+const PUT: KeyChange = KeyChange::Present(EntryKind::Value);
 
 /// Maximum size of a cached value in bytes.
 const MAX_VALUE: usize = 64 << 10;
@@ -66,17 +69,21 @@ impl MetadataCache {
         Ok(Some(names))
     }
 
-    /// Records that `key` may have changed. Callers call it after failed changes, too, since they may have
-    /// taken effect.
-    fn changed(&self, key: &Key, removed: bool) {
-        lock(&self.contents).changed(key, removed);
+    /// Records a change of `key` that this mount has tried to make. If it failed it may have taken effect.
+    fn changed<T>(&self, key: &Key, tried: &Result<T>, change: KeyChange) {
+        lock(&self.contents).changed(key, if tried.is_ok() { change } else { KeyChange::Unknown });
     }
 
-    /// Records that `key` and all keys below it may have changed.
-    fn changed_below(&self, key: &Key) {
-        let mut contents = lock(&self.contents);
-        contents.forget(key);
-        contents.changed(key, true);
+    /// Records a change of `key` like [`Self::changed`], and that all keys below it may have changed.
+    fn changed_below<T>(&self, key: &Key, tried: &Result<T>, change: KeyChange) {
+        lock(&self.contents).forget(key);
+        self.changed(key, tried, change);
+    }
+
+    /// Records the result of a put of `key` that has conditions.
+    fn put_if_matched(&self, key: &Key, put: &Result<Option<Version>>) {
+        let is_put = matches!(put, Ok(Some(_)));
+        self.changed(key, put, if is_put { PUT } else { KeyChange::Unknown });
     }
 }
 
@@ -103,7 +110,7 @@ impl Store for MetadataCache {
             let mut contents = lock(&self.contents);
             match &version {
                 Some(version) if version.may_equal(&known) => contents.restate(key, version),
-                _ => contents.changed(key, version.is_none()),
+                _ => contents.changed(key, KeyChange::Unknown),
             }
             if let Some(version) = &version {
                 contents.insert_value(key, version.clone(), value);
@@ -135,12 +142,13 @@ impl Store for MetadataCache {
             return result;
         }
         loop {
-            let (pending, is_sender) = {
+            let (pending, is_sender, is_no_prefix) = {
                 let mut contents = lock(&self.contents);
                 if let Some(stat) = contents.stat(key) {
                     return Ok(stat);
                 }
-                contents.request(key)
+                let (pending, is_sender) = contents.request(key);
+                (pending, is_sender, contents.expires() && contents.is_missing_prefix(key))
             };
             if !is_sender {
                 match pending.wait() {
@@ -149,7 +157,12 @@ impl Store for MetadataCache {
                 }
             }
             let sender = pending.sender();
-            let result = self.below.stat(key);
+            let result = if is_no_prefix {
+                // a server has to look for a prefix by a request of its own
+                self.below.get_range(key, 0..0, &mut Vec::new())
+            } else {
+                self.below.stat(key)
+            };
             lock(&self.contents).finish(key, &pending, result.as_ref().ok());
             sender.finish(result.clone());
             return result;
@@ -165,6 +178,9 @@ impl Store for MetadataCache {
         // names that an incomplete listing lacks may exist
         if !self.below.lists_all() {
             return self.below.list(prefix);
+        }
+        if lock(&self.contents).is_missing_prefix(prefix) {
+            return Err(Error::not_found("no such prefix"));
         }
         self.cache_level(prefix)?;
         let run = {
@@ -211,50 +227,56 @@ impl Store for MetadataCache {
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.below.put(key, value);
-        self.changed(key, false);
+        self.changed(key, &put, PUT);
         put.inspect(|version| lock(&self.contents).update_value(key, version, value))
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let put = self.below.put_if(key, value, replaces);
-        self.changed(key, false);
+        self.put_if_matched(key, &put);
         put.inspect(|version| version.iter().for_each(|version| lock(&self.contents).update_value(key, version, value)))
     }
 
     fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
         let put = self.below.put_pieces(key, pieces, replaces);
-        self.changed(key, false);
+        self.put_if_matched(key, &put);
         put
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
         let deleted = self.below.delete(key);
-        self.changed(key, true);
+        self.changed(key, &deleted, KeyChange::Absent);
         deleted
     }
 
     fn make_prefix(&self, key: &Key) -> Result<()> {
         let made = self.below.make_prefix(key);
-        self.changed(key, false);
+        self.changed(key, &made, KeyChange::Present(EntryKind::Prefix));
         made
     }
 
     fn remove_prefix(&self, key: &Key) -> Result<()> {
         let removed = self.below.remove_prefix(key);
-        self.changed_below(key);
+        self.changed_below(key, &removed, KeyChange::Absent);
         removed
     }
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        let kind = lock(&self.contents).listed_kind(from);
         let renamed = self.below.rename(from, to);
-        self.changed_below(from);
-        self.changed_below(to);
+        if kind == Some(EntryKind::Value) {
+            self.changed(from, &renamed, KeyChange::Absent);
+            self.changed(to, &renamed, PUT);
+        } else {
+            self.changed_below(from, &renamed, KeyChange::Absent);
+            self.changed_below(to, &renamed, kind.map_or(KeyChange::Unknown, KeyChange::Present));
+        }
         renamed
     }
 
     fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
         let file = self.below.writable_file(key, create, exclusive);
-        self.changed(key, false);
+        self.changed(key, &file, KeyChange::Unknown);
         file
     }
 }

@@ -162,6 +162,15 @@ impl Backend {
             Backend::Bucket(bucket) => bucket.stat(key).await,
         }
     }
+
+    /// Returns the metadata of the value of `key`, and does not look for a prefix.
+    async fn stat_value(&self, key: &Key) -> Result<Option<Stat>> {
+        match self {
+            Backend::Web(web) => Ok(web.stat(key).await?.filter(|stat| stat.kind == EntryKind::Value)),
+            Backend::Bucket(_) if key.is_root() => Ok(None),
+            Backend::Bucket(bucket) => bucket.stat_value(key).await,
+        }
+    }
 }
 
 impl Store for ObjectStore {
@@ -173,7 +182,7 @@ impl Store for ObjectStore {
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         if range.is_empty() {
             value.clear();
-            return Ok(self.stat(key)?.filter(|stat| stat.kind == EntryKind::Value));
+            return runtime::block_on(self.backend.stat_value(key));
         }
         let (backend, key) = (self.backend.clone(), key.clone());
         runtime::receive(value, |mut buffer| async move { (backend.get_range(&key, range, &mut buffer).await, buffer) })
@@ -239,10 +248,12 @@ impl Store for ObjectStore {
         }
     }
 
-    fn values_below(&self, prefix: &Key) -> Result<Option<ValuePages>> {
+    fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
         match &self.backend {
             Backend::Web(_) => Ok(None),
-            Backend::Bucket(bucket) => Ok(Some(Box::new(ValueListing::new(bucket.clone(), prefix)))),
+            // containers with a hierarchical namespace have another order
+            Backend::Bucket(bucket) if bucket.cloud == Cloud::Azure && after.is_some() => Ok(None),
+            Backend::Bucket(bucket) => Ok(Some(Box::new(ValueListing::new(bucket.clone(), prefix, after)))),
         }
     }
 

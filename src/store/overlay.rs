@@ -287,9 +287,9 @@ impl Store for OverlayStore {
     }
 
     /// Streams the values of the lower store if none below `prefix` was changed.
-    fn values_below(&self, prefix: &Key) -> Result<Option<ValuePages>> {
+    fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
         let is_changed = self.upper.stat(prefix)?.is_some() || self.source(prefix)? != OverlaySource::Lower;
-        if is_changed { Ok(None) } else { self.lower.values_below(prefix) }
+        if is_changed { Ok(None) } else { self.lower.values_below(prefix, after) }
     }
 
     fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {

@@ -18,7 +18,8 @@ pub fn page(bucket: &Path, query: &str) -> String {
     let query: BTreeMap<&str, String> =
         query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name, decoded(value))).collect();
     let get = |name: &str| query.get(name).cloned().unwrap_or_default();
-    let (prefix, delimiter, after) = (get("prefix"), get("delimiter"), get("continuation-token"));
+    let (prefix, delimiter, after) =
+        (get("prefix"), get("delimiter"), get("continuation-token").max(get("start-after")));
     let most = get("max-keys").parse().unwrap_or(PAGE).min(PAGE);
     let mut names = BTreeMap::new();
     add_names(bucket, "", &prefix, !delimiter.is_empty(), &mut names);

@@ -220,10 +220,10 @@ impl Store for ArchivesStore {
         self.outside(level).map_or(Ok(()), |below| below.cache_level(level))
     }
 
-    fn values_below(&self, prefix: &Key) -> Result<Option<ValuePages>> {
+    fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
         // outside of stores, archives would be values
         let below = self.outside(prefix).filter(|_| !is_outside(prefix));
-        below.map_or(Ok(None), |below| below.values_below(prefix))
+        below.map_or(Ok(None), |below| below.values_below(prefix, after))
     }
 
     fn prefetch_levels(&self, prefix: &Key) {

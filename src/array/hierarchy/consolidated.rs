@@ -8,7 +8,8 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
 use crate::util::json::{self, MemberTexts, Value};
 use crate::util::memory::{self, Grant};
-use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::v3::node;
+use crate::zarr::metadata::{ArrayMetadata, MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 
@@ -166,13 +167,18 @@ impl Hierarchy {
             stored.insert(name.to_string());
             match entries.get(name) {
                 None => stale.push((name.to_string(), Stale::Missing)),
-                Some(entry) if is_same_json(entry.as_bytes(), text)? => {}
+                Some(entry) if is_same_document(name, entry.as_bytes(), text)? => {}
                 Some(_) => stale.push((name.to_string(), Stale::Different)),
             }
             Ok(())
         })?;
-        let extra = entries.into_keys().filter(|name| !stored.contains(name.as_ref()));
-        Ok(extra.map(|name| (name.into_owned(), Stale::Extra)).chain(stale).collect())
+        // zarr-python 3 lists attributes that are not stored
+        let is_extra = |name: &str, text: &str| {
+            !stored.contains(name)
+                && !(name.ends_with(ZATTRS) && is_same_json(text.as_bytes(), b"{}").is_ok_and(|same| same))
+        };
+        let extra = entries.into_iter().filter(|(name, text)| is_extra(name, text));
+        Ok(extra.map(|(name, _)| (name.into_owned(), Stale::Extra)).chain(stale).collect())
     }
 
     /// Calls `each` with the name and the text of each document stored at and below `key`. Invalid JSON is left out and
@@ -415,6 +421,22 @@ fn push_renamed(
         }
     }
     Ok(())
+}
+
+/// Returns whether an entry says what the stored document `name` does. **What other writers state in their own words is
+/// not stale**: zarr-python 3 states the defaults of arrays, and gives groups below the root an empty member for
+/// consolidated metadata.
+fn is_same_document(name: &str, entry: &[u8], text: &[u8]) -> Result<bool> {
+    if is_same_json(entry, text)? {
+        return Ok(true);
+    }
+    if name.ends_with(ZGROUP) {
+        return is_same_json(&node::without_consolidated(entry)?, &node::without_consolidated(text)?);
+    }
+    let (Ok(entry), Ok(text)) = (ArrayMetadata::parse(entry), ArrayMetadata::parse(text)) else { return Ok(false) };
+    let separator = |array: &ArrayMetadata| array.separator.unwrap_or(Separator::Dot);
+    let is_same = entry.shape == text.shape && separator(&entry) == separator(&text) && entry.encodes_like(&text);
+    Ok(name.ends_with(ZARRAY) && is_same)
 }
 
 /// Returns whether two documents are equal as JSON.

@@ -54,7 +54,14 @@ impl<V> BoundedMap<V> {
 
     /// Removes a value.
     pub fn remove(&mut self, key: &Key) {
-        self.size -= self.entries.pop(key).map_or(0, |(_, size)| size);
+        self.take(key);
+    }
+
+    /// Removes a value and returns it.
+    pub fn take(&mut self, key: &Key) -> Option<V> {
+        let (value, size) = self.entries.pop(key)?;
+        self.size -= size;
+        Some(value)
     }
 
     /// Removes all values.

@@ -5,7 +5,7 @@ use super::MAX_VALUE;
 use super::bounded_map::BoundedMap;
 use super::pending::PendingStat;
 use crate::store::level::KnownNames;
-use crate::store::{EntryKind, Key, Stat, Version};
+use crate::store::{Entry, EntryKind, Key, Reach, Stat, Version};
 use crate::util::memory::{Grant, Reclaim, lock};
 use lru::LruCache;
 use std::collections::HashMap;
@@ -64,6 +64,8 @@ pub(super) struct CacheContents {
     /// Names of documents. The names of a level tell which of them exist there.
     documents: &'static [&'static str],
     running: Vec<Weak<ListingRun>>,
+    /// The prefix whose children, listed together, last took more requests than they save.
+    pub dense: Option<Key>,
     /// Memory of stats, values and listings.
     memory: Grant,
 }
@@ -101,6 +103,17 @@ struct CachedLevel {
     is_snapshot: bool,
 }
 
+/// What is known after a change of a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyChange {
+    /// Something of this kind exists.
+    Present(EntryKind),
+    /// Nothing exists.
+    Absent,
+    /// The change failed and may have taken effect, or another program made it.
+    Unknown,
+}
+
 /// A listing that is running or has ended.
 pub(super) struct ListingRun {
     /// The prefix that is listed.
@@ -128,6 +141,7 @@ impl CacheContents {
             listings: BoundedMap::new(MAX_LISTINGS, MAX_LISTING_BYTES),
             documents: &[],
             running: Vec::new(),
+            dense: None,
             memory: Grant::default(),
         }
     }
@@ -135,6 +149,11 @@ impl CacheContents {
     /// Sets the names of documents.
     pub fn set_documents(&mut self, documents: &'static [&'static str]) {
         self.documents = documents;
+    }
+
+    /// Returns whether entries expire.
+    pub fn expires(&self) -> bool {
+        self.ttl.is_some()
     }
 
     /// Returns the names of documents.
@@ -230,10 +249,16 @@ impl CacheContents {
         (self.is_young(ended) && self.is_current(key, generation)).then_some(names)
     }
 
-    /// Returns the level of `key`, if `key` is a document and no valid names of the level are cached.
+    /// Returns the level of `key`, if `key` is a document and no valid names of the level are cached. A document of a
+    /// known level that alone was invalidated is requested alone.
     pub fn unknown_level(&mut self, key: &Key) -> Option<Key> {
         let level = key.parent();
-        (self.is_document(key) && self.level(&level, key).is_none()).then_some(level)
+        if !self.is_document(key) || self.level(&level, key).is_some() {
+            return None;
+        }
+        let (documents, is_known) = (self.documents, self.level(&level, &level).is_some());
+        let is_invalid = |name: &&&str| self.level(&level, &level.join(name)).is_none();
+        if is_known && documents.iter().filter(is_invalid).count() == 1 { None } else { Some(level) }
     }
 
     /// Returns whether the names on all levels below `prefix` are known.
@@ -251,6 +276,13 @@ impl CacheContents {
     /// [`Store::first_names`](crate::store::Store::first_names).
     pub fn is_unknown_level(&mut self, prefix: &Key) -> bool {
         !self.documents.is_empty() && self.level(prefix, prefix).is_none()
+    }
+
+    /// Returns whether the names in `prefix` should be requested with those of other prefixes: they are not known, or
+    /// expire soon.
+    pub fn is_expiring_level(&mut self, prefix: &Key) -> bool {
+        let ended = self.level(prefix, prefix).and_then(|_| self.listings.peek(prefix)).map(|level| level.ended);
+        !ended.is_some_and(|ended| self.ttl.is_none_or(|ttl| ended.elapsed() < ttl / 2))
     }
 
     /// Returns the keys of those `documents` of a level that exist, are small enough to be cached, and are not cached.
@@ -380,12 +412,29 @@ impl CacheContents {
     }
 
     /// Inserts the names that a listing has returned for one of its levels. In a snapshot, other names do not exist.
-    pub fn insert_level(&mut self, level: Key, run: &Arc<ListingRun>, names: Arc<KnownNames>, is_snapshot: bool) {
+    fn insert_level(&mut self, level: Key, run: &Arc<ListingRun>, names: Arc<KnownNames>, is_snapshot: bool) {
         if !run.is_closed() {
-            let size = names.entries.iter().map(|entry| ENTRY_SIZE + entry.name.len()).sum::<usize>() + ENTRY_SIZE;
-            let cached = CachedLevel { run: run.clone(), ended: Instant::now(), names, is_snapshot };
-            self.listings.insert(level, cached, size);
+            self.keep_level(level, CachedLevel { run: run.clone(), ended: Instant::now(), names, is_snapshot });
             self.update_grant();
+        }
+    }
+
+    fn keep_level(&mut self, level: Key, cached: CachedLevel) {
+        let size = |entry: &Entry| ENTRY_SIZE + entry.name.len();
+        let size = cached.names.entries.iter().map(size).sum::<usize>() + ENTRY_SIZE;
+        self.listings.insert(level, cached, size);
+    }
+
+    /// Inserts the names of several levels.
+    pub fn insert_levels(
+        &mut self,
+        levels: impl Iterator<Item = (Key, Vec<Entry>)>,
+        run: &Arc<ListingRun>,
+        is_snapshot: bool,
+    ) {
+        for (level, names) in levels {
+            let names = KnownNames::new(names, Reach::All);
+            self.insert_level(level, run, Arc::new(names), is_snapshot);
         }
     }
 
@@ -415,17 +464,52 @@ impl CacheContents {
         self.generation += 1;
     }
 
-    /// Records that a value or prefix was created at `key` or, with `removed`, was removed. Prefixes above may have
-    /// been created or removed with it.
-    pub fn changed(&mut self, key: &Key, removed: bool) {
+    /// Returns whether the names of the level above show that nothing can be below `key`.
+    pub fn is_missing_prefix(&mut self, key: &Key) -> bool {
+        if self.documents.is_empty() || key.is_root() {
+            return false;
+        }
+        let names = self.level(&key.parent(), key).filter(|names| names.is_complete());
+        // an empty value may mark a directory
+        let is_empty = |entry: &Entry| entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
+        names.is_some_and(|names| !names.entry(key.name()).is_some_and(|entry| entry.is_prefix() || is_empty(entry)))
+    }
+
+    /// Returns the kind of `key`, if the names of its level show it.
+    pub fn listed_kind(&mut self, key: &Key) -> Option<EntryKind> {
+        Some(self.level(&key.parent(), key)?.entry(key.name())?.kind)
+    }
+
+    /// Applies a change of `key` to the names of a level above it. Its metadata is requested when it is needed.
+    fn change_level(&mut self, level: &Key, key: &Key, change: KeyChange) {
+        let Some(mut cached) = self.listings.take(level) else { return };
+        let path = key.relative_to(level).unwrap_or_default();
+        let (name, is_here) = match path.as_str().split_once('/') {
+            Some((name, _)) => (name, false),
+            None => (path.as_str(), true),
+        };
+        let names = Arc::make_mut(&mut cached.names);
+        match change {
+            KeyChange::Unknown => return,
+            KeyChange::Present(_) if names.entries.len() >= MAX_NAMES => return,
+            KeyChange::Present(kind) => names.add(name, if is_here { kind } else { EntryKind::Prefix }),
+            KeyChange::Absent if is_here => names.remove(name),
+            KeyChange::Absent => {}
+        }
+        self.keep_level(level.clone(), cached);
+    }
+
+    /// Records a change of `key`. Prefixes above may have been created or removed with it.
+    pub fn changed(&mut self, key: &Key, change: KeyChange) {
+        let creates = matches!(change, KeyChange::Present(_));
         for (level, above) in upwards(key).enumerate() {
             let is_prefix = |cached: &CachedStat| cached.stat.as_ref().is_some_and(|s| s.kind == EntryKind::Prefix);
-            if level == 0 || removed || !self.stats.peek(&above).is_some_and(is_prefix) {
+            if level == 0 || !creates || !self.stats.peek(&above).is_some_and(is_prefix) {
                 self.stats.remove(&above);
             }
             self.pending.remove(&above);
             if level > 0 {
-                self.listings.remove(&above);
+                self.change_level(&above, key, change);
             }
         }
         self.update_grant();

@@ -1,11 +1,14 @@
 //! Requests many levels and documents together, before a caller asks for one after the other.
 
-use super::MetadataCache;
+use super::{MetadataCache, snapshot};
 use crate::error::Result;
 use crate::store::{Key, Stat, Store};
 use crate::util::memory::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
+
+/// Minimum number of prefixes whose values are listed together, which may take two requests in vain.
+const TOGETHER: usize = 6;
 
 /// Requests the names in these prefixes and the documents among them. Errors are ignored: a caller that needs a failed
 /// answer requests it again, and gets the error then.
@@ -14,6 +17,7 @@ pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
     if documents.is_empty() || prefixes.is_empty() {
         return;
     }
+    list_together(cache, prefixes);
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(prefix) = prefixes.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -29,6 +33,25 @@ pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
         }
         work();
     });
+}
+
+/// Lists the values below prefixes of one level together, if many of these are unknown or will be soon.
+fn list_together(cache: &MetadataCache, prefixes: &[Key]) {
+    let mut unknown: Vec<&Key> = prefixes.iter().collect();
+    let is_dense = {
+        let mut contents = lock(&cache.contents);
+        unknown.retain(|key| !key.is_root() && contents.is_expiring_level(key));
+        unknown.first().is_some_and(|key| contents.dense.as_ref() == Some(&key.parent()))
+    };
+    unknown.sort_unstable();
+    let (Some(first), Some(last)) = (unknown.first(), unknown.last()) else { return };
+    let level = first.parent();
+    if unknown.len() < TOGETHER || is_dense || unknown.iter().any(|key| key.parent() != level) {
+        return;
+    }
+    if !snapshot::take_siblings(cache.below.as_ref(), first, last, &cache.contents) {
+        lock(&cache.contents).dense = Some(level);
+    }
 }
 
 /// Requests metadata of several documents of a level together, if the metadata of `key` and of others is no longer

@@ -1,12 +1,11 @@
 //! A snapshot of all names below a prefix, from a listing across all levels, if that takes few requests.
 
 use super::contents::CacheContents;
-use crate::store::level::KnownNames;
-use crate::store::{Entry, EntryKind, Key, Reach, Stat, Store};
+use crate::store::{Entry, EntryKind, Key, Stat, Store};
 use crate::util::memory::lock;
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 /// Maximum number of values in a snapshot: their names take half of the cache's memory for names.
 const MAX_KEYS: usize = 1 << 15;
@@ -23,34 +22,50 @@ const LEVELS: usize = 8;
 /// command that takes it.
 pub(super) fn take(store: &dyn Store, prefix: &Key, is_final: bool, contents: &Mutex<CacheContents>) {
     let run = lock(contents).begin_listing(prefix);
-    let Ok(Some(pages)) = store.values_below(prefix) else { return };
+    let Some((levels, _)) = read(store, prefix, None) else { return };
+    lock(contents).insert_levels(levels.below(prefix), &run, is_final);
+}
+
+/// Lists the values below `first`, `last` and the siblings between them, as [`take`] does. Returns whether that took
+/// few requests.
+pub(super) fn take_siblings(store: &dyn Store, first: &Key, last: &Key, contents: &Mutex<CacheContents>) -> bool {
+    let run = lock(contents).begin_listing(&first.parent());
+    let Some((levels, is_whole)) = read(store, &first.parent(), Some((first, last))) else { return false };
+    lock(contents).insert_levels(levels.below(&first.parent()), &run, false);
+    is_whole
+}
+
+/// Reads the values below `prefix`, or of its children from the first to the last one in `range`, as long as that takes
+/// few requests. Returns the levels that are completely known, and whether these are all.
+fn read(store: &dyn Store, prefix: &Key, range: Option<(&Key, &Key)>) -> Option<(Levels, bool)> {
+    let pages = store.values_below(prefix, range.map(|(first, _)| first)).ok()??;
+    // in ASCII, `0` follows the slash
+    let end = range.map(|(_, last)| format!("{}0", last.as_str()));
     let (mut levels, mut last): (_, Option<Key>) = (Levels::default(), None);
-    let (mut is_complete, mut is_sorted) = (true, true);
+    let (mut is_complete, mut is_whole, mut is_sorted) = (true, true, true);
     for (number, page) in pages.enumerate() {
-        let Ok(page) = page else { return };
+        let page = page.ok()?;
         let keys = last.iter().chain(page.values.iter().map(|(key, _)| key));
         is_sorted &= keys.is_sorted_by(|a, b| a.as_str() <= b.as_str());
         last = page.values.last().map(|(key, _)| key.clone()).or(last);
         page.values.into_iter().for_each(|(key, stat)| levels.add(&key, stat));
         let is_dense = number + 1 < PAGES || levels.names.len() >= LEVELS * (number + 1);
-        if !page.is_last && (levels.keys > MAX_KEYS || !is_dense) {
-            is_complete = false;
+        let is_past = last.as_ref().zip(end.as_ref()).is_some_and(|(last, end)| last.as_str() >= end.as_str());
+        if !page.is_last && (is_past || levels.keys > MAX_KEYS || !is_dense) {
+            (is_complete, is_whole) = (false, is_past);
             break;
         }
     }
-    if !is_complete && !is_sorted {
-        return;
+    if !is_sorted && (!is_complete || range.is_some()) {
+        return None;
     }
-    if let Some(last) = last.filter(|_| !is_complete) {
-        levels.remove_above(&last);
+    // names before the first key, or after the last one, may be missing
+    for end in [last.filter(|_| !is_complete).as_ref(), range.map(|(first, _)| first)].into_iter().flatten() {
+        levels.remove_above(end);
     }
-    let mut contents = lock(contents);
-    for (level, names) in levels.names {
-        if !levels.uncertain.contains(&level) && !names.is_empty() && level.relative_to(prefix).is_some() {
-            let names = KnownNames::new(names.into_values().collect(), Reach::All);
-            contents.insert_level(level, &run, Arc::new(names), is_final);
-        }
-    }
+    let uncertain = std::mem::take(&mut levels.uncertain);
+    levels.names.retain(|level, names| !uncertain.contains(level) && !names.is_empty());
+    Some((levels, is_whole))
 }
 
 /// The names of levels, from the keys of values.
@@ -88,6 +103,12 @@ impl Levels {
             }
             prefix = prefix.parent();
         }
+    }
+
+    /// Returns the levels below `prefix`, each with its names.
+    fn below(self, prefix: &Key) -> impl Iterator<Item = (Key, Vec<Entry>)> {
+        let below = self.names.into_iter().filter(|(level, _)| level.relative_to(prefix).is_some());
+        below.map(|(level, names)| (level, names.into_values().collect()))
     }
 
     /// Removes the levels that may continue after `last`.

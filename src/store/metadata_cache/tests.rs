@@ -3,6 +3,7 @@ use crate::error::Error;
 use crate::store::{
     FaultyStore, FirstNames, MemoryStore, Operation, PlannedFault, UnlistedStore, ValuePage, ValuePages, delegate_store,
 };
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(3600));
@@ -301,6 +302,8 @@ struct ListedStore {
     memory: Arc<MemoryStore>,
     /// The requests so far.
     requests: Mutex<Vec<String>>,
+    /// Number of values in a page.
+    page: AtomicUsize,
 }
 
 impl ListedStore {
@@ -337,8 +340,8 @@ impl Store for ListedStore {
         Ok(Some(FirstNames { entries: entries.collect(), reach: Reach::All }))
     }
 
-    fn values_below(&self, prefix: &Key) -> Result<Option<ValuePages>> {
-        self.add("values", prefix);
+    fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
+        self.add("values", after.unwrap_or(prefix));
         let (mut found, mut levels) = (Vec::new(), vec![prefix.clone()]);
         while let Some(level) = levels.pop() {
             for entry in self.memory.list(&level)? {
@@ -350,10 +353,12 @@ impl Store for ListedStore {
             }
         }
         found.sort_by(|a, b| a.0.cmp(&b.0));
-        let count = found.chunks(3).count();
+        found.retain(|(key, _)| after.is_none_or(|after| key.as_str() > after.as_str()));
+        let size = self.page.load(Ordering::Relaxed);
+        let count = found.chunks(size).count();
         let page =
             |(n, page): (usize, &[(Key, Stat)])| Ok(ValuePage { values: page.to_vec(), is_last: n + 1 == count });
-        let pages: Vec<_> = found.chunks(3).enumerate().map(page).collect();
+        let pages: Vec<_> = found.chunks(size).enumerate().map(page).collect();
         Ok(Some(Box::new(pages.into_iter())))
     }
 
@@ -365,7 +370,7 @@ impl Store for ListedStore {
 fn listed(values: &[&str], ttl: Option<Duration>) -> (Arc<ListedStore>, MetadataCache) {
     let memory = Arc::new(MemoryStore::default());
     values.iter().for_each(|key| memory.insert(key, key.as_bytes()));
-    let below = Arc::new(ListedStore { memory, requests: Mutex::default() });
+    let below = Arc::new(ListedStore { memory, requests: Mutex::default(), page: AtomicUsize::new(3) });
     (below.clone(), MetadataCache::new(below, ttl).with_documents(&[".doc", "doc.json"]))
 }
 
@@ -394,7 +399,14 @@ fn one_listing_shows_the_documents_of_a_level() {
     store.forget(&key("x"));
     assert_eq!((both("x"), taken(&below).as_str()), ([Some(3), None], "names x"));
     store.put(&key("a/doc.json"), b"1").unwrap();
-    assert_eq!((both("a"), taken(&below).as_str()), ([Some(6), Some(1)], "names a"));
+    // the names that are known stay known after a change of this mount
+    assert_eq!((both("a"), taken(&below).as_str()), ([Some(6), Some(1)], "stat a/doc.json"));
+    store.delete(&key("a/doc.json")).unwrap();
+    assert_eq!((both("a"), taken(&below).as_str()), ([Some(6), None], ""));
+    // a put on a condition that fails reveals that another program has changed the level
+    below.memory.insert("a/doc.json", "other");
+    assert_eq!(store.put_if(&key("a/doc.json"), b"mine", Replaces::Nothing).unwrap(), None);
+    assert_eq!((both("a"), taken(&below).as_str()), ([Some(6), Some(5)], "names a"));
 }
 
 #[test]
@@ -446,6 +458,28 @@ fn a_snapshot_of_a_large_store_ends_early() {
     assert_eq!((size("0/doc.json"), taken(&below).as_str()), (None, ""));
     assert_eq!((size("b/doc.json"), size("a/49"), size("a/50")), (None, Some(4), None));
     assert_eq!(taken(&below), "names b, stat a/49, stat a/50");
+}
+
+/// The levels of a page that may begin before it, or end after it, are not complete.
+#[test]
+fn siblings_are_listed_together() {
+    let names: Vec<String> = (0..12).map(|i| format!("g/{i:02}")).collect();
+    let values: Vec<String> = names.iter().flat_map(|name| [format!("{name}/.doc"), format!("{name}/c/0")]).collect();
+    let (below, store) = listed(&values.iter().map(String::as_str).collect::<Vec<_>>(), None);
+    let keys: Vec<Key> = names.iter().map(|name| key(name)).collect();
+    below.page.store(100, Ordering::Relaxed);
+    store.prefetch(&keys[2..10]);
+    let gets: Vec<String> = names[2..10].iter().map(|name| format!("get {name}/.doc")).collect();
+    assert_eq!(taken(&below), format!("{}, values g/02", gets.join(", ")));
+    for name in &names[2..10] {
+        assert_eq!(store.list(&key(name)).unwrap().count(), 2);
+        assert_eq!(store.list(&key(name).join("c")).unwrap().count(), 1);
+        assert_eq!(store.stat(&key(name).join("doc.json")).unwrap(), None);
+    }
+    assert_eq!(taken(&below), "");
+    // the level above is not known, and neither is what was not listed
+    assert_eq!((store.list(&key("g")).unwrap().count(), taken(&below).as_str()), (12, "names g"));
+    assert_eq!((store.list(&key("g/00")).unwrap().count(), taken(&below).as_str()), (2, "names g/00"));
 }
 
 #[test]

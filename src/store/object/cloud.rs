@@ -38,6 +38,15 @@ pub(super) struct ListingPage {
     pub next: Option<String>,
 }
 
+/// The names that a page of a listing has.
+#[derive(Clone, Copy)]
+pub(super) enum PageKind<'a> {
+    /// Those of one level, at most so many.
+    OneLevel(Option<usize>),
+    /// Those of all levels, from the first key after this one on.
+    AllLevels(Option<&'a Key>),
+}
+
 /// A store in a bucket.
 pub(super) struct Bucket {
     pub client: Arc<dyn Client>,
@@ -139,6 +148,12 @@ impl Bucket {
         Ok((self.is_created(key) || self.has_below(key).await?).then(Stat::prefix))
     }
 
+    /// Returns the metadata of the value of `key`, and does not look for a prefix.
+    pub async fn stat_value(&self, key: &Key) -> Result<Option<Stat>> {
+        let found = self.head(key).await?.filter(|(_, attributes)| !is_directory(attributes));
+        Ok(found.map(|(meta, _)| self.stat_of(&meta)))
+    }
+
     /// Requests the metadata of the value of `key`.
     pub async fn head(&self, key: &Key) -> Result<Option<(ObjectMeta, Attributes)>> {
         let options = GetOptions { head: true, ..Default::default() };
@@ -150,7 +165,7 @@ impl Bucket {
     pub async fn has_below(&self, prefix: &Key) -> Result<bool> {
         let (mut token, mut progress) = (None, ListingProgress::default());
         loop {
-            let page = self.page(prefix, token, Some(1), true).await?;
+            let page = self.page(prefix, token, PageKind::OneLevel(Some(1))).await?;
             if !page.is_empty || page.next.is_none() {
                 return Ok(!page.is_empty);
             }
@@ -159,16 +174,13 @@ impl Bucket {
         }
     }
 
-    /// Returns a page of the names below `prefix`, on one level or on all.
-    pub async fn page(
-        &self,
-        prefix: &Key,
-        token: Option<String>,
-        most: Option<usize>,
-        one_level: bool,
-    ) -> Result<ListingPage> {
-        let mut options = PaginatedListOptions { page_token: token, max_keys: most, ..Default::default() };
-        options.delimiter = one_level.then_some(Cow::Borrowed("/"));
+    /// Returns a page of the names below `prefix`.
+    pub async fn page(&self, prefix: &Key, token: Option<String>, kind: PageKind<'_>) -> Result<ListingPage> {
+        let mut options = PaginatedListOptions { page_token: token, ..Default::default() };
+        match kind {
+            PageKind::OneLevel(most) => (options.max_keys, options.delimiter) = (most, Some(Cow::Borrowed("/"))),
+            PageKind::AllLevels(after) => options.offset = after.map(|after| self.full(after).as_str().to_string()),
+        }
         options.extensions.insert(IsListing);
         let path = self.full(prefix);
         let path = (!path.is_root()).then(|| format!("{}/", path.as_str()));

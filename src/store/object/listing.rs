@@ -1,6 +1,6 @@
 //! The listing of one level of a bucket, page by page. The next page is requested while one is read.
 
-use super::cloud::{Bucket, ListingPage};
+use super::cloud::{Bucket, ListingPage, PageKind};
 use super::listing_progress::ListingProgress;
 use super::runtime;
 use super::store_url::Cloud;
@@ -25,6 +25,8 @@ pub(super) struct BucketListing {
     next: Option<JoinHandle<Result<ListingPage>>>,
     progress: ListingProgress,
     failed: bool,
+    /// The error to return after the names before it.
+    error: Option<Error>,
     /// Reach of a listing that ends after one page; `None` for a listing of all pages.
     reach: Option<Reach>,
 }
@@ -59,6 +61,7 @@ impl BucketListing {
             next: None,
             progress: ListingProgress::default(),
             failed: false,
+            error: None,
             reach: None,
         }
     }
@@ -95,7 +98,8 @@ impl BucketListing {
     /// Requests a page.
     fn request_page(&mut self, token: Option<String>) -> Result<()> {
         let (bucket, prefix) = (self.bucket.clone(), self.prefix.clone());
-        self.next = Some(runtime::handle()?.spawn(async move { bucket.page(&prefix, token, None, true).await }));
+        self.next =
+            Some(runtime::handle()?.spawn(async move { bucket.page(&prefix, token, PageKind::OneLevel(None)).await }));
         Ok(())
     }
 
@@ -161,11 +165,14 @@ impl Iterator for BucketListing {
 
     fn next(&mut self) -> Option<Result<Entry>> {
         loop {
-            if self.failed {
-                return None;
-            }
             if let Some(entry) = self.ready.pop_front() {
                 return Some(Ok(entry));
+            }
+            if let Some(e) = self.error.take() {
+                return Some(Err(e));
+            }
+            if self.failed {
+                return None;
             }
             if self.next.is_none() && !self.values.is_empty() {
                 self.ready.extend(std::mem::take(&mut self.values));
@@ -174,8 +181,8 @@ impl Iterator for BucketListing {
                 return Some(Ok(Entry::new(name, EntryKind::Prefix)));
             } else if let Err(e) = self.read_page() {
                 // the names that follow are unknown, so the caller must not take this for the end
-                self.failed = true;
-                return Some(Err(e));
+                (self.failed, self.error) = (true, Some(e));
+                self.ready.extend(std::mem::take(&mut self.values));
             }
         }
     }
@@ -193,6 +200,8 @@ impl Drop for BucketListing {
 pub(super) struct ValueListing {
     bucket: Arc<Bucket>,
     prefix: Key,
+    /// Key after which the listing begins.
+    after: Option<Key>,
     /// Token of the next page; `None` after the last one.
     next: Option<Option<String>>,
     progress: ListingProgress,
@@ -200,12 +209,13 @@ pub(super) struct ValueListing {
 
 impl ValueListing {
     /// Starts a listing, without a request.
-    pub fn new(bucket: Arc<Bucket>, prefix: &Key) -> Self {
-        ValueListing { bucket, prefix: prefix.clone(), next: Some(None), progress: ListingProgress::default() }
+    pub fn new(bucket: Arc<Bucket>, prefix: &Key, after: Option<&Key>) -> Self {
+        let (prefix, after) = (prefix.clone(), after.cloned());
+        ValueListing { bucket, prefix, after, next: Some(None), progress: ListingProgress::default() }
     }
 
     fn page(&mut self, token: Option<String>) -> Result<ValuePage> {
-        let page = runtime::block_on(self.bucket.page(&self.prefix, token, None, false))?;
+        let page = runtime::block_on(self.bucket.page(&self.prefix, token, PageKind::AllLevels(self.after.as_ref())))?;
         self.progress.after(page.next.as_deref(), !page.objects.is_empty(), self.bucket.timeout)?;
         self.next = page.next.map(Some);
         let full = self.bucket.full(&self.prefix);

@@ -1,7 +1,7 @@
 //! Writing to a bucket: conditional puts of whole values, removal, and renames by copies on the server. Servers have no
 //! prefixes, so empty ones are kept in memory.
 
-use super::cloud::{Bucket, failed, request_error_of, tag_version, unexpected};
+use super::cloud::{Bucket, PageKind, failed, request_error_of, tag_version, unexpected};
 use super::connector::WasRetried;
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
@@ -130,7 +130,7 @@ impl Bucket {
     /// markers, so it cannot remove them.
     async fn check_empty(&self, prefix: &Key) -> Result<()> {
         let is_created = lock(&self.created).iter().any(|key| key != prefix && key.relative_to(prefix).is_some());
-        let page = self.page(prefix, None, Some(2), true).await?;
+        let page = self.page(prefix, None, PageKind::OneLevel(Some(2))).await?;
         let has_below = page.is_empty && page.next.is_some() && self.has_below(prefix).await?;
         if !is_created && page.is_empty && !has_below {
             return Ok(());
@@ -200,7 +200,7 @@ impl Bucket {
     async fn all_below(&self, prefix: &Key) -> Result<Vec<Path>> {
         let (mut found, mut token, mut progress) = (Vec::new(), None, ListingProgress::default());
         loop {
-            let page = self.page(prefix, token, None, false).await?;
+            let page = self.page(prefix, token, PageKind::AllLevels(None)).await?;
             progress.after(page.next.as_deref(), !page.objects.is_empty(), self.timeout)?;
             if found.len() + page.objects.len() > MAX_MOVED {
                 let why = format!("{prefix}: more than {MAX_MOVED} values; too many to rename");

@@ -59,7 +59,9 @@ fn a_listing_takes_one_request_per_thousand_names_and_returns_stats() {
 
 #[test]
 fn the_next_page_is_requested_while_one_is_read() {
-    let server = Server::new(|_, number| page(&object(&format!("p/{number}"), 1), Some("more")));
+    // the last name of a page may be that of a prefix on the next one
+    let names = |number: usize| object(&format!("p/{number}a"), 1) + &object(&format!("p/{number}b"), 1);
+    let server = Server::new(move |_, number| page(&names(number), Some("more")));
     let (store, stats) = bucket("s3", &server);
     let mut listing = store.list(&Key::root()).unwrap();
     listing.next().unwrap().unwrap();
