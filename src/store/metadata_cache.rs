@@ -6,7 +6,7 @@ use super::level::KnownNames;
 use super::{
     Entry, EntryKind, Key, Listing, Reach, Replaces, Stat, Store, ValuePiece, Version, delegate_store, stat_many_with,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::util::memory::{self, lock};
 use contents::{CacheContents, KeyChange, ListingRun, MAX_NAMES};
 use std::fs::File;
@@ -252,6 +252,11 @@ impl Store for MetadataCache {
     fn make_prefix(&self, key: &Key) -> Result<()> {
         let made = self.below.make_prefix(key);
         self.changed(key, &made, KeyChange::Present(EntryKind::Prefix));
+        if made.is_ok() {
+            let mut contents = lock(&self.contents);
+            let run = contents.begin_listing(key);
+            contents.insert_listing(&run, Arc::new(KnownNames::new(Vec::new(), Reach::All)));
+        }
         made
     }
 
@@ -276,7 +281,10 @@ impl Store for MetadataCache {
 
     fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
         let file = self.below.writable_file(key, create, exclusive);
-        self.changed(key, &file, KeyChange::Unknown);
+        // a store without files has not tried anything
+        if !file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
+            self.changed(key, &file, KeyChange::Unknown);
+        }
         file
     }
 }

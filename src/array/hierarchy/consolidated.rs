@@ -173,12 +173,10 @@ impl Hierarchy {
             Ok(())
         })?;
         // zarr-python 3 lists attributes that are not stored
-        let is_extra = |name: &str, text: &str| {
-            !stored.contains(name)
-                && !(name.ends_with(ZATTRS) && is_same_json(text.as_bytes(), b"{}").is_ok_and(|same| same))
-        };
-        let extra = entries.into_iter().filter(|(name, text)| is_extra(name, text));
-        Ok(extra.map(|(name, _)| (name.into_owned(), Stale::Extra)).chain(stale).collect())
+        let is_empty = |text: &str| is_same_json(text.as_bytes(), b"{}").is_ok_and(|same| same);
+        let is_implied = |name: &str, text: &str| name.ends_with(ZATTRS) && is_empty(text);
+        entries.retain(|name, text| !stored.contains(name.as_ref()) && !is_implied(name, text));
+        Ok(entries.into_keys().map(|name| (name.into_owned(), Stale::Extra)).chain(stale).collect())
     }
 
     /// Calls `each` with the name and the text of each document stored at and below `key`. Invalid JSON is left out and

@@ -282,7 +282,7 @@ impl CacheContents {
     /// expire soon.
     pub fn is_expiring_level(&mut self, prefix: &Key) -> bool {
         let ended = self.level(prefix, prefix).and_then(|_| self.listings.peek(prefix)).map(|level| level.ended);
-        !ended.is_some_and(|ended| self.ttl.is_none_or(|ttl| ended.elapsed() < ttl / 2))
+        ended.is_none_or(|ended| self.ttl.is_some_and(|ttl| ended.elapsed() >= ttl / 2))
     }
 
     /// Returns the keys of those `documents` of a level that exist, are small enough to be cached, and are not cached.
