@@ -125,6 +125,7 @@ fn described(args: &HeaderArgs, format: Format, cache: &Cache, stats: Arc<Stats>
             export::describe_values(&hierarchy, cache, &array, 0..array.size()).map_err(failed)
         }
         Some(StoredNode::Array(array)) => export::describe(&hierarchy, cache, &array).map_err(failed),
+        Some(StoredNode::Damaged(e)) => Err(failed(e)),
         _ => Err(failed(Error::new(Kind::NotFound, "no such array"))),
     }
 }

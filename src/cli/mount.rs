@@ -307,7 +307,7 @@ fn file_system(
     let options = args.reading.options(read_only, args.direct_io, args.passthrough);
     let cache = args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks);
     let cache = Arc::new(cache.spilling(options.spill.clone()));
-    memory::register(&cache);
+    memory::register_shrinking(&cache);
     let fs = Arc::new(Fs::new(
         Tree::new(hierarchy, cache.clone()).with_headers(args.headers.shown()).with_views(args.headers.views()),
         cache.clone(),

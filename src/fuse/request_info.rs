@@ -4,6 +4,7 @@
 use crate::error::{Error, Kind, Result};
 use crate::fs::Fs;
 use crate::stats::bytes_decoded_by_thread;
+use crate::util::memory;
 use fuser::{Errno, INodeNo};
 use log::Level;
 use std::ffi::OsStr;
@@ -55,6 +56,7 @@ impl RequestInfo {
         fs: &Fs,
         work: impl FnOnce() -> Result<Option<T>>,
     ) -> std::result::Result<Option<T>, Errno> {
+        memory::begin_request();
         let before = log::log_enabled!(Level::Debug).then(|| (Instant::now(), bytes_decoded_by_thread()));
         let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());

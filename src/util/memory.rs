@@ -7,11 +7,15 @@
 //! `.zmetadata`, drafts, the directory of an archive) needs a [`Grant`], held as long as the memory lives. Chunks and
 //! grants together stay within the cache's bound plus [`RESERVE`] bytes. The rest of the 64 MiB that the documentation
 //! promises is for threads, replies and the allocator.
+//!
+//! **No request waits for itself.** Each thread knows how much the request that it [serves](begin_request) holds. A
+//! request waits only if the others that hold memory, and do not wait themselves, hold enough.
 
 use crate::error::{Error, Kind, Result};
 use rustix::mm::Advice;
 use std::alloc::{Layout, alloc_zeroed};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -40,21 +44,54 @@ const MIN_TRIM: usize = 1 << 20;
 
 static BUDGET: Budget = Budget {
     bound: AtomicUsize::new(DEFAULT_BOUND),
-    used: Mutex::new(0),
+    used: Mutex::new(Used { granted: 0, by_waiting: 0 }),
     freed: Condvar::new(),
     owners: Mutex::new(Vec::new()),
+    shrinking: Mutex::new(Vec::new()),
 };
+
+/// The number of the next request.
+static NEXT_REQUEST: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The request that this thread serves.
+    static SERVED: Cell<ServedRequest> = Cell::new(ServedRequest::new());
+}
+
+/// A request, and the memory that it holds.
+#[derive(Clone, Copy)]
+struct ServedRequest {
+    number: u64,
+    /// The bytes that were granted to it and are not returned. Memory that another thread returns counts until the
+    /// request ends.
+    bytes: usize,
+}
+
+impl ServedRequest {
+    fn new() -> Self {
+        ServedRequest { number: NEXT_REQUEST.fetch_add(1, Ordering::Relaxed), bytes: 0 }
+    }
+}
+
+/// Granted bytes.
+struct Used {
+    granted: usize,
+    /// The part that requests hold which wait for more.
+    by_waiting: usize,
+}
 
 /// The account of memory that is not chunks.
 struct Budget {
     /// The bound of the cache in bytes.
     bound: AtomicUsize,
-    /// The granted bytes. No other lock is taken while this one is held.
-    used: Mutex<usize>,
+    /// No other lock is taken while this one is held.
+    used: Mutex<Used>,
     /// Notified when a grant is returned.
     freed: Condvar,
     /// The registered owners. The lock is not held while an owner is called.
     owners: Mutex<Vec<Weak<dyn Reclaim>>>,
+    /// The owners to shrink, which are few, since every grant beyond [`RESERVE`] calls them. The lock is not held then.
+    shrinking: Mutex<Vec<Weak<dyn Reclaim>>>,
 }
 
 /// An owner of memory that it can free on request. The caller may hold locks, so neither method may wait for a lock
@@ -63,7 +100,7 @@ pub trait Reclaim: Send + Sync {
     /// Frees granted memory that is not in use, because a request needs it.
     fn reclaim(&self) {}
 
-    /// Frees memory that is not granted, such as cached chunks, because [`above_reserve`] has increased.
+    /// Frees memory that is not granted, such as cached chunks, because [`above_reserve`] may have increased.
     fn shrink(&self) {}
 }
 
@@ -72,6 +109,13 @@ pub trait Reclaim: Send + Sync {
 #[derive(Debug, Default)]
 pub struct Grant {
     bytes: usize,
+    /// The number of the request that took it.
+    request: u64,
+}
+
+/// Begins a request on this thread. What earlier ones have not returned belongs to open files and caches.
+pub fn begin_request() {
+    SERVED.set(ServedRequest::new());
 }
 
 /// Sets the bound of the cache in bytes, on which the budget depends.
@@ -86,17 +130,17 @@ pub fn limit() -> usize {
 
 /// Returns the number of granted bytes beyond [`RESERVE`]. The cache must be smaller than its bound by so many bytes.
 pub fn above_reserve() -> usize {
-    lock(&BUDGET.used).saturating_sub(RESERVE)
+    lock(&BUDGET.used).granted.saturating_sub(RESERVE)
 }
 
 /// Returns the number of bytes of [`RESERVE`] that are not granted. Chunks may take them beyond the cache's bound.
 pub fn unused_reserve() -> usize {
-    RESERVE.saturating_sub(*lock(&BUDGET.used))
+    RESERVE.saturating_sub(lock(&BUDGET.used).granted)
 }
 
 /// Returns the maximum memory in bytes for one chunk, with everything that decoding or encoding it needs.
 pub fn available_for_chunk() -> usize {
-    BUDGET.bound.load(Ordering::Relaxed).saturating_add(RESERVE).saturating_sub(*lock(&BUDGET.used))
+    BUDGET.bound.load(Ordering::Relaxed).saturating_add(RESERVE).saturating_sub(lock(&BUDGET.used).granted)
 }
 
 /// Checks that there can be memory for a chunk that needs `bytes`.
@@ -114,17 +158,22 @@ pub fn check_chunk(bytes: usize) -> Result<()> {
     Err(Error::new(Kind::System(libc::ENOMEM), why))
 }
 
-/// Registers an owner of memory. Its methods are called when memory is short.
+/// Registers an owner of memory to [reclaim](Reclaim::reclaim).
 pub fn register(owner: &Arc<impl Reclaim + 'static>) {
-    let weak: Weak<dyn Reclaim> = Arc::downgrade(&(owner.clone() as Arc<dyn Reclaim>));
-    lock(&BUDGET.owners).push(weak);
+    lock(&BUDGET.owners).push(Arc::downgrade(&(owner.clone() as Arc<dyn Reclaim>)));
+}
+
+/// Registers an owner of memory to [shrink](Reclaim::shrink).
+pub fn register_shrinking(owner: &Arc<impl Reclaim + 'static>) {
+    lock(&BUDGET.shrinking).push(Arc::downgrade(&(owner.clone() as Arc<dyn Reclaim>)));
 }
 
 /// Grants `bytes`. If there is not enough memory, waits until other requests have returned theirs.
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`] if there can never be so much memory, ENOMEM if there is not enough for ten seconds.
+/// [`Kind::Damaged`] if there can never be so much memory, ENOMEM if there is not enough for ten seconds, or at once if
+/// the requests that hold it wait themselves.
 pub fn take(bytes: usize) -> Result<Grant> {
     take_within(bytes, MAX_WAIT)
 }
@@ -147,9 +196,9 @@ pub fn take_within(bytes: usize, max_wait: Duration) -> Result<Grant> {
 ///
 /// ENOMEM if less is free.
 pub fn check_available() -> Result<()> {
-    let has_spare = || *lock(&BUDGET.used) <= limit() / 4 * 3;
+    let has_spare = || lock(&BUDGET.used).granted <= limit() / 4 * 3;
     if !has_spare() {
-        owners().iter().for_each(|owner| owner.reclaim());
+        existing(&BUDGET.owners).iter().for_each(|owner| owner.reclaim());
         if !has_spare() {
             let why = "open files hold the memory for documents: close some, or mount with a larger --cache-size";
             return Err(Error::system(libc::ENOMEM).context(why));
@@ -184,6 +233,9 @@ impl Grant {
 
     /// Joins two grants.
     pub fn and(mut self, mut other: Grant) -> Grant {
+        if self.bytes == 0 {
+            self.request = other.request;
+        }
         self.bytes += std::mem::take(&mut other.bytes);
         self
     }
@@ -192,7 +244,7 @@ impl Grant {
     pub fn shrink_to(&mut self, bytes: usize) {
         let freed = self.bytes.saturating_sub(bytes);
         self.bytes -= freed;
-        give_back(freed);
+        give_back(freed, self.request);
     }
 
     fn grow_within(&mut self, more: usize, max_wait: Duration) -> Result<()> {
@@ -202,29 +254,53 @@ impl Grant {
         }
         let mut asked = false;
         loop {
+            let served = SERVED.get();
             let mut used = lock(&BUDGET.used);
-            if *used + more <= limit {
-                *used += more;
-                self.bytes += more;
-                if *used > RESERVE {
-                    drop(used);
-                    owners().iter().for_each(|owner| owner.shrink());
+            if used.granted + more <= limit {
+                used.granted += more;
+                let is_above_reserve = used.granted > RESERVE;
+                drop(used);
+                self.add(more, served);
+                if is_above_reserve {
+                    existing(&BUDGET.shrinking).iter().for_each(|owner| owner.shrink());
                 }
                 return Ok(());
             }
             let left = max_wait.saturating_sub(begun.elapsed());
             if !asked {
                 drop(used);
-                owners().iter().for_each(|owner| owner.reclaim());
+                existing(&BUDGET.owners).iter().for_each(|owner| owner.reclaim());
                 asked = true;
-            } else if left.is_zero() {
-                return Err(Error::system(libc::ENOMEM).context("other requests hold the memory for documents"));
+            } else if left.is_zero() || served.bytes + used.by_waiting + more > limit {
+                return Err(in_use(more, served.bytes, used.granted));
             } else {
-                drop(BUDGET.freed.wait_timeout(used, left));
+                used.by_waiting += served.bytes;
+                let (mut used, _) = BUDGET.freed.wait_timeout(used, left).unwrap_or_else(PoisonError::into_inner);
+                used.by_waiting -= served.bytes;
                 asked = false;
             }
         }
     }
+
+    /// Adds bytes that were granted to a request.
+    fn add(&mut self, more: usize, served: ServedRequest) {
+        if self.bytes == 0 {
+            self.request = served.number;
+        }
+        self.bytes += more;
+        SERVED.set(ServedRequest { bytes: served.bytes + more, ..served });
+    }
+}
+
+/// Returns the error for `more` bytes that are not free. The request holds `own` of all `granted` bytes.
+fn in_use(more: usize, own: usize, granted: usize) -> Error {
+    let [more, own, others, limit] =
+        [more, own, granted.saturating_sub(own), limit()].map(|bytes| bytes.div_ceil(1 << 20));
+    let why = format!(
+        "needs {more} MiB more of the {limit} MiB for documents, of which it holds {own} and other requests and open \
+         files {others}: close some, or mount with a larger --cache-size"
+    );
+    Error::system(libc::ENOMEM).context(why)
 }
 
 /// A grant shared by the copies of a value. Shared grants compare equal, so that they do not affect the comparison of
@@ -246,16 +322,23 @@ impl PartialEq for SharedGrant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        give_back(self.bytes);
+        give_back(self.bytes, self.request);
     }
 }
 
-/// Returns bytes to the budget.
-fn give_back(bytes: usize) {
+/// Returns bytes of a request to the budget.
+fn give_back(bytes: usize, request: u64) {
     if bytes == 0 {
         return;
     }
-    *lock(&BUDGET.used) -= bytes;
+    // a thread that ends has no request any more
+    let _ = SERVED.try_with(|served| {
+        let now = served.get();
+        if now.number == request {
+            served.set(ServedRequest { bytes: now.bytes.saturating_sub(bytes), ..now });
+        }
+    });
+    lock(&BUDGET.used).granted -= bytes;
     BUDGET.freed.notify_all();
     #[cfg(target_env = "gnu")]
     if bytes >= MIN_TRIM {
@@ -265,8 +348,8 @@ fn give_back(bytes: usize) {
 }
 
 /// Returns the registered owners that still exist.
-fn owners() -> Vec<Arc<dyn Reclaim>> {
-    let mut owners = lock(&BUDGET.owners);
+fn existing(owners: &Mutex<Vec<Weak<dyn Reclaim>>>) -> Vec<Arc<dyn Reclaim>> {
+    let mut owners = lock(owners);
     owners.retain(|owner| owner.strong_count() > 0);
     owners.iter().filter_map(Weak::upgrade).collect()
 }
@@ -386,6 +469,9 @@ mod tests {
         assert!(zeroed(0).unwrap().is_empty());
     }
 
+    /// Held by tests that take most of the memory.
+    static TAKES_MOST: Mutex<()> = Mutex::new(());
+
     struct CachedGrant(Mutex<Option<Grant>>);
 
     impl Reclaim for CachedGrant {
@@ -396,6 +482,7 @@ mod tests {
 
     #[test]
     fn grants_stay_within_the_limit() {
+        let _alone = lock(&TAKES_MOST);
         // leaves memory for the grants of other tests in this process
         let most = limit() - (32 << 20);
         assert_eq!(take(limit() + 1).unwrap_err().kind(), Kind::Damaged);
@@ -409,6 +496,47 @@ mod tests {
         first.shrink_to(0);
         assert_eq!(waiting.join().unwrap().unwrap(), most);
         assert_eq!(first.bytes(), 0);
+    }
+
+    #[test]
+    fn no_request_waits_for_itself_or_for_requests_that_wait() {
+        let _alone = lock(&TAKES_MOST);
+        let half = limit() / 2 + (16 << 20);
+        begin_request();
+        let (held, begun) = (take(half).unwrap(), Instant::now());
+        assert_eq!(take(half).unwrap_err().errno(), libc::ENOMEM);
+        let waits = std::thread::spawn(move || {
+            let own = take(24 << 20).unwrap();
+            (take(half).map(drop), own)
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        // the other thread waits for this one, which therefore does not wait for it
+        let failed = take(limit() - half - (12 << 20)).unwrap_err();
+        assert!(failed.errno() == libc::ENOMEM && begun.elapsed() < MAX_WAIT / 2, "{failed}");
+        drop(held);
+        assert_eq!(waits.join().unwrap().0, Ok(()));
+        begin_request();
+        assert_eq!(SERVED.get().bytes, 0);
+    }
+
+    #[derive(Default)]
+    struct Shrinking(AtomicUsize);
+
+    impl Reclaim for Shrinking {
+        fn shrink(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_grant_beyond_the_reserve_calls_only_the_owners_that_can_shrink() {
+        let _alone = lock(&TAKES_MOST);
+        let (array, cache) = (Arc::new(Shrinking::default()), Arc::new(Shrinking::default()));
+        register(&array);
+        register_shrinking(&cache);
+        drop(take(RESERVE + 1).unwrap());
+        assert_eq!(array.0.load(Ordering::Relaxed), 0);
+        assert!(cache.0.load(Ordering::Relaxed) > 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! pool's patience gets a thread of its own, up to a maximum number of threads.
 
 use crate::error::Result;
-use crate::util::memory::lock;
+use crate::util::memory::{self, lock};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -219,6 +219,7 @@ impl Queue {
                     self.changed.notify_one();
                 }
                 drop(jobs);
+                memory::begin_request();
                 // jobs handle their errors; a panic must not end the worker
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 jobs = lock(&self.jobs);
