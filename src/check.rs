@@ -1,7 +1,7 @@
 //! Checks a store: examines each group, array and stored chunk once and reports findings immediately. It writes
 //! nothing, and its memory does not grow with the number of chunks. The module does not know how a report is printed.
 
-use crate::array::hierarchy::{Hierarchy, Prefixes, StoredNode};
+use crate::array::hierarchy::{Hierarchy, Prefixes, StoredNode, WalkBounds};
 use crate::array::{Array, ShardUsage};
 use crate::error::{Error, Kind};
 use crate::store::Key;
@@ -97,10 +97,14 @@ impl Check<'_> {
             self.found(FindingKind::Unlisted, &Key::root(), what);
         }
         let (mut levels, mut arrays) = (vec![Prefixes::sorted(vec![Key::root()])], Vec::new());
+        let mut bounds = WalkBounds::without_end();
         while let Some(level) = levels.last_mut()
             && !self.how.is_stopped()
+            && !bounds.is_spent()
         {
-            let next = level.next(self.hierarchy.store()).map(|key| (self.hierarchy.find(&key), key));
+            let next = level.next(self.hierarchy.store());
+            let admitted = next.as_ref().map_or(Ok(()), |key| bounds.admit(key));
+            let next = next.map(|key| (admitted.and_then(|()| self.hierarchy.find(&key)), key));
             if let Some((Ok(Some(StoredNode::Array(array))), _)) = next {
                 arrays.push(array);
                 if arrays.len() >= self.arrays_together() {
@@ -115,10 +119,15 @@ impl Check<'_> {
                 Some((Ok(Some(StoredNode::Damaged(e))), key)) => self.damaged(&key, &e),
                 // deleted or replaced since it was listed
                 Some((Ok(_), _)) => {}
+                Some((Err(e), key)) if e.kind() == Kind::TooLarge => self.failed(FindingKind::LeftOut, &key, &e),
                 Some((Err(e), key)) => self.failed(FindingKind::Unreadable, &key, &e),
             }
         }
-        self.summary.complete = !self.how.is_stopped() && self.hierarchy.lists_nodes();
+        self.arrays(&arrays);
+        for line in self.hierarchy.left_out() {
+            self.found(FindingKind::LeftOut, &Key::root(), line);
+        }
+        self.summary.complete = !self.how.is_stopped() && !bounds.is_spent() && self.hierarchy.lists_nodes();
     }
 
     fn damaged(&mut self, key: &Key, e: &Error) {

@@ -334,7 +334,7 @@ fn hierarchy(
     if args.holds_stores {
         location::check_holds_stores(location)?;
         let store = location::open(location, args, writing, &stats)?;
-        let hierarchy = Hierarchy::new(Arc::new(ArchivesStore::new(store)), args.v1_order.into(), stats);
+        let hierarchy = Hierarchy::new(Arc::new(ArchivesStore::new(store, stats.clone())), args.v1_order.into(), stats);
         return Ok(hierarchy.holding_stores());
     }
     let store = open_layers(location, args, writing, &stats)?;

@@ -81,6 +81,8 @@ macro_rules! counters {
             pub failing_stores: AtomicU32,
             /// The recorded problems, in the order in which they were met first.
             problems: Mutex<VecDeque<Problem>>,
+            /// What commands that look at a whole store report as left out.
+            left_out: Mutex<Vec<String>>,
             /// The latest error.
             last_error: Mutex<Option<LastError>>,
         }
@@ -183,6 +185,22 @@ impl Stats {
         if problems.len() > MAX_PROBLEMS {
             problems.pop_front();
         }
+    }
+
+    /// Records a problem: something in the store has no place in the mount, such as a name that cannot be a key.
+    pub fn left_out(&self, line: impl Into<String>) {
+        let line = one_line(line);
+        let mut left_out = lock(&self.left_out);
+        if !left_out.contains(&line) && left_out.len() < MAX_PROBLEMS {
+            left_out.push(line.clone());
+            drop(left_out);
+            self.problem(line);
+        }
+    }
+
+    /// Returns what [`Stats::left_out`] recorded.
+    pub fn all_left_out(&self) -> Vec<String> {
+        lock(&self.left_out).clone()
     }
 
     /// Returns whether the store fails: it has not answered for a while.

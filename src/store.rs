@@ -34,6 +34,7 @@ pub(crate) use delegate::delegate_store;
 pub use counted::{Counted, get_counted};
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;
+pub(crate) use key::MAX_DEPTH;
 pub use key::{Key, escaped};
 pub use level::{FirstNames, Reach, ValuePage, ValuePages};
 pub use level_cache::LevelCache;

@@ -838,3 +838,35 @@ fn control_characters_of_a_store_are_escaped() {
     is_plain(&log);
     assert!(mount.stats().contains("fake") && log.contains("fake"), "{log}");
 }
+
+/// What has no place in a mount is a line of each command that looks at the whole store, and an exit code.
+#[test]
+fn what_is_left_out_is_said() {
+    use std::os::unix::ffi::OsStrExt;
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("s.zarr");
+    write(store.join(".zgroup"), r#"{"zarr_format": 2}"#);
+    fs::create_dir(store.join(std::ffi::OsStr::from_bytes(b"\xff"))).unwrap();
+    let said = "/: names that are not UTF-8 are left out";
+    for args in [&["info"][..], &["ls"], &["ls", "-R"], &["check"], &["info", "--json"]] {
+        let output = zarrfs(&[args, &[store.to_str().unwrap()]].concat());
+        let all = [output.stdout, output.stderr].concat();
+        let all = String::from_utf8_lossy(&all);
+        assert!(output.status.code() == Some(1) && all.contains(said), "{args:?}: {all}");
+    }
+    let expected = set(&[("error", "/", "left-out")]);
+    assert_eq!(findings(&check(&[store.to_str().unwrap()])), expected);
+    let mount = Mount::new(&store, &[]);
+    assert!(fs::read_dir(mount.path()).unwrap().count() > 0);
+    let stats = fs::read_to_string(mount.path().join(".zarrfs/stats")).unwrap();
+    assert!(stats.contains(said), "{stats}");
+    fs::remove_dir(store.join(std::ffi::OsStr::from_bytes(b"\xff"))).unwrap();
+    // a directory of 300 levels, of which the last ones are cut off
+    fs::create_dir_all(store.join("a/".repeat(300))).unwrap();
+    for args in [&["info"][..], &["ls", "-R"], &["check"]] {
+        let output = zarrfs(&[args, &[store.to_str().unwrap()]].concat());
+        let all = [output.stdout, output.stderr].concat();
+        let all = String::from_utf8_lossy(&all);
+        assert!(output.status.code() == Some(1) && all.contains("256 levels deep"), "{args:?}: {all:.400}");
+    }
+}

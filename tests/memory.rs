@@ -2,8 +2,11 @@
 //! The mounts have a small cache. Each store here would take hundreds of megabytes or gigabytes of memory in a program
 //! without limits.
 
+#[path = "support/counting.rs"]
+mod counting;
 mod support;
 
+use counting::CountingAllocator;
 use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -17,8 +20,9 @@ use std::time::Duration;
 use support::announce;
 use support::daemon::Daemon;
 use support::faulty_server::FaultyServer;
+use zarrfs::util::memory as budget;
 use zarrfs::zarr::codec;
-use zarrfs::zarr::metadata::CodecConfig;
+use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, V1Order};
 
 /// The cache bound in bytes, and the argument that sets it.
 const BOUND: u64 = 32 << 20;
@@ -609,4 +613,108 @@ fn replacing_a_chunk_of_order_f_takes_little_memory() {
         fs::write(mount.join("f/0.0"), &bytes).unwrap();
         assert!(fs::read(stored).unwrap() == bytes, "the store holds the bytes of the chunk file");
     });
+}
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// Documents that state far more than they hold, in every field that states a size, a number or a structure.
+fn overstating_documents() -> Vec<(String, Value)> {
+    let mut documents = Vec::new();
+    let mut v2 = |name: &str, more: Value| {
+        let mut document = json!({"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "|u1", "compressor": null,
+            "fill_value": 0, "order": "C", "filters": null});
+        document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        documents.push((format!("v2 {name}"), document));
+    };
+    let large = "x".repeat(1 << 20);
+    for dtype in ["|S2147483647", "|V2147483647", "<U536870911", ">U536870911"] {
+        for fill in [json!(""), json!("AAEC"), json!(large), json!(0), json!(null)] {
+            v2(dtype, json!({"dtype": dtype, "fill_value": fill, "chunks": [1]}));
+        }
+    }
+    let fields =
+        |count: usize, dtype: &Value| -> Value { (0..count).map(|i| json!([format!("f{i}"), dtype])).collect() };
+    v2("fields", json!({"dtype": fields(60_000, &json!("<f4")), "fill_value": null}));
+    v2("fields within", json!({"dtype": fields(20_000, &json!("<f4")), "fill_value": null}));
+    v2("long names", json!({"dtype": [[large, "<f4"], [format!("{large}y"), "<f4"]], "fill_value": null}));
+    v2("nested fields", json!({"dtype": fields(200, &fields(200, &json!("<f4"))), "fill_value": null}));
+    let deep = (0..50).fold(json!("<f4"), |inner, i| json!([[format!("a{i}"), inner], ["b", "|V1000000"]]));
+    v2("deep fields", json!({"dtype": deep, "fill_value": "AAEC"}));
+    v2(
+        "subarrays",
+        json!({"dtype": [["a", "<f4", vec![1; 50_000]], ["b", "|V1", [2147483000]]], "fill_value": "AAEC"}),
+    );
+    v2("dimensions", json!({"shape": vec![1; 1_000_000], "chunks": vec![1; 1_000_000]}));
+    v2("filters", json!({"filters": vec![json!({"id": "delta", "dtype": "<i4"}); 60]}));
+    v2("compressor", json!({"compressor": {"id": "zlib", "level": 1, "more": vec![json!({"a": 1}); 50_000]}}));
+    let mut v3 = |name: &str, more: Value| {
+        let mut document = json!({"zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "uint8",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}}, "fill_value": 0,
+            "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}]});
+        document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        documents.push((format!("v3 {name}"), document));
+    };
+    for name in ["fixed_length_utf32", "null_terminated_bytes", "raw_bytes"] {
+        let data_type = json!({"name": name, "configuration": {"length_bytes": 256 << 20}});
+        for fill in [json!(""), json!(large), json!(null)] {
+            v3(name, json!({"data_type": data_type, "fill_value": fill}));
+        }
+    }
+    v3("raw bits", json!({"data_type": "r2147483640", "fill_value": null}));
+    let fields = |count: usize, data_type: Value| -> Value {
+        let list: Value = (0..count).map(|i| json!({"name": format!("f{i}"), "data_type": data_type})).collect();
+        json!({"name": "struct", "configuration": {"fields": list}})
+    };
+    v3("fields", json!({"data_type": fields(60_000, json!("float32")), "fill_value": null}));
+    v3("fields within", json!({"data_type": fields(20_000, json!("float32")), "fill_value": null}));
+    let wide = json!({"name": "raw_bytes", "configuration": {"length_bytes": 1 << 20}});
+    v3("wide fields", json!({"data_type": fields(2_000, wide), "fill_value": null}));
+    v3(
+        "listed chunks",
+        json!({"shape": [1u64 << 40], "chunk_grid": {"name": "rectilinear", "configuration":
+        {"kind": "inline", "chunk_shapes": [vec![json!([1, 1u64 << 40]); 200_000]]}}}),
+    );
+    v3(
+        "scalar map",
+        json!({"codecs": [{"name": "cast_value", "configuration": {"data_type": "int8", "scalar_map":
+        {"encode": vec![json!([1, 2]); 200_000]}}}, {"name": "bytes"}]}),
+    );
+    let shards = |inner: Value, _: i32| {
+        json!([{"name": "sharding_indexed", "configuration": {"chunk_shape": [1],
+        "codecs": inner, "index_codecs": [{"name": "bytes"}, {"name": "crc32c"}]}}])
+    };
+    v3("shards of shards", json!({"codecs": (0..40).fold(json!([{"name": "bytes"}]), shards)}));
+    v3(
+        "vast shards",
+        json!({"shape": [1u64 << 60], "codecs": shards(json!([{"name": "bytes"}]), 0),
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1u64 << 60]}}}),
+    );
+    v3("names", json!({"dimension_names": [large]}));
+    documents
+}
+
+/// Nothing whose size a document states exists before it is checked and counted: with the smallest cache, a document
+/// takes no more than all grants together, whatever it states.
+#[test]
+fn documents_take_no_memory_that_is_not_granted() {
+    budget::set_cache_bound(0);
+    for (name, document) in overstating_documents() {
+        let text = document.to_string();
+        drop(document);
+        budget::begin_request();
+        let (peak, parsed) = counting::peak_of(|| match name.starts_with("v3") {
+            true => ArrayMetadata::parse_v3(text.as_bytes()),
+            false => ArrayMetadata::parse(text.as_bytes()),
+        });
+        let (of_view, _) = counting::peak_of(|| parsed.as_ref().map(|metadata| metadata.decoded_view().len()));
+        let said = parsed.as_ref().map_or_else(|e| e.to_string(), |_| "read".to_string());
+        assert!(peak < budget::limit() + (2 << 20), "{name}: {} MiB, {said:.200}", peak >> 20);
+        assert!(of_view < 16 << 20, "{name}: its view takes {} MiB", of_view >> 20);
+        assert!(said.len() < 4 << 20, "{name}: its error has {} bytes", said.len());
+    }
+    let v1 = json!({"zarr_format": 1, "shape": [4], "chunks": [1], "dtype": "|S2147483647", "compression": null,
+        "compression_opts": null, "fill_value": "x", "order": "C"});
+    let (peak, _) = counting::peak_of(|| ArrayMetadata::parse_v1(v1.to_string().as_bytes(), V1Order::Zarr1));
+    assert!(peak < 1 << 20, "v1: {} MiB", peak >> 20);
 }

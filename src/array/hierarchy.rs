@@ -37,7 +37,7 @@ mod consolidated_store;
 pub use archives_store::ArchivesStore;
 pub use consolidated::Stale;
 pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
-pub use prefixes::Prefixes;
+pub use prefixes::{MAX_NAMES, MAX_NODES, Prefixes, WalkBounds, too_much};
 pub use v2_view::ViewFormat;
 
 use arrays::Arrays;

@@ -6,6 +6,7 @@ use crate::array::{Array, ArrayEntry, Scratch};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Stat};
 use crate::zarr::grid::ChunkId;
+use crate::zarr::metadata::MAX_CHUNK;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -98,27 +99,18 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> 
     examined
 }
 
+/// Decodes chunks, several at a time if they fit into [`IN_MEMORY`] together. The size of a chunk of objects is known
+/// once it is decoded; those that are too large beside others are decoded alone.
 fn decode(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
-    let room = (IN_MEMORY / array.grid().max_chunk_size().max(1)).max(1);
+    let room = (IN_MEMORY / array.chunk_memory().max(1)).max(1);
     let threads = array.concurrency(how.threads).min(room).min(chunks.len());
     let next = AtomicUsize::new(0);
     let work = || {
-        let (mut examined, mut buffer, mut scratch) = (Vec::new(), Vec::new(), Scratch::default());
+        let (mut examined, mut memory) = (Vec::new(), DecodeMemory::new(IN_MEMORY / threads.max(1)));
         while !how.is_stopped()
             && let Some(&chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed))
         {
-            match array.load(chunk, std::mem::take(&mut buffer), &mut scratch) {
-                Ok(None) => {}
-                Ok(Some(loaded)) => {
-                    let fault = array.check_objects(chunk, &loaded.bytes).err();
-                    examined.push(Examined { chunk, stored: loaded.stored, fault });
-                    buffer = loaded.bytes;
-                }
-                Err(e) => {
-                    let stored = array.stat_chunk(chunk).ok().flatten().map_or(0, |stat| stat.size);
-                    examined.push(Examined { chunk, stored, fault: Some(e) });
-                }
-            }
+            examined.extend(decode_one(array, chunk, &mut memory));
         }
         examined
     };
@@ -130,6 +122,63 @@ fn decode(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined>
             joined.flat_map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         }),
     };
+    if array.metadata().has_objects() {
+        let mut memory = DecodeMemory::new(MAX_CHUNK as usize);
+        for failed in examined.iter_mut().filter(|examined| examined.fault.is_some()) {
+            *failed = decode_one(array, failed.chunk, &mut memory).unwrap_or_else(|| failed.clone());
+        }
+    }
     examined.sort_unstable_by_key(|e| e.chunk);
     examined
+}
+
+/// The memory of a thread that decodes.
+struct DecodeMemory {
+    buffer: Vec<u8>,
+    scratch: Scratch,
+}
+
+impl DecodeMemory {
+    /// Returns memory for chunks of objects of at most `max_objects` bytes, encoded and decoded.
+    fn new(max_objects: usize) -> Self {
+        let scratch = Scratch { max_objects: Some(max_objects), ..Scratch::default() };
+        DecodeMemory { buffer: Vec::new(), scratch }
+    }
+}
+
+/// Decodes a chunk; `None` if it is not stored.
+fn decode_one(array: &Array, chunk: ChunkId, memory: &mut DecodeMemory) -> Option<Examined> {
+    match array.load(chunk, std::mem::take(&mut memory.buffer), &mut memory.scratch) {
+        Ok(None) => None,
+        Ok(Some(loaded)) => {
+            let fault = array.check_objects(chunk, &loaded.bytes).err();
+            memory.buffer = loaded.bytes;
+            Some(Examined { chunk, stored: loaded.stored, fault })
+        }
+        Err(e) => {
+            let stored = array.stat_chunk(chunk).ok().flatten().map_or(0, |stat| stat.size);
+            Some(Examined { chunk, stored, fault: Some(e) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Key, MemoryStore};
+    use crate::zarr::metadata::ArrayMetadata;
+
+    #[test]
+    fn a_chunk_of_objects_is_decoded_within_its_memory() {
+        let document = br#"{"zarr_format":2,"shape":[1],"chunks":[1],"dtype":"|O","compressor":{"id":"zlib"},
+            "fill_value":null,"order":"C","filters":[{"id":"vlen-bytes"}]}"#;
+        let decoded = [&1u32.to_le_bytes()[..], &(8u32 << 20).to_le_bytes(), &vec![0; 8 << 20]].concat();
+        let metadata = ArrayMetadata::parse(document).unwrap();
+        let store = Arc::new(MemoryStore::default());
+        let array = Array::new(Key::normalize("a").unwrap(), metadata, store, Arc::default()).unwrap();
+        array.store(ChunkId(0), &decoded, &mut Scratch::default()).unwrap();
+        let fault = |memory| decode_one(&array, ChunkId(0), &mut DecodeMemory::new(memory)).unwrap().fault;
+        assert_eq!(fault(16 << 20), None);
+        assert!(fault(4 << 20).is_some());
+    }
 }

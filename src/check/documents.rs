@@ -4,7 +4,7 @@ use super::names::{is_document, leftover};
 use super::tally::Tally;
 use super::{Check, Finding, FindingKind};
 use crate::array::Array;
-use crate::array::hierarchy::Stale;
+use crate::array::hierarchy::{MAX_NAMES, MAX_NODES, Stale};
 use crate::error::{Kind, Result};
 use crate::store::{Counted, Entry, EntryKind, Key, escaped, get_counted};
 use crate::util::json::{self, Object, Value};
@@ -51,7 +51,11 @@ impl Check<'_> {
             }
         };
         let (mut below, mut tally) = (Vec::new(), Tally::new(key));
-        for entry in listing {
+        for (count, entry) in listing.enumerate() {
+            if count >= MAX_NAMES || below.len() >= MAX_NODES {
+                self.found(FindingKind::LeftOut, key, format!("more than {count} names: the others are left out"));
+                break;
+            }
             match entry {
                 Ok(entry) if entry.is_prefix() => {
                     let key = key.join(&entry.name);

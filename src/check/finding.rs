@@ -73,11 +73,13 @@ pub enum FindingKind {
     ShardOutside,
     /// A store that cannot list.
     Unlisted,
+    /// Something that has no place in a mount.
+    LeftOut,
 }
 
 impl FindingKind {
     /// All kinds.
-    pub const ALL: [FindingKind; 22] = [
+    pub const ALL: [FindingKind; 23] = [
         FindingKind::Metadata,
         FindingKind::Attributes,
         FindingKind::Chunk,
@@ -100,6 +102,7 @@ impl FindingKind {
         FindingKind::ShardWaste,
         FindingKind::ShardOutside,
         FindingKind::Unlisted,
+        FindingKind::LeftOut,
     ];
 
     /// Returns the severity.
@@ -109,6 +112,7 @@ impl FindingKind {
             | FindingKind::Attributes
             | FindingKind::Chunk
             | FindingKind::Unreadable
+            | FindingKind::LeftOut
             | FindingKind::Separator => Severity::Error,
             FindingKind::V1
             | FindingKind::NoGroup
@@ -145,6 +149,7 @@ impl FindingKind {
             FindingKind::ShardWaste => "shard-waste",
             FindingKind::ShardOutside => "shard-outside",
             FindingKind::Unlisted => "unlisted",
+            FindingKind::LeftOut => "left-out",
         }
     }
 
@@ -173,6 +178,7 @@ impl FindingKind {
             FindingKind::ShardWaste => "More than half of a shard's bytes belong to no chunk of the array.",
             FindingKind::ShardOutside => "A shard has chunks outside the array, which no reader shows.",
             FindingKind::Unlisted => "The store can't be listed: what it should not hold is not found.",
+            FindingKind::LeftOut => "It has no place in a mount: its name is no text or no path, or it lies too deep.",
         }
     }
 
@@ -206,6 +212,7 @@ impl FindingKind {
             FindingKind::V1 => "`zarrfs migrate` turns it into v2",
             FindingKind::NoGroup => "other programs may not take it for a group",
             FindingKind::ShardWaste => "a copy of the array takes less space",
+            FindingKind::LeftOut => "rename it, or move it up",
             FindingKind::Extra | FindingKind::ShardOutside | FindingKind::Unlisted => "",
         }
     }

@@ -1,7 +1,8 @@
 //! Failures of verbs: an exit code, and a message for people on standard error. With `--json`, the message is also
 //! printed on standard output, as an object for programs.
 
-use super::stdio;
+use super::{StoreLocation, stdio};
+use crate::array::hierarchy::Hierarchy;
 use crate::error::{Error, Kind, lines, one_line};
 use crate::util::json::{self, json};
 use std::ffi::OsString;
@@ -28,6 +29,14 @@ impl CommandFailure {
         let reason = text.split("\n\n").next().unwrap_or_default();
         let message = reason.strip_prefix("error: ").unwrap_or(reason).trim();
         CommandFailure { is_shown: true, ..CommandFailure::new(2, message) }
+    }
+
+    /// Returns a failure unless a verb printed everything in a store.
+    pub fn check_left_out(hierarchy: &Hierarchy, location: &StoreLocation) -> Result<(), Self> {
+        match hierarchy.left_out() {
+            lines if lines.is_empty() => Ok(()),
+            lines => Err(CommandFailure::new(1, format!("{location}: {}", lines.join("\nerror: "))).plain()),
+        }
     }
 
     /// Returns this failure without its JSON object on standard output.

@@ -118,7 +118,10 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     };
     print(text)?;
     // the listing has the error
-    rows.iter().find_map(InfoRow::failure).map_or(Ok(()), |e| Err(CommandFailure::from(e.clone()).plain()))
+    if let Some(e) = rows.iter().find_map(InfoRow::failure) {
+        return Err(CommandFailure::from(e.clone()).plain());
+    }
+    CommandFailure::check_left_out(&hierarchy, &args.store)
 }
 
 impl InfoRow {

@@ -9,6 +9,7 @@ use crate::store::{
     DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, ReferenceStore, Store, TargetPlace,
     TargetRoot, ZipStore,
 };
+use crate::util::json;
 use crate::zarr::metadata::v3::node::{NodeType, node_type};
 use crate::zarr::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::{OsStr, OsString};
@@ -281,7 +282,7 @@ fn open_file(
         let opened = open_references(&StoreLocation::Path(folder), below, &name, text, args, stats, &shown);
         return opened.map_err(|e| if is_marked && e.code == 4 { no_archive(path, file) } else { e });
     }
-    open_archive(below, &name, text, false, &shown).map_err(|e| match is_archive_name(&name) || e.code != 4 {
+    open_archive(below, &name, text, false, stats, &shown).map_err(|e| match is_archive_name(&name) || e.code != 4 {
         true => e,
         false => no_archive(path, file),
     })
@@ -291,7 +292,7 @@ fn open_file(
 fn begins_as_object(folder: &dyn Store, name: &str) -> bool {
     let mut begin = Vec::new();
     let read = Key::root().child(name).and_then(|key| folder.get_range(&key, 0..64, &mut begin));
-    read.is_ok() && begin.trim_ascii_start().starts_with(b"{")
+    read.is_ok() && json::without_mark(&begin).trim_ascii_start().starts_with(b"{")
 }
 
 /// Refuses a directory of references in Parquet, which would look like a store without chunks.
@@ -355,6 +356,7 @@ fn open_archive(
     name: &str,
     inside: &str,
     reads_once: bool,
+    stats: &Arc<Stats>,
     shown: &dyn fmt::Display,
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     let failed = |e: Error| match e.kind() {
@@ -364,7 +366,7 @@ fn open_archive(
     };
     let key = Key::root().child(name).map_err(failed)?;
     let inside = Key::normalize(inside).map_err(failed)?;
-    let archive = ZipStore::open(folder, &key).map_err(failed)?;
+    let archive = ZipStore::open(folder, &key).map_err(failed)?.with_stats(stats.clone());
     let archive = if reads_once { archive.read_once() } else { archive };
     // `zip -r store.zip store.zarr` puts the store into a folder of the archive
     let inside = match archive.single_folder() {
@@ -391,7 +393,7 @@ fn open_references(
     };
     let (key, inside) = (Key::root().child(name).map_err(failed)?, Key::normalize(inside).map_err(failed)?);
     let (place, roots) = target_roots(folder, args, stats)?;
-    let store = ReferenceStore::open(below, &key, place, roots).map_err(failed)?;
+    let store = ReferenceStore::open(below, &key, place, roots).map_err(failed)?.with_stats(stats.clone());
     let store: Arc<dyn Store> = Arc::new(store.in_folder(inside));
     match folder {
         StoreLocation::Path(_) if store.concurrency() > 1 => disk_cached(store, args, stats),
@@ -467,7 +469,7 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
         Some(ArchiveUrl { folder, name, inside }) => {
             let below = Arc::new(object(&folder)?);
             match is_archive_name(&name) {
-                true => open_archive(below, &name, &inside, args.reads_once.is_some(), &shown)?,
+                true => open_archive(below, &name, &inside, args.reads_once.is_some(), stats, &shown)?,
                 false => open_references(&StoreLocation::Url(folder), below, &name, &inside, args, stats, &shown)?,
             }
         }

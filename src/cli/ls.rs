@@ -3,7 +3,7 @@
 use super::header_options::HeadersArgs;
 use super::view::ViewArgs;
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time, warn_unlisted};
-use crate::array::hierarchy::Prefixes;
+use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
 use crate::fs::tree::{ListedNode, Name, Node, Tree};
@@ -88,7 +88,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
         Err(e) => Err(CommandFailure::from(Error::from(e)).plain()),
         // with --json, the list has the error
         Ok(Some(e)) => Err(CommandFailure::from(e.context(&args.path)).plain()),
-        Ok(None) => Ok(()),
+        Ok(None) => CommandFailure::check_left_out(tree.hierarchy(), &args.path),
     }
 }
 
@@ -101,6 +101,7 @@ impl ListOutput<'_> {
     /// Fails as soon as something can't be printed.
     fn list_all(&mut self, tree: &Tree) -> std::io::Result<Option<Error>> {
         let (mut levels, mut failed, mut first) = (vec![Prefixes::sorted(vec![Key::root()])], None, true);
+        let mut bounds = WalkBounds::without_end();
         if self.args.json {
             self.out.write_all(b"[")?;
         }
@@ -115,9 +116,16 @@ impl ListOutput<'_> {
             }
             first = false;
             let mut below = Vec::new();
-            if let Some(e) = self.list(tree, &key, &mut below)? {
+            let listed = match bounds.admit(&key) {
+                Ok(()) => self.list(tree, &key, &mut below)?,
+                Err(e) => Some(e),
+            };
+            if let Some(e) = listed {
                 self.print_error(&key, &e)?;
                 failed.get_or_insert(e);
+            }
+            if bounds.is_spent() {
+                break;
             }
             if self.args.recursive {
                 levels.push(Prefixes::sorted(below));
@@ -147,6 +155,9 @@ impl ListOutput<'_> {
                 some.sort_unstable_by(|a, b| a.name.cmp(&b.name));
             }
             most = TOGETHER;
+            if below.len() > MAX_NODES {
+                return Ok(Some(too_much(format!("{key}: more than {MAX_NODES} directories: left out"))));
+            }
             for some in some.chunks(TOGETHER) {
                 below.extend(some.iter().filter(|name| name.is_directory).map(|name| key.join(&name.name)));
                 match self.lines(tree, key, some) {

@@ -26,7 +26,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use write::ChangedDirectories;
@@ -37,8 +37,7 @@ pub(super) use resolve::stat_of;
 pub struct DirectoryStore {
     root: StoreRoot,
     path: PathBuf,
-    /// Whether a warning about names that cannot be keys was logged.
-    warned: Arc<AtomicBool>,
+    stats: Arc<Stats>,
     changes: ChangedDirectories,
     fsync: bool,
     /// Whether the file system has refused a direct write.
@@ -67,7 +66,7 @@ impl DirectoryStore {
         Ok(DirectoryStore {
             root,
             path: path.to_path_buf(),
-            warned: Arc::default(),
+            stats: Arc::default(),
             changes: ChangedDirectories::default(),
             fsync: true,
             refuses_direct: AtomicBool::new(false),
@@ -79,9 +78,9 @@ impl DirectoryStore {
     }
 
     /// Uses the directory that takes the place of this one after this one was removed, and reports in `stats` if there
-    /// is none.
+    /// is none, and which names are left out.
     pub fn replaceable(self, stats: Arc<Stats>) -> Self {
-        DirectoryStore { root: self.root.replaceable(stats), ..self }
+        DirectoryStore { root: self.root.replaceable(stats.clone()), stats, ..self }
     }
 
     /// Opens `path` below the root. Returns `None` if it definitely does not exist.
@@ -169,7 +168,7 @@ impl Store for DirectoryStore {
         let Some(fd) = self.open_key(prefix.as_str(), flags)? else {
             return Err(Error::not_found("no such directory"));
         };
-        let (root, warned, prefix) = (self.root.held(), self.warned.clone(), prefix.clone());
+        let (root, stats, prefix) = (self.root.held(), self.stats.clone(), prefix.clone());
         let lists_unfinished = self.lists_unfinished;
         let directory = if self.removes_abandoned { Some(fd.try_clone()?) } else { None };
         let names = Dir::new(fd)?.filter_map(move |item| {
@@ -187,9 +186,7 @@ impl Store for DirectoryStore {
                 }
                 Ok(name) => name,
                 Err(_) => {
-                    if !warned.swap(true, Ordering::Relaxed) {
-                        log::warn!("{prefix}: leaving out names that are not UTF-8, first {:?}", item.file_name());
-                    }
+                    stats.left_out(format!("{prefix}: names that are not UTF-8 are left out"));
                     return None;
                 }
             };

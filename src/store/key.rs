@@ -6,6 +6,9 @@ use std::fmt;
 /// Maximum length of a path that becomes a key, in bytes: four times `PATH_MAX` of Linux.
 const MAX_PATH: usize = 16 << 10;
 
+/// Maximum number of names in a group or array's key.
+pub(crate) const MAX_DEPTH: usize = 256;
+
 /// A key or prefix: names joined by `/`, none of which is empty, `.` or `..` or contains a NUL. The root is the empty
 /// key.
 ///
@@ -22,6 +25,20 @@ const MAX_PATH: usize = 16 << 10;
 pub struct Key(String);
 
 impl Key {
+    /// Maximum number of names in a key that a document or an archive lists: those of an array that is [`MAX_DEPTH`] deep,
+    /// and of a chunk in it.
+    pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 64;
+
+    /// Returns whether a path is short enough for a key that a document or an archive lists.
+    pub(crate) fn is_short(path: &str) -> bool {
+        path.len() <= MAX_PATH && path.split('/').nth(Self::MAX_LEVELS).is_none()
+    }
+
+    /// Returns the number of names.
+    pub fn depth(&self) -> usize {
+        if self.is_root() { 0 } else { self.0.split('/').count() }
+    }
+
     /// Returns the empty key: the root of the store.
     pub fn root() -> Self {
         Key(String::new())

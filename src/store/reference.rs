@@ -17,6 +17,7 @@ use super::reopening::Reopening;
 use super::sorted_names::{SortedListing, SortedNames};
 use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size};
 use crate::error::{Error, Kind, Result};
+use crate::stats::Stats;
 use crate::util::memory;
 use index::{ReferenceIndex, Referenced};
 use json_text::JsonText;
@@ -43,6 +44,7 @@ pub struct ReferenceStore {
     root: Key,
     targets: TargetRoots,
     opened: Reopening<OpenReferences>,
+    stats: Arc<Stats>,
 }
 
 /// A document in the version that was opened.
@@ -72,9 +74,6 @@ impl OpenReferences {
     }
 
     fn of(index: ReferenceIndex, stat: Stat, key: &Key, targets: &TargetRoots) -> Self {
-        if let Some(name) = &index.refused {
-            log::warn!("{key}: leaving out references whose names cannot be keys, first {name:?}");
-        }
         if let Some(e) = index.targets().find_map(|target| targets.check(target).err()) {
             log::warn!("{key}: some values cannot be read: {e}");
         }
@@ -150,7 +149,22 @@ impl ReferenceStore {
     pub fn open(below: Arc<dyn Store>, key: &Key, folder: TargetPlace, roots: Vec<TargetRoot>) -> Result<Self> {
         let targets = TargetRoots::new(folder, roots);
         let opened = OpenReferences::open(&below, key, &targets)?;
-        Ok(ReferenceStore { below, key: key.clone(), root: Key::root(), targets, opened: Reopening::new(opened) })
+        let (opened, stats) = (Reopening::new(opened), Arc::default());
+        Ok(ReferenceStore { below, key: key.clone(), root: Key::root(), targets, opened, stats })
+    }
+
+    /// Records in `stats` that references are left out.
+    pub fn with_stats(self, stats: Arc<Stats>) -> Self {
+        let store = ReferenceStore { stats, ..self };
+        store.record_left_out(&store.opened.current());
+        store
+    }
+
+    fn record_left_out(&self, opened: &OpenReferences) {
+        if let Some(name) = &opened.index.refused {
+            let why = "references are left out, since their names cannot be keys";
+            self.stats.left_out(format!("{}: {why}; first {name:?}", self.key));
+        }
     }
 
     /// Limits the store to the keys below `folder`.
@@ -185,7 +199,11 @@ impl ReferenceStore {
             let now = self.below.stat(&self.key).map_err(|e| self.named(e))?;
             Ok(now.is_some_and(|now| now.version == opened.stat.version))
         };
-        let open = || OpenReferences::open(&self.below, &self.key, &self.targets).map_err(|e| self.named(e));
+        let open = || {
+            let opened = OpenReferences::open(&self.below, &self.key, &self.targets).map_err(|e| self.named(e))?;
+            self.record_left_out(&opened);
+            Ok(opened)
+        };
         self.opened.fresh(is_current, open)
     }
 

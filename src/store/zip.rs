@@ -11,12 +11,14 @@ mod fields;
 mod index;
 mod inflated;
 mod member;
+mod names;
 mod stream;
 
 use super::reopening::Reopening;
 use super::sorted_names::{SortedListing, SortedNames};
 use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size, delegate_store};
 use crate::error::{Error, Kind, Result};
+use crate::stats::Stats;
 use crate::util::memory;
 use archive_file::{ArchiveError, ArchiveFile, ArchiveResult};
 use index::{ArchiveMember, MemberIndex};
@@ -49,6 +51,7 @@ pub struct ZipStore {
     /// Whether the only directory at the top of the archive is the root of the store instead.
     skips_folder: bool,
     opened: Reopening<OpenArchive>,
+    stats: Arc<Stats>,
 }
 
 /// An archive with its index.
@@ -74,9 +77,6 @@ impl OpenArchive {
                     below.forget(key);
                     continue;
                 }
-            }
-            if let Some(name) = &index.refused {
-                log::warn!("{key}: leaving out members whose names cannot be keys, first {name:?}");
             }
             let version = archive.stat.version.lasting();
             let inflated = Arc::new(InflatedMembers::default());
@@ -173,7 +173,23 @@ impl ZipStore {
     /// Opens the archive that is the value of `key` in the store `below`.
     pub fn open(below: Arc<dyn Store>, key: &Key) -> Result<Self> {
         let opened = OpenArchive::open(&below, key)?;
-        Ok(ZipStore { below, key: key.clone(), root: Key::root(), skips_folder: false, opened: Reopening::new(opened) })
+        let (opened, stats) = (Reopening::new(opened), Arc::default());
+        Ok(ZipStore { below, key: key.clone(), root: Key::root(), skips_folder: false, opened, stats })
+    }
+
+    /// Records in `stats` which members are left out.
+    pub fn with_stats(self, stats: Arc<Stats>) -> Self {
+        let store = ZipStore { stats, ..self };
+        store.record_left_out(&store.opened.current());
+        store
+    }
+
+    fn record_left_out(&self, opened: &OpenArchive) {
+        if let Some(name) = &opened.index.first_refused {
+            let count = opened.index.refused;
+            let why = "left out, since their names are not text, too long, too deep or no paths";
+            self.stats.left_out(format!("{}: {count} members of the archive are {why}; first {name:?}", self.key));
+        }
     }
 
     /// Reads small neighboring members together. Their bytes are not revalidated, so this is for a command that reads
@@ -200,7 +216,9 @@ impl ZipStore {
     }
 
     fn open_again(&self) -> Result<OpenArchive> {
-        OpenArchive::open(&self.below, &self.key).map_err(|e| self.named(e))
+        let opened = OpenArchive::open(&self.below, &self.key).map_err(|e| self.named(e))?;
+        self.record_left_out(&opened);
+        Ok(opened)
     }
 
     /// Returns the archive after checking that it is current.

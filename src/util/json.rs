@@ -86,8 +86,8 @@ impl<'a> IntoIterator for &'a Object {
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`](crate::error::Kind::Damaged) for text that is not UTF-8, nesting deeper than 128 levels, a byte
-/// order mark, and bytes after the value; and the errors of [`memory::take`].
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) for text that is not UTF-8, nesting deeper than 128 levels, and bytes
+/// after the value; and the errors of [`memory::take`].
 pub fn parse(bytes: &[u8]) -> Result<Value> {
     Ok(parse_counted(bytes)?.0)
 }
@@ -111,10 +111,7 @@ pub fn parse_object(bytes: &[u8]) -> Result<Object> {
 /// The errors of [`parse`].
 pub fn check_object(bytes: &[u8]) -> Result<()> {
     check(bytes)?;
-    match bytes.trim_ascii_start().first() {
-        Some(b'{') => Ok(()),
-        _ => Err(Error::damaged("not a JSON object")),
-    }
+    MemberTexts::of(bytes).map(drop)
 }
 
 /// Checks that a document is JSON, without parsing it into memory.
@@ -139,8 +136,34 @@ fn parse_counted(bytes: &[u8]) -> Result<(Value, Grant)> {
     Ok((value, grant))
 }
 
+/// Returns a document without the byte order mark of UTF-8, which some editors write and Python's JSON accepts.
+pub fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
+}
+
+/// Returns the number of values in `value`, itself included. The parser has bounded the depth.
+pub fn count_values(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(list) => list.iter().map(count_values).sum(),
+        Value::Object(members) => members.values().map(count_values).sum(),
+        _ => 0,
+    }
+}
+
+/// Returns a bound for the memory of a copy of `value` in bytes. The parser has bounded the depth.
+pub fn memory_of(value: &Value) -> usize {
+    VALUE
+        + match value {
+            Value::Array(list) => list.iter().map(memory_of).sum(),
+            Value::Object(members) => members.iter().map(|(name, value)| MEMBER + name.len() + memory_of(value)).sum(),
+            Value::String(text) => text.len(),
+            Value::Number(number) => number.as_str().len(),
+            Value::Bool(_) | Value::Null => 0,
+        }
+}
+
 fn utf8(bytes: &[u8]) -> Result<&str> {
-    std::str::from_utf8(bytes).map_err(|e| Error::damaged(format!("not UTF-8: {e}")))
+    std::str::from_utf8(without_mark(bytes)).map_err(|e| Error::damaged(format!("not UTF-8: {e}")))
 }
 
 fn not_json(e: serde_json::Error) -> Error {
@@ -363,11 +386,11 @@ pub fn float(value: &Value) -> Option<f64> {
     }
 }
 
-/// Returns the number for `NaN`, `Infinity` or `-Infinity`, as strings in Zarr's fill values spell them.
+/// Returns the number for `NaN`, `Infinity`, `+Infinity` or `-Infinity`, as strings in Zarr's fill values spell them.
 pub fn float_word(word: &str) -> Option<f64> {
     match word {
         "NaN" => Some(f64::NAN),
-        "Infinity" => Some(f64::INFINITY),
+        "Infinity" | "+Infinity" => Some(f64::INFINITY),
         "-Infinity" => Some(f64::NEG_INFINITY),
         _ => None,
     }

@@ -9,6 +9,9 @@ use std::collections::HashSet;
 /// Maximum item size in bytes: NumPy's own limit (a C int).
 const MAX_ITEM: u64 = i32::MAX as u64;
 
+/// Maximum number of JSON values that spell a dtype; a field takes three or more.
+const MAX_VALUES: usize = 1 << 16;
+
 /// The kind of a [`DType`]. The letters are those of NumPy's type strings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DTypeKind {
@@ -71,8 +74,14 @@ impl DType {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if NumPy would not accept it, or if an item is too large.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if NumPy would not accept it, or if an item is too large,
+    /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for more than some 20,000 fields.
     pub fn parse(value: &Value) -> Result<Self> {
+        check_values(value)?;
+        Self::parse_checked(value)
+    }
+
+    fn parse_checked(value: &Value) -> Result<Self> {
         match value {
             Value::Array(fields) => Self::parse_fields(fields),
             _ => match json::text(value) {
@@ -275,13 +284,25 @@ fn parse_field(i: usize, item: &Value) -> Result<Field> {
         "" => format!("f{i}"),
         name => name.to_string(),
     };
-    let dtype = DType::parse(&parts[1]).map_err(|e| e.context(format!("field {name:?}")))?;
+    let dtype = DType::parse_checked(&parts[1]).map_err(|e| e.context(format!("field {name:?}")))?;
     let shape = match parts.get(2) {
         None => Some(Vec::new()),
         Some(Value::Array(dims)) => dims.iter().map(Value::as_u64).collect(),
         Some(dim) => dim.as_u64().map(|dim| vec![dim]),
     };
     Ok(Field { name, dtype, shape: shape.ok_or_else(|| bad("has a bad shape"))? })
+}
+
+/// Checks the number of JSON values that spell a dtype or a data type of v3, before anything is made of them.
+///
+/// # Errors
+///
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for too many.
+pub(crate) fn check_values(value: &Value) -> Result<()> {
+    match json::count_values(value) {
+        0..=MAX_VALUES => Ok(()),
+        _ => Err(Error::unsupported(format!("a type of more than {} fields", MAX_VALUES / 3))),
+    }
 }
 
 fn item_size(bytes: u64) -> Result<usize> {

@@ -9,7 +9,7 @@ mod v1;
 pub mod v3;
 
 pub use crate::zarr::chunk_key::Separator;
-pub use array::{ArrayMetadata, Order, ShardLevel, V3Fields, check_group};
+pub use array::{ArrayMetadata, MAX_CHUNK, Order, ShardLevel, V3Fields, check_group};
 pub use codec_config::{CodecConfig, NO_ZFP};
 pub use v1::V1Order;
 

@@ -4,6 +4,7 @@
 
 use super::stores::{is_archive_name, is_outside, split_archive};
 use crate::error::{Error, Kind, Result};
+use crate::stats::Stats;
 use crate::store::{
     Entry, EntryKind, FirstNames, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Stat, Store, ValuePages,
     ValuePiece, Version, ZipStore, delegate_store,
@@ -24,6 +25,7 @@ const OPEN_ARCHIVES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// A store whose archives are shown as directories.
 pub struct ArchivesStore {
     below: Arc<dyn Store>,
+    stats: Arc<Stats>,
     opened: Arc<OpenedArchives>,
 }
 
@@ -66,10 +68,10 @@ impl Reclaim for OpenedArchives {
 
 impl ArchivesStore {
     /// Returns the store `below` with its archives as directories.
-    pub fn new(below: Arc<dyn Store>) -> Self {
+    pub fn new(below: Arc<dyn Store>, stats: Arc<Stats>) -> Self {
         let opened = Arc::new(OpenedArchives(Mutex::new(LruCache::new(OPEN_ARCHIVES))));
         memory::register(&opened);
-        ArchivesStore { below, opened }
+        ArchivesStore { below, stats, opened }
     }
 
     /// Calls `ask` with the store that holds `key`, and with the key in it.
@@ -105,7 +107,10 @@ impl ArchivesStore {
         }
         let archive = match ZipStore::open(self.below.clone(), key) {
             Err(e) if e.kind() == Kind::NotFound => return Ok(None),
-            archive => archive.map(|archive| Arc::new(archive.skipping_folder())).map_err(|e| e.context(key)),
+            archive => {
+                let shown = |archive: ZipStore| Arc::new(archive.skipping_folder().with_stats(self.stats.clone()));
+                archive.map(shown).map_err(|e| e.context(key))
+            }
         };
         let is_transient = matches!(&archive, Err(e) if matches!(e.kind(), Kind::System(_)));
         *opened = (!is_transient).then(|| OpenedArchive { version: stat.version, archive: archive.clone() });

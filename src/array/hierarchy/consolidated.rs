@@ -348,7 +348,7 @@ impl ConsolidatedText {
 
     /// Adds an entry; [`Kind::TooLarge`] if it exceeds the limit.
     fn push(&mut self, name: &str, text: &[u8]) -> Result<()> {
-        let (name, text) = (Value::from(name).to_string(), text.trim_ascii());
+        let (name, text) = (Value::from(name).to_string(), json::without_mark(text).trim_ascii());
         let more = name.len() + text.len() + 16;
         let end = self.text.len() + more + Self::END.len();
         if end > self.limit {

@@ -55,7 +55,7 @@ impl InlineText {
 
     /// Adds the document of the node `name`; [`Kind::TooLarge`] if the whole exceeds its limit.
     fn push(&mut self, name: &str, document: &[u8]) -> Result<()> {
-        let (name, document) = (Value::from(name).to_string(), document.trim_ascii());
+        let (name, document) = (Value::from(name).to_string(), json::without_mark(document).trim_ascii());
         let more = name.len() + document.len() + ENTRY;
         check_inline_size(self.text.len() + more)?;
         self.memory.grow(more)?;

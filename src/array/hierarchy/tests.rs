@@ -181,3 +181,66 @@ fn stores_are_recognized() {
     assert_eq!(hierarchy(&[("a/x", "")]).1.check().unwrap_err().kind(), Kind::Invalid);
     assert!(hierarchy(&[("zarr.json", "{}")]).1.check().is_ok());
 }
+
+#[test]
+fn documents_may_begin_with_a_byte_order_mark() {
+    let marked = |text: &str| format!("\u{feff}{text}");
+    let v3 = r#"{"zarr_format":3,"node_type":"group","attributes":{"a":1}}"#;
+    for (root, child, attributes) in [
+        ((".zgroup", marked(GROUP_DOCUMENT)), ("x/.zarray", marked(ARRAY)), ("x/.zattrs", marked("{\"a\": 1}"))),
+        (("zarr.json", marked(v3)), ("x/zarr.json", marked(v3)), ("x/none", String::new())),
+    ] {
+        let (store, h) = hierarchy(&[&root, &child, &attributes].map(|(key, text)| (*key, text.as_str())));
+        assert!(matches!(h.find(&key("x")), Ok(Some(StoredNode::Array(_) | StoredNode::Group))));
+        assert_eq!(h.attributes(&key("x")).unwrap()["a"], 1);
+        let document = if root.0 == ".zgroup" { ".zmetadata" } else { "zarr.json" };
+        h.write_consolidated(&Key::root()).unwrap();
+        // one mark may begin the document, but none is in it
+        assert!(!text(&store, document).unwrap()[1..].contains('\u{feff}'));
+        assert!(object(&store, document).to_string().contains("\"a\""));
+        store.insert(document, marked(&text(&store, document).unwrap()));
+        assert!(h.consolidated_view(&Key::root()).is_ok() && h.stale_inline(&Key::root()).unwrap().is_empty());
+        assert!(h.stale_consolidated(&Key::root()).unwrap().is_empty());
+    }
+}
+
+/// Answers every listing with the same prefix.
+struct Endless;
+
+impl Store for Endless {
+    fn get(&self, _: &Key, _: u64, _: &mut Vec<u8>) -> Result<Option<Version>> {
+        Ok(None)
+    }
+
+    fn get_range(&self, _: &Key, _: std::ops::Range<u64>, _: &mut Vec<u8>) -> Result<Option<Stat>> {
+        Ok(None)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        Ok(["", "ok"].contains(&key.name()).then(Stat::prefix))
+    }
+
+    fn list(&self, _: &Key) -> Result<Listing> {
+        let entry = crate::store::Entry { name: "ok".to_string(), kind: EntryKind::Prefix, stat: None };
+        Ok(Box::new(std::iter::once(Ok(entry))))
+    }
+
+    fn location(&self) -> String {
+        "endless".to_string()
+    }
+}
+
+#[test]
+fn every_traversal_ends_and_says_what_is_left_out() {
+    let h = Hierarchy::new(Arc::new(Endless), V1Order::Zarr1, Arc::default());
+    let (mut groups, mut damaged) = (0, Vec::new());
+    h.visit_below(&Key::root(), &mut |_, node| match node {
+        StoredNode::Damaged(e) => damaged.push(e.to_string()),
+        _ => groups += 1,
+    });
+    assert_eq!((groups, damaged.len()), (257, 1));
+    assert!(damaged[0].contains("256 levels deep") && h.left_out() == damaged, "{damaged:?}");
+    let mut bounds = WalkBounds::without_end();
+    let admitted = (0..=MAX_NODES).take_while(|_| bounds.admit(&Key::root()).is_ok()).count();
+    assert_eq!((admitted, bounds.is_spent()), (MAX_NODES, true));
+}

@@ -101,7 +101,8 @@ impl ReferenceIndex {
         let is_reserved = self.reserved > 0;
         self.reserved = self.reserved.saturating_sub(1);
         // `Key::normalize` would accept other spellings of the same key
-        if Key::normalize(key).map_or(true, |normal| normal.is_root() || normal.as_str() != key) {
+        let is_key = Key::normalize(key).is_ok_and(|normal| !normal.is_root() && normal.as_str() == key);
+        if !is_key || !Key::is_short(key) {
             self.refused.get_or_insert_with(|| key.to_string());
             return Ok(());
         }

@@ -4,6 +4,7 @@
 //! Nothing here is recursive: nested values are taken as text, and parsed by the module that wants them.
 
 use crate::error::{Error, Kind, Result};
+use crate::util::json::without_mark;
 use crate::util::memory::Grant;
 
 /// Memory of a string in relation to its capacity: base64 is decoded while the text is there.
@@ -199,6 +200,9 @@ impl<'a> JsonText<'a> {
             self.before += self.at as u64;
             self.at = 0;
             (self.next)(&mut self.block)?;
+            if self.before == 0 {
+                self.at = self.block.len() - without_mark(&self.block).len();
+            }
         }
         Ok(self.block.get(self.at).copied())
     }

@@ -205,7 +205,7 @@ fn hostile_documents_are_refused() {
     for (document, kind) in [
         ("", Kind::Damaged),
         ("[]", Kind::Damaged),
-        ("\u{feff}{}", Kind::Damaged),
+        ("\u{feff}\u{feff}{}", Kind::Damaged),
         ("{} x", Kind::Damaged),
         (r#"{"a": 1}"#, Kind::Damaged),
         (r#"{"a": null}"#, Kind::Damaged),

@@ -30,6 +30,8 @@ const EXTRA_TIME: u16 = 0x5455;
 pub(super) struct CentralRecord<'a> {
     /// Name as stored in the archive.
     pub name: &'a [u8],
+    /// Extra fields.
+    pub extra: &'a [u8],
     pub flags: u16,
     pub method: u16,
     pub crc: u32,
@@ -104,7 +106,7 @@ fn parse(bytes: &[u8], before: u64) -> ArchiveResult<Option<(CentralRecord<'_>, 
     let (Some(name), Some(extra), Some(_)) = (fields.bytes(name), fields.bytes(extra), fields.bytes(comment)) else {
         return Ok(None);
     };
-    let mut record = CentralRecord { name, ..record };
+    let mut record = CentralRecord { name, extra, ..record };
     large_sizes(&mut record, extra).ok_or_else(|| damaged("a member lacks its zip64 sizes"))?;
     let offset = record.offset.checked_add(before);
     record.offset = offset.ok_or_else(|| damaged("a member begins after the end"))?;
@@ -122,7 +124,7 @@ fn fixed_part<'a>(fields: &mut RecordFields<'a>) -> Option<(CentralRecord<'a>, [
     let lens = [fields.u16()?, fields.u16()?, fields.u16()?];
     let (_disk, _internal, _external) = (fields.u16()?, fields.u16()?, fields.u32()?);
     let (offset, modified) = (fields.u32()?.into(), dos_time(date, time));
-    Some((CentralRecord { name: &[], flags, method, crc, stored_size, size, offset, modified }, lens))
+    Some((CentralRecord { name: &[], extra: &[], flags, method, crc, stored_size, size, offset, modified }, lens))
 }
 
 /// Replaces saturated 32-bit fields by those of the zip64 extra field. Returns `None` if they are missing.

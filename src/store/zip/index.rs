@@ -3,6 +3,7 @@
 
 use super::archive_file::{ArchiveResult, damaged};
 use super::central::CentralRecord;
+use super::names::{key_name, unicode_name};
 use crate::error::Error;
 use crate::util::memory::Grant;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +14,9 @@ const MEMBER: usize = size_of::<ArchiveMember>() + size_of::<u32>();
 
 /// Step by which the grant for memory grows, in bytes.
 const GRANT_STEP: usize = 64 << 10;
+
+/// Maximum number of characters of a refused name in a message.
+const MAX_SHOWN: usize = 80;
 
 /// Flag of an encrypted member.
 const ENCRYPTED: u16 = 1;
@@ -34,6 +38,8 @@ pub(super) struct ArchiveMember {
     /// Distance from the local header to the data, in bytes; 0 before the header was read.
     to_data: AtomicU32,
     pub is_encrypted: bool,
+    /// Whether the name is that of an extra field.
+    pub has_unicode_name: bool,
     /// Whether the next member begins before the end of this one.
     pub overlaps: bool,
     /// Size in the archive, in bytes.
@@ -73,15 +79,19 @@ pub(super) struct MemberIndex {
     memory: Grant,
     /// Bytes that are not granted yet.
     uncounted: usize,
-    /// The first name that cannot be a key, if there is one. Such members are left out.
-    pub refused: Option<String>,
+    /// Number of members that are left out, since their names cannot be keys.
+    pub refused: u64,
+    /// The beginning of the first name of such a member.
+    pub first_refused: Option<String>,
 }
 
 impl MemberIndex {
     /// Adds a member.
     pub fn add(&mut self, record: &CentralRecord) -> ArchiveResult<()> {
-        let Some(name) = key_name(record.name) else {
-            self.refused.get_or_insert_with(|| String::from_utf8_lossy(record.name).into_owned());
+        let Some(name) = key_name(record.name, record.flags, record.extra) else {
+            self.refused += 1;
+            let shown = || String::from_utf8_lossy(record.name).chars().take(MAX_SHOWN).collect();
+            self.first_refused.get_or_insert_with(shown);
             return Ok(());
         };
         let start = u32::try_from(self.names.len()).map_err(|_| damaged("the names of its members exceed 4 GiB"))?;
@@ -99,6 +109,7 @@ impl MemberIndex {
         self.members.push(ArchiveMember {
             name: start,
             name_len: name.len() as u16,
+            has_unicode_name: unicode_name(record.name, record.extra).is_some(),
             stored_name_len: record.name.len() as u16,
             method: record.method,
             crc: record.crc,
@@ -169,17 +180,4 @@ impl MemberIndex {
 fn name_of<'a>(names: &'a str, member: &ArchiveMember) -> &'a str {
     let start = member.name as usize;
     names.get(start..start + usize::from(member.name_len)).unwrap_or_default()
-}
-
-/// Converts the name of a member to a key, with a trailing slash for a directory. Returns `None` for an absolute path
-/// and for one that leads out of its directory. Some archivers write a leading `./`, some write backslashes.
-pub(super) fn key_name(name: &[u8]) -> Option<String> {
-    let name = std::str::from_utf8(name).ok()?.replace('\\', "/");
-    let mut rest = name.as_str();
-    while let Some(below) = rest.strip_prefix("./") {
-        rest = below;
-    }
-    let names = rest.strip_suffix('/').unwrap_or(rest);
-    let is_good = |name: &str| !matches!(name, "" | "." | "..") && !name.contains('\0');
-    names.split('/').all(is_good).then(|| rest.to_string())
 }

@@ -2,7 +2,8 @@
 
 use super::archive_file::{ArchiveFile, ArchiveResult, damaged};
 use super::fields::RecordFields;
-use super::index::{ArchiveMember, HEADER_SIZE, MemberIndex, key_name};
+use super::index::{ArchiveMember, HEADER_SIZE, MemberIndex};
+use super::names::key_name;
 use crate::error::Error;
 use std::ops::Range;
 
@@ -99,7 +100,11 @@ impl MemberReader<'_> {
     /// bytes.
     fn check_header(&self, member: &ArchiveMember, bytes: &[u8]) -> ArchiveResult<usize> {
         let header = LocalHeader::parse(bytes).ok_or_else(|| damaged("no member is at its offset in the archive"))?;
-        let is_same = key_name(header.name).is_some_and(|name| name == self.index.name(member));
+        // the extra fields with another name may lie beyond the bytes that were read
+        let is_same = match member.has_unicode_name {
+            true => header.name.len() == usize::from(member.stored_name_len),
+            false => key_name(header.name, header.flags, &[]).is_some_and(|name| name == self.index.name(member)),
+        };
         if !is_same || header.method != member.method {
             return Err(damaged("another member is at its offset in the archive"));
         }

@@ -228,3 +228,25 @@ fn a_remote_archive_takes_few_requests() {
     part(&store, "a/7", 5..9).unwrap().unwrap();
     assert_eq!(requests(), (52, 2));
 }
+
+#[test]
+fn names_in_other_encodings_are_read() {
+    let utf8 = "\u{6e29}/0";
+    let members = [
+        Member { name: b"Gr\x94\xe1e/0".to_vec(), ..member("", sample()) },
+        Member { unicode_name: utf8.into(), ..member("?/0", sample()).deflated() },
+        Member { flags: 1 << 11, name: b"\xff".to_vec(), ..member("", sample()) },
+        member(&"a/".repeat(30_000), sample()),
+    ];
+    for store in both(&archive(&members)).stores.map(Result::unwrap) {
+        let stats = Arc::new(Stats::default());
+        let store = store.with_stats(stats.clone());
+        assert_eq!(names(&store, ""), ["Gr\u{f6}\u{df}e/", "\u{6e29}/"]);
+        for name in ["Gr\u{f6}\u{df}e/0", utf8] {
+            assert_eq!(get(&store, name).unwrap().unwrap(), sample(), "{name}");
+        }
+        let left_out = stats.all_left_out();
+        assert!(left_out.len() == 1 && left_out[0].starts_with("/x.zip: 2 members"), "{left_out:?}");
+        assert_eq!(stats.problems(), left_out);
+    }
+}

@@ -95,7 +95,7 @@ fn numbers_of_any_size_are_preserved() {
 #[test]
 fn invalid_documents_are_errors() {
     let deep = "[".repeat(200_000);
-    for bad in ["", "{", "[1,]", "nan", "\u{feff}{}", "{} x", "[Infinit]", "\"", "\"\\", "\"\\u12", "'a'", &deep] {
+    for bad in ["", "{", "[1,]", "nan", "{} x", "[Infinit]", "\"", "\"\\", "\"\\u12", "'a'", &deep] {
         assert!(parse(bad.as_bytes()).is_err(), "{bad:.20}");
     }
     assert!(parse(b"\"\xff\"").is_err());
@@ -121,4 +121,14 @@ fn base64_decodes_as_in_python() {
     assert_eq!(base64_decode(b""), Some(vec![]));
     assert_eq!(base64_decode(b"eA"), None);
     assert_eq!(base64_decode(b"eAAAA"), None);
+}
+
+#[test]
+fn a_byte_order_mark_is_skipped() {
+    let text = "\u{feff}{\"a\": [1]}";
+    assert_eq!(parse(text.as_bytes()).unwrap(), json!({"a": [1]}));
+    assert_eq!(parse_object(text.as_bytes()).unwrap().len(), 1);
+    assert_eq!((check(text.as_bytes()), check_object(text.as_bytes())), (Ok(()), Ok(())));
+    assert_eq!(MemberTexts::of(text.as_bytes()).unwrap().map(Result::unwrap).count(), 1);
+    assert!(parse("\u{feff}\u{feff}{}".as_bytes()).is_err() && parse("{}\u{feff}".as_bytes()).is_err());
 }

@@ -4,7 +4,7 @@
 use super::{CodecConfig, Separator};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Object, Value, json};
-use crate::util::memory::{self, SharedGrant};
+use crate::util::memory::{self, Grant, SharedGrant};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::grid::{Edges, Grid};
 use std::borrow::Cow;
@@ -13,7 +13,14 @@ use std::borrow::Cow;
 pub(super) const MAX_DIMENSIONS: usize = 32;
 
 /// Maximum size of a decoded chunk in bytes: the largest length that codecs with signed 32-bit lengths can state.
-const MAX_CHUNK: u64 = (1 << 31) - 1;
+pub const MAX_CHUNK: u64 = (1 << 31) - 1;
+
+/// Number of times that a field of a document is in memory, beside the parsed document, while an array is made of it: its
+/// copy, its spelling in v2, what it was parsed to, and temporary lists. A character of a fill value takes four bytes.
+pub(super) const COPIES: usize = 4;
+
+/// Number of these copies that an array keeps.
+pub(super) const KEPT_COPIES: usize = 2;
 
 /// The id of the codec of integers of 2 and 4 bits, which `bytes` of v3 implies.
 pub(super) const LOW_BITS: &str = "low_bits";
@@ -145,8 +152,7 @@ impl ArrayMetadata {
     /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document breaks the format or a size limit.
     pub fn parse(document: &[u8]) -> Result<Self> {
         let doc = object(document, 2)?;
-        // a fill value may become four bytes for each of its characters
-        let mut filled = memory::take(document.len().saturating_mul(4))?;
+        let mut memory = take_for_fields(&doc, &["dtype", "fill_value", "compressor", "filters"])?;
         let filters = match doc.get("filters") {
             None | Some(Value::Null) => Vec::new(),
             Some(Value::Array(list)) if list.len() > 64 => {
@@ -175,17 +181,23 @@ impl ArrayMetadata {
         if meta.has_objects() && filters.is_empty() {
             return Err(Error::damaged("dtype holds objects, but filters has no object codec"));
         }
-        filled.shrink_to(meta.fill.as_ref().map_or(0, Vec::capacity));
-        let memory = SharedGrant::from(doc.into_parts().1.and(filled));
-        Ok(ArrayMetadata { compressor, filters, separator, memory, ..meta })
+        memory.shrink_to(memory.bytes() / COPIES * KEPT_COPIES + meta.fill.as_ref().map_or(0, Vec::capacity));
+        Ok(ArrayMetadata { compressor, filters, separator, memory: memory.into(), ..meta })
     }
 
     /// Parses the fields that v1 and v2 share.
     pub(super) fn common(doc: &Map<String, Value>, zarr_format: u8) -> Result<Self> {
         let shape = dimensions(doc, "shape", 0)?;
-        let chunks = dimensions(doc, "chunks", 1)?;
+        let mut chunks = dimensions(doc, "chunks", 0)?;
         if shape.len() != chunks.len() {
             return Err(Error::damaged(format!("shape has {} dimensions, chunks {}", shape.len(), chunks.len())));
+        }
+        for (i, (chunk, len)) in chunks.iter_mut().zip(&shape).enumerate().filter(|(_, (chunk, _))| **chunk == 0) {
+            if *len > 0 {
+                return Err(Error::damaged(format!("chunks[{i}] is 0, not a length")));
+            }
+            // zarr-python 3 writes and reads chunks of length 0 along a dimension without items
+            *chunk = 1;
         }
         let dtype_json = doc.get("dtype").cloned().ok_or_else(|| Error::damaged("dtype is missing"))?;
         let dtype = DType::parse(&dtype_json)?;
@@ -425,6 +437,15 @@ impl ArrayMetadata {
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is not.
 pub fn check_group(document: &[u8]) -> Result<()> {
     object(document, 2).map(|_| ())
+}
+
+/// Grants the memory of an array for what it makes of these fields of its document.
+///
+/// # Errors
+///
+/// The errors of [`memory::take`].
+pub(super) fn take_for_fields(doc: &Map<String, Value>, fields: &[&str]) -> Result<Grant> {
+    memory::take(fields.iter().filter_map(|field| doc.get(*field)).map(json::memory_of).sum::<usize>() * COPIES)
 }
 
 /// Parses a document of format `zarr_format`.

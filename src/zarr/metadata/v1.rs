@@ -24,12 +24,13 @@ impl ArrayMetadata {
     /// The errors of [`ArrayMetadata::parse`].
     pub fn parse_v1(document: &[u8], reading: V1Order) -> Result<Self> {
         let doc = array::object(document, 1)?;
+        let memory = array::take_for_fields(&doc, &["dtype", "fill_value", "compression_opts"])?;
         let mut meta = ArrayMetadata::common(&doc, 1)?;
         if meta.has_objects() {
             return Err(Error::unsupported("v1 has no codec for objects"));
         }
         meta.compressor = compressor(&doc)?;
-        meta.memory = doc.into_parts().1.into();
+        meta.memory = memory.into();
         meta.separator = Some(Separator::Dot);
         let blosc = meta.compressor.as_ref().is_some_and(|c| c.id == "blosc");
         if reading == V1Order::Zarr1 && !blosc {

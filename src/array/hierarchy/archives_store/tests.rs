@@ -25,7 +25,7 @@ fn store_with(prefix: &str, chunk: &[u8]) -> Vec<u8> {
 }
 
 fn opened(folder: &Path) -> ArchivesStore {
-    ArchivesStore::new(Arc::new(DirectoryStore::open(folder).unwrap().without_fsync()))
+    ArchivesStore::new(Arc::new(DirectoryStore::open(folder).unwrap().without_fsync()), Arc::default())
 }
 
 fn get(store: &ArchivesStore, name: &str) -> Result<Option<Vec<u8>>> {

@@ -340,3 +340,19 @@ fn a_written_shape_changes_no_chunk_and_those_outside_can_be_deleted() {
         assert_eq!(elements(&array(&h, "x")), expected, "{text}");
     }
 }
+
+/// zarr-python 3 writes chunks of length 0 along a dimension without items, and reads them.
+#[test]
+fn chunks_without_items_get_a_length_when_the_array_grows() {
+    let v3 = r#"{"zarr_format":3,"node_type":"array","shape":[0],"data_type":"uint16","fill_value":513,"codecs":["bytes"],
+        "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[0]}},"chunk_key_encoding":"default"}"#;
+    for (name, document) in [(".zarray", document(&[0], &[0], "C", ".")), ("zarr.json", v3.to_string())] {
+        let (store, h) = hierarchy(&[(&format!("a/{name}"), document.as_str())]);
+        let found = array(&h, "a");
+        assert_eq!((found.metadata().shape.as_slice(), found.metadata().chunks.as_slice()), (&[0][..], &[1][..]));
+        h.resize(&found, &[3]).unwrap();
+        assert_eq!(elements(&array(&h, "a")), [513; 3]);
+        assert!(!text(&store, &format!("a/{name}")).unwrap().contains("[0]"));
+    }
+    assert!(ArrayMetadata::parse(document(&[2], &[0], "C", ".").as_bytes()).is_err());
+}

@@ -6,6 +6,8 @@ use crate::zarr::codec::deflate_for_tests;
 #[derive(Clone)]
 pub struct Member {
     pub name: Vec<u8>,
+    /// Name in an extra field of the central directory; none if it is empty.
+    pub unicode_name: String,
     pub value: Vec<u8>,
     pub is_deflated: bool,
     pub flags: u16,
@@ -31,6 +33,7 @@ pub struct Member {
 pub fn member(name: &str, value: impl Into<Vec<u8>>) -> Member {
     Member {
         name: name.as_bytes().to_vec(),
+        unicode_name: String::new(),
         value: value.into(),
         is_deflated: false,
         flags: 0,
@@ -152,9 +155,18 @@ fn central(out: &mut Vec<u8>, m: &Member, offset: usize) {
     out.extend(b"PK\x01\x02");
     puts(out, [(2, 45), (2, 45), (2, m.flags().into()), (2, m.method().into()), (2, 0), (2, m.date.into())]);
     puts(out, [(4, crc), (4, short_stored), (4, short_size), (2, m.name.len() as u64)]);
-    puts(out, [(2, if m.is_large { 28 } else { 0 }), (2, 0), (2, 0), (2, 0), (4, 0), (4, short_offset)]);
+    let unicode = match m.unicode_name.as_str() {
+        "" => Vec::new(),
+        name => [&[1][..], &crc32fast::hash(&m.name).to_le_bytes(), name.as_bytes()].concat(),
+    };
+    let extra = if m.is_large { 28 } else { 0 } + if unicode.is_empty() { 0 } else { 4 + unicode.len() as u64 };
+    puts(out, [(2, extra), (2, 0), (2, 0), (2, 0), (4, 0), (4, short_offset)]);
     out.extend(&m.name);
     if m.is_large {
         puts(out, [(2, 1), (2, 24), (8, size), (8, stored), (8, offset)]);
+    }
+    if !unicode.is_empty() {
+        puts(out, [(2, 0x7075), (2, unicode.len() as u64)]);
+        out.extend(&unicode);
     }
 }

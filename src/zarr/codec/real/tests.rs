@@ -35,6 +35,7 @@ fn scalars_are_fill_values() {
     assert_eq!(scalar("<f4", r#""NaN""#), Some(0x7fc0_0000));
     assert_eq!(scalar(">f4", r#""0x7fc00001""#), Some(0x7fc0_0001));
     assert_eq!(scalar("<f2", r#""-Infinity""#), Some(0xfc00));
+    assert_eq!(scalar("<f2", r#""+Infinity""#), Some(0x7c00));
     assert_eq!(scalar("float8_e4m3fn", "448"), Some(0x7e));
     for text in [r#""0x7fc0""#, r#""0x+fc00001""#, "1e39", "1e999", r#""1""#, "true", "null", "[]"] {
         assert_eq!(scalar("<f4", text), None, "{text}");

@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
-use crate::zarr::dtype::{DType, DTypeKind};
+use crate::zarr::dtype::{DType, DTypeKind, check_values};
 
 /// A parsed data type.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +37,7 @@ impl DataType {
     /// [`Kind::Damaged`](crate::error::Kind::Damaged) for a bad configuration or an item that is too large.
     pub fn parse(value: &Value, big_endian: bool) -> Result<DataType> {
         let parse = || {
+            check_values(value)?;
             let spelling = Spelling::parse(value, big_endian)?;
             let dtype = DType::parse(&spelling.dtype)?;
             let numpy = spelling.is_numpy.then_some(spelling.dtype);

@@ -7,9 +7,9 @@ use super::grid::{parse_grid, parse_keys};
 use super::node::{NodeType, check_format, node_type};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
-use crate::util::memory::{self, SharedGrant};
+use crate::util::memory::SharedGrant;
 use crate::zarr::grid::Edges;
-use crate::zarr::metadata::array::dimensions;
+use crate::zarr::metadata::array::{COPIES, KEPT_COPIES, dimensions, take_for_fields};
 use crate::zarr::metadata::{ArrayMetadata, CodecConfig, Order, ShardLevel, V3Fields};
 use std::borrow::Cow;
 
@@ -41,8 +41,7 @@ impl ArrayMetadata {
         if node_type(document)? != NodeType::Array {
             return Err(Error::damaged("node_type is not \"array\""));
         }
-        // a fill value may become four bytes for each of its characters
-        let mut filled = memory::take(document.len().saturating_mul(4))?;
+        let mut memory = take_for_fields(&doc, &["data_type", "codecs", "fill_value", "dimension_names"])?;
         check_fields(&doc)?;
         let shape = dimensions(&doc, "shape", 0)?;
         let (edges, of_edges) = parse_grid(&doc, &shape)?;
@@ -61,7 +60,7 @@ impl ArrayMetadata {
         if let Some(outermost) = shards.first_mut() {
             outermost.edges = edges.take();
         }
-        filled.shrink_to(fill.as_ref().map_or(0, Vec::capacity));
+        memory.shrink_to(memory.bytes() / COPIES * KEPT_COPIES + fill.as_ref().map_or(0, Vec::capacity));
         let v3 = V3Fields {
             has_key_prefix: keys.has_prefix,
             data_type: data_type.clone(),
@@ -92,8 +91,7 @@ impl ArrayMetadata {
         metadata.check_sizes()?;
         check_shards(&metadata)?;
         check_shard_edges(&metadata)?;
-        let memory = SharedGrant::from(doc.into_parts().1.and(filled).and(of_edges));
-        Ok(ArrayMetadata { memory, ..metadata })
+        Ok(ArrayMetadata { memory: memory.and(of_edges).into(), ..metadata })
     }
 }
 

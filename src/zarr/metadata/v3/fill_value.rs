@@ -194,6 +194,10 @@ fn float_value(item: &[u8], name: &str, dtype: &DType) -> Value {
 /// infinity or NaN.
 fn float_bits(number: f64, name: &str) -> Option<u64> {
     let format = FloatFormat::parse(name)?;
+    // TensorStore writes 0.0 for the smallest number of a type without zero
+    if number == 0.0 && !format.is_signed {
+        return Some(0);
+    }
     if number.is_nan() {
         return format.nan();
     }

@@ -2,7 +2,7 @@
 
 use super::extension::Extension;
 use crate::error::{Error, Result};
-use crate::util::json::{Map, Value, json};
+use crate::util::json::{self, Map, Value, json};
 use crate::util::memory::{self, Grant};
 use crate::zarr::chunk_key::{KeyEncoding, Separator};
 use crate::zarr::grid::Edges;
@@ -23,7 +23,7 @@ const VALUE_MEMORY: usize = 192;
 /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an unknown grid or too long lists.
 pub fn parse_grid(document: &Map<String, Value>, shape: &[u64]) -> Result<(Vec<Edges>, Grant)> {
     let grid = document.get("chunk_grid").ok_or_else(|| Error::damaged("chunk_grid is missing"))?;
-    let values = count_values(grid);
+    let values = json::count_values(grid);
     if values > MAX_VALUES {
         return Err(Error::unsupported(format!("chunk_grid has {values} values, more than {MAX_VALUES}")));
     }
@@ -35,15 +35,6 @@ pub fn parse_grid(document: &Map<String, Value>, shape: &[u64]) -> Result<(Vec<E
         name => return Err(Error::unsupported(format!("chunk_grid {name:?} is unknown"))),
     };
     Ok((edges.map_err(|e| e.context("chunk_grid"))?, memory))
-}
-
-/// Returns the number of values in `value`, itself included. The parser has bounded the depth.
-fn count_values(value: &Value) -> usize {
-    1 + match value {
-        Value::Array(list) => list.iter().map(count_values).sum(),
-        Value::Object(members) => members.values().map(count_values).sum(),
-        _ => 0,
-    }
 }
 
 fn regular(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
@@ -91,16 +82,22 @@ fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
     }
 }
 
-/// Lets the chunks of a document reach the end of its `shape`: where the listed lengths of a rectilinear grid do not,
-/// the last one is repeated.
+/// Lets the chunks of a document of v2 or v3 reach the end of its `shape`: where the listed lengths of a rectilinear grid
+/// do not, the last one is repeated, and chunks of length 0 get the length that they are read with.
 pub fn extend_grid(document: &mut Map<String, Value>) {
     let shape: Option<Vec<u64>> =
         document.get("shape").and_then(Value::as_array).and_then(|list| list.iter().map(Value::as_u64).collect());
-    let shapes = document.get_mut("chunk_grid").and_then(|grid| grid.get_mut("configuration"));
-    let shapes = shapes.and_then(|configuration| configuration.get_mut("chunk_shapes")).and_then(Value::as_array_mut);
-    for (axis, len) in shapes.into_iter().flatten().zip(shape.into_iter().flatten()) {
+    let field = if document.contains_key("chunk_grid") { "chunk_grid" } else { "chunks" };
+    let mut chunks = document.get_mut(field);
+    for member in ["configuration", "chunk_shapes", "chunk_shape"] {
+        chunks = chunks.map(|value| if value.get(member).is_some() { &mut value[member] } else { value });
+    }
+    let chunks = chunks.and_then(Value::as_array_mut);
+    for (axis, len) in chunks.into_iter().flatten().zip(shape.into_iter().flatten()) {
         if let Some(list) = axis.as_array_mut() {
             extend_list(list, len);
+        } else if len > 0 && *axis == 0 {
+            *axis = 1.into();
         }
     }
 }

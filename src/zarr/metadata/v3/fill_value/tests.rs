@@ -33,7 +33,7 @@ const STRUCT: &str = r#"{"name":"struct","configuration":{"fields":[{"name":"a",
     {"name":"struct","configuration":{"fields":[{"name":"d","data_type":"complex64"}]}}}]}}"#;
 
 /// A data type, fill values, and the little-endian item. [`spell`] writes the first fill value.
-const ITEMS: [(&str, &[&str], &str); 58] = [
+const ITEMS: [(&str, &[&str], &str); 59] = [
     (r#""bool""#, &["true", "1", "1.0"], "01"),
     (r#""bool""#, &["false", "0", "null"], "00"),
     (r#""int8""#, &["-128"], "80"),
@@ -85,6 +85,7 @@ const ITEMS: [(&str, &[&str], &str); 58] = [
     (r#""float8_e4m3""#, &[r#""NaN""#], "7c"),
     (r#""float8_e5m2""#, &[r#""-Infinity""#], "fc"),
     (r#""float8_e8m0fnu""#, &["1.0"], "7f"),
+    (r#""float8_e8m0fnu""#, &["5.877471754111438e-39", "0.0", "0"], "00"),
     (r#""float6_e3m2fn""#, &["-0.0625"], "21"),
     (r#""float4_e2m1fn""#, &["6.0"], "07"),
     (SMALL_STRUCT, &[r#"{"a":1.0}"#, r#"{"a":"0x3c"}"#], "3c"),
@@ -153,7 +154,7 @@ fn values_that_do_not_fit_are_errors() {
         (r#""float8_e4m3""#, vec!["248.0", "-248.0"]),
         (r#""float8_e4m3fn""#, vec!["-500.0", r#""Infinity""#]),
         (r#""float8_e5m2fnuz""#, vec![r#""-Infinity""#]),
-        (r#""float8_e8m0fnu""#, vec!["0", "-1.0", r#""Infinity""#]),
+        (r#""float8_e8m0fnu""#, vec!["-1.0", r#""Infinity""#]),
         (r#""float4_e2m1fn""#, vec!["7.5", r#""NaN""#, r#""Infinity""#]),
         (r#""int4""#, vec!["8", "-9"]),
         (r#""int2""#, vec!["2", "-3"]),
