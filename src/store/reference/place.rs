@@ -157,6 +157,7 @@ fn check_query(text: &str, is_web: bool) -> Result<()> {
 /// Resolves a path relative to `names`.
 fn resolved(origin: String, names: &[String], path: &str, is_encoded: bool) -> Result<TargetPlace> {
     let mut names = if path.starts_with('/') { Vec::new() } else { names.to_vec() };
+    let is_web = is_encoded && origin != LOCAL;
     for part in path.split('/') {
         // decoded first, since servers treat `%2e%2e` as `..`
         let name = match is_encoded {
@@ -167,10 +168,20 @@ fn resolved(origin: String, names: &[String], path: &str, is_encoded: bool) -> R
             "" | "." => {}
             ".." => drop(names.pop().ok_or_else(|| refused("leads above the top"))?),
             name if name.contains(['/', '\0']) => return Err(refused("has a name that is none")),
+            name if is_web && may_climb(name) => return Err(refused("has a name that may lead elsewhere")),
             name => names.push(name.to_string()),
         }
     }
     Ok(TargetPlace { origin, names })
+}
+
+/// Returns whether some server takes a decoded name for several, or for `..`: it may decode the name again, ends it at a
+/// semicolon, or treats a backslash or a sign that looks like a slash as one.
+fn may_climb(name: &str) -> bool {
+    let again = percent_decode_str(name).decode_utf8_lossy();
+    let is_separator = |c: char| "/\\\0\u{2044}\u{2215}\u{2216}\u{29f8}\u{ff0f}\u{ff3c}".contains(c);
+    let before = name.split(';').next().unwrap_or_default();
+    name.contains(is_separator) || [".", ".."].contains(&before) || *again != *name && may_climb(&again)
 }
 
 /// Returns the error for a target that may not be opened.
@@ -225,6 +236,9 @@ mod tests {
             ("x%20y", "https://h/a", "x y"),
             ("s3a://b/p/x?y#z", "s3://b/p", "x?y#z"),
             ("x%20y", "s3://b/p", "x%20y"),
+            ("https://h/a/50%25;x", "https://h/a", "50%;x"),
+            ("a%5cb", "s3://b/p", "a%5cb"),
+            ("file:///d/x%5cy", "/d", "x\\y"),
             ("abfs://c@acc.dfs.core.windows.net/x", "az://c@acc.dfs.core.windows.net", "x"),
         ] {
             assert_eq!(rest(target, prefix).as_deref(), Some(expected), "{target} below {prefix}");
@@ -247,6 +261,14 @@ mod tests {
             ("https://h/a%2f..%2fb", "https://h/a"),
             ("https://h/a/x%2fy", "https://h/a"),
             ("https://h/a/%ff", "https://h/a"),
+            ("https://h/a/..%5cb", "https://h/a"),
+            ("https://h/a/x\\..\\..\\b", "https://h/a"),
+            ("https://h/a/%252e%252e/b", "https://h/a"),
+            ("https://h/a/..%25%32%66b", "https://h/a"),
+            ("https://h/a/..;/b", "https://h/a"),
+            ("https://h/a/..%3bx/b", "https://h/a"),
+            ("https://h/a/..%ef%bc%8fb", "https://h/a"),
+            ("..%5cb", "https://h/a"),
             ("http://h/a/x", "https://h/a"),
             ("https://h:444/a/x", "https://h/a"),
             ("https://h@evil/a/x", "https://h/a"),
