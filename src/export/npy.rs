@@ -7,6 +7,9 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Alignment of the flat bytes in the file, which numpy chose so that they can be mapped.
 const ALIGNMENT: usize = 64;
 
+/// Maximum length of the text of a dtype in bytes. NumPy refuses to evaluate longer ones than 10,000 unless asked to.
+const MAX_DESCR: usize = 1 << 18;
+
 /// Returns whether numpy can read the dtype from a header: not objects, nor structs with unusual field names.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     descr(&metadata.dtype, &metadata.dtype_json).is_some()
@@ -44,29 +47,51 @@ pub fn header(metadata: &ArrayMetadata) -> Vec<u8> {
     header
 }
 
-/// Returns the dtype as a Python literal; `None` if numpy cannot read it from a file.
+/// Returns the dtype as a Python literal; `None` if numpy cannot read it from a file, or if it is longer than
+/// [`MAX_DESCR`].
 pub fn descr(dtype: &DType, json: &Value) -> Option<String> {
-    match (dtype.kind(), json) {
-        (DTypeKind::Object, _) => None,
-        (DTypeKind::Struct(fields), Value::Array(list)) => {
-            let field = |(field, json): (&crate::zarr::dtype::Field, &Value)| {
-                let inner = descr(&field.dtype, json.get(1)?)?;
-                let shape: String = field.shape.iter().map(|n| format!("{n}, ")).collect();
-                let name = quoted(&field.name)?;
-                Some(match field.shape.is_empty() {
-                    true => format!("({name}, {inner})"),
-                    false => format!("({name}, {inner}, ({shape}))"),
-                })
-            };
-            let fields: Vec<String> = fields.iter().zip(list).map(field).collect::<Option<_>>()?;
-            Some(format!("[{}]", fields.join(", ")))
+    let mut text = String::new();
+    push_descr(dtype, json, &mut text).map(|()| text)
+}
+
+fn push_descr(dtype: &DType, json: &Value, text: &mut String) -> Option<()> {
+    let DTypeKind::Struct(fields) = dtype.kind() else {
+        let is_object = *dtype.kind() == DTypeKind::Object;
+        text.push_str(&quoted(&DType::canonical(json::text(json).filter(|_| !is_object)?).ok()?)?);
+        return (text.len() <= MAX_DESCR).then_some(());
+    };
+    text.push('[');
+    for (i, (field, json)) in fields.iter().zip(json.as_array()?).enumerate() {
+        let comma = if i > 0 { ", " } else { "" };
+        text.push_str(&format!("{comma}({}, ", quoted(&field.name)?));
+        push_descr(&field.dtype, json.get(1)?, text)?;
+        if !field.shape.is_empty() {
+            text.push_str(&format!(", ({})", field.shape.iter().map(|n| format!("{n}, ")).collect::<String>()));
         }
-        _ => quoted(&DType::canonical(json::text(json)?).ok()?),
+        text.push(')');
     }
+    text.push(']');
+    (text.len() <= MAX_DESCR).then_some(())
 }
 
 /// Returns text as a Python string; `None` if it has characters that versions 1 and 2 of the format cannot hold.
 fn quoted(text: &str) -> Option<String> {
     let plain = |c: char| (' '..='~').contains(&c) && c != '\'' && c != '\\';
     text.chars().all(plain).then(|| format!("'{text}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn a_struct_of_many_levels_or_fields_is_spelled_once_or_not_at_all() {
+        let nested = |levels: usize, leaf: &str| "[[\"a\",".repeat(levels) + leaf + &"]]".repeat(levels);
+        let short = testing::metadata(&nested(50, "\"<f4\""), &[2]);
+        assert_eq!(descr(&short.dtype, &short.dtype_json).unwrap(), "[('a', ".repeat(50) + "'<f4'" + &")]".repeat(50));
+        let fields: Vec<String> = (0..9000).map(|i| format!("[\"{}{i}\",\"<f4\"]", "x".repeat(40))).collect();
+        let long = testing::metadata(&nested(50, &format!("[{}]", fields.join(","))), &[2]);
+        assert!(!fits(&long));
+    }
 }

@@ -52,10 +52,17 @@ struct ValuesText {
 /// A group as a netCDF file, its modification time, and the permissions of the stored files that it is made of.
 type Dataset = (Arc<Composite>, SystemTime, Option<Permissions>);
 
+/// A description of an array, and the files that were made of it.
+struct KnownDescription {
+    made: Instant,
+    described: Arc<Described>,
+    files: Vec<(Format, Arc<Composite>)>,
+}
+
 /// Recently made descriptions and containers.
 pub(super) struct KnownHeaders {
     /// Protects the map alone.
-    described: Mutex<LruCache<Key, (Instant, Arc<Described>)>>,
+    described: Mutex<LruCache<Key, KnownDescription>>,
     /// Protects the map alone.
     datasets: Mutex<LruCache<Key, (Instant, Dataset)>>,
     /// Protects the map alone.
@@ -158,12 +165,12 @@ impl Tree {
                 if format.reads_values() {
                     return self.values_text(*format, &array, (key.clone(), None), age);
                 }
-                let described = match format {
-                    // `data.npy` holds no geometry
-                    Format::Npy => Arc::new(Described::of_metadata(key, array.metadata())),
-                    _ => self.described(&array, age)?,
-                };
-                format.file(&described)?.counted().map(Arc::new)
+                // `data.npy` holds no geometry
+                if *format == Format::Npy {
+                    let described = Described::of_metadata(key, array.metadata());
+                    return format.file(&described)?.counted().map(Arc::new);
+                }
+                self.described_file(*format, &self.described(&array, age)?)
             }
             Node::Dataset(key) => Ok(self.dataset(key, age)?.0),
             Node::ViewFile(key, view, file) => self.view_file(key, view, *file, age),
@@ -172,15 +179,37 @@ impl Tree {
     }
 
     pub(super) fn described(&self, array: &Arc<Array>, age: Duration) -> Result<Arc<Described>> {
-        if let Some((made, described)) = lock(&self.known_headers.described).get(array.key())
-            && made.elapsed() < age
-            && described.metadata == *array.metadata()
+        if let Some(known) = lock(&self.known_headers.described).get(array.key())
+            && known.made.elapsed() < age
+            && known.described.metadata == *array.metadata()
         {
-            return Ok(described.clone());
+            return Ok(known.described.clone());
         }
         let described = Arc::new(export::describe(&self.hierarchy, &self.cache, array)?);
-        lock(&self.known_headers.described).put(array.key().clone(), (Instant::now(), described.clone()));
+        let made = Instant::now();
+        let mut all = lock(&self.known_headers.described);
+        if let Some(known) = all.get_mut(array.key()).filter(|known| known.described == described) {
+            known.made = made;
+            return Ok(known.described.clone());
+        }
+        all.put(array.key().clone(), KnownDescription { made, described: described.clone(), files: Vec::new() });
         Ok(described)
+    }
+
+    /// Returns the file of a format, which is made once as long as the description stays the same.
+    fn described_file(&self, format: Format, described: &Arc<Described>) -> Result<Arc<Composite>> {
+        let is_same = |known: &KnownDescription| Arc::ptr_eq(&known.described, described);
+        if let Some(known) = lock(&self.known_headers.described).get(&described.key).filter(|known| is_same(known))
+            && let Some((_, file)) = known.files.iter().find(|(other, _)| *other == format)
+        {
+            return Ok(file.clone());
+        }
+        let file = Arc::new(format.file(described)?.counted()?);
+        if let Some(known) = lock(&self.known_headers.described).get_mut(&described.key).filter(|known| is_same(known))
+        {
+            known.files.push((format, file.clone()));
+        }
+        Ok(file)
     }
 
     /// Returns `values.txt` of an array, or of a view at `path`. The text is at most `age` old and contains every write
@@ -291,4 +320,28 @@ fn too_many_arrays(key: &Key, e: Error) -> Error {
     let why = format!("describing its arrays needs more memory than the {} MiB for metadata", memory::limit() >> 20);
     let why = format!("{why}: mount with a larger --cache-size, or without --containers nc");
     Error::new(Kind::System(libc::ENOMEM), why).context(key.join(DATASET))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::hierarchy::Hierarchy;
+    use crate::cache::Cache;
+    use crate::stats::Stats;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn a_text_is_made_once_for_each_version_of_what_it_describes() {
+        let store = Arc::new(MemoryStore::default());
+        let array = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":null,"fill_value":0,
+            "order":"C","filters":null}"#;
+        store.insert("a/.zarray", array);
+        let hierarchy = Hierarchy::new(store.clone(), Default::default(), Arc::default());
+        let tree = Tree::new(hierarchy, Arc::new(Cache::new(1 << 20, Arc::new(Stats::default()))));
+        let node = Node::Header(Key::normalize("a").unwrap(), Format::Readme);
+        let [first, second] = [(); 2].map(|()| tree.composite(&node).unwrap());
+        assert!(Arc::ptr_eq(&first, &second));
+        store.insert("a/.zattrs", r#"{"units":"K"}"#);
+        assert!(*tree.composite(&node).unwrap() != *first);
+    }
 }
