@@ -25,8 +25,8 @@ pub(crate) const MAX_DEPTH: usize = 256;
 pub struct Key(String);
 
 impl Key {
-    /// Maximum number of names in a key that a document or an archive lists: those of an array that is [`MAX_DEPTH`] deep,
-    /// and of a chunk in it.
+    /// Maximum number of names in a key that a document or an archive lists: those of an array [`MAX_DEPTH`] levels
+    /// deep, and of a chunk in it.
     pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 64;
 
     /// Returns whether a path is short enough for a key that a document or an archive lists.

@@ -150,8 +150,7 @@ impl Hierarchy {
         }
     }
 
-    /// Returns what is left out because it has no place in the mount, such as names that cannot be keys, as far as it is
-    /// known.
+    /// Returns what was found to have no place in the mount, such as names that cannot be keys.
     pub fn left_out(&self) -> Vec<String> {
         self.stats.all_left_out()
     }

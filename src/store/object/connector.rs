@@ -213,6 +213,8 @@ impl Connector {
         {
             body = page;
             are_names_removed = true;
+            let why = "keys with empty names, dots or control characters are left out";
+            self.transport.stats.left_out(format!("{}: {why}", self.bucket));
         }
         if request.method() != Method::HEAD {
             // `object_store` requires the length, which a chunked body is sent without

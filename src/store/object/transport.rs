@@ -117,7 +117,7 @@ pub(super) struct Transport {
     redirects: Option<Arc<[TargetPlace]>>,
     timeout: Duration,
     retries: u32,
-    stats: Arc<Stats>,
+    pub(super) stats: Arc<Stats>,
     /// Whether the latest answer announced that the server closes the connection.
     is_closing: AtomicBool,
     outage: Outage,

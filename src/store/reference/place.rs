@@ -175,8 +175,8 @@ fn resolved(origin: String, names: &[String], path: &str, is_encoded: bool) -> R
     Ok(TargetPlace { origin, names })
 }
 
-/// Returns whether some server takes a decoded name for several, or for `..`: it may decode the name again, ends it at a
-/// semicolon, or treats a backslash or a sign that looks like a slash as one.
+/// Returns whether some server takes a decoded name for several, or for `..`: it may decode the name again, end it at
+/// a semicolon, or treat a backslash or a sign that looks like a slash as one.
 fn may_climb(name: &str) -> bool {
     let again = percent_decode_str(name).decode_utf8_lossy();
     let is_separator = |c: char| "/\\\0\u{2044}\u{2215}\u{2216}\u{29f8}\u{ff0f}\u{ff3c}".contains(c);

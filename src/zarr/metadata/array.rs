@@ -15,8 +15,8 @@ pub(super) const MAX_DIMENSIONS: usize = 32;
 /// Maximum size of a decoded chunk in bytes: the largest length that codecs with signed 32-bit lengths can state.
 pub const MAX_CHUNK: u64 = (1 << 31) - 1;
 
-/// Number of times that a field of a document is in memory, beside the parsed document, while an array is made of it: its
-/// copy, its spelling in v2, what it was parsed to, and temporary lists. A character of a fill value takes four bytes.
+/// Number of times that a field of a document is in memory, beside the parsed document, while an array is made of it:
+/// its copy, its spelling in v2, what it was parsed to, and temporary lists. A character of a fill value takes four bytes.
 pub(super) const COPIES: usize = 4;
 
 /// Number of these copies that an array keeps.

@@ -147,8 +147,9 @@ fn names_that_cannot_be_keys_are_left_out() {
         let odd = [object("p/", 0), object("p/a//b", 1), object("p/./c", 1), prefix("p//"), prefix("p/../")].concat();
         page(&(odd + &object("p/good", 1) + &prefix("p/group/")), None)
     });
-    let (store, _) = bucket("s3", &server);
+    let (store, stats) = bucket("s3", &server);
     assert_eq!(names(&store, "").unwrap(), ["good", "group/"]);
+    assert_eq!(stats.all_left_out().len(), 1);
 }
 
 #[test]

@@ -82,8 +82,8 @@ fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
     }
 }
 
-/// Lets the chunks of a document of v2 or v3 reach the end of its `shape`: where the listed lengths of a rectilinear grid
-/// do not, the last one is repeated, and chunks of length 0 get the length that they are read with.
+/// Lets the chunks of a document of v2 or v3 reach the end of its `shape`: where the listed lengths of a rectilinear
+/// grid do not, the last one is repeated, and chunks of length 0 get the length that they are read with.
 pub fn extend_grid(document: &mut Map<String, Value>) {
     let shape: Option<Vec<u64>> =
         document.get("shape").and_then(Value::as_array).and_then(|list| list.iter().map(Value::as_u64).collect());
