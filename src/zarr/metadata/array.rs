@@ -16,7 +16,7 @@ pub(super) const MAX_DIMENSIONS: usize = 32;
 pub const MAX_CHUNK: u64 = (1 << 31) - 1;
 
 /// Number of times that a field of a document is in memory, beside the parsed document, while an array is made of it:
-/// its copy, its spelling in v2, what it was parsed to, and temporary lists. A character of a fill value takes four bytes.
+/// its copy, its spelling in v2, what it was parsed to, and temporary lists. Fill values take four bytes a character.
 pub(super) const COPIES: usize = 4;
 
 /// Number of these copies that an array keeps.
