@@ -108,8 +108,8 @@ impl Array {
         }
     }
 
-    /// Reads an object by one request, with its index and all chunks, and keeps it. Keeps nothing if there is no memory,
-    /// or if the object is no longer the one of `object`.
+    /// Reads an object by one request, with its index and all chunks, and keeps it. Keeps nothing if there is no
+    /// memory, or if the object has another size than `object`.
     pub(super) fn load_object(&self, shards: &Shards, chunk: ChunkId, object: &Stat) -> Result<()> {
         let indices = self.grid.indices(chunk);
         let (id, key) = (shards.shard(0, &indices), self.extent(chunk).key);

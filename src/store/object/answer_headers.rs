@@ -41,8 +41,8 @@ pub(super) fn content_range_of(range: Range<u64>, size: u64) -> Option<HeaderVal
     HeaderValue::try_from(text).ok()
 }
 
-/// Returns whether an answer with status 200 to a request for a part of a value is that part, as its Content-Range says:
-/// some servers send the wrong status. `wanted` is the part, unless it is the end of the value.
+/// Returns whether an answer with status 200 to a request for a part of a value is that part, as its Content-Range
+/// says: some servers send the wrong status. `wanted` is the part, unless it is the end of the value.
 pub(super) fn is_part(headers: &HeaderMap, wanted: Option<&Range<u64>>) -> Result<bool, Cause> {
     let Some(ContentRange { range: Some(range), size }) = content_range(headers) else { return Ok(false) };
     if length(headers).is_some_and(|length| length != range.end - range.start) {

@@ -191,8 +191,8 @@ impl Web {
         Ok(Found::Value)
     }
 
-    /// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a part that the server says
-    /// is the end, or the whole value.
+    /// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a part that the server
+    /// says is the end, or the whole value.
     fn end_of(&self, answer: &ServerAnswer, received: u64, len: u64) -> EndOfValue {
         let headers = &answer.headers;
         let size = match answer.status {
