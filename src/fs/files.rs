@@ -11,8 +11,7 @@ mod items;
 pub mod plain;
 pub mod view;
 
-use super::truncation::ZEROS;
-use super::write::WriteMode;
+use super::write::{WriteMode, ZEROS};
 use super::write_record::WriteRecord;
 use super::{Backing, Fs, KernelPages};
 use crate::array::Array;

@@ -13,7 +13,7 @@ use super::Fs;
 use super::files::flat::holes::stored_chunks;
 use super::files::{OpenFile, Seek};
 use super::resize::Added;
-use super::write::WriteMode;
+use super::write::{WriteMode, ZEROS};
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Node, View, ViewedFile};
@@ -26,14 +26,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum time from the close of a file to the request that releases it. The kernel queues that request before the
-/// close returns, but another thread may take it. A file of which only a duplicate was closed is stated after this time.
+/// close returns, but another thread may take it. If only a duplicate was closed, the size is known after this time.
 const RELEASE_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum number of chunks that are looked up one by one before a gap is filled; those of a longer gap are listed.
 const PROBES: u64 = 256;
-
-/// Zeros that a gap is filled with at a time.
-pub static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 /// Maximum number of parts of a chunk written at a time.
 const MAX_PARTS: usize = 4096;
@@ -73,6 +70,14 @@ impl Truncations {
     /// Returns the size of a truncated file.
     fn end(&self, inode: u64) -> Option<u64> {
         self.with(inode, |file| file.end).flatten()
+    }
+
+    /// Returns the bytes between the end of a truncated file and a write at `offset`. A write past the whole size has
+    /// none, because it fails, unless it `grows` the file by records.
+    fn gap_before(&self, inode: u64, offset: u64, grows: bool) -> Option<Range<u64>> {
+        let (end, whole) = self.with(inode, |file| (file.end, file.whole))?;
+        let gap = end?..offset.min(whole);
+        if gap.is_empty() || offset >= whole && !grows { None } else { Some(gap) }
     }
 
     /// Returns whether a file was truncated and not closed since.
@@ -213,11 +218,7 @@ impl Fs {
         let Some(writing) = truncated else { return file.write(self, offset, data, mode) };
         let writing = if mode.may_wait { Some(lock(&writing)) } else { writing.try_lock().ok() };
         let Some(_writing) = writing else { return Ok(None) };
-        // a write past the whole size fails, unless it appends records
-        let is_inside = |file: &&mut Truncation| offset < file.whole || self.resizes;
-        let gap_before = |file: &mut Truncation| file.end.unwrap_or(u64::MAX)..offset.min(file.whole);
-        let gap = self.truncations.with(inode, |file| Some(file).filter(is_inside).map(gap_before)).flatten();
-        if let Some(gap) = gap.filter(|gap| !gap.is_empty()) {
+        if let Some(gap) = self.truncations.gap_before(inode, offset, self.resizes) {
             if !mode.may_wait {
                 return Ok(None);
             }

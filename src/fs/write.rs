@@ -16,6 +16,9 @@ use crate::zarr::metadata::Order;
 use std::cell::RefCell;
 use std::sync::Arc;
 
+/// Zeros that are written at a time.
+pub static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+
 thread_local! {
     /// The list that [`Fs::take_stale_pages`] takes. Each request has its own list, so that none waits for the pages of
     /// another.

@@ -7,6 +7,7 @@ use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{CachedRun, PrefetchState};
 use crate::error::{Error, Result};
+use crate::fs::resize::HiddenGrowth;
 use crate::fs::waiting::WaitingWrite;
 use crate::fs::write::WriteMode;
 use crate::fs::write_record::WriteRecord;
@@ -83,12 +84,9 @@ impl FlatFile {
             // from here on the array cannot change
             if !array.is_superseded() {
                 let losses = array.freshness().losses();
-                let written = check(&array)
-                    .and_then(|()| match &growth {
-                        Some(growth) => fs.fill_added(&array, growth.before()..offset, mode),
-                        None => Ok(()),
-                    })
-                    .and_then(|()| fs.write_flat(&array, offset, data, mode));
+                let before = growth.as_ref().map_or(offset, HiddenGrowth::before);
+                let filled = check(&array).and_then(|()| fs.fill_added(&array, before..offset, mode));
+                let written = filled.and_then(|()| fs.write_flat(&array, offset, data, mode));
                 fs.record_write(&self.record, &array, losses, mode);
                 break written;
             }
