@@ -45,7 +45,7 @@ use crate::array::hierarchy::{ArchivesStore, ConsolidatedStore, Hierarchy, UseCo
 use crate::cache::{Cache, SpillOptions};
 use crate::error::{Error, Kind};
 use crate::fs::Options;
-use crate::fuse::run_reader;
+use crate::fuse::run_child;
 use crate::stats::Stats;
 use crate::store::{DirectoryStore, Key, LockFiles, Store};
 use crate::util::memory;
@@ -262,7 +262,7 @@ impl From<V1OrderArg> for V1Order {
 
 /// Runs the command line of a process that was started with the `inherited` descriptors.
 pub fn main(inherited: Inherited) -> ExitCode {
-    if let Some(code) = run_reader() {
+    if let Some(code) = run_child() {
         return code;
     }
     memory::configure_allocator();

@@ -33,7 +33,7 @@ mod replies;
 mod request_info;
 mod requests;
 
-pub use control::{PATIENCE, STATISTICS, read_control, run_reader};
+pub use control::{PATIENCE, STATISTICS, read_control, run_child};
 pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};
 pub use mount_place::{FollowedPath, MountEntry, follow, mount_of, mounts_at, open_directory};
 

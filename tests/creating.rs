@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::{ZARRFS, announce, env_number, env_path, hex, memory_directory, random, run_python, wait_for, zarrfs};
+use support::{
+    ZARRFS, announce, env_number, env_path, failure, hex, memory_directory, random, run_python, wait_for, zarrfs,
+};
 
 const DTYPES: [&str; 36] = [
     "|b1",
@@ -491,4 +493,33 @@ fn a_full_disk_leaves_nothing_behind() {
         left.retain(|path| !path.ends_with("/empty") && !path.ends_with("/mark") && !path.is_empty() && path != "/");
         assert!(left.is_empty(), "{place}: {left:?}");
     }
+}
+
+/// A store in a mount of zarrfs can be read, but a command that would write it is refused at once, and leaves nothing.
+#[test]
+fn a_store_in_a_mount_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("outer.zarr");
+    support::copy_tree(&support::test_data("sample.zarr"), &store);
+    let before = support::tree::snapshot(&store).unwrap();
+    let mount = support::Mount::new(&store, &[]);
+    let mountpoint = folder.path().join("mnt");
+    std::fs::create_dir(&mountpoint).unwrap();
+    let path = |name: &str| mount.join(name).to_str().unwrap().to_string();
+    let (inner, here, sample) = (path("inner.zarr/a"), mountpoint.to_str().unwrap(), store.to_str().unwrap());
+    for args in [
+        &["create", &inner, "--shape", "4", "--chunks", "2", "--dtype", "u1"][..],
+        &["mount", &path(""), here],
+        &["mount", &path("lat"), here],
+        &["mount", sample, here, "--overlay", &path("changes")],
+        &["put", &path("lat")],
+    ] {
+        let (code, said) = failure(&zarrfs(args));
+        assert!(code == 2 && said.contains("in a mount of zarrfs") && said.contains(sample), "{args:?}: {code} {said}");
+    }
+    assert_eq!(support::tree::snapshot(&store).unwrap(), before);
+    assert!(zarrfs(&["mount", "--read-only", &path(""), here]).status.success());
+    let read = |root: &std::path::Path| std::fs::read(root.join("lat/data.raw")).unwrap();
+    assert_eq!(read(&mountpoint), read(mount.path()));
+    assert!(zarrfs(&["umount", here]).status.success());
 }

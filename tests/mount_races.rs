@@ -5,6 +5,7 @@
 
 mod support;
 
+use serde_json::json;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -218,4 +219,58 @@ fn a_daemon_that_is_killed_when_its_mount_appears_ends() {
     assert!(zarrfs(&["mount", text(&test_data("sample.zarr")), text(&mountpoint)]).status.success());
     assert!(mountpoint.join("lat/data.raw").exists());
     assert!(zarrfs(&["umount", text(&mountpoint)]).status.success());
+}
+
+/// A thread of the daemon makes the kernel drop pages, and waits for a read of them, which waits for the store.
+#[test]
+fn a_daemon_whose_thread_waits_for_a_page_can_be_killed() {
+    if !is_available() {
+        return;
+    }
+    let (_folder, path) = place(&["store/a"]);
+    let array = support::array::TestArray::with_chunks(path.join("store/a"), &[65536], &[16384], json!({}));
+    let mut daemon = support::daemon::Daemon::start(&path.join("store"), &[]);
+    let minor = rustix::fs::minor(std::os::unix::fs::MetadataExt::dev(&fs::metadata(daemon.path()).unwrap()));
+    if !Path::new(&format!("/sys/fs/fuse/connections/{minor}/abort")).exists() {
+        println!("skipped: fusectl is not mounted");
+        return;
+    }
+    let data = daemon.path().join("a/data.raw");
+    let mut strace = Command::new("strace")
+        .args([
+            "-f",
+            "-o",
+            "/dev/null",
+            "-P",
+            "a/3",
+            "-e",
+            "trace=openat2",
+            "-p",
+            &daemon.pid().as_raw_nonzero().to_string(),
+        ])
+        .args(["-e", "inject=openat2:delay_enter=60000000"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let traced = format!("/proc/{}/status", daemon.pid().as_raw_nonzero());
+    wait_for("strace", || fs::read_to_string(&traced).unwrap().contains(&format!("TracerPid:\t{}\n", strace.id())));
+    // one read of all chunks, of which the last is delayed
+    let reader = std::thread::spawn(move || fs::read(data));
+    let is_waiting = |what: &str| {
+        let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid().as_raw_nonzero())).unwrap().flatten();
+        let mut stacks = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stack")).ok());
+        stacks.any(|stack| stack.contains(what))
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    let chunk = daemon.path().join("a/0");
+    let bytes = vec![7; array.chunk_size()];
+    let writer = std::thread::spawn(move || fs::write(chunk, bytes));
+    wait_for("the notification", || is_waiting("fuse_reverse_inval_inode"));
+    let _ = rustix::process::kill_process(daemon.pid(), rustix::process::Signal::KILL);
+    std::thread::sleep(Duration::from_millis(300));
+    let _ = strace.kill();
+    strace.wait().unwrap();
+    daemon.kill();
+    assert!(reader.join().unwrap().is_err());
+    let _ = writer.join().unwrap();
 }

@@ -4,6 +4,7 @@
 use super::{CommandFailure, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::{DOCUMENTS, REMOVED};
 use crate::error::{Error, Kind};
+use crate::fuse::mount_of;
 use crate::stats::Stats;
 use crate::store::{
     DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, ReferenceStore, Store, TargetPlace,
@@ -238,6 +239,14 @@ pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure
     Err(CommandFailure::new(2, format!("{location}: {why}")))
 }
 
+/// Refuses to write a store in a mount of zarrfs: values are replaced by files with names that no mount shows.
+pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
+    let Ok(Some(mount)) = mount_of(path) else { return Ok(()) };
+    let (shown, source) = (path.display(), String::from_utf8_lossy(&mount.source).into_owned());
+    let why = format!("in a mount of zarrfs, which holds no other store that is written; write to {source} itself");
+    Err(CommandFailure::new(2, format!("{shown}: {why}, or mount with --read-only")))
+}
+
 fn open_path(
     path: &Path,
     args: &StoreArgs,
@@ -248,6 +257,9 @@ fn open_path(
         return open_file(path, file, inside, args, stats);
     }
     check_no_parquet(path)?;
+    if writing.is_some() && !args.is_read_only {
+        check_not_mounted(path)?;
+    }
     let store = DirectoryStore::open(&absolute(path)).map_err(|e| match e.errno() {
         libc::ENOENT | libc::ENOTDIR => missing(path),
         _ => e.into(),

@@ -3,8 +3,8 @@
 
 use super::remote::ConsolidatedArg;
 use super::{
-    CommandFailure, StoreArgs, StoreLocation, WriteArgs, absolute, hierarchy_of, logger, mountpoint, open_layers,
-    print, stdio,
+    CommandFailure, StoreArgs, StoreLocation, WriteArgs, absolute, hierarchy_of, location, logger, mountpoint,
+    open_layers, print, stdio,
 };
 use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode};
 use crate::error::{Error, Kind, Result as ErrorResult};
@@ -113,6 +113,7 @@ pub fn open(
     stats: &Arc<Stats>,
 ) -> Result<Hierarchy, CommandFailure> {
     let path = mountpoint::resolved(directory);
+    location::check_not_mounted(directory)?;
     match location.absolute() {
         StoreLocation::Memory => {
             return Err(CommandFailure::new(2, "--overlay: a store in memory can be written itself; mount it without"));

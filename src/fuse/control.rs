@@ -3,11 +3,16 @@
 //! Invariant: no process of a command enters a mount itself. A program whose thread waits for a daemon that is stopped
 //! may not even die, and its caller would wait for it. So a child reads, which is abandoned if that takes too long.
 //! FUSE refuses other users, root too, unless the mount allows them: a child of root reads as the owner of the mount.
+//!
+//! Another child guards each mount. A thread of the daemon that makes the kernel drop pages may wait for a read in
+//! flight, which the daemon answers. If it is killed then, neither ends, unless the guard ends the connection.
 
 use super::mount_place::{MountEntry, abort_file};
 use crate::error::{Error, Result};
 use crate::fs::tree::CONTROL;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -27,6 +32,9 @@ const MAX_CONTROL: u64 = 16 << 20;
 
 /// The environment variable with the file that the child reads.
 const READ_FILE: &str = "ZARRFS_READ_FILE";
+
+/// The environment variable with the number of the process that the child guards.
+const GUARDED: &str = "ZARRFS_GUARDED";
 
 /// Reads a control file of a mount.
 ///
@@ -57,16 +65,33 @@ fn no_answer(mount: &MountEntry) -> Error {
 }
 
 fn start_reader(mount: &MountEntry, name: &str) -> std::io::Result<Child> {
-    // another user could not reach the program by its path
-    let mut command = Command::new("/proc/self/exe");
-    command.env_clear().env(READ_FILE, mount.path.join(CONTROL).join(name)).current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut command = own_program();
+    command.env(READ_FILE, mount.path.join(CONTROL).join(name)).stdout(Stdio::piped());
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     if own.0 == 0
         && let Some((uid, gid)) = mount.owner.filter(|owner| *owner != own)
     {
         command.uid(uid).gid(gid);
     }
+    command.spawn()
+}
+
+/// Starts the guard of a mount. It ends with the thread that calls this function, which must live as long as the mount.
+///
+/// # Errors
+///
+/// Fails where the kernel's control files are not mounted.
+pub fn start_guard(device: &str) -> std::io::Result<()> {
+    // the open file is that of this connection, even if another mount gets its number
+    let abort = File::options().write(true).open(abort_file(device))?;
+    own_program().env(GUARDED, std::process::id().to_string()).stdout(abort).spawn().map(drop)
+}
+
+/// Returns the command that starts this program in another process.
+fn own_program() -> Command {
+    // another user could not reach the program by its path
+    let mut command = Command::new("/proc/self/exe");
+    command.env_clear().current_dir("/").stdin(Stdio::null()).stderr(Stdio::null());
     let detach = || {
         rustix::process::setsid()?;
         // if it waits for the daemon, it ends with this process, or with the mount
@@ -78,12 +103,33 @@ fn start_reader(mount: &MountEntry, name: &str) -> std::io::Result<Child> {
     // SAFETY: the function makes three system calls, and allocates and locks nothing. They keep the user, who may trace
     // the child, from the terminal and the open files of root.
     unsafe { command.pre_exec(detach) };
-    command.spawn()
+    command
+}
+
+/// Runs the child of [`read_control`] or [`start_guard`]. Returns `None` in any other process.
+pub fn run_child() -> Option<ExitCode> {
+    match std::env::var(GUARDED) {
+        Ok(daemon) => Some(ExitCode::from(u8::from(guard(&daemon).is_err()))),
+        Err(_) => run_reader(),
+    }
+}
+
+/// Waits for the end of the daemon, and ends its connection.
+fn guard(daemon: &str) -> std::io::Result<()> {
+    let _ = std::fs::write("/proc/self/comm", "zarrfs-guard");
+    // what ends the daemon in an orderly way must not end the guard before
+    let mut signals = Signals::new([SIGUSR1, SIGTERM, SIGINT, SIGHUP])?;
+    set_parent_process_death_signal(Some(Signal::USR1))?;
+    let is_alone = || rustix::process::getppid().is_none_or(|parent| parent.as_raw_nonzero().to_string() != daemon);
+    if !is_alone() {
+        let _ = signals.forever().find(|signal| *signal == SIGUSR1);
+    }
+    File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(b"1")
 }
 
 /// Reads the file for which [`read_control`] has started this process, and prints it. Returns `None` in any other
 /// process.
-pub fn run_reader() -> Option<ExitCode> {
+fn run_reader() -> Option<ExitCode> {
     let file = PathBuf::from(std::env::var_os(READ_FILE)?);
     Some(match copy_to_output(&file) {
         Ok(()) => ExitCode::SUCCESS,

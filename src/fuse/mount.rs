@@ -1,7 +1,7 @@
 //! Mounting and unmounting. fuser could do both, but it unmounts any mount at the path, and fails where fusermount3
 //! would succeed. This module identifies its mount by the device number in the mount table, and unmounts no other.
 
-use super::control::{PATIENCE, STATISTICS, read_control};
+use super::control::{PATIENCE, STATISTICS, read_control, start_guard};
 use super::mount_place::{
     FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, mounts, mounts_at, open_directory, path_of, path_to_mount,
     proc_path,
@@ -95,7 +95,8 @@ impl UnmountMode {
 }
 
 impl Mountpoint {
-    /// Mounts. Requests wait from now on: the caller must not use the path until they are served.
+    /// Mounts. Requests wait from now on: the caller must not use the path until they are served. The calling thread
+    /// must live as long as the mount.
     pub fn mount(request: &MountRequest) -> std::result::Result<Self, MountError> {
         let directory = free_mountpoint(request)?;
         let (fuse, entry) = match new_mount(request) {
@@ -112,6 +113,9 @@ impl Mountpoint {
             Err(e) => return Err(failed(request.path, Error::from(e))),
         };
         let (place, MountEntry { path, device, .. }) = entry;
+        if let Err(e) = start_guard(&device) {
+            log::debug!("{}: {e}; if the daemon is killed, its mount may hang until it is unmounted", path.display());
+        }
         Ok(Mountpoint { path, place, device, fuse: Some(fuse), aborted: AtomicBool::new(false) })
     }
 

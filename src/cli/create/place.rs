@@ -80,6 +80,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
 /// store unless its name says so.
 fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
     let shown = path.display();
+    location::check_not_mounted(path)?;
     let (existing, missing) = existing(path)?;
     if missing.iter().any(|name| location::is_archive_name(&name.to_string_lossy())) {
         return Err(archive(&shown));
