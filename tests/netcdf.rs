@@ -184,25 +184,3 @@ fn unusual_attributes_and_values_leave_the_file_readable() {
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     bytes.windows(wanted.len()).any(|window| window == wanted)
 }
-
-/// A group whose description takes more memory than there is can be listed. Opening its `dataset.nc` says what is missing.
-#[test]
-fn a_group_of_too_many_attributes_can_be_listed() {
-    let store = tempfile::tempdir().unwrap();
-    fs::write(store.path().join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
-    let array = r#"{"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|u1", "compressor": null, "filters": null,
-        "fill_value": 0, "order": "C"}"#;
-    let attributes = format!(r#"{{"long": "{}"}}"#, "x".repeat(10_000));
-    for n in 0..6000 {
-        let path = store.path().join(format!("a{n}"));
-        fs::create_dir(&path).unwrap();
-        fs::write(path.join(".zarray"), array).unwrap();
-        fs::write(path.join(".zattrs"), &attributes).unwrap();
-    }
-    let mount = Mount::new(store.path(), &["--containers", "nc", "--cache-size", "32M"]);
-    support::run("sh", &["-c", "ls -l . > /dev/null"], mount.path());
-    assert_eq!(fs::metadata(mount.join("dataset.nc")).unwrap().len(), 0);
-    assert_eq!(errno(fs::read(mount.join("dataset.nc"))), "ENOMEM");
-    let stats = mount.stats();
-    assert!(stats.contains("dataset.nc") && stats.contains("--cache-size"), "{stats}");
-}

@@ -6,7 +6,7 @@ use crate::array::{Array, Source};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{Entry, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
-use crate::util::memory::{self, Grant, lock};
+use crate::util::memory::{self, Grant};
 use crate::zarr::metadata::v3::node::{self, NodeType};
 use crate::zarr::metadata::{
     ArrayMetadata, CodecConfig, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
@@ -41,6 +41,7 @@ pub use prefixes::{MAX_NAMES, MAX_NODES, Prefixes, WalkBounds, too_much};
 pub use v2_view::ViewFormat;
 
 use arrays::Arrays;
+use namespace::Unmarked;
 use v3::V3Outline;
 
 /// Maximum number of arrays whose parsed metadata is kept.
@@ -147,15 +148,6 @@ impl MetadataFile {
     pub fn defines_groups(self) -> bool {
         matches!(self, MetadataFile::Zarr | MetadataFile::Group)
     }
-}
-
-/// Why a prefix without a stored document shows no generated one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Unmarked {
-    /// This mount has made the prefix: a program looks for a document before it writes a new one.
-    Made,
-    /// A program has removed the document.
-    Removed,
 }
 
 type Parsed = std::result::Result<Arc<Array>, Error>;
@@ -485,15 +477,6 @@ impl Hierarchy {
     /// Forgets the arrays at and below `key`, which no longer exist.
     fn forget_below(&self, key: &Key) {
         self.arrays.forget_below(key);
-    }
-
-    fn unmarked(&self, key: &Key) -> Option<Unmarked> {
-        lock(&self.unmarked).get(key).copied()
-    }
-
-    /// Returns whether the directory at `key` was made by this mount, or lost its document, and none was written since.
-    pub fn is_unmarked(&self, key: &Key) -> bool {
-        self.unmarked(key).is_some()
     }
 
     /// Makes the store revalidate the documents of the group or array at `key`.

@@ -1,8 +1,8 @@
-//! Creates directories and groups, and removes and renames groups, arrays and plain keys, with the semantics of mkdir(2), rmdir(2) and
-//! rename(2). Keys that the decoded view hides are included.
+//! Creates directories and groups, and removes and renames groups, arrays and plain keys, with the semantics of mkdir(2),
+//! rmdir(2) and rename(2). Keys that the decoded view hides are included.
 
 use super::zarr_json::MAX_ERASED;
-use super::{Hierarchy, OWN, REMOVED, StoredNode, Unmarked, is_foreign, is_own};
+use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
@@ -28,6 +28,15 @@ struct Hidden {
     levels: bool,
 }
 
+/// Why a prefix without a stored document shows no generated one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unmarked {
+    /// This mount has made the prefix: a program looks for a document before it writes a new one.
+    Made,
+    /// A program has removed the document.
+    Removed,
+}
+
 impl Hierarchy {
     /// Creates a directory that shows no document until one is written: programs look for a node before they create one.
     ///
@@ -47,6 +56,15 @@ impl Hierarchy {
         }
         self.check_new_name(key)?;
         self.store.make_prefix(key).map_err(|e| e.context(key))
+    }
+
+    pub(super) fn unmarked(&self, key: &Key) -> Option<Unmarked> {
+        lock(&self.unmarked).get(key).copied()
+    }
+
+    /// Returns whether the directory at `key` was made by this mount, or lost its document, and none was written since.
+    pub fn is_unmarked(&self, key: &Key) -> bool {
+        self.unmarked(key).is_some()
     }
 
     /// Creates a group. At or below a name that begins with a dot, which other programs use, and outside all stores,
