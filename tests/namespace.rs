@@ -766,8 +766,8 @@ fn long_names_are_refused() {
     }
 }
 
-/// FSStore of zarr-python 2 moves an array key by key, flat bytes included: it must not write the fill values of removed
-/// chunks over the moved ones.
+/// FSStore of zarr-python 2 moves an array key by key, flat bytes included: it must not write the fill values of
+/// removed chunks over moved ones.
 #[test]
 fn flat_bytes_of_an_array_without_its_document_are_not_read() {
     let store = Store::compressed();

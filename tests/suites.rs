@@ -1,5 +1,5 @@
-//! The test suite of another project on a directory of a mount: pjdfstest, which checks what POSIX says about calls of a
-//! file system. `data/pjdfstest.txt` lists what fails, with reasons.
+//! The test suite of another project on a directory of a mount: pjdfstest, which checks what POSIX says about calls of
+//! a file system. `data/pjdfstest.txt` lists what fails, with reasons.
 
 mod support;
 

@@ -47,8 +47,8 @@ use v3::V3Outline;
 /// Maximum number of arrays whose parsed metadata is kept.
 const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Maximum number of prefixes recorded that show no generated document: a program makes many directories before it writes
-/// their documents.
+/// Maximum number of prefixes recorded that show no generated document: a program makes many directories before it
+/// writes their documents.
 const UNMARKED_KEPT: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
 /// Number of names examined to recognize a store that has no `.zgroup` at its root.

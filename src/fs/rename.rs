@@ -178,8 +178,8 @@ impl Fs {
         store.sync()
     }
 
-    /// Links a file under the name of a chunk or document, or a `.partial` file under any name: copies its content there,
-    /// and counts a lookup of the new name. zarr-python 3 makes such links, and then removes the file.
+    /// Links a file under the name of a chunk or document, or a `.partial` file under any name: copies its content
+    /// there, and counts a lookup of the new name. zarr-python 3 makes such links, and then removes the file.
     ///
     /// # Errors
     ///

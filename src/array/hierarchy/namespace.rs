@@ -1,5 +1,5 @@
-//! Creates directories and groups, and removes and renames groups, arrays and plain keys, with the semantics of mkdir(2),
-//! rmdir(2) and rename(2). Keys that the decoded view hides are included.
+//! Creates directories and groups, and removes and renames groups, arrays and plain keys, with the semantics of
+//! mkdir(2), rmdir(2) and rename(2). Keys that the decoded view hides are included.
 
 use super::zarr_json::MAX_ERASED;
 use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
@@ -38,7 +38,7 @@ pub(super) enum Unmarked {
 }
 
 impl Hierarchy {
-    /// Creates a directory that shows no document until one is written: programs look for a node before they create one.
+    /// Creates a directory that shows no document until one is written: programs look for a node before they create it.
     ///
     /// # Errors
     ///

@@ -127,8 +127,8 @@ impl Hierarchy {
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat)).transpose()
     }
 
-    /// Returns the stat of a prefix that is shown as a group of v3 without a stored document: not of one that this mount
-    /// has made, or that lost its document.
+    /// Returns the stat of a prefix that is shown as a group of v3 without a stored document: not of one that this
+    /// mount has made, or that lost its document.
     pub(super) fn implicit_group(&self, key: &Key) -> Result<Option<Stat>> {
         if is_foreign(key) || self.is_unmarked(key) || key.as_str().split('/').any(|name| name.starts_with("__")) {
             return Ok(None);

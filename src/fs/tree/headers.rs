@@ -312,7 +312,7 @@ impl Tree {
     }
 }
 
-/// Returns the error for the netCDF file of a group: if memory was missing, most of it holds what the file needs itself.
+/// Returns the error for the netCDF file of a group: if memory was missing, most holds what the file needs itself.
 fn too_many_arrays(key: &Key, e: Error) -> Error {
     if e.errno() != libc::ENOMEM {
         return e;
