@@ -221,7 +221,7 @@ impl Store for Endless {
     }
 
     fn list(&self, _: &Key) -> Result<Listing> {
-        let entry = crate::store::Entry { name: "ok".to_string(), kind: EntryKind::Prefix, stat: None };
+        let entry = crate::store::Entry::new("ok".to_string(), EntryKind::Prefix);
         Ok(Box::new(std::iter::once(Ok(entry))))
     }
 
