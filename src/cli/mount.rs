@@ -344,6 +344,7 @@ fn start_session(
         replace_stale: args.replace_stale,
     };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
+    mountpoint.guard();
     // check again: directories may have been renamed since the path was resolved, and mounts propagate
     let session = MountSite::of(&mountpoint)
         .and_then(|site| nesting::check(own, &site))

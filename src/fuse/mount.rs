@@ -95,8 +95,7 @@ impl UnmountMode {
 }
 
 impl Mountpoint {
-    /// Mounts. Requests wait from now on: the caller must not use the path until they are served. The calling thread
-    /// must live as long as the mount.
+    /// Mounts. Requests wait from now on: the caller must not use the path until they are served.
     pub fn mount(request: &MountRequest) -> std::result::Result<Self, MountError> {
         let directory = free_mountpoint(request)?;
         let (fuse, entry) = match new_mount(request) {
@@ -113,10 +112,16 @@ impl Mountpoint {
             Err(e) => return Err(failed(request.path, Error::from(e))),
         };
         let (place, MountEntry { path, device, .. }) = entry;
-        if let Err(e) = start_guard(&device) {
-            log::debug!("{}: {e}; if the daemon is killed, its mount may hang until it is unmounted", path.display());
-        }
         Ok(Mountpoint { path, place, device, fuse: Some(fuse), aborted: AtomicBool::new(false) })
+    }
+
+    /// Starts the process that ends the connection if this one is killed. The program must call
+    /// [`run_child`](super::run_child) when it starts, and the calling thread must live as long as the mount.
+    pub fn guard(&self) {
+        if let Err(e) = start_guard(&self.device) {
+            let path = self.path.display();
+            log::debug!("{path}: {e}; if the daemon is killed, its mount may hang until it is unmounted");
+        }
     }
 
     /// Returns the path at the time of mounting.
