@@ -369,8 +369,8 @@ fn check_bad_chunk(directory: &Path, case: &Value) -> Check {
     allowed("the chunk", &errno(digest(&directory.join(chunk))), expected)
 }
 
-/// Checks that the names in `absent` and `group_absent` do not exist, and that those in `strange` do not or are plain
-/// files.
+/// Checks that the names in `absent` and `group_absent` do not exist, that those in `outside` are neither listed nor
+/// opened, and that those in `strange` do not exist or are plain files.
 fn check_names(mount: &Mount, directory: &Path, store: &Path, case: &Value) -> Check {
     for (field, place) in [("absent", directory), ("group_absent", mount.path())] {
         let listed =
@@ -381,6 +381,12 @@ fn check_names(mount: &Mount, directory: &Path, store: &Path, case: &Value) -> C
             if listed.contains(name) || name != ".." && found != "ENOENT" {
                 return Err(format!("{name:?} is there, or not surely absent: {found}"));
             }
+        }
+    }
+    for name in case["outside"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let opened = errno(std::fs::File::open(directory.join(name)));
+        if listed_names(directory).map_err(|e| e.to_string())?.contains(name) || opened != "ENOENT" {
+            return Err(format!("{name:?} is outside the grid, and listed or opened: {opened}"));
         }
     }
     for name in case["strange"].as_array().into_iter().flatten().filter_map(Value::as_str) {

@@ -703,9 +703,12 @@ fn documents_take_no_memory_that_is_not_granted() {
         let text = document.to_string();
         drop(document);
         budget::begin_request();
-        let (peak, parsed) = counting::peak_of(|| match name.starts_with("v3") {
-            true => ArrayMetadata::parse_v3(text.as_bytes()),
-            false => ArrayMetadata::parse(text.as_bytes()),
+        let (peak, parsed) = counting::peak_of(|| {
+            if name.starts_with("v3") {
+                ArrayMetadata::parse_v3(text.as_bytes())
+            } else {
+                ArrayMetadata::parse(text.as_bytes())
+            }
         });
         let (of_view, _) = counting::peak_of(|| parsed.as_ref().map(|metadata| metadata.decoded_view().len()));
         let said = parsed.as_ref().map_or_else(|e| e.to_string(), |_| "read".to_string());

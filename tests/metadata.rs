@@ -130,9 +130,10 @@ fn the_path_decides_which_groups_are_created() {
     // the array is a store of its own
     assert_eq!(create("one.zarr").0, 0);
     assert!(is_file("one.zarr/.zarray") && !is_file("one.zarr/.zgroup"));
-    // an existing empty directory becomes the store
+    // an existing empty directory is no store, so the array in it is one
     assert_eq!(create("empty/x").0, 0);
-    assert!(is_file("empty/.zgroup") && is_file("empty/x/.zarray"));
+    assert!(!is_file("empty/.zgroup") && is_file("empty/x/.zarray"));
+    std::fs::write(root.join("empty/.zgroup"), r#"{"zarr_format": 2}"#).unwrap();
     // a group without a document belongs to the store above
     std::fs::create_dir(root.join("empty/bare")).unwrap();
     assert_eq!(create("empty/bare/y").0, 0);

@@ -217,9 +217,10 @@ fn hostile_references_end_in_one_line_and_within_the_memory() {
     // 200 bytes for each name that the kernel keeps
     assert!(mount.peak_memory() < (16 << 20) + (64 << 20) + 100_000 * 200, "{} MiB", mount.peak_memory() >> 20);
     drop(mount);
+    let mountpoint = tempfile::tempdir().unwrap();
     let refused = |document: &str, why: &str| {
         fs::write(&path, document).unwrap();
-        let (code, message) = failure(&zarrfs(&["mount", "--cache-size", "16M", text(&path), text(folder.path())]));
+        let (code, message) = failure(&zarrfs(&["mount", "--cache-size", "16M", text(&path), text(mountpoint.path())]));
         assert!(code == 4 && message.contains(why), "{code}: {message}");
     };
     for count in [2_000_000, 1 << 40, i64::MAX as u64] {

@@ -307,6 +307,7 @@ fn editors_can_edit_documents() {
     assert_eq!(raw(&mount, "blosc"), flat[..12 * 9 * 4]);
     let codecs = codec_names(&store.join("blosc"));
     assert_eq!(codecs, ["bytes", "blosc"]);
+    assert_no_problem(&mount);
     let e = edit("blosc", "\"uint32\"", "\"int64\"").unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidInput, "{e}");
     fs::remove_file(mount.join("blosc/.new")).unwrap();
@@ -320,7 +321,10 @@ fn editors_can_edit_documents() {
             assert_eq!(codec_names(&store.join("zstd")), ["bytes", "zstd"], "{options}");
         }
     }
-    assert_no_problem(&mount);
+    // the refused edit is the only problem
+    let stats = mount.stats();
+    let problems: Vec<_> = stats.lines().filter(|line| line.starts_with("problem ")).collect();
+    assert!(problems.len() == 1 && problems[0].contains("/blosc/zarr.json"), "{stats}");
 }
 
 /// Parses a document like [`read_document`], but accepts a bare `NaN`.

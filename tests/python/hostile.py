@@ -223,7 +223,7 @@ def names(corpus):
     long = "n" * 255
     array(store / long)
     corpus.add(store, long, "array", "works", "a name of 255 bytes", name="255-bytes", chunk="0", **WORKS)
-    corpus.add(store, "n" * 256, "lookup", "ENOENT", "a name of 256 bytes, which no file has", name="256-bytes")
+    corpus.add(store, "n" * 256, "lookup", "ENAMETOOLONG", "a name of 256 bytes, which no file has", name="256-bytes")
     array(store / "line\nfeed")
     corpus.add(store, "line\nfeed", "array", "either", "a line feed in a name: shown, or left out with a warning",
                chunk="0", name="line-feed", **WORKS)
