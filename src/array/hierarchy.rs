@@ -496,13 +496,13 @@ impl Hierarchy {
     pub fn list(&self, key: &Key) -> Result<Listing> {
         let listing = self.store.list(key).map_err(|e| e.context(key))?;
         let (stats, group) = (self.stats.clone(), key.clone());
-        let shown = move |entry: Entry| match entry.hides_prefix {
-            false => entry,
-            true => {
-                let value = group.join(&entry.name);
-                stats.problem(format!("{value}: a value with the name of a directory: the directory is shown instead"));
-                Entry::new(entry.name, EntryKind::Prefix)
+        let shown = move |entry: Entry| {
+            if !entry.hides_prefix {
+                return entry;
             }
+            let value = group.join(&entry.name);
+            stats.problem(format!("{value}: a value with the name of a directory: the directory is shown instead"));
+            Entry::new(entry.name, EntryKind::Prefix)
         };
         let listing = listing.filter(move |e| !e.as_ref().is_ok_and(|e| is_own(&e.name)));
         let listing = listing.map(move |entry| entry.map(&shown));

@@ -34,7 +34,8 @@ impl Check<'_> {
 
     /// Checks arrays.
     pub(super) fn arrays(&mut self, arrays: &[Arc<Array>]) {
-        let (hierarchy, how) = (self.hierarchy, self.how);
+        let hierarchy = self.hierarchy;
+        let how = self.how;
         let most = self.arrays_together().min(arrays.len());
         if most <= 1 {
             return arrays.iter().take_while(|_| !how.is_stopped()).for_each(|array| self.array(array));

@@ -21,7 +21,8 @@ pub fn remove(store: Arc<dyn Store>) {
 
 fn list(store: &dyn Store) {
     let mut waiting = vec![Key::root()];
-    let (mut names, mut bytes) = (0, 0);
+    let mut names = 0;
+    let mut bytes = 0;
     while let Some(key) = waiting.pop() {
         bytes -= key.as_str().len();
         let entries = store.list(&key).into_iter().flatten().flatten();

@@ -112,7 +112,8 @@ impl Array {
     /// memory, or if the object has another size than `object`.
     pub(super) fn load_object(&self, shards: &Shards, chunk: ChunkId, object: &Stat) -> Result<()> {
         let indices = self.grid.indices(chunk);
-        let (id, key) = (shards.shard(0, &indices), self.extent(chunk).key);
+        let id = shards.shard(0, &indices);
+        let key = self.extent(chunk).key;
         let _loading = self.shard_cache.lock_loading(id);
         let opening = self.freshness.opening();
         let kept = self.kept_shard(id, None, Recency::Opening);

@@ -256,7 +256,8 @@ impl CacheContents {
         if !self.is_document(key) || self.level(&level, key).is_some() {
             return None;
         }
-        let (documents, is_known) = (self.documents, self.level(&level, &level).is_some());
+        let documents = self.documents;
+        let is_known = self.level(&level, &level).is_some();
         let is_invalid = |name: &&&str| self.level(&level, &level.join(name)).is_none();
         if is_known && documents.iter().filter(is_invalid).count() == 1 { None } else { Some(level) }
     }

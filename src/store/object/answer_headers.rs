@@ -34,9 +34,10 @@ pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
 
 /// Returns the Content-Range header of the bytes `range` of a value of `size` bytes.
 pub(super) fn content_range_of(range: Range<u64>, size: u64) -> Option<HeaderValue> {
-    let text = match range.is_empty() {
-        true => format!("bytes */{size}"),
-        false => format!("bytes {}-{}/{size}", range.start, range.end - 1),
+    let text = if range.is_empty() {
+        format!("bytes */{size}")
+    } else {
+        format!("bytes {}-{}/{size}", range.start, range.end - 1)
     };
     HeaderValue::try_from(text).ok()
 }

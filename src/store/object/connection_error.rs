@@ -45,22 +45,23 @@ pub(super) fn lack_of_certificates(is_any_loaded: bool) -> Option<String> {
         Some(format!("{name}={}: {why}", path.display()))
     };
     let lacking: Vec<_> = named.filter_map(lacks).collect();
-    match lacking.is_empty() {
-        true if is_any_loaded => None,
-        true => Some("this system has no certificates of issuers; SSL_CERT_FILE can name some".to_string()),
-        false => Some(lacking.join(", ")),
+    if !lacking.is_empty() {
+        Some(lacking.join(", "))
+    } else if is_any_loaded {
+        None
+    } else {
+        Some("this system has no certificates of issuers; SSL_CERT_FILE can name some".to_string())
     }
 }
 
 /// Returns why a file has no certificate, or a directory cannot be read.
 fn lack_of(path: &Path) -> Option<String> {
-    let has_any = match path.is_dir() {
-        true => return std::fs::read_dir(path).err().map(|e| crate::error::Error::from(e).to_string()),
-        false => std::fs::read(path).map(|text| text.windows(PEM.len()).any(|part| part == PEM)),
-    };
-    match has_any {
-        Ok(true) => None,
-        Ok(false) => Some("it has no certificate".to_string()),
+    if path.is_dir() {
+        return std::fs::read_dir(path).err().map(|e| crate::error::Error::from(e).to_string());
+    }
+    match std::fs::read(path) {
+        Ok(text) if text.windows(PEM.len()).any(|part| part == PEM) => None,
+        Ok(_) => Some("it has no certificate".to_string()),
         Err(e) => Some(crate::error::Error::from(e).to_string()),
     }
 }

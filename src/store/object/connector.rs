@@ -173,9 +173,10 @@ impl Connector {
         {
             self.transport.add_host(host);
         }
-        let answer = match url.host_str().is_some_and(is_metadata_service) {
-            false => self.transport.send(&sent, body).await,
-            true => self.ask_metadata(url, &sent, body).await,
+        let answer = if url.host_str().is_some_and(is_metadata_service) {
+            self.ask_metadata(url, &sent, body).await
+        } else {
+            self.transport.send(&sent, body).await
         };
         let answer = answer.inspect_err(|_| ValueBuffer::restore(request, std::mem::take(body)))?;
         if let Some(WasRetried(noted)) = request.extensions().get() {

@@ -239,9 +239,10 @@ pub(super) fn refused(status: StatusCode, headers: &HeaderMap, said: String, now
     let difference = date.map(SystemTime::from).map(|date| now.duration_since(date).unwrap_or_else(|e| e.duration()));
     let difference = difference.filter(|difference| *difference >= MAX_SKEW);
     let may_be_clock = [400, 401, 403].contains(&status.as_u16()) && difference.is_some();
-    match may_be_clock || code_of(&said) == TOO_SKEWED {
-        true => Cause::Clock(status, said, difference),
-        false => Cause::Status(status, said),
+    if may_be_clock || code_of(&said) == TOO_SKEWED {
+        Cause::Clock(status, said, difference)
+    } else {
+        Cause::Status(status, said)
     }
 }
 

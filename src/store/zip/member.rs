@@ -101,9 +101,10 @@ impl MemberReader<'_> {
     fn check_header(&self, member: &ArchiveMember, bytes: &[u8]) -> ArchiveResult<usize> {
         let header = LocalHeader::parse(bytes).ok_or_else(|| damaged("no member is at its offset in the archive"))?;
         // the extra fields with another name may lie beyond the bytes that were read
-        let is_same = match member.has_unicode_name {
-            true => header.name.len() == usize::from(member.stored_name_len),
-            false => key_name(header.name, header.flags, &[]).is_some_and(|name| name == self.index.name(member)),
+        let is_same = if member.has_unicode_name {
+            header.name.len() == usize::from(member.stored_name_len)
+        } else {
+            key_name(header.name, header.flags, &[]).is_some_and(|name| name == self.index.name(member))
         };
         if !is_same || header.method != member.method {
             return Err(damaged("another member is at its offset in the archive"));

@@ -41,7 +41,8 @@ const KEY: usize = 2 * (size_of::<Key>() + size_of::<DocumentRange>()) + 32;
 impl Outline {
     fn new(stat: &Stat, memory: Grant) -> Self {
         let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
-        let (modified, permissions) = (stat.modified, stat.permissions);
+        let modified = stat.modified;
+        let permissions = stat.permissions;
         Outline { modified, permissions, text: Vec::new(), documents, prefixes, memory }
     }
 
