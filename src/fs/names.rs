@@ -378,7 +378,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets the size of a file in bytes, through the open file `handle` if there is one: see [`super::truncation`].
+    /// Sets the size of a file in bytes, through the open file `handle` if there is one.
     ///
     /// # Errors
     ///

@@ -106,7 +106,7 @@ fn own_program() -> Command {
     command
 }
 
-/// Runs the child of [`read_control`] or [`start_guard`]. Returns `None` in any other process.
+/// Runs the child of [`read_control`] or `start_guard`. Returns `None` in any other process.
 pub fn run_child() -> Option<ExitCode> {
     match std::env::var(GUARDED) {
         Ok(daemon) => Some(ExitCode::from(u8::from(guard(&daemon).is_err()))),
