@@ -259,7 +259,7 @@ fn temporary_files_of_processes_that_are_gone_are_removed() {
     drop(daemon);
     let left = unfinished_files(&store);
     assert_eq!(left.len(), 1, "{left:?}");
-    // of this process, and of one elsewhere
+    // this process has written the first file, and a process of another system the others
     let name = left[0].rsplit('/').next().unwrap().to_string();
     let namespace = name.rsplit('-').next().unwrap();
     let kept =
@@ -339,7 +339,8 @@ impl Rows {
 fn a_daemon_that_is_killed_under_load_loses_nothing_and_ends() {
     let _alone = without_other_tests();
     let folder = memory_directory();
-    let (kills, seed) = (env_number("ZARRFS_LOAD_KILLS", 6), env_number("ZARRFS_SEED", 1));
+    let kills = env_number("ZARRFS_LOAD_KILLS", 6);
+    let seed = env_number("ZARRFS_SEED", 1);
     let mut random_delay = random(seed);
     let overlay = folder.path().join("changes");
     let shards = ["--zarr-format", "3", "--shards", "16,512"];
@@ -350,7 +351,8 @@ fn a_daemon_that_is_killed_under_load_loses_nothing_and_ends() {
         let store = folder.path().join(name);
         std::fs::create_dir(&store).unwrap();
         let array = store.join("a");
-        let (shape, chunks) = (format!("{ROWS},{ROW}"), "8,256");
+        let shape = format!("{ROWS},{ROW}");
+        let chunks = "8,256";
         let args = ["create", array.to_str().unwrap(), "--shape", &shape, "--chunks", chunks, "--dtype", "u1"];
         let output = zarrfs(&[&args[..], create].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

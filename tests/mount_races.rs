@@ -211,7 +211,8 @@ fn kill_when_mounted(path: &Path, pause: Duration) {
 #[test]
 fn a_daemon_that_is_killed_when_its_mount_appears_ends() {
     let (_folder, path) = place(&["mnt"]);
-    let (kills, mut random) = (env_number("ZARRFS_START_KILLS", 40), random(env_number("ZARRFS_SEED", 1)));
+    let kills = env_number("ZARRFS_START_KILLS", 40);
+    let mut random = random(env_number("ZARRFS_SEED", 1));
     for _ in 0..kills {
         kill_when_mounted(&path, Duration::from_micros(random(2_000) as u64));
     }

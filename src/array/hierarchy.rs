@@ -355,7 +355,7 @@ impl Hierarchy {
     }
 
     /// Returns the kind of the node at `key`, where the store has an entry of `kind`. **A prefix counts before a value
-    /// of the same name**, which servers and archives allow: there may be arrays below it.
+    /// of its name**, since arrays may lie below the prefix. Servers and archives allow both.
     pub fn node_kind(&self, key: &Key, kind: EntryKind) -> Result<EntryKind> {
         if kind != EntryKind::Value || !self.store.lists_all() {
             return Ok(kind);

@@ -480,9 +480,10 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
     let store: Arc<dyn Store> = match archive_of(url) {
         Some(ArchiveUrl { folder, name, inside }) => {
             let below = Arc::new(object(&folder)?);
-            match is_archive_name(&name) {
-                true => open_archive(below, &name, &inside, args.reads_once.is_some(), stats, &shown)?,
-                false => open_references(&StoreLocation::Url(folder), below, &name, &inside, args, stats, &shown)?,
+            if is_archive_name(&name) {
+                open_archive(below, &name, &inside, args.reads_once.is_some(), stats, &shown)?
+            } else {
+                open_references(&StoreLocation::Url(folder), below, &name, &inside, args, stats, &shown)?
             }
         }
         None => Arc::new(object(url)?.with_documents(&DOCUMENTS)),

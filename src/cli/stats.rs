@@ -112,10 +112,11 @@ fn print_next(next: &Sample, last: &Sample, as_json: bool) -> std::io::Result<()
 
 fn print(sample: &Sample, last: Option<&Sample>, as_json: bool) -> std::io::Result<()> {
     let mut out = stdio::output();
-    match as_json {
-        true => out.write_all(&sample.text)?,
+    if as_json {
+        out.write_all(&sample.text)?;
+    } else {
         // the daemon may be another user's program
-        false => out.write_all(lines(&table(sample, last)).as_bytes())?,
+        out.write_all(lines(&table(sample, last)).as_bytes())?;
     }
     out.flush()
 }

@@ -46,7 +46,7 @@ pub fn abort_file(device: &str) -> String {
     format!("/sys/fs/fuse/connections/{}/abort", device.rsplit(':').next().unwrap_or_default())
 }
 
-/// A path whose symbolic links are resolved, as far as it was followed.
+/// A path without symbolic links, up to the place where following ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FollowedPath {
     /// The whole path, or the place where following ended.

@@ -287,9 +287,10 @@ impl Store for ObjectStore {
     }
 
     fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
-        match pieces::is_put_in_memory(pieces) {
-            true => pieces::put_in_memory(self, key, pieces, replaces),
-            false => runtime::block_on(self.writable_bucket()?.put_in_parts(key, pieces, replaces)),
+        if pieces::is_put_in_memory(pieces) {
+            pieces::put_in_memory(self, key, pieces, replaces)
+        } else {
+            runtime::block_on(self.writable_bucket()?.put_in_parts(key, pieces, replaces))
         }
     }
 

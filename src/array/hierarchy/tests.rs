@@ -233,7 +233,8 @@ impl Store for Endless {
 #[test]
 fn every_traversal_ends_and_says_what_is_left_out() {
     let h = Hierarchy::new(Arc::new(Endless), V1Order::Zarr1, Arc::default());
-    let (mut groups, mut damaged) = (0, Vec::new());
+    let mut groups = 0;
+    let mut damaged = Vec::new();
     h.visit_below(&Key::root(), &mut |_, node| match node {
         StoredNode::Damaged(e) => damaged.push(e.to_string()),
         _ => groups += 1,

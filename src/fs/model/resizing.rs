@@ -29,9 +29,11 @@ impl Model {
             self.dirty.fill(false);
         }
         let by_size = d == 0 && ((factor * 1000.0) as u64).is_multiple_of(2);
-        let is_lost = match is_foreign {
-            true => self.resize_elsewhere(&new)?,
-            false => self.resize_here(&new, by_size).map(|()| false)?,
+        let is_lost = if is_foreign {
+            self.resize_elsewhere(&new)?
+        } else {
+            self.resize_here(&new, by_size)?;
+            false
         };
         let again = open(&self.fs, FLAT, true)?;
         self.fs.release(std::mem::replace(&mut self.handle, again));
@@ -96,7 +98,8 @@ impl Model {
         if self.meta.edges.is_some() || self.meta.shards.iter().any(|level| level.edges.is_some()) {
             return Ok(());
         }
-        let (array, grid) = (self.fs.lookup(1, "a")?.inode, self.meta.grid(new)?);
+        let array = self.fs.lookup(1, "a")?.inode;
+        let grid = self.meta.grid(new)?;
         for id in (0..self.grid.chunk_count()).map(ChunkId) {
             let name = self.grid.chunk_key(id, Separator::Dot);
             if grid.parse_chunk_key(&name, Separator::Dot).is_some() {

@@ -446,8 +446,8 @@ impl CacheContents {
         }
     }
 
-    /// Replaces the version in the cached metadata of `key` by that of the value, if the server states none: otherwise
-    /// no value would have the version of its metadata.
+    /// Gives the cached metadata of `key` the version of its value, if the server states none. Two answers of such a
+    /// server never have equal versions.
     pub fn restate(&mut self, key: &Key, version: &Version) {
         if version.is_unstated()
             && let Some(Some(stat)) = self.stats.get_mut(key).map(|cached| &mut cached.stat)

@@ -198,7 +198,8 @@ impl Web {
         let size = match answer.status {
             StatusCode::OK => Some(received),
             _ => content_range(headers).and_then(|stated| {
-                let (range, size) = (stated.range?, stated.size?);
+                let range = stated.range?;
+                let size = stated.size?;
                 (range == (size.saturating_sub(len)..size) && range.end - range.start == received).then_some(size)
             }),
         };

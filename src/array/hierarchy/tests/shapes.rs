@@ -311,7 +311,8 @@ fn a_written_shape_changes_no_chunk_and_those_outside_can_be_deleted() {
         let (store, h) = hierarchy(&[(&format!("x/{}", file.name()), &text)]);
         store_chunks(&array(&h, "x"), u64::MAX);
         array(&h, "x").store_objects().unwrap();
-        let (before, keys) = (elements(&array(&h, "x")), everything(&store));
+        let before = elements(&array(&h, "x"));
+        let keys = everything(&store);
         let write = |shape: [u64; 2]| {
             let mut document = object(&store, &format!("x/{}", file.name()));
             document["shape"] = shape.to_vec().into();
