@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Mount, ZARRFS, failure, is_mounted, test_data, wait_for, zarrfs};
+use support::{Mount, ZARRFS, copy_tree, failure, is_mounted, test_data, wait_for, zarrfs};
 
 /// A directory to mount on. Dropping it detaches every mount there with umount(8).
 struct Mountpoint {
@@ -94,14 +94,17 @@ fn failures_are_the_same_in_the_foreground_and_in_the_background() {
     let here = mountpoint.text();
     let file = mountpoint.directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let inside = tempfile::tempdir_in(test_data("sample.zarr")).unwrap();
+    // a folder in the shared sample would appear in the listings of other tests
+    let copy = mountpoint.directory.path().join("sample.zarr");
+    copy_tree(&test_data("sample.zarr"), &copy);
+    let inside = copy.join("ocean");
     let cases: [(&[&str], i32, &str); 8] = [
         (&["/nonexistent/x.zarr", &here], 3, "no such store"),
         (&[file.to_str().unwrap(), &here], 4, "zip"),
         (&[&here, &here], 4, "not a Zarr store"),
         (&[&sample(), "/nonexistent/mnt"], 5, "mkdir -p"),
         (&[&sample(), file.to_str().unwrap()], 5, "not a directory"),
-        (&[&sample(), inside.path().to_str().unwrap()], 5, "inside the store"),
+        (&[copy.to_str().unwrap(), inside.to_str().unwrap()], 5, "inside the store"),
         (&["-o", "bogus", &sample(), &here], 2, "unknown option"),
         (&["-o", "uid=x", &sample(), &here], 2, "uid=x"),
     ];
@@ -334,7 +337,7 @@ fn mountpoints_with_unusual_names_and_relative_paths_work() {
 #[test]
 fn a_store_can_be_mounted_on_itself() {
     let directory = tempfile::tempdir().unwrap();
-    support::copy_tree(&test_data("sample.zarr"), directory.path());
+    copy_tree(&test_data("sample.zarr"), directory.path());
     let path = directory.path().to_str().unwrap();
     assert!(zarrfs(&["mount", path, path]).status.success());
     assert!(directory.path().join("lat/data.raw").exists());
@@ -578,8 +581,8 @@ fn a_mountpoint_on_a_path_of_the_daemon_is_refused() {
     let top = fs::canonicalize(mountpoint.directory.path()).unwrap();
     let here = mountpoint.text();
     let path = |name: &str| top.join(name).to_str().unwrap().to_string();
-    support::copy_tree(&test_data("sample.zarr"), &top.join("mnt/inner.zarr"));
-    support::copy_tree(&test_data("sample.zarr"), &top.join("store.zarr"));
+    copy_tree(&test_data("sample.zarr"), &top.join("mnt/inner.zarr"));
+    copy_tree(&test_data("sample.zarr"), &top.join("store.zarr"));
     fs::create_dir(top.join("store.zarr/lat/mnt")).unwrap();
     for (target, link) in
         [("mnt", "link"), ("mnt/inner.zarr", "store"), ("mnt/../store.zarr", "around"), ("..", "mnt/up")]
@@ -636,7 +639,7 @@ fn a_mountpoint_on_a_path_of_the_daemon_is_refused() {
 fn the_debug_log_has_a_line_for_each_request() {
     let folder = tempfile::tempdir().unwrap();
     let (store, log) = (folder.path().join("x.zarr"), folder.path().join("log"));
-    support::copy_tree(&test_data("sample.zarr"), &store);
+    copy_tree(&test_data("sample.zarr"), &store);
     fs::write(store.join("air_temperature/0.0.0"), "damaged").unwrap();
     let log_of = |args: &[&str]| {
         let mountpoint = Mountpoint::new();
