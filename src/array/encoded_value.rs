@@ -3,7 +3,7 @@
 //! This module decodes nothing and keeps no chunk; `fs` decides what is replaced when.
 
 use super::Array;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::store::{Entry, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, read_at};
 use crate::util::memory;
 use crate::zarr::grid::ChunkId;
@@ -54,6 +54,37 @@ impl Array {
         let alone = if self.has_shards() { None } else { Some(chunk) };
         let members = self.shard_of(chunk).map(|object| self.shard_members(object));
         alone.into_iter().chain(members.into_iter().flatten())
+    }
+
+    /// Returns the maximum size of a chunk in bytes, decoded or stored.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the array has no pipeline.
+    pub fn max_size(&self, chunk: ChunkId) -> Result<u64> {
+        let stored = self.pipeline_of(chunk)?.max_stored();
+        Ok(stored.max(self.grid.chunk_size(chunk) as u64))
+    }
+
+    /// Returns whether bytes are a stored chunk, which decodes by the codecs of the array, rather than a decoded one.
+    /// Inner chunks of shards have no stored value, and codecs that check nothing decode anything: `false`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory, or if the array has no pipeline.
+    pub fn is_stored_form(&self, chunk: ChunkId, bytes: &[u8]) -> Result<bool> {
+        let pipeline = self.pipeline_of(chunk)?;
+        if self.has_shards() || !pipeline.is_recognizable() {
+            return Ok(false);
+        }
+        let mut decoded = Vec::new();
+        let checked =
+            pipeline.check_stored_size(bytes.len() as u64).and_then(|()| pipeline.decode(bytes, &mut decoded));
+        match checked.and_then(|()| self.check_objects(chunk, &decoded)) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == Kind::Damaged => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// Returns an array like this one whose only stored value, that of `chunk`, is the content of a file.

@@ -1,9 +1,11 @@
-//! Values that programs write encoded, below `c` of an array that they created with codecs of their own.
+//! Values that programs write encoded: below `c` of an array that they created with codecs of their own, or as a chunk
+//! file.
 //!
 //! Invariant: a stored value decodes as the document of its array says, or it does not replace the one before; and no
 //! read is older than a replacement, as after any other write (`array::freshness`).
 
 use super::Fs;
+use crate::array::Array;
 use crate::cache::ChunkPart;
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::EncodedValue;
@@ -12,6 +14,7 @@ use crate::util::spill_file::unnamed_file;
 use crate::zarr::grid::ChunkId;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// Maximum number of chunks of a shard whose pages in other files are guarded one by one.
 const MAX_GUARDED: usize = 4096;
@@ -57,6 +60,44 @@ impl Fs {
         let erased = array.replace_value(*chunk, None);
         self.add_stale(array.key(), true);
         erased
+    }
+
+    /// Stores the content of a file as a chunk: decoded, or encoded by the codecs of the array.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Fs::is_encoded`].
+    pub(super) fn put_chunk(&self, array: &Arc<Array>, chunk: ChunkId, content: &[u8]) -> Result<()> {
+        if !self.is_encoded(array, chunk, content)? {
+            return self.replace_chunk(array, chunk, content);
+        }
+        let value = EncodedValue { array: array.clone(), chunk };
+        self.replace_encoded(&value, &self.file_of(content)?)
+    }
+
+    /// Returns whether the content of a file that is to become a chunk is an encoded one.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if the content is neither a decoded chunk nor an encoded one, or may be either.
+    pub(super) fn is_encoded(&self, array: &Array, chunk: ChunkId, content: &[u8]) -> Result<bool> {
+        let size = array.grid().chunk_size(chunk);
+        let is_decoded = if array.metadata().has_objects() {
+            array.check_objects(chunk, content).map_err(|e| Error::invalid(e.message()))
+        } else if content.len() == size {
+            Ok(())
+        } else {
+            let why = format!("{} bytes can't become a chunk of {size}, and do not decode to one", content.len());
+            Err(Error::invalid(why).context(array.extent(chunk)))
+        };
+        if !array.is_stored_form(chunk, content)? {
+            return is_decoded.map(|()| false);
+        }
+        if is_decoded.is_ok() {
+            let why = "the bytes may be a decoded chunk or an encoded one; write to data.raw instead";
+            return Err(Error::invalid(why).context(array.extent(chunk)));
+        }
+        Ok(true)
     }
 
     /// Checks that every chunk in a value can be read.

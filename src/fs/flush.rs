@@ -95,7 +95,7 @@ impl Fs {
             }
             Node::Chunk(key, name) => {
                 let found = self.tree.chunk(key, name);
-                found.and_then(|(array, chunk)| self.replace_chunk(&array, chunk, content.text.bytes()))
+                found.and_then(|(array, chunk)| self.put_chunk(&array, chunk, content.text.bytes()))
             }
             Node::Value(key) => self.store_value(key, &content.text),
             _ => Ok(()),

@@ -159,7 +159,7 @@ impl Fs {
                 self.drafts.forget(&key.join(file.name()));
             }
             (_, Target::Chunk(array, chunk)) => {
-                self.replace_chunk(array, *chunk, &self.content_for(source, array, *chunk)?)?;
+                self.put_chunk(array, *chunk, &self.content_up_to(source, array.max_size(*chunk)?)?)?;
                 self.drafts.forget(&array.chunk_path(*chunk));
             }
             (_, Target::Encoded(value)) => {
@@ -242,28 +242,6 @@ impl Fs {
             _ => return Err(Error::system(libc::EPERM)),
         }
         Ok(FileContent { bytes, _memory: memory })
-    }
-
-    /// Reads all bytes of a file that is to become a chunk.
-    ///
-    /// # Errors
-    ///
-    /// EINVAL if the file has another size than the chunk.
-    fn content_for(&self, source: &Node, array: &Array, chunk: ChunkId) -> Result<FileContent> {
-        let size = array.grid().chunk_size(chunk);
-        if array.metadata().has_objects() {
-            return self.content(source);
-        }
-        let key = array.extent(chunk);
-        let wrong = |len: u64| Error::invalid(format!("{len} bytes can't become a chunk of {size}")).context(&key);
-        if let Node::Value(from) = source
-            && let Some(stat) = self.tree.hierarchy().store().stat(from).map_err(|e| e.context(from))?
-            && stat.size != size as u64
-        {
-            return Err(wrong(stat.size));
-        }
-        let bytes = self.content(source)?;
-        if bytes.len() == size { Ok(bytes) } else { Err(wrong(bytes.len() as u64)) }
     }
 
     /// Stores a whole chunk, given in the array's own order. If that fails the old chunk stays.

@@ -1,10 +1,10 @@
 //! Open chunk files. A chunk file has a fixed size, and a program may change it in place. A file that was created or
 //! truncated becomes a *draft* with the first write at its beginning: the program is about to replace it, and may write
-//! bytes that are no decoded chunk, such as the encoded chunk of another store.
+//! bytes that are no decoded chunk, such as a chunk that it has encoded, or one of another store.
 //!
-//! Invariant: a draft is stored as a whole when it is closed or synced, or not at all. Nothing of a draft that is too
-//! short or too long reaches the array, and the writes of other files to the chunk stay. The bytes themselves are never
-//! judged: raw data may look like an encoded chunk.
+//! Invariant: a draft is stored as a whole when it is closed or synced, or not at all. What has the size of the chunk
+//! is the decoded chunk. What is shorter must decode by the codecs of the array, or nothing of it reaches the array,
+//! and the writes of other files to the chunk stay. What may be either is refused.
 
 pub mod created;
 mod draft;
@@ -13,7 +13,7 @@ use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::ChunkPart;
 use crate::error::{Error, Kind, Result};
-use crate::fs::tree::{Attributes, Node};
+use crate::fs::tree::{Attributes, EncodedValue, Node};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Fs, KernelPages};
@@ -185,32 +185,53 @@ impl ChunkFile {
         Ok(())
     }
 
-    /// Writes a complete draft to its chunk.
+    /// Writes a complete draft to its chunk, or makes an encoded one the stored value.
     ///
     /// # Errors
     ///
     /// EINVAL if the draft is incomplete; it stays, and may still be completed.
     fn store_draft(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
         let array = self.array.latest(fs)?;
-        let size = array.grid().chunk_size(self.chunk(&array)?);
-        let bytes = match &draft.bytes {
-            Some(bytes) if draft.is_complete(size) => bytes,
-            _ => {
-                let e = self.refused_draft(fs, draft, size);
-                self.erase_filled(fs, &array, draft)?;
-                return fs.hand_over(&array).and(Err(e));
+        let chunk = self.chunk(&array)?;
+        let Some(content) = draft.content().transpose()? else { return self.refuse_draft(fs, &array, draft) };
+        match fs.is_encoded(&array, chunk, &content) {
+            Ok(true) => {
+                let losses = array.freshness().losses();
+                let value = EncodedValue { array: array.clone(), chunk };
+                let stored = fs.replace_encoded(&value, &fs.file_of(&content)?);
+                self.record.add(&array, losses);
+                stored
             }
-        };
-        let whole = bytes.whole(size)?;
+            Ok(false) => self.write_content(fs, &content),
+            Err(e) if e.kind() == Kind::Invalid && content.len() < array.grid().chunk_size(chunk) => {
+                drop(content);
+                self.refuse_draft(fs, &array, draft)
+            }
+            Err(e) => {
+                fs.stats.problem(format!("not stored: {e}"));
+                Err(e)
+            }
+        }
+    }
+
+    /// Writes a whole decoded chunk.
+    fn write_content(&self, fs: &Fs, content: &[u8]) -> Result<()> {
         self.write_latest(fs, |array, chunk| {
             let losses = array.freshness().losses();
             // one write, so that no write-back stores a part of the draft; the guard also holds against the file's own
             // pages, which may have become dirty since the kernel sent the draft
-            let written = fs.write_chunk_bytes(array, chunk, 0, &whole, WriteMode::internal());
+            let written = fs.write_chunk_bytes(array, chunk, 0, content, WriteMode::internal());
             self.record.add(array, losses);
             written
         })?;
         Ok(())
+    }
+
+    /// Returns the error of a draft that cannot be stored.
+    fn refuse_draft(&self, fs: &Fs, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
+        let e = self.refused_draft(fs, draft, array.grid().chunk_size(self.chunk(array)?));
+        self.erase_filled(fs, array, draft)?;
+        fs.hand_over(array).and(Err(e))
     }
 
     /// Calls `write` with the latest array and the file's chunk in it, and returns that array.
@@ -243,13 +264,15 @@ impl ChunkFile {
     }
 
     fn refused_draft(&self, fs: &Fs, draft: &ChunkDraft, size: usize) -> Error {
-        let written = match draft.is_too_long {
-            true => format!("more than {size} bytes were written"),
-            false => format!("closed after {} of {size} bytes", draft.written.len()),
+        let written = if draft.is_too_long {
+            format!("more than {size} bytes were written")
+        } else {
+            format!("closed after {} of {size} bytes", draft.written.len())
         };
         let why = format!(
-            "{written}, where a chunk file takes the {size} bytes of a decoded chunk, and nothing was changed; to copy an \
-             array from another store, mount that store and copy from there"
+            "{written}, where a chunk file takes the {size} bytes of a decoded chunk, or one that is encoded by the codecs \
+             of the array and has another size, and nothing was changed; to copy an array from another store, mount that \
+             store and copy from there"
         );
         let e = Error::new(Kind::Invalid, why).context(self.path());
         fs.stats.problem(format!("not stored: {e}"));

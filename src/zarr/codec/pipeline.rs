@@ -141,6 +141,11 @@ impl Pipeline {
         self.steps.is_empty()
     }
 
+    /// Returns whether stored chunks can be told from decoded ones, by their size or by what a compressor checks.
+    pub fn is_recognizable(&self) -> bool {
+        self.sizes.first() != self.sizes.last()
+    }
+
     /// Returns whether every chunk that can be encoded decodes to the same bytes.
     pub fn is_lossless(&self) -> bool {
         self.steps.iter().all(|step| step.is_lossless())

@@ -46,14 +46,17 @@ pub enum DraftBytes {
 }
 
 impl ChunkDraft {
-    /// Returns whether all `size` bytes of the chunk were written, and no more.
-    pub fn is_complete(&self, size: usize) -> bool {
-        self.written.len() == size && !self.is_too_long
-    }
-
     /// Returns whether reading or writing the bytes may wait for a disk.
     pub fn may_wait(&self) -> bool {
         !matches!(self.bytes, Some(DraftBytes::Memory { .. }))
+    }
+
+    /// Returns the bytes of a draft that was written without a gap from its beginning, and not beyond its end.
+    pub fn content(&self) -> Option<Result<Cow<'_, [u8]>>> {
+        let len = self.written.len();
+        let is_whole = !self.is_too_long && self.written.iter().eq([0..len]);
+        let bytes = self.bytes.as_ref().filter(|_| is_whole)?;
+        Some(bytes.whole(len))
     }
 
     /// Writes `data` at `offset`, within the `size` bytes of the chunk. The first write reserves memory for all of
