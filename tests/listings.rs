@@ -158,3 +158,24 @@ fn unsupported_extended_attributes_are_asked_for_once() {
     }
     assert_eq!(get("user.other"), Some(rustix::io::Errno::NODATA));
 }
+
+/// The daemon has one descriptor for each directory that a program holds open, or fewer: their number is limited.
+#[test]
+fn an_open_directory_takes_one_descriptor() {
+    let store = tempfile::tempdir().unwrap();
+    fs::write(store.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let descriptors = format!("/proc/{}/fd", mount.counter("pid"));
+    let count = || fs::read_dir(&descriptors).unwrap().count();
+    let before = count();
+    let directories: Vec<File> = (0..100)
+        .map(|number| {
+            let path = mount.join(&number.to_string());
+            fs::create_dir(&path).unwrap();
+            File::open(path).unwrap()
+        })
+        .collect();
+    let taken = count() - before;
+    // some for requests that are still being served
+    assert!(taken <= directories.len() + 20, "{taken}");
+}

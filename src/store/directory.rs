@@ -170,33 +170,40 @@ impl Store for DirectoryStore {
         };
         let (root, stats, prefix) = (self.root.held(), self.stats.clone(), prefix.clone());
         let lists_unfinished = self.lists_unfinished;
-        let directory = if self.removes_abandoned { Some(fd.try_clone()?) } else { None };
-        let names = Dir::new(fd)?.filter_map(move |item| {
-            let item = match item {
-                Ok(item) => item,
-                Err(e) => return Some(Err(e.into())),
-            };
-            let name = match item.file_name().to_str() {
-                Ok("." | "..") => return None,
-                Ok(name) if !lists_unfinished && write::temporary_name(name).is_some() => {
-                    if let Some(directory) = &directory {
-                        write::remove_abandoned(directory, name);
+        let removes_abandoned = self.removes_abandoned;
+        let mut directory = Dir::new(fd)?;
+        let names = std::iter::from_fn(move || {
+            while let Some(item) = directory.read() {
+                let item = match item {
+                    Ok(item) => item,
+                    Err(e) => return Some(Err(e.into())),
+                };
+                let name = match item.file_name().to_str() {
+                    Ok("." | "..") => continue,
+                    Ok(name) if !lists_unfinished && write::temporary_name(name).is_some() => {
+                        if removes_abandoned && let Ok(directory) = directory.fd() {
+                            write::remove_abandoned(directory, name);
+                        }
+                        continue;
                     }
-                    return None;
-                }
-                Ok(name) => name,
-                Err(_) => {
-                    stats.left_out(format!("{prefix}: names that are not UTF-8 are left out"));
-                    return None;
-                }
-            };
-            let kind = match item.file_type() {
-                FileType::RegularFile => EntryKind::Value,
-                FileType::Directory => EntryKind::Prefix,
-                FileType::Symlink | FileType::Unknown => kind_behind(&root, &prefix, name)?,
-                _ => EntryKind::Other,
-            };
-            Some(Ok(Entry::new(name, kind)))
+                    Ok(name) => name,
+                    Err(_) => {
+                        stats.left_out(format!("{prefix}: names that are not UTF-8 are left out"));
+                        continue;
+                    }
+                };
+                let kind = match item.file_type() {
+                    FileType::RegularFile => EntryKind::Value,
+                    FileType::Directory => EntryKind::Prefix,
+                    FileType::Symlink | FileType::Unknown => match kind_behind(&root, &prefix, name) {
+                        Some(kind) => kind,
+                        None => continue,
+                    },
+                    _ => EntryKind::Other,
+                };
+                return Some(Ok(Entry::new(name, kind)));
+            }
+            None
         });
         Ok(Box::new(names))
     }

@@ -14,7 +14,7 @@ use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::HashSet;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 /// Prefix of the names of temporary files. Because of the dot,
@@ -65,7 +65,7 @@ pub(super) fn temporary_name(name: &str) -> Option<TemporaryName> {
 }
 
 /// Removes a temporary file if the process that wrote it is gone.
-pub(super) fn remove_abandoned(directory: &OwnedFd, name: &str) {
+pub(super) fn remove_abandoned(directory: BorrowedFd, name: &str) {
     let modified = || fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok().map(|s| stat_from(&s).modified);
     let is_abandoned = temporary_name(name).zip(modified()).is_some_and(|(name, modified)| name.is_abandoned(modified));
     if is_abandoned && fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
