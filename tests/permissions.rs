@@ -11,7 +11,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use support::array::TestArray;
-use support::{Mount, announce, is_installed, servers, with_timeout, zarrfs};
+use support::{Mount, ZARRFS, announce, is_installed, servers, with_timeout, zarrfs};
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -243,17 +243,22 @@ fn extended_attributes_reveal_no_values_of_private_documents() {
     assert!(value(&mount, "user.zarr.attrs.secret") && value(&mount, "user.zarr.shape"));
 }
 
-/// Runs a program as an unprivileged user. The mount is its current directory, since that user cannot reach it by its
-/// path. Returns whether the program succeeded, and its output. Returns `None`, and announces that the test is skipped,
-/// if this process cannot become another user.
+/// Runs a program as an unprivileged user in the directory of a mount, as [`as_nobody_in`] does.
 fn as_nobody(mount: &Mount, program: &str, args: &[&str]) -> Option<(bool, String)> {
+    as_nobody_in(mount.path(), program, args)
+}
+
+/// Runs a program as an unprivileged user in a directory, which that user may be unable to reach by its path. Returns
+/// whether the program succeeded, and its output. Returns `None`, and announces that the test is skipped, if this
+/// process cannot become another user.
+fn as_nobody_in(directory: &Path, program: &str, args: &[&str]) -> Option<(bool, String)> {
     if !rustix::process::getuid().is_root() || !is_installed("setpriv") || !is_installed(program) {
         announce("skipped: to become another user takes root and setpriv");
         return None;
     }
     let mut command = with_timeout(60, "setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", program]).args(args);
-    let output = command.current_dir(mount.path()).output().unwrap();
+    let output = command.current_dir(directory).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     Some((output.status.success(), said))
 }
@@ -286,6 +291,25 @@ fn problems_are_shown_to_the_owner_alone() {
         let Some((done, text)) = as_nobody(&mount, "cat", &[&format!(".zarrfs/{name}")]) else { return };
         assert!(done && text.contains("problems_met") && !text.contains("/a"), "{name}: {text}");
         assert_eq!(text.contains("problems_shown_to"), name != "metrics", "{text}");
+    }
+    let list = as_nobody(&mount, ZARRFS, &["stats", "."]);
+    assert!(list.is_none_or(|(done, text)| done && text.contains("problems shown to")));
+}
+
+/// A user in a mount below a directory that only its owner may enter sees the counters.
+#[test]
+fn counters_are_shown_where_the_path_of_the_mount_leads_through_a_private_directory() {
+    let store = store(&["a"], json!({}));
+    let private = tempfile::tempdir().unwrap();
+    let mountpoint = private.path().join("b/mnt");
+    fs::create_dir_all(&mountpoint).unwrap();
+    set_mode(private.path(), 0o700);
+    let path = mountpoint.to_str().unwrap();
+    assert!(zarrfs(&["mount", "--allow-other", store.path().to_str().unwrap(), path]).status.success());
+    let said = ["", "a"].map(|below| as_nobody_in(&mountpoint.join(below), ZARRFS, &["stats", "."]));
+    assert!(zarrfs(&["umount", path]).status.success());
+    for (done, text) in said.into_iter().flatten() {
+        assert!(done && text.contains("problems shown to"), "{text}");
     }
 }
 

@@ -7,14 +7,14 @@
 //! Another child guards each mount. A thread of the daemon that makes the kernel drop pages may wait for a read in
 //! flight, which the daemon answers. If it is killed then, neither ends, unless the guard ends the connection.
 
-use super::mount_place::{MountEntry, abort_file};
+use super::mount_place::{MountEntry, abort_file, working_directory};
 use crate::error::{Error, Result};
 use crate::fs::tree::CONTROL;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
@@ -72,8 +72,11 @@ fn start_reader(mount: &MountEntry, name: &str) -> std::io::Result<Child> {
         && let Some((uid, gid)) = mount.owner.filter(|owner| *owner != own)
     {
         command.uid(uid).gid(gid);
+    } else if working_directory().is_ok_and(|here| here.starts_with(&mount.path)) {
+        return command.spawn();
     }
-    command.spawn()
+    // this directory is never busy, and shows nothing to another user, who may trace the child
+    command.current_dir("/").spawn()
 }
 
 /// Starts the guard of a mount. It ends with the thread that calls this function, which must live as long as the mount.
@@ -84,14 +87,16 @@ fn start_reader(mount: &MountEntry, name: &str) -> std::io::Result<Child> {
 pub fn start_guard(device: &str) -> std::io::Result<()> {
     // the open file is that of this connection, even if another mount gets its number
     let abort = File::options().write(true).open(abort_file(device))?;
-    own_program().env(GUARDED, std::process::id().to_string()).stdout(abort).spawn().map(drop)
+    let mut command = own_program();
+    command.env(GUARDED, std::process::id().to_string()).current_dir("/").stdout(abort);
+    command.spawn().map(drop)
 }
 
 /// Returns the command that starts this program in another process.
 fn own_program() -> Command {
     // another user could not reach the program by its path
     let mut command = Command::new("/proc/self/exe");
-    command.env_clear().current_dir("/").stdin(Stdio::null()).stderr(Stdio::null());
+    command.env_clear().stdin(Stdio::null()).stderr(Stdio::null());
     let detach = || {
         rustix::process::setsid()?;
         // if it waits for the daemon, it ends with this process, or with the mount
@@ -141,6 +146,40 @@ fn run_reader() -> Option<ExitCode> {
 
 fn copy_to_output(file: &Path) -> std::io::Result<()> {
     let mut bytes = Vec::new();
-    File::open(file)?.take(MAX_CONTROL).read_to_end(&mut bytes)?;
+    open_control(file)?.take(MAX_CONTROL).read_to_end(&mut bytes)?;
     File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(&bytes)
+}
+
+/// Opens a control file by its absolute path. If this user may not enter the directories above the mountpoint, opens
+/// it from the working directory, which may lie in the mount.
+fn open_control(file: &Path) -> std::io::Result<File> {
+    match File::open(file) {
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => File::open(path_from(&working_directory()?, file)),
+        opened => opened,
+    }
+}
+
+/// Returns the path that leads from the directory `here` to `file`. Both are absolute.
+fn path_from(here: &Path, file: &Path) -> PathBuf {
+    let mut way = PathBuf::new();
+    for above in here.ancestors() {
+        if let Ok(rest) = file.strip_prefix(above) {
+            return way.join(rest);
+        }
+        way.push("..");
+    }
+    file.to_path_buf()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leads_from_a_directory_to_a_file() {
+        let from = |here: &str| path_from(Path::new(here), Path::new("/m/.zarrfs/stats"));
+        for (here, way) in [("/m", ".zarrfs/stats"), ("/m/a/b", "../../.zarrfs/stats"), ("/m/.zarrfs", "stats")] {
+            assert_eq!(from(here), Path::new(way), "{here}");
+        }
+    }
 }

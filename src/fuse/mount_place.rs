@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -105,6 +106,8 @@ pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<Fo
             }
             // no link
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => done = next,
+            // the kernel's path of the working directory has no links, and may lead through directories of other users
+            Err(e) if e.kind() == ErrorKind::PermissionDenied && working_directory()?.starts_with(&next) => done = next,
             Err(e) => return Err(e),
         }
     }
@@ -199,6 +202,11 @@ pub fn path_of(fd: &OwnedFd) -> Result<PathBuf> {
 /// Returns a path that leads to an open file or directory even if it is renamed.
 pub fn proc_path(fd: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
+}
+
+/// Returns the path of the working directory. The kernel answers it alone, even if the directory lies in a mount.
+pub fn working_directory() -> std::io::Result<PathBuf> {
+    std::fs::read_link("/proc/self/cwd")
 }
 
 /// Returns the entry of the mount whose root is open.
