@@ -425,13 +425,15 @@ fn a_proxy_is_named() {
     let server = FaultyServer::new(Path::new("/nothing"));
     server.set_all(Fault::Status(407));
     let proxy = server.url("").replace("http://", "http://me:secret@");
-    let said = error_of("http://zarrfs.example/x.zarr", &[], &[("http_proxy", proxy.trim_end_matches('/'))]);
-    let address = server.url("");
-    assert!(
-        said.contains(&format!("the proxy {}", address.trim_end_matches('/'))) && !said.contains("secret"),
-        "{said}"
-    );
-    assert_eq!(server.requests().len(), 1);
+    let (proxy, address) = (proxy.trim_end_matches('/'), server.url(""));
+    let refusal = format!("the proxy {} requires a user and a password", address.trim_end_matches('/'));
+    for scheme in ["http", "https"] {
+        let variables = [("http_proxy", proxy), ("https_proxy", proxy)];
+        let said = error_of(&format!("{scheme}://zarrfs.example/x.zarr"), &[], &variables);
+        assert!(said.contains(&refusal) && !said.contains("secret"), "{said}");
+    }
+    let methods: Vec<_> = server.requests().into_iter().map(|request| request.method).collect();
+    assert_eq!(methods, ["HEAD", "CONNECT"]);
     for scheme in ["http", "https"] {
         let variables = [("http_proxy", "http://127.0.0.1:1"), ("https_proxy", "http://127.0.0.1:1")];
         let said = error_of(&format!("{scheme}://zarrfs.example/x.zarr"), &["--retries", "0"], &variables);

@@ -15,6 +15,9 @@ const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 /// What the first line of a certificate in a file begins with.
 const PEM: &[u8] = b"-----BEGIN ";
 
+/// What the error of hyper-util says if a proxy answers CONNECT with status 407. The type of that error is private.
+const LACKS_PASSWORD: &str = "proxy authorization required";
+
 /// Returns the cause for a request to `url` that failed before its answer. `certificates` is the result of
 /// [`lack_of_certificates`].
 pub(super) fn cause_of(error: &reqwest::Error, url: &Url, certificates: Option<&str>) -> Cause {
@@ -25,14 +28,23 @@ pub(super) fn cause_of(error: &reqwest::Error, url: &Url, certificates: Option<&
     if !error.is_connect() {
         return Cause::Broken(text);
     }
+    if text.contains(LACKS_PASSWORD) {
+        return refusal_of_proxy(url);
+    }
     Cause::Unreachable(match proxy_for(url) {
         Some(proxy) => format!("{text}; through the proxy {proxy} (HTTP_PROXY, HTTPS_PROXY or ALL_PROXY)"),
         None => text,
     })
 }
 
+/// Returns the cause for a request to `url` that a proxy refused with status 407.
+pub(super) fn refusal_of_proxy(url: &Url) -> Cause {
+    let proxy = proxy_for(url).unwrap_or_default();
+    Cause::Unusable(format!("the proxy {proxy} requires a user and a password; add them to its URL"))
+}
+
 /// Returns the proxy that the environment names for requests to `url`, without its password.
-pub(super) fn proxy_for(url: &Url) -> Option<String> {
+fn proxy_for(url: &Url) -> Option<String> {
     let proxy = Matcher::from_env().intercept(&url.as_str().parse().ok()?)?;
     Some(proxy.uri().to_string().trim_end_matches('/').to_string())
 }

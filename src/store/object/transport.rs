@@ -2,7 +2,7 @@
 //! meaning of a status to its callers.
 
 use super::answer_headers::{content_range_of, is_part, length, part_of, text};
-use super::connection_error::{cause_of, lack_of_certificates, proxy_for, text_of};
+use super::connection_error::{cause_of, lack_of_certificates, refusal_of_proxy, text_of};
 use super::outage::Outage;
 use super::request_error::{Cause, RequestError};
 use super::request_log::{self, Attempt};
@@ -339,10 +339,7 @@ impl Transport {
         let answer =
             answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| cause_of(&e, url, self.certificates.as_deref()))?;
         if answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
-            let proxy = proxy_for(url).unwrap_or_default();
-            return Err(Cause::Unusable(format!(
-                "the proxy {proxy} requires a user and a password; add them to its URL"
-            )));
+            return Err(refusal_of_proxy(url));
         }
         request_log::headers(&request.method, url, Some(answer.status().as_u16()), answer.headers());
         let closes = text(answer.headers(), &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"));
