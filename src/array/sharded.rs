@@ -39,6 +39,9 @@ const STRIPES: usize = 16;
 /// Maximum number of attempts to read a chunk, or to store an object, while other writers replace the object.
 const ATTEMPTS: usize = 64;
 
+/// What looks like a writer who replaces an object again and again. Requests alone cannot tell the two apart.
+const OR_CHANGING_TAGS: &str = "unless the server states another ETag of an unchanged object in each answer";
+
 /// Maximum size in bytes of an object that is read as a whole from a server that states no versions. Of a larger one,
 /// the index and a chunk are compared by the size of the object.
 const MAX_WHOLE: u64 = 16 << 20;
@@ -58,7 +61,7 @@ impl Replacements {
         if self.0 < ATTEMPTS {
             return Ok(());
         }
-        let why = format!("was replaced each time that a chunk in it was read, {ATTEMPTS} times");
+        let why = format!("was replaced each time that a chunk in it was read, {ATTEMPTS} times, {OR_CHANGING_TAGS}");
         Err(Error::new(Kind::System(libc::EIO), why).context(object))
     }
 }

@@ -8,7 +8,7 @@
 //! * A chunk is pending until an object that holds it is stored.
 
 use super::load_index::{check_whole_shard, rebuild_memory};
-use super::{ATTEMPTS, LoadedShard, Lookup, Recency, Replacements, ShardBytes, StoredChunk};
+use super::{ATTEMPTS, LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, StoredChunk};
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges, Scratch};
 use crate::error::{Error, Kind, Result};
@@ -141,7 +141,8 @@ impl Array {
                 }
             }
         }
-        Err(Error::system(libc::EAGAIN).context("another writer replaces it again and again").context(key))
+        let why = format!("another writer replaces it again and again, {OR_CHANGING_TAGS}");
+        Err(Error::system(libc::EAGAIN).context(why).context(key))
     }
 
     fn try_store_object(

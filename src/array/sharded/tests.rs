@@ -192,6 +192,7 @@ fn an_object_that_is_always_replaced_is_given_up() {
         let error = load(&array, 0).unwrap_err();
         assert_eq!(error.errno(), libc::EIO, "{error}");
         assert!(error.message().contains("/c/0/0") && error.message().contains("64 times"), "{error}");
+        assert!(error.message().contains("the server states another ETag"), "{error}");
         assert!((ATTEMPTS..=2 * ATTEMPTS).contains(&reads()), "{} reads, {is_remote} {spared}", reads());
         // written bytes that have to be laid over what the store holds
         let before = reads();
