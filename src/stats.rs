@@ -9,6 +9,7 @@ use crate::error::one_line;
 use crate::util::memory::lock;
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
@@ -195,6 +196,14 @@ impl Stats {
             left_out.push(line.clone());
             drop(left_out);
             self.problem(line);
+        }
+    }
+
+    /// Records with [`Stats::left_out`] that names in a document or archive are left out. `first` is the first of them;
+    /// without one, nothing is recorded.
+    pub fn names_left_out(&self, file: impl Display, first: Option<&str>, why: &str) {
+        if let Some(name) = first {
+            self.left_out(format!("{file}: {why}; first {name:?}"));
         }
     }
 

@@ -161,10 +161,8 @@ impl ReferenceStore {
     }
 
     fn record_left_out(&self, opened: &OpenReferences) {
-        if let Some(name) = &opened.index.refused {
-            let why = "references are left out, since their names cannot be keys";
-            self.stats.left_out(format!("{}: {why}; first {name:?}", self.key));
-        }
+        let why = "references are left out, since their names cannot be keys";
+        self.stats.names_left_out(&self.key, opened.index.refused.as_deref(), why);
     }
 
     /// Limits the store to the keys below `folder`.

@@ -185,11 +185,9 @@ impl ZipStore {
     }
 
     fn record_left_out(&self, opened: &OpenArchive) {
-        if let Some(name) = &opened.index.first_refused {
-            let count = opened.index.refused;
-            let why = "left out, since their names are not text, too long, too deep or no paths";
-            self.stats.left_out(format!("{}: {count} members of the archive are {why}; first {name:?}", self.key));
-        }
+        let reason = "their names are not text, too long, too deep or no paths";
+        let why = format!("{} members of the archive are left out, since {reason}", opened.index.refused);
+        self.stats.names_left_out(&self.key, opened.index.first_refused.as_deref(), &why);
     }
 
     /// Reads small neighboring members together. Their bytes are not revalidated, so this is for a command that reads
