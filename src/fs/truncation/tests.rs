@@ -151,24 +151,21 @@ impl Model {
 fn store(shape: &[u64], chunks: &[u64], fill: u8, is_sharded: bool) -> (Arc<FaultyStore>, Vec<u8>) {
     let store = Arc::new(FaultyStore::new(Arc::new(MemoryStore::default())));
     let twice: Vec<u64> = chunks.iter().map(|len| 2 * len).collect();
-    let (name, text) = match is_sharded {
-        true => (
-            "a/zarr.json",
-            format!(
-                r#"{{"zarr_format":3,"node_type":"array","shape":{shape:?},"data_type":"uint8","fill_value":{fill},
-                "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":{twice:?}}}}},
-                "chunk_key_encoding":{{"name":"default"}},"codecs":[{{"name":"sharding_indexed","configuration":
-                {{"chunk_shape":{chunks:?},"codecs":[{{"name":"bytes"}}],"index_codecs":[{{"name":"bytes",
-                "configuration":{{"endian":"little"}}}}]}}}}]}}"#
-            ),
-        ),
-        false => (
-            "a/.zarray",
-            format!(
-                r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|u1","compressor":{{"id":"zlib",
-                "level":1}},"fill_value":{fill},"order":"C","filters":null}}"#
-            ),
-        ),
+    let (name, text) = if is_sharded {
+        let text = format!(
+            r#"{{"zarr_format":3,"node_type":"array","shape":{shape:?},"data_type":"uint8","fill_value":{fill},
+            "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":{twice:?}}}}},
+            "chunk_key_encoding":{{"name":"default"}},"codecs":[{{"name":"sharding_indexed","configuration":
+            {{"chunk_shape":{chunks:?},"codecs":[{{"name":"bytes"}}],"index_codecs":[{{"name":"bytes",
+            "configuration":{{"endian":"little"}}}}]}}}}]}}"#
+        );
+        ("a/zarr.json", text)
+    } else {
+        let text = format!(
+            r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|u1","compressor":{{"id":"zlib",
+            "level":1}},"fill_value":{fill},"order":"C","filters":null}}"#
+        );
+        ("a/.zarray", text)
     };
     store.put(&Key::normalize(name).unwrap(), text.as_bytes()).unwrap();
     let bytes = vec![77; shape.iter().product::<u64>() as usize];
