@@ -204,6 +204,9 @@ struct StoreArgs {
     /// Whether the location is a directory of stores.
     #[arg(skip)]
     holds_stores: bool,
+    /// The mountpoint, without links, which no reference may lead into.
+    #[arg(skip)]
+    mountpoint: Option<PathBuf>,
 }
 
 impl StoreArgs {

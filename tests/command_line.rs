@@ -604,6 +604,7 @@ fn a_mountpoint_on_a_path_of_the_daemon_is_refused() {
         option("log-file", "link/log"),
         option("log-file", "mnt/up/log"),
         option("synchronizer", "link/locks"),
+        option("allow-reference", "link/inner.zarr"),
         vec!["--cache-dir".into(), path("mnt/cache"), "http://127.0.0.1:1/x.zarr".into(), here.clone()],
         vec!["--cache-dir".into(), path(""), "http://127.0.0.1:1/x.zarr".into(), here.clone()],
     ];

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::servers::{self, RemoteStore, Server};
-use support::{Mount, ZARRFS, announce, env_path, errno, failure, run_python, zarrfs};
+use support::{Mount, ZARRFS, announce, env_path, errno, failure, run_python, with_timeout, zarrfs};
 
 /// The references that `references.py` writes.
 const NAMES: [&str; 8] = [
@@ -174,6 +174,32 @@ fn targets_elsewhere_are_neither_opened_nor_requested() {
     assert_eq!(read(&mount), Ok(vec![1, 2, 3, 4]));
     let sent = requests(&second, "/other/x");
     assert!(!sent.is_empty() && sent.iter().all(|line| line.ends_with("[token]")), "{sent:?}");
+}
+
+/// A daemon that reads a target through its own mount would wait for itself.
+#[test]
+fn targets_in_the_mount_itself_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mountpoint = folder.path().join("mnt");
+    fs::create_dir(&mountpoint).unwrap();
+    fs::write(folder.path().join("x"), "abcd").unwrap();
+    let array = r#"{\"zarr_format\":2,\"shape\":[16],\"chunks\":[4],\"dtype\":\"|u1\",\"compressor\":null,
+        \"fill_value\":0,\"order\":\"C\",\"filters\":null}"#
+        .replace('\n', "");
+    let refs = folder.path().join("refs.json");
+    let document = format!(
+        r#"{{"a/.zarray":"{array}","a/0":["x"],"a/1":["mnt/a/data.raw",0,4],"a/2":["{}/a/0"]}}"#,
+        text(&mountpoint)
+    );
+    fs::write(&refs, document).unwrap();
+    assert!(zarrfs(&["mount", text(&refs), text(&mountpoint)]).status.success());
+    let read = |name: &str| with_timeout(20, "cat").arg(mountpoint.join(name)).output().unwrap();
+    let said = ["a/0", "a/1", "a/2"].map(|name| read(name));
+    assert!(zarrfs(&["umount", "--force", text(&mountpoint)]).status.success());
+    assert_eq!(said[0].stdout, b"abcd");
+    for refused in &said[1..] {
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("Permission denied"), "{refused:?}");
+    }
 }
 
 #[test]

@@ -430,6 +430,7 @@ impl CreateArgs {
             reads_once: None,
             is_read_only: false,
             holds_stores: false,
+            mountpoint: None,
         }
     }
 }

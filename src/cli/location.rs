@@ -460,10 +460,19 @@ fn target_roots(
         if let Some((above, _)) = location.split_last().filter(|_| *is_allowed) {
             roots.push(TargetRoot::of_target(place.clone(), open(above)));
         }
-        roots.push(TargetRoot::new(place.clone(), open(location.clone())));
+        let root = TargetRoot::new(place.clone(), open(location.clone()));
+        roots.push(root.hiding(mountpoint_below(location, args.mountpoint.as_deref())));
     }
     let folder = places.swap_remove(0).0;
     Ok((folder, roots))
+}
+
+/// Returns the key of the mountpoint in the directory at `location`, if it lies there. A target in it would be read
+/// through the mount, by the daemon that serves the mount.
+fn mountpoint_below(location: &StoreLocation, mountpoint: Option<&Path>) -> Option<Key> {
+    let StoreLocation::Path(path) = location else { return None };
+    let below = mountpoint?.strip_prefix(std::fs::canonicalize(path).ok()?).ok()?;
+    Key::normalize(below.to_str()?).ok()
 }
 
 fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, CommandFailure> {

@@ -260,7 +260,7 @@ fn mount(
     let listener = args.listen.as_ref().map(StatisticsListener::bind).transpose()?;
     let own = own_paths(args);
     nesting::check(&own, &MountSite::before(&resolved))?;
-    let hierarchy = open_hierarchy(args, &stats)?;
+    let hierarchy = open_hierarchy(args, &resolved, &stats)?;
     warn_unlisted(&hierarchy, &args.store);
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     // dropping this removes the directory, after the mount has ended
@@ -360,10 +360,14 @@ fn start_session(
     Ok((session, Arc::new(mountpoint)))
 }
 
-/// Opens the store with the options of the mount.
-fn open_hierarchy(args: &MountArgs, stats: &Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
-    let is_read_only = args.read_only || args.passthrough;
-    let store_args = StoreArgs { is_read_only, holds_stores: args.stores, ..args.store_args.clone() };
+/// Opens the store with the options of the mount. The path of the `mountpoint` has no links.
+fn open_hierarchy(args: &MountArgs, mountpoint: &Path, stats: &Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
+    let store_args = StoreArgs {
+        is_read_only: args.read_only || args.passthrough,
+        holds_stores: args.stores,
+        mountpoint: Some(mountpoint.to_path_buf()),
+        ..args.store_args.clone()
+    };
     let hierarchy = match &args.overlay {
         Some(directory) => overlay::open(&args.store, &store_args, directory, !args.writing.no_fsync, stats)?,
         None => open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?,
@@ -428,6 +432,11 @@ fn own_paths(args: &MountArgs) -> Vec<OwnPath> {
         ("--synchronizer", &args.writing.synchronizer),
     ];
     own.extend(trees.into_iter().filter_map(|(option, path)| Some(OwnPath::tree(option, path.clone()?))));
+    let targets = args.store_args.allow_reference.iter().filter_map(|location| match location.absolute() {
+        StoreLocation::Path(path) => Some(OwnPath::name("--allow-reference", path)),
+        _ => None,
+    });
+    own.extend(targets);
     own.extend(args.log.paths().map(|(option, path)| OwnPath::name(option, path)));
     own
 }

@@ -14,6 +14,8 @@ pub struct TargetRoot {
     place: TargetPlace,
     /// Whether the prefix names a single target, and the store is the folder that holds it.
     is_target: bool,
+    /// A prefix of keys that no target may have.
+    hidden: Option<Key>,
     open: OpenTargets,
     store: OnceLock<Arc<dyn Store>>,
 }
@@ -34,12 +36,17 @@ pub(super) struct TargetRoots {
 impl TargetRoot {
     /// Creates a prefix for the targets below `place`. `open` opens the store whose root is there.
     pub fn new(place: TargetPlace, open: OpenTargets) -> Self {
-        TargetRoot { place, is_target: false, open, store: OnceLock::new() }
+        TargetRoot { place, is_target: false, hidden: None, open, store: OnceLock::new() }
     }
 
     /// Creates a prefix for one target. `open` opens the store whose root is the folder of it.
     pub fn of_target(place: TargetPlace, open: OpenTargets) -> Self {
         TargetRoot { is_target: true, ..Self::new(place, open) }
+    }
+
+    /// Refuses targets at or below `key` in the store of this prefix.
+    pub fn hiding(self, key: Option<Key>) -> Self {
+        TargetRoot { hidden: key, ..self }
     }
 
     fn store(&self) -> Result<Arc<dyn Store>> {
@@ -75,7 +82,11 @@ impl TargetRoots {
         let (root, key) = matching.max_by_key(|(root, _)| root.place.depth()).ok_or_else(|| {
             named(refused("is outside the directory of the references; allow it with --allow-reference URL"))
         })?;
-        Ok((root, key.map_err(named)?))
+        let key = key.map_err(named)?;
+        if root.hidden.as_ref().is_some_and(|hidden| key.relative_to(hidden).is_some()) {
+            return Err(named(refused("leads into the mount itself")));
+        }
+        Ok((root, key))
     }
 
     /// Returns the value that a target names.
