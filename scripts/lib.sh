@@ -55,24 +55,44 @@ uv_tool() {
     printf '%s\n' "$dir/bin/uv"
 }
 
+# install_python PYTHON ARGUMENT...: installs Python packages for an interpreter
+install_python() {
+    local uv pip index
+    uv=$(uv_tool)
+    # only the environment of uv has pip, which takes five seconds to install
+    pip=${uv%/*}/pip
+    # uv does not read pip's configuration
+    index=$("$pip" config get global.index-url 2>/dev/null || true)
+    env ${index:+"UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}"} UV_NATIVE_TLS=true UV_CACHE_DIR="$root/target/venv/cache" \
+        "$uv" pip install --quiet --python "$@" >&2 ||
+        "$pip" --python "$1" install --quiet --disable-pip-version-check "${@:2}" >&2
+}
+
 # venv NAME: creates a virtual environment with requirements-NAME.txt, anew if the file has changed, and prints the path
 # of its Python
 venv() {
-    local dir=$root/target/venv/$1 requirements=$root/scripts/requirements-$1.txt uv pip index
+    local dir=$root/target/venv/$1 requirements=$root/scripts/requirements-$1.txt
     if ! cmp -s "$requirements" "$dir/requirements.txt" || ! "$dir/bin/python" -c '' 2>/dev/null; then
         rm -rf "$dir"
-        # only the environment of uv has pip, which takes five seconds to install
         python3 -m venv --without-pip "$dir" >&2
-        uv=$(uv_tool)
-        pip=${uv%/*}/pip
-        # uv does not read pip's configuration
-        index=$("$pip" config get global.index-url 2>/dev/null || true)
-        env ${index:+"UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}"} UV_NATIVE_TLS=true UV_CACHE_DIR="$root/target/venv/cache" \
-            "$uv" pip install --quiet --python "$dir/bin/python" -r "$requirements" >&2 ||
-            "$pip" --python "$dir/bin/python" install --quiet --disable-pip-version-check -r "$requirements" >&2
+        install_python "$dir/bin/python" -r "$requirements"
         cp "$requirements" "$dir/requirements.txt"
     fi
     printf '%s\n' "$dir/bin/python"
+}
+
+# source_tests PACKAGE VERSION: unpacks the source of a Python package, whose wheel has no tests, and prints its path
+source_tests() {
+    local tools=$root/target/tools bin
+    if ! [ -d "$tools/$1-$2/tests" ]; then
+        bin=$(dirname "$(uv_tool)")
+        # pip asks the source for its dependencies, even if it installs none
+        install_python "$bin/python" hatchling==1.33.0 hatch-vcs==0.5.0
+        "$bin/pip" download --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-binary "$1" \
+            --dest "$tools" "$1==$2" >&2
+        tar -C "$tools" -xf "$tools/$1-$2.tar.gz"
+    fi
+    printf '%s\n' "$tools/$1-$2"
 }
 
 # cargo_tool NAME VERSION: installs a program with cargo below target/tools and prints its path

@@ -1,12 +1,13 @@
 //! Test suites of other projects on a directory of a mount: pjdfstest, which checks what POSIX says about calls of a file
-//! system, and the stressors of stress-ng. `data/pjdfstest.txt` and `data/stress-ng.txt` list what fails, with reasons.
+//! system, the stressors of stress-ng, and the tests that zarr-python and xarray have of themselves. The text files in
+//! `data` list what fails, with reasons. An ordinary run takes a part; `ZARRFS_SUITES=all` takes everything.
 
 mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use support::{Mount, announce, env_path, is_installed, test_data, with_timeout};
 
 /// Stressors of the ordinary run, whose time is short.
@@ -59,14 +60,21 @@ fn named(said: &str, outcome: &str) -> BTreeSet<String> {
     lines.filter(|(name, end)| name.contains("::") && end.trim() == outcome).map(|(name, _)| name.to_string()).collect()
 }
 
+/// Asserts that what failed is listed in a file of `tests/data`, and returns the patterns of the list.
+#[track_caller]
+fn assert_expected(failed: &BTreeSet<String>, file: &str) -> Vec<String> {
+    let list = fs::read_to_string(test_data(file)).unwrap();
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let patterns: Vec<_> = lines.map(|line| line.split_once(": ").expect("PATTERN: reason").0.to_string()).collect();
+    let unlisted: Vec<_> = failed.iter().filter(|name| !patterns.iter().any(|p| matches(p, name))).collect();
+    assert!(unlisted.is_empty(), "not listed in tests/data/{file}: {unlisted:#?}");
+    patterns
+}
+
 /// Asserts that what failed is listed in a file of `tests/data`, and that for each line of it something failed.
 #[track_caller]
 fn assert_listed(failed: &BTreeSet<String>, file: &str) {
-    let list = fs::read_to_string(test_data(file)).unwrap();
-    let lines = list.lines().filter(|line| !line.starts_with('#'));
-    let patterns: Vec<&str> = lines.map(|line| line.split_once(": ").expect("PATTERN: reason").0).collect();
-    let unlisted: Vec<_> = failed.iter().filter(|name| !patterns.iter().any(|p| matches(p, name))).collect();
-    assert!(unlisted.is_empty(), "not listed in tests/data/{file}: {unlisted:?}");
+    let patterns = assert_expected(failed, file);
     let passing: Vec<_> = patterns.iter().filter(|p| !failed.iter().any(|name| matches(p, name))).collect();
     assert!(passing.is_empty(), "listed in tests/data/{file}, and no longer failing: {passing:?}");
 }
@@ -99,6 +107,10 @@ fn pjdfstest_passes_but_for_what_a_store_cannot_hold() {
 
     assert!(named(&said, "ok").len() > 100, "{said}");
     assert_listed(&named(&said, "FAILED"), "pjdfstest.txt");
+}
+
+fn is_long() -> bool {
+    std::env::var("ZARRFS_SUITES").is_ok_and(|suites| suites == "all")
 }
 
 /// Returns the stressors of a run at length: all that this version of stress-ng has and that use the directory.
@@ -136,7 +148,7 @@ fn stressors_pass_but_for_what_a_store_cannot_hold() {
     if !is_installed("stress-ng") {
         return;
     }
-    let is_long = std::env::var("ZARRFS_SUITES").is_ok_and(|suites| suites == "all");
+    let is_long = is_long();
     let stressors = if is_long { all_stressors() } else { STRESSORS.map(String::from).to_vec() };
     let seconds = if is_long { 10 } else { 1 };
     let folder = tempfile::tempdir().unwrap();
@@ -162,4 +174,100 @@ fn stressors_pass_but_for_what_a_store_cannot_hold() {
     let left = support::tree::snapshot(&store).unwrap().into_keys().collect::<Vec<_>>();
     assert_eq!(left, ["/.zgroup"]);
     assert_listed(&failed, "stress-ng.txt");
+}
+
+/// The tests that a Zarr library has of itself, which pytest runs.
+struct Suite<'a> {
+    python: PathBuf,
+    /// The directory in which pytest runs, and arguments that name the tests.
+    source: PathBuf,
+    tests: &'a [&'a str],
+    /// The part of an ordinary run, as an expression of pytest.
+    part: &'a str,
+}
+
+impl Suite<'_> {
+    /// Starts the tests with `directory` for all temporary files.
+    fn start(&self, directory: &Path, choice: &str) -> Child {
+        with_timeout(3000, &self.python)
+            .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings="])
+            .args(["--timeout=300", "--tb=short", "-rfE", "--basetemp"])
+            .arg(directory.join("pytest"))
+            .args(self.tests)
+            .args(["-k", choice])
+            .current_dir(&self.source)
+            .env("TMPDIR", directory)
+            .env("COLUMNS", "1000")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+}
+
+/// Returns the tests that failed, and everything that pytest said.
+fn outcome(child: Child) -> (BTreeSet<String>, String) {
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(matches!(output.status.code(), Some(0 | 1)) && said.contains(" passed"), "{}: {said}", output.status);
+    let failed = said.lines().filter_map(|line| line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")));
+    // other lines of a log begin so, too
+    let named = failed.filter(|line| line.contains("::"));
+    (named.map(|line| line.split(" - ").next().unwrap_or(line).to_string()).collect(), said)
+}
+
+/// Runs a suite with all its files in a mount of a store with this document, and in a plain directory at the same time.
+/// What fails in the mount alone is listed in `file`.
+#[track_caller]
+fn assert_same_as_in_a_directory(suite: &Suite, (name, document): (&str, &str), file: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let [store, plain] = ["s", "plain"].map(|name| folder.path().join(name));
+    fs::create_dir(&store).unwrap();
+    fs::create_dir(&plain).unwrap();
+    fs::write(store.join(name), document).unwrap();
+    let mount = Mount::new(&store, &[]);
+    let place = mount.join("place");
+    fs::create_dir(&place).unwrap();
+    let choice = if is_long() { "" } else { suite.part };
+    let beside = suite.start(&plain, choice);
+    let (mut failed, said) = outcome(suite.start(&place, choice));
+    let (failed_beside, _) = outcome(beside);
+    failed.retain(|test| !failed_beside.contains(test));
+    if is_long() {
+        assert_listed(&failed, file);
+    } else {
+        assert_expected(&failed, file);
+    }
+    announce(said.lines().last().unwrap());
+    fs::read(mount.join(".zarrfs/stats")).unwrap();
+}
+
+#[test]
+fn tests_of_zarr_python_2_pass_but_for_the_listed_ones() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else { return };
+    let tests = ["--pyargs", "zarr.tests"];
+    let part = "DirectoryStore or TempStore or test_convenience";
+    let suite = Suite { python, source: std::env::temp_dir(), tests: &tests, part };
+    assert_same_as_in_a_directory(&suite, (".zgroup", r#"{"zarr_format": 2}"#), "zarr-python-2.txt");
+}
+
+#[test]
+fn tests_of_zarr_python_3_pass_but_for_the_listed_ones() {
+    let (Some(python), Some(source)) = (env_path("ZARRFS_TEST_PYTHON3"), env_path("ZARRFS_ZARR_TESTS")) else { return };
+    // the tests of properties and of states use no files
+    let tests = ["tests", "--ignore-glob=*stateful*", "--ignore=tests/test_properties.py", "--ignore=tests/benchmarks"];
+    let part = "(test_local or test_group or test_api) and local";
+    let suite = Suite { python, source, tests: &tests, part };
+    let document = r#"{"zarr_format": 3, "node_type": "group"}"#;
+    assert_same_as_in_a_directory(&suite, ("zarr.json", document), "zarr-python-3.txt");
+}
+
+#[test]
+fn tests_of_xarray_pass_but_for_the_listed_ones() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON3") else { return };
+    let tests = ["--pyargs", "xarray.tests.test_backends", "xarray.tests.test_backends_datatree"];
+    let part = "TestZarrDirectoryStore and (write or append or region or consolidated or test_data)";
+    let suite = Suite { python, source: std::env::temp_dir(), tests: &tests, part };
+    let document = r#"{"zarr_format": 3, "node_type": "group"}"#;
+    assert_same_as_in_a_directory(&suite, ("zarr.json", document), "xarray.txt");
 }
