@@ -200,6 +200,27 @@ fn headers_of_large_documents_take_little_memory() {
     });
 }
 
+/// A `dataset.nc` whose description needs more memory than there is shows as empty, and does not open.
+#[test]
+fn the_netcdf_file_of_many_arrays_takes_little_memory() {
+    let store = support::memory_directory();
+    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write(store.path().join("group/.zgroup"), "{\"zarr_format\":2}");
+    for number in 0..20_000 {
+        array(&store.path().join(format!("group/a{number:05}")), 4, 2, json!({}));
+    }
+    attack(store.path(), &["--containers", "nc"], "dataset.nc of 20,000 arrays", |mount| {
+        let group = mount.join("group");
+        let listed = support::run("ls", &["-l"], &group);
+        assert_eq!(listed.lines().count(), 20_002, "all arrays, dataset.nc and the total");
+        assert_eq!(fs::metadata(group.join("dataset.nc")).unwrap().len(), 0);
+        assert_eq!(read(&group.join("dataset.nc")).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        let stats = stats(mount);
+        assert!(stats.contains("group/dataset.nc: describing its arrays needs more memory"), "{stats}");
+        assert_eq!(read(&group.join("a19999/data.raw")).unwrap(), [0; 4]);
+    });
+}
+
 #[test]
 fn writing_large_documents_takes_little_memory() {
     let store = large_documents();

@@ -83,7 +83,7 @@ pub struct NetcdfOptions {
 ///
 /// # Errors
 ///
-/// [`crate::error::Kind::NotFound`] if there is no group.
+/// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for the memory.
 pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key, options: &NetcdfOptions) -> Result<Composite> {
     let members = GroupArrays::of_group(hierarchy, cache, key, options)?;
     let attributes = hierarchy.attributes(key)?;

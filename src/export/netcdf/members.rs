@@ -17,6 +17,9 @@ use crate::zarr::metadata::ArrayMetadata;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+/// Estimated memory in bytes of an array, and of its variable in the header, without attributes.
+const ARRAY: usize = 4 << 10;
+
 /// An array that becomes a variable.
 pub struct GroupArray {
     /// The array.
@@ -118,6 +121,8 @@ pub struct GroupArrays {
     pub sources: Vec<Key>,
     /// Memory of all attributes and strings, in bytes.
     pub memory: usize,
+    /// Grant for the arrays themselves.
+    held: memory::Grant,
     /// Arrays that are left out, collected only for a record dimension.
     others: Vec<GroupArray>,
     /// The arrays of the record dimension.
@@ -129,7 +134,7 @@ impl GroupArrays {
     ///
     /// # Errors
     ///
-    /// [`crate::error::Kind::NotFound`] if there is no group.
+    /// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for the memory.
     pub fn of_group(hierarchy: &Hierarchy, cache: &Cache, key: &Key, options: &NetcdfOptions) -> Result<Self> {
         if !matches!(hierarchy.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::not_found("no such group").context(key));
@@ -174,6 +179,11 @@ impl GroupArrays {
 
     /// Adds an array, or the reason why it is left out.
     fn add(&mut self, hierarchy: &Hierarchy, array: Arc<Array>) -> Result<()> {
+        // the other half is for the documents, which are read one after another
+        if self.held.bytes() + ARRAY > memory::limit() / 2 {
+            return Err(Error::system(libc::ENOMEM).context("a netCDF file of so many arrays"));
+        }
+        self.held.grow(ARRAY)?;
         self.sources.push(array.key().clone());
         let name = array.key().name().to_string();
         let kind = match native_type(&array) {
