@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 use support::array::TestArray;
-use support::{Mount, announce, copy_tree, env_path, is_installed, run};
+use support::{Mount, announce, copy_tree, env_path, is_installed, run, run_python};
 
 fn store() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -94,6 +94,33 @@ fn zarr_python_2_and_xarray_write_through_a_mount() {
 #[test]
 fn zarr_python_3_and_xarray_write_through_a_mount() {
     write_with("ZARRFS_TEST_PYTHON3");
+}
+
+/// Makes arrays and datasets where nothing exists, with the default modes of zarr-python and xarray, through mounts of
+/// stores of both formats. Both versions of zarr-python read them, through the mount and from the store.
+#[test]
+fn zarr_python_and_xarray_make_what_does_not_exist() {
+    let Some(zarr2) = env_path("ZARRFS_TEST_PYTHON") else { return };
+    let Some(zarr3) = env_path("ZARRFS_TEST_PYTHON3") else { return };
+    let readers_of_2 = [&zarr2, &zarr3];
+    for (maker, format, readers) in
+        [(&zarr2, "2", &readers_of_2[..]), (&zarr3, "2", &readers_of_2[..]), (&zarr3, "3", &readers_of_2[1..])]
+    {
+        let store = tempfile::tempdir().unwrap();
+        if format == "2" {
+            fs::write(store.path().join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+        } else {
+            fs::write(store.path().join("zarr.json"), r#"{"zarr_format": 3, "node_type": "group"}"#).unwrap();
+        }
+        let mount = Mount::new(store.path(), &[]);
+        run_python(maker, "made.py", &["make".as_ref(), mount.path(), format.as_ref()]);
+        for reader in readers {
+            for place in [mount.path(), store.path()] {
+                run_python(reader, "made.py", &["read".as_ref(), place, format.as_ref()]);
+            }
+        }
+        mount.assert_no_problem();
+    }
 }
 
 /// After any way of copying a tree, the mount shows the files of the source, also over an array with other codecs.
