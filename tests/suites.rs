@@ -124,11 +124,12 @@ fn all_stressors() -> Vec<String> {
 }
 
 /// Runs two workers of a stressor in a directory. Returns what they said if they failed, or skipped all or some of
-/// their work. Some take minutes to remove what they have made.
-fn stress(stressor: &str, seconds: u32, directory: &Path) -> Option<String> {
+/// their work. Some take minutes to remove what they have made, and some leave files in the current folder.
+fn stress(stressor: &str, seconds: u32, directory: &Path, folder: &Path) -> Option<String> {
     let output = with_timeout(seconds + 300, "stress-ng")
         .args([&format!("--{stressor}"), "2", "--verify", "--timeout", &seconds.to_string(), "--temp-path"])
         .arg(directory)
+        .current_dir(folder)
         .output()
         .unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -162,8 +163,8 @@ fn stressors_pass_but_for_what_a_store_cannot_hold() {
     fs::create_dir(&place).unwrap();
     let mut failed = BTreeSet::new();
     for stressor in stressors {
-        let Some(said) = stress(&stressor, seconds, &place) else { continue };
-        if stress(&stressor, seconds, &plain).is_none() {
+        let Some(said) = stress(&stressor, seconds, &place, folder.path()) else { continue };
+        if stress(&stressor, seconds, &plain, folder.path()).is_none() {
             announce(&format!("stress-ng in the mount, not in a plain directory: {said}"));
             failed.insert(stressor);
         }
