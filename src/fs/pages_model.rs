@@ -63,6 +63,8 @@ enum Op {
     Open,
     /// Another program changes the store.
     Foreign(usize, usize),
+    /// A program truncates `data.raw`, writes into it and closes it.
+    Truncate(usize, usize, usize),
     /// A write that has to wait, while the kernel drops its pages and a program reads them.
     Slow(usize, usize),
     /// A notification that no answer waits for.
@@ -92,6 +94,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Sync),
         1 => Just(Op::Open),
         1 => (at(), len()).prop_map(|(at, len)| Op::Foreign(at, len)),
+        1 => (at(), at(), len()).prop_map(|(end, at, len)| Op::Truncate(end, at, len)),
         1 => (at(), len()).prop_map(|(at, len)| Op::Slow(at, len)),
         2 => Just(Op::Notify),
     ]
@@ -515,6 +518,48 @@ impl Kernel {
         }
     }
 
+    /// Truncates `data.raw` through a descriptor of its own, writes past the page cache and closes it. Bytes between the
+    /// end and the write become zeros, and those behind both keep their values.
+    fn truncate(&mut self, end: usize, at: usize, len: usize) {
+        // a chunk that is skipped whole is removed, and its file with it
+        let skips_mapped_chunk = end <= 2 * CHUNK && at >= 3 * CHUNK;
+        if skips_mapped_chunk && self.map.is_some_and(|map| map.len == CHUNK) {
+            return;
+        }
+        // dirty pages behind the end would be lost
+        self.sync();
+        let inode = self.flat.inode;
+        let opened = self.fs.open(inode, true, false).unwrap();
+        let file = Open { handle: opened.handle, ..self.flat };
+        if opened.pages != KernelPages::Kept {
+            self.drop_pages(inode, 0..usize::MAX);
+        }
+        self.answer();
+        self.fs.set_size(inode, end as u64, Some(file.handle)).unwrap();
+        self.pages.retain(|&(other, page), _| other != inode || page * PAGE < end);
+        // the kernel fills its last page with zeros, and so it does when it reads the page
+        let inside = end % PAGE;
+        if inside > 0 {
+            let mut bytes = self.page(file, end / PAGE);
+            bytes.truncate(inside);
+            self.check(end - inside, &bytes, self.is_mapped(file), "the last page of data.raw");
+            bytes.resize(PAGE, 0);
+            self.pages.insert((inode, end / PAGE), Page { bytes, is_dirty: false });
+        }
+        self.answer();
+        let data = self.some_bytes(len.min(SIZE - at));
+        self.drop_pages(inode, at..at + data.len());
+        assert_eq!(self.fs.write(file.handle, at as u64, &data).unwrap(), data.len());
+        self.written(end.min(at), &vec![0; at.saturating_sub(end)]);
+        self.written(at, &data);
+        self.end_write(at, &data, true);
+        self.close(file);
+        // the daemon drops the last page before another program can see the whole size
+        if self.notices.iter().any(|(noticed, _)| *noticed == inode) {
+            self.notify_of(inode);
+        }
+    }
+
     fn open_again(&mut self) {
         let opened = self.fs.open(self.reader.inode, false, false).unwrap();
         if opened.pages != KernelPages::Kept {
@@ -611,6 +656,7 @@ impl Kernel {
             Op::Sync => self.sync(),
             Op::Open => self.open_again(),
             Op::Foreign(at, len) => self.change_elsewhere(at, len),
+            Op::Truncate(end, at, len) => self.truncate(end, at, len),
             Op::Slow(at, len) => self.write_slowly(at, len),
             Op::Notify => {
                 if let Some((inode, _)) = self.notices.first() {
