@@ -61,7 +61,7 @@ pub fn moto() -> Option<Server> {
     let python = env_path("ZARRFS_TEST_SERVERS")?;
     Some(Server::start(Kind::S3, |port, _| {
         let mut command = Command::new(&python);
-        command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()]);
+        command.arg(python_script("moto_server.py")).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
         command
     }))
 }
