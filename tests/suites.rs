@@ -247,7 +247,7 @@ fn assert_same_as_in_a_directory(suite: &Suite, (name, document): (&str, &str), 
 fn tests_of_zarr_python_2_pass_but_for_the_listed_ones() {
     let Some(python) = env_path("ZARRFS_TEST_PYTHON") else { return };
     let tests = ["--pyargs", "zarr.tests"];
-    let part = "DirectoryStore or TempStore or test_convenience";
+    let part = "TestDirectoryStore or WithDirectoryStore";
     let suite = Suite { python, source: std::env::temp_dir(), tests: &tests, part };
     assert_same_as_in_a_directory(&suite, (".zgroup", r#"{"zarr_format": 2}"#), "zarr-python-2.txt");
 }
@@ -269,7 +269,7 @@ fn tests_of_zarr_python_3_pass_but_for_the_listed_ones() {
 fn tests_of_xarray_pass_but_for_the_listed_ones() {
     let Some(python) = env_path("ZARRFS_TEST_PYTHON3") else { return };
     let tests = ["--pyargs", "xarray.tests.test_backends", "xarray.tests.test_backends_datatree"];
-    let part = "TestZarrDirectoryStore and (write or append or region or consolidated or test_data)";
+    let part = "TestZarrDirectoryStore and (persistence or append or region or consolidated)";
     let suite = Suite { python, source: std::env::temp_dir(), tests: &tests, part };
     let document = r#"{"zarr_format": 3, "node_type": "group"}"#;
     assert_same_as_in_a_directory(&suite, ("zarr.json", document), "xarray.txt");

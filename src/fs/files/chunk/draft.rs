@@ -54,7 +54,7 @@ impl ChunkDraft {
     /// Returns the bytes of a draft that was written without a gap from its beginning, and not beyond its end.
     pub fn content(&self) -> Option<Result<Cow<'_, [u8]>>> {
         let len = self.written.len();
-        let is_whole = !self.is_too_long && self.written.iter().eq([0..len]);
+        let is_whole = !self.is_too_long && self.written.iter().all(|range| range.end <= len);
         let bytes = self.bytes.as_ref().filter(|_| is_whole)?;
         Some(bytes.whole(len))
     }
