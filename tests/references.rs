@@ -194,7 +194,7 @@ fn targets_in_the_mount_itself_are_refused() {
     fs::write(&refs, document).unwrap();
     assert!(zarrfs(&["mount", text(&refs), text(&mountpoint)]).status.success());
     let read = |name: &str| with_timeout(20, "cat").arg(mountpoint.join(name)).output().unwrap();
-    let said = ["a/0", "a/1", "a/2"].map(|name| read(name));
+    let said = ["a/0", "a/1", "a/2"].map(read);
     assert!(zarrfs(&["umount", "--force", text(&mountpoint)]).status.success());
     assert_eq!(said[0].stdout, b"abcd");
     for refused in &said[1..] {
