@@ -495,9 +495,9 @@ struct ReadArgs {
 }
 
 impl ReadArgs {
-    fn options(&self, read_only: bool, direct_io: bool, passthrough: bool) -> Options {
+    fn options(&self, read_only: bool, direct_io: bool) -> Options {
         let spill = SpillOptions { directory: self.spill_directory(), limit: self.spill_size };
-        Options { read_only, resize: false, threads: self.memory.threads(), direct_io, passthrough, spill }
+        Options { read_only, resize: false, threads: self.memory.threads(), direct_io, spill }
     }
 
     /// Returns the directory of spill files.

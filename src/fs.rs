@@ -8,7 +8,6 @@ use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use crate::stats::Stats;
 use crate::store::{Key, SubtreeLocks, escaped};
 use crate::util::pool::{Pool, PoolGrowth};
-use crate::zarr::grid::ChunkId;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -42,7 +41,7 @@ use files::draft::Drafts;
 use files::plain::PlainFile;
 pub use files::{CachedBytes, Seek};
 use files::{Handles, NewFile, OpenFile};
-pub use opened_file::{Backing, KernelPages, OpenedFile};
+pub use opened_file::{KernelPages, OpenedFile};
 pub use page_guards::GuardId;
 use page_guards::PageGuards;
 use pages::Pages;
@@ -66,8 +65,6 @@ pub struct Options {
     pub threads: usize,
     /// Whether reads of flat bytes bypass the kernel's page cache.
     pub direct_io: bool,
-    /// Whether the kernel may read files of the store itself.
-    pub passthrough: bool,
     /// Directory and size limit of spill files, for decoded chunks that are needed again and do not fit into the cache.
     pub spill: SpillOptions,
 }
@@ -104,7 +101,7 @@ const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_secs
 /// let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
 /// let tree = Tree::new(Hierarchy::new(store, V1Order::Zarr1, stats.clone()), cache.clone());
 /// let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-/// let options = Options { read_only: true, resize: false, threads: 1, direct_io: false, passthrough: false, spill };
+/// let options = Options { read_only: true, resize: false, threads: 1, direct_io: false, spill };
 /// let fs = Fs::new(tree, cache, stats, options)?;
 ///
 /// // the root has inode number 1
@@ -123,7 +120,6 @@ pub struct Fs {
     /// Useful number of concurrent requests to the store.
     concurrency: usize,
     direct_io: bool,
-    passthrough: bool,
     read_only: bool,
     /// Whether the sizes of flat bytes can be changed.
     resizes: bool,
@@ -162,7 +158,6 @@ impl Fs {
             ahead: Prefetcher::new(cache.clone(), options.threads, concurrency, options.spill)?,
             direct_io: options.direct_io,
             // a write of the kernel into a file of the store would not replace the chunk as a whole
-            passthrough: options.passthrough && options.read_only,
             read_only: options.read_only,
             resizing: Resizing::default(),
             resizes: options.resize,
@@ -337,10 +332,10 @@ impl Fs {
 
     /// Assigns a handle to a new file.
     fn insert(&self, new: NewFile) -> OpenedFile {
-        let NewFile { file, pages, backing } = new;
+        let NewFile { file, pages } = new;
         file.written_arrays().iter().for_each(|array| self.guards.opened(array, file.inode()));
         let handle = self.files.insert(file);
-        OpenedFile { handle, pages, backing, has_other_writers: false, has_lasting_attributes: false }
+        OpenedFile { handle, pages, has_other_writers: false, has_lasting_attributes: false }
     }
 
     fn open_array(&self, key: &Key) -> Result<Arc<Array>> {
@@ -348,12 +343,6 @@ impl Fs {
         array.readable()?;
         self.cache.store_superseded(&array);
         Ok(array)
-    }
-
-    /// Returns the file of the store that holds exactly the decoded bytes of a chunk, if the kernel may read it.
-    fn backing(&self, array: &Array, chunk: ChunkId) -> Result<Option<Backing>> {
-        let found = if self.passthrough { array.plain_file(chunk)? } else { None };
-        Ok(found.map(|(file, version)| Backing { file, tag: VersionTag::of_array(array, Some(&version)) }))
     }
 
     /// Records an opening, and returns which pages the kernel may keep: see [`Pages::open`].

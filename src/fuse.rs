@@ -23,7 +23,6 @@
 //!
 //! A panic in a request ends in EIO for that request alone (`request_info`).
 
-mod backing;
 mod control;
 mod mount;
 mod mount_place;
@@ -42,7 +41,6 @@ use crate::fs::tree::Attributes;
 use crate::fs::{Fs, RequestKind};
 use crate::util::memory::lock;
 use crate::util::pool::{Pool, PoolGrowth};
-use backing::Backings;
 use fuser::{Config, Errno, FileHandle, ReplyEmpty, ReplyEntry, Session, SessionACL};
 use name_limit::NameLimit;
 use notify::{KernelConnection, Notices};
@@ -82,8 +80,6 @@ pub struct ServeOptions {
     pub read_only: bool,
     /// Number of threads that load and decode chunks.
     pub threads: usize,
-    /// Whether the kernel is asked to read files of the store itself.
-    pub passthrough: bool,
 }
 
 /// Answers the mount's requests until it is unmounted. The handshake with the kernel is done when this returns.
@@ -102,9 +98,9 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let notices = Arc::new(Notices::new(fs.clone(), kernel.clone())?);
     let names = Arc::new(NameLimit::new(fs.clone(), kernel.clone())?);
     let inline = OneInline::default();
-    let (backings, maps_direct, copies) = (None, false, Arc::default());
+    let copies = Arc::default();
     let server =
-        FuseServer { fs, inline, pool, options, backings, maps_direct, kernel: kernel.clone(), notices, names, copies };
+        FuseServer { fs, inline, pool, options, maps_direct: false, kernel: kernel.clone(), notices, names, copies };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
@@ -117,8 +113,6 @@ struct FuseServer {
     inline: OneInline,
     pool: Pool,
     options: ServeOptions,
-    /// `None` without passthrough.
-    backings: Option<Arc<Backings>>,
     /// Whether the kernel maps files whose reads bypass its page cache.
     maps_direct: bool,
     kernel: KernelConnection,

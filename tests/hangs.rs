@@ -125,8 +125,7 @@ impl Stopping {
         let headers = Headers { formats: vec![Format::Npy], dataset: true, ..Headers::default() };
         let tree = Tree::new(hierarchy, cache.clone()).with_headers(headers);
         let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-        let options =
-            Options { read_only: false, resize: true, threads: 2, direct_io: false, passthrough: false, spill };
+        let options = Options { read_only: false, resize: true, threads: 2, direct_io: false, spill };
         let fs = Arc::new(Fs::new(tree, cache, stats, options).unwrap());
         let (source, path) = ("stopping", path.as_path());
         let (allow_other, read_only, sync, noexec, replace_stale) = Default::default();
@@ -134,7 +133,7 @@ impl Stopping {
             MountRequest { source, path, directory: None, allow_other, read_only, sync, noexec, replace_stale };
         let mut mountpoint = Mountpoint::mount(&request).unwrap();
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let options = ServeOptions { uid, gid, umask: 0, read_only: false, threads: 2, passthrough: false };
+        let options = ServeOptions { uid, gid, umask: 0, read_only: false, threads: 2 };
         let session = Some(serve(fs, &mut mountpoint, options).unwrap());
         Stopping { store, mountpoint, session, directory }
     }

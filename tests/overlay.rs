@@ -206,7 +206,7 @@ fn wrong_directories_and_options_end_in_one_line() {
     expect(refused(&store, folder.path(), &[]), 5, "inside the overlay");
     expect(refused(&store, &mountpoint, &[]), 5, "leads through the mountpoint");
     expect(refused(Path::new("memory:"), &changes, &[]), 2, "can be written itself");
-    for option in ["--stores", "--passthrough", "--synchronizer=/tmp"] {
+    for option in ["--stores", "--synchronizer=/tmp"] {
         let output = zarrfs(&["mount", text(&store), text(&mountpoint), "--overlay", text(&changes), option]);
         let message = String::from_utf8_lossy(&output.stderr).to_string();
         assert!(output.status.code() == Some(2) && message.contains("cannot be used with"), "{message}");

@@ -58,7 +58,7 @@ fn a_panic_is_eio_and_the_mount_continues() {
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(Arc::new(Panicking(store)), V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, spill };
     let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap());
     let directory = tempfile::tempdir().unwrap();
     let request = MountRequest {
@@ -72,7 +72,7 @@ fn a_panic_is_eio_and_the_mount_continues() {
         replace_stale: false,
     };
     let mut mountpoint = Mountpoint::mount(&request).expect("FUSE");
-    let options = ServeOptions { uid: 0, gid: 0, umask: 0, read_only: false, threads: 2, passthrough: false };
+    let options = ServeOptions { uid: 0, gid: 0, umask: 0, read_only: false, threads: 2 };
     let session = serve(fs, &mut mountpoint, options).unwrap();
     let mounted = Unmount(mountpoint);
     for _ in 0..20 {

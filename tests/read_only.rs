@@ -43,7 +43,7 @@ fn read_all(mount: &Mount) -> (usize, u64) {
 
 #[test]
 fn reading_a_whole_mount_changes_nothing() {
-    const OPTIONS: [&[&str]; 4] = [&[], &["--read-only"], &["-o", "ro", "--cache-size", "100K"], &["--passthrough"]];
+    const OPTIONS: [&[&str]; 3] = [&[], &["--read-only"], &["-o", "ro", "--cache-size", "100K"]];
     let store = sample();
     let mut stores = vec![(store.path().to_path_buf(), &OPTIONS[..])];
     stores.extend(env_path("ZARRFS_MATRIX").map(|matrix| (matrix.join("slash.zarr"), &OPTIONS[..1])));

@@ -7,7 +7,6 @@ use crate::store::{Stat, Version};
 use crate::util::memory;
 use crate::zarr::codec::{BloscHeader, CodecError, CodecResult, PartialDecode, ZstdFrame};
 use crate::zarr::grid::ChunkId;
-use std::fs::File;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -161,17 +160,6 @@ impl Array {
             return Err(Error::damaged("cut short while it was read").context(self.extent(chunk)));
         }
         Ok(Some(stat.version))
-    }
-
-    /// Returns the file in which the store keeps a chunk, if it holds exactly the bytes of the mounted chunk file.
-    pub fn plain_file(&self, chunk: ChunkId) -> Result<Option<(File, Version)>> {
-        if !self.pipeline()?.is_identity() || self.metadata.has_objects() || self.shards.is_some() {
-            return Ok(None);
-        }
-        let key = self.extent(chunk).key;
-        let found = self.store.file(&key).map_err(|e| e.context(&key))?;
-        let whole = found.filter(|(_, stat)| stat.size == self.grid.chunk_size(chunk) as u64);
-        Ok(whole.map(|(file, stat)| (file, stat.version)))
     }
 
     /// Reads the header of a chunk and the positions of its blocks. The array must have [`PartialDecode::Blosc`] or

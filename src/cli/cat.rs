@@ -39,7 +39,7 @@ pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
     // an array's directory is a store of one array
     let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
     let cache = args.reading.memory.cache(stats.clone());
-    let options = args.reading.options(true, false, false);
+    let options = args.reading.options(true, false);
     let Flat { fs, handle, array } = flat::open(&args.path, hierarchy, cache, stats, options)?;
     let end = args.length.map_or(array.size(), |n| args.offset.saturating_add(n).min(array.size()));
     copy(&fs, handle, args.offset, end).map_err(|e| e.context(&args.path).into())

@@ -94,13 +94,6 @@ pub struct MountArgs {
     /// Faster for bytes that are read once, slower for those that are read again.
     #[arg(long, help_heading = CACHING)]
     direct_io: bool,
-    /// Have the kernel read uncompressed chunks itself
-    ///
-    /// The kernel reads chunks that are stored as they are shown, and arrays of one such chunk, from the files of the
-    /// store. Needs root, and makes the mount read-only. A chunk that is replaced while it is open can't be opened
-    /// again until it is closed.
-    #[arg(long, help_heading = CACHING)]
-    passthrough: bool,
     /// Set the kernel's read-ahead [default: 256K]
     ///
     /// Only root may set it; other mounts have the kernel's own, 128K. A map that is read at random gets as much for
@@ -132,7 +125,7 @@ pub struct MountArgs {
     /// Mounts a store that can't or must not be written, such as an archive or a web server, as a writable one. DIR is
     /// created; only zarrfs can read it. `zarrfs overlay` shows, commits and discards the changes. With --read-only the
     /// mount shows an overlay that exists, and does not change it.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["passthrough", "synchronizer", "stores"],
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["synchronizer", "stores"],
         help_heading = WRITING)]
     overlay: Option<PathBuf>,
     /// Store and sync every write before it returns
@@ -262,7 +255,7 @@ fn mount(
     nesting::check(&own, &MountSite::before(&resolved))?;
     let hierarchy = open_hierarchy(args, &resolved, &stats)?;
     warn_unlisted(&hierarchy, &args.store);
-    let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
+    let read_only = args.read_only || !hierarchy.store().is_writable();
     // dropping this removes the directory, after the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
     // register signals before any thread starts: a signal without its handler would leave the mount behind
@@ -304,7 +297,7 @@ fn file_system(
     read_only: bool,
     stats: Arc<Stats>,
 ) -> Result<Arc<Fs>, CommandFailure> {
-    let options = args.reading.options(read_only, args.direct_io, args.passthrough);
+    let options = args.reading.options(read_only, args.direct_io);
     let cache = args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks);
     let cache = Arc::new(cache.spilling(options.spill.clone()));
     memory::register_shrinking(&cache);
@@ -363,7 +356,7 @@ fn start_session(
 /// Opens the store with the options of the mount. The path of the `mountpoint` has no links.
 fn open_hierarchy(args: &MountArgs, mountpoint: &Path, stats: &Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
     let store_args = StoreArgs {
-        is_read_only: args.read_only || args.passthrough,
+        is_read_only: args.read_only,
         holds_stores: args.stores,
         mountpoint: Some(mountpoint.to_path_buf()),
         ..args.store_args.clone()
@@ -415,7 +408,6 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
         umask: args.umask.unwrap_or(0),
         read_only,
         threads: args.reading.memory.threads(),
-        passthrough: args.passthrough,
     }
 }
 

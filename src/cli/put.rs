@@ -84,7 +84,7 @@ pub fn open(
     // nothing is prefetched, so that no spill file is needed
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
     let threads = memory.threads();
-    let options = Options { read_only: false, resize: false, threads, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: false, resize: false, threads, direct_io: false, spill };
     flat::open(path, hierarchy, cache, stats, options)
 }
 

@@ -65,8 +65,6 @@ impl Fs {
             RequestKind::Attributes(inode) | RequestKind::OpenDirectory(inode) => {
                 self.node_may_block(inode, |node| self.is_unsettled(node, None) || self.attributes_may_block(node))
             }
-            // an opening may wait for the release of passthrough files
-            RequestKind::Open(_) if self.passthrough => true,
             RequestKind::Open(inode) => self.node_may_block(inode, |node| {
                 self.is_unsettled(node, None) || self.attributes_may_block(node) || self.open_may_block(node)
             }),

@@ -13,7 +13,7 @@ pub mod view;
 
 use super::write::{WriteMode, ZEROS};
 use super::write_record::WriteRecord;
-use super::{Backing, Fs, KernelPages};
+use super::{Fs, KernelPages};
 use crate::array::Array;
 use crate::cache::CachedRun;
 use crate::error::{Error, Result};
@@ -171,14 +171,12 @@ pub struct NewFile {
     pub file: Arc<dyn OpenFile>,
     /// The pages that the kernel may keep.
     pub pages: KernelPages,
-    /// The file of the store that the kernel may read instead.
-    pub backing: Option<Backing>,
 }
 
 impl NewFile {
     /// Returns a file that the kernel reads by requests alone.
     pub fn new(file: Arc<dyn OpenFile>, pages: KernelPages) -> Self {
-        NewFile { file, pages, backing: None }
+        NewFile { file, pages }
     }
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::store::SimulatedRemote;
 use crate::zarr::codec::Pipeline;
+use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::Separator;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use std::sync::atomic::Ordering;
@@ -62,7 +63,7 @@ fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_o
     let cache = Arc::new(Cache::new(bound, stats.clone()).decoding_with(2));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 30 };
-    let options = Options { read_only, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only, resize: false, threads: 2, direct_io: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap();
     Case { store, fs: Arc::new(fs), stats, flat: whole, bound, chunks: grid.chunk_count() }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::fs::tree::FLAT;
 use crate::store::{FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store};
-use crate::zarr::grid::Grid;
+use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::layout;
 use crate::zarr::metadata::Order;
 use crate::zarr::metadata::Separator;
@@ -84,7 +84,7 @@ fn mount_over(store: Arc<dyn Store>, bound: usize) -> Fs {
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, spill };
     Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
 }
 

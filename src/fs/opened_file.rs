@@ -1,8 +1,5 @@
 //! The result of opening a file: what the kernel may keep of it, and which file of the store it may read itself.
 
-use crate::array::VersionTag;
-use std::fs::File;
-
 /// The pages of a file that the kernel may keep in its page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPages {
@@ -16,15 +13,6 @@ pub enum KernelPages {
     Kept,
 }
 
-/// A file of the store that holds exactly the bytes of a file of the mount.
-#[derive(Debug)]
-pub struct Backing {
-    /// The file, open for reading.
-    pub file: File,
-    /// The version of its content.
-    pub tag: VersionTag,
-}
-
 /// The answer to an opening.
 #[derive(Debug)]
 pub struct OpenedFile {
@@ -32,8 +20,6 @@ pub struct OpenedFile {
     pub handle: u64,
     /// The pages that the kernel may keep.
     pub pages: KernelPages,
-    /// The file of the store that the kernel may read instead.
-    pub backing: Option<Backing>,
     /// Whether other open files may write to the same file. Their writes may be in flight while the file's pages are
     /// dropped.
     pub has_other_writers: bool,

@@ -11,6 +11,7 @@ use super::*;
 use crate::export::Format;
 use crate::fs::tree::Headers;
 use crate::store::{FaultyStore, MemoryStore, Store};
+use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::ArrayMetadata;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@ use crate::array::hierarchy::MetadataFile;
 use crate::error::Kind;
 use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::store::{Key, MemoryStore, Replaces, Store, Version, delegate_store};
+use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::V1Order;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
@@ -29,7 +30,7 @@ fn file_system_over(store: Arc<dyn Store>, resize: bool) -> Fs {
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = Options { read_only: false, resize, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: false, resize, threads: 2, direct_io: false, spill };
     Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
 }
 

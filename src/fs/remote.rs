@@ -47,8 +47,7 @@ impl Machine {
         let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
         let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
         let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-        let options =
-            Options { read_only: false, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+        let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, spill };
         let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
         Machine { fs: Arc::new(fs), requests }
     }

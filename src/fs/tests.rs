@@ -58,7 +58,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     Case { fs, flat, stored, chunk_of }
 }
@@ -164,7 +164,7 @@ fn large(g: &LargeGeometry) -> Large {
     let cache = Arc::new(Cache::new(g.bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: "/var/tmp".into(), limit: g.spill };
-    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let flat = vec![0; grid.size() as usize];
     let mut large = Large { fs, store, grid, pipeline, chunks: g.chunks.clone(), order: g.order, flat };
@@ -394,7 +394,7 @@ fn chunks_that_cannot_be_listed_are_no_hole() {
     let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let handle = open(&fs, &["data.raw"]);
     assert_eq!(fs.seek(handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);
@@ -426,7 +426,7 @@ fn fs_of(store: Arc<MemoryStore>, bound: usize, threads: usize) -> (Fs, Arc<Stat
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = Options { read_only: true, resize: false, threads, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: true, resize: false, threads, direct_io: false, spill };
     (Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap(), stats)
 }
 
@@ -583,8 +583,7 @@ fn an_array_that_grows_over_written_padding_shows_fill_values() {
         let cache = Arc::new(Cache::new(1 << 16, stats.clone()));
         let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
         let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-        let options =
-            Options { read_only: false, resize: true, threads: 2, direct_io: false, passthrough: false, spill };
+        let options = Options { read_only: false, resize: true, threads: 2, direct_io: false, spill };
         let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
         let a = fs.lookup(1, "a").unwrap().inode;
         let open = |name| fs.open(fs.lookup(a, name).unwrap().inode, true, false).unwrap().handle;

@@ -16,7 +16,6 @@ use fuser::{
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// Number of blocks of 4096 bytes, and of files, that are reported free if a store has no limit: 1 PiB.
@@ -47,14 +46,6 @@ impl Filesystem for FuseServer {
             let _ = config.add_capabilities(flag);
         }
         self.maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
-        if self.options.passthrough {
-            // files of the store must not lie on a stacked file system; the mount itself may carry one
-            let offered = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
-            match offered && config.set_max_stack_depth(1).is_ok() {
-                true => self.backings = Some(Arc::default()),
-                false => log::warn!("--passthrough: this kernel has none; files are read by requests"),
-            }
-        }
         let _ = config.set_max_write(1 << 20);
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
@@ -131,7 +122,7 @@ impl Filesystem for FuseServer {
         let for_writing = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
         let direct = flags.0 & libc::O_DIRECT != 0;
         let audience = if self.options.is_owner(asker) { Audience::Owner } else { Audience::Readers };
-        let (backings, maps_direct) = (self.backings.clone(), self.maps_direct);
+        let maps_direct = self.maps_direct;
         // such a descriptor can't be mapped, but before the kernel maps direct files it leaves stale pages beside them
         let is_write_only = maps_direct && flags.acc_mode() == OpenAccMode::O_WRONLY;
         let (kernel, notices, names, thread) =
@@ -139,7 +130,7 @@ impl Filesystem for FuseServer {
         self.dispatch(RequestKind::Open(inode.0), move |fs| {
             let request = RequestInfo::of("open", inode);
             let done = request.run(fs, || {
-                let mut opened = fs.open_for(audience, inode.0, for_writing, direct)?;
+                let opened = fs.open_for(audience, inode.0, for_writing, direct)?;
                 if opened.has_lasting_attributes {
                     kernel.forget_attributes(inode);
                 }
@@ -149,15 +140,10 @@ impl Filesystem for FuseServer {
                 }
                 let past_pages =
                     is_write_only && opened.pages != KernelPages::None && fs.write_past_pages(opened.handle);
-                let through = backings.map_or(Ok(None), |b| b.open(inode.0, opened.backing.take(), &reply));
-                Ok((through.inspect_err(|_| fs.release(opened.handle))?, past_pages, opened))
+                Ok((past_pages, opened))
             });
-            finish(done, reply, |reply, (through, past_pages, opened)| {
+            finish(done, reply, |reply, (past_pages, opened)| {
                 names.opened(inode.0);
-                let handle = FileHandle(opened.handle);
-                if let Some(id) = through {
-                    return reply.opened_passthrough(handle, FopenFlags::FOPEN_NOFLUSH, &id);
-                }
                 let pages = match opened.pages {
                     KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
                     KernelPages::Maps if maps_direct => FopenFlags::FOPEN_DIRECT_IO,
@@ -167,7 +153,7 @@ impl Filesystem for FuseServer {
                 // closing a file that was only read can't fail
                 let flush = if for_writing { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
                 let direct = if past_pages { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
-                reply.opened(handle, pages | flush | direct);
+                reply.opened(FileHandle(opened.handle), pages | flush | direct);
             });
         });
     }
@@ -272,9 +258,6 @@ impl Filesystem for FuseServer {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        if let Some(backings) = &self.backings {
-            backings.release(inode.0);
-        }
         self.names.closed(inode.0);
         self.fs.end_truncation(handle.0);
         self.notices.drop_stale();

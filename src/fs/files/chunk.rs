@@ -376,7 +376,7 @@ impl Fs {
         // one outside the shape can only be removed
         let outside = || Error::not_found("outside the array's shape");
         let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(outside)?;
-        let (mut pages, mut backing) = (KernelPages::None, None);
+        let mut pages = KernelPages::None;
         let is_created = self.created_chunks.contains(&key.join(name));
         // take the version before the opening begins: pages that are newer than their recorded version are dropped,
         // while older ones would be kept
@@ -398,13 +398,12 @@ impl Fs {
         } else if let Some(stat) = stat.filter(|_| self.read_only) {
             // in a writable mount each write of flat bytes would have to drop the pages
             pages = self.pages_at_open(inode, VersionTag::of_array(&array, Some(&stat.version)), true);
-            backing = self.backing(&array, chunk)?;
         }
         let mut file = ChunkFile::new(inode, array, name, pages, for_writing);
         if is_created {
             file.creation = Some(self.created_chunks.opened(key.join(name)));
         }
-        Ok(NewFile { file: Arc::new(file), pages, backing })
+        Ok(NewFile { file: Arc::new(file), pages })
     }
 
     /// Opens the file of a chunk that is not stored yet, and counts a lookup of it.

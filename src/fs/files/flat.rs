@@ -13,8 +13,6 @@ use crate::fs::write::WriteMode;
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Fs, KernelPages};
 use crate::store::Key;
-use crate::zarr::codec::PartialDecode;
-use crate::zarr::grid::ChunkId;
 use gather::FlatRead;
 use holes::{Seek, StoredChunks};
 use std::ops::Range;
@@ -174,11 +172,7 @@ impl Fs {
             array.writable()?;
             self.resizing.finish_closed(key);
         }
-        // the flat bytes of an array of one chunk are the bytes of that chunk
-        let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size(ChunkId(0)) as u64 == array.size();
-        let is_plain = is_one && array.partial_decode() == PartialDecode::Plain;
-        let backing = if is_plain { self.backing(&array, ChunkId(0))? } else { None };
-        Ok(NewFile { file: Arc::new(file), pages, backing })
+        Ok(NewFile { file: Arc::new(file), pages })
     }
 }
 
