@@ -77,144 +77,206 @@ pub enum FindingKind {
     LeftOut,
 }
 
-impl FindingKind {
-    /// All kinds.
-    pub const ALL: [FindingKind; 23] = [
+/// What is known of a kind.
+struct Row {
+    kind: FindingKind,
+    severity: Severity,
+    name: &'static str,
+    meaning: &'static str,
+    advice: &'static str,
+}
+
+const fn row(
+    kind: FindingKind,
+    severity: Severity,
+    name: &'static str,
+    meaning: &'static str,
+    advice: &'static str,
+) -> Row {
+    Row { kind, severity, name, meaning, advice }
+}
+
+/// The kinds in the order of [`FindingKind`].
+const ROWS: [Row; 23] = [
+    row(
         FindingKind::Metadata,
+        Severity::Error,
+        "metadata",
+        "A metadata document that breaks its format.",
+        "repair the document, or restore it from a copy",
+    ),
+    row(
         FindingKind::Attributes,
+        Severity::Error,
+        "attributes",
+        "Attributes that are no JSON object.",
+        "repair the document: it must hold a JSON object",
+    ),
+    row(
         FindingKind::Chunk,
+        Severity::Error,
+        "chunk",
+        "A stored chunk that can't be decoded, or whose size can't be right.",
+        "restore it from a copy; if it is deleted the chunk reads as the fill value",
+    ),
+    row(
         FindingKind::Unreadable,
+        Severity::Error,
+        "unreadable",
+        "The system doesn't let it be looked at.",
+        "look at the permissions, and at the disk or the server",
+    ),
+    row(
         FindingKind::Separator,
+        Severity::Error,
+        "separator",
+        "A chunk under the separator that the array doesn't use: no reader finds it.",
+        "correct the separator in the array's document, or rename the chunks",
+    ),
+    row(
         FindingKind::Unsupported,
+        Severity::Warning,
+        "unsupported",
+        "A codec or dtype that this version doesn't have.",
+        "other programs may read it",
+    ),
+    row(
         FindingKind::UndeclaredSeparator,
+        Severity::Warning,
+        "undeclared-separator",
+        "Chunks under / of an array that declares no separator.",
+        "add \"dimension_separator\": \"/\" to .zarray: other programs look under \".\"",
+    ),
+    row(
         FindingKind::NoCodecs,
+        Severity::Warning,
+        "no-codecs",
+        "A list of codecs without one that makes bytes of an array.",
+        "add the codec bytes with endian little to zarr.json: other programs refuse the array",
+    ),
+    row(
         FindingKind::Dimensions,
+        Severity::Warning,
+        "dimensions",
+        "_ARRAY_DIMENSIONS has more or fewer names than the array has dimensions.",
+        "correct the attribute: xarray can't open the array",
+    ),
+    row(
         FindingKind::OutsideGrid,
+        Severity::Warning,
+        "outside-grid",
+        "Named like a chunk, but outside the grid.",
+        "readers do not find it: delete it, or correct the shape in the array's document",
+    ),
+    row(
         FindingKind::Leftover,
+        Severity::Warning,
+        "leftover",
+        "A value that a writer has not finished, or a file that it left.",
+        "a writer died or is still running: delete it once no program writes",
+    ),
+    row(
         FindingKind::Consolidated,
+        Severity::Warning,
+        "zmetadata",
+        "Consolidated metadata lack a document, or have one that is not stored so.",
+        "rewrite it with `zarrfs consolidate`",
+    ),
+    row(
         FindingKind::MixedFormats,
+        Severity::Warning,
+        "mixed-formats",
+        "Metadata of Zarr v2 beside that of v3, which counts.",
+        "delete the documents of the format that is not meant: readers differ in which they use",
+    ),
+    row(
         FindingKind::Nested,
+        Severity::Warning,
+        "nested",
+        "A group or array inside an array.",
+        "keys below an array are not part of the hierarchy: move it",
+    ),
+    row(
         FindingKind::NotAFile,
+        Severity::Warning,
+        "not-a-file",
+        "A FIFO, a socket or a device, or a link that leads out of the store.",
+        "it is not read",
+    ),
+    row(
         FindingKind::HiddenValue,
-        FindingKind::V1,
+        Severity::Warning,
+        "hidden-value",
+        "A value with the name of a directory, which a mount shows instead.",
+        "rename or delete one of them: no file system can hold both",
+    ),
+    row(FindingKind::V1, Severity::Note, "zarr-v1", "An array of Zarr v1.", "`zarrfs migrate` turns it into v2"),
+    row(
         FindingKind::NoGroup,
-        FindingKind::Extra,
+        Severity::Note,
+        "no-zgroup",
+        "A directory without the document of a group.",
+        "other programs may not take it for a group",
+    ),
+    row(FindingKind::Extra, Severity::Note, "extra", "A file or directory that is no part of the hierarchy.", ""),
+    row(
         FindingKind::ShardWaste,
+        Severity::Note,
+        "shard-waste",
+        "More than half of a shard's bytes belong to no chunk of the array.",
+        "a copy of the array takes less space",
+    ),
+    row(
         FindingKind::ShardOutside,
+        Severity::Note,
+        "shard-outside",
+        "A shard has chunks outside the array, which no reader shows.",
+        "",
+    ),
+    row(
         FindingKind::Unlisted,
+        Severity::Note,
+        "unlisted",
+        "The store can't be listed: what it should not hold is not found.",
+        "",
+    ),
+    row(
         FindingKind::LeftOut,
-    ];
+        Severity::Error,
+        "left-out",
+        "It has no place in a mount: its name is no text or no path, or it lies too deep.",
+        "rename it, or move it up",
+    ),
+];
+
+impl FindingKind {
+    /// Returns all kinds.
+    pub fn all() -> impl Iterator<Item = FindingKind> {
+        ROWS.iter().map(|row| row.kind)
+    }
+
+    fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
 
     /// Returns the severity.
     pub fn level(self) -> Severity {
-        match self {
-            FindingKind::Metadata
-            | FindingKind::Attributes
-            | FindingKind::Chunk
-            | FindingKind::Unreadable
-            | FindingKind::LeftOut
-            | FindingKind::Separator => Severity::Error,
-            FindingKind::V1
-            | FindingKind::NoGroup
-            | FindingKind::Extra
-            | FindingKind::ShardWaste
-            | FindingKind::ShardOutside
-            | FindingKind::Unlisted => Severity::Note,
-            _ => Severity::Warning,
-        }
+        self.row().severity
     }
 
     /// Returns the identifier that programs use.
     pub fn name(self) -> &'static str {
-        match self {
-            FindingKind::Metadata => "metadata",
-            FindingKind::Attributes => "attributes",
-            FindingKind::Chunk => "chunk",
-            FindingKind::Unreadable => "unreadable",
-            FindingKind::Separator => "separator",
-            FindingKind::Unsupported => "unsupported",
-            FindingKind::UndeclaredSeparator => "undeclared-separator",
-            FindingKind::NoCodecs => "no-codecs",
-            FindingKind::Dimensions => "dimensions",
-            FindingKind::OutsideGrid => "outside-grid",
-            FindingKind::Leftover => "leftover",
-            FindingKind::Consolidated => "zmetadata",
-            FindingKind::MixedFormats => "mixed-formats",
-            FindingKind::Nested => "nested",
-            FindingKind::NotAFile => "not-a-file",
-            FindingKind::HiddenValue => "hidden-value",
-            FindingKind::V1 => "zarr-v1",
-            FindingKind::NoGroup => "no-zgroup",
-            FindingKind::Extra => "extra",
-            FindingKind::ShardWaste => "shard-waste",
-            FindingKind::ShardOutside => "shard-outside",
-            FindingKind::Unlisted => "unlisted",
-            FindingKind::LeftOut => "left-out",
-        }
+        self.row().name
     }
 
     /// Describes the kind for the manual.
     pub fn meaning(self) -> &'static str {
-        match self {
-            FindingKind::Metadata => "A metadata document that breaks its format.",
-            FindingKind::Attributes => "Attributes that are no JSON object.",
-            FindingKind::Chunk => "A stored chunk that can't be decoded, or whose size can't be right.",
-            FindingKind::Unreadable => "The system doesn't let it be looked at.",
-            FindingKind::Separator => "A chunk under the separator that the array doesn't use: no reader finds it.",
-            FindingKind::Unsupported => "A codec or dtype that this version doesn't have.",
-            FindingKind::UndeclaredSeparator => "Chunks under / of an array that declares no separator.",
-            FindingKind::NoCodecs => "A list of codecs without one that makes bytes of an array.",
-            FindingKind::Dimensions => "_ARRAY_DIMENSIONS has more or fewer names than the array has dimensions.",
-            FindingKind::OutsideGrid => "Named like a chunk, but outside the grid.",
-            FindingKind::Leftover => "A value that a writer has not finished, or a file that it left.",
-            FindingKind::Consolidated => "Consolidated metadata lack a document, or have one that is not stored so.",
-            FindingKind::MixedFormats => "Metadata of Zarr v2 beside that of v3, which counts.",
-            FindingKind::Nested => "A group or array inside an array.",
-            FindingKind::NotAFile => "A FIFO, a socket or a device, or a link that leads out of the store.",
-            FindingKind::HiddenValue => "A value with the name of a directory, which a mount shows instead.",
-            FindingKind::V1 => "An array of Zarr v1.",
-            FindingKind::NoGroup => "A directory without the document of a group.",
-            FindingKind::Extra => "A file or directory that is no part of the hierarchy.",
-            FindingKind::ShardWaste => "More than half of a shard's bytes belong to no chunk of the array.",
-            FindingKind::ShardOutside => "A shard has chunks outside the array, which no reader shows.",
-            FindingKind::Unlisted => "The store can't be listed: what it should not hold is not found.",
-            FindingKind::LeftOut => "It has no place in a mount: its name is no text or no path, or it lies too deep.",
-        }
+        self.row().meaning
     }
 
     /// Returns advice for the user; empty if nothing is necessary.
     pub fn advice(self) -> &'static str {
-        match self {
-            FindingKind::Metadata => "repair the document, or restore it from a copy",
-            FindingKind::Attributes => "repair the document: it must hold a JSON object",
-            FindingKind::Chunk => "restore it from a copy; if it is deleted the chunk reads as the fill value",
-            FindingKind::Unreadable => "look at the permissions, and at the disk or the server",
-            FindingKind::Separator => "correct the separator in the array's document, or rename the chunks",
-            FindingKind::Unsupported => "other programs may read it",
-            FindingKind::UndeclaredSeparator => {
-                "add \"dimension_separator\": \"/\" to .zarray: other programs look under \".\""
-            }
-            FindingKind::NoCodecs => {
-                "add the codec bytes with endian little to zarr.json: other programs refuse the array"
-            }
-            FindingKind::Dimensions => "correct the attribute: xarray can't open the array",
-            FindingKind::OutsideGrid => {
-                "readers do not find it: delete it, or correct the shape in the array's document"
-            }
-            FindingKind::Leftover => "a writer died or is still running: delete it once no program writes",
-            FindingKind::Consolidated => "rewrite it with `zarrfs consolidate`",
-            FindingKind::MixedFormats => {
-                "delete the documents of the format that is not meant: readers differ in which they use"
-            }
-            FindingKind::Nested => "keys below an array are not part of the hierarchy: move it",
-            FindingKind::NotAFile => "it is not read",
-            FindingKind::HiddenValue => "rename or delete one of them: no file system can hold both",
-            FindingKind::V1 => "`zarrfs migrate` turns it into v2",
-            FindingKind::NoGroup => "other programs may not take it for a group",
-            FindingKind::ShardWaste => "a copy of the array takes less space",
-            FindingKind::LeftOut => "rename it, or move it up",
-            FindingKind::Extra | FindingKind::ShardOutside | FindingKind::Unlisted => "",
-        }
+        self.row().advice
     }
 }
 
@@ -247,5 +309,16 @@ impl Finding {
     pub(super) fn of_error(fault: FindingKind, key: &Key, e: &Error) -> Self {
         let own = format!("{key}: ");
         Finding::new(fault, key, e.message().strip_prefix(&own).unwrap_or(e.message()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_own_row() {
+        assert!(FindingKind::all().enumerate().all(|(n, kind)| n == kind as usize && kind.row().kind == kind));
+        assert_eq!(ROWS.len(), FindingKind::LeftOut as usize + 1);
     }
 }

@@ -98,8 +98,8 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
         man.render_subcommands_section(&mut out)?;
     }
     if verb == "check" {
-        let findings =
-            FindingKind::ALL.map(|fault| (format!("{} ({})", fault.name(), fault.level().name()), fault.meaning()));
+        let named = |kind: FindingKind| format!("{} ({})", kind.name(), kind.level().name());
+        let findings: Vec<_> = FindingKind::all().map(|kind| (named(kind), kind.meaning())).collect();
         section("FINDINGS", findings.iter().map(|(name, what)| (name.as_str(), *what))).to_writer(&mut out)?;
     }
     section("EXIT STATUS", EXIT_CODES.lines().filter_map(|line| line.trim().split_once("  "))).to_writer(&mut out)?;
