@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 mod confirm;
 mod encoded_value;
-mod extent;
+mod stored_keys;
 mod freshness;
 pub mod hierarchy;
 mod load;
@@ -29,7 +29,6 @@ mod sharded;
 mod write;
 
 pub use confirm::Source;
-pub use extent::{ArrayEntry, ChunkLock, Entries, Extent, LevelPermissions, is_chunk_like};
 pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
 pub use part::{BlockIndex, OpenedChunk};
@@ -39,6 +38,7 @@ pub use ranges::Ranges;
 pub use shard_survey::ShardUsage;
 use sharded::ShardCache;
 pub use sharded::{NeighborBytes, Neighbors};
+pub use stored_keys::{ArrayEntry, ChunkLock, Entries, LevelPermissions, is_chunk_like};
 
 /// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several GB/s for one round
 /// trip and leave most of the cache to chunks that have arrived.
@@ -64,7 +64,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// let array = Array::new(Key::normalize("a")?, metadata, Arc::new(store), stats)?;
 ///
 /// assert_eq!(array.size(), 4);
-/// assert_eq!(array.extent(ChunkId(1)).key.as_str(), "a/1.0");
+/// assert_eq!(array.stored_key(ChunkId(1)).as_str(), "a/1.0");
 /// // chunk 0 is uninitialized: it has no bytes, and reads as the fill value
 /// assert!(array.load(ChunkId(0), Vec::new(), &mut Scratch::default())?.is_none());
 /// let loaded = array.load(ChunkId(1), Vec::new(), &mut Scratch::default())?.unwrap();
@@ -321,7 +321,7 @@ impl Array {
 
     /// Adds the chunk and the codecs to an error of decoding or encoding.
     fn in_chunk(&self, chunk: ChunkId, e: Error) -> Error {
-        e.context(format!("{}: {}", self.extent(chunk), self.codec_names()))
+        e.context(format!("{}: {}", self.stored_key(chunk), self.codec_names()))
     }
 }
 

@@ -205,7 +205,7 @@ impl Check<'_> {
             self.summary.chunks += 1;
             self.summary.bytes += stored;
             if let Some(e) = fault {
-                self.failed(kind_of_chunk(&e), &array.extent(chunk).key, &e);
+                self.failed(kind_of_chunk(&e), &array.stored_key(chunk), &e);
             }
         }
         let examined = batch.len() as u64;
@@ -217,7 +217,7 @@ impl Check<'_> {
     fn shard(&mut self, array: &Array, object: u64, done: u64) -> u64 {
         let mut members = array.shard_members(object).peekable();
         let Some(&first) = members.peek() else { return 0 };
-        let key = array.extent(first).key;
+        let key = array.stored_key(first);
         match array.survey_shard(object) {
             Ok(usage) => self.shard_usage(&key, &usage.unwrap_or_default()),
             // no chunk of the shard can be read

@@ -90,7 +90,7 @@ impl Array {
     /// Returns an array like this one whose only stored value, that of `chunk`, is the content of a file.
     pub fn with_value(&self, chunk: ChunkId, file: &File) -> Result<Array> {
         let stat = Stat::value(file.metadata()?.len(), SystemTime::now(), Version::Count(0));
-        let store = SingleValueStore { key: self.extent(chunk).key, file: file.try_clone()?, stat };
+        let store = SingleValueStore { key: self.stored_key(chunk), file: file.try_clone()?, stat };
         let metadata = ArrayMetadata { separator: Some(self.separator()), ..self.metadata.clone() };
         Array::new(self.key.clone(), metadata, Arc::new(store), self.stats.clone())
     }
@@ -103,7 +103,7 @@ impl Array {
     ///
     /// ESTALE if another array took the place of this one; those of the store.
     pub fn replace_value(&self, chunk: ChunkId, file: Option<&File>) -> Result<bool> {
-        let (key, pending) = (self.extent(chunk).key, self.pending());
+        let (key, pending) = (self.stored_key(chunk), self.pending());
         let _storing = self.shard_of(chunk).map(|object| pending.lock_storing(object));
         let _alone = self.lock_replacing(&key);
         let _lock = self.store.lock(&key, Instant::now())?;

@@ -89,7 +89,7 @@ impl Array {
         let got = match &self.shards {
             Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
             None => {
-                let (key, start) = (self.extent(chunk).key, Instant::now());
+                let (key, start) = (self.stored_key(chunk), Instant::now());
                 let got = self.store.get(&key, limit, stored);
                 self.stats.store_time.add_since(start);
                 self.stats.bytes_stored.add(stored.len() as u64);

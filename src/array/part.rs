@@ -157,7 +157,7 @@ impl Array {
         let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
         self.pipeline_of(chunk)?.check_size(size).map_err(|e| self.in_chunk(chunk, e))?;
         if out.len() != range.len() {
-            return Err(Error::damaged("cut short while it was read").context(self.extent(chunk)));
+            return Err(Error::damaged("cut short while it was read").context(self.stored_key(chunk)));
         }
         Ok(Some(stat.version))
     }
@@ -233,19 +233,18 @@ impl Array {
         Ok(Some(buffer))
     }
 
-    /// Reads stored bytes of a chunk, counted from the beginning of its extent.
+    /// Reads stored bytes of a chunk, counted from its beginning.
     fn get_range(&self, chunk: ChunkId, range: Range<u64>, out: &mut Vec<u8>) -> Result<Option<Stat>> {
         if let Some(shards) = &self.shards {
             let got = self.read_in_shard(shards, chunk, range, out)?;
             got.iter().for_each(|stat| self.record_stored(stat.size, &stat.version));
             return Ok(got);
         }
-        let extent = self.extent(chunk);
-        let range = extent.range.start + range.start..extent.range.start + range.end;
+        let key = self.stored_key(chunk);
         let start = Instant::now();
-        let got = self.store.get_range(&extent.key, range, out);
+        let got = self.store.get_range(&key, range, out);
         self.stats.store_time.add_since(start);
-        let Some(stat) = got.map_err(|e| e.context(&extent))? else { return Ok(None) };
+        let Some(stat) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
         self.stats.bytes_stored.add(out.len() as u64);
         self.record_stored(stat.size, &stat.version);
         Ok(Some(stat))

@@ -68,7 +68,7 @@ impl Array {
     pub fn survey_shard(&self, number: u64) -> Result<Option<ShardUsage>> {
         let Some(shards) = self.shards.as_ref().filter(|shards| shards.around(0).is_none()) else { return Ok(None) };
         let Some(first) = self.shard_members(number).next() else { return Ok(None) };
-        let key = self.extent(first).key;
+        let key = self.stored_key(first);
         let stat = self.store.stat(&key).map_err(|e| e.context(&key))?;
         let Some(object) = stat.filter(|stat| stat.kind == EntryKind::Value) else { return Ok(None) };
         self.survey(shards, &key, &object, &self.entries_inside(shards, number)).map_err(|e| e.context(&key))

@@ -11,9 +11,9 @@ mod put;
 mod versions;
 
 use super::pending::PendingChunk;
-use super::{Array, Extent, Opening};
+use super::{Array, Opening};
 use crate::error::{Error, Kind, Result};
-use crate::store::{Stat, Version};
+use crate::store::{Key, Stat, Version};
 use crate::util::memory::{self, Grant, Reclaim, lock};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::shard::{Index, ShardId, Shards};
@@ -56,7 +56,7 @@ impl Replacements {
     /// # Errors
     ///
     /// EIO for the last attempt.
-    fn count(&mut self, object: Extent) -> Result<()> {
+    fn count(&mut self, object: Key) -> Result<()> {
         self.0 += 1;
         if self.0 < ATTEMPTS {
             return Ok(());
@@ -243,11 +243,11 @@ impl Array {
         let id = shards.shard(0, &self.grid.indices(chunk));
         lock(&self.shard_cache.loaded).pop(&id);
         lock(&self.shard_cache.missing).pop(&id.number);
-        self.store.forget(&self.extent(chunk).key);
+        self.store.forget(&self.stored_key(chunk));
     }
 
     fn stat_object(&self, chunk: ChunkId) -> Result<Option<Stat>> {
-        let key = self.extent(chunk).key;
+        let key = self.stored_key(chunk);
         self.store.stat(&key).map_err(|e| e.context(&key))
     }
 
@@ -262,7 +262,7 @@ impl Array {
     ) -> Result<Option<Stat>> {
         if let Some(pending) = self.rebased(shards, chunk, Recency::Opening, None)? {
             let Some(bytes) = &pending.bytes else { return Ok(None) };
-            bytes.read(range, out).map_err(|e| e.context(self.extent(chunk)))?;
+            bytes.read(range, out).map_err(|e| e.context(self.stored_key(chunk)))?;
             return Ok(self.stat_pending(chunk, &pending));
         }
         self.read_stored(shards, chunk, range, out, &mut Replacements::default())
@@ -307,7 +307,7 @@ impl Array {
                 }
                 return Ok(Some(stat));
             }
-            replaced.count(self.extent(chunk))?;
+            replaced.count(self.stored_key(chunk))?;
             self.forget_object(shards, chunk);
             recency = Recency::Now;
         }
@@ -324,7 +324,7 @@ impl Array {
         let Some(stat) = self.read_in_shard(shards, chunk, 0..limit, out)? else { return Ok(None) };
         if stat.size > limit {
             let why = format!("chunk of {} bytes, more than the {limit} it may have", stat.size);
-            return Err(Error::damaged(why).context(self.extent(chunk)));
+            return Err(Error::damaged(why).context(self.stored_key(chunk)));
         }
         Ok(Some(stat.version))
     }
@@ -340,7 +340,7 @@ impl Array {
     ) -> Result<bool> {
         match bytes {
             ShardBytes::Stored(place) => {
-                let key = self.extent(chunk).key;
+                let key = self.stored_key(chunk);
                 let start = Instant::now();
                 let got = self.store.get_range(&key, place.start + part.start..place.start + part.end, out);
                 self.stats.store_time.add_since(start);
@@ -377,7 +377,7 @@ impl Array {
                 Lookup::Found(found) => return Ok(Some(found)),
                 Lookup::Absent => return Ok(None),
                 Lookup::Replaced => {
-                    replaced.count(self.extent(chunk))?;
+                    replaced.count(self.stored_key(chunk))?;
                     self.forget_object(shards, chunk);
                     recency = Recency::Now;
                 }
@@ -388,7 +388,7 @@ impl Array {
     /// Makes one attempt to find a chunk, from its object down to the innermost shard.
     fn try_locate(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Lookup<StoredChunk>> {
         let indices = self.grid.indices(chunk);
-        let in_object = |e: Error| e.context(self.extent(chunk));
+        let in_object = |e: Error| e.context(self.stored_key(chunk));
         let mut place: Option<StoredChunk> = None;
         for level in 0..shards.levels() {
             let shard = match self.load_shard(shards, chunk, level, place.take(), recency)? {

@@ -61,7 +61,7 @@ proptest! {
             let loaded = load(&array, ChunkId(id)).unwrap();
             prop_assert_eq!(loaded.version, version);
             prop_assert_eq!(loaded.bytes, bytes);
-            prop_assert!(store.stat(&array.extent(ChunkId(id)).key).unwrap().is_some());
+            prop_assert!(store.stat(&array.stored_key(ChunkId(id))).unwrap().is_some());
         }
         prop_assert_eq!((stats.encodes.get(), stats.stores.get()), (chunks.len() as u64, chunks.len() as u64));
         prop_assert_eq!(stats.bytes_written.get(), stats.bytes_stored.get());

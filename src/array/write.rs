@@ -53,7 +53,7 @@ impl Array {
     /// Fails if a codec or the store fails. The error names the key.
     pub fn store(&self, chunk: ChunkId, bytes: &[u8], scratch: &mut Scratch) -> Result<Version> {
         let put = self.store_if(chunk, bytes, None, Replaces::Anything, None, scratch)?;
-        put.ok_or_else(|| Error::system(libc::EIO).context(self.extent(chunk)))
+        put.ok_or_else(|| Error::system(libc::EIO).context(self.stored_key(chunk)))
     }
 
     /// Stores a chunk like [`Array::store`] if the stored value satisfies `replaces`; otherwise returns `None`.
@@ -72,12 +72,12 @@ impl Array {
         let encoded = self.encode_chunk(chunk, bytes, scratch)?;
         if self.has_shards() {
             let base = if let Replaces::Version(version) = replaces { Some(version.clone()) } else { None };
-            let held = PendingBytes::hold(encoded, spill).map_err(|e| e.context(self.extent(chunk)))?;
+            let held = PendingBytes::hold(encoded, spill).map_err(|e| e.context(self.stored_key(chunk)))?;
             let version = self.hand_over(chunk, Some(held), written, base)?;
             self.stats.stores.add(u64::from(version.is_some()));
             return Ok(version);
         }
-        let key = self.extent(chunk).key;
+        let key = self.stored_key(chunk);
         let start = Instant::now();
         let put = self.store.put_if(&key, encoded, replaces);
         self.stats.store_time.add_since(start);
@@ -98,7 +98,7 @@ impl Array {
         let (pipeline, size) = (self.pipeline_of(chunk)?, self.grid.chunk_size(chunk));
         if !self.metadata.has_objects() && bytes.len() != size {
             return Err(
-                Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(self.extent(chunk))
+                Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(self.stored_key(chunk))
             );
         }
         let start = Instant::now();

@@ -269,7 +269,7 @@ impl Cache {
             }
         }
         let e = Error::system(libc::EAGAIN).context("another writer replaces it again and again");
-        Err(e.context(array.extent(chunk)))
+        Err(e.context(array.stored_key(chunk)))
     }
 
     /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.

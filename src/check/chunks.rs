@@ -83,7 +83,7 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> 
         let (stored, checked) = match stat {
             Ok(None) => return !how.is_stopped(),
             Ok(Some(stat)) if stat.kind != EntryKind::Value => {
-                (0, Err(Error::damaged("is not a regular file").context(array.extent(chunk))))
+                (0, Err(Error::damaged("is not a regular file").context(array.stored_key(chunk))))
             }
             Ok(Some(stat)) => (stat.size, array.check_stored_size(chunk, stat.size)),
             Err(e) => (0, Err(e)),

@@ -88,14 +88,14 @@ impl Fs {
             Ok(())
         } else {
             let why = format!("{} bytes can't become a chunk of {size}, and do not decode to one", content.len());
-            Err(Error::invalid(why).context(array.extent(chunk)))
+            Err(Error::invalid(why).context(array.stored_key(chunk)))
         };
         if !array.is_stored_form(chunk, content)? {
             return is_decoded.map(|()| false);
         }
         if is_decoded.is_ok() {
             let why = "the bytes may be a decoded chunk or an encoded one; write to data.raw instead";
-            return Err(Error::invalid(why).context(array.extent(chunk)));
+            return Err(Error::invalid(why).context(array.stored_key(chunk)));
         }
         Ok(true)
     }

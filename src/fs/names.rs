@@ -125,7 +125,7 @@ impl Fs {
                 Ok((attributes, file))
             }
             Target::Encoded(value) => {
-                let node = Node::Value(value.array.extent(value.chunk).key);
+                let node = Node::Value(value.array.stored_key(value.chunk));
                 let inode = self.tree.remember(node.clone());
                 let draft = self.drafts.open_encoded(&node, inode, self.encoded_file(&value)?, None);
                 Ok(self.created_draft(&draft))

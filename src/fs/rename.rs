@@ -168,7 +168,7 @@ impl Fs {
                     _ => self.file_of(&self.content(source)?)?,
                 };
                 self.replace_encoded(value, &file)?;
-                self.drafts.forget(&value.array.extent(value.chunk).key);
+                self.drafts.forget(&value.array.stored_key(value.chunk));
             }
             (Node::Value(from), Target::Flat(array)) => self.copy_into(from, array)?,
             (_, Target::Flat(array)) => {

@@ -39,7 +39,7 @@ impl Array {
     pub fn write_back_key(&self, chunk: ChunkId) -> Key {
         match self.has_shards() {
             true => self.key.join(&format!(".chunk-{}", chunk.0)),
-            false => self.extent(chunk).key,
+            false => self.stored_key(chunk),
         }
     }
 
@@ -56,7 +56,7 @@ impl Array {
         base: Option<Version>,
     ) -> Result<Option<Version>> {
         let Some(object) = self.shard_of(chunk) else { return Ok(None) };
-        self.pending().put((object, chunk), bytes, written, base).map_err(|e| e.context(self.extent(chunk)))
+        self.pending().put((object, chunk), bytes, written, base).map_err(|e| e.context(self.stored_key(chunk)))
     }
 
     /// Returns the object that holds a chunk, if every chunk of that object was handed over as a whole, so that the new

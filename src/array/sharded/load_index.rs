@@ -88,7 +88,7 @@ impl Array {
 
     /// Reads the index of an object by one request; `None` if the object is not stored.
     fn load_index_at_once(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<LoadedShard>> {
-        let (codec, key) = (shards.index_codec(0, &self.grid.indices(chunk))?, self.extent(chunk).key);
+        let (codec, key) = (shards.index_codec(0, &self.grid.indices(chunk))?, self.stored_key(chunk));
         let memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
         let (mut encoded, _encoded) = (Vec::new(), memory::take(codec.stored_size() as usize)?);
         let start = Instant::now();
@@ -113,7 +113,7 @@ impl Array {
     pub(super) fn load_object(&self, shards: &Shards, chunk: ChunkId, object: &Stat) -> Result<()> {
         let indices = self.grid.indices(chunk);
         let id = shards.shard(0, &indices);
-        let key = self.extent(chunk).key;
+        let key = self.stored_key(chunk);
         let _loading = self.shard_cache.lock_loading(id);
         let opening = self.freshness.opening();
         let kept = self.kept_shard(id, None, Recency::Opening);
@@ -155,7 +155,7 @@ impl Array {
     ) -> Result<LoadedShard> {
         self.stats.index_reads.add(1);
         match codec.decode(encoded, bytes.len()) {
-            Err(e) if e.kind() != Kind::Damaged => Err(e.context(self.extent(chunk))),
+            Err(e) if e.kind() != Kind::Damaged => Err(e.context(self.stored_key(chunk))),
             index => Ok(LoadedShard { object, bytes, index, _memory: memory }),
         }
     }
@@ -212,7 +212,7 @@ impl Array {
             },
         };
         let codec = shards.index_codec(id.level, &self.grid.indices(chunk))?;
-        let memory = memory::take(codec.memory()).map_err(|e| e.context(self.extent(chunk)))?;
+        let memory = memory::take(codec.memory()).map_err(|e| e.context(self.stored_key(chunk)))?;
         let place = match codec.place(size) {
             Ok(place) => place,
             Err(e) => return Ok(Some(LoadedShard { object, bytes, index: Err(e), _memory: Grant::default() })),
@@ -233,7 +233,7 @@ impl Array {
         object: &Stat,
         bytes: &ShardBytes,
     ) -> Result<Option<DecodedShard>> {
-        let in_object = |e: Error| e.context(self.extent(chunk));
+        let in_object = |e: Error| e.context(self.stored_key(chunk));
         let Some(pipeline) = shards.around(id.level) else { return Ok(None) };
         let (len, limit) = (bytes.len(), memory::limit() as u64 / 4);
         check_whole_shard(len).map_err(in_object)?;

@@ -142,7 +142,7 @@ impl Array {
     ) -> Result<Option<NeighborBytes<'a>>> {
         let Some(first) = neighbors.chunks.first() else { return Ok(None) };
         let (opening, start) = (self.freshness.opening(), Instant::now());
-        let key = self.extent(*first).key;
+        let key = self.stored_key(*first);
         let read = self.store.get_range(&key, neighbors.range.clone(), buffer);
         self.stats.store_time.add_since(start);
         let read = read.map_err(|e| e.context(&key))?;

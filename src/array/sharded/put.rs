@@ -114,7 +114,7 @@ impl Array {
         if first.0 >= self.grid.chunk_count() {
             return Ok(());
         }
-        let key = self.extent(first).key;
+        let key = self.stored_key(first);
         let _lock = self.store.lock(&key, since)?;
         for attempt in 0..ATTEMPTS {
             if let Some(lost) = &mut lost {
@@ -198,7 +198,7 @@ impl Array {
     fn put_object(&self, first: ChunkId, pieces: &[NewPiece], old: Option<&Version>) -> Result<Option<Version>> {
         let replaces = old.map_or(Replaces::Nothing, Replaces::Version);
         let (start, for_store) = (Instant::now(), pieces.iter().map(NewPiece::for_store).collect::<Vec<_>>());
-        let put = self.store.put_pieces(&self.extent(first).key, &for_store, replaces);
+        let put = self.store.put_pieces(&self.stored_key(first), &for_store, replaces);
         self.stats.store_time.add_since(start);
         let put = put?;
         if put.is_some() {
@@ -212,9 +212,9 @@ impl Array {
     fn delete_object(&self, first: ChunkId, old: Option<&Version>) -> Result<bool> {
         let Some(old) = old else { return Ok(true) };
         // a store can't delete under a condition
-        self.store.forget(&self.extent(first).key);
+        self.store.forget(&self.stored_key(first));
         match self.stat_object(first)? {
-            Some(stat) if stat.version.may_equal(old) => self.store.delete(&self.extent(first).key).map(|_| true),
+            Some(stat) if stat.version.may_equal(old) => self.store.delete(&self.stored_key(first)).map(|_| true),
             _ => Ok(false),
         }
     }
@@ -380,7 +380,7 @@ impl Array {
             let new = PendingChunk::new(Some(new), Some(written.clone()), base)?;
             let object = shards.shard(0, &self.grid.indices(chunk)).number;
             self.pending().replace(object, chunk, &change, Some(new));
-            replaced.count(self.extent(chunk))?;
+            replaced.count(self.stored_key(chunk))?;
         }
     }
 
@@ -454,7 +454,7 @@ impl Array {
     pub fn lost(&self, chunk: ChunkId, why: &str) -> Error {
         self.freshness.record_loss();
         let what = format!("{why} meanwhile: what was written is lost; open the file again and write anew");
-        Error::system(libc::ESTALE).context(what).context(self.extent(chunk))
+        Error::system(libc::ESTALE).context(what).context(self.stored_key(chunk))
     }
 }
 

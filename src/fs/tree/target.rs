@@ -32,7 +32,7 @@ impl Target {
             Target::Document(key, file) => Some(key.join(file.name())),
             Target::Chunk(array, _) if array.has_shards() => None,
             Target::Chunk(array, chunk) | Target::Encoded(EncodedValue { array, chunk }) => {
-                Some(array.extent(*chunk).key)
+                Some(array.stored_key(*chunk))
             }
             Target::Plain(key) => Some(key.clone()),
             Target::Flat(_) => None,

@@ -38,7 +38,7 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
     if let Node::Chunk(key, name) = node {
         let (array, chunk) = tree.chunk(key, name)?;
         if let Some(stat) = array.stat_chunk(chunk)? {
-            list.push(("user.zarrfs.key".into(), array.extent(chunk).key.as_str().into()));
+            list.push(("user.zarrfs.key".into(), array.stored_key(chunk).as_str().into()));
             list.push(("user.zarrfs.stored_size".into(), stat.size.to_string().into()));
             // the read of a damaged shard reports the error
             if let Ok(Some(offset)) = array.offset_in_object(chunk) {

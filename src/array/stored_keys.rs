@@ -1,5 +1,5 @@
-//! The locations of stored chunks. In Zarr v2 each chunk is a value of its own, under a key that is made of its
-//! indices; an undeclared separator of the indices is detected. Everything outside `array` asks for extents, statistics
+//! The keys of stored chunks. In Zarr v2 each chunk is a value of its own, under a key that is made of its
+//! indices; an undeclared separator of the indices is detected. Everything outside `array` asks for keys, statistics
 //! and listings of chunks, and never builds a key.
 
 use super::Array;
@@ -9,31 +9,11 @@ use crate::zarr::chunk_key::{KeyEncoding, parse_index};
 use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::Separator;
 use std::collections::BTreeSet;
-use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Names examined to detect an undeclared separator: enough to pass stray files, few enough to be quick.
 const SEPARATOR_SAMPLE: usize = 1000;
-
-/// The location of a stored chunk: the bytes `range` of the value under `key`.
-///
-/// That value is the chunk's *object*: the store replaces it as a whole, so that versions, locks and write-backs belong
-/// to it. In Zarr v2 an object holds one chunk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// The key of the object.
-    pub key: Key,
-    /// The position in the object, in bytes.
-    pub range: Range<u64>,
-}
-
-impl fmt::Display for Extent {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        self.key.fmt(f)
-    }
-}
 
 /// The lock of the object that holds a chunk. Dropping it releases the lock.
 pub type ChunkLock = KeyLock;
@@ -54,14 +34,15 @@ pub enum ArrayEntry {
 pub struct LevelPermissions(Option<(Key, Option<Permissions>)>);
 
 impl Array {
-    /// Returns the location at which a chunk is stored, or would be.
-    pub fn extent(&self, chunk: ChunkId) -> Extent {
+    /// Returns the key of the *object* that holds a chunk, or would hold it: a value that the store replaces as a whole,
+    /// so that versions, locks and write-backs belong to it. Without shards an object holds one chunk.
+    pub fn stored_key(&self, chunk: ChunkId) -> Key {
         let encoding = self.key_encoding();
-        let key = match &self.shards {
+        let name = match &self.shards {
             None => self.grid.stored_key(chunk, encoding),
             Some(shards) => shards.key(&self.grid.indices(chunk), encoding),
         };
-        Extent { key: self.key.join(&key), range: 0..u64::MAX }
+        self.key.join(&name)
     }
 
     /// Returns the path of the chunk's file in the mounted tree, which does not depend on where the chunk is stored.
@@ -122,7 +103,7 @@ impl Array {
         if let Some(shards) = &self.shards {
             return self.stat_in_shard(shards, chunk);
         }
-        let Extent { key, .. } = self.extent(chunk);
+        let key = self.stored_key(chunk);
         self.store.stat(&key).map_err(|e| e.context(&key))
     }
 
@@ -141,7 +122,7 @@ impl Array {
     /// Returns `stat`, the state of a chunk, with no more permissions than the directories between the array and the
     /// chunk grant. `known` spares requests for chunks of the same directory.
     pub fn restrict(&self, chunk: ChunkId, stat: Stat, known: &mut LevelPermissions) -> Stat {
-        let parent = self.extent(chunk).key.parent();
+        let parent = self.stored_key(chunk).parent();
         if parent == self.key || stat.permissions.is_none() {
             return stat;
         }
@@ -175,7 +156,7 @@ impl Array {
         if self.has_shards() {
             return Ok(ChunkLock::default());
         }
-        self.store.lock(&self.extent(chunk).key, since)
+        self.store.lock(&self.stored_key(chunk), since)
     }
 
     /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
@@ -189,7 +170,7 @@ impl Array {
             }
             return Ok(was_stored);
         }
-        let Extent { key, .. } = self.extent(chunk);
+        let key = self.stored_key(chunk);
         self.store.delete(&key).map_err(|e| e.context(&key))
     }
 
@@ -222,7 +203,7 @@ impl Array {
         chunks: &mut dyn Iterator<Item = ChunkId>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        self.store.stat_many(&mut chunks.map(|chunk| self.extent(chunk).key), each);
+        self.store.stat_many(&mut chunks.map(|chunk| self.stored_key(chunk)), each);
     }
 
     /// Returns the separator of the stored chunk keys: declared, detected, or `.`.
