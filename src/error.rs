@@ -132,6 +132,12 @@ impl Error {
         Self::new(Kind::System(errno), text)
     }
 
+    /// Creates the ESTALE of a file that was removed or replaced since it was looked up. The kernel looks its path up
+    /// again.
+    pub fn stale() -> Self {
+        Self::system(libc::ESTALE)
+    }
+
     /// Returns this error with `what: ` before its message.
     pub fn context(self, what: impl fmt::Display) -> Self {
         Self::new(self.kind, format!("{what}: {}", self.message))

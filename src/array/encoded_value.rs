@@ -109,7 +109,7 @@ impl Array {
         let _lock = self.store.lock(&key, Instant::now())?;
         self.confirm(false)?;
         if self.freshness.is_replaced() {
-            return Err(Error::system(libc::ESTALE).context("another program replaced the array").context(key));
+            return Err(Error::stale().context("another program replaced the array").context(key));
         }
         let replaced = match file {
             Some(file) => {

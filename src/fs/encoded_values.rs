@@ -123,7 +123,7 @@ impl Fs {
     /// Copies a plain key into an unnamed file.
     pub(super) fn copy_of(&self, from: &Key) -> Result<File> {
         let store = self.tree.hierarchy().store();
-        let stat = store.stat(from).map_err(|e| e.context(from))?.ok_or_else(|| Error::system(libc::ESTALE))?;
+        let stat = store.stat(from).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?;
         let file = unnamed_file(&self.spill.directory)?;
         self.in_pieces(from, 0..stat.size, |at, piece| {
             file.write_all_at(piece, at)?;

@@ -125,7 +125,7 @@ impl Fs {
                 self.tree.hierarchy().store().put(key, bytes).map(drop).map_err(|e| e.context(key))
             }
             // the array was replaced since the file was opened
-            (None, DraftText::File(_)) => Err(Error::system(libc::ESTALE).context(key)),
+            (None, DraftText::File(_)) => Err(Error::stale().context(key)),
         }
     }
 

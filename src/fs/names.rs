@@ -184,12 +184,11 @@ impl Fs {
 
     /// Opens a file without a fixed size for writing.
     pub(super) fn open_to_write(&self, inode: u64, node: &Node) -> Result<NewFile> {
-        let stale = || Error::system(libc::ESTALE);
         match node {
             Node::Metadata(key, file) => {
                 let stored = match self.tree.document(key, *file)? {
                     Some(document) => (document.text.clone(), document.stat.permissions),
-                    None => return self.drafts.get(&node.path()).map(Draft::opened).ok_or_else(stale),
+                    None => return self.drafts.get(&node.path()).map(Draft::opened).ok_or_else(Error::stale),
                 };
                 Ok(self.drafts.open(node, inode, Some(stored), MAX_DOCUMENT)?.opened())
             }
@@ -215,7 +214,7 @@ impl Fs {
                     let text = self.content_up_to(node, MAX_PLAIN)?.bytes;
                     return Ok(self.drafts.open(node, inode, Some((text, None)), MAX_PLAIN)?.opened());
                 }
-                let file = file.map_err(|e| if e.errno() == libc::ENOENT { stale() } else { e.context(key) })?;
+                let file = file.map_err(|e| if e.errno() == libc::ENOENT { Error::stale() } else { e.context(key) })?;
                 Ok(PlainFile::open(inode, Some(file)))
             }
             Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => Err(Error::system(libc::EISDIR)),

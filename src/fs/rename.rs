@@ -216,12 +216,12 @@ impl Fs {
     ///
     /// EINVAL if a plain key has more than `limit` bytes.
     pub(super) fn content_up_to(&self, node: &Node, limit: u64) -> Result<FileContent> {
-        let (stale, mut bytes) = (|| Error::system(libc::ESTALE), Vec::new());
+        let mut bytes = Vec::new();
         let mut memory = Grant::default();
         match node {
             Node::Value(key) => {
                 let store = self.tree.hierarchy().store();
-                let size = store.stat(key).map_err(|e| e.context(key))?.ok_or_else(stale)?.size;
+                let size = store.stat(key).map_err(|e| e.context(key))?.ok_or_else(Error::stale)?.size;
                 if size > limit {
                     return Err(Error::invalid(format!("{size} bytes, more than {limit}")).context(key));
                 }
@@ -229,14 +229,14 @@ impl Fs {
                     Kind::Damaged => Error::new(Kind::TooLarge, e.message()).context(key),
                     _ => e.context(key),
                 })?;
-                store.get(key, limit.min(size), &mut bytes).map_err(|e| e.context(key))?.ok_or_else(stale)?;
+                store.get(key, limit.min(size), &mut bytes).map_err(|e| e.context(key))?.ok_or_else(Error::stale)?;
             }
             Node::Chunk(key, name) => {
                 let (array, _) = self.tree.chunk(key, name)?;
                 self.read_chunk(&array, name, 0, usize::MAX, true, &mut bytes)?;
             }
             Node::Metadata(key, file) => {
-                let document = self.tree.document(key, *file)?.ok_or_else(stale)?;
+                let document = self.tree.document(key, *file)?.ok_or_else(Error::stale)?;
                 bytes.extend_from_slice(&document.text);
             }
             _ => return Err(Error::system(libc::EPERM)),
@@ -255,15 +255,11 @@ impl Fs {
         self.cache.flush_chunk(array, chunk)?;
         let stored = match array.metadata().has_objects() {
             true => {
-                let stale = || {
-                    Error::system(libc::ESTALE)
-                        .context("another program replaced the array; open the directory again and retry")
-                        .context(array.key())
-                };
+                let why = "another program replaced the array; open the directory again and retry";
                 array.lock_chunk(chunk).and_then(|_lock| {
                     array.confirm(false)?;
                     match array.freshness().is_replaced() {
-                        true => Err(stale()),
+                        true => Err(Error::stale().context(why).context(array.key())),
                         false => {
                             array.store(chunk, bytes, &mut Scratch::default()).map(|_| self.cache.add_pending(array))
                         }
@@ -288,13 +284,12 @@ impl Fs {
         range: Range<u64>,
         write: impl Fn(u64, &[u8]) -> Result<usize>,
     ) -> Result<()> {
-        let stale = || Error::system(libc::ESTALE);
         let (mut at, mut piece) = (range.start, Vec::new());
         while at < range.end {
             let (store, end) = (self.tree.hierarchy().store(), range.end.min(at + PIECE));
-            store.get_range(from, at..end, &mut piece).map_err(|e| e.context(from))?.ok_or_else(stale)?;
+            store.get_range(from, at..end, &mut piece).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?;
             if piece.is_empty() || write(at, &piece)? != piece.len() {
-                return Err(stale());
+                return Err(Error::stale());
             }
             at += piece.len() as u64;
         }
@@ -308,8 +303,7 @@ impl Fs {
     /// EINVAL, with nothing written, if the file has another size.
     fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
         let store = self.tree.hierarchy().store();
-        let stale = || Error::system(libc::ESTALE);
-        let size = store.stat(from).map_err(|e| e.context(from))?.ok_or_else(stale)?.size;
+        let size = store.stat(from).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?.size;
         if size != array.size() {
             let why = format!("{size} bytes can't become the {} of an array's flat bytes", array.size());
             return Err(Error::invalid(why).context(array.key()));

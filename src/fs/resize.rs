@@ -100,7 +100,7 @@ impl Resizing {
     /// ESTALE, which makes the kernel look the path up again, if the array has changed since.
     pub fn writing_to(&self, array: &Array) -> Result<SharedLock<'_>> {
         let writing = self.writing(array.key());
-        if array.is_superseded() { Err(Error::system(libc::ESTALE)) } else { Ok(writing) }
+        if array.is_superseded() { Err(Error::stale()) } else { Ok(writing) }
     }
 
     /// Locks the arrays at and below `keys` exclusively, while they change or are renamed.

@@ -138,7 +138,7 @@ impl Tree {
     pub fn node(&self, inode: u64) -> Result<Arc<Node>> {
         let node = match self.live.get(inode) {
             None if inode == ROOT_INODE => Arc::new(Node::Directory(Key::root())),
-            node => node.ok_or_else(stale)?,
+            node => node.ok_or_else(Error::stale)?,
         };
         if inode != ROOT_INODE && !node.is_control() {
             self.record_use();
@@ -191,7 +191,7 @@ impl Tree {
     /// ESTALE if the chunk is outside the array's grid.
     pub fn chunk(&self, key: &Key, name: &str) -> Result<(Arc<Array>, ChunkId)> {
         let array = self.array(key)?;
-        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
+        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(Error::stale)?;
         Ok((array, chunk))
     }
 
@@ -200,7 +200,7 @@ impl Tree {
     pub fn stored_chunk(&self, key: &Key, name: &str) -> Result<(Arc<Array>, ChunkId)> {
         match self.chunk(key, name) {
             Err(e) if e.errno() == libc::ESTALE => {
-                self.hierarchy.chunk_outside(&*self.array(key)?, name)?.ok_or_else(stale)
+                self.hierarchy.chunk_outside(&*self.array(key)?, name)?.ok_or_else(Error::stale)
             }
             found => found,
         }
@@ -215,7 +215,7 @@ impl Tree {
         match self.hierarchy.find(key)? {
             Some(StoredNode::Array(array)) => Ok(array),
             Some(StoredNode::Damaged(e)) => Err(e),
-            _ => Err(stale()),
+            _ => Err(Error::stale()),
         }
     }
 
@@ -302,7 +302,7 @@ impl Tree {
     pub fn check_plain(&self, node: &Node, key: &Key) -> Result<()> {
         match self.lookup_in(&self.directory(&Node::Directory(key.parent()))?, key.name())? {
             Some(now) if now == *node => Ok(()),
-            _ => Err(stale()),
+            _ => Err(Error::stale()),
         }
     }
 
@@ -370,11 +370,6 @@ impl Tree {
     pub fn live_nodes(&self) -> usize {
         self.live.len()
     }
-}
-
-/// Returns the error of a node that no longer exists: the kernel looks the path up again.
-fn stale() -> Error {
-    Error::system(libc::ESTALE)
 }
 
 /// Returns whether the array's flat bytes can be shown.

@@ -334,7 +334,7 @@ impl Fs {
         // chunks are about to be removed: they must be those of this array
         array.confirm(false)?;
         if array.freshness().is_replaced() {
-            return Err(Error::system(libc::ESTALE).context(array.key()));
+            return Err(Error::stale().context(array.key()));
         }
         let count: u64 = around.iter().map(|chunks| chunks.end - chunks.start).sum();
         if count > PROBES && array.lists_all() {

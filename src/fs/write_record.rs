@@ -30,7 +30,7 @@ impl WriteRecord {
         let mut written = lock(&self.written);
         if let Some((array, _)) = written.iter().find(|(array, before)| array.freshness().losses() > *before) {
             let why = "bytes that were written through this file are lost: .zarrfs/stats says why; write them again";
-            let _ = self.lost.set(Error::system(libc::ESTALE).context(why).context(array.key()));
+            let _ = self.lost.set(Error::stale().context(why).context(array.key()));
         }
         if stored.is_ok() {
             written.retain(|(array, _)| array.is_dirty());

@@ -454,7 +454,7 @@ impl Array {
     pub fn lost(&self, chunk: ChunkId, why: &str) -> Error {
         self.freshness.record_loss();
         let what = format!("{why} meanwhile: what was written is lost; open the file again and write anew");
-        Error::system(libc::ESTALE).context(what).context(self.stored_key(chunk))
+        Error::stale().context(what).context(self.stored_key(chunk))
     }
 }
 

@@ -277,7 +277,7 @@ impl DirtyState {
 
 /// Returns an error that never reaches a user: the caller looks for the chunk again.
 fn removed() -> Error {
-    Error::system(libc::ESTALE)
+    Error::stale()
 }
 
 /// Returns the bytes of an edge chunk that belong to the array; `None` for any other chunk.

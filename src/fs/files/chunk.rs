@@ -67,7 +67,7 @@ impl ChunkFile {
     }
 
     fn chunk(&self, array: &Array) -> Result<ChunkId> {
-        array.grid().parse_chunk_key(&self.name, Separator::Dot).ok_or_else(stale)
+        array.grid().parse_chunk_key(&self.name, Separator::Dot).ok_or_else(Error::stale)
     }
 
     /// Returns the path in the mount.
@@ -240,7 +240,7 @@ impl ChunkFile {
             write(array, self.chunk(array)?)?;
             Ok(array.clone())
         });
-        written?.ok_or_else(stale)
+        written?.ok_or_else(Error::stale)
     }
 
     /// Records the loss of a draft whose array was replaced, and returns the error.
@@ -248,7 +248,7 @@ impl ChunkFile {
         self.record.add(array, array.freshness().losses());
         array.freshness().record_loss();
         let why = "another program replaced or deleted the array: what was written is lost; open the file again and write anew";
-        let e = Error::system(libc::ESTALE).context(why).context(self.path());
+        let e = Error::stale().context(why).context(self.path());
         fs.stats.problem(format!("not stored: {e}"));
         e
     }
@@ -384,7 +384,7 @@ impl Fs {
             // the load below finds out whether the chunk is stored
             true => None,
             false => match array.stat_chunk(chunk)? {
-                None if !is_created => return Err(stale()),
+                None if !is_created => return Err(Error::stale()),
                 stat => stat,
             },
         };
@@ -394,7 +394,7 @@ impl Fs {
         } else if array.metadata().has_objects() || stat.is_none() {
             // a file of size 0 would look empty; loading yields the size of a chunk of objects, and finds out whether a
             // remote chunk exists
-            self.cache.get(&array, chunk, ChunkPart::Whole)?.ok_or_else(stale)?;
+            self.cache.get(&array, chunk, ChunkPart::Whole)?.ok_or_else(Error::stale)?;
         } else if let Some(stat) = stat.filter(|_| self.read_only) {
             // in a writable mount each write of flat bytes would have to drop the pages
             pages = self.pages_at_open(inode, VersionTag::of_array(&array, Some(&stat.version)), true);
@@ -446,13 +446,13 @@ impl Fs {
         may_wait: bool,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
+        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(Error::stale)?;
         let piece = match self.cache.peek(array, chunk, ChunkPart::Whole) {
             Some(piece) => piece?,
             None if !may_wait => return Ok(false),
             None => self.cache.get(array, chunk, ChunkPart::Whole)?,
         };
-        let piece = piece.ok_or_else(stale)?;
+        let piece = piece.ok_or_else(Error::stale)?;
         let bytes = piece.bytes();
         let start = offset.min(bytes.len() as u64) as usize;
         let end = bytes.len().min(start.saturating_add(len));
@@ -471,8 +471,4 @@ impl Fs {
 fn created_size(array: &Array, name: &str) -> u64 {
     let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
     chunk.map_or(0, |chunk| array.grid().chunk_size(chunk) as u64)
-}
-
-fn stale() -> Error {
-    Error::system(libc::ESTALE)
 }

@@ -20,7 +20,7 @@ impl Fs {
     pub(in crate::fs) fn open_document(&self, inode: u64, key: &Key, file: MetadataFile) -> Result<NewFile> {
         let document = self.tree.document_of_age(key, file, Duration::ZERO)?;
         memory::check_available()?;
-        let document = document.ok_or_else(|| Error::system(libc::ESTALE))?;
+        let document = document.ok_or_else(Error::stale)?;
         Ok(NewFile::new(Arc::new(DocumentFile { inode, document }), KernelPages::None))
     }
 }

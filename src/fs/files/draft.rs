@@ -275,7 +275,7 @@ impl DraftContent {
     }
 
     fn check_not_taken(&self) -> Result<()> {
-        if self.fate == Fate::Taken { Err(Error::system(libc::ESTALE)) } else { Ok(()) }
+        if self.fate == Fate::Taken { Err(Error::stale()) } else { Ok(()) }
     }
 }
 
@@ -299,7 +299,7 @@ impl OpenFile for Draft {
             DraftText::File(_) => {
                 let (key, end) = (self.node().path(), offset.saturating_add(len as u64));
                 let got = fs.tree.hierarchy().store().get_range(&key, offset..end, out);
-                got.map_err(|e| e.context(&key))?.ok_or_else(|| Error::system(libc::ESTALE))?;
+                got.map_err(|e| e.context(&key))?.ok_or_else(Error::stale)?;
             }
         }
         Ok(true)

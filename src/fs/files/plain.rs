@@ -39,17 +39,16 @@ impl OpenFile for PlainFile {
         if !may_wait {
             return Ok(false);
         }
-        let stale = || Error::system(libc::ESTALE);
         if let Ok(node) = fs.tree.node(self.inode) {
-            let Node::Value(key) = &*node else { return Err(stale()) };
+            let Node::Value(key) = &*node else { return Err(Error::stale()) };
             if let Some(draft) = fs.drafts.get(key) {
                 return draft.read(fs, offset, len, may_wait, out);
             }
             let end = offset.saturating_add(len as u64);
             let got = fs.tree.hierarchy().store().get_range(key, offset..end, out).map_err(|e| e.context(key))?;
-            return got.map(|_| true).ok_or_else(stale);
+            return got.map(|_| true).ok_or_else(Error::stale);
         }
-        let file = self.file.as_ref().ok_or_else(stale)?;
+        let file = self.file.as_ref().ok_or_else(Error::stale)?;
         out.resize(len, 0);
         read_at(file, offset, out).map(|()| true)
     }
@@ -60,7 +59,7 @@ impl OpenFile for PlainFile {
         }
         let file = self.file.as_ref().ok_or_else(|| Error::system(libc::EBADF))?;
         if self.is_taken.load(Ordering::Acquire) {
-            return Err(Error::system(libc::ESTALE));
+            return Err(Error::stale());
         }
         file.write_all_at(data, offset)?;
         Ok(Some(data.len()))

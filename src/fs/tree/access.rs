@@ -1,8 +1,8 @@
 //! Permissions of nodes: a node grants no more than any of the stored files that it is made of.
 
-use super::{Node, Tree, stale};
+use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
 use crate::zarr::metadata::ZGROUP;
 
@@ -44,7 +44,7 @@ impl Tree {
     pub(super) fn permissions_of_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Result<Option<Permissions>> {
         let mut granted = None;
         for key in keys {
-            let directory = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(stale)?;
+            let directory = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(Error::stale)?;
             let Some(of_directory) = directory.permissions else { return Ok(None) };
             granted = both(granted, Some(of_directory.inside()));
             let mut documents = vec![self.hierarchy.attributes_key(key), key.join(ZGROUP)];

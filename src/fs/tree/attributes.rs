@@ -1,12 +1,12 @@
 //! Attributes: sizes, times and permissions of nodes. They come from the store. No chunk is read, except chunks of
 //! objects, whose size is known only after decoding.
 
+use super::Tree;
 use super::access;
 use super::node::{ControlFile, Node};
-use super::{Tree, stale};
 use crate::array::{Array, LevelPermissions};
 use crate::cache::ChunkPart;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::{Key, Permissions, Stat};
 use crate::zarr::grid::ChunkId;
 use std::time::SystemTime;
@@ -61,7 +61,7 @@ impl Tree {
             Node::Flat(key) => self.flat_attributes(node, key),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.stored_chunk(key, name)?;
-                let stat = array.stat_chunk(chunk)?.ok_or_else(stale)?;
+                let stat = array.stat_chunk(chunk)?.ok_or_else(Error::stale)?;
                 let stat = array.restrict(chunk, stat, &mut LevelPermissions::default());
                 let attributes = self.chunk_attributes(node, self.chunk_size(&array, chunk), &stat);
                 Ok(Attributes { lasting: !array.metadata().has_objects(), ..attributes })
@@ -74,7 +74,7 @@ impl Tree {
                 Ok(Attributes { lasting: false, ..self.made(node, 0, 0, stat.modified, stat.permissions) })
             }
             Node::Metadata(key, file) => {
-                Ok(self.stored_attributes(node, &self.document_stat(key, *file)?.ok_or_else(stale)?))
+                Ok(self.stored_attributes(node, &self.document_stat(key, *file)?.ok_or_else(Error::stale)?))
             }
             Node::Value(key) => Ok(self.stored_attributes(node, &self.stat(key)?)),
             // opening it stores the writes of all users
@@ -84,7 +84,7 @@ impl Tree {
     }
 
     fn stat(&self, key: &Key) -> Result<Stat> {
-        self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(stale)
+        self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(Error::stale)
     }
 
     fn flat_attributes(&self, node: &Node, key: &Key) -> Result<Attributes> {

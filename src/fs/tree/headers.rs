@@ -1,7 +1,7 @@
 //! Headers and containers in the tree. Selects those that an array or a group shows, and caches their content for a
 //! second.
 
-use super::{Attributes, Node, Tree, stale};
+use super::{Attributes, Node, Tree};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
 use crate::export::{self, ArrayView, Composite, DATASET, Described, Format, NetcdfOptions, PartContent};
@@ -174,7 +174,7 @@ impl Tree {
             }
             Node::Dataset(key) => Ok(self.dataset(key, age)?.0),
             Node::ViewFile(key, view, file) => self.view_file(key, view, *file, age),
-            _ => Err(stale()),
+            _ => Err(Error::stale()),
         }
     }
 
@@ -305,7 +305,7 @@ impl Tree {
                 let permissions = self.permissions_of_all(file.sources.iter())?;
                 (file, modified, permissions)
             }
-            _ => return Err(stale()),
+            _ => return Err(Error::stale()),
         };
         let own: u64 = file.parts().iter().filter(|p| p.content.is_own()).map(|p| p.len).sum();
         Ok(self.made(node, file.size(), own.div_ceil(512).max(1), modified, permissions))

@@ -3,7 +3,7 @@
 
 use super::levels::{is_key_like, is_level_name, is_partial};
 use super::names::{ARRAY_FILES, GROUP_FILES};
-use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, View, has_flat, is_hidden, stale};
+use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, View, has_flat, is_hidden};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
 use crate::error::{Error, Kind, Result};
@@ -47,7 +47,7 @@ impl Tree {
                     Ok(DirectoryKind::Array(key.clone(), None))
                 }
                 Some(StoredNode::Group) => Ok(DirectoryKind::Group(key.clone())),
-                _ => Err(stale()),
+                _ => Err(Error::stale()),
             },
             Node::ControlDirectory => Ok(DirectoryKind::Control),
             Node::ViewDirectory(key, view) => {

@@ -3,7 +3,7 @@
 
 use super::levels::is_level_name;
 use super::node::inode;
-use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden, stale};
+use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Kind, Result};
@@ -47,7 +47,7 @@ impl Tree {
                 Some(StoredNode::Array(array)) => self.names_of_array(key, &array),
                 Some(StoredNode::Damaged(e)) => self.names_of_damaged(key, &e),
                 Some(StoredNode::Group) => self.names_of_group(key),
-                _ => Err(stale()),
+                _ => Err(Error::stale()),
             },
             Node::ControlDirectory => {
                 let control = Key::root().join(CONTROL);

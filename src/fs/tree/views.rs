@@ -4,10 +4,10 @@
 use super::headers::KEPT;
 use super::names::{NameStream, name_at};
 use super::node::{ROOT_NAME, SLICES, UNPACKED, View, ViewedFile};
-use super::{Attributes, FLAT, ListedNode, Name, Node, Tree, has_flat, stale};
+use super::{Attributes, FLAT, ListedNode, Name, Node, Tree, has_flat};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::export::{self, ArrayView, Composite, Described, Format};
 use crate::store::{Key, Permissions};
 use crate::zarr::chunk_key::parse_index;
@@ -106,7 +106,7 @@ impl Tree {
     ///
     /// ESTALE if there is no such view.
     pub fn viewed(&self, key: &Key, view: &View) -> Result<(Arc<Array>, ArrayView)> {
-        find(&self.hierarchy, key, view)?.ok_or_else(stale)
+        find(&self.hierarchy, key, view)?.ok_or_else(Error::stale)
     }
 
     /// Returns the view that `name` is in a group, or in the root if that is an array. The caller has made sure that no
@@ -234,7 +234,7 @@ impl Tree {
             ViewedFile::Header(Format::Npy) => Arc::new(Described::of_metadata(key, array.metadata())),
             ViewedFile::Header(_) => self.described(&array, age)?,
         };
-        let ViewedFile::Header(format) = file else { return Err(stale()) };
+        let ViewedFile::Header(format) = file else { return Err(Error::stale()) };
         shown.file(format, &shown.describe(&described), array.metadata())?.counted().map(Arc::new)
     }
 

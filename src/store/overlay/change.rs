@@ -330,7 +330,7 @@ impl OverlayStore {
             _ => {
                 let copy = unnamed_file(&self.scratch)?;
                 if !copy_range(store.as_ref(), from, 0..stat.size, &stat.version, (&copy, 0))? {
-                    return Err(Error::system(libc::ESTALE).context(from));
+                    return Err(Error::stale().context(from));
                 }
                 copy
             }
@@ -354,7 +354,7 @@ impl OverlayStore {
                 let replaces = version.map_or(Replaces::Nothing, Replaces::Version);
                 let mut copy = |before: &BeforeChange| self.put_upper_pieces(key, &pieces, before, replaces);
                 let put = self.put_locked(key, replaces, &mut copy)?;
-                put.ok_or_else(|| Error::system(libc::ESTALE).context("the store below changes it meanwhile"))?;
+                put.ok_or_else(|| Error::stale().context("the store below changes it meanwhile"))?;
             }
         }
         self.upper.writable_file(key, false, false)

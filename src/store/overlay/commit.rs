@@ -274,7 +274,7 @@ impl<'a> Committer<'a> {
             CommitState::Differs => return self.conflict(key, DIFFERS),
             CommitState::Matches => {}
         }
-        let (file, _) = self.upper.file(key)?.ok_or_else(|| Error::system(libc::ESTALE))?;
+        let (file, _) = self.upper.file(key)?.ok_or_else(Error::stale)?;
         let replaces = there.as_ref().map_or(Replaces::Nothing, |there| Replaces::Version(&there.version));
         match self.target.put_pieces(key, &[ValuePiece::File(&file, 0..ours.size)], replaces)? {
             Some(_) => self.settle(change),

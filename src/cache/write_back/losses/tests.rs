@@ -139,7 +139,7 @@ fn losses_of_several_arrays_are_all_reported() {
     for (key, cache) in [("a", &one.cache), ("b", &one.cache)] {
         let metadata = other.array.metadata().clone();
         let array = Array::new(Key::root().join(key), metadata, other.store.clone(), Arc::default()).unwrap();
-        cache.record_loss(&array, Error::system(libc::ESTALE));
+        cache.record_loss(&array, Error::stale());
     }
     let e = one.cache.take_losses(|_| true).unwrap_err();
     assert!(e.errno() == libc::ESTALE && e.message().contains("1 more"), "{e}");

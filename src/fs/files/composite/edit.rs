@@ -190,7 +190,7 @@ impl Fs {
         loop {
             let stat =
                 self.tree.hierarchy().store().get_range(from, 0..len, &mut bytes).map_err(|e| e.context(from))?;
-            let size = stat.ok_or_else(|| Error::system(libc::ESTALE))?.size;
+            let size = stat.ok_or_else(Error::stale)?.size;
             match HeaderEdit::compare(header, &bytes)? {
                 Some(edited) => return Ok((edited, size)),
                 None if len >= size || len >= MAX_HEADER => return Err(refused("has no whole header")),

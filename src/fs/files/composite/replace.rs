@@ -81,9 +81,8 @@ impl CompositeFile {
 fn for_each_block(fs: &Fs, from: &Key, part: &Moved, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
     let store = fs.tree.hierarchy().store();
     let read = |start: u64, len: u64, block: &mut Vec<u8>| {
-        let stale = || Error::system(libc::ESTALE);
-        store.get_range(from, start..start + len, block).map_err(|e| e.context(from))?.ok_or_else(stale)?;
-        if block.len() as u64 == len { Ok(()) } else { Err(stale()) }
+        store.get_range(from, start..start + len, block).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?;
+        if block.len() as u64 == len { Ok(()) } else { Err(Error::stale()) }
     };
     let is_run = part.len == part.step;
     let (len, count) = if is_run { (part.len.saturating_mul(part.count), 1) } else { (part.len, part.count) };
