@@ -74,9 +74,10 @@ fn run(directory: &Path, port: u16, path: &str, connections: usize) -> Result<se
         let died = |_| Err(Error::other("a thread died"));
         threads.into_iter().map(|t| t.join().unwrap_or_else(died)).sum::<Result<u64>>()
     })?;
-    match fetched == stored {
-        true => Ok(json!({ "chunks": names.len(), "bytes": fetched, "seconds": start.elapsed().as_secs_f64() })),
-        false => Err(Error::other(format!("{fetched} bytes came, of {stored}"))),
+    if fetched == stored {
+        Ok(json!({ "chunks": names.len(), "bytes": fetched, "seconds": start.elapsed().as_secs_f64() }))
+    } else {
+        Err(Error::other(format!("{fetched} bytes came, of {stored}")))
     }
 }
 

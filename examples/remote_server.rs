@@ -101,9 +101,10 @@ impl Server {
         let mut file = file;
         file.seek(SeekFrom::Start(first))?;
         // the kernel copies the bytes: the standard library uses sendfile(2) here
-        match std::io::copy(&mut file.take(len), &mut &*stream)? == len {
-            true => Ok(()),
-            false => Err(Error::other("the file became shorter")),
+        if std::io::copy(&mut file.take(len), &mut &*stream)? == len {
+            Ok(())
+        } else {
+            Err(Error::other("the file became shorter"))
         }
     }
 }

@@ -90,9 +90,10 @@ impl Check<'_> {
 
     fn run(&mut self) {
         if !self.hierarchy.store().lists_all() {
-            let what = match self.hierarchy.lists_nodes() {
-                true => "the store can't be listed: what it should not hold is not found",
-                false => "the store can't be listed, and has no .zmetadata: its groups and arrays are not known",
+            let what = if self.hierarchy.lists_nodes() {
+                "the store can't be listed: what it should not hold is not found"
+            } else {
+                "the store can't be listed, and has no .zmetadata: its groups and arrays are not known"
             };
             self.found(FindingKind::Unlisted, &Key::root(), what);
         }
@@ -144,10 +145,7 @@ impl Check<'_> {
     fn array(&mut self, array: &Arc<Array>) {
         self.summary.arrays += 1;
         self.array_documents(array);
-        match array.lists_all() {
-            true => self.listed_chunks(array),
-            false => self.unlisted_chunks(array),
-        }
+        if array.lists_all() { self.listed_chunks(array) } else { self.unlisted_chunks(array) }
     }
 
     /// Checks all keys below an array.

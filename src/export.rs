@@ -185,9 +185,10 @@ impl Format {
     /// Makes the file; `push_values` appends the bytes that it holds.
     fn file_with(self, array: &Described, push_values: impl FnOnce(&mut Composite)) -> Result<Composite> {
         if !self.can_describe(array) {
-            let why = match self.fits(&array.metadata) {
-                true => "can't say what the array is: its times, its packing or its coordinates",
-                false => "can't describe an array of this shape and dtype",
+            let why = if self.fits(&array.metadata) {
+                "can't say what the array is: its times, its packing or its coordinates"
+            } else {
+                "can't describe an array of this shape and dtype"
             };
             return Err(Error::unsupported(format!("{} {why}", self.name())).context(&array.key));
         }

@@ -254,10 +254,7 @@ impl Fs {
 
     /// Fails if the mount is read-only.
     fn writable(&self) -> Result<()> {
-        match self.read_only {
-            true => Err(Error::new(Kind::ReadOnly, "the mount is read-only")),
-            false => Ok(()),
-        }
+        if self.read_only { Err(Error::new(Kind::ReadOnly, "the mount is read-only")) } else { Ok(()) }
     }
 
     /// Opens a file for the owner of the mount. Reads through it return bytes at least as new as the store's at this

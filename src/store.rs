@@ -489,9 +489,10 @@ pub trait Store: Send + Sync {
     ///
     /// [`Kind::Unsupported`] if values are not files; with `create` and `exclusive`, EEXIST if the file exists.
     fn writable_file(&self, _key: &Key, _create: bool, _exclusive: bool) -> Result<File> {
-        match self.is_writable() {
-            true => Err(Error::unsupported("values of this kind of store are not files")),
-            false => Err(read_only()),
+        if self.is_writable() {
+            Err(Error::unsupported("values of this kind of store are not files"))
+        } else {
+            Err(read_only())
         }
     }
 }

@@ -456,12 +456,11 @@ impl Small {
         let directory = tempfile::tempdir().unwrap();
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", "size=2M", "none"]).arg(directory.path()).output();
-        match mounted.is_ok_and(|output| output.status.success()) {
-            true => Some(Small(directory)),
-            false => {
-                announce("skipped: a tmpfs can't be mounted");
-                None
-            }
+        if mounted.is_ok_and(|output| output.status.success()) {
+            Some(Small(directory))
+        } else {
+            announce("skipped: a tmpfs can't be mounted");
+            None
         }
     }
 }

@@ -78,10 +78,7 @@ fn document(changes: &str) -> Value {
     let merge = |object: &mut Value, changes: Map<String, Value>| {
         let object = object.as_object_mut().unwrap();
         for (field, value) in changes {
-            match value == ABSENT {
-                true => drop(object.remove(&field)),
-                false => drop(object.insert(field, value)),
-            }
+            if value == ABSENT { drop(object.remove(&field)) } else { drop(object.insert(field, value)) }
         }
     };
     let mut document = json!({"zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "uint8",

@@ -82,9 +82,10 @@ fn a_mount_stays_on_the_checked_directory_even_if_a_link_takes_its_path() {
         let (mountpoint, elsewhere) = (path.join("a/mnt"), path.join("elsewhere/mnt"));
         let sample = test_data("sample.zarr");
         let mut args = vec!["mount", "--foreground", text(&sample), text(&mountpoint)];
-        match auto {
-            true => args.push("--auto-mountpoint"),
-            false => fs::create_dir_all(&mountpoint).unwrap(),
+        if auto {
+            args.push("--auto-mountpoint")
+        } else {
+            fs::create_dir_all(&mountpoint).unwrap()
         }
         let calls = [("mount", libc::SYS_mount), ("move_mount", libc::SYS_move_mount)];
         let daemon = HeldUp::at(&calls, &args);

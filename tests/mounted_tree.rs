@@ -558,9 +558,10 @@ fn writing_is_refused_and_reading_changes_nothing() {
     assert_eq!(errno(fs::remove_file(mount.join("air_temperature/0.0.0"))), "EROFS");
     let mut todo = vec![mount.path().to_path_buf()];
     while let Some(path) = todo.pop() {
-        match path.is_dir() {
-            true => todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path())),
-            false => drop(fs::read(&path).unwrap()),
+        if path.is_dir() {
+            todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()))
+        } else {
+            drop(fs::read(&path).unwrap())
         }
     }
     assert_eq!(picture(), before);

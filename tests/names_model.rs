@@ -113,10 +113,12 @@ impl Side {
             Op::Append(name, bytes) => errno(options.append(true).open(path(name)).and_then(|f| write(f, bytes))),
             Op::Truncate(name, size) => errno(options.open(path(name)).and_then(|f| f.set_len(*size))),
             Op::Read(name) => describe(fs::read(path(name)), |bytes| digest(&bytes)),
-            Op::Stat(name) => describe(fs::metadata(path(name)), |m| match m.is_dir() {
-                true => "directory".into(),
-                false => m.len().to_string(),
-            }),
+            Op::Stat(name) => {
+                describe(
+                    fs::metadata(path(name)),
+                    |m| if m.is_dir() { "directory".into() } else { m.len().to_string() },
+                )
+            }
             Op::Remove(name) => errno(fs::remove_file(path(name))),
             Op::Rename(from, to) => errno(fs::rename(path(from), path(to))),
             Op::MakeDirectory(name) => errno(fs::create_dir(path(name))),

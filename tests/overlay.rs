@@ -47,9 +47,10 @@ fn files(root: &Path) -> BTreeMap<PathBuf, (u64, String)> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_path_buf()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap()) {
-            match entry.file_type().unwrap().is_dir() {
-                true => folders.push(entry.path()),
-                false => drop(found.insert(entry.path(), digest(&entry.path()).unwrap())),
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path())
+            } else {
+                drop(found.insert(entry.path(), digest(&entry.path()).unwrap()))
             }
         }
     }

@@ -24,12 +24,11 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut all, mut directories) = (BTreeMap::new(), vec![root.to_path_buf()]);
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).unwrap().map(|e| e.unwrap()) {
-            match entry.file_type().unwrap().is_dir() {
-                true => directories.push(entry.path()),
-                false => {
-                    let name = entry.path().strip_prefix(root).unwrap().to_path_buf();
-                    all.insert(name, fs::read(entry.path()).unwrap());
-                }
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(entry.path())
+            } else {
+                let name = entry.path().strip_prefix(root).unwrap().to_path_buf();
+                all.insert(name, fs::read(entry.path()).unwrap());
             }
         }
     }

@@ -439,10 +439,11 @@ fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
         let (done, flat, chunk) = (done.clone(), flat.clone(), chunk.clone());
         std::thread::spawn(move || {
             for round in 0..400 {
-                match delete {
+                if delete {
                     // the file may be missing since the last removal
-                    true => drop(fs::remove_file(&chunk)),
-                    false => write_at(&flat, round * 7, &pattern(round as u64, 5000)),
+                    drop(fs::remove_file(&chunk))
+                } else {
+                    write_at(&flat, round * 7, &pattern(round as u64, 5000))
                 }
             }
             done.send(()).unwrap();

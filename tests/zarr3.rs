@@ -76,12 +76,11 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut all, mut directories) = (BTreeMap::new(), vec![root.to_path_buf()]);
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).unwrap().map(|e| e.unwrap()) {
-            match entry.file_type().unwrap().is_dir() {
-                true => directories.push(entry.path()),
-                false => {
-                    let name = entry.path().strip_prefix(root).unwrap().to_path_buf();
-                    all.insert(name, fs::read(entry.path()).unwrap());
-                }
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(entry.path())
+            } else {
+                let name = entry.path().strip_prefix(root).unwrap().to_path_buf();
+                all.insert(name, fs::read(entry.path()).unwrap());
             }
         }
     }
@@ -94,10 +93,8 @@ fn assert_same_files(found: &BTreeMap<PathBuf, Vec<u8>>, wanted: &BTreeMap<PathB
     let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(found), names(wanted));
     for (name, bytes) in wanted {
-        let is_same = match name.ends_with("zarr.json") {
-            true => parse(&found[name]) == parse(bytes),
-            false => found[name] == *bytes,
-        };
+        let is_same =
+            if name.ends_with("zarr.json") { parse(&found[name]) == parse(bytes) } else { found[name] == *bytes };
         assert!(is_same, "{} differs", name.display());
     }
 }

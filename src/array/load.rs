@@ -107,9 +107,10 @@ impl Array {
         let Fetched { chunk, encoded, mut bytes, version, stored } = fetched;
         let pipeline = self.pipeline_of(chunk)?;
         let start = Instant::now();
-        let done = match self.is_stored_plain(&pipeline) {
-            true => pipeline.check_size(bytes.len()),
-            false => self.decode(&pipeline, encoded, &mut bytes, scratch),
+        let done = if self.is_stored_plain(&pipeline) {
+            pipeline.check_size(bytes.len())
+        } else {
+            self.decode(&pipeline, encoded, &mut bytes, scratch)
         };
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(chunk, e))?;

@@ -77,10 +77,12 @@ impl Array {
 
     /// Returns whether a path below the array's prefix is that of a level of chunk keys.
     fn is_level_path(&self, path: &str) -> bool {
-        match self.metadata.has_key_prefix() {
-            false => is_index_path(path, self.grid.dimensions()),
-            true if path == "c" => self.grid.dimensions() > 0,
-            true => path.strip_prefix("c/").is_some_and(|path| is_index_path(path, self.grid.dimensions())),
+        if !self.metadata.has_key_prefix() {
+            is_index_path(path, self.grid.dimensions())
+        } else if path == "c" {
+            self.grid.dimensions() > 0
+        } else {
+            path.strip_prefix("c/").is_some_and(|path| is_index_path(path, self.grid.dimensions()))
         }
     }
 
@@ -216,9 +218,10 @@ impl Array {
         if self.separator.get().is_some() {
             return Ok(());
         }
-        let detected = match self.store.lists_all() {
-            true => detect_separator(&self.grid, self.store.list(&self.key)?)?,
-            false => self.probe_separator()?,
+        let detected = if self.store.lists_all() {
+            detect_separator(&self.grid, self.store.list(&self.key)?)?
+        } else {
+            self.probe_separator()?
         };
         let Some(detected) = detected else { return Ok(()) };
         if self.separator.set(detected).is_ok() && detected == Separator::Slash {

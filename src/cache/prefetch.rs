@@ -190,10 +190,11 @@ impl Prefetcher {
     /// Returns the number of bytes to prefetch beyond a working set of `set_bytes`.
     fn ahead_of(&self, array: &Array, set_bytes: u64) -> u64 {
         let in_flight = self.in_flight(array);
-        let ahead = match array.is_remote() {
+        let ahead = if array.is_remote() {
             // the next set, and enough to fill the link until the reader gets there
-            true => set_bytes.saturating_add(in_flight.max(MIN_AHEAD)),
-            false => set_bytes.max(MIN_AHEAD).max(in_flight),
+            set_bytes.saturating_add(in_flight.max(MIN_AHEAD))
+        } else {
+            set_bytes.max(MIN_AHEAD).max(in_flight)
         };
         // chunks being loaded take memory, too
         ahead.min(self.max_bytes().saturating_sub(set_bytes).saturating_sub(in_flight))
@@ -231,19 +232,18 @@ impl Prefetcher {
         }
         let size = array.grid().max_chunk_size() as u64;
         let bytes = size.saturating_mul(array.concurrency(self.threads as usize) as u64);
-        match array.is_remote() {
-            true => bytes.min((self.cache.bound() / IN_FLIGHT_SHARE) as u64).max(size),
-            false => bytes,
-        }
+        if array.is_remote() { bytes.min((self.cache.bound() / IN_FLIGHT_SHARE) as u64).max(size) } else { bytes }
     }
 
     /// Returns the decoded bytes that one job loads; a remote chunk has a job of its own if no request reads several.
     fn job(&self, array: &Array) -> u64 {
         let share = (self.cache.bound() / IN_FLIGHT_SHARE) as u64 / NEIGHBORS_JOBS;
-        match array.is_remote() {
-            true if array.has_neighbors() => NEIGHBORS_JOB.min(share).max(1),
-            true => 1,
-            false => JOB,
+        if !array.is_remote() {
+            JOB
+        } else if array.has_neighbors() {
+            NEIGHBORS_JOB.min(share).max(1)
+        } else {
+            1
         }
     }
 

@@ -97,20 +97,21 @@ impl<'a> ArrayKeys<'a> {
         let mut all = prefixes.flat_map(|has_prefix| separators.map(|separator| KeyEncoding { has_prefix, separator }));
         let found = all.find(|other| self.array.object_grid().parse_stored_key(path, *other).is_some())?;
         let spelled = |encoding: KeyEncoding| encoding.separator.as_char();
-        Some(match found.has_prefix == own.has_prefix {
-            true => {
-                format!("a chunk under {:?}, where the array's separator is {:?}", spelled(found), spelled(own))
-            }
-            false if own.has_prefix => "a chunk without a prefix, where the array's keys begin with \"c\"".to_string(),
-            false => "a chunk under \"c\", where the array's keys have no prefix".to_string(),
+        Some(if found.has_prefix == own.has_prefix {
+            format!("a chunk under {:?}, where the array's separator is {:?}", spelled(found), spelled(own))
+        } else if own.has_prefix {
+            "a chunk without a prefix, where the array's keys begin with \"c\"".to_string()
+        } else {
+            "a chunk under \"c\", where the array's keys have no prefix".to_string()
         })
     }
 
     /// Returns whether a path looks like the key of a chunk or of a shard, such as one of a former shape.
     fn is_like_chunk(&self, path: &str) -> bool {
-        let path = match self.array.key_encoding().has_prefix {
-            true => path.strip_prefix('c').and_then(|rest| rest.strip_prefix(['.', '/'])),
-            false => Some(path),
+        let path = if self.array.key_encoding().has_prefix {
+            path.strip_prefix('c').and_then(|rest| rest.strip_prefix(['.', '/']))
+        } else {
+            Some(path)
         };
         path.is_some_and(|path| path.split('/').all(is_chunk_like))
     }
@@ -120,19 +121,20 @@ impl<'a> ArrayKeys<'a> {
             let stat = self.store.stat(&key.join(name));
             matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value)
         });
-        Some(match is_node {
-            true => ArrayKey::Stray(FindingKind::Nested, key, "a group or array inside an array".to_string()),
-            false => ArrayKey::Stray(FindingKind::Extra, key, "a directory".to_string()),
+        Some(if is_node {
+            ArrayKey::Stray(FindingKind::Nested, key, "a group or array inside an array".to_string())
+        } else {
+            ArrayKey::Stray(FindingKind::Extra, key, "a directory".to_string())
         })
     }
 
     /// Returns whether chunk keys may continue below `path`, with either separator.
     fn is_level(&self, path: &str) -> bool {
-        let path = match self.array.metadata().has_key_prefix() {
-            true if path == "c" => return true,
-            true => path.strip_prefix("c/").unwrap_or_default(),
-            false => path,
-        };
+        let has_prefix = self.array.metadata().has_key_prefix();
+        if has_prefix && path == "c" {
+            return true;
+        }
+        let path = if has_prefix { path.strip_prefix("c/").unwrap_or_default() } else { path };
         path.split('/').all(|name| parse_index(name).is_some())
             && path.split('/').count() < self.array.grid().dimensions()
     }

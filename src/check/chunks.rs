@@ -38,10 +38,7 @@ pub(super) fn per_batch(array: &Array) -> usize {
 /// Examines `chunks` and returns the results in their order, without chunks that are not stored or that were not
 /// started before the check was stopped.
 pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
-    match how.deep && array.readable().is_ok() {
-        true => decode(array, chunks, how),
-        false => sizes(array, chunks, how),
-    }
+    if how.deep && array.readable().is_ok() { decode(array, chunks, how) } else { sizes(array, chunks, how) }
 }
 
 /// Examines all stored chunks of an array. A store that cannot list is asked for each chunk of the grid.
@@ -55,9 +52,10 @@ pub fn examine_all(array: &Arc<Array>, how: CheckOptions, each: &mut dyn FnMut(E
         examine(array, batch, how).into_iter().for_each(&mut *each);
         batch.clear();
     };
-    let mut chunks: Box<dyn Iterator<Item = Result<ArrayEntry>>> = match array.lists_all() {
-        true => Box::new(array.entries()?),
-        false => Box::new((0..array.grid().chunk_count()).map(|id| Ok(ArrayEntry::Chunk(ChunkId(id))))),
+    let mut chunks: Box<dyn Iterator<Item = Result<ArrayEntry>>> = if array.lists_all() {
+        Box::new(array.entries()?)
+    } else {
+        Box::new((0..array.grid().chunk_count()).map(|id| Ok(ArrayEntry::Chunk(ChunkId(id)))))
     };
     while !how.is_stopped()
         && let Some(entry) = chunks.next()

@@ -93,9 +93,10 @@ impl<'a> Report<'a> {
                 if let Some(progress) = &mut self.progress {
                     progress.show_line(|elapsed| {
                         let (known, seconds) = (array.grid().chunk_count(), elapsed.as_secs_f64().max(0.001));
-                        let per_second = match self.args.deep {
-                            true => size::show((summary.bytes as f64 / seconds) as u64),
-                            false => format!("{} chunks", size::count((summary.chunks as f64 / seconds) as u64)),
+                        let per_second = if self.args.deep {
+                            size::show((summary.bytes as f64 / seconds) as u64)
+                        } else {
+                            format!("{} chunks", size::count((summary.chunks as f64 / seconds) as u64))
                         };
                         let [shown, known_shown] = [done, known].map(size::count);
                         format!(
@@ -119,9 +120,10 @@ impl<'a> Report<'a> {
         if level == Severity::Note && !self.args.notes {
             return;
         }
-        let line = match self.args.json {
-            true => format!("{}\n{}", if self.printed > 0 { "," } else { "" }, one_line(as_json(finding))),
-            false => format!("{:<7}  {}: {}\n", level.name(), finding.key, one_line(finding.message.as_str())),
+        let line = if self.args.json {
+            format!("{}\n{}", if self.printed > 0 { "," } else { "" }, one_line(as_json(finding)))
+        } else {
+            format!("{:<7}  {}: {}\n", level.name(), finding.key, one_line(finding.message.as_str()))
         };
         self.printed += 1;
         if let Some(progress) = &mut self.progress {
@@ -175,10 +177,12 @@ impl<'a> Report<'a> {
             plural(summary.chunks, "chunk"),
             size::show(summary.bytes)
         );
-        let until = match summary.complete {
-            true => "",
-            false if self.stop.load(Ordering::Relaxed) => "interrupted after ",
-            false => "incomplete, since groups and arrays are not known: ",
+        let until = if summary.complete {
+            ""
+        } else if self.stop.load(Ordering::Relaxed) {
+            "interrupted after "
+        } else {
+            "incomplete, since groups and arrays are not known: "
         };
         format!("{until}{looked_at}: {findings}{notes}\n")
     }

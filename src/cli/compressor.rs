@@ -21,9 +21,10 @@ pub fn parse(text: &str) -> Result<CompressorArg, String> {
     if text == "none" {
         return Ok(CompressorArg(None));
     }
-    let object = match text.starts_with('{') {
-        true => json::parse(text.as_bytes()).map_err(|e| e.to_string())?,
-        false => configuration(text)?,
+    let object = if text.starts_with('{') {
+        json::parse(text.as_bytes()).map_err(|e| e.to_string())?
+    } else {
+        configuration(text)?
     };
     let config = CodecConfig::parse(&object).map_err(|e| e.to_string())?;
     codec::check_compressor(&config).map_err(|e| e.to_string())?;

@@ -34,24 +34,26 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
     let hierarchy = open_store(&args.store, &store_args, stats.clone())?;
     let names = hierarchy.write_consolidated(&Key::root()).map_err(|e| e.context(shown))?;
     let is_v3 = hierarchy.is_v3(&Key::root()).map_err(|e| e.context(shown))?;
-    let is_array = |name: &&String| match is_v3 {
-        true => Key::normalize(name).is_ok_and(|key| matches!(hierarchy.find(&key), Ok(Some(StoredNode::Array(_))))),
-        false => name.rsplit('/').next() == Some(ZARRAY),
+    let is_array = |name: &&String| {
+        if is_v3 {
+            Key::normalize(name).is_ok_and(|key| matches!(hierarchy.find(&key), Ok(Some(StoredNode::Array(_)))))
+        } else {
+            name.rsplit('/').next() == Some(ZARRAY)
+        }
     };
     let arrays = names.iter().filter(is_array).count();
     let document = if is_v3 { ZARR_JSON } else { ZMETADATA };
     let documents = names.len();
     let problems = stats.problems();
     let error = (!problems.is_empty()).then(|| format!("{shown}: {}", problems.join("\nerror: ")));
-    let report = match args.json {
-        true => {
-            let mut report = json!({"store": shown.to_string(), "documents": documents, "arrays": arrays});
-            if let Some(error) = &error {
-                report["error"] = error.as_str().into();
-            }
-            json::write(&report)
+    let report = if args.json {
+        let mut report = json!({"store": shown.to_string(), "documents": documents, "arrays": arrays});
+        if let Some(error) = &error {
+            report["error"] = error.as_str().into();
         }
-        false => format!("{shown}: {document} holds {documents} documents, of {arrays} arrays"),
+        json::write(&report)
+    } else {
+        format!("{shown}: {document} holds {documents} documents, of {arrays} arrays")
     };
     print(report + "\n")?;
     error.map_or(Ok(()), |error| Err(CommandFailure::new(1, error).plain()))

@@ -125,9 +125,10 @@ fn dimension_names(text: &str) -> Result<DimensionNames, String> {
 
 /// Parses a dtype, or a v3 data type that NumPy lacks.
 fn dtype(text: &str) -> Result<Value, String> {
-    let value = match text.starts_with(['[', '{']) {
-        true => json::parse(text.as_bytes()).map_err(|e| e.to_string())?,
-        false => text.into(),
+    let value = if text.starts_with(['[', '{']) {
+        json::parse(text.as_bytes()).map_err(|e| e.to_string())?
+    } else {
+        text.into()
     };
     match DType::canonical_json(&value) {
         Ok(dtype) => Ok(dtype),
@@ -197,10 +198,7 @@ fn create_in_directory(
     raw: Option<Raw>,
 ) -> Result<(), CommandFailure> {
     let shown = |e: Error| CommandFailure::from(e.context(&args.path));
-    let hierarchy = match store.exists() {
-        true => Some(open(&StoreLocation::Path(store.to_path_buf()), args)?),
-        false => None,
-    };
+    let hierarchy = if store.exists() { Some(open(&StoreLocation::Path(store.to_path_buf()), args)?) } else { None };
     let first = hierarchy.as_ref().map(|hierarchy| first_missing(hierarchy, key)).transpose().map_err(shown)?;
     // the new directory is the store itself or one above it, or the first group or array that is missing in it
     let top = store.ancestors().take_while(|above| !above.exists()).last().unwrap_or(store);
@@ -315,9 +313,10 @@ fn create_on_server(
         return Err(shown(e));
     }
     let unfinished = UnfinishedArray::new(undo)?;
-    let above = make_above(&hierarchy, key, document).and_then(|()| match first == *key {
-        true => Ok(()),
-        false => {
+    let above = make_above(&hierarchy, key, document).and_then(|()| {
+        if first == *key {
+            Ok(())
+        } else {
             hierarchy.store().make_prefix(key)?;
             hierarchy.put_document(key, document.file(), document.text.as_bytes()).map(drop)
         }
@@ -351,13 +350,13 @@ fn reserve(
     if is_new_v3 {
         hierarchy.put_document(&root, group, document.group_text())?;
     }
-    let reserved = match first == key {
-        true if key.is_root() => hierarchy.put_document(key, document.file(), document.text.as_bytes()),
-        true => hierarchy
-            .store()
-            .make_prefix(key)
-            .and_then(|()| hierarchy.put_document(key, document.file(), document.text.as_bytes())),
-        false => hierarchy.create_group(first),
+    let put = || hierarchy.put_document(key, document.file(), document.text.as_bytes());
+    let reserved = if first != key {
+        hierarchy.create_group(first)
+    } else if key.is_root() {
+        put()
+    } else {
+        hierarchy.store().make_prefix(key).and_then(|()| put())
     };
     if reserved.is_err() && is_new_v3 {
         let _ = hierarchy.remove_document(&root, group);

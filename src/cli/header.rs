@@ -102,11 +102,10 @@ fn print_header(
     let shown = &args.path;
     if !format.fits(array.metadata()) {
         let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
-        let why = match array.metadata().has_objects() {
-            true => "objects have no flat bytes".to_string(),
-            false => {
-                format!("{} can't describe an array of this shape and dtype; use {}", format.name(), ids(fitting))
-            }
+        let why = if array.metadata().has_objects() {
+            "objects have no flat bytes".to_string()
+        } else {
+            format!("{} can't describe an array of this shape and dtype; use {}", format.name(), ids(fitting))
         };
         return Err(CommandFailure::new(4, format!("{shown}: {why}")));
     }

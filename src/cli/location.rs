@@ -294,10 +294,8 @@ fn open_file(
         let opened = open_references(&StoreLocation::Path(folder), below, &name, text, args, stats, &shown);
         return opened.map_err(|e| if is_marked && e.code == 4 { no_archive(path, file) } else { e });
     }
-    open_archive(below, &name, text, false, stats, &shown).map_err(|e| match is_archive_name(&name) || e.code != 4 {
-        true => e,
-        false => no_archive(path, file),
-    })
+    open_archive(below, &name, text, false, stats, &shown)
+        .map_err(|e| if is_archive_name(&name) || e.code != 4 { e } else { no_archive(path, file) })
 }
 
 /// Returns whether a file begins as an object of JSON does.
@@ -313,9 +311,10 @@ fn check_no_parquet(path: &Path) -> Result<(), CommandFailure> {
         return Ok(());
     }
     let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    match entries.any(|entry| entry.path().join("refs.0.parq").is_file()) {
-        true => Err(CommandFailure::new(4, format!("{}: {PARQUET}", path.display()))),
-        false => Ok(()),
+    if entries.any(|entry| entry.path().join("refs.0.parq").is_file()) {
+        Err(CommandFailure::new(4, format!("{}: {PARQUET}", path.display())))
+    } else {
+        Ok(())
     }
 }
 

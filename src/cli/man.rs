@@ -65,10 +65,7 @@ fn show(page: &[u8]) -> std::io::Result<()> {
     let mut man = std::process::Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn()?;
     // man(1) stops reading when its user leaves the pager
     let _ = man.stdin.take().map(|mut pipe| pipe.write_all(page));
-    match man.wait()?.success() {
-        true => Ok(()),
-        false => Err(std::io::Error::other("man failed")),
-    }
+    if man.wait()?.success() { Ok(()) } else { Err(std::io::Error::other("man failed")) }
 }
 
 fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {

@@ -254,10 +254,7 @@ impl ChunkMap {
             text.push_str(&format!(", {} fail", size::count(self.total.failed)));
         }
         let is_shard = self.shard.is_some_and(|shard| self.axes.map(|axis| axis.per_cell) == shard);
-        let some = match is_shard {
-            true => "a shard, 1 to 9: tenths of them stored",
-            false => "1 to 9: tenths of them stored",
-        };
+        let some = if is_shard { "a shard, 1 to 9: tenths of them stored" } else { "1 to 9: tenths of them stored" };
         let cell = match (self.axes.map(|axis| axis.per_cell), self.counts.len()) {
             ([1, 1, 1], _) => String::new(),
             ([_, _, n], 0 | 1) => format!("  a cell is {n} chunks, {some}\n"),
@@ -300,9 +297,10 @@ struct Symbols {
 }
 
 fn symbols(ascii: bool) -> Symbols {
-    match ascii {
-        true => Symbols { none: '.', shades: ['-', '+', '*', '#'] },
-        false => Symbols { none: '·', shades: ['░', '▒', '▓', '█'] },
+    if ascii {
+        Symbols { none: '.', shades: ['-', '+', '*', '#'] }
+    } else {
+        Symbols { none: '·', shades: ['░', '▒', '▓', '█'] }
     }
 }
 

@@ -44,9 +44,10 @@ impl MadeDirectories {
         let directory = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
         self.made.push(MadeDirectory { parent, name: name.to_owned(), path: path.to_path_buf() });
         // a user who may rename files there could have put another directory in its place
-        match rustix::fs::fstat(&directory)?.st_uid == rustix::process::geteuid().as_raw() {
-            true => Ok(directory),
-            false => Err(Errno::PERM),
+        if rustix::fs::fstat(&directory)?.st_uid == rustix::process::geteuid().as_raw() {
+            Ok(directory)
+        } else {
+            Err(Errno::PERM)
         }
     }
 }
@@ -97,9 +98,10 @@ pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
         return Err(unnamed(&format!("it is {} itself", path.display())));
     }
     // mounting reports a mount that is there
-    match is_missing(&path) || is_mounted || is_empty() {
-        true => Ok(path),
-        false => Err(unnamed(&format!("{} exists, and is no empty directory", path.display()))),
+    if is_missing(&path) || is_mounted || is_empty() {
+        Ok(path)
+    } else {
+        Err(unnamed(&format!("{} exists, and is no empty directory", path.display())))
     }
 }
 

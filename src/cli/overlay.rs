@@ -336,24 +336,25 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
     let upper = directory.values()?;
     let mut conflicts = Vec::new();
     let mut on_conflict = |key: &Key, why: &str| {
-        match args.json {
-            true if conflicts.len() < MAX_LISTED => conflicts.push(json!({"key": key.to_string(), "reason": why})),
-            true => {}
-            false => line(&format!("conflict: {key}: {why}"))?,
+        if !args.json {
+            line(&format!("conflict: {key}: {why}"))?;
+        } else if conflicts.len() < MAX_LISTED {
+            conflicts.push(json!({"key": key.to_string(), "reason": why}));
         }
         Ok(())
     };
     let stores: [&dyn Store; 3] = [&upper, lower.as_ref(), target.as_ref()];
     let report = Committer::new(stores, &rank, &is_same_document, &mut on_conflict).run();
     let report = report.map_err(|e| e.context(location))?;
-    print(
-        match args.json {
-            true => json::write(&json!({"store": location.to_string(), "committed": report.committed,
-            "conflicts": report.conflicts, "keys": conflicts})),
-            false if report.committed == 1 => format!("{location}: 1 key committed"),
-            false => format!("{location}: {} keys committed", report.committed),
-        } + "\n",
-    )?;
+    let committed = if args.json {
+        json::write(&json!({"store": location.to_string(), "committed": report.committed,
+            "conflicts": report.conflicts, "keys": conflicts}))
+    } else if report.committed == 1 {
+        format!("{location}: 1 key committed")
+    } else {
+        format!("{location}: {} keys committed", report.committed)
+    };
+    print(committed + "\n")?;
     match report.conflicts {
         0 => Ok(()),
         conflicts => {

@@ -61,12 +61,14 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     let stored = flat.fs.fsync(flat.handle);
     progress.end();
     let more = copied.and_then(|copied| stored.map(|()| copied.more));
-    match more.map_err(|e| e.context(shown))? {
-        false => Ok(()),
-        true => Err(CommandFailure::new(
+    let has_more = more.map_err(|e| e.context(shown))?;
+    if !has_more {
+        Ok(())
+    } else {
+        Err(CommandFailure::new(
             1,
             format!("{shown}: the input goes on beyond the array's end; its first {room} bytes were written"),
-        )),
+        ))
     }
 }
 

@@ -151,9 +151,10 @@ fn header(text: &str) -> std::result::Result<(String, String), String> {
         return Err(format!("{name:?} can't be the name of a header"));
     }
     let value = value.trim_matches([' ', '\t']);
-    match value.chars().all(|c| c == '\t' || (' '..='~').contains(&c)) {
-        true => Ok((name.to_string(), value.to_string())),
-        false => Err("the value of a header is of printable ASCII characters".to_string()),
+    if value.chars().all(|c| c == '\t' || (' '..='~').contains(&c)) {
+        Ok((name.to_string(), value.to_string()))
+    } else {
+        Err("the value of a header is of printable ASCII characters".to_string())
     }
 }
 

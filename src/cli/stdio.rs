@@ -65,9 +65,10 @@ impl Write for Output {
 
 /// Returns standard input, locked.
 pub fn input() -> Result<StdinLock<'static>, CommandFailure> {
-    match inherited().input_closed {
-        true => Err(Error::system(libc::EBADF).context("standard input").into()),
-        false => Ok(io::stdin().lock()),
+    if inherited().input_closed {
+        Err(Error::system(libc::EBADF).context("standard input").into())
+    } else {
+        Ok(io::stdin().lock())
     }
 }
 

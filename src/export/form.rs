@@ -71,19 +71,14 @@ impl StoredInteger {
             *byte = item[if self.is_big_endian { to } else { self.size - 1 - to }];
         }
         let unused = 8 * from as u32;
-        match self.is_signed {
-            true => (i128::from_be_bytes(wide) << unused) >> unused,
-            false => i128::from_be_bytes(wide),
-        }
+        if self.is_signed { (i128::from_be_bytes(wide) << unused) >> unused } else { i128::from_be_bytes(wide) }
     }
 
     /// Appends an item; `None` if the type does not hold the number.
     fn write(self, number: i128, out: &mut Vec<u8>) -> Option<()> {
         let bits = 8 * self.size as u32;
-        let (low, high) = match self.is_signed {
-            true => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
-            false => (0, (1 << bits) - 1),
-        };
+        let (low, high) =
+            if self.is_signed { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
         if !(low..=high).contains(&number) {
             return None;
         }

@@ -42,9 +42,10 @@ fn heading(array: &Described) -> String {
     };
     text.extend(array.units.as_deref().map(|units| format!(" [{}]", spelling::line(units))));
     let names = (0..array.axes.len()).map(|axis| spelling::axis_name(array, axis));
-    let names = match array.axes.iter().any(|axis| axis.name.is_some()) {
-        true => format!(" ({})", list(names, ", ")),
-        false => String::new(),
+    let names = if array.axes.iter().any(|axis| axis.name.is_some()) {
+        format!(" ({})", list(names, ", "))
+    } else {
+        String::new()
     };
     let shape = match metadata.shape.as_slice() {
         [] => "one item, without dimensions".to_string(),
@@ -83,10 +84,12 @@ fn item(metadata: &ArrayMetadata) -> String {
     };
     let has_order =
         dtype.size() > 1 && !matches!(dtype.kind(), DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_));
-    let order = match dtype.is_big_endian() {
-        _ if !has_order => "",
-        true => ", big-endian",
-        false => ", little-endian",
+    let order = if !has_order {
+        ""
+    } else if dtype.is_big_endian() {
+        ", big-endian"
+    } else {
+        ", little-endian"
     };
     let name = json::text(&metadata.dtype_json).and_then(|text| DType::canonical(text).ok());
     let name = name.map(|name| format!("{name}: ")).unwrap_or_default();

@@ -147,11 +147,10 @@ fn julia(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> O
     ];
     let word = if number.code == "f2" { "Float16" } else { spelling::type_name(number.dtype, NAMES)? };
     let part = format!("a[{}]", part.indices_from_one());
-    let part = match number.is_big {
-        true if number.is_complex() => return None,
-        true => format!("ntoh.({part})"),
-        false => part,
-    };
+    if number.is_big && number.is_complex() {
+        return None;
+    }
+    let part = if number.is_big { format!("ntoh.({part})") } else { part };
     let (count, sizes) = (metadata.shape.len(), spelling::sizes(metadata, ", "));
     let comma = if count == 1 { "," } else { "" };
     Some(vec![format!("using Mmap; a = mmap(\"data.raw\", Array{{{word}, {count}}}, ({sizes}{comma})); part = {part}")])

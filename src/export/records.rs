@@ -82,12 +82,11 @@ impl Records {
             |part: &FilePart, at: u64| at / self.step * part.len + in_file(at).saturating_sub(part.at).min(part.len);
         let record = parts.get(self.first..).unwrap_or_default();
         // a group may have thousands of variables, and most requests are small
-        let touched = match from / self.step == (to - 1) / self.step {
-            true => {
-                let first = record.partition_point(|part| part.at + part.len <= in_file(from));
-                first..record.partition_point(|part| part.at <= in_file(to - 1))
-            }
-            false => 0..record.len(),
+        let touched = if from / self.step == (to - 1) / self.step {
+            let first = record.partition_point(|part| part.at + part.len <= in_file(from));
+            first..record.partition_point(|part| part.at <= in_file(to - 1))
+        } else {
+            0..record.len()
         };
         for (i, part) in record.iter().enumerate().take(touched.end).skip(touched.start) {
             let (at, last) = (position(part, from), position(part, to));

@@ -172,17 +172,11 @@ impl Layout {
     }
 
     fn offset(self, offset: u64, to: &mut HeaderFields) {
-        match self.is_big {
-            true => to.put(offset.to_le_bytes()),
-            false => to.put((offset as u32).to_le_bytes()),
-        }
+        if self.is_big { to.put(offset.to_le_bytes()) } else { to.put((offset as u32).to_le_bytes()) }
     }
 
     fn count(self, count: u64, to: &mut HeaderFields) {
-        match self.is_big {
-            true => to.put(count.to_le_bytes()),
-            false => to.put((count as u16).to_le_bytes()),
-        }
+        if self.is_big { to.put(count.to_le_bytes()) } else { to.put((count as u16).to_le_bytes()) }
     }
 
     fn directory_size(self, tags: u64) -> u64 {

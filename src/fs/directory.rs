@@ -94,9 +94,10 @@ impl Fs {
                 return Ok(());
             }
             let is_dots = stream.position < 2;
-            let listed = match is_dots {
-                true => names.iter().map(|name| Some(self.tree.dots(name))).collect(),
-                false => self.tree.listed(&directory, &names),
+            let listed = if is_dots {
+                names.iter().map(|name| Some(self.tree.dots(name))).collect()
+            } else {
+                self.tree.listed(&directory, &names)
             };
             for (i, (name, listed)) in names.iter().zip(listed).enumerate() {
                 if let Some(ListedNode { node, attributes, sound }) = listed {

@@ -293,10 +293,7 @@ impl CurrentArray {
 
     /// Returns the array of [`CurrentArray::latest`], or `None` if that would need the store and `may_wait` is not set.
     pub fn latest_if(&self, fs: &Fs, may_wait: bool) -> Result<Option<Arc<Array>>> {
-        match may_wait {
-            true => self.latest(fs).map(Some),
-            false => Ok(Some(self.known()).filter(|array| !array.is_superseded())),
-        }
+        if may_wait { self.latest(fs).map(Some) } else { Ok(Some(self.known()).filter(|array| !array.is_superseded())) }
     }
 
     /// Calls `write` with the latest array, whose shape and key do not change meanwhile. Returns `None` if that would

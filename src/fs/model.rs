@@ -95,9 +95,10 @@ fn open(fs: &Fs, name: &str, write: bool) -> Result<u64> {
 
 impl Model {
     fn remount(store: &Arc<FaultyStore>, bound: usize, remembers: bool) -> Fs {
-        match remembers {
-            true => mount_over(Arc::new(MetadataCache::new(store.clone(), None)), bound),
-            false => mount(store, bound),
+        if remembers {
+            mount_over(Arc::new(MetadataCache::new(store.clone(), None)), bound)
+        } else {
+            mount(store, bound)
         }
     }
 

@@ -253,23 +253,19 @@ impl Fs {
         // flush first, or earlier writes would be lost if this chunk cannot be stored; if the flush loses them, their
         // own files report it
         self.cache.flush_chunk(array, chunk)?;
-        let stored = match array.metadata().has_objects() {
-            true => {
-                let why = "another program replaced the array; open the directory again and retry";
-                array.lock_chunk(chunk).and_then(|_lock| {
-                    array.confirm(false)?;
-                    match array.freshness().is_replaced() {
-                        true => Err(Error::stale().context(why).context(array.key())),
-                        false => {
-                            array.store(chunk, bytes, &mut Scratch::default()).map(|_| self.cache.add_pending(array))
-                        }
-                    }
-                })
-            }
-            false => {
-                let written = self.write_chunk_bytes(array, chunk, 0, bytes, WriteMode::internal());
-                written.and_then(|_| self.cache.store_written(array, chunk))
-            }
+        let stored = if array.metadata().has_objects() {
+            let why = "another program replaced the array; open the directory again and retry";
+            array.lock_chunk(chunk).and_then(|_lock| {
+                array.confirm(false)?;
+                if array.freshness().is_replaced() {
+                    Err(Error::stale().context(why).context(array.key()))
+                } else {
+                    array.store(chunk, bytes, &mut Scratch::default()).map(|_| self.cache.add_pending(array))
+                }
+            })
+        } else {
+            let written = self.write_chunk_bytes(array, chunk, 0, bytes, WriteMode::internal());
+            written.and_then(|_| self.cache.store_written(array, chunk))
         };
         if stored.is_err() || array.metadata().has_objects() {
             self.cache.discard_chunk(array, chunk);

@@ -125,23 +125,20 @@ impl Fs {
     ) -> Result<bool> {
         loop {
             let mut guards = self.guards.lock(array.key());
-            let written = match mode.mapped {
-                true => {
-                    let free = guards.unguarded(array, chunk, mode.inode, parts);
-                    if !mode.is_flat {
-                        self.add_stale(array.key(), false);
-                    }
-                    if free.is_empty() { Ok(true) } else { self.cache.try_write_parts(array, chunk, &free) }
+            let written = if mode.mapped {
+                let free = guards.unguarded(array, chunk, mode.inode, parts);
+                if !mode.is_flat {
+                    self.add_stale(array.key(), false);
                 }
-                false => {
-                    let stale = self.guard(&mut guards, array, chunk, parts, mode);
-                    let written = self.cache.try_write_parts(array, chunk, parts);
-                    match written {
-                        Ok(true) => STALE.with_borrow_mut(|list| list.extend(stale)),
-                        _ => stale.iter().for_each(|stale| guards.remove(&stale.guards)),
-                    }
-                    written
+                if free.is_empty() { Ok(true) } else { self.cache.try_write_parts(array, chunk, &free) }
+            } else {
+                let stale = self.guard(&mut guards, array, chunk, parts, mode);
+                let written = self.cache.try_write_parts(array, chunk, parts);
+                match written {
+                    Ok(true) => STALE.with_borrow_mut(|list| list.extend(stale)),
+                    _ => stale.iter().for_each(|stale| guards.remove(&stale.guards)),
                 }
+                written
             };
             drop(guards);
             if written? {
@@ -244,8 +241,5 @@ impl Fs {
 /// EFBIG if nothing fits.
 pub(super) fn clipped(offset: u64, data: &[u8], size: u64) -> Result<&[u8]> {
     let room = size.saturating_sub(offset).min(data.len() as u64) as usize;
-    match data.is_empty() || room > 0 {
-        true => Ok(&data[..room]),
-        false => Err(Error::system(libc::EFBIG)),
-    }
+    if data.is_empty() || room > 0 { Ok(&data[..room]) } else { Err(Error::system(libc::EFBIG)) }
 }

@@ -25,10 +25,8 @@ impl ServeOptions {
 
     /// Converts attributes to those that the kernel expects.
     pub(super) fn attributes(&self, a: &Attributes) -> FileAttr {
-        let (kind, mode, nlink) = match a.is_directory {
-            true => (FileType::Directory, 0o755, 2),
-            false => (FileType::RegularFile, 0o644, 1),
-        };
+        let (kind, mode, nlink) =
+            if a.is_directory { (FileType::Directory, 0o755, 2) } else { (FileType::RegularFile, 0o644, 1) };
         let mode = if self.read_only { mode & 0o555 } else { mode };
         let mode = mode & a.permissions.map_or(0o777, |granted| granted.bits(self.uid, self.gid));
         FileAttr {

@@ -435,10 +435,8 @@ impl Filesystem for FuseServer {
         }
         self.dispatch(RequestKind::Xattrs, move |fs| {
             let value = RequestInfo::of("getxattr", inode).run(fs, || {
-                let all = match name.starts_with("user.zarr") {
-                    true => fs.xattrs(inode.0, Audience::Readers)?,
-                    false => Vec::new(),
-                };
+                let all =
+                    if name.starts_with("user.zarr") { fs.xattrs(inode.0, Audience::Readers)? } else { Vec::new() };
                 let value = all.into_iter().find(|(n, _)| *n == name).map(|(_, value)| value);
                 value.ok_or_else(|| Error::system(libc::ENODATA))
             });

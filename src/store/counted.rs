@@ -75,8 +75,5 @@ pub(super) fn get_end_by_stat(
 
 /// Returns [`Kind::Damaged`] if a value of `size` bytes exceeds `limit`.
 pub(super) fn check_size(size: u64, limit: u64) -> Result<()> {
-    match size <= limit {
-        true => Ok(()),
-        false => Err(Error::damaged(format!("{size} bytes, more than the {limit} it may have"))),
-    }
+    if size <= limit { Ok(()) } else { Err(Error::damaged(format!("{size} bytes, more than the {limit} it may have"))) }
 }

@@ -212,12 +212,13 @@ impl Store for LevelCache {
             Some(stat) => stat.is_none(),
             None => self.below.stat(&full)?.is_none(),
         };
-        let version = match is_new {
-            true => self.below.put_if(&full, value, Replaces::Nothing)?.ok_or_else(|| {
+        let version = if is_new {
+            self.below.put_if(&full, value, Replaces::Nothing)?.ok_or_else(|| {
                 known.lose(&full);
                 Error::system(libc::EEXIST).context("another program has just created it")
-            })?,
-            false => self.below.put(&full, value)?,
+            })?
+        } else {
+            self.below.put(&full, value)?
         };
         known.added(&full, value, &version);
         Ok(version)

@@ -134,10 +134,7 @@ fn read_index(below: &Arc<dyn Store>, key: &Key, stat: &Stat) -> Result<Option<R
         let found = below.get_range(key, at..(at + BLOCK).min(stat.size), block)?;
         at += block.len() as u64;
         is_replaced = block.is_empty() || found.is_none_or(|now| !now.version.may_equal(&stat.version));
-        match is_replaced {
-            true => Err(Error::new(Kind::System(libc::EIO), "the references were replaced")),
-            false => Ok(()),
-        }
+        if is_replaced { Err(Error::new(Kind::System(libc::EIO), "the references were replaced")) } else { Ok(()) }
     };
     let parsed = document::parse(&mut JsonText::new(&mut next));
     if is_replaced { Ok(None) } else { parsed.map(Some) }
@@ -245,9 +242,10 @@ impl ReferenceStore {
             let range = offset.saturating_add(start)..offset.saturating_add(end);
             let Some(stat) = store.get_range(key, range, value)? else { return Ok(None) };
             check_end(&stat, offset, len)?;
-            match value.len() as u64 == end - start {
-                true => Ok(Some(opened.of_target(&stat, offset, len))),
-                false => Err(Error::damaged("is cut short")),
+            if value.len() as u64 == end - start {
+                Ok(Some(opened.of_target(&stat, offset, len)))
+            } else {
+                Err(Error::damaged("is cut short"))
             }
         })
     }
@@ -356,9 +354,10 @@ impl Store for ReferenceStore {
         let (opened, name) = (self.fresh()?, self.name(prefix));
         let name_text = name.as_str();
         let is_prefix = name.is_root() || opened.any_begins(&format!("{name_text}/"));
-        match is_prefix {
-            true => Ok(Box::new(SortedListing::new(opened, &name).map(Ok))),
-            false => Err(Error::not_found("no such prefix in the references")),
+        if is_prefix {
+            Ok(Box::new(SortedListing::new(opened, &name).map(Ok)))
+        } else {
+            Err(Error::not_found("no such prefix in the references"))
         }
     }
 

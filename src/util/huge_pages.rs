@@ -94,18 +94,20 @@ fn map(len: usize) -> *mut u8 {
 // `is_mapped` depends on the layout alone, which is the same when the block is freed.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match is_mapped(layout) {
-            true => take(layout.size()),
+        if is_mapped(layout) {
+            take(layout.size())
+        } else {
             // SAFETY: the caller keeps the contract of `alloc`.
-            false => unsafe { System.alloc(layout) },
+            unsafe { System.alloc(layout) }
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match is_mapped(layout) {
-            true => map(layout.size()),
+        if is_mapped(layout) {
+            map(layout.size())
+        } else {
             // SAFETY: the caller keeps the contract of `alloc_zeroed`.
-            false => unsafe { System.alloc_zeroed(layout) },
+            unsafe { System.alloc_zeroed(layout) }
         }
     }
 

@@ -216,9 +216,10 @@ impl TextCounts {
                 _ => {}
             }
         }
-        match counts.depth > MAX_DEPTH {
-            true => Err(Error::damaged(format!("not valid JSON: nested more than {MAX_DEPTH} levels deep"))),
-            false => Ok(counts),
+        if counts.depth > MAX_DEPTH {
+            Err(Error::damaged(format!("not valid JSON: nested more than {MAX_DEPTH} levels deep")))
+        } else {
+            Ok(counts)
         }
     }
 

@@ -234,9 +234,10 @@ impl Queue {
                 return;
             } else {
                 jobs.idle += 1;
-                jobs = match jobs.threads > self.base {
-                    true => self.changed.wait_timeout(jobs, MAX_IDLE).unwrap_or_else(PoisonError::into_inner).0,
-                    false => self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner),
+                jobs = if jobs.threads > self.base {
+                    self.changed.wait_timeout(jobs, MAX_IDLE).unwrap_or_else(PoisonError::into_inner).0
+                } else {
+                    self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner)
                 };
                 jobs.idle -= 1;
             }

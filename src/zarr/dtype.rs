@@ -200,9 +200,10 @@ impl DType {
         match (&self.kind, spelled) {
             (DTypeKind::Struct(fields), Value::Array(list)) => {
                 fields.iter().zip(list).try_for_each(|(field, spelled)| {
-                    let checked = match field.shape.contains(&0) {
-                        true => Err(Error::invalid("holds no elements")),
-                        false => field.dtype.check_storable(spelled.get(1).unwrap_or(&Value::Null)),
+                    let checked = if field.shape.contains(&0) {
+                        Err(Error::invalid("holds no elements"))
+                    } else {
+                        field.dtype.check_storable(spelled.get(1).unwrap_or(&Value::Null))
                     };
                     checked.map_err(|e| e.context(format!("field {:?}", field.name)))
                 })

@@ -156,10 +156,11 @@ impl Grid {
 
     /// Returns the size of a decoded chunk in bytes, padding included.
     pub fn chunk_size(&self, chunk: ChunkId) -> usize {
-        match self.is_irregular {
+        if self.is_irregular {
             // does not overflow: the size of the largest chunk fits
-            true => self.axes.iter().map(|axis| axis.edges.len_of(axis.chunk_index_of(chunk)) as usize).product(),
-            false => self.max_chunk_size,
+            self.axes.iter().map(|axis| axis.edges.len_of(axis.chunk_index_of(chunk)) as usize).product()
+        } else {
+            self.max_chunk_size
         }
     }
 

@@ -208,10 +208,8 @@ impl Level {
         let entries = counts.iter().try_fold(1u64, |n, count| n.checked_mul(*count));
         let entries = entries.and_then(|n| usize::try_from(n).ok());
         let entries = entries.ok_or_else(|| Error::damaged("a shard has too many chunks"))?;
-        let around = match level.around.is_empty() {
-            true => None,
-            false => Some(Pipeline::of_bytes(&level.around, MAX_ENCODED_SHARD)?),
-        };
+        let around =
+            if level.around.is_empty() { None } else { Some(Pipeline::of_bytes(&level.around, MAX_ENCODED_SHARD)?) };
         Ok(Level {
             grid,
             chunks_in_shards: edges.iter().zip(&metadata.chunks).map(|(edges, len)| edges.divided(*len)).collect(),

@@ -51,10 +51,7 @@ impl Tracer {
         }
         let mut line = String::new();
         self.stderr.read_line(&mut line).map_err(|e| e.to_string())?;
-        match line.contains(" attached") {
-            true => Ok(self),
-            false => Err(line.trim().to_string()),
-        }
+        if line.contains(" attached") { Ok(self) } else { Err(line.trim().to_string()) }
     }
 
     /// Detaches from the process and returns the log.

@@ -156,9 +156,10 @@ fn is_archive_key(key: &Key) -> bool {
 
 /// Shows an archive in a listing as a directory.
 fn listed(entry: Entry) -> Entry {
-    match entry.kind == EntryKind::Value && is_archive_name(&entry.name) {
-        true => Entry { kind: EntryKind::Prefix, stat: entry.stat.map(as_directory), ..entry },
-        false => entry,
+    if entry.kind == EntryKind::Value && is_archive_name(&entry.name) {
+        Entry { kind: EntryKind::Prefix, stat: entry.stat.map(as_directory), ..entry }
+    } else {
+        entry
     }
 }
 
@@ -178,9 +179,10 @@ impl Store for ArchivesStore {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        match is_archive_key(key) {
-            true => Ok(self.below.stat(key)?.map(as_directory)),
-            false => self.at(key, |store, key| store.stat(key)),
+        if is_archive_key(key) {
+            Ok(self.below.stat(key)?.map(as_directory))
+        } else {
+            self.at(key, |store, key| store.stat(key))
         }
     }
 

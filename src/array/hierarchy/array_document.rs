@@ -103,10 +103,8 @@ impl Hierarchy {
             let entry = entry.map_err(|e| e.context(key))?;
             let below = key.join(&entry.name);
             // these may be levels of chunk keys that were copied before the document
-            let is_level_name = match metadata.has_key_prefix() {
-                true => entry.name == "c",
-                false => parse_index(&entry.name).is_some(),
-            };
+            let is_level_name =
+                if metadata.has_key_prefix() { entry.name == "c" } else { parse_index(&entry.name).is_some() };
             let is_level = metadata.separator == Some(Separator::Slash)
                 && is_level_name
                 && matches!(self.find(&below)?, Some(StoredNode::Group));

@@ -102,10 +102,7 @@ impl Hierarchy {
         if !matches!(self.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::invalid("only a group has one").context(document));
         }
-        match self.shows_as_v2(key)? {
-            true => self.make_inline(key).map(drop),
-            false => self.make_consolidated(key).map(drop),
-        }
+        if self.shows_as_v2(key)? { self.make_inline(key).map(drop) } else { self.make_consolidated(key).map(drop) }
     }
 
     /// Writes the consolidated metadata of the group at `key` from the documents stored at and below it: into

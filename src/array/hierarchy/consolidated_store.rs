@@ -62,9 +62,10 @@ impl ConsolidatedStore {
             return Self::over_or_above(store, when, stats, &mut std::iter::empty());
         }
         let is_bucket = store.lists_all() && store.is_writable() && store.concurrency() > 1;
-        match store.lists_all() && !(is_bucket && when == UseConsolidated::UntilOpened) {
-            true => Ok(store),
-            false => Ok(Arc::new(Self::new(store, when, stats))),
+        if store.lists_all() && !(is_bucket && when == UseConsolidated::UntilOpened) {
+            Ok(store)
+        } else {
+            Ok(Arc::new(Self::new(store, when, stats)))
         }
     }
 

@@ -192,9 +192,10 @@ impl Hierarchy {
                     "" => new.push(path.as_str(), text),
                     below => new.push(path.join(below).as_str(), text),
                 };
-                match below {
-                    true => self.v3_documents_from(node, &mut push),
-                    false => self.v3_entry(node)?.map_or(Ok(()), |text| push("", &text.text)),
+                if below {
+                    self.v3_documents_from(node, &mut push)
+                } else {
+                    self.v3_entry(node)?.map_or(Ok(()), |text| push("", &text.text))
                 }
             })?;
         }

@@ -79,10 +79,8 @@ impl Hierarchy {
         if is_foreign(key) || self.has_stored_documents_alone(key) && !self.is_in_store(&key.parent())? {
             return Ok(());
         }
-        let (name, text) = match self.is_v3(&key.parent())? {
-            true => (ZARR_JSON, GROUP_DOCUMENT_V3),
-            false => (ZGROUP, GROUP_DOCUMENT),
-        };
+        let (name, text) =
+            if self.is_v3(&key.parent())? { (ZARR_JSON, GROUP_DOCUMENT_V3) } else { (ZGROUP, GROUP_DOCUMENT) };
         self.put(&key.join(name), text.as_bytes())?;
         self.consolidate(key, &[name])
     }
@@ -244,14 +242,14 @@ impl Hierarchy {
                 }
                 array.store_objects()?;
             }
-            match node.is_root() {
+            if node.is_root() {
                 // the root of the store stays
-                true => {
-                    self.delete(&node.join(ZATTRS))?;
-                    self.delete(&node.join(ZARRAY))?;
-                    self.delete(&node.join(ZARR_JSON))?;
-                }
-                false => self.remove_node(&node)?,
+
+                self.delete(&node.join(ZATTRS))?;
+                self.delete(&node.join(ZARRAY))?;
+                self.delete(&node.join(ZARR_JSON))?;
+            } else {
+                self.remove_node(&node)?
             }
         }
         Ok(())

@@ -259,12 +259,13 @@ impl Outside {
         let counts = array.grid().counts().to_vec();
         let edges = meta.chunk_edges().into_owned();
         let sizes = meta.shape.iter().zip(edges).zip(kept).zip(&counts);
-        let dimensions = sizes.map(|(((&len, edges), &kept), &count)| match kept < len {
-            true => {
+        let dimensions = sizes.map(|(((&len, edges), &kept), &count)| {
+            if kept < len {
                 let first = edges.index_of(kept);
                 (edges, Some(kept), first)
+            } else {
+                (edges, None, count)
             }
-            false => (edges, None, count),
         });
         Outside { dimensions: dimensions.collect(), counts }
     }
@@ -301,9 +302,12 @@ impl Outside {
 
     /// Returns the number of chunks not kept whole, saturating.
     fn chunks(&self) -> u64 {
-        let size = |ranges: Vec<Range<u64>>| match ranges.iter().any(Range::is_empty) {
-            true => 0,
-            false => ranges.iter().fold(1u64, |n, range| n.saturating_mul(range.end - range.start)),
+        let size = |ranges: Vec<Range<u64>>| {
+            if ranges.iter().any(Range::is_empty) {
+                0
+            } else {
+                ranges.iter().fold(1u64, |n, range| n.saturating_mul(range.end - range.start))
+            }
         };
         self.boxes().map(size).fold(0, u64::saturating_add)
     }

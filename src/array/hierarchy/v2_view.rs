@@ -244,9 +244,10 @@ fn changed(stored: &Map<String, Value>, old: &ArrayMetadata, new: &ArrayMetadata
     fields.insert("shape".into(), new.shape.clone().into());
     // the stored one may have no spelling in v2
     let shown = ArrayMetadata::parse(old.decoded_view().as_bytes())?;
-    let is_kept = match old.has_objects() {
-        true => new.fill_value == shown.fill_value,
-        false => new.fill.as_deref().unwrap_or_default() == shown.fill.as_deref().unwrap_or_default(),
+    let is_kept = if old.has_objects() {
+        new.fill_value == shown.fill_value
+    } else {
+        new.fill.as_deref().unwrap_or_default() == shown.fill.as_deref().unwrap_or_default()
     };
     if !is_kept {
         let v3 = old.v3.as_ref().ok_or_else(|| Error::invalid("not an array of Zarr v3"))?;

@@ -109,10 +109,7 @@ impl Hierarchy {
     /// The store fails to return the document.
     pub fn attributes(&self, key: &Key) -> Result<Object> {
         let document = self.attributes_key(key);
-        let stored = match document.name() == ZARR_JSON {
-            true => self.v3_attributes(&document),
-            false => self.stored(&document),
-        };
+        let stored = if document.name() == ZARR_JSON { self.v3_attributes(&document) } else { self.stored(&document) };
         let parse = |d: MetadataDocument| json::parse_object(&d.text).map_err(|e| e.context(&document));
         match stored.and_then(|d| d.map(parse).transpose()) {
             Ok(attributes) => Ok(attributes.unwrap_or_default()),

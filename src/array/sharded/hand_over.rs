@@ -37,10 +37,7 @@ impl Array {
     /// Returns a key to lock while a chunk is written back: the key of its value or, for a chunk in a shard, a key
     /// under which nothing is stored.
     pub fn write_back_key(&self, chunk: ChunkId) -> Key {
-        match self.has_shards() {
-            true => self.key.join(&format!(".chunk-{}", chunk.0)),
-            false => self.stored_key(chunk),
-        }
+        if self.has_shards() { self.key.join(&format!(".chunk-{}", chunk.0)) } else { self.stored_key(chunk) }
     }
 
     pub(super) fn pending_chunk(&self, chunk: ChunkId) -> Option<Arc<PendingChunk>> {

@@ -92,9 +92,10 @@ impl Array {
         let memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
         let (mut encoded, _encoded) = (Vec::new(), memory::take(codec.stored_size() as usize)?);
         let start = Instant::now();
-        let read = match codec.is_at_start() {
-            true => self.store.get_range(&key, 0..codec.stored_size(), &mut encoded),
-            false => self.store.get_end(&key, codec.stored_size(), &mut encoded),
+        let read = if codec.is_at_start() {
+            self.store.get_range(&key, 0..codec.stored_size(), &mut encoded)
+        } else {
+            self.store.get_end(&key, codec.stored_size(), &mut encoded)
         };
         self.stats.store_time.add_since(start);
         let Some(object) = read.map_err(|e| e.context(&key))?.filter(|stat| stat.kind == EntryKind::Value) else {

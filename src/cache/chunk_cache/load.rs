@@ -138,12 +138,13 @@ impl Cache {
             return self.load_whole(slot, array, chunk, None);
         }
         slot.reserve(2 * size);
-        let block = match len == index.decoded_len(n, usize::MAX) {
-            true => self.with_scratch(|scratch| {
+        let block = if len == index.decoded_len(n, usize::MAX) {
+            self.with_scratch(|scratch| {
                 let block = array.load_block(chunk, (index, n), size, self.buffer(size), &mut scratch.stored)?;
                 Ok(block.map(|bytes| (bytes, 0)))
-            }),
-            false => self.load_beginning(array, chunk, (index, n), wanted.start / PAGE * PAGE..len),
+            })
+        } else {
+            self.load_beginning(array, chunk, (index, n), wanted.start / PAGE * PAGE..len)
         };
         let block = match block {
             Ok(Some((bytes, start))) => Ok((self.buffers.hold(bytes), start)),

@@ -163,12 +163,13 @@ impl Prefetcher {
             if window.is_broken {
                 return None;
             }
-            let part = match cached {
-                true => match self.cache.peek_window(array, &window) {
+            let part = if cached {
+                match self.cache.peek_window(array, &window) {
                     Some(part) => part,
                     None => return Some(false),
-                },
-                false => self.cache.get_window(array, &window),
+                }
+            } else {
+                self.cache.get_window(array, &window)
             };
             let Ok(part) = part else {
                 let mut windows = lock(&state.windows);

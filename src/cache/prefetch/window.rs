@@ -163,9 +163,10 @@ impl Building<'_> {
         for (flat, run) in &runs {
             let at = (flat - self.window.range.start) as usize;
             let to = &mut built.0[at..at + run.len];
-            match visited.tag == VersionTag::UNINITIALIZED {
-                true => self.array.fill(to, *flat),
-                false => to.copy_from_slice(&visited.bytes[run.offset - visited.start..][..run.len]),
+            if visited.tag == VersionTag::UNINITIALIZED {
+                self.array.fill(to, *flat)
+            } else {
+                to.copy_from_slice(&visited.bytes[run.offset - visited.start..][..run.len])
             }
         }
         built.1.push((chunk, visited.tag));

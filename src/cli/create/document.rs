@@ -93,11 +93,10 @@ pub fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result
     let item = dtype.parse_fill_value(&asked)?.unwrap_or_default();
     let value =
         dtype.fill_value_json(&item).ok_or_else(|| Error::invalid(format!("{text} has no spelling in Zarr v2")))?;
-    match is_kept(&asked, &value, dtype) {
-        true => Ok(value),
-        false => {
-            Err(Error::invalid(format!("{text} is not a value of the dtype: it would become {}", json::write(&value))))
-        }
+    if is_kept(&asked, &value, dtype) {
+        Ok(value)
+    } else {
+        Err(Error::invalid(format!("{text} is not a value of the dtype: it would become {}", json::write(&value))))
     }
 }
 

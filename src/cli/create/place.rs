@@ -115,9 +115,10 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), CommandFailure> {
     for above in whole.ancestors() {
         match std::fs::canonicalize(above) {
             Ok(existing) if !existing.is_dir() => {
-                return Err(match location::is_archive_name(&existing.to_string_lossy()) {
-                    true => archive(&path.display()),
-                    false => CommandFailure::new(1, format!("{}: a file, not a directory", above.display())),
+                return Err(if location::is_archive_name(&existing.to_string_lossy()) {
+                    archive(&path.display())
+                } else {
+                    CommandFailure::new(1, format!("{}: a file, not a directory", above.display()))
                 });
             }
             Ok(existing) => {

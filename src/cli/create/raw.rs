@@ -34,9 +34,10 @@ impl Raw {
             let failed = |e| Error::from(e).context(path.display());
             let file = File::open(path).map_err(failed)?;
             let metadata = file.metadata().map_err(failed)?;
-            match metadata.is_file() {
-                true => (Raw::File(file), Some(metadata.len())),
-                false => (Raw::Stream(Box::new(file)), None),
+            if metadata.is_file() {
+                (Raw::File(file), Some(metadata.len()))
+            } else {
+                (Raw::Stream(Box::new(file)), None)
             }
         };
         match known.filter(|known| *known != size) {

@@ -172,9 +172,10 @@ impl TimeScale {
 
     /// Returns the time of an integer; `None` outside the years that four digits can say.
     pub fn of_int(&self, number: i128) -> Option<Moment> {
-        match self.unit >= 1.0 && self.unit.fract() == 0.0 {
-            true => self.moment(number.checked_mul(self.unit as i128)?),
-            false => self.of_float(number as f64),
+        if self.unit >= 1.0 && self.unit.fract() == 0.0 {
+            self.moment(number.checked_mul(self.unit as i128)?)
+        } else {
+            self.of_float(number as f64)
         }
     }
 

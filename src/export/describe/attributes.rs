@@ -8,13 +8,10 @@ const MAX_TEXT: usize = 64 << 10;
 /// Returns a nonempty text in one line, since headers consist of lines.
 pub fn line(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     let text = json::text(attributes.get(name)?).filter(|text| text.len() <= MAX_TEXT)?;
-    let line = match text.contains(char::is_control) {
-        true => text
-            .split(|c: char| c.is_control() || c == ' ')
-            .filter(|word| !word.is_empty())
-            .collect::<Vec<_>>()
-            .join(" "),
-        false => text.trim().to_string(),
+    let line = if text.contains(char::is_control) {
+        text.split(|c: char| c.is_control() || c == ' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    } else {
+        text.trim().to_string()
     };
     (!line.is_empty()).then_some(line)
 }

@@ -195,11 +195,12 @@ fn changes(
         changes.push((name.clone(), Some(value.ok_or_else(|| name.clone())?)));
     }
     for name in old.iter().map(|attribute| &attribute.name).filter(|name| !after.contains_key(*name)) {
-        match stored.contains_key(name) && !is_derived(name) {
-            true => changes.push((name.clone(), None)),
+        if stored.contains_key(name) && !is_derived(name) {
+            changes.push((name.clone(), None))
+        } else if name == LEFT_OUT {
             // the next file shows it again
-            false if name == LEFT_OUT => {}
-            false => return Err(name.clone()),
+        } else {
+            return Err(name.clone());
         }
     }
     Ok(changes)

@@ -93,9 +93,10 @@ impl ItemText {
     /// Returns the item's bits as a number; at most its first eight bytes.
     fn unsigned(&self, bytes: &[u8]) -> u64 {
         let shifted = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
-        match self.is_big_endian {
-            true => bytes.iter().take(8).fold(0, shifted),
-            false => bytes.iter().take(8).rev().fold(0, shifted),
+        if self.is_big_endian {
+            bytes.iter().take(8).fold(0, shifted)
+        } else {
+            bytes.iter().take(8).rev().fold(0, shifted)
         }
     }
 

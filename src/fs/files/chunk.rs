@@ -380,13 +380,14 @@ impl Fs {
         let is_created = self.created_chunks.contains(&key.join(name));
         // take the version before the opening begins: pages that are newer than their recorded version are dropped,
         // while older ones would be kept
-        let stat = match array.is_remote() && !for_writing {
+        let stat = if array.is_remote() && !for_writing {
             // the load below finds out whether the chunk is stored
-            true => None,
-            false => match array.stat_chunk(chunk)? {
+            None
+        } else {
+            match array.stat_chunk(chunk)? {
                 None if !is_created => return Err(Error::stale()),
                 stat => stat,
-            },
+            }
         };
         array.freshness().begin_opening();
         if is_created {

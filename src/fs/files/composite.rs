@@ -104,11 +104,13 @@ impl Fs {
         }
         let takes_whole_items =
             |part: &FilePart| matches!(&part.content, PartContent::Flat { form, .. } if form.takes_whole_items());
-        let pages = match self.read_only && !self.direct_io {
-            true => KernelPages::Fresh,
+        let pages = if self.read_only && !self.direct_io {
+            KernelPages::Fresh
+        } else if for_writing && file.parts().iter().any(takes_whole_items) {
             // pages of a writable map could not be written
-            false if for_writing && file.parts().iter().any(takes_whole_items) => KernelPages::None,
-            false => KernelPages::Maps,
+            KernelPages::None
+        } else {
+            KernelPages::Maps
         };
         let open = CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh);
         let short_at_end = direct || open.short_at_end;
@@ -229,9 +231,10 @@ impl CompositeFile {
             }
         };
         let array = if may_wait { flat.array.latest(fs)? } else { flat.array.known() };
-        match part.is_of(array.metadata()) {
-            true => Ok(Some(FlatPart { number, part, flat, start: *start, form })),
-            false => Err(another_array().context(self.node.path())),
+        if part.is_of(array.metadata()) {
+            Ok(Some(FlatPart { number, part, flat, start: *start, form }))
+        } else {
+            Err(another_array().context(self.node.path()))
         }
     }
 
@@ -253,22 +256,21 @@ impl CompositeFile {
         let mut is_header_whole = self.is_header_whole();
         for slice in self.slices(offset, data.len()) {
             let part = slice.gather(data);
-            match self.shows(&slice, &part) {
+            let refused = if self.shows(&slice, &part) {
+                if !slice.part.is_flat() || is_header_whole {
+                    continue;
+                }
                 // the header says where the values lie
-                true if slice.part.is_flat() && !is_header_whole => {
-                    let why = "the header before these values is not whole";
-                    return Err(Error::new(Kind::System(libc::EPERM), why));
-                }
-                true => {}
-                false if slice.number == 0 => is_header_whole = self.edit_header(fs, slice.at, &part)?.1.is_some(),
-                false => {
-                    let why = match slice.part.content {
-                        PartContent::Values { .. } => "strings of any length can't be changed here",
-                        _ => "these bytes describe the array and can't be changed here; change the array's metadata",
-                    };
-                    return Err(Error::new(Kind::System(libc::EPERM), why));
-                }
-            }
+                "the header before these values is not whole"
+            } else if slice.number == 0 {
+                is_header_whole = self.edit_header(fs, slice.at, &part)?.1.is_some();
+                continue;
+            } else if matches!(slice.part.content, PartContent::Values { .. }) {
+                "strings of any length can't be changed here"
+            } else {
+                "these bytes describe the array and can't be changed here; change the array's metadata"
+            };
+            return Err(Error::new(Kind::System(libc::EPERM), refused));
         }
         Ok(())
     }
@@ -283,10 +285,7 @@ impl CompositeFile {
             self.keep_text(offset, data);
             return Ok(data.len());
         }
-        let data = match self.short_at_end {
-            true => clipped(offset, data, self.size()).unwrap_or(data),
-            false => data,
-        };
+        let data = if self.short_at_end { clipped(offset, data, self.size()).unwrap_or(data) } else { data };
         let in_file = |e: Error| e.context(self.node.path());
         let refused = |_: &Error| self.refused.store(true, Ordering::Relaxed);
         if self.is_held(fs, offset, data) {
@@ -400,9 +399,10 @@ impl OpenFile for CompositeFile {
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        match mode.may_wait {
-            true => self.write_all(fs, offset, data, WriteMode { inode: self.inode, ..mode }).map(Some),
-            false => Ok(None),
+        if mode.may_wait {
+            self.write_all(fs, offset, data, WriteMode { inode: self.inode, ..mode }).map(Some)
+        } else {
+            Ok(None)
         }
     }
 

@@ -156,9 +156,10 @@ impl Fs {
         // held until the pages are recorded: another opening must not keep pages that this one drops
         let opening_lock = array.freshness().lock_opening();
         let same = self.cache.served().begin_opening(&array, &opening_lock);
-        let pages = match self.direct_io {
-            true => KernelPages::None,
-            false => self.pages_at_open(inode, VersionTag::of_array(&array, None), same),
+        let pages = if self.direct_io {
+            KernelPages::None
+        } else {
+            self.pages_at_open(inode, VersionTag::of_array(&array, None), same)
         };
         drop(opening_lock);
         let file = FlatFile {

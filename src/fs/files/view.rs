@@ -43,11 +43,13 @@ impl Fs {
         // only the next opening of `data.raw` may take the list of what has changed in the store
         array.freshness().begin_opening();
         let (array, view) = self.tree.viewed(array.key(), view)?;
-        let pages = match self.read_only && !self.direct_io {
-            true => KernelPages::Fresh,
+        let pages = if self.read_only && !self.direct_io {
+            KernelPages::Fresh
+        } else if for_writing && view.form.takes_whole_items() {
             // pages of a writable map could not be written
-            false if for_writing && view.form.takes_whole_items() => KernelPages::None,
-            false => KernelPages::Maps,
+            KernelPages::None
+        } else {
+            KernelPages::Maps
         };
         let opened = array.metadata().clone();
         let flat = FlatFile::part(array, pages == KernelPages::Fresh);
@@ -63,9 +65,10 @@ impl OpenView {
     ///
     /// ESTALE.
     fn check(&self, array: &Array) -> Result<()> {
-        match self.view.is_of(&self.opened, array.metadata()) {
-            true => Ok(()),
-            false => Err(another_array().context(self.node.path())),
+        if self.view.is_of(&self.opened, array.metadata()) {
+            Ok(())
+        } else {
+            Err(another_array().context(self.node.path()))
         }
     }
 
@@ -124,10 +127,7 @@ impl OpenFile for OpenView {
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
-        match self.writable {
-            true => self.flat.flush(fs),
-            false => Ok(()),
-        }
+        if self.writable { self.flat.flush(fs) } else { Ok(()) }
     }
 
     fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {

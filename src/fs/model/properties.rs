@@ -88,9 +88,10 @@ impl Model {
             dimensions.iter().map(|(lengths, part)| 1 + (all(lengths) as f64 * part) as u64).collect();
         let edges: Vec<&Vec<u64>> = dimensions.iter().map(|(lengths, _)| lengths).collect();
         let order: Vec<usize> = (0..shape.len()).rev().collect();
-        let transpose = match is_transposed {
-            true => format!(r#"{{"name":"transpose","configuration":{{"order":{order:?}}}}},"#),
-            false => String::new(),
+        let transpose = if is_transposed {
+            format!(r#"{{"name":"transpose","configuration":{{"order":{order:?}}}}},"#)
+        } else {
+            String::new()
         };
         let document = format!(
             r#"{{"zarr_format":3,"node_type":"array","shape":{shape:?},"data_type":"r{}","fill_value":{fill:?},

@@ -129,10 +129,7 @@ impl Tree {
 /// Returns the array's key and the chunk's name in the mount, or a name like one, that `name` below a level stands for.
 fn chunk_below(array: &Array, level: &Key, name: &str) -> Option<(Key, String)> {
     let path = level.relative_to(array.key())?.join(name);
-    let indices = match array.metadata().has_key_prefix() {
-        true => path.as_str().strip_prefix("c/")?,
-        false => path.as_str(),
-    };
+    let indices = if array.metadata().has_key_prefix() { path.as_str().strip_prefix("c/")? } else { path.as_str() };
     let chunk = indices.replace('/', ".");
     let is_whole = indices.split('/').count() >= array.grid().dimensions();
     (is_whole && is_chunk_like(&chunk)).then(|| (array.key().clone(), chunk))

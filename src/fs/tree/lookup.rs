@@ -287,10 +287,12 @@ impl Tree {
         };
         let is_chunk =
             matches!(directory, DirectoryKind::Array(..)) && self.single_value(directory, &name.name).is_some();
-        let node = match is_chunk {
-            true => Node::Chunk(key.clone(), name.name.clone()),
-            false if name.is_directory => Node::Directory(key.join(&name.name)),
-            false => Node::Unreadable(key.join(&name.name)),
+        let node = if is_chunk {
+            Node::Chunk(key.clone(), name.name.clone())
+        } else if name.is_directory {
+            Node::Directory(key.join(&name.name))
+        } else {
+            Node::Unreadable(key.join(&name.name))
         };
         let attributes = self.made(&node, size, 0, SystemTime::UNIX_EPOCH, Some(Permissions::OWNER_ONLY));
         Some(ListedNode { node, attributes, sound: false })

@@ -115,10 +115,12 @@ impl Tree {
         for (end, view) in self.views.shown() {
             let Some(stem) = name.strip_suffix(end).filter(|stem| !stem.is_empty()) else { continue };
             let is_array = directory.is_root() && matches!(self.hierarchy.find(directory)?, Some(StoredNode::Array(_)));
-            let key = match is_array {
-                true if stem == ROOT_NAME => directory.clone(),
-                true => continue,
-                false => directory.child(stem)?,
+            let key = if !is_array {
+                directory.child(stem)?
+            } else if stem == ROOT_NAME {
+                directory.clone()
+            } else {
+                continue;
             };
             if find(&self.hierarchy, &key, &view)?.is_some() {
                 return Ok(Some(Node::ViewDirectory(key, view)));

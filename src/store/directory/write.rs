@@ -118,10 +118,13 @@ impl DirectoryStore {
         old: Option<&File>,
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        let write = |file: &File| match self.fsync {
-            true => write_value(file, pieces, old, &self.refuses_direct),
-            // without a sync, the page cache is faster
-            false => write_pieces(file, pieces, old),
+        let write = |file: &File| {
+            if self.fsync {
+                write_value(file, pieces, old, &self.refuses_direct)
+            } else {
+                // without a sync, the page cache is faster
+                write_pieces(file, pieces, old)
+            }
         };
         let mut entry = match self.entry(key.as_str())? {
             Some(entry) => entry,

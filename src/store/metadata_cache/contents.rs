@@ -374,12 +374,11 @@ impl CacheContents {
 
     /// Inserts a value, if it is small. It is returned only for a key whose metadata has the same version.
     pub fn insert_value(&mut self, key: &Key, version: Version, value: &[u8]) {
-        match value.len() > MAX_VALUE {
-            true => self.values.remove(key),
-            false => {
-                let size = ENTRY_SIZE + key.as_str().len() + value.len();
-                self.values.insert(key.clone(), (version, value.to_vec()), size);
-            }
+        if value.len() > MAX_VALUE {
+            self.values.remove(key)
+        } else {
+            let size = ENTRY_SIZE + key.as_str().len() + value.len();
+            self.values.insert(key.clone(), (version, value.to_vec()), size);
         }
         self.update_grant();
     }

@@ -105,9 +105,10 @@ impl Bucket {
         let Some(found) = self.found(found)? else { return Ok(None) };
         let (stat, length) = (self.stat_of(&found.meta), found.range.end - found.range.start);
         *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
-        match value.len() as u64 == length {
-            true => Ok(Some(stat)),
-            false => Err(unexpected(format!("received {} bytes instead of {length}", value.len()))),
+        if value.len() as u64 == length {
+            Ok(Some(stat))
+        } else {
+            Err(unexpected(format!("received {} bytes instead of {length}", value.len())))
         }
     }
 
@@ -129,9 +130,10 @@ impl Bucket {
         let (stat, range) = (self.stat_of(&found.meta), found.range.clone());
         *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
         let is_end = range.end == stat.size && range.start == stat.size.saturating_sub(len);
-        match is_end && value.len() as u64 == range.end - range.start {
-            true => Ok(EndOfValue::Found(stat)),
-            false => Ok(EndOfValue::Unsupported),
+        if is_end && value.len() as u64 == range.end - range.start {
+            Ok(EndOfValue::Found(stat))
+        } else {
+            Ok(EndOfValue::Unsupported)
         }
     }
 

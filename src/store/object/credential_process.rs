@@ -43,9 +43,10 @@ pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Res
     let output = timeout(limit, output_of(command, directory, GRACE.min(limit / 4))).await;
     let late = || format!("it has not ended after {:.1} s (--timeout), and was killed", limit.as_secs_f32());
     let (status, output, said) = output.map_err(|_| denied(late()))??;
-    match status.success() {
-        true => parse(&output, SystemTime::now()),
-        false => Err(denied(format!("{status}: {}", shown(&said)))),
+    if status.success() {
+        parse(&output, SystemTime::now())
+    } else {
+        Err(denied(format!("{status}: {}", shown(&said))))
     }
 }
 
@@ -160,10 +161,7 @@ fn shown(said: &[u8]) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let line = lines.join("; ");
     let cut = line.char_indices().rev().take(MAX_SHOWN).last().map_or(0, |(at, _)| at);
-    match line.is_empty() {
-        true => "it says nothing".to_string(),
-        false => line[cut..].to_string(),
-    }
+    if line.is_empty() { "it says nothing".to_string() } else { line[cut..].to_string() }
 }
 
 fn denied(message: impl Into<String>) -> Error {

@@ -135,9 +135,10 @@ fn keys<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Result<Option<AwsCredentia
 pub(super) fn checked(credential: &AwsCredential) -> Result<()> {
     let parts = [&credential.key_id, &credential.secret_key];
     let is_printable = |text: &String| text.bytes().all(|byte| (b'!'..=b'~').contains(&byte));
-    match parts.into_iter().chain(&credential.token).all(is_printable) {
-        true => Ok(()),
-        false => Err(denied("the keys have characters that keys do not have, such as spaces")),
+    if parts.into_iter().chain(&credential.token).all(is_printable) {
+        Ok(())
+    } else {
+        Err(denied("the keys have characters that keys do not have, such as spaces"))
     }
 }
 

@@ -174,9 +174,10 @@ impl KeyRenewal {
             (self.of_keys, self.unclear) = pauses(origin);
         }
         (self.origin, self.has_keys, self.are_confirmed) = (origin, true, !are_other);
-        match are_other {
-            true => self.of_keys.reset(),
-            false => self.of_keys.double(),
+        if are_other {
+            self.of_keys.reset()
+        } else {
+            self.of_keys.double()
         }
         match (are_other, origin) {
             (true, KeyOrigin::File) => self.unclear.reset(),

@@ -152,9 +152,10 @@ impl BucketListing {
     /// Returns the name of `path` below the prefix, or `None` for the marker of the prefix itself.
     fn name(&self, path: &Path) -> Option<String> {
         let full = self.bucket.full(&self.prefix);
-        let rest = match full.is_root() {
-            true => path.as_ref(),
-            false => path.as_ref().strip_prefix(full.as_str())?.strip_prefix('/')?,
+        let rest = if full.is_root() {
+            path.as_ref()
+        } else {
+            path.as_ref().strip_prefix(full.as_str())?.strip_prefix('/')?
         };
         Key::root().child(rest).ok().map(|_| rest.to_string())
     }

@@ -38,12 +38,10 @@ impl ListingProgress {
         if self.tokens.len() >= MAX_PAGES {
             return endless(format!("more than {MAX_PAGES} pages"));
         }
-        match has_names {
-            true => self.empty_since = None,
-            false if self.empty_since.get_or_insert_with(Instant::now).elapsed() > timeout => {
-                return endless(format!("no names for {timeout:?}"));
-            }
-            false => {}
+        if has_names {
+            self.empty_since = None
+        } else if self.empty_since.get_or_insert_with(Instant::now).elapsed() > timeout {
+            return endless(format!("no names for {timeout:?}"));
         }
         Ok(())
     }

@@ -106,9 +106,12 @@ fn shown(url: &Url) -> String {
 
 /// Returns headers on one line, without the values that may be secret.
 fn shown_headers(headers: &HeaderMap) -> String {
-    let shown = headers.iter().map(|(name, value)| match HARMLESS.contains(&name.as_str()) && !value.is_sensitive() {
-        true => format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())),
-        false => format!("{name}: (hidden)"),
+    let shown = headers.iter().map(|(name, value)| {
+        if HARMLESS.contains(&name.as_str()) && !value.is_sensitive() {
+            format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))
+        } else {
+            format!("{name}: (hidden)")
+        }
     });
     shown.collect::<Vec<_>>().join("; ")
 }

@@ -69,16 +69,16 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
         .with_disable_bulk_delete(true)
         .with_retry(no_retries())
         .with_http_connector(connector.clone());
-    let builder = match is_anonymous {
-        true => builder.with_skip_signature(true).with_http_connector(Signer::new(connector, None, region)),
+    let builder = if is_anonymous {
+        builder.with_skip_signature(true).with_http_connector(Signer::new(connector, None, region))
+    } else if signs_sessions {
         // `object_store` signs with the key of a session, which it asks for
-        false if signs_sessions => builder,
-        false => {
-            let credentials = credentials_of(&profile, &builder, &connector, directory, options)?;
-            let placeholder = Arc::new(StaticCredentialProvider::new(Signer::placeholder()));
-            let signer = Signer::new(connector, Some(credentials), region);
-            builder.with_credentials(placeholder).with_http_connector(signer)
-        }
+        builder
+    } else {
+        let credentials = credentials_of(&profile, &builder, &connector, directory, options)?;
+        let placeholder = Arc::new(StaticCredentialProvider::new(Signer::placeholder()));
+        let signer = Signer::new(connector, Some(credentials), region);
+        builder.with_credentials(placeholder).with_http_connector(signer)
     };
     Ok(Arc::new(builder.build().map_err(unusable)?))
 }
@@ -160,10 +160,8 @@ fn region_of(bucket: &str, options: &ObjectOptions) -> Result<Option<String>> {
 /// Creates a client of a bucket of Google Cloud Storage.
 pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
     let mut builder = GoogleCloudStorageBuilder::from_env();
-    let emulator = variable("STORAGE_EMULATOR_HOST").map(|host| match host.contains("://") {
-        true => host,
-        false => format!("http://{host}"),
-    });
+    let emulator = variable("STORAGE_EMULATOR_HOST")
+        .map(|host| if host.contains("://") { host } else { format!("http://{host}") });
     let mut hosts = vec!["storage.googleapis.com".to_string()];
     if let Some(endpoint) = options.endpoint_url.as_ref().or(emulator.as_ref()) {
         hosts = vec![host_of(endpoint)?];

@@ -195,11 +195,12 @@ impl Transport {
     pub async fn send(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
-        let mut probe = match self.is_of_store(request) {
-            true => self.outage.admit(self.timeout, self.first_wait(request)).await,
-            false => Ok(None),
+        let mut probe = None;
+        if self.is_of_store(request) {
+            let admitted = self.outage.admit(self.timeout, self.first_wait(request)).await;
+            probe =
+                admitted.map_err(|cause| self.failed(RequestError::new(&request.method, &request.url, cause, 0)))?;
         }
-        .map_err(|cause| self.failed(RequestError::new(&request.method, &request.url, cause, 0)))?;
         loop {
             let tries = backoff.tries() + 1;
             let started = Instant::now();
@@ -266,9 +267,10 @@ impl Transport {
         }
         let now = std::time::Instant::now();
         if let Some(line) = self.outage.failed(cause, began.into_std(), now, is_last) {
-            let next = match is_last {
-                true => String::new(),
-                false => format!("; trying again, each request up to {:.1} s (--timeout)", self.timeout.as_secs_f32()),
+            let next = if is_last {
+                String::new()
+            } else {
+                format!("; trying again, each request up to {:.1} s (--timeout)", self.timeout.as_secs_f32())
             };
             log::warn!("{}: {line}; last: {cause}{next}", request.url.origin().ascii_serialization());
         }
@@ -283,10 +285,8 @@ impl Transport {
 
     /// Sends a request once, and follows redirects.
     async fn try_once(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer, Cause> {
-        let _permit = match self.is_closing.load(Ordering::Relaxed) {
-            true => self.new_connections.acquire().await.ok(),
-            false => None,
-        };
+        let _permit =
+            if self.is_closing.load(Ordering::Relaxed) { self.new_connections.acquire().await.ok() } else { None };
         let mut url = request.url.clone();
         for _ in 0..=MAX_REDIRECTS {
             let response = self.exchange(request, &url).await?;

@@ -54,11 +54,14 @@ impl Bucket {
                 let tag = put.e_tag.ok_or_else(|| unexpected("the server returns no entity tag"))?;
                 Ok(Some(tag_version(&tag)))
             }
-            Err(e) if is_conditional && is_refused(&e) => match was_retried.0.load(Ordering::Relaxed) {
-                // the first attempt may have succeeded although its answer was lost
-                true => self.version_if_same(key, value).await,
-                false => Ok(None),
-            },
+            Err(e) if is_conditional && is_refused(&e) => {
+                if was_retried.0.load(Ordering::Relaxed) {
+                    // the first attempt may have succeeded although its answer was lost
+                    self.version_if_same(key, value).await
+                } else {
+                    Ok(None)
+                }
+            }
             Err(e) => Err(failed(&e)),
         }
     }
@@ -137,9 +140,10 @@ impl Bucket {
         }
         let own = self.path(prefix)?;
         let is_marker = page.prefixes.is_empty() && page.objects.iter().all(|meta| meta.location == own);
-        match is_marker && !is_created && !has_below {
-            true => Err(Error::system(libc::EPERM).context("another program has created a directory marker there")),
-            false => Err(Error::system(libc::ENOTEMPTY)),
+        if is_marker && !is_created && !has_below {
+            Err(Error::system(libc::EPERM).context("another program has created a directory marker there"))
+        } else {
+            Err(Error::system(libc::ENOTEMPTY))
         }
     }
 

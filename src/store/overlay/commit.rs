@@ -406,10 +406,7 @@ impl<'a> Committer<'a> {
         }
         // a copy of the lower store has other versions, but the same bytes
         let is_same_below = change.below.is_some() && !change.is_conflict(self.lower)?;
-        Ok(match is_same_below && self.equals(self.lower, key)? {
-            true => CommitState::Matches,
-            false => CommitState::Differs,
-        })
+        Ok(if is_same_below && self.equals(self.lower, key)? { CommitState::Matches } else { CommitState::Differs })
     }
 
     /// Returns whether `store` and the target have the same value.

@@ -21,10 +21,12 @@ pub(super) fn merged(
             Ok(entry) => Entry { stat: entry.stat.map(&shown), ..entry },
             Err(e) => return Some(Err(e)),
         };
-        let is_shown = match has_changes {
-            _ if entry.name == RECORDS => Ok(false),
-            true => shows_lower(of_lower.as_ref(), &level.join(&entry.name)),
-            false => Ok(true),
+        let is_shown = if entry.name == RECORDS {
+            Ok(false)
+        } else if has_changes {
+            shows_lower(of_lower.as_ref(), &level.join(&entry.name))
+        } else {
+            Ok(true)
         };
         is_shown.map(|is_shown| is_shown.then_some(entry)).transpose()
     });

@@ -107,9 +107,12 @@ impl<'a> JsonText<'a> {
     /// Reads a value of any kind, and returns its text, of at most `limit` bytes.
     pub fn value(&mut self, limit: usize) -> Result<Vec<u8>> {
         let mut text = Vec::new();
-        self.take_value(&mut |json, byte| match text.len() < limit {
-            true => json.push(&mut text, byte),
-            false => Err(json.wrong(&format!("a value of more than {limit} bytes"))),
+        self.take_value(&mut |json, byte| {
+            if text.len() < limit {
+                json.push(&mut text, byte)
+            } else {
+                Err(json.wrong(&format!("a value of more than {limit} bytes")))
+            }
         })?;
         Ok(text)
     }
@@ -178,10 +181,7 @@ impl<'a> JsonText<'a> {
     }
 
     fn expect(&mut self, wanted: u8, what: &str) -> Result<()> {
-        match self.skip_if(wanted)? {
-            true => Ok(()),
-            false => Err(self.wrong(&format!("{what} expected"))),
-        }
+        if self.skip_if(wanted)? { Ok(()) } else { Err(self.wrong(&format!("{what} expected"))) }
     }
 
     fn after_space(&mut self) -> Result<Option<u8>> {

@@ -54,9 +54,10 @@ impl TargetPlace {
         let Some((scheme, rest)) = split_scheme(text) else {
             let is_web = !text.starts_with('/') && folder.is_web();
             check_query(text, is_web)?;
-            return match text.starts_with('/') {
-                true => resolved(LOCAL.to_string(), &[], text, false),
-                false => resolved(folder.origin.clone(), &folder.names, text, is_web),
+            return if text.starts_with('/') {
+                resolved(LOCAL.to_string(), &[], text, false)
+            } else {
+                resolved(folder.origin.clone(), &folder.names, text, is_web)
             };
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -148,9 +149,10 @@ fn host(authority: &str, default_port: &str) -> Result<String> {
 }
 
 fn check_query(text: &str, is_web: bool) -> Result<()> {
-    match is_web && text.contains(['?', '#']) {
-        true => Err(Error::unsupported("a target with a query; give signatures in the URL of --allow-reference")),
-        false => Ok(()),
+    if is_web && text.contains(['?', '#']) {
+        Err(Error::unsupported("a target with a query; give signatures in the URL of --allow-reference"))
+    } else {
+        Ok(())
     }
 }
 
@@ -160,9 +162,10 @@ fn resolved(origin: String, names: &[String], path: &str, is_encoded: bool) -> R
     let is_web = is_encoded && origin != LOCAL;
     for part in path.split('/') {
         // decoded first, since servers treat `%2e%2e` as `..`
-        let name = match is_encoded {
-            true => percent_decode_str(part).decode_utf8().map_err(|_| refused("is not UTF-8"))?,
-            false => part.into(),
+        let name = if is_encoded {
+            percent_decode_str(part).decode_utf8().map_err(|_| refused("is not UTF-8"))?
+        } else {
+            part.into()
         };
         match &*name {
             "" | "." => {}
@@ -212,9 +215,10 @@ mod tests {
     }
 
     fn place(text: &str) -> TargetPlace {
-        match text.contains("://") {
-            true => TargetPlace::of_url(text).unwrap(),
-            false => TargetPlace::of_path(Path::new(text)).unwrap(),
+        if text.contains("://") {
+            TargetPlace::of_url(text).unwrap()
+        } else {
+            TargetPlace::of_path(Path::new(text)).unwrap()
         }
     }
 

@@ -77,10 +77,7 @@ impl Store for SimulatedRemote {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        match self.can_list {
-            true => self.below.list(prefix),
-            false => Ok(Box::new(std::iter::empty())),
-        }
+        if self.can_list { self.below.list(prefix) } else { Ok(Box::new(std::iter::empty())) }
     }
 
     fn lists_all(&self) -> bool {

@@ -87,9 +87,10 @@ pub(super) fn read(
             return Err(damaged("the last record of its central directory is truncated"));
         }
     }
-    match count == directory.count || count & 0xffff == directory.count {
-        true => Ok(directory.start),
-        false => Err(damaged(format!("its central directory has {count} members, not {}", directory.count))),
+    if count == directory.count || count & 0xffff == directory.count {
+        Ok(directory.start)
+    } else {
+        Err(damaged(format!("its central directory has {count} members, not {}", directory.count)))
     }
 }
 

@@ -50,13 +50,12 @@ impl InflatedMembers {
     ) -> ArchiveResult<()> {
         let kept = self.get(member.offset, || -> ArchiveResult<CachedMember> {
             let memory = memory::take(if member.size <= MAX_WHOLE { member.size as usize } else { stream::MEMORY })?;
-            let value = match member.size <= MAX_WHOLE {
-                true => {
-                    let mut whole = Vec::new();
-                    reader.whole(member, &mut whole)?;
-                    CachedValue::Whole(whole)
-                }
-                false => CachedValue::Stream(Mutex::new(Box::new(MemberStream::open(reader, member)?))),
+            let value = if member.size <= MAX_WHOLE {
+                let mut whole = Vec::new();
+                reader.whole(member, &mut whole)?;
+                CachedValue::Whole(whole)
+            } else {
+                CachedValue::Stream(Mutex::new(Box::new(MemberStream::open(reader, member)?)))
             };
             Ok(CachedMember { value, memory })
         })?;

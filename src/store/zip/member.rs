@@ -68,9 +68,10 @@ impl MemberReader<'_> {
             // reads header and data with one request, if the header is not longer than expected
             let header = HEADER_SIZE + u64::from(member.stored_name_len) + EXPECTED_EXTRA;
             let wanted = member.offset..member.offset.saturating_add(header + range.end);
-            match range == (0..member.stored_size) {
-                true => self.archive.read_with_neighbors(wanted, out)?,
-                false => self.archive.read(wanted, out)?,
+            if range == (0..member.stored_size) {
+                self.archive.read_with_neighbors(wanted, out)?
+            } else {
+                self.archive.read(wanted, out)?
             }
             let to_data = self.check_header(member, out)?;
             let want = to_data + range.start as usize..to_data + range.end as usize;
@@ -89,9 +90,10 @@ impl MemberReader<'_> {
         }
         let data = data.ok_or_else(|| damaged("its local header is truncated"))?;
         let wanted = data.saturating_add(range.start)..data.saturating_add(range.end);
-        match range == (0..member.stored_size) {
-            true => self.archive.read_with_neighbors(wanted, out)?,
-            false => self.archive.read(wanted, out)?,
+        if range == (0..member.stored_size) {
+            self.archive.read_with_neighbors(wanted, out)?
+        } else {
+            self.archive.read(wanted, out)?
         }
         if out.len() as u64 == range.end - range.start { Ok(()) } else { Err(damaged("truncated")) }
     }
@@ -145,9 +147,10 @@ impl<'a> LocalHeader<'a> {
 
 /// Returns an error unless `crc` matches the central directory.
 pub(super) fn check_crc(member: &ArchiveMember, crc: u32) -> ArchiveResult<()> {
-    match crc == member.crc {
-        true => Ok(()),
-        false => Err(damaged(format!("its crc32 is {crc:08x}, the archive says {:08x}", member.crc))),
+    if crc == member.crc {
+        Ok(())
+    } else {
+        Err(damaged(format!("its crc32 is {crc:08x}, the archive says {:08x}", member.crc)))
     }
 }
 

@@ -53,9 +53,10 @@ impl Checksum {
 
     /// Checks that the bytes of `fletcher32` are not empty: numcodecs, which uses HDF5's code, refuses an empty buffer.
     fn check_empty(&self, bytes: &[u8]) -> CodecResult<()> {
-        match bytes.is_empty() && self.name == "fletcher32" {
-            true => Err(CodecError::new("fletcher32 has no sum of no bytes")),
-            false => Ok(()),
+        if bytes.is_empty() && self.name == "fletcher32" {
+            Err(CodecError::new("fletcher32 has no sum of no bytes"))
+        } else {
+            Ok(())
         }
     }
 }
@@ -67,11 +68,12 @@ impl Codec for Checksum {
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let short = || CodecError::new(format!("{} bytes are too few to hold a {} checksum", encoded.len(), self.name));
-        let (data, stored) = match self.is_at_start {
-            true => encoded.split_first_chunk().map(|(sum, data)| (data, sum)),
-            false => encoded.split_last_chunk(),
-        }
-        .ok_or_else(short)?;
+        let split = if self.is_at_start {
+            encoded.split_first_chunk().map(|(sum, data)| (data, sum))
+        } else {
+            encoded.split_last_chunk()
+        };
+        let (data, stored) = split.ok_or_else(short)?;
         self.check_empty(data)?;
         let room = buffer::front(out, data.len())?;
         if (self.sum)(data) != u32::from_le_bytes(*stored) {

@@ -198,9 +198,8 @@ mod tests {
     }
 
     fn codecs(list: &[&str]) -> String {
-        let object = |spelled: &&str| match spelled.starts_with('{') {
-            true => spelled.to_string(),
-            false => format!(r#"{{"id":"{spelled}"}}"#),
+        let object = |spelled: &&str| {
+            if spelled.starts_with('{') { spelled.to_string() } else { format!(r#"{{"id":"{spelled}"}}"#) }
         };
         let list = format!("[{}]", list.iter().map(object).collect::<Vec<_>>().join(","));
         json::parse(list.as_bytes()).map(|value| json::write(&value)).unwrap()

@@ -28,10 +28,7 @@ impl LowBits {
 
     fn normal(&self, byte: u8) -> u8 {
         let upper = 8 - self.bits;
-        match self.is_signed {
-            true => ((byte << upper) as i8 >> upper) as u8,
-            false => byte << upper >> upper,
-        }
+        if self.is_signed { ((byte << upper) as i8 >> upper) as u8 } else { byte << upper >> upper }
     }
 }
 

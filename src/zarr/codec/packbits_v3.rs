@@ -89,13 +89,14 @@ impl PackBitsV3 {
         let split = match self.padding {
             Padding::None => {
                 let count = out / self.component.size;
-                return match self.packed_size(count) == encoded.len() {
-                    true => Ok((encoded, count)),
-                    false => Err(CodecError::new(format!(
+                return if self.packed_size(count) == encoded.len() {
+                    Ok((encoded, count))
+                } else {
+                    Err(CodecError::new(format!(
                         "packbits: {} bytes where {count} numbers take {}",
                         encoded.len(),
                         self.packed_size(count)
-                    ))),
+                    )))
                 };
             }
             Padding::FirstByte => encoded.split_first(),
@@ -359,10 +360,7 @@ mod tests {
             let last = (first + bits - 1).min(63);
             // clears the bits that the codec drops
             let unused = 63 - last;
-            let number = |n: i64| match is_signed {
-                true => n << unused >> unused >> first << first,
-                false => ((n as u64) << unused >> unused >> first << first) as i64,
-            };
+            let number = |n: i64| if is_signed { n << unused >> unused >> first << first } else { ((n as u64) << unused >> unused >> first << first) as i64 };
             let bytes = |n| if is_big_endian { number(n).to_be_bytes() } else { number(n).to_le_bytes() };
             let plain: Vec<u8> = numbers.iter().flat_map(|n| bytes(*n)).collect();
             let (order, letter) = (if is_big_endian { '>' } else { '<' }, if is_signed { 'i' } else { 'u' });

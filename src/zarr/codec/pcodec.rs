@@ -159,9 +159,10 @@ fn decode_chunk<'a, T: PcoNumber + Number>(
 fn check_dictionary(encoded: &[u8], size: usize) -> CodecResult<()> {
     let word = encoded.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let entries = (word >> 4 & ((1 << 25) - 1)) as usize;
-    match word & 15 == 4 && entries.saturating_mul(size) > encoded.len() {
-        true => Err(damaged(&format!("a dictionary of {entries} numbers in {} bytes", encoded.len()))),
-        false => Ok(()),
+    if word & 15 == 4 && entries.saturating_mul(size) > encoded.len() {
+        Err(damaged(&format!("a dictionary of {entries} numbers in {} bytes", encoded.len())))
+    } else {
+        Ok(())
     }
 }
 

@@ -78,9 +78,10 @@ impl Pipeline {
     /// The errors of [`Pipeline::new`].
     pub fn with_filters(meta: &ArrayMetadata, filters: &[CodecConfig], chunk_size: usize) -> Result<Self> {
         let kept = usize::from(meta.object_codec().is_some());
-        let (size, itemsize) = match meta.has_objects() {
-            true => (Size::AtMost(MAX_OBJECT_CHUNK), 1),
-            false => (Size::Exact(chunk_size), meta.dtype.size()),
+        let (size, itemsize) = if meta.has_objects() {
+            (Size::AtMost(MAX_OBJECT_CHUNK), 1)
+        } else {
+            (Size::Exact(chunk_size), meta.dtype.size())
         };
         let configs = filters.iter().skip(kept).chain(&meta.compressor);
         Self::of(configs, (size, itemsize), Some(&meta.dtype_json), chunk_size)
@@ -104,9 +105,10 @@ impl Pipeline {
     /// size.
     pub fn of_exact_bytes(configs: &[CodecConfig], size: usize, itemsize: usize) -> Result<Self> {
         let pipeline = Self::of(configs.iter(), (Size::Exact(size), itemsize), None, size)?;
-        match pipeline.sizes.iter().all(|size| matches!(size, Size::Exact(_))) {
-            true => Ok(pipeline),
-            false => Err(Error::damaged("a codec has no fixed size")),
+        if pipeline.sizes.iter().all(|size| matches!(size, Size::Exact(_))) {
+            Ok(pipeline)
+        } else {
+            Err(Error::damaged("a codec has no fixed size"))
         }
     }
 
@@ -351,9 +353,12 @@ fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>, lef
         Size::Exact(_) => memory::resize_populated(to, len)?,
         Size::AtMost(_) => memory::resize(to, len)?,
     }
-    let n = codec.decode(from, to).map_err(|e| match len < wanted {
-        true => Error::damaged(format!("{}; there is memory for {len}: mount with a larger --cache-size", e.0)),
-        false => Error::damaged(e.0),
+    let n = codec.decode(from, to).map_err(|e| {
+        if len < wanted {
+            Error::damaged(format!("{}; there is memory for {len}: mount with a larger --cache-size", e.0))
+        } else {
+            Error::damaged(e.0)
+        }
     })?;
     match size {
         Size::Exact(_) if n == len => Ok(()),

@@ -27,9 +27,10 @@ impl Transpose {
 
     /// Checks that a chunk has the expected size.
     fn check_size(&self, len: usize) -> CodecResult<()> {
-        match len == self.size {
-            true => Ok(()),
-            false => Err(CodecError::new(format!("transpose: {len} bytes where the chunk has {}", self.size))),
+        if len == self.size {
+            Ok(())
+        } else {
+            Err(CodecError::new(format!("transpose: {len} bytes where the chunk has {}", self.size)))
         }
     }
 }

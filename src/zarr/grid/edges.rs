@@ -85,10 +85,7 @@ impl Edges {
             }
             (first, start) = (first + count, end);
         }
-        match stretches.is_empty() {
-            true => Err(Error::damaged("no chunk")),
-            false => Ok(Edges::Listed(stretches.into())),
-        }
+        if stretches.is_empty() { Err(Error::damaged("no chunk")) } else { Ok(Edges::Listed(stretches.into())) }
     }
 
     /// Returns the length that all chunks have; `None` if their lengths differ.

@@ -5,9 +5,12 @@ use proptest::prelude::*;
 
 /// Returns the grid of an array whose chunks have the lengths `chunks` along each dimension.
 fn grid_of(shape: &[u64], chunks: &[Vec<u64>], item: u64) -> Grid {
-    let edges = |lengths: &Vec<u64>| match lengths.iter().all(|len| *len == lengths[0]) {
-        true => Edges::Equal(lengths[0]),
-        false => Edges::listed(&lengths.iter().map(|len| (*len, 1)).collect::<Vec<_>>()).unwrap(),
+    let edges = |lengths: &Vec<u64>| {
+        if lengths.iter().all(|len| *len == lengths[0]) {
+            Edges::Equal(lengths[0])
+        } else {
+            Edges::listed(&lengths.iter().map(|len| (*len, 1)).collect::<Vec<_>>()).unwrap()
+        }
     };
     Grid::with_edges(shape, &chunks.iter().map(edges).collect::<Vec<_>>(), item as usize).unwrap()
 }

@@ -297,10 +297,11 @@ impl ArrayMetadata {
 
     /// Returns the size of the flat array in bytes.
     pub fn flat_size(&self) -> u64 {
-        match self.shape.contains(&0) {
-            true => 0,
+        if self.shape.contains(&0) {
+            0
+        } else {
             // `check_sizes` has shown that the product does not overflow
-            false => self.shape.iter().fold(self.dtype.size() as u64, |bytes, len| bytes * len),
+            self.shape.iter().fold(self.dtype.size() as u64, |bytes, len| bytes * len)
         }
     }
 
@@ -423,9 +424,12 @@ impl ArrayMetadata {
             _ => true,
         };
         let spelled = self.fill.as_ref().filter(|_| !is_kept).and_then(|item| self.dtype.fill_value_json(item));
-        spelled.unwrap_or_else(|| match is_bare_word {
-            true => json::parse(json::write_strict(given).as_bytes()).unwrap_or(Value::Null),
-            false => given.clone(),
+        spelled.unwrap_or_else(|| {
+            if is_bare_word {
+                json::parse(json::write_strict(given).as_bytes()).unwrap_or(Value::Null)
+            } else {
+                given.clone()
+            }
         })
     }
 }

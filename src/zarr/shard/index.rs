@@ -87,10 +87,8 @@ impl IndexCodec {
         let _decoded = memory::take(self.memory())?;
         let mut bytes = Vec::new();
         self.pipeline.decode(encoded, &mut bytes).map_err(|e| e.context("the shard's index"))?;
-        let number = |bytes: &[u8; 8]| match self.is_big_endian {
-            true => u64::from_be_bytes(*bytes),
-            false => u64::from_le_bytes(*bytes),
-        };
+        let number =
+            |bytes: &[u8; 8]| if self.is_big_endian { u64::from_be_bytes(*bytes) } else { u64::from_le_bytes(*bytes) };
         let (numbers, _) = bytes.as_chunks::<8>();
         let entries = numbers.chunks_exact(2).map(|entry| (number(&entry[0]), number(&entry[1]))).collect();
         let room = if self.is_at_start { place.end..size } else { 0..place.start };

@@ -122,14 +122,13 @@ impl<'a> KeptEntries<'a> {
         }
         let (room, live) = (self.index.room(), self.joined(0).map(|range| range.end - range.start).sum::<u64>());
         let size = room.end - room.start;
-        let ranges: Vec<Range<u64>> = match size - live <= size / 4 {
-            true => vec![room],
-            false => {
-                // bytes between chunks stay, too, where there would be too many ranges
-                let mut gaps = (0..64).map(|n| (1u64 << n) >> 1);
-                let gap = gaps.find(|gap| self.joined(*gap).take(MAX_RANGES + 1).count() <= MAX_RANGES);
-                self.joined(gap.unwrap_or(u64::MAX)).collect()
-            }
+        let ranges: Vec<Range<u64>> = if size - live <= size / 4 {
+            vec![room]
+        } else {
+            // bytes between chunks stay, too, where there would be too many ranges
+            let mut gaps = (0..64).map(|n| (1u64 << n) >> 1);
+            let gap = gaps.find(|gap| self.joined(*gap).take(MAX_RANGES + 1).count() <= MAX_RANGES);
+            self.joined(gap.unwrap_or(u64::MAX)).collect()
         };
         let mut to = start;
         let mut rest = ranges.iter().peekable();

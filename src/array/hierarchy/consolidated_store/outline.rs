@@ -152,15 +152,12 @@ impl OutlineListing {
         let first = self.prefix.join("");
         let from = self.last.as_ref().map_or(Bound::Included(&first), Bound::Excluded);
         let range = (from, Bound::Unbounded);
-        let found = match self.in_prefixes {
-            false => {
-                let (key, place) = self.outline.documents.range::<Key, _>(range).next()?;
-                (key.clone(), self.outline.stat_of(place))
-            }
-            true => {
-                let key = self.outline.prefixes.range::<Key, _>(range).next()?;
-                (key.clone(), self.outline.stat_of_prefix())
-            }
+        let found = if !self.in_prefixes {
+            let (key, place) = self.outline.documents.range::<Key, _>(range).next()?;
+            (key.clone(), self.outline.stat_of(place))
+        } else {
+            let key = self.outline.prefixes.range::<Key, _>(range).next()?;
+            (key.clone(), self.outline.stat_of_prefix())
         };
         Some(found).filter(|(key, _)| key.relative_to(&self.prefix).is_some())
     }

@@ -181,10 +181,11 @@ impl Hierarchy {
             (true, None) => true,
         };
         let others = node.documents.join(", ");
-        match is_made {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("says another thing than {others} beside it: remove the wrong one"))
-                .context(document)),
+        if is_made {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!("says another thing than {others} beside it: remove the wrong one"))
+                .context(document))
         }
     }
 

@@ -168,10 +168,7 @@ impl CompositeFile {
             let (path, lost) = (self.node.path(), edits.lost.join(", "));
             fs.stats.problem(format!("{path}: not stored: {lost} of what was written: change the array's attributes"));
         }
-        match edits.attributes.is_empty() {
-            true => Ok(()),
-            false => fs.change_attributes(&vec![(key.clone(), edits.attributes)]),
-        }
+        if edits.attributes.is_empty() { Ok(()) } else { fs.change_attributes(&vec![(key.clone(), edits.attributes)]) }
     }
 }
 

@@ -132,9 +132,10 @@ impl CompositeFile {
             return refused(Kind::System(libc::EPERM), "the header does not count the records that were written");
         }
         let is_torn = !lock(&self.torn).is_empty();
-        match is_torn {
-            true => refused(Kind::Invalid, "an item was written in part, and can't be stored without the rest"),
-            false => Ok(()),
+        if is_torn {
+            refused(Kind::Invalid, "an item was written in part, and can't be stored without the rest")
+        } else {
+            Ok(())
         }
     }
 }

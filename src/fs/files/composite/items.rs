@@ -102,10 +102,7 @@ impl CompositeFile {
             let bytes = &items[(item - first) as usize..][..size as usize];
             if form.store(&mut bytes.to_vec()).is_err() {
                 torn.put(number, item, bytes)?;
-                match item == range.shown.start {
-                    true => range.shown.start += size,
-                    false => range.shown.end -= size,
-                }
+                if item == range.shown.start { range.shown.start += size } else { range.shown.end -= size }
             }
         }
         drop(torn);
@@ -119,10 +116,11 @@ impl CompositeFile {
 pub fn read_exact(fs: &Fs, of: &FlatPart, range: Range<u64>, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
     let len = (range.end - range.start) as usize;
     let done = of.flat.read(fs, of.start + range.start, len, may_wait, out)?;
-    match !done || out.len() == len {
-        true => Ok(done),
+    if !done || out.len() == len {
+        Ok(done)
+    } else {
         // the array has shrunk a moment ago
-        false => Err(another_array()),
+        Err(another_array())
     }
 }
 

@@ -68,9 +68,10 @@ impl CompositeFile {
         };
         for_each_block(fs, from, part, |at, values| {
             let own = bytes.iter().skip(at as usize).copied().chain(std::iter::repeat(0));
-            match own.zip(values).all(|(own, value)| own == *value) {
-                true => Ok(()),
-                false => Err(refused("strings of any length can't be changed here")),
+            if own.zip(values).all(|(own, value)| own == *value) {
+                Ok(())
+            } else {
+                Err(refused("strings of any length can't be changed here"))
             }
         })
     }

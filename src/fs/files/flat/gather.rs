@@ -116,9 +116,10 @@ impl FlatRead<'_> {
                 if !slot.as_ref().is_some_and(|(held, known)| *held == chunk && covers(known)) {
                     let part = ChunkPart::Bytes { start: run.offset, end: run.offset + run.len };
                     // another reader may have loaded a missing chunk meanwhile, in another version
-                    let known = match missing_chunks.contains(&chunk) {
-                        true => None,
-                        false => self.cache.peek(self.array, chunk, part).transpose()?,
+                    let known = if missing_chunks.contains(&chunk) {
+                        None
+                    } else {
+                        self.cache.peek(self.array, chunk, part).transpose()?
                     };
                     if let Some(piece) = &known {
                         reply.record_version(chunk, DecodedPart::tag_of(piece.as_ref()));
@@ -172,9 +173,10 @@ impl FlatRead<'_> {
         let needed: usize = missing.iter().map(Block::bytes).sum();
         let is_small = !self.whole && 2 * needed < self.array.grid().chunk_size(first.chunk());
         // a block of the codec may still fit into memory where the chunk does not
-        match is_small || self.array.check_memory().is_err() {
-            true => ChunkPart::Bytes { start: first.span().start, end: last.span().end },
-            false => ChunkPart::Whole,
+        if is_small || self.array.check_memory().is_err() {
+            ChunkPart::Bytes { start: first.span().start, end: last.span().end }
+        } else {
+            ChunkPart::Whole
         }
     }
 
@@ -185,9 +187,10 @@ impl FlatRead<'_> {
             let tag = self.cache.read_plain(self.array, chunk, range, bytes)?;
             reply.record_version(chunk, tag);
             for mut block in missing.iter().copied() {
-                match tag == VersionTag::UNINITIALIZED {
-                    true => reply.fill(&mut block),
-                    false => reply.copy_bytes(&bytes[block.span().start - start..], &mut block),
+                if tag == VersionTag::UNINITIALIZED {
+                    reply.fill(&mut block)
+                } else {
+                    reply.copy_bytes(&bytes[block.span().start - start..], &mut block)
                 }
             }
             Ok(())

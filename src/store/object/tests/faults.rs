@@ -58,9 +58,12 @@ fn a_body_without_length_is_refused() {
 
 #[test]
 fn a_longer_body_is_neither_the_value_nor_the_next_answer() {
-    let server = Server::new(|request, _| match request.target.ends_with("long") {
-        true => reply(200, &[("content-length", "5")], b"12345HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad"),
-        false => reply(200, &[], b"good"),
+    let server = Server::new(|request, _| {
+        if request.target.ends_with("long") {
+            reply(200, &[("content-length", "5")], b"12345HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad")
+        } else {
+            reply(200, &[], b"good")
+        }
     });
     let (store, _) = open(&server.url, &quick());
     for _ in 0..5 {

@@ -11,10 +11,7 @@ type IsWrong = Arc<dyn Fn(&Request) -> bool + Send + Sync>;
 
 /// Starts a server that answers with 503 while `is_wrong`.
 fn failing_while(is_wrong: IsWrong) -> Server {
-    Server::new(move |request, _| match is_wrong(request) {
-        true => reply(503, &[], b""),
-        false => reply(200, &[], b"right"),
-    })
+    Server::new(move |request, _| if is_wrong(request) { reply(503, &[], b"") } else { reply(200, &[], b"right") })
 }
 
 fn transport(host: &str, seconds: u64, retries: u32) -> (Transport, Arc<Stats>) {
@@ -71,9 +68,12 @@ fn a_request_of_an_outage_is_repeated_when_another_one_was_answered() {
 fn a_silent_server_is_waited_for_once() {
     let is_back = Arc::new(AtomicBool::new(false));
     let back = is_back.clone();
-    let server = Server::new(move |_, _| match back.load(Ordering::SeqCst) {
-        true => reply(200, &[], b"right"),
-        false => Reply { bytes: Vec::new(), after: After::Stall },
+    let server = Server::new(move |_, _| {
+        if back.load(Ordering::SeqCst) {
+            reply(200, &[], b"right")
+        } else {
+            Reply { bytes: Vec::new(), after: After::Stall }
+        }
     });
     let (transport, stats) = transport("127.0.0.1", 3, 1000);
     let url = |name: usize| format!("{}/{name}", server.url);
@@ -102,10 +102,7 @@ async fn futures_join<T>(all: impl Iterator<Item = impl Future<Output = T>>) -> 
                 *done = Some(value);
             }
         }
-        match all.iter().all(|(_, done)| done.is_some()) {
-            true => std::task::Poll::Ready(()),
-            false => std::task::Poll::Pending,
-        }
+        if all.iter().all(|(_, done)| done.is_some()) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
     all.into_iter().filter_map(|(_, done)| done).collect()

@@ -113,9 +113,10 @@ impl BloscHeader {
             blocksize,
             cbytes,
         };
-        let (need, fits) = match is_stored {
-            true => (HEADER + nbytes, cbytes == HEADER + nbytes),
-            false => (header.index_end(), cbytes >= header.index_end()),
+        let (need, fits) = if is_stored {
+            (HEADER + nbytes, cbytes == HEADER + nbytes)
+        } else {
+            (header.index_end(), cbytes >= header.index_end())
         };
         if nbytes > 0 && !fits {
             return fail(format!("header says {cbytes} bytes, its blocks need {need}"));
@@ -166,9 +167,10 @@ impl BloscHeader {
             FrameShuffle::Byte => self.streams(size) == self.typesize,
             FrameShuffle::Bit => false,
         };
-        match self.is_stored || has_prefixes && self.compressor == FrameCompressor::Lz4 {
-            true => len.min(size).next_multiple_of(PREFIX_ITEMS * self.typesize).min(size),
-            false => size,
+        if self.is_stored || has_prefixes && self.compressor == FrameCompressor::Lz4 {
+            len.min(size).next_multiple_of(PREFIX_ITEMS * self.typesize).min(size)
+        } else {
+            size
         }
     }
 

@@ -171,9 +171,10 @@ fn is_irregular(edges: &[Edges]) -> bool {
 
 /// Checks that this chain can encode chunks of different shapes.
 fn check_irregular(codecs: &Value) -> Result<()> {
-    match codecs.as_array().is_some_and(|list| list.iter().any(is_reshape)) {
-        true => Err(Error::unsupported("chunk_grid: \"reshape\" of chunks of different lengths is not supported")),
-        false => Ok(()),
+    if codecs.as_array().is_some_and(|list| list.iter().any(is_reshape)) {
+        Err(Error::unsupported("chunk_grid: \"reshape\" of chunks of different lengths is not supported"))
+    } else {
+        Ok(())
     }
 }
 

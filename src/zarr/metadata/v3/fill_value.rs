@@ -41,9 +41,10 @@ pub fn spell(item: &[u8], data_type: &Value, parsed: &DataType) -> Option<Value>
     if *parsed.dtype.kind() == DTypeKind::Object {
         return item.is_empty().then(|| "".into());
     }
-    let value = match parsed.dtype.size() > MAX_SPELLED {
-        true => item.iter().all(|byte| *byte == 0).then_some(Value::Null)?,
-        false => json_of(&padded(item, parsed.dtype.size()), data_type, &parsed.dtype)?,
+    let value = if parsed.dtype.size() > MAX_SPELLED {
+        item.iter().all(|byte| *byte == 0).then_some(Value::Null)?
+    } else {
+        json_of(&padded(item, parsed.dtype.size()), data_type, &parsed.dtype)?
     };
     let read = parse(&value, data_type, parsed).ok().flatten()?;
     (read == without_zeros(item.to_vec())).then_some(value)

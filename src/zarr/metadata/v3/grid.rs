@@ -76,9 +76,10 @@ fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
     }
     let pairs = pairs(list).ok_or_else(|| bad("holds a bad length or count"))?;
     let edges = Edges::listed(&pairs).map_err(|e| bad(&format!("lists {e}")))?;
-    match edges.capacity() < len {
-        true => Err(bad("is shorter than the dimension")),
-        false => Ok(edges.equal().map_or(edges, Edges::Equal)),
+    if edges.capacity() < len {
+        Err(bad("is shorter than the dimension"))
+    } else {
+        Ok(edges.equal().map_or(edges, Edges::Equal))
     }
 }
 

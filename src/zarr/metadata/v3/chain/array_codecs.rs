@@ -36,9 +36,10 @@ fn order_of(codec: &Extension, dimensions: usize) -> Result<Vec<usize>> {
     let order: Vec<usize> = codec.lengths("order")?.into_iter().map(|axis| axis as usize).collect();
     let mut sorted = order.clone();
     sorted.sort_unstable();
-    match sorted.into_iter().eq(0..dimensions) {
-        true => Ok(order),
-        false => Err(codec.invalid("order", &format!("is not a permutation of {dimensions} dimensions"))),
+    if sorted.into_iter().eq(0..dimensions) {
+        Ok(order)
+    } else {
+        Err(codec.invalid("order", &format!("is not a permutation of {dimensions} dimensions")))
     }
 }
 

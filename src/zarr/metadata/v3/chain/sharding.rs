@@ -69,9 +69,10 @@ pub(super) fn parse(
 /// Returns the codecs before a shard, which encode its chunks instead. Transpositions are left out: the axes of the
 /// level contain them.
 fn moved_inside(before: &[CodecConfig]) -> Result<Vec<CodecConfig>> {
-    let is_moved = |filter: &CodecConfig| match ELEMENTWISE.contains(&filter.id.as_str()) {
-        true => Ok(filter.clone()),
-        false => {
+    let is_moved = |filter: &CodecConfig| {
+        if ELEMENTWISE.contains(&filter.id.as_str()) {
+            Ok(filter.clone())
+        } else {
             let why = format!("codecs: {:?} before \"sharding_indexed\" is not supported", filter.id);
             Err(Error::unsupported(why))
         }

@@ -373,11 +373,8 @@ proptest! {
         let bytes = json!({"name": "bytes", "configuration": {"endian": if is_big { "big" } else { "little" }}});
         let outer: Vec<u64> = inner.iter().zip(&counts).map(|(inner, count)| inner * count).collect();
         let turned: Vec<u64> = order.iter().map(|&axis| inner[axis]).collect();
-        let last = match is_sharded {
-            true => json!({"name": "sharding_indexed", "configuration": {
-                "chunk_shape": turned, "index_codecs": ["bytes"], "codecs": [bytes, "zstd"]}}),
-            false => bytes,
-        };
+        let last = if is_sharded { json!({"name": "sharding_indexed", "configuration": {
+                "chunk_shape": turned, "index_codecs": ["bytes"], "codecs": [bytes, "zstd"]}}) } else { bytes };
         let stored = document(json!({
             "data_type": data_type, "fill_value": null, "chunk_key_encoding": keys,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer}},

@@ -151,11 +151,10 @@ impl PartialChain {
 /// Returns a dtype of the parameters, or `default` if it is absent.
 fn type_parameter(codec: &CodecConfig, name: &str, default: &str) -> Result<String> {
     let dtype = DType::canonical(codec.text(name, default)?).map_err(|e| codec.invalid(name, e.message()))?;
-    match dtype.starts_with('>') {
-        true => {
-            Err(Error::unsupported(format!("codec {:?}: {name} {dtype:?} has no certain form in Zarr v3", codec.id)))
-        }
-        false => Ok(dtype),
+    if dtype.starts_with('>') {
+        Err(Error::unsupported(format!("codec {:?}: {name} {dtype:?} has no certain form in Zarr v3", codec.id)))
+    } else {
+        Ok(dtype)
     }
 }
 
