@@ -24,7 +24,7 @@ fn encode(path: &Path, directory: &Path, threads: usize) -> Result<serde_json::V
         codecs.load(chunk)?;
         let (stored, seconds) = codecs.encode(chunk)?;
         codec_seconds += seconds;
-        files.push((codecs.array.extent(chunk).key.as_str().to_string(), stored));
+        files.push((codecs.array.stored_key(chunk).as_str().to_string(), stored));
     }
     let start = Instant::now();
     write(directory, &files, threads)?;

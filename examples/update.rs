@@ -47,7 +47,7 @@ fn update(
         mount.push(start.elapsed().as_secs_f64());
 
         let run = codecs.array.grid().runs(offset..offset + CHANGE).next().ok_or("an array without items")?;
-        let name = codecs.array.extent(run.chunk).key.as_str().to_string();
+        let name = codecs.array.stored_key(run.chunk).as_str().to_string();
         let start = Instant::now();
         codecs.load(run.chunk)?;
         load.push(start.elapsed().as_secs_f64());

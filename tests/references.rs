@@ -195,7 +195,8 @@ fn targets_in_the_mount_itself_are_refused() {
     assert!(zarrfs(&["mount", text(&refs), text(&mountpoint)]).status.success());
     let read = |name: &str| with_timeout(20, "cat").arg(mountpoint.join(name)).output().unwrap();
     let said = ["a/0", "a/1", "a/2"].map(read);
-    assert!(zarrfs(&["umount", "--force", text(&mountpoint)]).status.success());
+    let unmounted = zarrfs(&["umount", "--force", text(&mountpoint)]);
+    assert!(unmounted.status.success(), "{unmounted:?}, after {said:?}");
     assert_eq!(said[0].stdout, b"abcd");
     for refused in &said[1..] {
         assert!(String::from_utf8_lossy(&refused.stderr).contains("Permission denied"), "{refused:?}");

@@ -174,7 +174,8 @@ fn stressors_pass_but_for_what_a_store_cannot_hold() {
     drop(mount);
     let left = support::tree::snapshot(&store).unwrap().into_keys().collect::<Vec<_>>();
     assert_eq!(left, ["/.zgroup"]);
-    assert_listed(&failed, "stress-ng.txt");
+    // on a busy machine a stressor may do too little to fail
+    assert_expected(&failed, "stress-ng.txt");
 }
 
 /// The tests that a Zarr library has of itself, which pytest runs.

@@ -57,7 +57,7 @@ impl Codecs {
         let before = self.stats.codec_time.get();
         self.target.store(chunk, &self.bytes, &mut self.scratch)?;
         let seconds = (self.stats.codec_time.get() - before) as f64 / 1e9;
-        let (key, mut stored) = (self.target.extent(chunk).key, Vec::new());
+        let (key, mut stored) = (self.target.stored_key(chunk), Vec::new());
         self.memory.get(&key, LIMIT, &mut stored)?;
         self.memory.delete(&key)?;
         Ok((stored, seconds))

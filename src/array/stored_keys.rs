@@ -34,8 +34,8 @@ pub enum ArrayEntry {
 pub struct LevelPermissions(Option<(Key, Option<Permissions>)>);
 
 impl Array {
-    /// Returns the key of the *object* that holds a chunk, or would hold it: a value that the store replaces as a whole,
-    /// so that versions, locks and write-backs belong to it. Without shards an object holds one chunk.
+    /// Returns the key of the *object* that holds a chunk, or would hold it: a value that the store replaces as a
+    /// whole, so that versions, locks and write-backs belong to it. Without shards an object holds one chunk.
     pub fn stored_key(&self, chunk: ChunkId) -> Key {
         let encoding = self.key_encoding();
         let name = match &self.shards {

@@ -373,7 +373,12 @@ pub fn unmount_path(path: &Path, mode: UnmountMode) -> Result<()> {
                 // fusermount3 does not end the connection; where the file is missing, the daemon must be killed
                 let _ = std::fs::write(abort_file(&mount.device), "1");
             }
-            place.unmount(mode.flags()).map_err(|e| match e.errno() {
+            let unmounted = place.unmount(mode.flags());
+            if mode == UnmountMode::Forced && place.top()?.is_none_or(|top| top.device != mount.device) {
+                // the daemon of an aborted connection unmounts it, too
+                return Ok(());
+            }
+            unmounted.map_err(|e| match e.errno() {
                 libc::EBUSY => e.context(format!(
                     "{0}: in use; leave the directory and close its files (fuser -vm {0} lists them), or use --lazy",
                     path.display()
