@@ -15,7 +15,8 @@ within() {
     pid=$!
     for ((tick = 0; tick < limit * 20; tick++)); do
         is_running "$pid" || break
-        sleep 0.05
+        # without TMPDIR, by which list_servers knows the processes of tests
+        (unset TMPDIR && exec sleep 0.05)
     done
     if is_running "$pid"; then
         for pid in $(descendants "$pid"); do kill -KILL "$pid" 2>/dev/null || true; done

@@ -117,6 +117,7 @@ fn a_line_of_fstab_mounts_a_store() {
             printf '\002\001' | dd of=mnt/air_temperature/data.raw conv=notrunc status=none
             umount mnt
             findmnt "$D/mnt" || echo gone
+            for _ in $(seq 50); do ps -e -o comm | grep -q zarrfs || break; sleep 0.1; done
             ps -e -o comm | grep -c zarrfs || true
         done
         test -f a,b

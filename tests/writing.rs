@@ -407,7 +407,8 @@ fn concurrent_writers_of_the_same_chunks_lose_nothing() {
     let ready = std::sync::Barrier::new(8);
     std::thread::scope(|scope| {
         for writer in 0..8usize {
-            let (path, ready) = (&path, &ready);
+            let path = &path;
+            let ready = &ready;
             scope.spawn(move || {
                 let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
                 // an opening beside a write may show the bytes from before it for a moment: see docs/limits.md

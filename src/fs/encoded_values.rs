@@ -34,9 +34,13 @@ impl Fs {
     ///
     /// EINVAL, with nothing changed, if the content does not decode.
     pub(super) fn replace_encoded(&self, value: &EncodedValue, file: &File) -> Result<()> {
+        self.check_encoded(value, file)?;
+        self.replace_checked(value, file)
+    }
+
+    fn replace_checked(&self, value: &EncodedValue, file: &File) -> Result<()> {
         let EncodedValue { array, chunk } = value;
         let _writing = self.resizing.writing_to(array)?;
-        self.check_encoded(value, file)?;
         // flush first, or earlier writes would be laid over the new value
         self.cache.flush_where(|of| of.key() == array.key())?;
         self.guard_value(value);
@@ -68,11 +72,17 @@ impl Fs {
     ///
     /// Those of [`Fs::is_encoded`].
     pub(super) fn put_chunk(&self, array: &Arc<Array>, chunk: ChunkId, content: &[u8]) -> Result<()> {
-        if !self.is_encoded(array, chunk, content)? {
-            return self.replace_chunk(array, chunk, content);
+        if self.is_encoded(array, chunk, content)? {
+            self.put_encoded(array, chunk, content)
+        } else {
+            self.replace_chunk(array, chunk, content)
         }
+    }
+
+    /// Stores an encoded chunk, as [`Fs::is_encoded`] has shown it to be.
+    pub(super) fn put_encoded(&self, array: &Arc<Array>, chunk: ChunkId, content: &[u8]) -> Result<()> {
         let value = EncodedValue { array: array.clone(), chunk };
-        self.replace_encoded(&value, &self.file_of(content)?)
+        self.replace_checked(&value, &self.file_of(content)?)
     }
 
     /// Returns whether the content of a file that is to become a chunk is an encoded one.

@@ -88,7 +88,8 @@ impl Array {
 
     /// Reads the index of an object by one request; `None` if the object is not stored.
     fn load_index_at_once(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<LoadedShard>> {
-        let (codec, key) = (shards.index_codec(0, &self.grid.indices(chunk))?, self.stored_key(chunk));
+        let codec = shards.index_codec(0, &self.grid.indices(chunk))?;
+        let key = self.stored_key(chunk);
         let memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
         let (mut encoded, _encoded) = (Vec::new(), memory::take(codec.stored_size() as usize)?);
         let start = Instant::now();

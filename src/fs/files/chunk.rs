@@ -13,7 +13,7 @@ use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::ChunkPart;
 use crate::error::{Error, Kind, Result};
-use crate::fs::tree::{Attributes, EncodedValue, Node};
+use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Fs, KernelPages};
@@ -197,8 +197,7 @@ impl ChunkFile {
         match fs.is_encoded(&array, chunk, &content) {
             Ok(true) => {
                 let losses = array.freshness().losses();
-                let value = EncodedValue { array: array.clone(), chunk };
-                let stored = fs.replace_encoded(&value, &fs.file_of(&content)?);
+                let stored = fs.put_encoded(&array, chunk, &content);
                 self.record.add(&array, losses);
                 stored
             }
