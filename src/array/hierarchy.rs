@@ -354,8 +354,8 @@ impl Hierarchy {
         }))
     }
 
-    /// Returns the kind of the node at `key`, where the store has an entry of `kind`. **A prefix counts before a value
-    /// of its name**, since arrays may lie below the prefix. Servers and archives allow both.
+    /// Returns the kind of the node at `key`, where the store has an entry of `kind`. Servers and archives may have a
+    /// prefix and a value of one name. **Then the prefix counts**, since arrays may lie below it.
     pub fn node_kind(&self, key: &Key, kind: EntryKind) -> Result<EntryKind> {
         if kind != EntryKind::Value || !self.store.lists_all() {
             return Ok(kind);
