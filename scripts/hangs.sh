@@ -1,4 +1,4 @@
-# Functions that end tests which hang, for scripts/test and scripts/test-runner, which source this file after lib.sh.
+# Functions that end tests which hang, for scripts/test and scripts/run-tests, which source this file after lib.sh.
 #
 # A process that waits for a FUSE mount may hold the lock of its memory. A program that reads its command line, its
 # executable or its environment then waits as well, and cannot be killed. So processes are found by their names, and

@@ -1,6 +1,6 @@
-//! The daemon's memory under hostile stores, servers and users, read from /proc and compared with the documented bound.
-//! The mounts have a small cache. Each store here would take hundreds of megabytes or gigabytes of memory in a program
-//! without limits.
+//! The daemon's memory under hostile stores, servers and users, read from /proc and compared with
+//! the documented bound. The mounts have a small cache. Each store here would take hundreds of
+//! megabytes or gigabytes of memory in a program without limits.
 
 #[path = "support/counting.rs"]
 mod counting;
@@ -14,7 +14,6 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use support::announce;
@@ -28,23 +27,26 @@ use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, V1Order};
 const BOUND: u64 = 32 << 20;
 const CACHE: [&str; 2] = ["--cache-size", "32M"];
 
-/// A long time to live for metadata, since the test server reads and digests the whole value for each request.
+/// A long time to live for metadata, since the test server reads and digests the whole value for
+/// each request.
 const TTL: [&str; 2] = ["--metadata-ttl", "1h"];
 
 /// Memory in bytes that the daemon may take beyond the cache bound, as docs/operations.md promises.
 const BESIDE: u64 = 64 << 20;
 
-/// Limit in bytes of the daemon's memory, so that a daemon that exceeds its bound does not take down the machine.
+/// Limit in bytes of the daemon's memory, so that a daemon that exceeds its bound does not take
+/// down the machine.
 const REFUSED: u64 = 3 << 30;
 
-/// Maximum time for one attack. An attack that takes longer, even while other tests run, makes the daemon hang.
+/// Maximum time for one attack. An attack that takes longer, even while other tests run, makes the
+/// daemon hang.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Maximum size in bytes of a document that zarrfs reads.
 const DOCUMENT: usize = 16 << 20;
 
-/// Mounts `store` and calls `work` with the mount. Fails if the daemon's memory grows beyond the promise, or if `work`
-/// takes too long.
+/// Mounts `store` and calls `work` with the mount. Fails if the daemon's memory grows beyond the
+/// promise, or if `work` takes too long.
 fn attack(store: &Path, args: &[&str], what: &str, work: impl FnOnce(&Path) + Send + 'static) {
     let mut daemon = Daemon::start(store, &[&CACHE, args].concat());
     let proc = PathBuf::from(format!("/proc/{}", daemon.pid().as_raw_nonzero()));
@@ -71,18 +73,15 @@ fn attack(store: &Path, args: &[&str], what: &str, work: impl FnOnce(&Path) + Se
     assert!(daemon.unmount().success(), "{what}: the daemon ends well");
 }
 
-/// Returns the memory in bytes of a daemon that has mounted an empty store. Memory that a store takes while it is being
-/// mounted counts as growth.
+/// Returns the memory in bytes of a daemon that has mounted an empty store. Memory that a store
+/// takes while it is being mounted counts as growth.
 fn idle() -> u64 {
-    static IDLE: OnceLock<u64> = OnceLock::new();
-    *IDLE.get_or_init(|| {
-        let store = tempfile::tempdir().unwrap();
-        write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
-        let daemon = Daemon::start(store.path(), &CACHE);
-        let idle = memory(Path::new(&format!("/proc/{}", daemon.pid().as_raw_nonzero())), "VmRSS:");
-        daemon.unmount();
-        idle
-    })
+    let store = tempfile::tempdir().unwrap();
+    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    let daemon = Daemon::start(store.path(), &CACHE);
+    let idle = memory(Path::new(&format!("/proc/{}", daemon.pid().as_raw_nonzero())), "VmRSS:");
+    daemon.unmount();
+    idle
 }
 
 /// Returns a size in the daemon's `/proc/PID/status`, in bytes.
@@ -138,7 +137,8 @@ fn encoded(codec: Value, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns documents of almost 16 MiB that take many times as much memory once they are parsed or rewritten.
+/// Returns documents of almost 16 MiB that take many times as much memory once they are parsed or
+/// rewritten.
 fn documents() -> Vec<(&'static str, String)> {
     let repeated = |item: &str| item.repeat((DOCUMENT - 4096) / item.len());
     let list = |item: &str, last: &str| format!("{{\"units\":\"K\",\"a\":[{}{last}]}}", repeated(item));
@@ -200,7 +200,8 @@ fn headers_of_large_documents_take_little_memory() {
     });
 }
 
-/// A `dataset.nc` whose description needs more memory than there is shows as empty, and does not open.
+/// A `dataset.nc` whose description needs more memory than there is shows as empty, and does not
+/// open.
 #[test]
 fn the_netcdf_file_of_many_arrays_takes_little_memory() {
     let store = support::memory_directory();
@@ -278,7 +279,8 @@ fn filters_that_expand_data_take_little_memory() {
     write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let bz2 = json!({"id": "bz2", "level": 9});
     let astype = json!({"id": "astype", "encode_dtype": "<f8", "decode_dtype": "|i1"});
-    // each filter makes a chunk 8 times as large; the array with four filters gets the bytes for three
+    // each filter makes a chunk 8 times as large; the array with four filters gets the bytes for
+    // three
     let size = 1 << 20;
     let bombs = [1, 2, 3].map(|n| zeros(bz2.clone(), size << (3 * n)));
     for n in 1..=4 {
@@ -433,18 +435,21 @@ fn shard(chunk: &[u8], count: u64) -> Vec<u8> {
     [chunk.repeat(count as usize), index].concat()
 }
 
-/// Chunks and neighboring chunks of shards are received into buffers that are reused, and that stay when others of other
-/// sizes are needed.
+/// Chunks and neighboring chunks of shards are received into buffers that are reused, and that stay
+/// when others of other sizes are needed.
 #[test]
 fn buffers_for_what_servers_send_take_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path().join("zarr.json"), "{\"zarr_format\":3,\"node_type\":\"group\"}");
-    let (size, count, objects) = (256 << 10, 64, 6);
+    let size = 256 << 10;
+    let count = 64;
+    let objects = 6;
     let encoded_chunk = {
         let chunk = vec![7; size];
         [chunk.as_slice(), &crc32c::crc32c(&chunk).to_le_bytes()].concat()
     };
-    let (shard_size, chunk_size) = (size as u64 * count, 3 << 20);
+    let shard_size = size as u64 * count;
+    let chunk_size = 3 << 20;
     let index = json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
     let inner = json!([{"name": "bytes"}, {"name": "crc32c"}]);
     let codecs = json!([{"name": "sharding_indexed",
@@ -457,7 +462,8 @@ fn buffers_for_what_servers_send_take_little_memory() {
     };
     write(folder.path().join("shards/zarr.json"), document(objects * shard_size, shard_size, codecs));
     write(folder.path().join("chunks/zarr.json"), document(32 * chunk_size, chunk_size, inner));
-    let (large, stored) = (vec![7; chunk_size as usize], shard(&encoded_chunk, count));
+    let large = vec![7; chunk_size as usize];
+    let stored = shard(&encoded_chunk, count);
     (0..objects).for_each(|i| write(folder.path().join(format!("shards/c/{i}")), &stored));
     let stored = [large.as_slice(), &crc32c::crc32c(&large).to_le_bytes()].concat();
     (0..32).for_each(|i| write(folder.path().join(format!("chunks/c/{i}")), &stored));
@@ -473,9 +479,11 @@ fn buffers_for_what_servers_send_take_little_memory() {
     }
 }
 
-/// Returns an archive of deflated members, each with its name, deflated bytes, decoded size and checksum.
+/// Returns an archive of deflated members, each with its name, deflated bytes, decoded size and
+/// checksum.
 fn archive(members: &[(&str, &[u8], u64, u32)]) -> Vec<u8> {
-    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    let mut file = Vec::new();
+    let mut directory = Vec::new();
     for (name, data, size, crc) in members {
         let fields = |out: &mut Vec<u8>| {
             out.extend([20, 0, 0, 0, 8, 0, 0, 0, 0x21, 0x5a]);
@@ -495,7 +503,8 @@ fn archive(members: &[(&str, &[u8], u64, u32)]) -> Vec<u8> {
         file.extend(name.as_bytes());
         file.extend(*data);
     }
-    let (start, count) = (file.len() as u32, (members.len() as u16).to_le_bytes());
+    let start = file.len() as u32;
+    let count = (members.len() as u16).to_le_bytes();
     file.extend(&directory);
     file.extend(b"PK\x05\x06\0\0\0\0");
     file.extend([count, count].concat());
@@ -521,7 +530,8 @@ fn deflated_members_of_an_archive_take_little_memory() {
     .to_string();
     let zarray = encoded(json!({"id": "zlib"}), document.as_bytes());
     let bare = |zlib: &Vec<u8>| zlib[2..zlib.len() - 4].to_vec();
-    let (group, zarray) = (bare(&group), bare(&zarray));
+    let group = bare(&group);
+    let zarray = bare(&zarray);
     let path = store.path().join("x.zip");
     let members = [
         (".zgroup", &group[..], zgroup.len() as u64, crc32fast::hash(zgroup)),
@@ -560,7 +570,9 @@ fn writing_chunks_of_objects_takes_little_memory() {
     attack(store.path(), &[], "chunks of objects that are written", |mount| {
         let mut drafts = Vec::new();
         for i in 0..10 {
-            let Ok(mut file) = File::create(mount.join(format!("o/{i}"))) else { continue };
+            let Ok(mut file) = File::create(mount.join(format!("o/{i}"))) else {
+                continue;
+            };
             let piece = vec![0; 1 << 20];
             let written = (0..64).take_while(|_| file.write_all(&piece).is_ok()).count();
             assert!(i > 0 || written >= 8, "{written}");
@@ -580,7 +592,8 @@ fn create_files(directory: &Path, names: impl Iterator<Item = String>) {
     }
 }
 
-/// The daemon keeps the path of each name until the kernel forgets it. Long paths need fewer names for the same memory.
+/// The daemon keeps the path of each name until the kernel forgets it. Long paths need fewer names
+/// for the same memory.
 #[test]
 fn looking_up_many_names_takes_little_memory() {
     const NAMES: u64 = 40_000;
@@ -639,7 +652,8 @@ fn replacing_a_chunk_of_order_f_takes_little_memory() {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Documents that state far more than they hold, in every field that states a size, a number or a structure.
+/// Documents that state far more than they hold, in every field that states a size, a number or a
+/// structure.
 fn overstating_documents() -> Vec<(String, Value)> {
     let mut documents = Vec::new();
     let mut v2 = |name: &str, more: Value| {
@@ -715,8 +729,8 @@ fn overstating_documents() -> Vec<(String, Value)> {
     documents
 }
 
-/// Nothing whose size a document states exists before it is checked and counted: with the smallest cache, a document
-/// takes no more than all grants together, whatever it states.
+/// Nothing whose size a document states exists before it is checked and counted: with the smallest
+/// cache, a document takes no more than all grants together, whatever it states.
 #[test]
 fn documents_take_no_memory_that_is_not_granted() {
     budget::set_cache_bound(0);

@@ -4,7 +4,7 @@
     changed.py check STORE      (with zarr 2.18 or zarr 3)
     changed.py consolidated STORE   (likewise; checks only the consolidated metadata)
 
-The changes are in tests/metadata.rs.
+The changes are in tests/commands/metadata.rs.
 """
 import sys
 import warnings

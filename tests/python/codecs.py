@@ -1,4 +1,4 @@
-"""Cases for tests/codecs.rs: how numcodecs encodes and decodes arrays, and whether it decodes what zarrfs encodes.
+"""Cases for tests/formats/codecs.rs: how numcodecs encodes and decodes arrays, and whether it decodes what zarrfs encodes.
 
 First every case is written to standard output. A field is a 4-byte little-endian length and as many bytes; the length
 0xffffffff means that numcodecs raised an error. A case has these fields: the configuration of the codec as JSON, flags

@@ -1,5 +1,5 @@
-//! Arrays that a test creates itself, so that it knows every byte. The chunks are cut out of the flat bytes as the Zarr
-//! specification defines them, and encoded by the crate's own codecs.
+//! Arrays that a test creates itself, so that it knows every byte. The chunks are cut out of the
+//! flat bytes as the Zarr specification defines them, and encoded by the crate's own codecs.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -19,7 +19,8 @@ pub struct TestArray {
     pipeline: Pipeline,
 }
 
-/// Returns compressible bytes in which no two words of 8 bytes are equal. Patterns of other seeds have other words.
+/// Returns compressible bytes in which no two words of 8 bytes are equal. Patterns of other seeds
+/// have other words.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
     for i in 0..len.div_ceil(8) as u64 {
@@ -37,8 +38,8 @@ pub fn zlib() -> Value {
 }
 
 impl TestArray {
-    /// Creates an array of unsigned bytes, uncompressed, without stored chunks. The fields in `more` replace those of
-    /// the metadata document.
+    /// Creates an array of unsigned bytes, uncompressed, without stored chunks. The fields in
+    /// `more` replace those of the metadata document.
     pub fn new(path: PathBuf, shape: &[usize], chunks: &[usize], more: Value) -> TestArray {
         let mut document = json!({"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "|u1",
             "compressor": null, "fill_value": 0, "order": "C", "filters": null, "dimension_separator": "."});
@@ -47,7 +48,8 @@ impl TestArray {
         let item = meta.dtype.size();
         let pipeline = Pipeline::new(&meta, item * chunks.iter().product::<usize>()).unwrap();
         let flat = vec![0; item * shape.iter().product::<usize>()];
-        let (shape, chunks) = (shape.to_vec(), chunks.to_vec());
+        let shape = shape.to_vec();
+        let chunks = chunks.to_vec();
         let made = TestArray { path, flat, document, shape, chunks, item, pipeline };
         fs::create_dir_all(&made.path).unwrap();
         replace(&made.path.join(".zarray"), made.document.to_string().as_bytes());
@@ -96,8 +98,8 @@ impl TestArray {
         index.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
     }
 
-    /// Returns the parts of rows that a chunk holds, each as its flat offset, its length and its offset in the chunk,
-    /// in bytes.
+    /// Returns the parts of rows that a chunk holds, each as its flat offset, its length and its
+    /// offset in the chunk, in bytes.
     pub fn rows(&self, index: &[usize]) -> Vec<(usize, usize, usize)> {
         let dims = 0..self.shape.len();
         let first: Vec<usize> = dims.clone().map(|d| index[d] * self.chunks[d]).collect();
@@ -114,7 +116,8 @@ impl TestArray {
         rows.collect()
     }
 
-    /// Returns the expected content of a chunk file: the decoded bytes in the array's own order. The padding is 0xee.
+    /// Returns the expected content of a chunk file: the decoded bytes in the array's own order.
+    /// The padding is 0xee.
     pub fn chunk(&self, index: &[usize]) -> Vec<u8> {
         let mut chunk = vec![0xee; self.chunk_size()];
         for (flat, len, at) in self.rows(index) {
@@ -127,8 +130,10 @@ impl TestArray {
     fn reordered(&self, chunk: &[u8], to_own: bool) -> Vec<u8> {
         let mut out = chunk.to_vec();
         if self.document["order"] == "F" {
-            // positions in order F of the items in C order, built from the last dimension to the first
-            let (mut positions, mut count) = (vec![0], self.chunks.iter().product::<usize>());
+            // positions in order F of the items in C order, built from the last dimension to the
+            // first
+            let mut positions = vec![0];
+            let mut count = self.chunks.iter().product::<usize>();
             for &size in self.chunks.iter().rev() {
                 count /= size.max(1);
                 positions = (0..size).flat_map(|i| positions.iter().map(move |p| p + i * count)).collect();
@@ -171,8 +176,8 @@ impl TestArray {
         inside
     }
 
-    /// Returns the bytes of a chunk without padding as the store has them, row by row. A chunk that is not stored has
-    /// the fill value 0. Returns a reason if the chunk cannot be decoded.
+    /// Returns the bytes of a chunk without padding as the store has them, row by row. A chunk that
+    /// is not stored has the fill value 0. Returns a reason if the chunk cannot be decoded.
     pub fn stored(&self, index: &[usize]) -> Result<Vec<u8>, String> {
         let bytes = match fs::read(self.file(index)) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => vec![0; self.chunk_size()],
@@ -210,7 +215,8 @@ impl TestArray {
         stored
     }
 
-    /// Returns the decoded bytes of a stored chunk in the array's own order, or `None` if it is not stored.
+    /// Returns the decoded bytes of a stored chunk in the array's own order, or `None` if it is not
+    /// stored.
     pub fn decoded_in_own_order(&self, index: &[usize]) -> Option<Vec<u8>> {
         let stored = fs::read(self.file(index)).ok()?;
         let mut chunk = Vec::new();

@@ -1,5 +1,5 @@
-//! Listings of a bucket in the format of S3's `ListObjectsV2`. The bucket is a subfolder of the folder that a server
-//! serves.
+//! Listings of a bucket in the format of S3's `ListObjectsV2`. The bucket is a subfolder of the
+//! folder that a server serves.
 
 use super::sha256;
 use std::collections::BTreeMap;
@@ -18,8 +18,9 @@ pub fn page(bucket: &Path, query: &str) -> String {
     let query: BTreeMap<&str, String> =
         query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name, decoded(value))).collect();
     let get = |name: &str| query.get(name).cloned().unwrap_or_default();
-    let (prefix, delimiter, after) =
-        (get("prefix"), get("delimiter"), get("continuation-token").max(get("start-after")));
+    let prefix = get("prefix");
+    let delimiter = get("delimiter");
+    let after = get("continuation-token").max(get("start-after"));
     let most = get("max-keys").parse().unwrap_or(PAGE).min(PAGE);
     let mut names = BTreeMap::new();
     add_names(bucket, "", &prefix, !delimiter.is_empty(), &mut names);
@@ -43,12 +44,15 @@ pub fn page(bucket: &Path, query: &str) -> String {
     text + "</ListBucketResult>"
 }
 
-/// Adds the keys in a folder that begin with a prefix, with the sizes of their values in bytes. If `is_delimited` is
-/// set, a level below the prefix is one name without a size.
+/// Adds the keys in a folder that begin with a prefix, with the sizes of their values in bytes. If
+/// `is_delimited` is set, a level below the prefix is one name without a size.
 fn add_names(bucket: &Path, folder: &str, prefix: &str, is_delimited: bool, names: &mut BTreeMap<String, Option<u64>>) {
     for entry in std::fs::read_dir(bucket.join(folder)).into_iter().flatten().flatten() {
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        let (key, is_directory) = (format!("{folder}{name}"), entry.path().is_dir());
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let key = format!("{folder}{name}");
+        let is_directory = entry.path().is_dir();
         let below = format!("{key}/");
         if is_directory && is_delimited && below.starts_with(prefix) && below != prefix {
             if holds_files(&entry.path()) {

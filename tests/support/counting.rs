@@ -38,7 +38,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Returns the maximum of the bytes that `work` has allocated at a time on this thread, and its result.
+/// Returns the maximum of the bytes that `work` has allocated at a time on this thread, and its
+/// result.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (usize, T) {
     let (before, _) = COUNTS.get();
     COUNTS.set((before, before));

@@ -1,5 +1,5 @@
-//! A mount whose daemon is a child process of the test, so that it can be killed, traced and waited for. A test that
-//! fails or hangs leaves neither daemon nor mount behind.
+//! A mount whose daemon is a child process of the test, so that it can be killed, traced and waited
+//! for. A test that fails or hangs leaves neither daemon nor mount behind.
 
 use super::{ZARRFS, zarrfs};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,7 +11,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Maximum lifetime of a daemon. Then a thread kills it and aborts its mount, so that waiting requests fail.
+/// Maximum lifetime of a daemon. Then a thread kills it and aborts its mount, so that waiting
+/// requests fail.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A mounted store and the process that serves it.
@@ -40,7 +41,8 @@ impl Daemon {
             if ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
                 super::announce(&format!("the daemon of {} is killed after {LIMIT:?}", mountpoint.display()));
                 let _ = kill_process(pid, Signal::KILL);
-                // a thread that waits in the kernel for an answer of its own process does not even react to SIGKILL
+                // a thread that waits in the kernel for an answer of its own process does not even
+                // react to SIGKILL
                 let _ = Command::new("umount").arg("--force").arg(&mountpoint).status();
             }
         });
@@ -76,7 +78,8 @@ impl Daemon {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Kills the daemon with SIGKILL, so that it cannot store the dirty chunks that it holds. Fails if it does not end.
+    /// Kills the daemon with SIGKILL, so that it cannot store the dirty chunks that it holds. Fails
+    /// if it does not end.
     pub fn kill(&mut self) {
         let _ = kill_process(self.pid, Signal::KILL);
         let killed = Instant::now();
@@ -112,7 +115,8 @@ impl Drop for Daemon {
         if self.child.is_some() {
             self.kill();
         }
-        // a killed daemon leaves its mount behind, and deleting the directory would delete the mounted files
+        // a killed daemon leaves its mount behind, and deleting the directory would delete the
+        // mounted files
         while self.is_mounted() {
             let output = zarrfs(&["umount", "--lazy", self.path().to_str().unwrap()]);
             if !output.status.success() {

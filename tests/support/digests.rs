@@ -1,5 +1,5 @@
-//! Comparison of every array in a folder of stores, read through a mount, with zarr-python. The file `oracle.json` in
-//! the folder holds digests of the bytes that zarr-python reads.
+//! Comparison of every array in a folder of stores, read through a mount, with zarr-python. The
+//! file `oracle.json` in the folder holds digests of the bytes that zarr-python reads.
 
 use super::{announce, digest};
 use std::collections::BTreeMap;
@@ -36,8 +36,8 @@ impl Oracle {
         Oracle { folder: folder.to_path_buf(), stores }
     }
 
-    /// Returns the path of a store. Unpacks it into `spare` if the folder holds it as a tar archive, since a repository
-    /// cannot hold some file names.
+    /// Returns the path of a store. Unpacks it into `spare` if the folder holds it as a tar
+    /// archive, since a repository cannot hold some file names.
     pub fn path(&self, store: &str, spare: &Path) -> PathBuf {
         let path = self.folder.join(store);
         let archive = self.folder.join(format!("{store}.tar"));
@@ -50,15 +50,16 @@ impl Oracle {
     }
 }
 
-/// Returns whether the oracle has a usable digest of an array, or requires its refusal. zarr-python 3 cannot read all
-/// arrays, and its digests of some big-endian arrays are of little-endian bytes.
+/// Returns whether the oracle has a usable digest of an array, or requires its refusal. zarr-python
+/// 3 cannot read all arrays, and its digests of some big-endian arrays are of little-endian bytes.
 pub fn is_known(array: &Value) -> bool {
     let is_swapped = array["numpy_dtype"] == "<f4" && array["codecs"][0]["configuration"]["endian"] == "big";
     !(array["zarr_format"] == 3 && (array["error"].is_string() || is_swapped))
 }
 
 impl Comparison {
-    /// Compares the arrays of a store with the mount at `mount`, and their chunk files as well if `chunks` is set.
+    /// Compares the arrays of a store with the mount at `mount`, and their chunk files as well if
+    /// `chunks` is set.
     pub fn compare(&mut self, store: &str, arrays: &[Value], mount: &Path, chunks: bool) {
         for array in arrays {
             let name = array["array"].as_str().unwrap();
@@ -132,7 +133,8 @@ impl Comparison {
         Ok(())
     }
 
-    /// Prints the counts. Fails if any array differs, or if fewer than `least` arrays were compared.
+    /// Prints the counts. Fails if any array differs, or if fewer than `least` arrays were
+    /// compared.
     #[track_caller]
     pub fn finish(self, what: &str, left_out: usize, least: usize) {
         announce(&format!("conformance, {what}"));

@@ -1,5 +1,6 @@
-//! An HTTP server on loopback whose answers for chosen paths are wrong in a chosen way. Otherwise it serves a folder
-//! correctly: ranges, entity tags, If-Match, persistent connections, and the listings, puts and deletions of S3.
+//! An HTTP server on loopback whose answers for chosen paths are wrong in a chosen way. Otherwise
+//! it serves a folder correctly: ranges, entity tags, If-Match, persistent connections, and the
+//! listings, puts and deletions of S3.
 
 use super::bucket;
 use std::collections::HashMap;
@@ -77,8 +78,8 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-/// A function that may answer a request before the server considers faults and files. It returns a status, headers and
-/// a body, or `None`.
+/// A function that may answer a request before the server considers faults and files. It returns a
+/// status, headers and a body, or `None`.
 pub type Gate = Box<dyn Fn(&Request) -> Option<(u16, Vec<(&'static str, String)>, String)> + Send>;
 
 /// A server that runs until this value is dropped.
@@ -117,7 +118,8 @@ impl FaultyServer {
                 if serving.ended.load(SeqCst) {
                     return;
                 }
-                let (serving, stream) = (serving.clone(), stream.unwrap());
+                let serving = serving.clone();
+                let stream = stream.unwrap();
                 // the error of a client that disconnects early does not matter
                 std::thread::spawn(move || serving.serve(stream));
             }
@@ -188,7 +190,8 @@ impl Answer {
         Answer { status, headers: Vec::new(), body: b"short body".to_vec() }
     }
 
-    /// Returns an answer with the whole value or the requested range, or status 412 if `If-Match` has another tag.
+    /// Returns an answer with the whole value or the requested range, or status 412 if `If-Match`
+    /// has another tag.
     fn of(value: Vec<u8>, tag: String, request: &Request) -> Answer {
         if request.headers.get("if-match").is_some_and(|asked| *asked != tag && asked != "*") {
             return Answer::plain(412);
@@ -235,7 +238,8 @@ impl Request {
             }
         }
         let mut words = lines.first().ok_or(ErrorKind::InvalidData)?.split(' ').map(String::from);
-        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let method = words.next().unwrap_or_default();
+        let path = words.next().unwrap_or_default();
         let headers = lines[1..].iter().filter_map(|line| line.split_once(':'));
         let headers: HashMap<String, String> =
             headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_string())).collect();
@@ -245,7 +249,8 @@ impl Request {
         Ok(Some(Request { method, path, headers, body }))
     }
 
-    /// Returns the requested range of a value of `length` bytes. It is empty if it begins after the last byte.
+    /// Returns the requested range of a value of `length` bytes. It is empty if it begins after the
+    /// last byte.
     fn range(&self, length: usize) -> Option<Range<usize>> {
         let (first, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         match (first.parse::<usize>(), last.parse::<usize>()) {
@@ -355,7 +360,9 @@ impl Shared {
         // these faults come first, so that a refused put changes nothing
         match fault {
             Fault::Status(status) => return self.answer(stream, request, &Answer::plain(status)),
-            Fault::Burst(count) if times <= count => return self.answer(stream, request, &Answer::plain(500)),
+            Fault::Burst(count) if times <= count => {
+                return self.answer(stream, request, &Answer::plain(500));
+            }
             _ => {}
         }
         let mut answer = self.good(request);
@@ -395,7 +402,8 @@ impl Shared {
 
     /// Sends an answer after which the connection cannot be used any more. Returns false.
     fn end_badly(&self, stream: &mut TcpStream, fault: Fault, answer: &Answer, half: usize) -> Result<bool> {
-        let (body, length) = (&answer.body, Some(answer.body.len() as u64));
+        let body = &answer.body;
+        let length = Some(answer.body.len() as u64);
         match fault {
             Fault::ShortBody => {
                 stream.write_all(&answer.head(length))?;
@@ -446,7 +454,9 @@ impl Shared {
 
     /// Answers with a value of one repeated byte, which differs for each request.
     fn changing(&self, request: &Request, fault: Fault, times: u32) -> Answer {
-        let Some(value) = self.value(request) else { return Answer::plain(404) };
+        let Some(value) = self.value(request) else {
+            return Answer::plain(404);
+        };
         let tag = format!("\"version {times}\"");
         let mut request = request.clone();
         if fault == Fault::ChangingTagUnchecked {

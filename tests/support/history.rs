@@ -1,6 +1,6 @@
-//! The successive contents of each chunk of an array, and the oldest one that must survive. After a crash the store is
-//! compared with this history: a chunk that holds none of its recorded contents is *torn*, and a chunk that holds one
-//! from before its last acknowledged write is *lost*.
+//! The successive contents of each chunk of an array, and the oldest one that must survive. After a
+//! crash the store is compared with this history: a chunk that holds none of its recorded contents
+//! is *torn*, and a chunk that holds one from before its last acknowledged write is *lost*.
 
 use super::array::TestArray;
 use std::fmt;
@@ -77,8 +77,9 @@ impl History {
         &self.array
     }
 
-    /// Records a write to the flat bytes. The store may hold it from now on, and must hold it once it is acknowledged.
-    /// Each row makes a version, since the mount may store a chunk between two rows of the write.
+    /// Records a write to the flat bytes. The store may hold it from now on, and must hold it once
+    /// it is acknowledged. Each row makes a version, since the mount may store a chunk between two
+    /// rows of the write.
     pub fn write(&mut self, mut offset: usize, mut data: &[u8]) {
         let row = self.array.row();
         while !data.is_empty() {
@@ -89,8 +90,9 @@ impl History {
         }
     }
 
-    /// Records a failed write, after which the mount shows `now`. The request that failed has all of `data`, or the
-    /// bytes up to the end of one of the kernel's pages. Each chunk must show all of this request or nothing of it.
+    /// Records a failed write, after which the mount shows `now`. The request that failed has all
+    /// of `data`, or the bytes up to the end of one of the kernel's pages. Each chunk must show all
+    /// of this request or nothing of it.
     #[track_caller]
     pub fn write_failed(&mut self, offset: usize, data: &[u8], now: &[u8]) {
         let end = offset + data.len();

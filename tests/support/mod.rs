@@ -1,5 +1,6 @@
-//! Helpers of the integration tests: mounts that are removed with their test even if it fails, fixtures, programs and
-//! servers to compare with. No helper depends on the checks of a single test.
+//! Helpers of the integration tests: mounts that are removed with their test even if it fails,
+//! fixtures, programs and servers to compare with. No helper depends on the checks of a single
+//! test.
 #![allow(dead_code)]
 
 pub mod bucket;
@@ -24,7 +25,6 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The program under test.
@@ -43,8 +43,9 @@ pub fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), message.trim_end().to_string())
 }
 
-/// Runs a program of the system in a directory and returns what it printed, standard error last. Fails unless the
-/// program succeeds within three minutes. Neither the user's configuration nor the locale has any effect.
+/// Runs a program of the system in a directory and returns what it printed, standard error last.
+/// Fails unless the program succeeds within three minutes. Neither the user's configuration nor the
+/// locale has any effect.
 #[track_caller]
 pub fn run(program: &str, args: &[&str], directory: &Path) -> String {
     let mut command = with_timeout(180, program);
@@ -60,7 +61,8 @@ pub fn python_script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name)
 }
 
-/// Runs a script of `tests/python` and returns what it printed. Fails unless it succeeds within ten minutes.
+/// Runs a script of `tests/python` and returns what it printed. Fails unless it succeeds within ten
+/// minutes.
 #[track_caller]
 pub fn run_python<A: AsRef<OsStr>>(python: &Path, script: &str, args: &[A]) -> String {
     let output = with_timeout(600, python).arg(python_script(script)).args(args).output().unwrap();
@@ -101,28 +103,21 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns a command that is killed after a number of seconds, so that a program that hangs fails its test.
+/// Returns a command that is killed after a number of seconds, so that a program that hangs fails
+/// its test.
 pub fn with_timeout(seconds: u32, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &seconds.to_string()]).arg(program);
     command
 }
 
-/// Creates a temporary directory in the folder that `ZARRFS_TEST_MEMORY` names, by default among the other temporary
-/// ones. `scripts/test` names a folder in memory, where syncing is free.
+/// Creates a temporary directory in the folder that `ZARRFS_TEST_MEMORY` names, by default among
+/// the other temporary ones. `scripts/test` names a folder in memory, where syncing is free.
 pub fn memory_directory() -> tempfile::TempDir {
     match std::env::var_os("ZARRFS_TEST_MEMORY") {
         Some(memory) => tempfile::tempdir_in(memory).unwrap(),
         None => tempfile::tempdir().unwrap(),
     }
-}
-
-/// Returns a guard that only one test of a binary has at a time. Tests that control when written bytes are stored need
-/// it. A process that another test starts has copies of all open files for a moment, and closing a copy flushes its
-/// file.
-pub fn without_other_tests() -> MutexGuard<'static, ()> {
-    static ONE_TEST: Mutex<()> = Mutex::new(());
-    ONE_TEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns whether a program is installed. Announces that the test is skipped if it is not.
@@ -135,12 +130,14 @@ pub fn is_installed(program: &str) -> bool {
     found
 }
 
-/// Returns the number in an environment variable, or `default`. `scripts/soak` sets numbers that CI has no time for.
+/// Returns the number in an environment variable, or `default`. `scripts/soak` sets numbers that CI
+/// has no time for.
 pub fn env_number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
 }
 
-/// Returns a generator of pseudo-random numbers below its argument. The same seed gives the same numbers.
+/// Returns a generator of pseudo-random numbers below its argument. The same seed gives the same
+/// numbers.
 pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |below| {
@@ -266,7 +263,8 @@ impl Drop for Mount {
     }
 }
 
-/// Closes a file or descriptor. Returns the error of close(2), which reports writes that cannot be stored.
+/// Closes a file or descriptor. Returns the error of close(2), which reports writes that cannot be
+/// stored.
 pub fn close(file: impl IntoRawFd) -> std::io::Result<()> {
     // SAFETY: the file gives up its descriptor here, so nothing else closes it.
     match unsafe { libc::close(file.into_raw_fd()) } {
@@ -291,7 +289,9 @@ pub fn zarr_python_digests(python: &Path, arrays: &[&Path]) -> Vec<String> {
 /// Returns the length of a file and the SHA-256 of its bytes.
 pub fn digest(path: &Path) -> std::io::Result<(u64, String)> {
     let mut file = File::open(path)?;
-    let (mut hash, mut length, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
+    let mut hash = Sha256::new();
+    let mut length = 0;
+    let mut buffer = vec![0; 1 << 16];
     loop {
         let n = file.read(&mut buffer)?;
         if n == 0 {
@@ -312,7 +312,8 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Returns the name of the error of a failed operation, such as "EIO", or "ok" for one that succeeded.
+/// Returns the name of the error of a failed operation, such as "EIO", or "ok" for one that
+/// succeeded.
 pub fn errno<T>(result: std::io::Result<T>) -> String {
     let names = [
         (libc::EIO, "EIO"),
@@ -352,13 +353,14 @@ pub fn overwrite(path: &Path, offset: u64, bytes: &[u8]) -> String {
     errno(write())
 }
 
-/// Prints a line that is shown even if the test passes. libtest captures `println!`, but no direct writes.
+/// Prints a line that is shown even if the test passes. libtest captures `println!`, but no direct
+/// writes.
 pub fn announce(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Returns the path in an environment variable that `scripts/test` sets. Announces that the test is skipped if the
-/// variable is not set.
+/// Returns the path in an environment variable that `scripts/test` sets. Announces that the test is
+/// skipped if the variable is not set.
 pub fn env_path(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {

@@ -1,6 +1,7 @@
 //! A reader of the `.npy` files among the fixtures of numcodecs.
 
-/// Returns the item size and the item bytes, in memory order, of a `.npy` file of version 1 or 2 with a plain dtype.
+/// Returns the item size and the item bytes, in memory order, of a `.npy` file of version 1 or 2
+/// with a plain dtype.
 pub fn read(file: &[u8]) -> (usize, &[u8]) {
     assert_eq!(&file[..6], b"\x93NUMPY");
     let (start, length) = match file[6] {

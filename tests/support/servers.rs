@@ -1,10 +1,12 @@
-//! Servers of other projects, on loopback: moto and LocalStack for S3, azurite for Azure, nginx and Python for HTTP.
-//! Each ends when its [`Server`] is dropped, or with the test process at the latest. A test whose server is not
-//! installed is skipped and announces it; scripts/test installs all of them.
+//! Servers of other projects, on loopback: moto and LocalStack for S3, azurite for Azure, nginx and
+//! Python for HTTP. Each ends when its [`Server`] is dropped, or with the test process at the
+//! latest. A test whose server is not installed is skipped and announces it; scripts/test installs
+//! all of them.
 //!
-//! Google Cloud Storage is not among them: its emulators in Python lack the XML API that clients of buckets use.
-//! gcp-storage-emulator (2026.7.19) answers 501 to HEAD, DELETE and listings, sends neither ETag nor generation and
-//! ignores `x-goog-if-generation-match`; gcloud-storage-emulator (0.5.0) lacks HEAD and preconditions, too.
+//! Google Cloud Storage is not among them: its emulators in Python lack the XML API that clients of
+//! buckets use. gcp-storage-emulator (2026.7.19) answers 501 to HEAD, DELETE and listings, sends
+//! neither ETag nor generation and ignores `x-goog-if-generation-match`; gcloud-storage-emulator
+//! (0.5.0) lacks HEAD and preconditions, too.
 
 use super::{Mount, ZARRFS, env_path, is_installed, python_script, with_timeout};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -21,8 +23,8 @@ use std::time::{Duration, Instant};
 /// Maximum time until a new server answers, even while other tests run.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Seconds that copying stores into a bucket or an archive may take. scripts/soak copies all stores, perhaps on a busy
-/// machine, so only a copy that hangs reaches this limit.
+/// Seconds that copying stores into a bucket or an archive may take. scripts/soak copies all
+/// stores, perhaps on a busy machine, so only a copy that hangs reaches this limit.
 const COPYING: u32 = 1800;
 
 /// The account that every azurite has, and its published key.
@@ -91,13 +93,15 @@ pub fn azurite() -> Option<Server> {
     }))
 }
 
-/// Starts nginx for the files below `root`. It lists no directories. `directives` are added to its `server` block.
+/// Starts nginx for the files below `root`. It lists no directories. `directives` are added to its
+/// `server` block.
 pub fn nginx(root: &Path, directives: &str) -> Option<Server> {
     if !Path::new("/usr/sbin/nginx").exists() && !is_installed("nginx") {
         return None;
     }
     Some(Server::start(Kind::Http, |port, directory| {
-        let (shown, root) = (directory.display(), root.display());
+        let shown = directory.display();
+        let root = root.display();
         let configuration = format!(
             "daemon off; master_process off; pid {shown}/pid; error_log {shown}/error;\n\
              events {{ worker_connections 512; }}\n\
@@ -114,7 +118,8 @@ pub fn nginx(root: &Path, directives: &str) -> Option<Server> {
     }))
 }
 
-/// Starts Python's http.server for the files below `root`. It sends no entity tags and ignores ranges.
+/// Starts Python's http.server for the files below `root`. It sends no entity tags and ignores
+/// ranges.
 pub fn python_http(root: &Path) -> Option<Server> {
     let python = env_path("ZARRFS_TEST_PYTHON")?;
     Some(Server::start(Kind::Http, |port, _| {
@@ -125,11 +130,13 @@ pub fn python_http(root: &Path) -> Option<Server> {
 }
 
 impl Server {
-    /// Starts the command that `command` returns for a port and a directory, and waits until the server answers.
+    /// Starts the command that `command` returns for a port and a directory, and waits until the
+    /// server answers.
     fn start(kind: Kind, command: impl Fn(u16, &Path) -> Command) -> Server {
         for _ in 0..3 {
             let directory = tempfile::tempdir().unwrap();
-            // if another process takes the free port first, the server ends and the next port is tried
+            // if another process takes the free port first, the server ends and the next port is
+            // tried
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let output = File::create(directory.path().join("output")).unwrap();
             let mut command = command(port, directory.path());
@@ -162,7 +169,8 @@ impl Server {
         std::fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
     }
 
-    /// Returns the store at `path`: a path below the root of an HTTP server, else a bucket or container and a key.
+    /// Returns the store at `path`: a path below the root of an HTTP server, else a bucket or
+    /// container and a key.
     pub fn store(&self, path: &str) -> RemoteStore {
         let endpoint = self.endpoint();
         let texts = |all: &[&str]| all.iter().map(|a| a.to_string()).collect();
@@ -192,7 +200,8 @@ impl Server {
         }
     }
 
-    /// Returns the requests that nginx has logged so far: method, path, status, range and the header x-test.
+    /// Returns the requests that nginx has logged so far: method, path, status, range and the
+    /// header x-test.
     pub fn requests(&self) -> Vec<String> {
         // nginx logs a request after it has answered
         std::thread::sleep(Duration::from_millis(100));
@@ -200,7 +209,8 @@ impl Server {
         log.lines().map(String::from).collect()
     }
 
-    /// Uploads all files of `folder` below `path` with the vendor's own client. Creates the bucket or container.
+    /// Uploads all files of `folder` below `path` with the vendor's own client. Creates the bucket
+    /// or container.
     pub fn upload(&self, folder: &Path, path: &str) {
         self.client(&["upload", folder.to_str().unwrap(), path]);
     }
@@ -266,7 +276,8 @@ impl RemoteStore {
     }
 }
 
-/// Creates the zip archive `name` of `from` in `folder`. Members are uncompressed if `stored` is set, else deflated.
+/// Creates the zip archive `name` of `from` in `folder`. Members are uncompressed if `stored` is
+/// set, else deflated.
 pub fn zip(from: &Path, folder: &Path, name: &str, stored: bool) -> PathBuf {
     let archive = folder.join(name);
     zip_all(&[(from, archive.clone())], stored);
@@ -295,8 +306,8 @@ fn answers(port: u16) -> std::io::Result<bool> {
     Ok(&begin == b"HTTP/")
 }
 
-/// Starts a process that the kernel kills when the test process ends. The kernel kills it as soon as the *thread* that
-/// started it ends, so one thread that never ends starts all of them.
+/// Starts a process that the kernel kills when the test process ends. The kernel kills it as soon
+/// as the *thread* that started it ends, so one thread that never ends starts all of them.
 fn spawn(mut command: Command) -> Child {
     static KEEPER: LazyLock<Sender<(Command, Sender<Child>)>> = LazyLock::new(|| {
         let (orders, taken) = channel::<(Command, Sender<Child>)>();

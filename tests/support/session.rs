@@ -1,5 +1,5 @@
-//! A client that writes to an array by a fixed script, so that a test can stop the daemon at each system call. The
-//! session records in a [`History`] which bytes the store may hold afterwards.
+//! A client that writes to an array by a fixed script, so that a test can stop the daemon at each
+//! system call. The session records in a [`History`] which bytes the store may hold afterwards.
 
 use super::array::{TestArray, pattern};
 use super::daemon::Daemon;
@@ -38,10 +38,12 @@ pub fn array(path: PathBuf, separator: &str) -> TestArray {
     made
 }
 
-/// Returns the steps: writes within one chunk, across chunks, and of whole chunk files, with an fsync or a close after
-/// every four of them.
+/// Returns the steps: writes within one chunk, across chunks, and of whole chunk files, with an
+/// fsync or a close after every four of them.
 pub fn script(made: &TestArray) -> Vec<Step> {
-    let (mut random, grid, size) = (random(7), made.grid(), made.flat.len());
+    let mut random = random(7);
+    let grid = made.grid();
+    let size = made.flat.len();
     let mut steps = Vec::new();
     for write in 0..WRITES {
         let seed = 2 + write as u64;
@@ -75,7 +77,8 @@ impl Session {
         Session { history, directory, file: None }
     }
 
-    /// Carries out a step. Records the bytes that it may have changed, and the writes that the mount has acknowledged.
+    /// Carries out a step. Records the bytes that it may have changed, and the writes that the
+    /// mount has acknowledged.
     pub fn step(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::Write(offset, data) => self.write(*offset, data),
@@ -161,7 +164,8 @@ impl Session {
     }
 }
 
-/// System calls that change the store, in groups as strace names them. Each group is counted separately.
+/// System calls that change the store, in groups as strace names them. Each group is counted
+/// separately.
 pub const CALLS: [&str; 6] =
     ["openat,openat2", "write,pwrite64", "fdatasync", "?rename,?renameat,?renameat2", "fsync", "?mkdir,?mkdirat"];
 
@@ -190,7 +194,8 @@ impl Run {
         Tracer::prepare(self.daemon.pid(), calls, options, &self.log)
     }
 
-    /// Carries out a step while strace is attached. Returns the step's result and the log of strace.
+    /// Carries out a step while strace is attached. Returns the step's result and the log of
+    /// strace.
     pub fn traced(&mut self, step: &Step, tracer: Tracer) -> (Result<()>, String) {
         let tracer = tracer.attach().unwrap();
         let done = self.session.step(step);
@@ -199,7 +204,8 @@ impl Run {
     }
 }
 
-/// Returns pairs of a step's index in the script and a group of [`CALLS`] that the daemon makes during the step.
+/// Returns pairs of a step's index in the script and a group of [`CALLS`] that the daemon makes
+/// during the step.
 pub fn steps_with_calls(folder: &Path, separator: &str) -> Vec<(usize, &'static str)> {
     let mut run = Run::new(&folder.join("undisturbed"), separator);
     let steps = script(run.session.history.array());
@@ -216,8 +222,9 @@ pub fn steps_with_calls(folder: &Path, separator: &str) -> Vec<(usize, &'static 
     busy
 }
 
-/// Checks that calls of every group that the session makes were interrupted at least once. The number of interruptions
-/// differs between runs, since it depends on which thread stores which chunk.
+/// Checks that calls of every group that the session makes were interrupted at least once. The
+/// number of interruptions differs between runs, since it depends on which thread stores which
+/// chunk.
 #[track_caller]
 pub fn assert_every_group_was_interrupted(busy: &[(usize, &str)], disturbed: &HashSet<&str>) {
     let made: HashSet<&str> = busy.iter().map(|(_, calls)| *calls).collect();

@@ -3,7 +3,8 @@
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::fs::File;
 
-/// A shared map of a whole file. Dropping it unmaps the file, but does not wait until its pages are written.
+/// A shared map of a whole file. Dropping it unmaps the file, but does not wait until its pages are
+/// written.
 pub struct SharedMap {
     start: *mut u8,
     len: usize,
@@ -18,7 +19,8 @@ impl SharedMap {
         SharedMap::with_access(file, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Maps a file that is open for reading. [`SharedMap::set`] and [`SharedMap::write`] must not be called.
+    /// Maps a file that is open for reading. [`SharedMap::set`] and [`SharedMap::write`] must not
+    /// be called.
     pub fn read_only(file: &File) -> SharedMap {
         SharedMap::with_access(file, ProtFlags::READ)
     }

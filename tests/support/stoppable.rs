@@ -29,7 +29,8 @@ impl StoppableStore {
         StoppableStore { inner, state: Mutex::default(), resumed: Condvar::new() }
     }
 
-    /// Blocks all calls at and below `prefix`, and all syncs, after `after` more calls, until [`Self::resume`].
+    /// Blocks all calls at and below `prefix`, and all syncs, after `after` more calls, until
+    /// [`Self::resume`].
     pub fn stop(&self, prefix: Key, after: u64) {
         self.state.lock().unwrap().stop = Some((prefix, after));
     }
@@ -45,7 +46,8 @@ impl StoppableStore {
         self.state.lock().unwrap().stopped
     }
 
-    /// Returns the wrapped store once calls at `key` may continue. A call without a key concerns the whole store.
+    /// Returns the wrapped store once calls at `key` may continue. A call without a key concerns
+    /// the whole store.
     fn inner(&self, key: Option<&Key>) -> &DirectoryStore {
         let mut state = self.state.lock().unwrap();
         match &mut state.stop {

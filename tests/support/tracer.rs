@@ -1,5 +1,5 @@
-//! Attaches strace to a running daemon, to log its system calls or to make them fail. strace counts the calls of each
-//! thread from the moment it is attached.
+//! Attaches strace to a running daemon, to log its system calls or to make them fail. strace counts
+//! the calls of each thread from the moment it is attached.
 
 use super::with_timeout;
 use rustix::process::{Pid, Signal, kill_process};
@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, Stdio};
 
-/// An strace for all threads of a process. It starts early and attaches later: a new process has copies of all open
-/// files for a moment, and closing them makes the daemon store dirty chunks.
+/// An strace for all threads of a process. It starts early and attaches later: a new process has
+/// copies of all open files for a moment, and closing them makes the daemon store dirty chunks.
 pub struct Tracer {
     /// `timeout`, which forwards signals to strace.
     child: Child,
@@ -17,7 +17,8 @@ pub struct Tracer {
     log: PathBuf,
 }
 
-/// Returns whether this user can attach strace to a process. Announces that the test is skipped otherwise.
+/// Returns whether this user can attach strace to a process. Announces that the test is skipped
+/// otherwise.
 pub fn is_available() -> bool {
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let log = tempfile::NamedTempFile::new().unwrap();
@@ -32,8 +33,9 @@ pub fn is_available() -> bool {
 }
 
 impl Tracer {
-    /// Prepares to log the system calls `calls` of `pid`, named as strace names them. An injection among the options,
-    /// such as `signal=SIGKILL:when=3`, kills the process before any of its threads makes its third such call.
+    /// Prepares to log the system calls `calls` of `pid`, named as strace names them. An injection
+    /// among the options, such as `signal=SIGKILL:when=3`, kills the process before any of its
+    /// threads makes its third such call.
     pub fn prepare(pid: Pid, calls: &str, options: &[&str], log: &Path) -> Tracer {
         let mut command = with_timeout(60, "sh");
         command.args(["-c", "read go && exec strace \"$@\"", "sh", "-f", "-y", "-e", "signal=KILL", "-e"]);

@@ -1,4 +1,5 @@
-//! Traversal of directory trees by file descriptors, which handles paths longer than PATH_MAX and follows no links.
+//! Traversal of directory trees by file descriptors, which handles paths longer than PATH_MAX and
+//! follows no links.
 
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use sha2::{Digest, Sha256};
@@ -20,7 +21,8 @@ pub struct Found<'a> {
     pub stat: std::result::Result<Stat, rustix::io::Errno>,
 }
 
-/// Calls `visit` for every name below `root` until it returns false. Skips directories that cannot be opened.
+/// Calls `visit` for every name below `root` until it returns false. Skips directories that cannot
+/// be opened.
 pub fn visit(root: &Path, visit: &mut dyn FnMut(Found) -> bool) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = Rc::new(fs::open(root, flags, Mode::empty())?);

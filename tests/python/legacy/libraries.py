@@ -1,4 +1,4 @@
-"""The Python libraries that tests/headers.rs uses as well, with the checks of headers.py."""
+"""The Python libraries that tests/formats/headers.rs uses as well, with the checks of headers.py."""
 import nibabel
 import nrrd
 import netCDF4

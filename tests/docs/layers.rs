@@ -1,0 +1,381 @@
+//! The rules of the module map, checked in the text of the source files. `src/lib.rs` and
+//! `src/zarr.rs` list their modules in layer order. A module imports only from those above it, and
+//! no modules form a cycle. Only one module names each of fuser, clap and the crates for servers.
+//! Type names are unique, and files and functions short. Test code is exempt.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// A source file: its module path below `crate`, and its code without the items that only tests
+/// have.
+struct Source {
+    path: PathBuf,
+    module: Vec<String>,
+    code: String,
+}
+
+fn source_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+fn files(path: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(path).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Returns `text` without comments and without the items under `#[cfg(test)]`, and the names of the
+/// modules among these.
+fn without_tests(text: &str) -> (String, Vec<String>) {
+    let mut code = String::new();
+    let mut modules = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        let attribute = line.trim_start();
+        if !attribute.starts_with("#[cfg(test)]") {
+            code.push_str(line);
+            code.push('\n');
+            continue;
+        }
+        // rustfmt closes an item at the indentation at which it was opened
+        let indentation = &line[..line.len() - attribute.len()];
+        let mut item = lines.next().unwrap();
+        while item.trim_start().starts_with("#[") || item.trim_start().starts_with("//") {
+            item = lines.next().unwrap();
+        }
+        if let Some(name) = item.trim_start().strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) {
+            modules.push(name.to_string());
+        }
+        let is_whole = item.ends_with(';') || item.ends_with('}') || item.ends_with(',');
+        if !is_whole {
+            let is_end = |line: &str| {
+                let rest = line.strip_prefix(indentation);
+                rest.is_some_and(|rest| rest.starts_with('}') || rest.starts_with(')') && rest.ends_with(';'))
+            };
+            for line in lines.by_ref() {
+                if is_end(line) {
+                    break;
+                }
+            }
+        }
+    }
+    (code, modules)
+}
+
+fn sources() -> Vec<Source> {
+    let folder = source_folder();
+    let mut paths = Vec::new();
+    files(&folder, &mut paths);
+    paths.sort();
+    let mut tests = BTreeSet::new();
+    let mut sources = Vec::new();
+    for path in paths {
+        let relative = path.strip_prefix(&folder).unwrap().with_extension("");
+        let module: Vec<String> = relative.iter().map(|part| part.to_str().unwrap().to_string()).collect();
+        let (code, modules) = without_tests(&std::fs::read_to_string(&path).unwrap());
+        tests.extend(modules.into_iter().map(|name| [module.clone(), vec![name]].concat()));
+        sources.push(Source { path, module, code });
+    }
+    sources.retain(|source| !(1..=source.module.len()).any(|n| tests.contains(&source.module[..n])));
+    sources
+}
+
+/// Returns the modules that a file lists, in its order.
+fn listed(file: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(source_folder().join(file)).unwrap();
+    let name = |line: &str| Some(line.strip_prefix("pub mod ")?.split(';').next()?.to_string());
+    text.lines().filter_map(name).collect()
+}
+
+/// Splits `text` at the commas outside of braces.
+fn alternatives(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let mut start = 0;
+    let mut found = Vec::new();
+    for (i, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                found.push(&text[start..i]);
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    found.push(&text[start..]);
+    found
+}
+
+/// Adds the paths that `tail` names below `path`, braces expanded.
+fn expand(path: &[String], tail: &str, found: &mut Vec<Vec<String>>) {
+    let mut path = path.to_vec();
+    let mut rest = tail.trim_start();
+    loop {
+        if let Some(inner) = rest.strip_prefix('{') {
+            let mut depth = 1;
+            let end = inner.find(|c| {
+                depth += i32::from(c == '{') - i32::from(c == '}');
+                depth == 0
+            });
+            for part in alternatives(&inner[..end.unwrap_or(inner.len())]) {
+                expand(&path, part, found);
+            }
+            return;
+        }
+        let word: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        rest = &rest[word.len()..];
+        match word.as_str() {
+            "" => break,
+            "super" => drop(path.pop()),
+            "self" => {}
+            _ => path.push(word),
+        }
+        match rest.strip_prefix("::") {
+            Some(below) => rest = below.trim_start(),
+            None => break,
+        }
+    }
+    found.push(path);
+}
+
+/// Returns the paths below `crate` that a file names.
+fn named(source: &Source) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let starts = |word: &'static str| {
+        let before = |at: usize| source.code[..at].chars().next_back().unwrap_or(' ');
+        let is_word = move |at: &usize| !before(*at).is_alphanumeric() && !"_:".contains(before(*at));
+        source.code.match_indices(word).map(|(at, _)| at).filter(is_word)
+    };
+    for at in starts("crate::") {
+        expand(&[], &source.code[at + "crate::".len()..], &mut found);
+    }
+    for at in starts("super::") {
+        expand(&source.module, &source.code[at..], &mut found);
+    }
+    found
+}
+
+#[test]
+fn a_module_imports_only_from_those_above_it() {
+    let mut faults = Vec::new();
+    for (list, parent) in [("lib.rs", vec![]), ("zarr.rs", vec!["zarr".to_string()])] {
+        let modules = listed(list);
+        assert!(modules.len() > 4, "{list}: {modules:?}");
+        let layer = |module: &[String]| {
+            let below = module.strip_prefix(parent.as_slice())?;
+            modules.iter().position(|name| Some(name) == below.first())
+        };
+        for source in sources() {
+            let own = layer(&source.module);
+            for path in named(&source) {
+                if own.zip(layer(&path)).is_some_and(|(own, other)| other > own) {
+                    faults.push(format!("{}: imports {}", source.path.display(), path.join("::")));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn the_list_of_modules_is_complete() {
+    let modules = listed("lib.rs");
+    for source in sources() {
+        let first = &source.module[0];
+        assert!(modules.contains(first) || ["lib", "main"].contains(&first.as_str()), "{first} is not in lib.rs");
+    }
+}
+
+/// A module and its submodules may use each other; submodules of one module may not form a cycle.
+#[test]
+fn no_modules_form_a_cycle() {
+    let sources = sources();
+    let modules: BTreeSet<&[String]> = sources.iter().map(|source| source.module.as_slice()).collect();
+    let mut edges: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> = BTreeMap::new();
+    for source in &sources {
+        for path in named(source) {
+            let Some(n) = (1..=path.len()).rev().find(|n| modules.contains(&path[..*n])) else {
+                continue;
+            };
+            let target = &path[..n];
+            let common = source.module.iter().zip(target).take_while(|(a, b)| a == b).count();
+            if common < source.module.len() && common < target.len() {
+                edges.entry(source.module[..=common].to_vec()).or_default().insert(target[..=common].to_vec());
+            }
+        }
+    }
+    let mut faults = Vec::new();
+    for start in edges.keys() {
+        let mut seen = BTreeSet::new();
+        let mut next = vec![(start, vec![start])];
+        while let Some((module, way)) = next.pop() {
+            for other in edges.get(module).into_iter().flatten() {
+                let way = [way.clone(), vec![other]].concat();
+                if other == start {
+                    let names: Vec<String> = way.iter().map(|module| module.join("::")).collect();
+                    faults.push(names.join(" -> "));
+                } else if seen.insert(other) {
+                    next.push((other, way));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn one_module_names_fuser_and_one_names_clap() {
+    for source in sources() {
+        let module = source.module[0].as_str();
+        assert!(module == "fuse" || !source.code.contains("fuser::"), "{}", source.path.display());
+        assert!(module == "cli" || !source.code.contains("clap::"), "{}", source.path.display());
+    }
+}
+
+/// Methods of `Store` that a layer over another store leaves to their defaults, and why.
+const DEFAULTS: [(&str, &[&str], &str); 3] = [
+    (
+        "LevelCache",
+        &["get_end stat_many lists_nodes hint", "forget file space put_pieces lock writable_file set_mode"],
+        "for `create`, which asks each thing once and puts documents; it has no chunks and takes no locks",
+    ),
+    (
+        "ZipStore",
+        &[
+            "get_end lists_all lists_nodes hint file",
+            "space is_writable check_writable put put_if put_pieces delete lock sync make_prefix remove_prefix rename",
+            "writable_file set_mode",
+        ],
+        "its keys are members of one value below, and cannot be written",
+    ),
+    (
+        "ReferenceStore",
+        &[
+            "get_end lists_all lists_nodes hint file",
+            "space is_writable check_writable put put_if put_pieces delete lock sync make_prefix remove_prefix rename",
+            "writable_file set_mode",
+        ],
+        "its keys are in memory, its values are ranges of files of another format, and cannot be written",
+    ),
+];
+
+/// A layer that forgets a method gets the default, which is slower or lacks a lock.
+#[test]
+fn a_layer_over_a_store_leaves_no_method_to_its_default_by_mistake() {
+    let sources = sources();
+    let of_trait = sources.iter().find(|source| source.module == ["store"]).unwrap();
+    let (_, text) = of_trait.code.split_once("pub trait Store").unwrap();
+    let names = |text: &str| -> BTreeSet<String> {
+        let items = text.lines().filter_map(|line| line.strip_prefix("    fn "));
+        items.map(|rest| rest.split(['(', '<']).next().unwrap().to_string()).collect()
+    };
+    let methods = names(text.split("\n}\n").next().unwrap());
+    assert!(methods.len() > 25, "{methods:?}");
+    let mut layers = 0;
+    for source in sources.iter().filter(|source| {
+        [": Arc<dyn Store>,\n", ": Arc<dyn PagedListing>,\n"].iter().any(|field| source.code.contains(field))
+    }) {
+        let Some((_, block)) = source.code.split_once("\nimpl Store for ") else {
+            continue;
+        };
+        let (name, block) = block.split_once(' ').unwrap();
+        let block = block.split("\n}\n").next().unwrap();
+        let mut decided = names(block);
+        for list in block.split("delegate_store!(").skip(1) {
+            let (_, list) = list.split(')').next().unwrap().split_once(':').unwrap();
+            decided.extend(list.split_whitespace().map(str::to_string));
+        }
+        let argued = DEFAULTS.iter().filter(|(layer, ..)| *layer == name).flat_map(|(_, list, _)| list.iter());
+        let argued: BTreeSet<String> = argued.flat_map(|list| list.split_whitespace()).map(str::to_string).collect();
+        let missing: BTreeSet<String> = methods.difference(&decided).cloned().collect();
+        assert_eq!(missing, argued, "{}: {name} implements or argues each method", source.path.display());
+        layers += 1;
+    }
+    assert_eq!(layers, 9, "layers over another store");
+}
+
+/// Verbs print through `cli/stdio`, which reports failed writes.
+#[test]
+fn one_file_names_the_standard_streams() {
+    for source in sources().iter().filter(|source| source.module != ["cli", "stdio"]) {
+        for word in ["std::io::stdout", "std::io::stdin", " println!", " print!"] {
+            assert!(!source.code.contains(word), "{}: {word}", source.path.display());
+        }
+    }
+}
+
+#[test]
+fn only_the_store_of_servers_is_async() {
+    let sources = sources();
+    let is_server = |source: &&Source| source.module.starts_with(&["store".to_string(), "object".to_string()]);
+    assert!(sources.iter().any(|source| is_server(&source)));
+    for source in sources.iter().filter(|source| !is_server(source)) {
+        for word in ["object_store::", "reqwest::", "tokio::", "async fn", "async move"] {
+            assert!(!source.code.contains(word), "{}: {word}", source.path.display());
+        }
+    }
+}
+
+/// rustfmt leaves comments as they are.
+#[test]
+fn lines_of_comments_are_short() {
+    for source in sources() {
+        for line in std::fs::read_to_string(&source.path).unwrap().lines() {
+            // a line of code may end in a longer text
+            let is_prose = line.trim_start().starts_with("//") && !line.contains('{');
+            assert!(!is_prose || line.chars().count() <= 100, "{}: {line}", source.path.display());
+        }
+    }
+}
+
+/// Returns the names of the types that a file defines outside of functions and other items.
+fn types(code: &str) -> impl Iterator<Item = &str> {
+    code.lines().filter_map(|line| {
+        let item = match line.strip_prefix("pub(") {
+            Some(rest) => rest.split_once(") ")?.1,
+            None => line.strip_prefix("pub ").unwrap_or(line),
+        };
+        let kinds = ["struct ", "enum ", "trait ", "union ", "type "];
+        let name = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
+        name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+    })
+}
+
+#[test]
+fn no_two_types_have_the_same_name() {
+    let mut defined = BTreeMap::new();
+    let mut count = 0;
+    for source in sources() {
+        for name in types(&source.code) {
+            count += 1;
+            if let Some(other) = defined.insert(name.to_string(), source.path.clone()) {
+                panic!("{name} is the name of a type in {} and in {}", other.display(), source.path.display());
+            }
+        }
+    }
+    assert!(count > 400, "{count} types were found");
+}
+
+#[test]
+fn items_of_tests_are_left_out() {
+    let text = "use a;\n#[cfg(test)]\nmod tests;\n// note\nfn f() {}\n#[cfg(test)]\nfn g() {\n    x();\n}\nfn h() {}\n";
+    let (code, modules) = without_tests(text);
+    assert_eq!(code, "use a;\nfn f() {}\nfn h() {}\n");
+    assert_eq!(modules, ["tests"]);
+    let source = Source {
+        path: PathBuf::new(),
+        module: vec!["a".into(), "b".into()],
+        code: "use super::{c, d::{self, E}};".into(),
+    };
+    let paths: Vec<String> = named(&source).iter().map(|path| path.join("::")).collect();
+    assert_eq!(paths, ["a::c", "a::d", "a::d::E"]);
+}

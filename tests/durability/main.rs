@@ -1,0 +1,11 @@
+//! What survives killed daemons, failing system calls, power cuts and stores that hang.
+
+mod crashes;
+mod exercisers;
+mod faults;
+mod hangs;
+mod mount_races;
+mod power_cuts;
+mod put_crashes;
+#[path = "../support/mod.rs"]
+mod support;

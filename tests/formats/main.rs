@@ -1,0 +1,11 @@
+//! Codecs, and the headers and containers for other programs.
+
+mod codecs;
+mod fuzz_corpus;
+mod header_command;
+mod headers;
+mod images;
+mod netcdf;
+mod values_text;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,204 @@
+//! `dataset.nc` on a real mount, which shows a group as a netCDF file. netCDF-C (netCDF4), scipy
+//! and xarray read and change the file, and `python/netcdf.py` compares its values with those that
+//! zarr-python and xarray read from the store. `scripts/test-legacy` runs other programs.
+
+use crate::support;
+use crate::support::{Mount, copy_tree, env_path, errno, run_python, test_data};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Options that show all headers and containers.
+const ALL: [&str; 4] = ["--headers", "all", "--containers", "nii,tif,nc"];
+
+/// Mounts a store of groups with all kinds of members, and runs these verbs of the Python script on
+/// it.
+fn with_groups(python: &Path, verbs: &[&str], args: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    run_python(python, "netcdf.py", &[Path::new("make"), folder.path()]);
+    let store = folder.path().join("groups.zarr");
+    let mount = Mount::new(&store, args);
+    for verb in verbs {
+        run_python(python, "netcdf.py", &[Path::new(verb), mount.path(), &store]);
+    }
+}
+
+#[test]
+fn groups_are_read_as_zarr_python_reads_them() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+        return;
+    };
+    with_groups(&python, &["read"], &["--containers", "nc", "--read-only"]);
+    with_groups(&python, &["read"], &["--containers", "nc", "--cache-size", "20K"]);
+}
+
+#[test]
+fn the_sample_store_is_read_as_xarray_reads_it() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+        return;
+    };
+    let sample = test_data("sample.zarr");
+    let mount = Mount::new(&sample, &ALL);
+    run_python(&python, "netcdf.py", &[Path::new("read"), mount.path(), &sample]);
+}
+
+#[test]
+fn values_can_be_changed_in_place() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+        return;
+    };
+    with_groups(&python, &["write"], &ALL);
+}
+
+/// Changed attributes go to `.zattrs` if the layout stays the same, whether a program rewrites the
+/// header or renames another file onto `dataset.nc`.
+#[test]
+fn attributes_and_values_can_be_edited() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+        return;
+    };
+    with_groups(&python, &["edit"], &["--containers", "nc"]);
+}
+
+#[test]
+fn nco_can_edit_a_group() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+        return;
+    };
+    if ["ncap2", "ncks", "ncatted", "ncrename"].into_iter().all(support::is_installed) {
+        with_groups(&python, &["nco"], &["--containers", "nc"]);
+    }
+}
+
+/// Some libraries move the data to make space for a longer header before the header is refused. The
+/// data stay where they were.
+#[test]
+fn changes_of_the_layout_are_refused_and_change_nothing() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+        return;
+    };
+    with_groups(&python, &["refuse"], &["--containers", "nc"]);
+}
+
+/// Mounts a store of groups with a time dimension as the record dimension, and runs these verbs on
+/// it.
+fn with_records(verbs: &[&str], args: &[&str]) {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    run_python(&python, "netcdf_records.py", &[Path::new("make"), folder.path()]);
+    let store = folder.path().join("growing.zarr");
+    let args = [&["--containers", "nc", "--netcdf", "cdf2", "--netcdf-record", "time"], args].concat();
+    let mount = Mount::new(&store, &args);
+    for verb in verbs {
+        let printed = run_python(&python, "netcdf_records.py", &[Path::new(verb), mount.path(), &store]);
+        for line in printed.lines().filter(|line| line.starts_with("skipped")) {
+            println!("{line}");
+        }
+    }
+}
+
+/// CDF-2 lacks some types: their arrays get a wider type or, if that would change values, are left
+/// out and named in an attribute. Strings are arrays of characters. `ncra` and `cdo` use the record
+/// dimension.
+#[test]
+fn records_wider_types_and_strings_are_read_and_written() {
+    with_records(&["read", "write"], &["--cache-size", "20K"]);
+}
+
+/// With `--resize`, appending records through netCDF-C, NCO and `cdo cat` appends to the Zarr
+/// arrays.
+#[test]
+fn records_are_appended() {
+    if support::is_installed("ncrcat") {
+        with_records(&["append"], &["--resize"]);
+    }
+}
+
+#[test]
+fn records_are_not_appended_without_resize() {
+    if support::is_installed("ncrcat") {
+        with_records(&["refuse"], &[]);
+    }
+}
+
+/// netCDF-C moves data to make space for a longer header. Its writes look like appended records,
+/// but must not append any.
+#[test]
+fn moved_data_are_not_taken_for_appended_records() {
+    if support::is_installed("ncatted") {
+        with_records(&["move"], &["--resize"]);
+    }
+}
+
+/// Each opening shows the current metadata.
+#[test]
+fn the_file_follows_the_metadata() {
+    let folder = tempfile::tempdir().unwrap();
+    copy_tree(&test_data("sample.zarr/ocean"), folder.path());
+    let mount = Mount::new(folder.path(), &["--containers", "nc", "--metadata-ttl", "0s"]);
+    let path = mount.join("dataset.nc");
+    let before = fs::read(&path).unwrap();
+    assert_eq!(before.len() as u64, fs::metadata(&path).unwrap().len());
+    assert!(before.starts_with(b"CDF\x02") && contains(&before, b"Sea surface temperature, missing on land"));
+
+    fs::write(mount.join(".zattrs"), br#"{"title":"another title"}"#).unwrap();
+    let after = fs::read(&path).unwrap();
+    assert!(contains(&after, b"another title") && !contains(&after, b"missing on land"));
+
+    fs::rename(mount.join("time"), mount.join("instant")).unwrap();
+    let after = fs::read(&path).unwrap();
+    assert!(contains(&after, b"\0\0\0\x07instant\0"));
+
+    std::thread::scope(|scope| assert_eq!(scope.spawn(|| errno(fs::remove_file(&path))).join().unwrap(), "ok"));
+    assert!(path.exists());
+}
+
+/// Long names and attributes do not hide the file. A coordinate value that is not exactly a double
+/// does not make it unreadable.
+#[test]
+fn unusual_attributes_and_values_leave_the_file_readable() {
+    let folder = tempfile::tempdir().unwrap();
+    let array = |name: &str, dtype: &str, attributes: &str, bytes: &[u8]| {
+        let path = folder.path().join("g").join(name);
+        fs::create_dir_all(&path).unwrap();
+        let document = format!(
+            r#"{{"zarr_format":2,"shape":[2],"chunks":[2],"dtype":"{dtype}","compressor":null,"fill_value":0,"order":"C",
+            "filters":null}}"#
+        );
+        fs::write(path.join(".zarray"), document).unwrap();
+        fs::write(path.join(".zattrs"), attributes).unwrap();
+        fs::write(path.join("0"), bytes).unwrap();
+    };
+    for place in ["", "g"] {
+        fs::create_dir_all(folder.path().join(place)).unwrap();
+        fs::write(folder.path().join(place).join(".zgroup"), br#"{"zarr_format":2}"#).unwrap();
+    }
+    let long = "x".repeat(5000);
+    array("t", "<f4", &format!(r#"{{"_ARRAY_DIMENSIONS":["time"],"grid_mapping":"{long}"}}"#), &[1; 8]);
+    array("n", "<f4", &format!(r#"{{"_ARRAY_DIMENSIONS":["{long}"]}}"#), &[1; 8]);
+    let times = [1i64, (1 << 53) + 1].map(i64::to_le_bytes).concat();
+    array("time", "<i8", r#"{"_ARRAY_DIMENSIONS":["time"],"units":"days since 2000-01-01"}"#, &times);
+    let mount = Mount::new(folder.path(), &["--containers", "nc"]);
+    let path = mount.join("g/dataset.nc");
+    let bytes = fs::read(&path).unwrap();
+    assert!(bytes.starts_with(b"CDF\x05") && bytes.len() as u64 == fs::metadata(&path).unwrap().len());
+    assert!(contains(&bytes, &[1i64, (1 << 53) + 1].map(i64::to_be_bytes).concat()));
+    // the layout depends on whether all values are doubles, so such a change makes an open file
+    // stale
+    let flat = OpenOptions::new().write(true).open(mount.join("g/time/data.raw")).unwrap();
+    flat.write_all_at(&7i64.to_le_bytes(), 8).unwrap();
+    let open = fs::File::open(&path).unwrap();
+    let mut start = [0; 4];
+    open.read_exact_at(&mut start, 0).unwrap();
+    assert_eq!(&start, b"CDF\x02");
+    flat.write_all_at(&times[8..], 8).unwrap();
+    let mut all = vec![0; open.metadata().unwrap().len() as usize];
+    assert_eq!(open.read_exact_at(&mut all, 0).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    assert!(fs::read(&path).unwrap().starts_with(b"CDF\x05"));
+}
+
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    bytes.windows(wanted.len()).any(|window| window == wanted)
+}

@@ -1,0 +1,8 @@
+//! zarrfs as part of a system: mount(8), services, operators, and test suites of other projects.
+
+mod mounting;
+mod operations;
+mod service;
+mod suites;
+#[path = "../support/mod.rs"]
+mod support;
