@@ -1,18 +1,20 @@
-//! One array of a store: its metadata, its grid, its codecs, and loading and storing its chunks. Decoded chunks have C
-//! layout, whatever the array's order. Nothing above this module knows under which key, or in which part of a value, a
-//! chunk is stored.
+//! One array of a store: its metadata, its grid, its codecs, and loading and storing its chunks.
+//! Decoded chunks have C layout, whatever the array's order. Nothing above this module knows under
+//! which key, or in which part of a value, a chunk is stored.
 
 use crate::error::{Error, Result};
 use crate::stats::Stats;
-use crate::store::{ExclusiveLock, Key, Store, SubtreeLocks};
+use crate::store::{ExclusiveLock, Hint, Key, Store, SubtreeLocks};
 use crate::util::memory;
 use crate::zarr::codec::Pipeline;
 use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARR_JSON, ZARRAY};
 use crate::zarr::shard::Shards;
 use std::borrow::Cow;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 mod confirm;
 mod encoded_value;
@@ -40,8 +42,8 @@ use sharded::ShardCache;
 pub use sharded::{NeighborBytes, Neighbors};
 pub use stored_keys::{ArrayEntry, ChunkLock, Entries, LevelPermissions, is_chunk_like};
 
-/// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several GB/s for one round
-/// trip and leave most of the cache to chunks that have arrived.
+/// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several
+/// GB/s for one round trip and leave most of the cache to chunks that have arrived.
 const MAX_IN_FLIGHT: usize = 64 << 20;
 
 /// The number of the next array. Numbers are never reused.
@@ -79,17 +81,20 @@ pub struct Array {
     /// The shards that hold the chunks; `None` if each chunk is a value of its own.
     shards: Option<Shards>,
     shard_cache: Arc<ShardCache>,
-    /// Protects the pointer alone. After a resize, the old and the new `Array` share the pending chunks.
+    /// Protects the pointer alone. After a resize, the old and the new `Array` share the pending
+    /// chunks.
     pending: Mutex<Arc<PendingChunks>>,
     /// The locks of [`Array::lock_replacing`].
     replacing: Arc<SubtreeLocks>,
-    /// The separator of chunk keys; unset while neither the metadata nor a stored chunk declares it.
+    /// The separator of chunk keys; unset while neither the metadata nor a stored chunk declares
+    /// it.
     separator: OnceLock<Separator>,
     /// Whether chunks can be encoded, once that was tried.
     encodable: OnceLock<Result<()>>,
     /// Stored size in bytes of the chunk that was requested last; 0 before the first.
     stored_size: AtomicU64,
-    /// Whether the store states no version of its values, so that a chunk has to be read by one request.
+    /// Whether the store states no version of its values, so that a chunk has to be read by one
+    /// request.
     lacks_versions: AtomicBool,
     store: Arc<dyn Store>,
     /// `None` for an array that is not stored yet.
@@ -111,8 +116,8 @@ impl Array {
         Ok(array)
     }
 
-    /// Returns the array at `key` for a caller that only describes it. Its chunks must not be used, since their
-    /// separator may be unknown.
+    /// Returns the array at `key` for a caller that only describes it. Its chunks must not be used,
+    /// since their separator may be unknown.
     ///
     /// # Errors
     ///
@@ -148,9 +153,10 @@ impl Array {
         Array { replacing, ..self }
     }
 
-    /// Locks a chunk or an object by its key until it is replaced. A directory compares the version of a value and
-    /// renames over it in two steps: of two threads that replace one value at the same time, one would lose its change.
-    /// The cache and a change of the shape may be these threads, each with an `Array` of its own.
+    /// Locks a chunk or an object by its key until it is replaced. A directory compares the version
+    /// of a value and renames over it in two steps: of two threads that replace one value at the
+    /// same time, one would lose its change. These threads may have an `Array` of their own each:
+    /// two stand for one array whose metadata has changed.
     pub fn lock_replacing(&self, key: &Key) -> ExclusiveLock<'_> {
         self.replacing.exclusive(&[key])
     }
@@ -218,16 +224,18 @@ impl Array {
         self.pipeline().map(|_| ())
     }
 
-    /// Returns whether each request to the store takes a round trip. Such requests should be few, and concurrent.
+    /// Returns whether each request to the store takes a round trip. Such requests should be few,
+    /// and concurrent.
     pub fn is_remote(&self) -> bool {
         self.store.concurrency() > 1
     }
 
-    /// Requests the names on all levels of chunk keys together, if each level would take a request of its own.
+    /// Requests the names on all levels of chunk keys together, if each level would take a request
+    /// of its own.
     pub fn prefetch_levels(&self) {
         let has_levels = self.metadata.has_key_prefix() || self.separator() == Separator::Slash;
         if has_levels && self.is_remote() && self.lists_all() {
-            self.store.prefetch_levels(&self.key);
+            self.store.hint(Hint::Below(&self.key));
         }
     }
 
@@ -237,20 +245,24 @@ impl Array {
         threads.max(self.store.concurrency().min(in_memory))
     }
 
-    /// Returns the bytes of memory that decoding or encoding a chunk takes at most, both forms included.
+    /// Returns the bytes of memory that decoding or encoding a chunk takes at most, both forms
+    /// included.
     pub fn chunk_memory(&self) -> usize {
-        let (size, transposed) = (self.grid.max_chunk_size(), self.is_transposed());
+        let size = self.grid.max_chunk_size();
+        let transposed = self.is_transposed();
         let scratch = self.pipeline().map_or(0, Pipeline::scratch);
         size.saturating_mul(2 + usize::from(transposed)).saturating_add(scratch)
     }
 
-    /// Checks that there is memory for a decoded chunk and for the memory that its codecs are known to need.
+    /// Checks that there is memory for a decoded chunk and for the memory that its codecs are known
+    /// to need.
     ///
     /// # Errors
     ///
     /// ENOMEM if there is not.
     pub fn check_memory(&self) -> Result<()> {
-        let (size, pipeline) = (self.grid.max_chunk_size(), self.pipeline()?);
+        let size = self.grid.max_chunk_size();
+        let pipeline = self.pipeline()?;
         let times = 1 + usize::from(self.is_transposed());
         let needed = size.saturating_mul(times).saturating_add(pipeline.scratch());
         // the size of a chunk of objects is not known
@@ -258,7 +270,8 @@ impl Array {
         memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }
 
-    /// Returns the pipeline of the largest chunk. The pipelines of other chunks have the same codecs, for other sizes.
+    /// Returns the pipeline of the largest chunk. The pipelines of other chunks have the same
+    /// codecs, for other sizes.
     fn pipeline(&self) -> Result<&Pipeline> {
         self.pipelines.largest().map_err(|e| e.context(&self.key))
     }
@@ -283,16 +296,19 @@ impl Array {
         self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.has_objects()
     }
 
-    /// Writes the fill value over `to`, which starts at the byte `position` of the flat array. Without a fill value it
-    /// writes zeros.
+    /// Writes the fill value over `to`, which starts at the byte `position` of the flat array.
+    /// Without a fill value it writes zeros.
     pub fn fill(&self, to: &mut [u8], position: u64) {
         // the buffer is reused: it may hold the bytes of another read
         to.fill(0);
-        let (Some(item), size) = (&self.metadata.fill, self.metadata.dtype.size()) else { return };
+        let (Some(item), size) = (&self.metadata.fill, self.metadata.dtype.size()) else {
+            return;
+        };
         if item.is_empty() {
             return;
         }
-        let (mut at, mut inside) = (0, (position % size as u64) as usize);
+        let mut at = 0;
+        let mut inside = (position % size as u64) as usize;
         while at < to.len() {
             // the metadata omits the zero bytes at the end of the fill value
             let rest = item.get(inside..).unwrap_or_default();
@@ -303,12 +319,18 @@ impl Array {
         }
     }
 
-    /// Returns whether every item of a decoded chunk is the fill value. Without a fill value it returns false.
+    /// Returns whether every item of a decoded chunk is the fill value. Without a fill value it
+    /// returns false.
     pub fn is_empty(&self, chunk: &[u8]) -> bool {
-        let (Some(fill), size) = (&self.metadata.fill, self.metadata.dtype.size()) else { return false };
-        let Some((first, rest)) = chunk.split_at_checked(size) else { return false };
+        let (Some(fill), size) = (&self.metadata.fill, self.metadata.dtype.size()) else {
+            return false;
+        };
+        let Some((first, rest)) = chunk.split_at_checked(size) else {
+            return false;
+        };
         let (start, end) = first.split_at(fill.len().min(size));
-        // the chunk without its first item equals the chunk without its last one: all items are equal
+        // the chunk without its first item equals the chunk without its last one: all items are
+        // equal
         start == fill.as_slice() && end.iter().all(|b| *b == 0) && chunk[..rest.len()] == *rest
     }
 
@@ -321,8 +343,19 @@ impl Array {
 
     /// Adds the chunk and the codecs to an error of decoding or encoding.
     fn in_chunk(&self, chunk: ChunkId, e: Error) -> Error {
-        e.context(format!("{}: {}", self.stored_key(chunk), self.codec_names()))
+        let codecs = self.codec_names();
+        // the reason of a single codec may begin with its name
+        let is_named = e.to_string().starts_with(&format!("{codecs}: "));
+        let e = if is_named { e } else { e.context(codecs) };
+        e.context(self.stored_key(chunk))
     }
+}
+
+/// Waits for a random time, longer with each attempt, so that two writers of a value don't keep
+/// overtaking each other.
+pub(crate) fn back_off(attempt: u32) {
+    let random = RandomState::new().build_hasher().finish();
+    std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));
 }
 
 #[cfg(test)]

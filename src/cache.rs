@@ -1,11 +1,13 @@
-//! Decoded chunks of all arrays within one bound of bytes: `chunk_cache` loads and keeps them, `write_back` keeps
-//! written bytes until they are stored, `prefetch` loads the chunks that readers will need next, `buffers` reuses their
-//! memory. This module knows arrays and chunks, not files or requests.
+//! Decoded chunks of all arrays within one bound of bytes: `chunk_cache` loads and keeps them,
+//! `write_back` keeps written bytes until they are stored, `prefetch` loads the chunks that readers
+//! will need next, `buffers` reuses their memory. This module knows arrays and chunks, not files or
+//! requests.
 //!
-//! Locks: one over `State`; `write_back` has more for each dirty chunk. The state is never locked while a chunk is
-//! loaded, revalidated or copied. A thread that waits, for another thread's load or for memory, holds neither a lock
-//! nor a chunk. A load or write-back waits for memory only before it asks the store, and only while others are in
-//! flight; these end without waiting for memory again. `write_back::space` states how arrays share memory.
+//! Locks: one over `State`; `write_back` has more for each dirty chunk. The state is never locked
+//! while a chunk is loaded, revalidated or copied. A thread that waits, for another thread's load
+//! or for memory, holds neither a lock nor a chunk. A load or write-back waits for memory only
+//! before it asks the store, and only while others are in flight; these end without waiting for
+//! memory again. `write_back::space` states how arrays share memory.
 
 mod buffers;
 mod chunk_cache;
@@ -24,7 +26,6 @@ pub use write_back::Part;
 use crate::array::{Array, ServedVersions};
 use crate::error::Error;
 use crate::stats::Stats;
-use crate::store::SubtreeLocks;
 use crate::util::memory::{self, Reclaim, lock};
 use crate::util::spill_file::SpillFile;
 use buffers::Buffers;
@@ -35,7 +36,29 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use write_back::{DIRTY_COST, DirtyChunk, Failures, QuietTimer, Reservations, WriteBacks};
 
-/// Approximate memory of a slot beside its chunk, in bytes. An uninitialized chunk takes nothing else.
+/// Whether a call may wait for the store, for a lock that is held during a call to the store, or
+/// for another request. A call that must not wait and would have to says so; its caller repeats it
+/// on a thread that may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The call answers from memory or not at all.
+    Never,
+    /// The call may wait.
+    Allowed,
+}
+
+impl Wait {
+    /// Locks `mutex`. Returns `None` if it is locked and the call must not wait.
+    pub fn lock<T>(self, mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+        match self {
+            Wait::Allowed => Some(lock(mutex)),
+            Wait::Never => mutex.try_lock().ok(),
+        }
+    }
+}
+
+/// Approximate memory of a slot beside its chunk, in bytes. An uninitialized chunk takes nothing
+/// else.
 const SLOT_COST: usize = 256;
 
 struct State {
@@ -56,8 +79,8 @@ struct State {
     write_backs: HashMap<u64, WriteBacks>,
     /// Number of threads that wait for a change.
     waiting: usize,
-    /// Number of the array whose writer last found no space. It is cleared when a background thread stores a chunk of
-    /// another array for it.
+    /// Number of the array whose writer last found no space. It is cleared when a background thread
+    /// stores a chunk of another array for it.
     short_of_space: Option<u64>,
 }
 
@@ -98,9 +121,6 @@ pub struct Cache {
     /// Notified when a load has ended or a reservation is returned.
     changed: Condvar,
     served: ServedVersions,
-    /// Held while a chunk or an object is replaced, by its key. Two `Array`s may stand for one array whose metadata has
-    /// changed, and both may have writes to one chunk. Protects no data.
-    replacing: SubtreeLocks,
     /// Whether a chunk that holds nothing but the fill value is erased instead of stored.
     drops_empty: bool,
     /// Spill file for chunks that were handed over and do not fit into memory.
@@ -134,7 +154,6 @@ impl Cache {
             state: Mutex::new(state),
             changed: Condvar::new(),
             served: ServedVersions::default(),
-            replacing: SubtreeLocks::default(),
             drops_empty: false,
             spill: None,
             timer: Arc::default(),
@@ -144,7 +163,8 @@ impl Cache {
         }
     }
 
-    /// Sets whether a written chunk that holds nothing but the fill value is erased instead of stored.
+    /// Sets whether a written chunk that holds nothing but the fill value is erased instead of
+    /// stored.
     pub fn dropping_empty(mut self, yes: bool) -> Self {
         self.drops_empty = yes;
         self
@@ -192,11 +212,16 @@ impl Cache {
         &self.served
     }
 
-    /// Allocates buffers for the next loads, if the last ones found none. Callers call this while no request waits.
+    /// Allocates buffers for the next loads, if the last ones found none. Callers call this while
+    /// no request waits.
     pub fn refill_buffers(&self) {
-        let Ok(_alone) = self.buffers.refilling.try_lock() else { return };
+        let Ok(_alone) = self.buffers.refilling.try_lock() else {
+            return;
+        };
         for _ in 0..buffers::MAX_SPARE {
-            let Some(len) = self.buffers.wanted() else { break };
+            let Some(len) = self.buffers.wanted() else {
+                break;
+            };
             // the next load reports a lack of memory
             if self.used_by(&self.lock()) + len > self.bound || self.buffers.refill(len).is_err() {
                 break;
@@ -220,8 +245,8 @@ impl Cache {
         self.buffers.bytes() + state.reserved.bytes() + slots
     }
 
-    /// Returns the bytes that count against the bound: also the part of the process's grants that exceeds their
-    /// reserve.
+    /// Returns the bytes that count against the bound: also the part of the process's grants that
+    /// exceeds their reserve.
     fn used_by(&self, state: &State) -> usize {
         self.held_by(state) + memory::above_reserve()
     }
@@ -245,7 +270,9 @@ impl Drop for Cache {
 impl Reclaim for Cache {
     /// Drops chunks, so that documents fit into memory beside the rest.
     fn shrink(&self) {
-        let Ok(mut state) = self.state.try_lock() else { return };
+        let Ok(mut state) = self.state.try_lock() else {
+            return;
+        };
         self.evict(&mut state, 0);
         self.trim(&state);
     }

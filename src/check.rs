@@ -1,5 +1,6 @@
-//! Checks a store: examines each group, array and stored chunk once and reports findings immediately. It writes
-//! nothing, and its memory does not grow with the number of chunks. The module does not know how a report is printed.
+//! Checks a store: examines each group, array and stored chunk once and reports findings
+//! immediately. It writes nothing, and its memory does not grow with the number of chunks. The
+//! module does not know how a report is printed.
 
 use crate::array::hierarchy::{Hierarchy, Prefixes, StoredNode, WalkBounds};
 use crate::array::{Array, ShardUsage};
@@ -60,7 +61,8 @@ pub struct Summary {
 pub enum Event<'a> {
     /// A finding.
     Found(Finding),
-    /// The array, the number of its chunks examined so far, and the summary of the whole store so far.
+    /// The array, the number of its chunks examined so far, and the summary of the whole store so
+    /// far.
     Progress(&'a Array, u64, Summary),
 }
 
@@ -97,7 +99,8 @@ impl Check<'_> {
             };
             self.found(FindingKind::Unlisted, &Key::root(), what);
         }
-        let (mut levels, mut arrays) = (vec![Prefixes::sorted(vec![Key::root()])], Vec::new());
+        let mut levels = vec![Prefixes::sorted(vec![Key::root()])];
+        let mut arrays = Vec::new();
         let mut bounds = WalkBounds::without_end();
         while let Some(level) = levels.last_mut()
             && !self.how.is_stopped()
@@ -155,7 +158,8 @@ impl Check<'_> {
             Ok(names) => names,
             Err(e) => return self.failed(FindingKind::Unreadable, array.key(), &e),
         };
-        let (mut tally, mut done) = (Tally::new(array.key()), 0);
+        let mut tally = Tally::new(array.key());
+        let mut done = 0;
         let mut batch = Vec::with_capacity(per_batch(array));
         loop {
             match names.next() {
@@ -182,14 +186,16 @@ impl Check<'_> {
     /// Requests each chunk of the grid from a store that cannot list.
     fn unlisted_chunks(&mut self, array: &Array) {
         if let Some(objects) = array.shard_count() {
-            let (mut object, mut done) = (0, 0);
+            let mut object = 0;
+            let mut done = 0;
             while object < objects && !self.how.is_stopped() {
                 done += self.shard(array, object, done);
                 object += 1;
             }
             return;
         }
-        let (count, step) = (array.grid().chunk_count(), per_batch(array) as u64);
+        let count = array.grid().chunk_count();
+        let step = per_batch(array) as u64;
         let mut from = 0;
         while from < count && !self.how.is_stopped() {
             let batch: Vec<ChunkId> = (from..count.min(from + step)).map(ChunkId).collect();
@@ -197,7 +203,8 @@ impl Check<'_> {
         }
     }
 
-    /// Examines a batch of an array's chunks after `done` others, and returns the size of the batch.
+    /// Examines a batch of an array's chunks after `done` others, and returns the size of the
+    /// batch.
     fn chunks(&mut self, array: &Array, batch: &[ChunkId], done: u64) -> u64 {
         for Examined { chunk, stored, fault } in examine(array, batch, self.how) {
             self.summary.chunks += 1;
@@ -211,10 +218,13 @@ impl Check<'_> {
         examined
     }
 
-    /// Examines shard number `object` after `done` chunks of the array. Returns the number of its chunks that are done.
+    /// Examines shard number `object` after `done` chunks of the array. Returns the number of its
+    /// chunks that are done.
     fn shard(&mut self, array: &Array, object: u64, done: u64) -> u64 {
         let mut members = array.shard_members(object).peekable();
-        let Some(&first) = members.peek() else { return 0 };
+        let Some(&first) = members.peek() else {
+            return 0;
+        };
         let key = array.stored_key(first);
         match array.survey_shard(object) {
             Ok(usage) => self.shard_usage(&key, &usage.unwrap_or_default()),
@@ -224,7 +234,8 @@ impl Check<'_> {
                 return members.count() as u64;
             }
         }
-        let (mut tally, mut examined) = (Tally::new(&key), 0);
+        let mut tally = Tally::new(&key);
+        let mut examined = 0;
         while members.peek().is_some() && !self.how.is_stopped() {
             let batch: Vec<ChunkId> = members.by_ref().take(per_batch(array)).collect();
             for Examined { chunk, stored, fault } in examine(array, &batch, self.how) {

@@ -1,5 +1,5 @@
-//! The command line: one file per verb, which turns arguments into calls of the library, and results into output and
-//! exit codes. No other module names clap.
+//! The command line: one file per verb, which turns arguments into calls of the library, and
+//! results into output and exit codes. No other module names clap.
 
 mod cat;
 mod check;
@@ -47,7 +47,7 @@ use crate::error::{Error, Kind};
 use crate::fs::Options;
 use crate::fuse::run_child;
 use crate::stats::Stats;
-use crate::store::{DirectoryStore, Key, LockFiles, Store};
+use crate::store::{DirectoryStore, Hint, Key, LockFiles, Store};
 use crate::util::memory;
 use crate::zarr::metadata::V1Order;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -67,12 +67,13 @@ pub use stdio::Inherited;
 
 /// Show Zarr stores as plain files
 ///
-/// A mount is the same hierarchy without the codecs: every array is a directory with its decoded chunks as files, its
-/// flat bytes as one file data.raw, and headers that let other programs open that file. Any program that reads raw
-/// binary data reads a compressed, chunked array, and changes it in place.
+/// A mount is the same hierarchy without the codecs: every array is a directory with its decoded
+/// chunks as files, its flat bytes as one file data.raw, and headers that let other programs open
+/// that file. Any program that reads raw binary data reads a compressed, chunked array, and changes
+/// it in place.
 ///
-/// A store is a directory, a zip archive (PATH.zip), a URL of a web server (http://, https://), or a bucket (s3://,
-/// gs://, az://, abfs://). The path may continue to a group or array in the store.
+/// A store is a directory, a zip archive (PATH.zip), a URL of a web server (http://, https://), or
+/// a bucket (s3://, gs://, az://, abfs://). The path may continue to a group or array in the store.
 #[derive(Parser)]
 #[command(name = "zarrfs", version, max_term_width = 100, after_help = EXIT_CODES, disable_help_flag = true)]
 struct Cli {
@@ -105,41 +106,44 @@ const EXIT_CODES: &str = "Exit codes:
 enum Verb {
     /// Mount a store, in the background
     ///
-    /// The command returns when the mount answers. Writes are stored when a file is closed or synced, and at the latest
-    /// when the mount ends. SIGTERM and SIGINT unmount; while files are open the mount ends with the last of them, or
-    /// with a second signal. SIGHUP opens the file of --log-file again, for programs that rotate logs.
+    /// The command returns when the mount answers. Writes are stored when a file is closed or
+    /// synced, and at the latest when the mount ends. SIGTERM and SIGINT unmount; while files are
+    /// open the mount ends with the last of them, or with a second signal. SIGHUP opens the file of
+    /// --log-file again, for programs that rotate logs.
     ///
-    /// mount(8) mounts stores with the type fuse.zarrfs, and so does a line in /etc/fstab; each option may stand there
-    /// without its dashes. Options of mount(8) and of systemd are accepted: nofail, _netdev, user, x-systemd.automount
-    /// and others.
+    /// mount(8) mounts stores with the type fuse.zarrfs, and so does a line in /etc/fstab; each
+    /// option may stand there without its dashes. Options of mount(8) and of systemd are accepted:
+    /// nofail, _netdev, user, x-systemd.automount and others.
     Mount(Box<mount::MountArgs>),
     /// Unmount, and wait until the daemon has ended
     #[command(visible_alias = "unmount")]
     Umount(umount::UmountArgs),
     /// Show the groups and arrays of a store
     ///
-    /// Each line has the path, the dtype, the dimensions with their names and lengths, the decoded size and the units,
-    /// cut to the width of the terminal. --wide shows the shape, chunks, order and codecs, and how much is stored.
+    /// Each line has the path, the dtype, the dimensions with their names and lengths, the decoded
+    /// size and the units, cut to the width of the terminal. --wide shows the shape, chunks, order
+    /// and codecs, and how much is stored.
     ///
-    /// A map shows the chunk grid. The last dimension runs from left to right, the second to last from top to bottom,
-    /// and each index of the other dimensions has a panel. The map of a one-dimensional array wraps at the width of the
-    /// picture. If the grid is larger than the picture, a cell stands for several chunks, and the map says for how
-    /// many.
+    /// A map shows the chunk grid. The last dimension runs from left to right, the second to last
+    /// from top to bottom, and each index of the other dimensions has a panel. The map of a
+    /// one-dimensional array wraps at the width of the picture. If the grid is larger than the
+    /// picture, a cell stands for several chunks, and the map says for how many.
     Info(info::InfoArgs),
     /// List a group or array as a mount shows it, without FUSE
     ///
-    /// Names that begin with a dot are listed, too. A directory has a slash after its name. The stored size of an array
-    /// is exact up to 1024 chunks, and an estimate beyond that.
+    /// Names that begin with a dot are listed, too. A directory has a slash after its name. The
+    /// stored size of an array is exact up to 1024 chunks, and an estimate beyond that.
     Ls(ls::LsArgs),
     /// Find damaged metadata and chunks, stray keys and leftovers
     ///
-    /// Nothing is written. The check covers every group, array and stored chunk: whether documents are valid and
-    /// .zmetadata agrees with them, whether chunks have a possible size or, with --deep, can be decoded, and what else
-    /// is in the store.
+    /// Nothing is written. The check covers every group, array and stored chunk: whether documents
+    /// are valid and .zmetadata agrees with them, whether chunks have a possible size or, with
+    /// --deep, can be decoded, and what else is in the store.
     ///
-    /// Each finding is one line: its severity, its place, the fault and a remedy. With --json it is an object with
-    /// level, path, kind and message in the list findings. For each kind and directory, the first twenty findings are
-    /// reported, and the number of the rest; chunks are always reported one by one.
+    /// Each finding is one line: its severity, its place, the fault and a remedy. With --json it is
+    /// an object with level, path, kind and message in the list findings. For each kind and
+    /// directory, the first twenty findings are reported, and the number of the rest; chunks are
+    /// always reported one by one.
     Check(check::CheckArgs),
     /// Print the flat bytes of an array, without FUSE
     Cat(cat::CatArgs),
@@ -151,14 +155,14 @@ enum Verb {
     Create(Box<create::CreateArgs>),
     /// Convert a Zarr v1 store to v2, or with --to 3 to v3, in place
     ///
-    /// Only metadata documents are written; chunks stay where they are. Everything is checked first: a store that the
-    /// format cannot describe is refused as a whole, with the name of the array and the reason, and stays as it is. At
-    /// every moment readers find a valid store, and a conversion that was interrupted is finished by the next one.
-    /// Unmount the store before.
+    /// Only metadata documents are written; chunks stay where they are. Everything is checked
+    /// first: a store that the format cannot describe is refused as a whole, with the name of the
+    /// array and the reason, and stays as it is. At every moment readers find a valid store, and a
+    /// conversion that was interrupted is finished by the next one. Unmount the store before.
     ///
-    /// With --to 3, filters become the codecs that zarr-python calls numcodecs.NAME, .zmetadata becomes consolidated
-    /// metadata in zarr.json, and the attributes _ARRAY_DIMENSIONS and _FillValue of xarray get the form that xarray
-    /// reads in v3.
+    /// With --to 3, filters become the codecs that zarr-python calls numcodecs.NAME, .zmetadata
+    /// becomes consolidated metadata in zarr.json, and the attributes _ARRAY_DIMENSIONS and
+    /// _FillValue of xarray get the form that xarray reads in v3.
     Migrate(migrate::MigrateArgs),
     /// Write .zmetadata, which holds all metadata documents
     ///
@@ -185,8 +189,9 @@ struct StoreArgs {
     v1_order: V1OrderArg,
     /// Let references lead to what is below URL
     ///
-    /// A URL or path, compared name by name. By default references may only lead to files below the directory of the
-    /// file of references. Credentials and headers are sent to servers below URL, too. May be given several times.
+    /// A URL or path, compared name by name. By default references may only lead to files below the
+    /// directory of the file of references. Credentials and headers are sent to servers below URL,
+    /// too. May be given several times.
     #[arg(long, value_name = "URL", help_heading = ACCESS)]
     allow_reference: Vec<StoreLocation>,
     #[command(flatten)]
@@ -194,8 +199,8 @@ struct StoreArgs {
     /// Whether keys of unfinished writes are listed. Verbs that look for them set it.
     #[arg(skip)]
     lists_unfinished: bool,
-    /// `Some` if the command reads the store at one moment, so that it repeats no request. The value says whether it
-    /// reads all of the store. Verbs that read set this field.
+    /// `Some` if the command reads the store at one moment, so that it repeats no request. The
+    /// value says whether it reads all of the store. Verbs that read set this field.
     #[arg(skip)]
     reads_once: Option<bool>,
     /// Whether a mount is read-only.
@@ -227,8 +232,9 @@ impl StoreArgs {
 struct WriteArgs {
     /// Lock chunks as zarr-python's ProcessSynchronizer
     ///
-    /// Takes the lock of each chunk that is stored, in the directory that a ProcessSynchronizer uses. Locks are named
-    /// by the keys below STORE: a program that opens a group and one that opens its array don't share them.
+    /// Takes the lock of each chunk that is stored, in the directory that a ProcessSynchronizer
+    /// uses. Locks are named by the keys below STORE: a program that opens a group and one that
+    /// opens its array don't share them.
     #[arg(long, value_name = "DIR")]
     synchronizer: Option<PathBuf>,
     /// Wait this long for a lock
@@ -238,7 +244,8 @@ struct WriteArgs {
     lock_timeout: Duration,
     /// Replace chunks without waiting for the disk
     ///
-    /// Faster, but after a power loss neither the old chunk nor the new one may be there. An fsync still waits.
+    /// Faster, but after a power loss neither the old chunk nor the new one may be there. An fsync
+    /// still waits.
     #[arg(long)]
     no_fsync: bool,
     /// Remove chunks that hold only the fill value
@@ -353,7 +360,7 @@ fn open_layers(
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     let store = location::open(location, args, writing, stats)?;
     if args.reads_once == Some(true) {
-        store.take_snapshot();
+        store.hint(Hint::WholeStore);
     }
     let mut above = stores_above(location, args, writing, stats);
     let store = ConsolidatedStore::over_or_above(store, args.consolidated(), stats.clone(), &mut above);
@@ -421,7 +428,8 @@ fn warn_unlisted(hierarchy: &Hierarchy, location: &StoreLocation) {
 /// Maximum number of levels above a URL that are searched for consolidated metadata.
 const LEVELS_ABOVE: usize = 8;
 
-/// Returns whether a remote store has no key at all. An empty directory exists; an empty bucket prefix does not.
+/// Returns whether a remote store has no key at all. An empty directory exists; an empty bucket
+/// prefix does not.
 fn is_nowhere(store: &dyn Store) -> bool {
     let is_empty = || store.list(&Key::root()).is_ok_and(|mut names| names.next().is_none());
     store.concurrency() > 1 && store.lists_all() && is_empty()
@@ -483,8 +491,9 @@ struct ReadArgs {
     memory: MemoryArgs,
     /// Spill into DIR [default: $TMPDIR or /var/tmp]
     ///
-    /// Decoded chunks wait there while an array is read from its beginning to its end and a row of its chunks doesn't
-    /// fit into --cache-size, and encoded chunks until their shard is stored. It should not be a file system in memory.
+    /// Decoded chunks wait there while an array is read from its beginning to its end and a row of
+    /// its chunks doesn't fit into --cache-size, and encoded chunks until their shard is stored. It
+    /// should not be a file system in memory.
     #[arg(long, value_name = "DIR")]
     spill_dir: Option<PathBuf>,
     /// Limit the size of spilled chunks

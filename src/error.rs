@@ -1,5 +1,5 @@
-//! The error type of the crate, and the only table from errors to errno. The module knows neither arrays, stores nor
-//! FUSE: a module that knows a name adds it with [`Error::context`].
+//! The error type of the crate, and the only table from errors to errno. The module knows neither
+//! arrays, stores nor FUSE: a module that knows a name adds it with [`Error::context`].
 
 use std::fmt;
 
@@ -10,7 +10,8 @@ pub enum Kind {
     NotFound,
     /// The server has no such bucket: the store itself is missing.
     NoBucket,
-    /// A server answers with something that is neither a value nor its absence, such as a page about a directory.
+    /// A server answers with something that is neither a value nor its absence, such as a page
+    /// about a directory.
     NotAValue,
     /// Metadata or chunk bytes break their format.
     Damaged,
@@ -26,7 +27,8 @@ pub enum Kind {
     System(i32),
 }
 
-/// Maximum length of a message in bytes. Messages quote stores, and the list of problems keeps them.
+/// Maximum length of a message in bytes. Messages quote stores, and the list of problems keeps
+/// them.
 const MAX_MESSAGE: usize = 1024;
 
 /// An error: its kind, and a message of one line and bounded length.
@@ -47,12 +49,12 @@ pub struct Error {
 /// The result type of the crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Escapes control characters and line breaks in `text` as JSON does, so that JSON stays valid. Without this, names and
-/// messages from a store or a server could change what a terminal shows.
+/// Escapes control characters and line breaks in `text` as JSON does, so that JSON stays valid.
+/// Without this, names and messages from a store or a server could change what a terminal shows.
 ///
-/// Invariant: every line that is printed, logged or recorded as a problem has passed through this function. [`Error`]
-/// passes its messages through it. Output in a form that a format or an array determines does not; [`for_terminal`]
-/// escapes it if standard output is a terminal.
+/// Invariant: every line that is printed, logged or recorded as a problem has passed through this
+/// function. [`Error`] passes its messages through it. Output in a form that a format or an array
+/// determines does not; [`for_terminal`] escapes it if standard output is a terminal.
 pub fn one_line(text: impl Into<String>) -> String {
     let text = text.into();
     if !text.chars().any(is_control) {
@@ -92,7 +94,8 @@ pub fn lines(text: &str) -> String {
     text.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns whether a character moves the cursor, changes the terminal, ends the line, or changes the direction of text.
+/// Returns whether a character moves the cursor, changes the terminal, ends the line, or changes
+/// the direction of text.
 fn is_control(c: char) -> bool {
     let changes_direction =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -132,8 +135,8 @@ impl Error {
         Self::new(Kind::System(errno), text)
     }
 
-    /// Creates the ESTALE of a file that was removed or replaced since it was looked up. The kernel looks its path up
-    /// again.
+    /// Creates the ESTALE of a file that was removed or replaced since it was looked up. The kernel
+    /// looks its path up again.
     pub fn stale() -> Self {
         Self::system(libc::ESTALE)
     }
@@ -153,8 +156,8 @@ impl Error {
         &self.message
     }
 
-    /// Returns the errno for a system call. Damage is EIO, as for a bad disk block, which programs expect. An
-    /// unsupported codec is EOPNOTSUPP, so that a user can tell it from damage.
+    /// Returns the errno for a system call. Damage is EIO, as for a bad disk block, which programs
+    /// expect. An unsupported codec is EOPNOTSUPP, so that a user can tell it from damage.
     pub fn errno(&self) -> i32 {
         match self.kind {
             Kind::NotFound => libc::ENOENT,
@@ -170,7 +173,8 @@ impl Error {
     }
 }
 
-/// Removes the middle of a long message: its beginning says where the error occurred, its end what it was.
+/// Removes the middle of a long message: its beginning says where the error occurred, its end what
+/// it was.
 fn shortened(message: String) -> String {
     if message.len() <= MAX_MESSAGE {
         return message;

@@ -1,7 +1,8 @@
-//! Files that let other programs open an array's flat bytes: headers beside `data.raw`, and containers that hold the
-//! same bytes behind a header of their own. `describe` collects what metadata says of an array by the conventions of
-//! xarray/CF, OME-NGFF and GDAL; each format has a file that writes it in the format's own terms. This module knows
-//! neither the names in a mount nor open files.
+//! Files that let other programs open an array's flat bytes: headers beside `data.raw`, and
+//! containers that hold the same bytes behind a header of their own. `describe` collects what
+//! metadata says of an array by the conventions of xarray/CF, OME-NGFF and GDAL; each format has a
+//! file that writes it in the format's own terms. This module knows neither the names in a mount
+//! nor open files.
 
 use crate::error::{Error, Result};
 use crate::zarr::metadata::ArrayMetadata;
@@ -147,8 +148,9 @@ impl Format {
         matches!(self, Format::Nifti | Format::Tiff)
     }
 
-    /// Returns whether the file is made of the array's values, so that [`describe_values`] describes the array for it.
-    /// A mount shows such a file only if the user asks for it: the values must be read whenever its size is asked for.
+    /// Returns whether the file is made of the array's values, so that [`describe_values`]
+    /// describes the array for it. A mount shows such a file only if the user asks for it: the
+    /// values must be read whenever its size is asked for.
     pub fn reads_values(self) -> bool {
         self == Format::Text
     }
@@ -158,16 +160,16 @@ impl Format {
         matches!(self, Format::Npy | Format::Nifti | Format::Tiff)
     }
 
-    /// Returns whether the format can describe an array of this shape and dtype. No header has the types that NumPy
-    /// lacks.
+    /// Returns whether the format can describe an array of this shape and dtype. No header has the
+    /// types that NumPy lacks.
     pub fn fits(self, metadata: &ArrayMetadata) -> bool {
         let has_type = self == Format::Readme || metadata.has_numpy_dtype();
         let has_offsets = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
         !metadata.has_objects() && has_offsets && has_type && (self.spec().fits)(metadata)
     }
 
-    /// Returns whether the format can describe this array truthfully: it has the shape and dtype ([`Format::fits`]),
-    /// and can express the attributes and coordinates.
+    /// Returns whether the format can describe this array truthfully: it has the shape and dtype
+    /// ([`Format::fits`]), and can express the attributes and coordinates.
     pub fn can_describe(self, array: &Described) -> bool {
         self.fits(&array.metadata) && (self != Format::Grads || grads::can_describe(array))
     }
@@ -176,8 +178,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format needs values and the
-    /// description has none; no memory.
+    /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format needs
+    /// values and the description has none; no memory.
     pub fn file(self, array: &Described) -> Result<Composite> {
         self.file_with(array, |file| file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored))
     }

@@ -1,8 +1,8 @@
-//! The file system of one mount: names, open files and directories, in types of its own. It is tested without FUSE and
-//! must not know of it.
+//! The file system of one mount: names, open files and directories, in types of its own. It is
+//! tested without FUSE and must not know of it.
 
 use crate::array::{Array, VersionTag};
-use crate::cache::{Cache, Prefetcher, SpillOptions};
+use crate::cache::{Cache, Prefetcher, SpillOptions, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use crate::stats::Stats;
@@ -65,7 +65,8 @@ pub struct Options {
     pub threads: usize,
     /// Whether reads of flat bytes bypass the kernel's page cache.
     pub direct_io: bool,
-    /// Directory and size limit of spill files, for decoded chunks that are needed again and do not fit into the cache.
+    /// Directory and size limit of spill files, for decoded chunks that are needed again and do not
+    /// fit into the cache, and for drafts and other writes.
     pub spill: SpillOptions,
 }
 
@@ -75,11 +76,12 @@ pub const MAX_NAME: usize = 255;
 /// Minimum number of write-back threads: they mostly wait for the disk.
 const MIN_WRITE_BACK: usize = 4;
 
-/// Maximum number of write-back threads of a remote store: each encodes a chunk in memory beside the cache.
+/// Maximum number of write-back threads of a remote store: each encodes a chunk in memory beside
+/// the cache.
 const MAX_WRITE_BACK: usize = 16;
 
-/// Write-back threads added while chunks of one array wait for a lock or for the store, so that those of another array
-/// are stored nevertheless. A busy disk is no reason to add one.
+/// Write-back threads added while chunks of one array wait for a lock or for the store, so that
+/// those of another array are stored nevertheless. A busy disk is no reason to add one.
 const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_secs(2), max_threads: 64 };
 
 /// The file system of one mount.
@@ -119,14 +121,12 @@ pub struct Fs {
     ahead: Prefetcher,
     /// Useful number of concurrent requests to the store.
     concurrency: usize,
-    direct_io: bool,
-    read_only: bool,
-    /// Whether the sizes of flat bytes can be changed.
-    resizes: bool,
+    options: Options,
     resizing: Resizing,
     /// Background write-back pool.
     write_back: Pool,
-    /// Locks of arrays while integers shown as doubles are written, which reads and rewrites whole items.
+    /// Locks of arrays while integers shown as doubles are written, which reads and rewrites whole
+    /// items.
     converting: SubtreeLocks,
     pages: Pages,
     guards: PageGuards,
@@ -137,8 +137,6 @@ pub struct Fs {
     syncs: Syncs,
     /// HTTP address of the metrics.
     metrics_address: OnceLock<String>,
-    /// Where drafts and other writes go that do not fit into memory.
-    spill: SpillOptions,
     unlinked: UnlinkedNames,
     stats: Arc<Stats>,
     files: Handles<dyn OpenFile>,
@@ -154,13 +152,9 @@ impl Fs {
         Ok(Fs {
             tree,
             concurrency,
-            spill: options.spill.clone(),
-            ahead: Prefetcher::new(cache.clone(), options.threads, concurrency, options.spill)?,
-            direct_io: options.direct_io,
-            // a write of the kernel into a file of the store would not replace the chunk as a whole
-            read_only: options.read_only,
+            ahead: Prefetcher::new(cache.clone(), options.threads, concurrency, options.spill.clone())?,
+            options,
             resizing: Resizing::default(),
-            resizes: options.resize,
             write_back: Pool::growing("write-back", write_back_threads, WRITE_BACK_GROWTH)?,
             converting: SubtreeLocks::default(),
             pages: Pages::new(),
@@ -183,7 +177,8 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// ENOENT if there is no such name, ENAMETOOLONG if no file system has such names. A bucket may.
+    /// ENOENT if there is no such name, ENAMETOOLONG if no file system has such names. A bucket
+    /// may.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
         let (parent, name) = self.place(parent, name)?;
         let missing = || match name.len() {
@@ -225,7 +220,8 @@ impl Fs {
         self.tree.xattrs(&*self.tree.node(inode)?, audience)
     }
 
-    /// Returns whether any file or directory is open. Control files do not count, nor does the root: `df` opens it.
+    /// Returns whether any file or directory is open. Control files do not count, nor does the
+    /// root: `df` opens it.
     pub fn is_open(&self) -> bool {
         // a locked directory is being listed
         let is_use = |directory: &Mutex<DirectoryStream>| directory.try_lock().map_or(true, |stream| stream.is_use());
@@ -237,7 +233,8 @@ impl Fs {
         self.tree.requests()
     }
 
-    /// Returns, once each time, whether the kernel keeps too many names: see [`Tree::take_crowded`].
+    /// Returns, once each time, whether the kernel keeps too many names: see
+    /// [`Tree::take_crowded`].
     pub fn has_too_many_names(&self) -> bool {
         self.tree.take_crowded()
     }
@@ -247,18 +244,19 @@ impl Fs {
         self.tree.least_used_names(kept)
     }
 
-    /// Returns the useful number of concurrent requests to the store: more than one if it is remote.
+    /// Returns the useful number of concurrent requests to the store: more than one if it is
+    /// remote.
     pub fn concurrency(&self) -> usize {
         self.concurrency
     }
 
     /// Fails if the mount is read-only.
     fn writable(&self) -> Result<()> {
-        if self.read_only { Err(Error::new(Kind::ReadOnly, "the mount is read-only")) } else { Ok(()) }
+        if self.options.read_only { Err(Error::new(Kind::ReadOnly, "the mount is read-only")) } else { Ok(()) }
     }
 
-    /// Opens a file for the owner of the mount. Reads through it return bytes at least as new as the store's at this
-    /// moment. `direct` is set if the program asked for O_DIRECT.
+    /// Opens a file for the owner of the mount. Reads through it return bytes at least as new as
+    /// the store's at this moment. `direct` is set if the program asked for O_DIRECT.
     pub fn open(&self, inode: u64, for_writing: bool, direct: bool) -> Result<OpenedFile> {
         self.open_for(Audience::Owner, inode, for_writing, direct)
     }
@@ -318,10 +316,11 @@ impl Fs {
         })
     }
 
-    /// Checks that the document of the array at `key` was not removed. A program that moves an array file by file would
-    /// read the fill values of chunks that it has removed, and write them over the moved ones.
+    /// Checks that the document of the array at `key` was not removed. A program that moves an
+    /// array file by file would read the fill values of chunks that it has removed, and write them
+    /// over the moved ones.
     fn check_not_dismantled(&self, key: &Key) -> Result<()> {
-        if self.read_only || !self.tree.hierarchy().lost_document(key)? {
+        if self.options.read_only || !self.tree.hierarchy().lost_document(key)? {
             return Ok(());
         }
         Err(Error::not_found("the array's document was removed: write it before reading flat bytes").context(key))
@@ -350,14 +349,16 @@ impl Fs {
     /// Closes a file.
     pub fn release(&self, handle: u64) {
         self.end_truncation(handle);
-        let Some(file) = self.files.remove(handle) else { return };
+        let Some(file) = self.files.remove(handle) else {
+            return;
+        };
         file.release(self);
         file.written_arrays().iter().for_each(|array| self.guards.closed(array, file.inode()));
     }
 
-    /// Reads up to `len` bytes at `offset`, fewer only at the end of the file, where they are in the cache or into
-    /// `out`. Returns `None`, with unspecified bytes in `out`, if that would need the store or a wait: the caller must
-    /// then call [`Fs::read`].
+    /// Reads up to `len` bytes at `offset`, fewer only at the end of the file, where they are in
+    /// the cache or into `out`. Returns `None`, with unspecified bytes in `out`, if that would need
+    /// the store or a wait: the caller must then call [`Fs::read`].
     pub fn read_in_place(
         &self,
         handle: u64,
@@ -374,10 +375,11 @@ impl Fs {
             self.stats.bytes_served.add(run.bytes().len() as u64);
             return Ok(Some(CachedBytes::Run(run)));
         }
-        Ok(self.read_from(&*file, offset, len, false, out)?.then_some(CachedBytes::Copied))
+        Ok(self.read_from(&*file, offset, len, Wait::Never, out)?.then_some(CachedBytes::Copied))
     }
 
-    /// Reads as [`Fs::read_in_place`] does, always into `out`, replacing its content. Returns `false` for `None`.
+    /// Reads as [`Fs::read_in_place`] does, always into `out`, replacing its content. Returns
+    /// `false` for `None`.
     pub fn read_cached(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
         let found = self.read_in_place(handle, offset, len, out)?;
         if let Some(CachedBytes::Run(run)) = &found {
@@ -391,10 +393,10 @@ impl Fs {
     pub fn read(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         let file = self.files.get(handle)?;
         let len = self.readable(handle, &*file, offset, len);
-        self.read_from(&*file, offset, len, true, out).map(drop)
+        self.read_from(&*file, offset, len, Wait::Allowed, out).map(drop)
     }
 
-    fn read_from(&self, file: &dyn OpenFile, offset: u64, len: usize, wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+    fn read_from(&self, file: &dyn OpenFile, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
         let done = file.read(self, offset, len, wait, out)?;
         if done {
             self.stats.bytes_served.add(out.len() as u64);
@@ -407,7 +409,8 @@ impl Fs {
         self.cache.refill_buffers();
     }
 
-    /// Returns the offset, at or after `offset`, where the next data or hole begins: see `OpenFile::seek`.
+    /// Returns the offset, at or after `offset`, where the next data or hole begins: see
+    /// `OpenFile::seek`.
     pub fn seek(&self, handle: u64, offset: u64, target: Seek) -> Result<u64> {
         self.seek_in(&*self.files.get(handle)?, offset, target)
     }
@@ -428,15 +431,18 @@ impl Fs {
         Ok(written.unwrap_or_default())
     }
 
-    /// Writes as [`Fs::write_waiting`] does, or returns `None` if that would need the store or a wait: the caller must
-    /// then call [`Fs::write_waiting`]. The bytes are visible to all readers when this returns.
+    /// Writes as [`Fs::write_waiting`] does, or returns `None` if that would need the store or a
+    /// wait: the caller must then call [`Fs::write_waiting`]. The bytes are visible to all readers
+    /// when this returns.
     pub fn try_write(&self, handle: u64, offset: u64, data: &[u8], mapped: bool) -> Result<Option<usize>> {
-        self.write_as(handle, offset, data, WriteMode { mapped, may_wait: false, ..WriteMode::internal() })
+        self.write_as(handle, offset, data, WriteMode { mapped, wait: Wait::Never, ..WriteMode::internal() })
     }
 
     fn write_as(&self, handle: u64, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
         let file = self.files.get(handle)?;
-        let Some(written) = self.write_in(&*file, offset, data, mode)? else { return Ok(None) };
+        let Some(written) = self.write_in(&*file, offset, data, mode)? else {
+            return Ok(None);
+        };
         self.stats.bytes_accepted.add(written as u64);
         if self.cache.wants_background_flush() {
             let cache = self.cache.clone();
@@ -446,16 +452,19 @@ impl Fs {
         Ok(Some(written))
     }
 
-    /// Records a write that has to wait: reads of its bytes wait until the returned value is dropped. Returns `None`
-    /// for files whose pages the kernel does not keep while they are written.
+    /// Records a write that has to wait: reads of its bytes wait until the returned value is
+    /// dropped. Returns `None` for files whose pages the kernel does not keep while they are
+    /// written.
     pub fn waiting_write(&self, handle: u64, offset: u64, len: usize) -> Option<WaitingWrite> {
         Some(self.files.get(handle).ok()?.as_flat()?.begin_waiting_write(self, offset, len))
     }
 
-    /// Returns the inode numbers of the `data.raw` of all arrays that are written through an open file: a flush of the
-    /// file is answered after their pages are dropped.
+    /// Returns the inode numbers of the `data.raw` of all arrays that are written through an open
+    /// file: a flush of the file is answered after their pages are dropped.
     pub fn files_with_pages(&self, handle: u64) -> Vec<u64> {
-        let Ok(file) = self.files.get(handle) else { return Vec::new() };
+        let Ok(file) = self.files.get(handle) else {
+            return Vec::new();
+        };
         file.written_arrays().into_iter().map(|array| self.tree.inode(&Node::Flat(array))).collect()
     }
 
@@ -472,7 +481,8 @@ impl Fs {
         self.tree.hierarchy().store().sync()
     }
 
-    /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is empty, for the log.
+    /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is
+    /// empty, for the log.
     pub fn shown_path(&self, inode: u64, name: &str) -> String {
         match self.tree.node(inode) {
             Ok(node) if name.is_empty() => node.path().to_string(),

@@ -1,23 +1,28 @@
-//! The FUSE adapter: turns requests of the kernel into calls of [`Fs`], and the results into replies. It mounts, serves
-//! and unmounts, and is the only module that names `fuser`. It must not know what a request means.
+//! The FUSE adapter: turns requests of the kernel into calls of [`Fs`], and the results into
+//! replies. It mounts, serves and unmounts, and is the only module that names `fuser`. It must not
+//! know what a request means.
 //!
 //! # What may block, and on which threads
 //!
-//! A request may block for as long as the store, another process that holds a lock, or the kernel takes. No such wait
-//! delays a request that needs neither:
+//! A request may block for as long as the store, another process that holds a lock, or the kernel
+//! takes. No such wait delays a request that needs neither:
 //!
-//! * **Session threads** take requests from the kernel. At most one of them (`OneInline`) runs a request that the store
-//!   could block after all (`Fs::may_block` guesses); this saves a change of threads for most requests. The others run
-//!   only requests that memory can answer: reads of cached bytes, writes into the cache, `forget`. They take no lock
-//!   that is held across a call to the store.
-//! * **Workers** run all other requests. Their pool grows while requests wait (`pool`), so that blocked requests,
-//!   however many, leave a thread to the next one. A request known to be slow goes there directly.
-//! * **Notification threads** (`notify`, `name_limit`) wait for the kernel, which waits for requests in flight. Their
-//!   pools grow, too.
-//! * **Write-back threads** (`fs`) store chunks while their writers continue; their pool grows. **Prefetching threads**
-//!   may all be blocked: no request waits for a chunk that they have not begun to load.
-//! * A release is answered before it is carried out, since no program waits for it, and the kernel lets only
-//!   `MAX_BACKGROUND` releases, read-aheads and writes of mapped pages wait for their answers.
+//! * **Session threads** take requests from the kernel. At most one of them (`OneInline`) runs a
+//!   request that the store could block after all (`Fs::may_block` guesses); this saves a change of
+//!   threads for most requests. The others run only requests that memory can answer: reads of
+//!   cached bytes, writes into the cache, `forget`. They take no lock that is held across a call to
+//!   the store.
+//! * **Workers** run all other requests. Their pool grows while requests wait (`pool`), so that
+//!   blocked requests, however many, leave a thread to the next one. A request known to be slow
+//!   goes there directly.
+//! * **Notification threads** (`notify`, `name_limit`) wait for the kernel, which waits for
+//!   requests in flight. Their pools grow, too.
+//! * **Write-back threads** (`fs`) store chunks while their writers continue; their pool grows.
+//!   **Prefetching threads** may all be blocked: no request waits for a chunk that they have not
+//!   begun to load.
+//! * A release is answered before it is carried out, since no program waits for it, and the kernel
+//!   lets only `MAX_BACKGROUND` releases, read-aheads and writes of mapped pages wait for their
+//!   answers.
 //!
 //! Locks that a blocked request holds are of one array, one file or one key, never of the mount.
 //!
@@ -51,30 +56,32 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Number of threads that take requests. With more, the kernel wakes them in turn, and requests take longer (measured,
-/// 2 cores).
+/// Number of threads that take requests. With more, the kernel wakes them in turn, and requests
+/// take longer (measured, 2 cores).
 const SESSION_THREADS: usize = 2;
 
-/// Maximum number of background requests in flight. fuser's default of 16 leaves too few to read ahead with. While so
-/// many wait for a store that hangs, the kernel holds back reads of all files.
+/// Maximum number of background requests in flight. fuser's default of 16 leaves too few to read
+/// ahead with. While so many wait for a store that hangs, the kernel holds back reads of all files.
 const MAX_BACKGROUND: u16 = 256;
 
-/// Maximum number of idle copies of writes, each of at most 1 MiB: about as many as wait for space at a time.
+/// Maximum number of idle copies of writes, each of at most 1 MiB: about as many as wait for space
+/// at a time.
 const IDLE_COPIES: usize = 4;
 
-/// Growth of the worker pool: the time after which a waiting request gets a new worker, and the maximum number of
-/// workers.
+/// Growth of the worker pool: the time after which a waiting request gets a new worker, and the
+/// maximum number of workers.
 const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(100), max_threads: 1024 };
 
-/// Options of the FUSE server: owner and modes of all files in the mount, and the number of decoding threads.
+/// Options of the FUSE server: owner and modes of all files in the mount, and the number of
+/// decoding threads.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Owner of everything.
     pub uid: u32,
     /// Group of everything.
     pub gid: u32,
-    /// Permission bits removed from those that the stored files grant, which are at most 0755 and 0644, or, in a
-    /// read-only mount, 0555 and 0444.
+    /// Permission bits removed from those that the stored files grant, which are at most 0755 and
+    /// 0644, or, in a read-only mount, 0555 and 0444.
     pub umask: u16,
     /// Whether writing is refused.
     pub read_only: bool,
@@ -82,7 +89,8 @@ pub struct ServeOptions {
     pub threads: usize,
 }
 
-/// Answers the mount's requests until it is unmounted. The handshake with the kernel is done when this returns.
+/// Answers the mount's requests until it is unmounted. The handshake with the kernel is done when
+/// this returns.
 ///
 /// # Errors
 ///
@@ -121,7 +129,8 @@ struct FuseServer {
     copies: Arc<WriteCopies>,
 }
 
-/// Memory for the bytes of writes that move to a worker: a fresh block costs a page fault for every 4 KiB.
+/// Memory for the bytes of writes that move to a worker: a fresh block costs a page fault for every
+/// 4 KiB.
 #[derive(Default)]
 struct WriteCopies {
     /// Protects the idle blocks.
@@ -153,8 +162,8 @@ impl Drop for WriteCopy {
     }
 }
 
-/// The right of one session thread to run a request that may block against expectation. The other session threads take
-/// requests meanwhile.
+/// The right of one session thread to run a request that may block against expectation. The other
+/// session threads take requests meanwhile.
 #[derive(Default)]
 struct OneInline(AtomicBool);
 
@@ -174,12 +183,14 @@ impl Drop for Inline<'_> {
 }
 
 impl FuseServer {
-    /// Runs the job of a request: on a worker if it may block or another session thread runs a job, otherwise on this
-    /// thread. Then makes the kernel drop pages that the job has made stale without waiting for them, and forget names
-    /// if it knows too many.
+    /// Runs the job of a request: on a worker if it may block or another session thread runs a job,
+    /// otherwise on this thread. Then makes the kernel drop pages that the job has made stale
+    /// without waiting for them, and forget names if it knows too many.
     fn dispatch(&self, request: RequestKind, job: impl FnOnce(&Fs) + Send + 'static) {
         let inline = if self.fs.may_block(request) { None } else { self.inline.take() };
-        let (fs, notices, names) = (self.fs.clone(), self.notices.clone(), self.names.clone());
+        let fs = self.fs.clone();
+        let notices = self.notices.clone();
+        let names = self.names.clone();
         let job = move || {
             job(&fs);
             notices.drop_stale();
@@ -191,7 +202,8 @@ impl FuseServer {
         }
     }
 
-    /// Carries out a change of names or attributes. Replies after the kernel has dropped the pages that became stale.
+    /// Carries out a change of names or attributes. Replies after the kernel has dropped the pages
+    /// that became stale.
     fn change<T: Send + 'static, R: FallibleReply>(
         &self,
         request: RequestInfo,
@@ -213,7 +225,9 @@ impl FuseServer {
         reply: ReplyEntry,
         work: impl FnOnce(&Fs, &RequestInfo) -> Result<Attributes> + Send + 'static,
     ) {
-        let Some(request) = request else { return reply.error(Errno::EILSEQ) };
+        let Some(request) = request else {
+            return reply.error(Errno::EILSEQ);
+        };
         let options = self.options.clone();
         self.change(request, reply, work, move |reply, a| options.send_entry(reply, &a));
     }
@@ -225,7 +239,9 @@ impl FuseServer {
         reply: ReplyEmpty,
         work: impl FnOnce(&Fs, &RequestInfo) -> Result<()> + Send + 'static,
     ) {
-        let Some(request) = request else { return reply.error(Errno::EILSEQ) };
+        let Some(request) = request else {
+            return reply.error(Errno::EILSEQ);
+        };
         self.change(request, reply, work, send_ok);
     }
 

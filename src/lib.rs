@@ -1,9 +1,10 @@
 //! zarrfs shows a Zarr store as plain files: the same hierarchy with the codecs taken off.
 //!
-//! The modules below stand in layer order: a module imports only from those above it in this list, which
-//! `tests/layers.rs` checks. A read of `data.raw` runs through them from the bottom up: `fuse` takes the request, `fs`
-//! finds the open file and asks `zarr::grid` which chunks hold the bytes, `cache` has them or lets `array` load them:
-//! bytes from `store`, decoded by `zarr::codec`. One copy goes from the decoded chunk into the reply.
+//! The modules below stand in layer order: a module imports only from those above it in this list,
+//! which `tests/docs/layers.rs` checks. A read of `data.raw` runs through them from the bottom up:
+//! `fuse` takes the request, `fs` finds the open file and asks `zarr::grid` which chunks hold the
+//! bytes, `cache` has them or lets `array` load them: bytes from `store`, decoded by `zarr::codec`.
+//! One copy goes from the decoded chunk into the reply.
 //!
 //! The crate is the library of one program: its interface may change with every version.
 

@@ -10,8 +10,8 @@ static ALLOCATOR: HugePages = HugePages;
 static INPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Checks the standard descriptors. Rust's runtime opens /dev/null for closed ones before it calls `main`, so that
-/// `zarrfs cat ARRAY >&-` would seem to succeed.
+/// Checks the standard descriptors. Rust's runtime opens /dev/null for closed ones before it calls
+/// `main`, so that `zarrfs cat ARRAY >&-` would seem to succeed.
 extern "C" fn look_at_descriptors() {
     for (fd, closed) in [(libc::STDIN_FILENO, &INPUT_CLOSED), (libc::STDOUT_FILENO, &OUTPUT_CLOSED)] {
         // SAFETY: the call takes numbers alone, and changes nothing.
@@ -19,8 +19,8 @@ extern "C" fn look_at_descriptors() {
     }
 }
 
-// SAFETY: the section holds pointers to functions of this signature, which the C library calls before the runtime
-// starts. The function uses nothing that the runtime sets up.
+// SAFETY: the section holds pointers to functions of this signature, which the C library calls
+// before the runtime starts. The function uses nothing that the runtime sets up.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_RUNTIME: extern "C" fn() = look_at_descriptors;

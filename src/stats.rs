@@ -1,5 +1,5 @@
-//! Statistics of a mount: counters, and the problems that a user should know. Every module counts here, and no module
-//! decides anything by the counters.
+//! Statistics of a mount: counters, and the problems that a user should know. Every module counts
+//! here, and no module decides anything by the counters.
 
 mod server_requests;
 
@@ -22,8 +22,8 @@ thread_local! {
     static DECODED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns the bytes of chunks and blocks that the calling thread has decoded, for the log: the difference over a
-/// request is what the request itself decoded.
+/// Returns the bytes of chunks and blocks that the calling thread has decoded, for the log: the
+/// difference over a request is what the request itself decoded.
 pub fn bytes_decoded_by_thread() -> u64 {
     DECODED.get()
 }
@@ -69,7 +69,8 @@ pub struct Problem {
     pub message: String,
 }
 
-/// Declares [`Stats`] and its list of counters: for each counter the field, its meaning, and the name that users see.
+/// Declares [`Stats`] and its list of counters: for each counter the field, its meaning, and the
+/// name that users see.
 macro_rules! counters {
     ($count:literal: $(#[doc = $help:literal] $field:ident $name:literal,)*) => {
         /// Counters and problems of one mount.
@@ -170,7 +171,8 @@ impl Stats {
         DECODED.set(DECODED.get() + bytes as u64);
     }
 
-    /// Records a problem and logs it. A problem that is already recorded is counted, and not logged again.
+    /// Records a problem and logs it. A problem that is already recorded is counted, and not logged
+    /// again.
     pub fn problem(&self, line: impl Into<String>) {
         let line = one_line(line);
         self.problems_met.add(1);
@@ -188,7 +190,8 @@ impl Stats {
         }
     }
 
-    /// Records a problem: something in the store has no place in the mount, such as a name that cannot be a key.
+    /// Records a problem: something in the store has no place in the mount, such as a name that
+    /// cannot be a key.
     pub fn left_out(&self, line: impl Into<String>) {
         let line = one_line(line);
         let mut left_out = lock(&self.left_out);
@@ -199,8 +202,8 @@ impl Stats {
         }
     }
 
-    /// Records with [`Stats::left_out`] that names in a document or archive are left out. `first` is the first of them;
-    /// without one, nothing is recorded.
+    /// Records with [`Stats::left_out`] that names in a document or archive are left out. `first`
+    /// is the first of them; without one, nothing is recorded.
     pub fn names_left_out(&self, file: impl Display, first: Option<&str>, why: &str) {
         if let Some(name) = first {
             self.left_out(format!("{file}: {why}; first {name:?}"));

@@ -1,5 +1,5 @@
-//! Stores: maps from keys to bytes. One submodule per kind of store, and wrappers that cache the answers of
-//! remote stores.
+//! Stores: maps from keys to bytes. One submodule per kind of store, and wrappers that cache the
+//! answers of remote stores.
 //!
 //! This module knows keys, values and versions; it must not know Zarr.
 
@@ -36,7 +36,7 @@ pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;
 pub(crate) use key::MAX_DEPTH;
 pub use key::{Key, escaped};
-pub use level::{FirstNames, Reach, ValuePage, ValuePages};
+pub use level::{FirstNames, PagedListing, Reach, ValuePage, ValuePages};
 pub use level_cache::LevelCache;
 pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
@@ -91,7 +91,8 @@ pub enum Version {
         inode: u64,
         /// Modification time in nanoseconds since 1970.
         modified: i128,
-        /// Change time in nanoseconds since 1970. It reveals a rewrite that restored the modification time.
+        /// Change time in nanoseconds since 1970. It reveals a rewrite that restored the
+        /// modification time.
         changed: i128,
         /// Size in bytes.
         size: u64,
@@ -102,8 +103,8 @@ pub enum Version {
     Pending(u64),
     /// The version that a server names: an entity tag or, if it sends none, the date and size.
     Tag(String),
-    /// The server names no version: neither a tag nor a date. Two answers never have equal versions, since nothing
-    /// shows that the content is the same.
+    /// The server names no version: neither a tag nor a date. Two answers never have equal
+    /// versions, since nothing shows that the content is the same.
     Unstated {
         /// Size of the value in bytes.
         size: u64,
@@ -124,8 +125,9 @@ impl Version {
         matches!(self, Version::Unstated { .. })
     }
 
-    /// Returns whether two answers of a store can be parts of one content: their versions are equal or, if the server
-    /// names none, their sizes. What was read *before* must not be used again without equality.
+    /// Returns whether two answers of a store can be parts of one content: their versions are equal
+    /// or, if the server names none, their sizes. What was read *before* must not be used again
+    /// without equality.
     pub fn may_equal(&self, other: &Version) -> bool {
         match (self, other) {
             (Version::Unstated { size, .. }, Version::Unstated { size: other, .. }) => size == other,
@@ -133,7 +135,8 @@ impl Version {
         }
     }
 
-    /// Returns the text of this version that stays the same after a reboot, which may change the numbers of devices.
+    /// Returns the text of this version that stays the same after a reboot, which may change the
+    /// numbers of devices.
     pub fn lasting(&self) -> String {
         match self {
             Version::File { inode, modified, changed, size, .. } => {
@@ -207,8 +210,8 @@ pub struct Stat {
     pub modified: SystemTime,
     /// Version of the value.
     pub version: Version,
-    /// Permissions of the file or directory; `None` for a store without modes. Only [`Store::stat`] and
-    /// [`Store::stat_many`] take the directories above into account.
+    /// Permissions of the file or directory; `None` for a store without modes. Only [`Store::stat`]
+    /// and [`Store::stat_many`] take the directories above into account.
     pub permissions: Option<Permissions>,
 }
 
@@ -256,8 +259,8 @@ pub struct Entry {
     pub kind: EntryKind,
     /// Metadata, if the listing returns it along with the name.
     pub stat: Option<Stat>,
-    /// Whether a value hides a prefix of the same name, as servers and archives allow. [`Store::stat`] and this entry
-    /// are about the value, and the prefix can be listed.
+    /// Whether a value hides a prefix of the same name, as servers and archives allow.
+    /// [`Store::stat`] and this entry are about the value, and the prefix can be listed.
     pub hides_prefix: bool,
 }
 
@@ -281,9 +284,23 @@ impl Entry {
 /// The names of one level, streamed.
 pub type Listing = Box<dyn Iterator<Item = Result<Entry>> + Send>;
 
+/// What a caller is going to ask a [`Store`].
+#[derive(Clone, Copy, Debug)]
+pub enum Hint<'a> {
+    /// All names of the store. For this command, names that are not among them do not exist.
+    WholeStore,
+    /// The names on all levels below a prefix, or as many as a few requests return.
+    Below(&'a Key),
+    /// The names of one level.
+    Level(&'a Key),
+    /// The names and documents in each of these prefixes.
+    Nodes(&'a [Key]),
+}
+
 /// A map from keys to bytes.
 ///
-/// A method returns `None` only if the key definitely does not exist. Every other obstacle is an error.
+/// A method returns `None` only if the key definitely does not exist. Every other obstacle is an
+/// error.
 ///
 /// ```
 /// use zarrfs::store::{Key, MemoryStore, Store};
@@ -303,12 +320,12 @@ pub trait Store: Send + Sync {
     /// [`Kind::Damaged`] if the value has more than `limit` bytes.
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>>;
 
-    /// Replaces the content of `value` by the bytes of `range`, fewer if the value ends earlier. The returned metadata
-    /// belongs to the version that was read.
+    /// Replaces the content of `value` by the bytes of `range`, fewer if the value ends earlier.
+    /// The returned metadata belongs to the version that was read.
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>>;
 
-    /// Replaces the content of `value` by the last `len` bytes of the value, or by all of it if it is shorter. The
-    /// returned metadata belongs to the version that was read.
+    /// Replaces the content of `value` by the last `len` bytes of the value, or by all of it if it
+    /// is shorter. The returned metadata belongs to the version that was read.
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         get_end_by_stat(self, key, len, value)
     }
@@ -318,8 +335,8 @@ pub trait Store: Send + Sync {
 
     /// Calls `each` with the metadata of each key, in order, until it returns `false`.
     ///
-    /// This is faster than separate calls if neighboring keys are on the same level. No result is older than the call,
-    /// but a result may be older than the one before it.
+    /// This is faster than separate calls if neighboring keys are on the same level. No result is
+    /// older than the call, but a result may be older than the one before it.
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
         for key in keys {
             if !each(self.stat(&key)) {
@@ -328,59 +345,38 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Streams the names one level below `prefix`, in any order. Names that cannot be keys are left out.
+    /// Streams the names one level below `prefix`, in any order. Names that cannot be keys are left
+    /// out.
     ///
     /// # Errors
     ///
     /// [`Kind::NotFound`] if the prefix does not exist.
     fn list(&self, prefix: &Key) -> Result<Listing>;
 
-    /// Returns whether [`Store::list`] returns every name. A plain web server cannot list, so names must come from
-    /// elsewhere.
+    /// Returns whether [`Store::list`] returns every name. A plain web server cannot list, so names
+    /// must come from elsewhere.
     fn lists_all(&self) -> bool {
         true
     }
 
-    /// Returns whether [`Store::list`] returns every group and array, because the store can list or because a
-    /// document names them.
+    /// Returns whether [`Store::list`] returns every group and array, because the store can list or
+    /// because a document names them.
     fn lists_nodes(&self) -> bool {
         self.lists_all()
     }
 
-    /// Requests the first names one level below `prefix`; there are none if the prefix does not exist. Returns `None`
-    /// if a request for a single key costs less.
-    fn first_names(&self, _prefix: &Key) -> Result<Option<FirstNames>> {
-        Ok(None)
-    }
+    /// Tells the store what the caller is going to ask, so that a store on a server can ask for it
+    /// in fewer requests. Errors are ignored: the calls that follow report them.
+    fn hint(&self, _hint: Hint) {}
 
-    /// Requests the first names of a level, if the store caches names and has no valid ones of this level.
-    fn cache_level(&self, _level: &Key) -> Result<()> {
-        Ok(())
-    }
-
-    /// Streams all values below `prefix`, or those whose keys sort after `after`, page by page. Returns `None` if the
-    /// store lists level by level.
-    fn values_below(&self, _prefix: &Key, _after: Option<&Key>) -> Result<Option<ValuePages>> {
-        Ok(None)
-    }
-
-    /// Caches all names of the store, if a few requests return them, for a command that reads the whole store.
-    fn take_snapshot(&self) {}
-
-    /// Requests the names on all levels below `prefix` together, or as many names as a few requests return.
-    fn prefetch_levels(&self, _prefix: &Key) {}
-
-    /// Requests the names and documents in each of these prefixes together, before the caller asks for them.
-    fn prefetch(&self, _prefixes: &[Key]) {}
-
-    /// Returns the number of requests that may be in flight at the same time: 1 for a local store, more for a remote
-    /// one, where requests spend their time waiting.
+    /// Returns the number of requests that may be in flight at the same time: 1 for a local store,
+    /// more for a remote one, where requests spend their time waiting.
     fn concurrency(&self) -> usize {
         1
     }
 
-    /// Invalidates cached metadata of `prefix` and all keys below it, so that the next call asks the store. An opened
-    /// file must show the current content of the store.
+    /// Invalidates cached metadata of `prefix` and all keys below it, so that the next call asks
+    /// the store. An opened file must show the current content of the store.
     fn forget(&self, _prefix: &Key) {}
 
     /// Returns the value as an open local file, if it is one.
@@ -396,7 +392,8 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Returns whether values can be written. If not, all methods that write return [`Kind::ReadOnly`].
+    /// Returns whether values can be written. If not, all methods that write return
+    /// [`Kind::ReadOnly`].
     fn is_writable(&self) -> bool {
         false
     }
@@ -410,21 +407,23 @@ pub trait Store: Send + Sync {
         if self.is_writable() { Ok(()) } else { Err(read_only()) }
     }
 
-    /// Replaces the value of `key`, creates missing prefixes, and returns the version of the new value. At every
-    /// moment, also after a crash, the key has the whole old or the whole new value.
+    /// Replaces the value of `key`, creates missing prefixes, and returns the version of the new
+    /// value. At every moment, also after a crash, the key has the whole old or the whole new
+    /// value.
     fn put(&self, _key: &Key, _value: &[u8]) -> Result<Version> {
         Err(read_only())
     }
 
-    /// Puts a value only if the current one satisfies `replaces`; otherwise returns `None` and changes nothing. A store
-    /// that cannot check puts the value unconditionally.
+    /// Puts a value only if the current one satisfies `replaces`; otherwise returns `None` and
+    /// changes nothing. A store that cannot check puts the value unconditionally.
     fn put_if(&self, key: &Key, value: &[u8], _replaces: Replaces) -> Result<Option<Version>> {
         self.put(key, value).map(Some)
     }
 
-    /// Puts a value that consists of `pieces`, in their order, under the same conditions as [`Store::put_if`]; a store
-    /// that can compare versions compares them again before the new value replaces the old one. Old pieces are taken
-    /// from the version in `replaces`; if the value no longer has that version, this function returns `None`.
+    /// Puts a value that consists of `pieces`, in their order, under the same conditions as
+    /// [`Store::put_if`]; a store that can compare versions compares them again before the new
+    /// value replaces the old one. Old pieces are taken from the version in `replaces`; if the
+    /// value no longer has that version, this function returns `None`.
     ///
     /// # Errors
     ///
@@ -438,8 +437,8 @@ pub trait Store: Send + Sync {
         Err(read_only())
     }
 
-    /// Takes the lock of `key` that the store shares with other programs, if it has such locks. The store itself never
-    /// calls this method; callers that change a value in several steps do.
+    /// Takes the lock of `key` that the store shares with other programs, if it has such locks. The
+    /// store itself never calls this method; callers that change a value in several steps do.
     ///
     /// # Errors
     ///
@@ -462,7 +461,8 @@ pub trait Store: Send + Sync {
         Err(read_only())
     }
 
-    /// Removes an empty prefix. A store that cannot list also removes the values below it that it does not know.
+    /// Removes an empty prefix. A store that cannot list also removes the values below it that it
+    /// does not know.
     ///
     /// # Errors
     ///
@@ -471,23 +471,25 @@ pub trait Store: Send + Sync {
         Err(read_only())
     }
 
-    /// Renames `from` to `to` like rename(2): a value replaces a value, and a prefix with everything below it replaces
-    /// an empty prefix.
+    /// Renames `from` to `to` like rename(2): a value replaces a value, and a prefix with
+    /// everything below it replaces an empty prefix.
     fn rename(&self, _from: &Key, _to: &Key) -> Result<()> {
         Err(read_only())
     }
 
-    /// Sets the permission bits of a value or prefix; the umask of the process applies to one that is created. A value
-    /// that is replaced keeps its bits. A store without modes ignores them.
+    /// Sets the permission bits of a value or prefix; the umask of the process applies to one that
+    /// is created. A value that is replaced keeps its bits. A store without modes ignores them.
     fn set_mode(&self, _key: &Key, _mode: u32, _target: ModeTarget) -> Result<()> {
         Ok(())
     }
 
-    /// Opens the value as a local file for reading and writing in place. With `create`, creates a missing file.
+    /// Opens the value as a local file for reading and writing in place. With `create`, creates a
+    /// missing file.
     ///
     /// # Errors
     ///
-    /// [`Kind::Unsupported`] if values are not files; with `create` and `exclusive`, EEXIST if the file exists.
+    /// [`Kind::Unsupported`] if values are not files; with `create` and `exclusive`, EEXIST if the
+    /// file exists.
     fn writable_file(&self, _key: &Key, _create: bool, _exclusive: bool) -> Result<File> {
         if self.is_writable() {
             Err(Error::unsupported("values of this kind of store are not files"))
@@ -521,8 +523,8 @@ fn check_prefix(kind: Option<EntryKind>) -> Result<()> {
     }
 }
 
-/// Checks the kinds of both keys of a rename, and returns that of the source. The caller must check that a prefix that
-/// is replaced is empty.
+/// Checks the kinds of both keys of a rename, and returns that of the source. The caller must check
+/// that a prefix that is replaced is empty.
 fn check_rename(from: &Key, to: &Key, source: Option<EntryKind>, target: Option<EntryKind>) -> Result<EntryKind> {
     match (source.ok_or_else(|| Error::not_found("no such key"))?, target) {
         (source, _) if from == to => Ok(source),

@@ -1,5 +1,5 @@
-//! The Zarr format without I/O: data types, metadata documents, codecs, and the arithmetic of chunks. Nothing here
-//! opens a file or knows a store.
+//! The Zarr format without I/O: data types, metadata documents, codecs, and the arithmetic of
+//! chunks. Nothing here opens a file or knows a store.
 //!
 //! The modules are listed in layer order, as those of the crate are.
 

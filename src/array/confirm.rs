@@ -1,9 +1,10 @@
-//! Checks whether the store still holds the metadata document that an array was read from. Another program may replace,
-//! shrink or delete the array at any time.
+//! Checks whether the store still holds the metadata document that an array was read from. Another
+//! program may replace, shrink or delete the array at any time.
 //!
-//! Invariant: no chunk is stored unless the document was examined after the flush began. A chunk that is stored without
-//! a flush may rely on an examination that is at most [`MAX_AGE`] old. A chunk that was encoded for one document never
-//! replaces a chunk of another array, and no byte outside the shape reaches the store.
+//! Invariant: no chunk is stored unless the document was examined after the flush began. A chunk
+//! that is stored without a flush may rely on an examination that is at most [`MAX_AGE`] old. A
+//! chunk that was encoded for one document never replaces a chunk of another array, and no byte
+//! outside the shape reaches the store.
 
 use super::{Array, Ranges};
 use crate::error::Result;
@@ -14,8 +15,8 @@ use crate::zarr::metadata::{ArrayMetadata, MAX_DOCUMENT};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Maximum age of a confirmation of a remote array while one flush stores many chunks: a request for each chunk would
-/// double their number.
+/// Maximum age of a confirmation of a remote array while one flush stores many chunks: a request
+/// for each chunk would double their number.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// A function that parses the bytes of a metadata document.
@@ -47,20 +48,24 @@ impl Source {
 }
 
 impl Array {
-    /// Adds the document that the array was read from. Without one, [`Array::confirm`] does nothing.
+    /// Adds the document that the array was read from. Without one, [`Array::confirm`] does
+    /// nothing.
     pub fn with_source(self, source: Source) -> Self {
         Array { source: Some(source), ..self }
     }
 
     /// Asks the store whether its document still describes this array. Afterwards
-    /// [`Freshness::is_replaced`](super::Freshness::is_replaced) and [`Array::outside`] have the answer. With `batch`,
-    /// a recent confirmation of a remote array suffices.
+    /// [`Freshness::is_replaced`](super::Freshness::is_replaced) and [`Array::outside`] have the
+    /// answer. With `batch`, a recent confirmation of a remote array suffices.
     ///
     /// # Errors
     ///
-    /// Fails if the store does not answer, or if the document cannot be parsed now. Then nothing may be stored.
+    /// Fails if the store does not answer, or if the document cannot be parsed now. Then nothing
+    /// may be stored.
     pub fn confirm(&self, batch: bool) -> Result<()> {
-        let Some(source) = &self.source else { return Ok(()) };
+        let Some(source) = &self.source else {
+            return Ok(());
+        };
         let is_recent = |last: &Confirmed| last.asked.is_some_and(|asked| asked.elapsed() < MAX_AGE);
         if self.freshness.is_replaced() || batch && self.is_remote() && is_recent(&lock(&source.confirmed)) {
             return Ok(());
@@ -83,13 +88,18 @@ impl Array {
     fn stored_document(&self, source: &Source) -> Result<Document> {
         for key in &source.keys {
             self.store.forget(key);
-            let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else { continue };
+            let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else {
+                continue;
+            };
             if lock(&source.confirmed).version == stat.version {
                 return Ok(Document::Same);
             }
             let read = get_counted(&*self.store, key, MAX_DOCUMENT).map_err(|e| e.context(key))?;
-            let Some(Counted { bytes, stat, .. }) = read else { continue };
-            // another program may be writing the document in place: written bytes wait until it can be parsed
+            let Some(Counted { bytes, stat, .. }) = read else {
+                continue;
+            };
+            // another program may be writing the document in place: written bytes wait until it can
+            // be parsed
             let metadata = (source.parse)(&bytes).map_err(|e| e.context(key))?;
             return Ok(Document::Other(stat.version, Box::new(metadata)));
         }
@@ -101,12 +111,15 @@ impl Array {
         self.metadata.is_resize_of(metadata) && metadata.separator.is_none_or(|separator| separator == self.separator())
     }
 
-    /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last [`Array::confirm`], not to
-    /// the array in the store, because another program has made it smaller. If the array in the store lacks the chunk,
-    /// these are all its bytes, padding included.
+    /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last
+    /// [`Array::confirm`], not to the array in the store, because another program has made it
+    /// smaller. If the array in the store lacks the chunk, these are all its bytes, padding
+    /// included.
     pub fn outside(&self, chunk: ChunkId) -> Ranges {
         let shape = self.source.as_ref().and_then(|source| lock(&source.confirmed).shape.clone());
-        let Some(shape) = shape else { return Ranges::default() };
+        let Some(shape) = shape else {
+            return Ranges::default();
+        };
         let smaller: Vec<u64> = shape.iter().zip(&self.metadata.shape).map(|(a, b)| *a.min(b)).collect();
         let kept = self.metadata.grid(&smaller).ok();
         let indices = self.grid.indices(chunk);
@@ -115,7 +128,9 @@ impl Array {
             let runs = grid.chunk_runs(chunk, 0..grid.size()).into_iter();
             runs.map(|(_, run)| run.offset..run.offset + run.len).collect()
         };
-        let Some(kept) = kept else { return Ranges::from(0..self.grid.chunk_size(chunk)) };
+        let Some(kept) = kept else {
+            return Ranges::from(0..self.grid.chunk_size(chunk));
+        };
         let mut outside = inside(&self.grid, chunk);
         outside.remove_all(&inside(&kept, kept.chunk(&indices)));
         outside
@@ -219,7 +234,8 @@ mod tests {
         for codecs in ["\"bytes\"", sharding, transpose] {
             for (len, lengths, other_len, other, is_same) in cases {
                 let store = Arc::new(MemoryStore::default());
-                let (text, key) = (document(len, lengths, codecs), Key::root().join("zarr.json"));
+                let text = document(len, lengths, codecs);
+                let key = Key::root().join("zarr.json");
                 let version = store.put(&key, text.as_bytes()).unwrap();
                 let metadata = ArrayMetadata::parse_v3(text.as_bytes()).unwrap();
                 let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();

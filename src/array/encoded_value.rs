@@ -1,6 +1,7 @@
-//! Stored values that programs write encoded: a chunk or a shard of an array of v3 that they created with codecs of
-//! their own. A value is read like the one it is to replace, from a store of its own, before it replaces that one.
-//! This module decodes nothing and keeps no chunk; `fs` decides what is replaced when.
+//! Stored values that programs write encoded: a chunk or a shard of an array of v3 that they
+//! created with codecs of their own. A value is read like the one it is to replace, from a store of
+//! its own, before it replaces that one. This module decodes nothing and keeps no chunk; `fs`
+//! decides what is replaced when.
 
 use super::Array;
 use crate::error::{Error, Kind, Result};
@@ -29,7 +30,9 @@ impl Store for SingleValueStore {
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let Some(stat) = self.stat(key)? else { return Ok(None) };
+        let Some(stat) = self.stat(key)? else {
+            return Ok(None);
+        };
         memory::resize(value, range.end.min(stat.size).saturating_sub(range.start) as usize)?;
         read_at(&self.file, range.start, value)?;
         Ok(Some(stat))
@@ -66,8 +69,9 @@ impl Array {
         Ok(stored.max(self.grid.chunk_size(chunk) as u64))
     }
 
-    /// Returns whether bytes are a stored chunk, which decodes by the codecs of the array, rather than a decoded one.
-    /// Inner chunks of shards have no stored value, and codecs that check nothing decode anything: `false`.
+    /// Returns whether bytes are a stored chunk, which decodes by the codecs of the array, rather
+    /// than a decoded one. Inner chunks of shards have no stored value, and codecs that check
+    /// nothing decode anything: `false`.
     ///
     /// # Errors
     ///
@@ -87,7 +91,8 @@ impl Array {
         }
     }
 
-    /// Returns an array like this one whose only stored value, that of `chunk`, is the content of a file.
+    /// Returns an array like this one whose only stored value, that of `chunk`, is the content of a
+    /// file.
     pub fn with_value(&self, chunk: ChunkId, file: &File) -> Result<Array> {
         let stat = Stat::value(file.metadata()?.len(), SystemTime::now(), Version::Count(0));
         let store = SingleValueStore { key: self.stored_key(chunk), file: file.try_clone()?, stat };
@@ -95,15 +100,16 @@ impl Array {
         Array::new(self.key.clone(), metadata, Arc::new(store), self.stats.clone())
     }
 
-    /// Replaces the value that holds `chunk` by the content of a file, or deletes it, and makes every reader look at
-    /// the store again. Returns whether there is, or was, such a value. The caller has stored what was written to the
-    /// chunks before.
+    /// Replaces the value that holds `chunk` by the content of a file, or deletes it, and makes
+    /// every reader look at the store again. Returns whether there is, or was, such a value. The
+    /// caller has stored what was written to the chunks before.
     ///
     /// # Errors
     ///
     /// ESTALE if another array took the place of this one; those of the store.
     pub fn replace_value(&self, chunk: ChunkId, file: Option<&File>) -> Result<bool> {
-        let (key, pending) = (self.stored_key(chunk), self.pending());
+        let key = self.stored_key(chunk);
+        let pending = self.pending();
         let _storing = self.shard_of(chunk).map(|object| pending.lock_storing(object));
         let _alone = self.lock_replacing(&key);
         let _lock = self.store.lock(&key, Instant::now())?;

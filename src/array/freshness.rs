@@ -1,16 +1,17 @@
-//! Freshness: the rules by which bytes of an array are current. This module reads no chunk, and knows neither
-//! slots nor pages.
+//! Freshness: the rules by which bytes of an array are current. This module reads no chunk, and
+//! knows neither slots nor pages.
 //!
-//! Invariant: a read returns bytes that are no older than the latest opening of a file of the array, and no older than
-//! any write of this mount. Other programs may change the store at any time; their changes show at the next opening.
+//! Invariant: a read returns bytes that are no older than the latest opening of a file of the
+//! array, and no older than any write of this mount. Other programs may change the store at any
+//! time; their changes show at the next opening.
 //!
 //! Two questions follow from it:
 //!
-//! * *Is this decoded chunk current?* It is if the store confirmed its version in the latest opening
-//!   ([`Freshness::is_current`]), and if this mount stored nothing while the chunk was loaded
-//!   ([`Freshness::has_stored_since`]).
-//! * *May the kernel keep its pages?* It may if the store still holds every version that the mount served since the
-//!   opening before ([`ServedVersions::begin_opening`]).
+//! * *Is this decoded chunk current?* It is if the store confirmed its version in the latest
+//!   opening ([`Freshness::is_current`]), and if this mount stored nothing while the chunk was
+//!   loaded ([`Freshness::has_stored_since`]).
+//! * *May the kernel keep its pages?* It may if the store still holds every version that the mount
+//!   served since the opening before ([`ServedVersions::begin_opening`]).
 
 use super::Array;
 use crate::store::Version;
@@ -22,8 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-/// Maximum number of chunks recorded per array. Checking all of them takes about 50 ms. If more were served, the kernel
-/// drops the pages of the array.
+/// Maximum number of chunks recorded per array. Checking all of them takes about 50 ms. If more
+/// were served, the kernel drops the pages of the array.
 const MAX_PER_ARRAY: usize = 1 << 16;
 
 /// Maximum number of recorded arrays, including those that no longer exist.
@@ -32,10 +33,12 @@ const MAX_ARRAYS: usize = 1 << 14;
 /// Maximum number of chunks recorded in total, which take about 10 MB.
 const MAX_TOTAL: usize = 1 << 18;
 
-/// Maximum number of chunks of a local array that an opening revalidates on the session thread, in about a millisecond.
+/// Maximum number of chunks of a local array that an opening revalidates on the session thread, in
+/// about a millisecond.
 const MAX_QUICK_CHECKS: usize = 1000;
 
-/// Maximum number of chunks revalidated while opening a remote array: as many as are requested concurrently.
+/// Maximum number of chunks revalidated while opening a remote array: as many as are requested
+/// concurrently.
 const MAX_REMOTE_CHECKS: usize = 64;
 
 /// The next opening of any array in this process.
@@ -75,7 +78,8 @@ pub struct Freshness {
     superseded: AtomicBool,
     /// Whether the store holds another array in place of this one.
     replaced: AtomicBool,
-    /// Protects the pointer alone. After a resize, the old and the new `Array` share the count of losses.
+    /// Protects the pointer alone. After a resize, the old and the new `Array` share the count of
+    /// losses.
     losses: Mutex<Arc<AtomicU64>>,
     /// Serializes openings: the result of one must not be lost to the next. Protects no data.
     opening_lock: Mutex<()>,
@@ -129,8 +133,8 @@ impl Freshness {
         self.stores.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns whether a chunk was stored since the number of stores was `stores`. A load that began then may have read
-    /// the chunk from before.
+    /// Returns whether a chunk was stored since the number of stores was `stores`. A load that
+    /// began then may have read the chunk from before.
     pub fn has_stored_since(&self, stores: u64) -> bool {
         self.stores() != stores
     }
@@ -160,7 +164,8 @@ impl Freshness {
         self.superseded.store(true, Ordering::Release);
     }
 
-    /// Returns whether the store holds another array in place of this one. No chunk of it may be stored any more.
+    /// Returns whether the store holds another array in place of this one. No chunk of it may be
+    /// stored any more.
     pub fn is_replaced(&self) -> bool {
         self.replaced.load(Ordering::Acquire)
     }
@@ -171,8 +176,8 @@ impl Freshness {
         self.supersede();
     }
 
-    /// Returns how many times written bytes were lost because the array was replaced or became smaller. A file that was
-    /// written before the count increased reports the loss at each flush.
+    /// Returns how many times written bytes were lost because the array was replaced or became
+    /// smaller. A file that was written before the count increased reports the loss at each flush.
     pub fn losses(&self) -> u64 {
         lock(&self.losses).load(Ordering::Acquire)
     }
@@ -206,8 +211,8 @@ impl VersionTag {
         version.map_or(VersionTag::UNINITIALIZED, VersionTag::hash)
     }
 
-    /// Returns the tag of a file that shows `array` with its present metadata, or the given version of one of its
-    /// chunks.
+    /// Returns the tag of a file that shows `array` with its present metadata, or the given version
+    /// of one of its chunks.
     pub fn of_array(array: &Array, version: Option<&Version>) -> Self {
         VersionTag::hash(&(array.id(), version))
     }
@@ -231,7 +236,8 @@ pub fn are_stored(array: &Array, versions: &[(ChunkId, VersionTag)]) -> bool {
     same && expected.next().is_none()
 }
 
-/// The version of each chunk that was served since its array was last opened. The kernel may hold pages of it.
+/// The version of each chunk that was served since its array was last opened. The kernel may hold
+/// pages of it.
 ///
 /// All arrays share one table, since one bound holds for all of them.
 #[derive(Default)]
@@ -242,21 +248,24 @@ pub struct ServedVersions {
 
 #[derive(Default)]
 struct Table {
-    /// The served versions by the array's number. A missing array may have served chunks that are not recorded.
+    /// The served versions by the array's number. A missing array may have served chunks that are
+    /// not recorded.
     arrays: HashMap<u64, HashMap<ChunkId, VersionTag>>,
     /// Number of chunks in all of `arrays`.
     total: usize,
 }
 
 impl ServedVersions {
-    /// Begins an opening of `array`, whose openings the caller has locked. Returns whether the kernel may keep its
-    /// pages: the store still holds every version that was served since the opening before. For a remote array with
-    /// many such versions, returns false without asking.
+    /// Begins an opening of `array`, whose openings the caller has locked. Returns whether the
+    /// kernel may keep its pages: the store still holds every version that was served since the
+    /// opening before. For a remote array with many such versions, returns false without asking.
     pub fn begin_opening(&self, array: &Array, _lock: &MutexGuard<()>) -> bool {
-        // in this order: a reader that still finds the former opening has recorded the served version before the
-        // list is taken
+        // in this order: a reader that still finds the former opening has recorded the served
+        // version before the list is taken
         array.freshness().begin_opening();
-        let Some(served) = self.restart(array.id()) else { return false };
+        let Some(served) = self.restart(array.id()) else {
+            return false;
+        };
         if array.is_remote() && served.len() > MAX_REMOTE_CHECKS {
             return false;
         }
@@ -269,7 +278,8 @@ impl ServedVersions {
         may_keep
     }
 
-    /// Returns whether [`ServedVersions::begin_opening`] asks the store for so many versions that it may block.
+    /// Returns whether [`ServedVersions::begin_opening`] asks the store for so many versions that
+    /// it may block.
     pub fn may_block(&self, array: &Array) -> bool {
         let count = lock(&self.table).arrays.get(&array.id()).map_or(0, HashMap::len);
         count > if array.is_remote() { 0 } else { MAX_QUICK_CHECKS }
@@ -289,8 +299,11 @@ impl ServedVersions {
     /// Records that a version of a chunk was served.
     pub fn record(&self, array: u64, chunk: ChunkId, tag: VersionTag) {
         let mut table = lock(&self.table);
-        let Some(served) = table.arrays.get_mut(&array) else { return };
-        let (before, count) = (served.insert(chunk, tag), served.len());
+        let Some(served) = table.arrays.get_mut(&array) else {
+            return;
+        };
+        let before = served.insert(chunk, tag);
+        let count = served.len();
         match before {
             Some(before) if before != tag => drop(served.insert(chunk, VersionTag::MIXED)),
             Some(_) => {}
@@ -304,8 +317,9 @@ impl ServedVersions {
         }
     }
 
-    /// Records that this mount stored a chunk as `after`. A reader that was served the version `before` and the writes
-    /// has the bytes of `after`. `None` for `before` means that the whole chunk was written.
+    /// Records that this mount stored a chunk as `after`. A reader that was served the version
+    /// `before` and the writes has the bytes of `after`. `None` for `before` means that the whole
+    /// chunk was written.
     pub fn record_store(&self, array: u64, chunk: ChunkId, before: Option<VersionTag>, after: VersionTag) {
         {
             let mut table = lock(&self.table);

@@ -1,6 +1,7 @@
-//! The groups and arrays of a store: nodes found by path, their metadata documents in the decoded view, listings, and,
-//! in submodules, changes. Metadata is read on demand and again after it has changed. This module knows neither open
-//! files nor decoded chunks: the caller writes dirty chunks back before it changes an array.
+//! The groups and arrays of a store: nodes found by path, their metadata documents in the decoded
+//! view, listings, and, in submodules, changes. Metadata is read on demand and again after it has
+//! changed. This module knows neither open files nor decoded chunks: the caller writes dirty chunks
+//! back before it changes an array.
 
 use crate::array::{Array, Source};
 use crate::error::{Error, Kind, Result};
@@ -47,20 +48,21 @@ use v3::V3Outline;
 /// Maximum number of arrays whose parsed metadata is kept.
 const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Maximum number of prefixes recorded that show no generated document: a program makes many directories before it
-/// writes their documents.
+/// Maximum number of prefixes recorded that show no generated document: a program makes many
+/// directories before it writes their documents.
 const UNMARKED_KEPT: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
 /// Number of names examined to recognize a store that has no `.zgroup` at its root.
 const PROBED_NAMES: usize = 1000;
 
-/// The prefix of zarrfs' own keys, which are not part of the hierarchy: unfinished values, and [`REMOVED`].
+/// The prefix of zarrfs' own keys, which are not part of the hierarchy: unfinished values, and
+/// [`REMOVED`].
 pub const OWN: &str = ".zarrfs-";
 
-/// The key that keeps an array's document after `.zarray` or `zarr.json` was removed, until the directory is removed or
-/// a new document is written. Programs such as `rm -r` delete files in any order, and chunks must keep their names
-/// until they are deleted. An editor that deletes a document before saving it again must not lose the codecs, which the
-/// decoded view hides.
+/// The key that keeps an array's document after `.zarray` or `zarr.json` was removed, until the
+/// directory is removed or a new document is written. Programs such as `rm -r` delete files in any
+/// order, and chunks must keep their names until they are deleted. An editor that deletes a
+/// document before saving it again must not lose the codecs, which the decoded view hides.
 pub const REMOVED: &str = ".zarrfs-zarray";
 
 /// The names of the documents of groups and arrays.
@@ -174,14 +176,15 @@ enum DocumentKind {
     Removed,
 }
 
-/// The Zarr hierarchy in a store: finds nodes by path, reads their documents as the decoded view shows them, and
-/// changes them.
+/// The Zarr hierarchy in a store: finds nodes by path, reads their documents as the decoded view
+/// shows them, and changes them.
 ///
-/// Nodes have no handles: each call takes a [`Key`] and looks at the store again, so that changes by other processes
-/// are visible. Parsed arrays are cached by the version of their document, and a caller that holds an [`Array`] gets
-/// the same object as long as the document stays unchanged. Methods that end in `_view` return documents of the decoded
-/// view; the submodules `document`, `array_document`, `namespace`, `resize` and `migrate` contain the changes. A change
-/// holds a lock on its subtree and keeps `.zmetadata` up to date (`consolidated`).
+/// Nodes have no handles: each call takes a [`Key`] and looks at the store again, so that changes
+/// by other processes are visible. Parsed arrays are cached by the version of their document, and a
+/// caller that holds an [`Array`] gets the same object as long as the document stays unchanged.
+/// Methods that end in `_view` return documents of the decoded view; the submodules `document`,
+/// `array_document`, `namespace`, `resize` and `migrate` contain the changes. A change holds a lock
+/// on its subtree and keeps `.zmetadata` up to date (`consolidated`).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -189,7 +192,8 @@ enum DocumentKind {
 /// use zarrfs::store::{Key, MemoryStore};
 /// use zarrfs::zarr::metadata::V1Order;
 ///
-/// let hierarchy = Hierarchy::new(Arc::new(MemoryStore::default()), V1Order::Zarr1, Arc::default());
+/// let store = Arc::new(MemoryStore::default());
+/// let hierarchy = Hierarchy::new(store, V1Order::Zarr1, Arc::default());
 /// let key = Key::normalize("temperature")?;
 /// hierarchy.create_group(&key)?;
 /// let document = br#"{"zarr_format": 2, "shape": [365, 180], "chunks": [30, 180], "dtype": "<f4", "order": "C",
@@ -211,20 +215,20 @@ pub struct Hierarchy {
     /// Whether the store is a directory of stores.
     holds_stores: bool,
     stats: Arc<Stats>,
-    /// Held while documents or nodes at and below a key change, so that nothing else changes them between the reads and
-    /// the writes of a change. Protects no data.
+    /// Held while documents or nodes at and below a key change, so that nothing else changes them
+    /// between the reads and the writes of a change. Protects no data.
     changing: SubtreeLocks,
-    /// Held while one document is read, changed and written; acquired after `changing`. Changes of different nodes edit
-    /// the same `.zmetadata`.
+    /// Held while one document is read, changed and written; acquired after `changing`. Changes of
+    /// different nodes edit the same `.zmetadata`.
     editing: SubtreeLocks,
     /// Held by the arrays while they replace chunks and objects.
     replacing: Arc<SubtreeLocks>,
     arrays: Arc<Arrays>,
-    /// The node that each recently read `zarr.json` defines, with the version of the document. The lock protects
-    /// the map alone.
+    /// The node that each recently read `zarr.json` defines, with the version of the document. The
+    /// lock protects the map alone.
     node_types: Mutex<LruCache<Key, (Version, V3Outline)>>,
-    /// The v3 arrays whose writer last stated chunks without codecs below `c`. Where others are stored, it does not
-    /// know them and writes decoded chunks there. Protects the set alone.
+    /// The v3 arrays whose writer last stated chunks without codecs below `c`. Where others are
+    /// stored, it does not know them and writes decoded chunks there. Protects the set alone.
     decoded_below_c: Mutex<HashSet<Key>>,
     /// The prefixes that show no generated document. Protects the map alone.
     unmarked: Mutex<LruCache<Key, Unmarked>>,
@@ -235,9 +239,12 @@ impl Hierarchy {
     pub fn new(store: Arc<dyn Store>, v1_order: V1Order, stats: Arc<Stats>) -> Self {
         let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
         memory::register(&arrays);
-        let (changing, editing) = (SubtreeLocks::default(), SubtreeLocks::default());
-        let (node_types, decoded_below_c) = (Mutex::new(LruCache::new(ARRAYS_KEPT)), Mutex::default());
-        let (compressor, view) = (None, ViewFormat::default());
+        let changing = SubtreeLocks::default();
+        let editing = SubtreeLocks::default();
+        let node_types = Mutex::new(LruCache::new(ARRAYS_KEPT));
+        let decoded_below_c = Mutex::default();
+        let compressor = None;
+        let view = ViewFormat::default();
         Hierarchy {
             store,
             v1_order,
@@ -266,8 +273,8 @@ impl Hierarchy {
         Hierarchy { view, ..self }
     }
 
-    /// Declares that the caller describes arrays without using their chunks, so that the store is not asked for
-    /// undeclared separators.
+    /// Declares that the caller describes arrays without using their chunks, so that the store is
+    /// not asked for undeclared separators.
     pub fn only_describing(self) -> Self {
         Hierarchy { only_describes: true, ..self }
     }
@@ -282,7 +289,8 @@ impl Hierarchy {
         self.store.clone()
     }
 
-    /// Returns whether every group and array can be found: the store is an array, or lists its groups and arrays.
+    /// Returns whether every group and array can be found: the store is an array, or lists its
+    /// groups and arrays.
     pub fn lists_nodes(&self) -> bool {
         self.store.lists_nodes() || matches!(self.find_array(&Key::root()), Ok(Some(_)))
     }
@@ -293,7 +301,8 @@ impl Hierarchy {
     ///
     /// Fails if the store holds no hierarchy, or if it cannot be read.
     pub fn check(&self) -> Result<()> {
-        let (root, failure) = (Key::root(), Cell::new(None));
+        let root = Key::root();
+        let failure = Cell::new(None);
         let is_value = |key: &Key| match self.store.stat(key) {
             Ok(stat) => stat.is_some_and(|stat| stat.kind == EntryKind::Value),
             Err(e) => {
@@ -320,7 +329,8 @@ impl Hierarchy {
         }
     }
 
-    /// Checks that the root's document can be read: a store that may be listed and not read must not look empty.
+    /// Checks that the root's document can be read: a store that may be listed and not read must
+    /// not look empty.
     fn check_root(&self) -> Result<()> {
         let root = Key::root();
         let document = self.array_document(&root)?.map_or(root.join(ZGROUP), |found| found.key);
@@ -346,7 +356,9 @@ impl Hierarchy {
                 Err(e) => Some(StoredNode::Damaged(e)),
             });
         }
-        let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else { return Ok(None) };
+        let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else {
+            return Ok(None);
+        };
         Ok(Some(match self.node_kind(key, stat.kind)? {
             EntryKind::Prefix => StoredNode::Group,
             EntryKind::Value => StoredNode::Value(stat),
@@ -354,8 +366,9 @@ impl Hierarchy {
         }))
     }
 
-    /// Returns the kind of the node at `key`, where the store has an entry of `kind`. Servers and archives may have a
-    /// prefix and a value of one name. **Then the prefix counts**, since arrays may lie below it.
+    /// Returns the kind of the node at `key`, where the store has an entry of `kind`. Servers and
+    /// archives may have a prefix and a value of one name. **Then the prefix counts**, since arrays
+    /// may lie below it.
     pub fn node_kind(&self, key: &Key, kind: EntryKind) -> Result<EntryKind> {
         if kind != EntryKind::Value || !self.store.lists_all() {
             return Ok(kind);
@@ -367,13 +380,17 @@ impl Hierarchy {
         }
     }
 
-    /// Returns the array at `key`, if there is one with usable metadata. Looks up nothing else at `key`.
+    /// Returns the array at `key`, if there is one with usable metadata. Looks up nothing else at
+    /// `key`.
     pub fn find_array(&self, key: &Key) -> Result<Option<Arc<Array>>> {
-        let Some(document) = self.array_document(key)? else { return Ok(None) };
+        let Some(document) = self.array_document(key)? else {
+            return Ok(None);
+        };
         Ok(self.array(key, &document)?.ok())
     }
 
-    /// Returns whether `e` is about the metadata document of a readable directory, such as a link out of the store.
+    /// Returns whether `e` is about the metadata document of a readable directory, such as a link
+    /// out of the store.
     fn hides_metadata(&self, key: &Key, e: &Error) -> bool {
         [libc::EACCES, libc::ELOOP].contains(&e.errno())
             && matches!(self.store.stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Prefix)
@@ -404,7 +421,8 @@ impl Hierarchy {
             return Ok(removed.map(found(DocumentKind::Removed)));
         }
         // writers of v1 always create both documents
-        let (meta, attrs) = (stat(V1_META)?, stat(V1_ATTRS)?);
+        let meta = stat(V1_META)?;
+        let attrs = stat(V1_ATTRS)?;
         Ok(meta.filter(|_| attrs.is_some()).map(found(DocumentKind::V1)))
     }
 
@@ -419,7 +437,9 @@ impl Hierarchy {
             }));
         }
         let (version, parsed) = match self.stored(document) {
-            Ok(None) => return Err(Error::not_found("went away while it was read").context(document)),
+            Ok(None) => {
+                return Err(Error::not_found("went away while it was read").context(document));
+            }
             Ok(Some(MetadataDocument { text, stat, .. })) => {
                 let parsed = self.parse(key, &text, *form, &stat.version);
                 (stat.version, parsed.map_err(|e| e.context(document)))
@@ -448,8 +468,8 @@ impl Hierarchy {
         Ok(Arc::new(array.with_source(self.source(key, form, version.clone()))))
     }
 
-    /// Returns the source of the array at `key`. The keys under which its document may be stored include, except for
-    /// v1, that of a removed document.
+    /// Returns the source of the array at `key`. The keys under which its document may be stored
+    /// include, except for v1, that of a removed document.
     fn source(&self, key: &Key, form: DocumentKind, version: Version) -> Source {
         let v1_order = self.v1_order;
         match form {
@@ -491,11 +511,12 @@ impl Hierarchy {
         self.arrays.last(key)
     }
 
-    /// Streams the names in a group, without metadata documents, unfinished values, refused links, and values that hide
-    /// a prefix, which is shown instead.
+    /// Streams the names in a group, without metadata documents, unfinished values, refused links,
+    /// and values that hide a prefix, which is shown instead.
     pub fn list(&self, key: &Key) -> Result<Listing> {
         let listing = self.store.list(key).map_err(|e| e.context(key))?;
-        let (stats, group) = (self.stats.clone(), key.clone());
+        let stats = self.stats.clone();
+        let group = key.clone();
         let shown = move |entry: Entry| {
             if !entry.hides_prefix {
                 return entry;
@@ -506,7 +527,8 @@ impl Hierarchy {
         };
         let listing = listing.filter(move |e| !e.as_ref().is_ok_and(|e| is_own(&e.name)));
         let listing = listing.map(move |entry| entry.map(&shown));
-        let (store, key) = (self.store.clone(), key.clone());
+        let store = self.store.clone();
+        let key = key.clone();
         let is_other =
             move |name: &str| store.stat(&key.join(name)).is_ok_and(|s| s.is_some_and(|s| s.kind == EntryKind::Other));
         Ok(Box::new(
@@ -515,8 +537,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether a name in a group or array is that of a document or of a file of zarrfs. Such names are not shown
-/// as plain keys.
+/// Returns whether a name in a group or array is that of a document or of a file of zarrfs. Such
+/// names are not shown as plain keys.
 fn is_own(name: &str) -> bool {
     [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name) || name.starts_with(OWN)
 }

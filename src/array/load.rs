@@ -1,5 +1,5 @@
-//! Loading a whole chunk: reading the stored bytes, which waits for the store, and decoding them, which takes a
-//! processor.
+//! Loading a whole chunk: reading the stored bytes, which waits for the store, and decoding them,
+//! which takes a processor.
 
 use super::{Array, NeighborBytes};
 use crate::error::{Error, Result};
@@ -18,7 +18,8 @@ pub struct Scratch {
     pub stored: Vec<u8>,
     /// The decoded chunk before its layout is changed.
     pub other: Vec<u8>,
-    /// Maximum size of a chunk of objects in bytes, encoded and decoded, if the load has reserved memory for no more.
+    /// Maximum size of a chunk of objects in bytes, encoded and decoded, if the load has reserved
+    /// memory for no more.
     pub max_objects: Option<usize>,
 }
 
@@ -31,8 +32,8 @@ impl Scratch {
 
 /// A decoded chunk and the version it came from.
 pub struct Loaded {
-    /// The chunk in C layout, [`Grid::chunk_size`](crate::zarr::grid::Grid::chunk_size) bytes. Chunks of objects have
-    /// any size.
+    /// The chunk in C layout, [`Grid::chunk_size`](crate::zarr::grid::Grid::chunk_size) bytes.
+    /// Chunks of objects have any size.
     pub bytes: Vec<u8>,
     /// The version of the stored bytes.
     pub version: Version,
@@ -52,16 +53,19 @@ pub struct Fetched<'a> {
 }
 
 impl Array {
-    /// Reads and decodes a chunk, into `buffer` if that has the capacity. Returns `None` if the chunk is uninitialized.
+    /// Reads and decodes a chunk, into `buffer` if that has the capacity. Returns `None` if the
+    /// chunk is uninitialized.
     ///
     /// # Errors
     ///
-    /// Fails if the store fails, if the stored bytes are damaged, or without memory. The error names the key.
+    /// Fails if the store fails, if the stored bytes are damaged, or without memory. The error
+    /// names the key.
     pub fn load(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Loaded>> {
         self.fetch(chunk, buffer, None, scratch)?.map(|fetched| self.decode_fetched(fetched, scratch)).transpose()
     }
 
-    /// Reads a chunk: the half of [`Array::load`] that waits for the store, unless the bytes are in `neighbors`.
+    /// Reads a chunk: the half of [`Array::load`] that waits for the store, unless the bytes are in
+    /// `neighbors`.
     pub fn fetch<'a>(
         &self,
         chunk: ChunkId,
@@ -69,9 +73,11 @@ impl Array {
         neighbors: Option<&NeighborBytes<'a>>,
         scratch: &mut Scratch,
     ) -> Result<Option<Fetched<'a>>> {
-        let (pipeline, mut bytes) = (self.pipeline_of(chunk)?, buffer);
+        let pipeline = self.pipeline_of(chunk)?;
+        let mut bytes = buffer;
         self.check_memory()?;
-        // an encoded chunk may be larger than the decoded one, but not larger than the memory for it
+        // an encoded chunk may be larger than the decoded one, but not larger than the memory for
+        // it
         let limit = pipeline.max_stored().min(self.memory_limit(scratch.max_objects) as u64);
         let is_plain = self.is_stored_plain(&pipeline);
         if let Some(neighbors) = neighbors
@@ -89,7 +95,8 @@ impl Array {
         let got = match &self.shards {
             Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
             None => {
-                let (key, start) = (self.stored_key(chunk), Instant::now());
+                let key = self.stored_key(chunk);
+                let start = Instant::now();
                 let got = self.store.get(&key, limit, stored);
                 self.stats.store_time.add_since(start);
                 self.stats.bytes_stored.add(stored.len() as u64);
@@ -102,7 +109,8 @@ impl Array {
         Ok(Some(Fetched { chunk, encoded: None, bytes, version, stored }))
     }
 
-    /// Decodes a chunk: the half of [`Array::load`] that takes a processor. `scratch` is that of [`Array::fetch`].
+    /// Decodes a chunk: the half of [`Array::load`] that takes a processor. `scratch` is that of
+    /// [`Array::fetch`].
     pub fn decode_fetched(&self, fetched: Fetched, scratch: &mut Scratch) -> Result<Loaded> {
         let Fetched { chunk, encoded, mut bytes, version, stored } = fetched;
         let pipeline = self.pipeline_of(chunk)?;
@@ -151,14 +159,16 @@ impl Array {
         memory::available_for_chunk().min(max)
     }
 
-    /// Checks that a chunk can have `stored` bytes in the store. A compressed chunk that is too short goes unnoticed,
-    /// and so does any size if the codecs are unknown.
+    /// Checks that a chunk can have `stored` bytes in the store. A compressed chunk that is too
+    /// short goes unnoticed, and so does any size if the codecs are unknown.
     ///
     /// # Errors
     ///
     /// Fails if no chunk of the array encodes to that size.
     pub fn check_stored_size(&self, chunk: ChunkId, stored: u64) -> Result<()> {
-        let Ok(pipeline) = self.pipeline_of(chunk) else { return Ok(()) };
+        let Ok(pipeline) = self.pipeline_of(chunk) else {
+            return Ok(());
+        };
         pipeline.check_stored_size(stored).map_err(|e| self.in_chunk(chunk, e))
     }
 
@@ -168,7 +178,9 @@ impl Array {
     ///
     /// Fails if the object codec cannot have made the bytes.
     pub fn check_objects(&self, chunk: ChunkId, decoded: &[u8]) -> Result<()> {
-        let Some(config) = self.metadata.object_codec() else { return Ok(()) };
+        let Some(config) = self.metadata.object_codec() else {
+            return Ok(());
+        };
         let checked = check_objects(config, decoded, self.chunk_shape(chunk).iter().product());
         checked.map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))
     }

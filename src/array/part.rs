@@ -1,5 +1,6 @@
-//! Reading a part of a chunk where that costs less than the whole chunk: any bytes of an uncompressed chunk, one block
-//! of a blosc frame, or the beginning of a zstd frame. All parts of one opened chunk have the same version.
+//! Reading a part of a chunk where that costs less than the whole chunk: any bytes of an
+//! uncompressed chunk, one block of a blosc frame, or the beginning of a zstd frame. All parts of
+//! one opened chunk have the same version.
 
 use super::{Array, MAX_IN_FLIGHT};
 use crate::error::{Error, Result};
@@ -14,16 +15,20 @@ use std::time::Instant;
 /// Minimum size in bytes of a block that is worth a request.
 const MIN_BLOCK: usize = 4096;
 
-/// Bytes read from the beginning of a frame. They hold the offsets of 250 blocks; most frames have fewer.
+/// Bytes read from the beginning of a frame. They hold the offsets of 250 blocks; most frames have
+/// fewer.
 const FRAME_BEGINNING: u64 = 1024;
 
-/// Bytes read from the beginning of a remote frame: a second request takes longer than some more bytes.
+/// Bytes read from the beginning of a remote frame: a second request takes longer than some more
+/// bytes.
 const REMOTE_FRAME_BEGINNING: u64 = 16 << 10;
 
-/// Maximum stored size in bytes of a remote chunk that is fetched whole: it takes no longer than another round trip.
+/// Maximum stored size in bytes of a remote chunk that is fetched whole: it takes no longer than
+/// another round trip.
 const REMOTE_WHOLE: usize = 4 << 20;
 
-/// Maximum decoded size in bytes of a remote chunk that is fetched whole: decoding takes time and cache space.
+/// Maximum decoded size in bytes of a remote chunk that is fetched whole: decoding takes time and
+/// cache space.
 const REMOTE_WHOLE_DECODED: usize = 16 << 20;
 
 /// The blocks of a stored chunk.
@@ -68,8 +73,8 @@ impl BlockIndex {
         }
     }
 
-    /// Returns the number of bytes that [`Array::load_block`] decodes of a block, given by number, for a reader of its
-    /// first `len` bytes.
+    /// Returns the number of bytes that [`Array::load_block`] decodes of a block, given by number,
+    /// for a reader of its first `len` bytes.
     pub fn decoded_len(&self, n: usize, len: usize) -> usize {
         match &self.frame {
             Frame::Blosc(header, _) => header.decoded_len(n, len),
@@ -85,7 +90,8 @@ impl BlockIndex {
         }
     }
 
-    /// Decodes the first `len` bytes of a block, a result of [`BlockIndex::decoded_len`], to the front of `buffer`.
+    /// Decodes the first `len` bytes of a block, a result of [`BlockIndex::decoded_len`], to the
+    /// front of `buffer`.
     fn decode(&self, n: usize, stored: &[u8], len: usize, buffer: &mut Vec<u8>) -> Result<CodecResult<()>> {
         match &self.frame {
             Frame::Blosc(header, _) => {
@@ -108,7 +114,8 @@ impl Array {
                 PartialDecode::No
             }
             Ok(pipeline) => match pipeline.partial_decode() {
-                // a remote read would fetch the whole frame for its beginning, after a request for its header
+                // a remote read would fetch the whole frame for its beginning, after a request for
+                // its header
                 PartialDecode::Zstd if self.is_remote() => PartialDecode::No,
                 // a small frame has one block, which the decoder decodes whole
                 PartialDecode::Zstd if self.grid.max_chunk_size() <= ZstdFrame::BLOCK => PartialDecode::No,
@@ -118,8 +125,9 @@ impl Array {
         }
     }
 
-    /// Returns whether a remote chunk is read by one request: it arrives about as early as a part of it would, judging
-    /// by the size of the last one, or nothing would show that two parts are of one version.
+    /// Returns whether a remote chunk is read by one request: it arrives about as early as a part
+    /// of it would, judging by the size of the last one, or nothing would show that two parts are
+    /// of one version.
     fn is_fetched_whole(&self) -> bool {
         let size = self.grid.max_chunk_size();
         let stored = match self.stored_size.load(Ordering::Relaxed) {
@@ -140,12 +148,14 @@ impl Array {
         }
     }
 
-    /// Returns whether chunks are remote, uncompressed and so large that a sequential reader should get them in ranges.
+    /// Returns whether chunks are remote, uncompressed and so large that a sequential reader should
+    /// get them in ranges.
     pub fn is_read_in_ranges(&self) -> bool {
         self.is_remote() && self.partial_decode() == PartialDecode::Plain && self.grid.max_chunk_size() > MAX_IN_FLIGHT
     }
 
-    /// Reads bytes of a chunk of an array with [`PartialDecode::Plain`]. Returns `None` if the chunk is uninitialized.
+    /// Reads bytes of a chunk of an array with [`PartialDecode::Plain`]. Returns `None` if the
+    /// chunk is uninitialized.
     ///
     /// # Errors
     ///
@@ -162,8 +172,8 @@ impl Array {
         Ok(Some(stat.version))
     }
 
-    /// Reads the header of a chunk and the positions of its blocks. The array must have [`PartialDecode::Blosc`] or
-    /// [`PartialDecode::Zstd`].
+    /// Reads the header of a chunk and the positions of its blocks. The array must have
+    /// [`PartialDecode::Blosc`] or [`PartialDecode::Zstd`].
     pub fn open_chunk(&self, chunk: ChunkId) -> Result<OpenedChunk> {
         let mut index = Vec::new();
         let beginning = if self.is_remote() { REMOTE_FRAME_BEGINNING } else { FRAME_BEGINNING };
@@ -173,7 +183,8 @@ impl Array {
         if stat.size > self.pipeline_of(chunk)?.max_stored() || self.is_fetched_whole() {
             return Ok(OpenedChunk::Whole); // loading a chunk that is too large reports why
         }
-        let (size, len) = (self.grid.chunk_size(chunk), stat.size as usize);
+        let size = self.grid.chunk_size(chunk);
+        let len = stat.size as usize;
         let frame = match self.partial_decode() {
             PartialDecode::Zstd => ZstdFrame::parse(&index, len).filter(|f| f.nbytes() == size).map(Frame::Zstd),
             _ => self.open_blosc(chunk, index, &stat)?,
@@ -184,8 +195,8 @@ impl Array {
         })
     }
 
-    /// Reads the header of a blosc frame, of which `index` are the first bytes, and the positions of its blocks.
-    /// Returns `None` if no part costs less than the whole chunk.
+    /// Reads the header of a blosc frame, of which `index` are the first bytes, and the positions
+    /// of its blocks. Returns `None` if no part costs less than the whole chunk.
     fn open_blosc(&self, chunk: ChunkId, mut index: Vec<u8>, stat: &Stat) -> Result<Option<Frame>> {
         let size = self.grid.chunk_size(chunk);
         let broken = |e: CodecError| self.in_chunk(chunk, Error::damaged(e.0));
@@ -206,9 +217,9 @@ impl Array {
         Ok(Some(Frame::Blosc(header, index)))
     }
 
-    /// Decodes at least the first `len` bytes of a block of a chunk, given by number, into `buffer` if that has the
-    /// capacity; bytes after them have any content. Returns `None` if the chunk was replaced since it was opened.
-    /// `stored` receives the encoded bytes.
+    /// Decodes at least the first `len` bytes of a block of a chunk, given by number, into `buffer`
+    /// if that has the capacity; bytes after them have any content. Returns `None` if the chunk was
+    /// replaced since it was opened. `stored` receives the encoded bytes.
     pub fn load_block(
         &self,
         chunk: ChunkId,
@@ -244,7 +255,9 @@ impl Array {
         let start = Instant::now();
         let got = self.store.get_range(&key, range, out);
         self.stats.store_time.add_since(start);
-        let Some(stat) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
+        let Some(stat) = got.map_err(|e| e.context(&key))? else {
+            return Ok(None);
+        };
         self.stats.bytes_stored.add(out.len() as u64);
         self.record_stored(stat.size, &stat.version);
         Ok(Some(stat))

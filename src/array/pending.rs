@@ -1,5 +1,6 @@
-//! Chunks of shards that were handed over, encoded, and are not yet in their objects. They take precedence over the
-//! stored chunks: every reader of the array gets them. This module does not know how or when objects are stored.
+//! Chunks of shards that were handed over, encoded, and are not yet in their objects. They take
+//! precedence over the stored chunks: every reader of the array gets them. This module does not
+//! know how or when objects are stored.
 
 use super::Ranges;
 use crate::error::{Error, Result};
@@ -20,7 +21,8 @@ const IN_MEMORY: usize = 8 << 20;
 /// Approximate memory of a pending chunk beside its bytes.
 const COST: usize = 256;
 
-/// Maximum number of pending chunks of all arrays: each takes about [`COST`] bytes wherever it waits.
+/// Maximum number of pending chunks of all arrays: each takes about [`COST`] bytes wherever it
+/// waits.
 const MAX_PENDING: usize = 1 << 17;
 
 /// Number of locks that serialize the storing of objects.
@@ -44,7 +46,8 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 /// Number of pending chunks of all arrays.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns whether so many chunks are pending that objects have to be stored before more chunks are handed over.
+/// Returns whether so many chunks are pending that objects have to be stored before more chunks are
+/// handed over.
 pub fn are_too_many() -> bool {
     COUNT.load(Ordering::Relaxed) >= MAX_PENDING
 }
@@ -67,13 +70,17 @@ impl Drop for HeldBytes {
 }
 
 impl PendingBytes {
-    /// Copies bytes into memory, or into `spill` if all pending chunks would take more than `IN_MEMORY` bytes.
+    /// Copies bytes into memory, or into `spill` if all pending chunks would take more than
+    /// `IN_MEMORY` bytes.
     ///
     /// # Errors
     ///
-    /// ENOSPC if there is no space in the spill file, ENOMEM if there is no memory or too many chunks are pending.
+    /// ENOSPC if there is no space in the spill file, ENOMEM if there is no memory or too many
+    /// chunks are pending.
     pub fn hold(bytes: &[u8], spill: Option<&Arc<SpillFile>>) -> Result<Self> {
-        let Some(spill) = spill else { return PendingBytes::in_memory(bytes) };
+        let Some(spill) = spill else {
+            return PendingBytes::in_memory(bytes);
+        };
         if are_too_many() {
             return Err(Error::system(libc::ENOMEM).context("too many chunks wait for their shards"));
         }
@@ -133,7 +140,8 @@ pub struct PendingChunk {
     pub version: Version,
     /// Time at which the chunk was handed over.
     pub modified: SystemTime,
-    /// The bytes of the decoded chunk that were written; `None` if the stored chunk does not show through.
+    /// The bytes of the decoded chunk that were written; `None` if the stored chunk does not show
+    /// through.
     pub written: Option<Ranges>,
     /// The version of the stored chunk that shows through; `None` if it was not stored.
     pub base: Option<Version>,
@@ -217,9 +225,9 @@ impl PendingChunks {
         lock(&self.objects).get(&object).map(|found| found.chunks.clone()).unwrap_or_default()
     }
 
-    /// Hands over a chunk, or erases it if there are no bytes. `written` are the bytes that were written over the
-    /// version `base`; `None` if all were. Returns the chunk's new version; `None`, without a change, if another
-    /// version than `base` is pending.
+    /// Hands over a chunk, or erases it if there are no bytes. `written` are the bytes that were
+    /// written over the version `base`; `None` if all were. Returns the chunk's new version;
+    /// `None`, without a change, if another version than `base` is pending.
     ///
     /// # Errors
     ///
@@ -261,7 +269,9 @@ impl PendingChunks {
     /// Replaces a pending chunk unless it has changed since `old`, or drops it.
     pub fn replace(&self, object: u64, chunk: ChunkId, old: &PendingChunk, new: Option<PendingChunk>) {
         let mut objects = lock(&self.objects);
-        let Some(found) = objects.get_mut(&object) else { return };
+        let Some(found) = objects.get_mut(&object) else {
+            return;
+        };
         if found.chunks.get(&chunk).is_none_or(|known| known.version != old.version) {
             return;
         }
@@ -275,7 +285,9 @@ impl PendingChunks {
     /// Drops the pending chunks of an object that have not changed since `stored`.
     pub fn remove(&self, object: u64, stored: &ChunkChanges) {
         let mut objects = lock(&self.objects);
-        let Some(found) = objects.get_mut(&object) else { return };
+        let Some(found) = objects.get_mut(&object) else {
+            return;
+        };
         for (chunk, stored) in stored {
             if found.chunks.get(chunk).is_some_and(|known| known.version == stored.version) {
                 found.remove(*chunk);
@@ -339,7 +351,8 @@ mod tests {
 
     #[test]
     fn written_ranges_add_up_until_the_chunk_is_whole() {
-        let (pending, at) = (PendingChunks::default(), (3, ChunkId(7)));
+        let pending = PendingChunks::default();
+        let at = (3, ChunkId(7));
         let base = Some(Version::Count(9));
         let first = pending.put(at, bytes(1), Some(&Ranges::from(0..1)), base.clone()).unwrap();
         let known = pending.get(3, ChunkId(7)).unwrap();
@@ -363,7 +376,8 @@ mod tests {
 
     #[test]
     fn an_erased_chunk_hides_the_stored_one() {
-        let (pending, at) = (PendingChunks::default(), (0, ChunkId(0)));
+        let pending = PendingChunks::default();
+        let at = (0, ChunkId(0));
         pending.put(at, None, None, None).unwrap();
         // all other bytes are fill values
         pending.put(at, bytes(1), Some(&Ranges::from(0..1)), None).unwrap();

@@ -1,5 +1,5 @@
-//! The pipelines of an array's chunks. Chunks of one shape share a pipeline. The module knows neither keys nor the
-//! store.
+//! The pipelines of an array's chunks. Chunks of one shape share a pipeline. The module knows
+//! neither keys nor the store.
 
 use crate::error::Result;
 use crate::zarr::by_shape::ByShape;
@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 /// The pipelines of an array.
 pub struct Pipelines {
-    /// The pipeline of the largest chunk, which is that of every chunk unless chunks differ in shape.
+    /// The pipeline of the largest chunk, which is that of every chunk unless chunks differ in
+    /// shape.
     largest: Result<Arc<Pipeline>>,
     /// The pipelines of other chunks.
     others: ByShape<Pipeline>,

@@ -1,8 +1,8 @@
 //! Sets of byte offsets in a chunk.
 //!
-//! Invariant: a set takes at most a sixth of the memory of the bytes before its last offset, or 256 bytes. A program
-//! may write every second byte of many chunks, and each chunk keeps the set of written bytes. As lists of ranges, these
-//! sets would take 8 to 16 times the memory of the chunks.
+//! Invariant: a set takes at most a sixth of the memory of the bytes before its last offset, or 256
+//! bytes. A program may write every second byte of many chunks, and each chunk keeps the set of
+//! written bytes. As lists of ranges, these sets would take 8 to 16 times the memory of the chunks.
 
 use std::iter::FusedIterator;
 use std::ops::Range;
@@ -10,8 +10,8 @@ use std::ops::Range;
 /// Maximum length of a list that is never replaced by a map of bits.
 const MIN_BITS: usize = 8;
 
-/// Minimum length in offsets of a set, from 0 to its end, for each range of its list. In a shorter set, the list takes
-/// more than half the memory of a map of bits.
+/// Minimum length in offsets of a set, from 0 to its end, for each range of its list. In a shorter
+/// set, the list takes more than half the memory of a map of bits.
 const OFFSETS_PER_RANGE: usize = 256;
 
 /// A set of byte offsets.
@@ -110,8 +110,8 @@ impl Ranges {
                     bits.resize(needed, 0);
                 }
                 self.len += set_bits(bits, range, true);
-                // perhaps the set is one range, as of a fully written chunk; with fewer offsets there is a gap before
-                // the last word
+                // perhaps the set is one range, as of a fully written chunk; with fewer offsets
+                // there is a gap before the last word
                 if self.len > (bits.len() - 1) * 64 && next_bit(bits, 0, false).unwrap_or(bits.len() * 64) == self.len {
                     *self = Ranges::from(0..self.len);
                 }
@@ -177,7 +177,8 @@ impl Ranges {
 
     /// Returns the offsets below `end` that are not in the set.
     pub fn complement(&self, end: usize) -> Ranges {
-        let (mut rest, mut at) = (Ranges::default(), 0);
+        let mut rest = Ranges::default();
+        let mut at = 0;
         for range in self.iter() {
             rest.add(at..range.start.min(end));
             at = range.end;
@@ -220,7 +221,8 @@ fn add_to_list(list: &mut Vec<Range<usize>>, mut range: Range<usize>) -> usize {
         Some(last) if last.start <= range.start => list.len() - 1,
         _ => list.partition_point(|r| r.end < range.start),
     };
-    let (mut last, mut known) = (first, 0);
+    let mut last = first;
+    let mut known = 0;
     while let Some(touched) = list.get(last).filter(|r| r.start <= range.end) {
         range = range.start.min(touched.start)..range.end.max(touched.end);
         known += touched.len();
@@ -256,7 +258,8 @@ fn set_bits(bits: &mut [u64], range: Range<usize>, value: bool) -> usize {
     let words = range.start / 64..range.end.div_ceil(64);
     for (number, word) in bits[words.clone()].iter_mut().enumerate() {
         let start = (words.start + number) * 64;
-        let (from, to) = (range.start.max(start) - start, range.end.min(start + 64) - start);
+        let from = range.start.max(start) - start;
+        let to = range.end.min(start + 64) - start;
         let mask = (u64::MAX >> (64 - (to - from))) << from;
         let new = if value { *word | mask } else { *word & !mask };
         changed += (*word ^ new).count_ones() as usize;
@@ -306,7 +309,8 @@ mod tests {
         fn ranges_are_sets_of_offsets(
             a in prop::collection::vec((0usize..50, 0usize..14), 0..40), b in prop::collection::vec((0usize..50, 0usize..4), 0..40)
         ) {
-            let (one, other) = (set(&a), set(&b));
+            let one = set(&a);
+            let other = set(&b);
             prop_assert_eq!(listed(&one), positions(&a));
             let mut both = one.clone();
             both.add_all(&other);

@@ -1,5 +1,5 @@
-//! Surveys the indexes of stored shards: how many bytes the chunks take, and whether there are chunks outside the
-//! array. Each object is examined once, so nothing is kept.
+//! Surveys the indexes of stored shards: how many bytes the chunks take, and whether there are
+//! chunks outside the array. Each object is examined once, so nothing is kept.
 
 use super::Array;
 use crate::error::{Error, Kind, Result};
@@ -14,7 +14,8 @@ use std::ops::Range;
 pub struct ShardUsage {
     /// The size of the object in bytes.
     pub size: u64,
-    /// The bytes that chunks and indexes take. Bytes that several entries share count more than once.
+    /// The bytes that chunks and indexes take. Bytes that several entries share count more than
+    /// once.
     pub used: u64,
     /// Number of entries for chunks outside the array.
     pub outside: u64,
@@ -32,12 +33,14 @@ struct EntriesInside {
 type ShardsInside = BTreeMap<(usize, u64), EntriesInside>;
 
 impl Array {
-    /// Returns the number of objects that hold the array; `None` if each chunk is a value of its own.
+    /// Returns the number of objects that hold the array; `None` if each chunk is a value of its
+    /// own.
     pub fn shard_count(&self) -> Option<u64> {
         self.shards.as_ref().map(|shards| shards.objects().chunk_count())
     }
 
-    /// Returns the number of the object that holds a chunk; `None` if the chunk is a value of its own.
+    /// Returns the number of the object that holds a chunk; `None` if the chunk is a value of its
+    /// own.
     pub fn shard_of(&self, chunk: ChunkId) -> Option<u64> {
         self.shards.as_ref().map(|shards| shards.shard(0, &self.grid.indices(chunk)).number)
     }
@@ -59,24 +62,31 @@ impl Array {
         }
     }
 
-    /// Returns the use of the object `number`; `None` if it is not stored, is encoded as a whole, or was
-    /// replaced meanwhile.
+    /// Returns the use of the object `number`; `None` if it is not stored, is encoded as a whole,
+    /// or was replaced meanwhile.
     ///
     /// # Errors
     ///
     /// The store fails, or the index of the outermost shard is damaged.
     pub fn survey_shard(&self, number: u64) -> Result<Option<ShardUsage>> {
-        let Some(shards) = self.shards.as_ref().filter(|shards| shards.around(0).is_none()) else { return Ok(None) };
-        let Some(first) = self.shard_members(number).next() else { return Ok(None) };
+        let Some(shards) = self.shards.as_ref().filter(|shards| shards.around(0).is_none()) else {
+            return Ok(None);
+        };
+        let Some(first) = self.shard_members(number).next() else {
+            return Ok(None);
+        };
         let key = self.stored_key(first);
         let stat = self.store.stat(&key).map_err(|e| e.context(&key))?;
-        let Some(object) = stat.filter(|stat| stat.kind == EntryKind::Value) else { return Ok(None) };
+        let Some(object) = stat.filter(|stat| stat.kind == EntryKind::Value) else {
+            return Ok(None);
+        };
         self.survey(shards, &key, &object, &self.entries_inside(shards, number)).map_err(|e| e.context(&key))
     }
 
     fn survey(&self, shards: &Shards, key: &Key, object: &Stat, inside: &ShardsInside) -> Result<Option<ShardUsage>> {
         let mut usage = ShardUsage { size: object.size, ..ShardUsage::default() };
-        // the indexes of all but the innermost shards, each with the position of its shard in the object
+        // the indexes of all but the innermost shards, each with the position of its shard in the
+        // object
         let mut outer: HashMap<(usize, u64), (Index, u64)> = HashMap::new();
         for (&(level, number), EntriesInside { chunk, slots }) in inside {
             let place = match level.checked_sub(1) {
@@ -84,8 +94,12 @@ impl Array {
                 Some(above) => {
                     let indices = self.grid.indices(*chunk);
                     let around = outer.get(&(above, shards.shard(above, &indices).number));
-                    let Some((index, start)) = around else { continue };
-                    let Ok(Some(entry)) = index.get(shards.slot(above, &indices)) else { continue };
+                    let Some((index, start)) = around else {
+                        continue;
+                    };
+                    let Ok(Some(entry)) = index.get(shards.slot(above, &indices)) else {
+                        continue;
+                    };
                     start + entry.start..start + entry.end
                 }
             };

@@ -1,8 +1,9 @@
-//! Reading chunks of shards. The index of a shard, and a shard that is encoded as a whole, are kept for the version of
-//! the object they came from. A range that turns out to belong to another version is not used: the object was replaced,
-//! and everything about it is read again.
+//! Reading chunks of shards. The index of a shard, and a shard that is encoded as a whole, are kept
+//! for the version of the object they came from. A range that turns out to belong to another
+//! version is not used: the object was replaced, and everything about it is read again.
 //!
-//! A chunk keeps its version when this mount replaces its object to store other chunks: see `versions`.
+//! A chunk keeps its version when this mount replaces its object to store other chunks: see
+//! `versions`.
 
 mod hand_over;
 mod load_index;
@@ -36,14 +37,16 @@ const KEPT_MISSING: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Number of locks that serialize the loading of shards.
 const STRIPES: usize = 16;
 
-/// Maximum number of attempts to read a chunk, or to store an object, while other writers replace the object.
+/// Maximum number of attempts to read a chunk, or to store an object, while other writers replace
+/// the object.
 const ATTEMPTS: usize = 64;
 
-/// What looks like a writer who replaces an object again and again. Requests alone cannot tell the two apart.
+/// What looks like a writer who replaces an object again and again. Requests alone cannot tell the
+/// two apart.
 const OR_CHANGING_TAGS: &str = "unless the server states another ETag of an unchanged object in each answer";
 
-/// Maximum size in bytes of an object that is read as a whole from a server that states no versions. Of a larger one,
-/// the index and a chunk are compared by the size of the object.
+/// Maximum size in bytes of an object that is read as a whole from a server that states no
+/// versions. Of a larger one, the index and a chunk are compared by the size of the object.
 const MAX_WHOLE: u64 = 16 << 20;
 
 /// How often an object was replaced while a chunk in it was read.
@@ -111,7 +114,8 @@ enum Lookup<T> {
 pub(super) struct ShardCache {
     /// Protects the shards, each with the latest opening in which the store confirmed its object.
     loaded: Mutex<LruCache<ShardId, (Opening, Arc<LoadedShard>)>>,
-    /// Protects the objects that were missing, each with the opening in which the store reported that.
+    /// Protects the objects that were missing, each with the opening in which the store reported
+    /// that.
     missing: Mutex<LruCache<u64, Opening>>,
     /// Each serializes the loading of some shards. They protect no data.
     loading: [Mutex<()>; STRIPES],
@@ -119,8 +123,8 @@ pub(super) struct ShardCache {
     versions: Mutex<KnownVersions>,
 }
 
-/// Returns a map of at most `most` entries that allocates nothing while it is empty: every array has such maps, and
-/// there may be many arrays.
+/// Returns a map of at most `most` entries that allocates nothing while it is empty: every array
+/// has such maps, and there may be many arrays.
 fn empty<K: Hash + Eq, V>(most: NonZeroUsize) -> LruCache<K, V> {
     let mut map = LruCache::unbounded();
     map.resize(most);
@@ -159,13 +163,15 @@ enum Recency {
     Now,
     /// The store confirmed it in the latest opening of the array.
     Opening,
-    /// Any confirmation will do: the caller reads the object next, which confirms or refutes the kept index.
+    /// Any confirmation will do: the caller reads the object next, which confirms or refutes the
+    /// kept index.
     Any,
 }
 
 impl Array {
-    /// Returns the stat of a chunk in a shard; `None` if the chunk is not stored. If the index is damaged, every chunk
-    /// of the shard gets the stat of the object, since an existing chunk must not look missing.
+    /// Returns the stat of a chunk in a shard; `None` if the chunk is not stored. If the index is
+    /// damaged, every chunk of the shard gets the stat of the object, since an existing chunk must
+    /// not look missing.
     pub(super) fn stat_in_shard(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<Stat>> {
         self.stat_in_shard_as_of(shards, chunk, Recency::Now)
     }
@@ -181,7 +187,8 @@ impl Array {
         }
     }
 
-    /// Returns the stat of a stored chunk: the stat of its object, with the size and the version of the chunk.
+    /// Returns the stat of a stored chunk: the stat of its object, with the size and the version of
+    /// the chunk.
     fn stat_stored(&self, shards: &Shards, chunk: ChunkId, found: &StoredChunk) -> Stat {
         let object = shards.shard(0, &self.grid.indices(chunk)).number;
         let version = lock(&self.shard_cache.versions).version(object, chunk, &found.object.version);
@@ -215,8 +222,8 @@ impl Array {
         }
     }
 
-    /// Returns the offset of a chunk in the object of its shard, in bytes; `None` if it is not stored there, waits to
-    /// be stored, or lies in a shard that is encoded as a whole.
+    /// Returns the offset of a chunk in the object of its shard, in bytes; `None` if it is not
+    /// stored there, waits to be stored, or lies in a shard that is encoded as a whole.
     pub fn offset_in_object(&self, chunk: ChunkId) -> Result<Option<u64>> {
         let Some(shards) = self.shards.as_ref().filter(|_| self.pending_chunk(chunk).is_none()) else {
             return Ok(None);
@@ -228,8 +235,8 @@ impl Array {
         }))
     }
 
-    /// Returns whether a chunk is stored, or may be because its shard is damaged. With `is_first`, asks the store for
-    /// the object, instead of relying on its answer in this opening.
+    /// Returns whether a chunk is stored, or may be because its shard is damaged. With `is_first`,
+    /// asks the store for the object, instead of relying on its answer in this opening.
     pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, is_first: bool) -> bool {
         let recency = if is_first { Recency::Now } else { Recency::Opening };
         match self.pending_chunk(chunk) {
@@ -251,8 +258,8 @@ impl Array {
         self.store.stat(&key).map_err(|e| e.context(&key))
     }
 
-    /// Reads the bytes `range` of a chunk, pending or stored, or fewer if the chunk ends earlier. The stat has the size
-    /// and the version of the chunk.
+    /// Reads the bytes `range` of a chunk, pending or stored, or fewer if the chunk ends earlier.
+    /// The stat has the size and the version of the chunk.
     pub(super) fn read_in_shard(
         &self,
         shards: &Shards,
@@ -261,14 +268,17 @@ impl Array {
         out: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
         if let Some(pending) = self.rebased(shards, chunk, Recency::Opening, None)? {
-            let Some(bytes) = &pending.bytes else { return Ok(None) };
+            let Some(bytes) = &pending.bytes else {
+                return Ok(None);
+            };
             bytes.read(range, out).map_err(|e| e.context(self.stored_key(chunk)))?;
             return Ok(self.stat_pending(chunk, &pending));
         }
         self.read_stored(shards, chunk, range, out, &mut Replacements::default())
     }
 
-    /// Reads a chunk from the store as [`Array::read_in_shard`] does, even if a newer one is pending.
+    /// Reads a chunk from the store as [`Array::read_in_shard`] does, even if a newer one is
+    /// pending.
     fn read_stored(
         &self,
         shards: &Shards,
@@ -321,7 +331,9 @@ impl Array {
         limit: u64,
         out: &mut Vec<u8>,
     ) -> Result<Option<Version>> {
-        let Some(stat) = self.read_in_shard(shards, chunk, 0..limit, out)? else { return Ok(None) };
+        let Some(stat) = self.read_in_shard(shards, chunk, 0..limit, out)? else {
+            return Ok(None);
+        };
         if stat.size > limit {
             let why = format!("chunk of {} bytes, more than the {limit} it may have", stat.size);
             return Err(Error::damaged(why).context(self.stored_key(chunk)));
@@ -329,7 +341,8 @@ impl Array {
         Ok(Some(stat.version))
     }
 
-    /// Reads a part of the bytes of a shard or chunk; returns false if the object was replaced since its stat.
+    /// Reads a part of the bytes of a shard or chunk; returns false if the object was replaced
+    /// since its stat.
     fn read_shard_bytes(
         &self,
         chunk: ChunkId,
@@ -364,7 +377,8 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`] if an index, or the entry of the chunk in it, is damaged; those of [`Replacements::count`].
+    /// [`Kind::Damaged`] if an index, or the entry of the chunk in it, is damaged; those of
+    /// [`Replacements::count`].
     fn locate(
         &self,
         shards: &Shards,
@@ -407,8 +421,9 @@ impl Array {
 }
 
 impl StoredChunk {
-    /// Returns whether the object is read as a whole before the chunk, so that the index and the chunk are of one
-    /// answer: the server states no version that would show it, and the object is small.
+    /// Returns whether the object is read as a whole before the chunk, so that the index and the
+    /// chunk are of one answer: the server states no version that would show it, and the object is
+    /// small.
     fn is_read_whole(&self) -> bool {
         self.object.version.is_unstated() && self.bytes.is_stored() && self.object.size <= MAX_WHOLE
     }
@@ -422,7 +437,8 @@ impl LoadedShard {
 }
 
 impl ShardBytes {
-    /// Returns whether the bytes have to be read from the object, because they are not kept in memory.
+    /// Returns whether the bytes have to be read from the object, because they are not kept in
+    /// memory.
     fn is_stored(&self) -> bool {
         matches!(self, ShardBytes::Stored(_))
     }

@@ -1,6 +1,6 @@
-//! The keys of stored chunks. In Zarr v2 each chunk is a value of its own, under a key that is made of its
-//! indices; an undeclared separator of the indices is detected. Everything outside `array` asks for keys, statistics
-//! and listings of chunks, and never builds a key.
+//! The keys of stored chunks. In Zarr v2 each chunk is a value of its own, under a key that is made
+//! of its indices; an undeclared separator of the indices is detected. Everything outside `array`
+//! asks for keys, statistics and listings of chunks, and never builds a key.
 
 use super::Array;
 use crate::error::{Kind, Result};
@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Names examined to detect an undeclared separator: enough to pass stray files, few enough to be quick.
+/// Names examined to detect an undeclared separator: enough to pass stray files, few enough to be
+/// quick.
 const SEPARATOR_SAMPLE: usize = 1000;
 
 /// The lock of the object that holds a chunk. Dropping it releases the lock.
@@ -34,8 +35,9 @@ pub enum ArrayEntry {
 pub struct LevelPermissions(Option<(Key, Option<Permissions>)>);
 
 impl Array {
-    /// Returns the key of the *object* that holds a chunk, or would hold it: a value that the store replaces as a
-    /// whole, so that versions, locks and write-backs belong to it. Without shards an object holds one chunk.
+    /// Returns the key of the *object* that holds a chunk, or would hold it: a value that the store
+    /// replaces as a whole, so that versions, locks and write-backs belong to it. Without shards an
+    /// object holds one chunk.
     pub fn stored_key(&self, chunk: ChunkId) -> Key {
         let encoding = self.key_encoding();
         let name = match &self.shards {
@@ -45,12 +47,14 @@ impl Array {
         self.key.join(&name)
     }
 
-    /// Returns the path of the chunk's file in the mounted tree, which does not depend on where the chunk is stored.
+    /// Returns the path of the chunk's file in the mounted tree, which does not depend on where the
+    /// chunk is stored.
     pub fn chunk_path(&self, chunk: ChunkId) -> Key {
         self.key.join(&self.grid.chunk_key(chunk, Separator::Dot))
     }
 
-    /// Returns the chunk that is stored at `path` below the array's prefix, or the first chunk of a shard there.
+    /// Returns the chunk that is stored at `path` below the array's prefix, or the first chunk of a
+    /// shard there.
     pub fn chunk_stored_at(&self, path: &str) -> Option<ChunkId> {
         match &self.shards {
             None => self.grid.parse_stored_key(path, self.key_encoding()),
@@ -61,16 +65,21 @@ impl Array {
         }
     }
 
-    /// Returns whether `key` is a directory that holds chunks below the array's prefix, or may come to hold some.
+    /// Returns whether `key` is a directory that holds chunks below the array's prefix, or may come
+    /// to hold some.
     pub fn is_chunk_level(&self, key: &Key) -> bool {
-        let Some(path) = key.relative_to(&self.key) else { return false };
+        let Some(path) = key.relative_to(&self.key) else {
+            return false;
+        };
         self.separator() == Separator::Slash && self.is_level_path(path.as_str())
     }
 
-    /// Returns whether `key` is that of a value that holds chunks, or of a directory of such values. In a mount, a name
-    /// that looks like that of a chunk names a chunk.
+    /// Returns whether `key` is that of a value that holds chunks, or of a directory of such
+    /// values. In a mount, a name that looks like that of a chunk names a chunk.
     pub fn is_object_path(&self, key: &Key) -> bool {
-        let Some(path) = key.relative_to(&self.key) else { return false };
+        let Some(path) = key.relative_to(&self.key) else {
+            return false;
+        };
         let is_chunk = || self.grid.parse_chunk_key(path.as_str(), Separator::Dot).is_some();
         self.is_chunk_level(key) || self.chunk_stored_at(path.as_str()).is_some() && !is_chunk()
     }
@@ -86,7 +95,8 @@ impl Array {
         }
     }
 
-    /// Returns the grid of the objects that hold the chunks: of outermost shards, or of the chunks themselves.
+    /// Returns the grid of the objects that hold the chunks: of outermost shards, or of the chunks
+    /// themselves.
     pub fn object_grid(&self) -> &Grid {
         self.shards.as_ref().map_or(&self.grid, |shards| shards.objects())
     }
@@ -109,7 +119,8 @@ impl Array {
         self.store.stat(&key).map_err(|e| e.context(&key))
     }
 
-    /// Calls `each` with the result of [`Array::stat_chunk`] for each chunk, in order, until it returns false.
+    /// Calls `each` with the result of [`Array::stat_chunk`] for each chunk, in order, until it
+    /// returns false.
     pub fn stat_chunks(
         &self,
         chunks: &mut dyn Iterator<Item = ChunkId>,
@@ -121,8 +132,8 @@ impl Array {
         self.stat_objects(chunks, each);
     }
 
-    /// Returns `stat`, the state of a chunk, with no more permissions than the directories between the array and the
-    /// chunk grant. `known` spares requests for chunks of the same directory.
+    /// Returns `stat`, the state of a chunk, with no more permissions than the directories between
+    /// the array and the chunk grant. `known` spares requests for chunks of the same directory.
     pub fn restrict(&self, chunk: ChunkId, stat: Stat, known: &mut LevelPermissions) -> Stat {
         let parent = self.stored_key(chunk).parent();
         if parent == self.key || stat.permissions.is_none() {
@@ -145,14 +156,15 @@ impl Array {
         stat.restricted(granted)
     }
 
-    /// Waits for the lock of a chunk. Other writers take it before they read, change and store the chunk. Returns
-    /// immediately if the store has no locks, and for a chunk of a shard, whose object is locked while it is stored.
+    /// Waits for the lock of a chunk. Other writers take it before they read, change and store the
+    /// chunk. Returns immediately if the store has no locks, and for a chunk of a shard, whose
+    /// object is locked while it is stored.
     pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
         self.lock_chunk_since(chunk, Instant::now())
     }
 
-    /// Waits like [`Array::lock_chunk`], but counts the wait from `since`: a caller that has waited for other callers
-    /// doesn't wait as long again.
+    /// Waits like [`Array::lock_chunk`], but counts the wait from `since`: a caller that has waited
+    /// for other callers doesn't wait as long again.
     pub fn lock_chunk_since(&self, chunk: ChunkId, since: Instant) -> Result<ChunkLock> {
         self.settle_separator()?;
         if self.has_shards() {
@@ -181,7 +193,8 @@ impl Array {
         self.store.lists_all()
     }
 
-    /// Returns the stored chunks and the other values below the array's prefix, streamed in the order of the store.
+    /// Returns the stored chunks and the other values below the array's prefix, streamed in the
+    /// order of the store.
     pub fn entries(self: &Arc<Self>) -> Result<Entries> {
         let pending = if self.has_shards() { self.pending().objects().into_iter().collect() } else { BTreeSet::new() };
         let level = self.store.list(&self.key).map_err(|e| e.context(&self.key))?;
@@ -189,7 +202,8 @@ impl Array {
         Ok(Entries { array: self.clone(), levels, lists_members: true, members: None, pending })
     }
 
-    /// Returns entries like [`Array::entries`], but only the first chunk of each stored shard, and reads no indexes.
+    /// Returns entries like [`Array::entries`], but only the first chunk of each stored shard, and
+    /// reads no indexes.
     pub fn stored_objects(self: &Arc<Self>) -> Result<Entries> {
         Ok(Entries { lists_members: false, pending: BTreeSet::new(), ..self.entries()? })
     }
@@ -199,7 +213,8 @@ impl Array {
         self.object_grid().chunk_count()
     }
 
-    /// Calls `each` with the stat of the object that holds each chunk, in order, until it returns false.
+    /// Calls `each` with the stat of the object that holds each chunk, in order, until it returns
+    /// false.
     pub fn stat_objects(
         &self,
         chunks: &mut dyn Iterator<Item = ChunkId>,
@@ -223,7 +238,9 @@ impl Array {
         } else {
             self.probe_separator()?
         };
-        let Some(detected) = detected else { return Ok(()) };
+        let Some(detected) = detected else {
+            return Ok(());
+        };
         if self.separator.set(detected).is_ok() && detected == Separator::Slash {
             let key = &self.key;
             log::warn!("{key}: no dimension_separator is declared, but chunks lie under \"/\": reading them there");
@@ -242,7 +259,8 @@ impl Array {
         Ok(None)
     }
 
-    /// Fixes an undeclared separator before a chunk is stored, unless chunks of another writer have fixed it already.
+    /// Fixes an undeclared separator before a chunk is stored, unless chunks of another writer have
+    /// fixed it already.
     pub(super) fn settle_separator(&self) -> Result<()> {
         self.detect_separator().map_err(|e| e.context(&self.key))?;
         self.separator.get_or_init(|| Separator::Dot);
@@ -250,7 +268,8 @@ impl Array {
     }
 }
 
-/// Returns whether a name is a chunk key or may be mistaken for one: of a former shape, misspelled, or half written.
+/// Returns whether a name is a chunk key or may be mistaken for one: of a former shape, misspelled,
+/// or half written.
 pub fn is_chunk_like(name: &str) -> bool {
     let rest = name.trim().trim_start_matches(['+', '-']);
     let digits = rest.strip_suffix(".partial").map_or(rest, |r| r.split_inclusive('.').next().unwrap_or(r));
@@ -262,12 +281,13 @@ fn is_index_path(path: &str, dimensions: usize) -> bool {
     path.split('/').all(|name| parse_index(name).is_some()) && path.split('/').count() < dimensions
 }
 
-/// Returns the separator that stored chunks show: the first chunk key joined by `.` decides, otherwise a directory
-/// named by an index.
+/// Returns the separator that stored chunks show: the first chunk key joined by `.` decides,
+/// otherwise a directory named by an index.
 ///
 /// # Errors
 ///
-/// Fails with the listing. To take a failed listing for an empty one would show fill values for stored chunks.
+/// Fails with the listing. To take a failed listing for an empty one would show fill values for
+/// stored chunks.
 fn detect_separator(grid: &Grid, listing: Listing) -> Result<Option<Separator>> {
     let mut slash = None;
     for entry in listing.take(SEPARATOR_SAMPLE) {
@@ -330,7 +350,8 @@ impl Iterator for Entries {
 impl Entries {
     /// Returns the next chunk that is, or may be, stored in the shard that was listed last.
     fn next_member(&mut self) -> Option<ChunkId> {
-        let (array, members) = (&self.array, self.members.as_mut()?);
+        let array = &self.array;
+        let members = self.members.as_mut()?;
         let shards = array.shards.as_ref()?;
         let next = members.find(|(i, chunk)| array.may_be_stored(shards, *chunk, *i == 0));
         if next.is_none() {
@@ -346,9 +367,11 @@ impl Entries {
         self.members = members.map(|members| Box::new(members) as _);
     }
 
-    /// Classifies the entry at the path `name`. For a directory of chunks, opens its listing and returns `None`.
+    /// Classifies the entry at the path `name`. For a directory of chunks, opens its listing and
+    /// returns `None`.
     fn classify(&mut self, name: String, kind: EntryKind) -> Option<ArrayEntry> {
-        let (array, is_top) = (&self.array, self.levels.len() == 1);
+        let array = &self.array;
+        let is_top = self.levels.len() == 1;
         let parts = array.grid.dimensions() + usize::from(array.metadata.has_key_prefix());
         let is_nested = array.separator() == Separator::Slash && parts > 1;
         if is_nested && self.levels.len() < parts {
@@ -361,7 +384,9 @@ impl Entries {
                     Err(_) => return Some(ArrayEntry::Unlisted),
                 },
                 EntryKind::Other if is_level => return Some(ArrayEntry::Unlisted),
-                EntryKind::Value if is_top && !is_chunk_like(&name) => return Some(ArrayEntry::Value(name)),
+                EntryKind::Value if is_top && !is_chunk_like(&name) => {
+                    return Some(ArrayEntry::Value(name));
+                }
                 _ => {}
             }
             return None;

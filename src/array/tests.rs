@@ -48,7 +48,8 @@ proptest! {
         let (store, array, stats) = array(&document(codecs));
         prop_assert!(array.writable().is_ok());
         prop_assert_eq!(array.is_lossy(), lossy);
-        let (mut scratch, mut state) = (Scratch::default(), seed);
+        let mut scratch = Scratch::default();
+        let mut state = seed;
         for &id in &chunks {
             let bytes: Vec<u8> = std::iter::repeat_with(|| {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

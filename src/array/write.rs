@@ -1,5 +1,5 @@
-//! Storing a chunk: encoding it whole, and replacing the stored value or, in shards, handing it over to its object.
-//! `cache` decides when.
+//! Storing a chunk: encoding it whole, and replacing the stored value or, in shards, handing it
+//! over to its object. `cache` decides when.
 
 use super::{Array, PendingBytes, Ranges, Scratch};
 use crate::error::{Error, Kind, Result};
@@ -45,8 +45,8 @@ impl Array {
         self.pipeline().is_ok_and(|pipeline| !pipeline.is_lossless())
     }
 
-    /// Encodes the bytes of a chunk, C layout, and stores them unconditionally. A chunk of a shard is handed over:
-    /// [`Array::store_objects`] stores it.
+    /// Encodes the bytes of a chunk, C layout, and stores them unconditionally. A chunk of a shard
+    /// is handed over: [`Array::store_objects`] stores it.
     ///
     /// # Errors
     ///
@@ -56,9 +56,9 @@ impl Array {
         put.ok_or_else(|| Error::system(libc::EIO).context(self.stored_key(chunk)))
     }
 
-    /// Stores a chunk like [`Array::store`] if the stored value satisfies `replaces`; otherwise returns `None`.
-    /// `written` are the bytes that may differ from the replaced chunk; `None` stands for all. Chunks that are handed
-    /// over are held in memory or in `spill`.
+    /// Stores a chunk like [`Array::store`] if the stored value satisfies `replaces`; otherwise
+    /// returns `None`. `written` are the bytes that may differ from the replaced chunk; `None`
+    /// stands for all. Chunks that are handed over are held in memory or in `spill`.
     pub fn store_if(
         &self,
         chunk: ChunkId,
@@ -81,7 +81,9 @@ impl Array {
         let start = Instant::now();
         let put = self.store.put_if(&key, encoded, replaces);
         self.stats.store_time.add_since(start);
-        let Some(version) = put.map_err(|e| e.context(&key))? else { return Ok(None) };
+        let Some(version) = put.map_err(|e| e.context(&key))? else {
+            return Ok(None);
+        };
         self.stats.stores.add(1);
         self.stats.object_stores.add(1);
         self.stats.bytes_written.add(encoded.len() as u64);
@@ -95,7 +97,8 @@ impl Array {
         bytes: &'a [u8],
         scratch: &'a mut Scratch,
     ) -> Result<&'a [u8]> {
-        let (pipeline, size) = (self.pipeline_of(chunk)?, self.grid.chunk_size(chunk));
+        let pipeline = self.pipeline_of(chunk)?;
+        let size = self.grid.chunk_size(chunk);
         if !self.metadata.has_objects() && bytes.len() != size {
             return Err(
                 Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(self.stored_key(chunk))

@@ -1,5 +1,6 @@
-//! Memory of decoded bytes. Every buffer counts until it is freed; one that is no longer used stays idle for the next
-//! chunk of its size. Fresh memory costs a page fault for every 4 KiB, as much time as decoding a fast codec.
+//! Memory of decoded bytes. Every buffer counts until it is freed; one that is no longer used stays
+//! idle for the next chunk of its size. Fresh memory costs a page fault for every 4 KiB, as much
+//! time as decoding a fast codec.
 
 use crate::array::Scratch;
 use crate::error::Result;
@@ -17,7 +18,8 @@ const MAX_IDLE: usize = 256;
 /// Minimum number of buffers of the requested length to have idle before the next load.
 const SPARE: usize = 2;
 
-/// Minimum total size in bytes of small buffers to have idle: a read of some rows needs several chunks.
+/// Minimum total size in bytes of small buffers to have idle: a read of some rows needs several
+/// chunks.
 const SPARE_BYTES: usize = 1 << 20;
 
 /// Maximum number of buffers to have idle before the next load.
@@ -38,8 +40,8 @@ pub struct Buffers {
     encoded: Mutex<Vec<Vec<u8>>>,
     /// Bytes of the idle scratch memory and of the idle buffers for encoded bytes.
     idle_scratch: AtomicUsize,
-    /// Protects the idle buffers, the most recently used one last, and their total size in bytes. Each keeps its
-    /// former length.
+    /// Protects the idle buffers, the most recently used one last, and their total size in bytes.
+    /// Each keeps its former length.
     idle: Mutex<(Vec<Vec<u8>>, usize)>,
 }
 
@@ -60,8 +62,8 @@ impl Buffers {
         lock(&self.idle).1 + self.idle_scratch.load(Ordering::Relaxed)
     }
 
-    /// Returns an idle buffer with a capacity of about `len` bytes and arbitrary content, or an empty one if there is
-    /// none.
+    /// Returns an idle buffer with a capacity of about `len` bytes and arbitrary content, or an
+    /// empty one if there is none.
     pub fn take(&self, len: usize) -> Vec<u8> {
         let mut idle = lock(&self.idle);
         let found = idle.0.iter().rposition(|b| fits(b, len)).map(|i| idle.0.swap_remove(i)).unwrap_or_default();
@@ -83,7 +85,8 @@ impl Buffers {
         Some(len).filter(|&len| len > 0)
     }
 
-    /// Adds an idle buffer of `len` bytes whose pages are present: faulting them in takes as long as decoding.
+    /// Adds an idle buffer of `len` bytes whose pages are present: faulting them in takes as long
+    /// as decoding.
     ///
     /// # Errors
     ///
@@ -123,8 +126,8 @@ impl Buffers {
         lock(&self.scratch).push(scratch);
     }
 
-    /// Returns a buffer for the encoded bytes of several chunks, which is no longer counted here. It may have any
-    /// capacity.
+    /// Returns a buffer for the encoded bytes of several chunks, which is no longer counted here.
+    /// It may have any capacity.
     pub fn take_encoded(&self) -> Vec<u8> {
         let buffer = lock(&self.encoded).pop().unwrap_or_default();
         self.count_taken(buffer.capacity());
@@ -177,7 +180,8 @@ impl Buffers {
     }
 }
 
-/// The account of memory that a chunk takes besides its bytes. The memory counts until the account is dropped.
+/// The account of memory that a chunk takes besides its bytes. The memory counts until the account
+/// is dropped.
 pub struct Account {
     bytes: usize,
     buffers: Arc<Buffers>,
@@ -273,7 +277,8 @@ mod tests {
         buffers.keep_encoded(Vec::new());
         assert_eq!((buffers.bytes(), buffers.idle()), (6000, 6000));
         // the load that uses it has reserved as much
-        let (scratch, encoded) = (buffers.take_scratch(), buffers.take_encoded());
+        let scratch = buffers.take_scratch();
+        let encoded = buffers.take_encoded();
         assert_eq!((scratch.capacity(), encoded.capacity(), buffers.bytes(), buffers.idle()), (1000, 5000, 0, 0));
         buffers.keep_scratch(scratch);
         buffers.keep_encoded(encoded);

@@ -1,5 +1,6 @@
-//! The slots of the cache: one load per chunk however many readers want it, least recently used slots evicted first. A
-//! slot that was confirmed before the latest opening of its array is revalidated before it is used.
+//! The slots of the cache: one load per chunk however many readers want it, least recently used
+//! slots evicted first. A slot that was confirmed before the latest opening of its array is
+//! revalidated before it is used.
 
 mod entry;
 mod load;
@@ -15,7 +16,8 @@ use crate::zarr::grid::ChunkId;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A function that loads the content that a slot lacks. It gets the previous content, if there is any.
+/// A function that loads the content that a slot lacks. It gets the previous content, if there is
+/// any.
 pub(super) type LoadFn<'l> = &'l mut dyn FnMut(&mut LoadingSlot, Option<CachedChunk>) -> Result<CachedChunk>;
 
 /// The content of a slot before a load, and whether the latest opening has confirmed it.
@@ -32,13 +34,14 @@ enum Prefetched<'a> {
 }
 
 impl Cache {
-    /// Returns a part of a chunk, or `None` if the chunk is uninitialized. It may block on the store and on memory. The
-    /// caller must not hold a part while it asks for another: a load that waits for that memory would never end.
+    /// Returns a part of a chunk, or `None` if the chunk is uninitialized. It may block on the
+    /// store and on memory. The caller must not hold a part while it asks for another: a load that
+    /// waits for that memory would never end.
     ///
     /// # Errors
     ///
-    /// Fails if the chunk cannot be loaded. Damage is remembered until the next opening, a failure of the system is
-    /// not.
+    /// Fails if the chunk cannot be loaded. Damage is remembered until the next opening, a failure
+    /// of the system is not.
     pub fn get(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> PartResult {
         if let Some(found) = self.get_dirty(array, chunk, true) {
             return found;
@@ -99,7 +102,8 @@ impl Cache {
 
     /// Returns whether [`Cache::peek`] would find a part. It counts no hit.
     pub(super) fn holds(&self, array: &Array, item: CachedItem, part: ChunkPart) -> bool {
-        let (state, key) = (self.lock(), (array.id(), item));
+        let state = self.lock();
+        let key = (array.id(), item);
         match state.slots.peek(&key) {
             _ if state.dirty.contains_key(&key) => true,
             Some(Slot::Ready { content, confirmed, .. }) => {
@@ -109,8 +113,8 @@ impl Cache {
         }
     }
 
-    /// Reads bytes of a chunk into `out`, past the cache. The chunks of the array must be stored uncompressed. Returns
-    /// the tag of the version that was read.
+    /// Reads bytes of a chunk into `out`, past the cache. The chunks of the array must be stored
+    /// uncompressed. Returns the tag of the version that was read.
     pub fn read_plain(
         &self,
         array: &Array,
@@ -146,8 +150,8 @@ impl Cache {
         }
     }
 
-    /// Loads a part of a chunk before a reader needs it. Returns false if there is no memory for it without evicting
-    /// other prefetched chunks.
+    /// Loads a part of a chunk before a reader needs it. Returns false if there is no memory for it
+    /// without evicting other prefetched chunks.
     pub(super) fn prefetch(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> bool {
         let bytes = array.chunk_memory();
         let mut load = |slot: &mut LoadingSlot, previous| self.load(slot, array, chunk, previous, part);
@@ -204,8 +208,8 @@ impl Cache {
         Prefetched::Begun(Box::new((LoadingSlot::new(self, array, key, bytes, true), previous)))
     }
 
-    /// Evicts slots, but neither prefetched ones nor that of `key`, until `bytes` more fit. Returns false if they do
-    /// not.
+    /// Evicts slots, but neither prefetched ones nor that of `key`, until `bytes` more fit. Returns
+    /// false if they do not.
     fn evict_unprefetched(&self, state: &mut State, bytes: usize, key: Option<CacheKey>) -> bool {
         if bytes > self.bound {
             return false; // evicting everything would not suffice
@@ -235,10 +239,11 @@ impl Cache {
         }
     }
 
-    /// Revalidates the previous content of a slot or loads new content, and puts it into the slot. Starts again if the
-    /// array is opened meanwhile.
+    /// Revalidates the previous content of a slot or loads new content, and puts it into the slot.
+    /// Starts again if the array is opened meanwhile.
     fn insert(&self, mut slot: LoadingSlot, mut previous: Previous, part: ChunkPart, load: LoadFn) -> PartResult {
-        let (array, item) = (slot.array, slot.key.1);
+        let array = slot.array;
+        let item = slot.key.1;
         loop {
             // taken before the store is asked: an opening meanwhile makes the answer stale
             let opening = array.freshness().opening();
@@ -268,8 +273,8 @@ impl Cache {
     /// Records the versions of chunks that a slot's content serves.
     fn record_served(&self, array: &Array, item: CachedItem, content: &CachedChunk) {
         match (content, item) {
-            // record a window from before this opening, too: the next opening checks only versions that were recorded
-            // since this one
+            // record a window from before this opening, too: the next opening checks only versions
+            // that were recorded since this one
             (CachedChunk::Window(_, sources), _) => {
                 sources.iter().for_each(|(chunk, tag)| self.served.record(array.id(), *chunk, *tag));
             }
@@ -280,10 +285,11 @@ impl Cache {
         }
     }
 
-    /// Drops slots, the least recently used first, until `bytes` more fit or one is left: a chunk larger than the bound
-    /// must not be decoded again for every request.
+    /// Drops slots, the least recently used first, until `bytes` more fit or one is left: a chunk
+    /// larger than the bound must not be decoded again for every request.
     pub(super) fn evict(&self, state: &mut State, bytes: usize) {
-        let (mut loading, mut prefetched) = (Vec::new(), VecDeque::new());
+        let mut loading = Vec::new();
+        let mut prefetched = VecDeque::new();
         loop {
             let taken_out = loading.len() + prefetched.len();
             let needed = self.needed_by(state).saturating_add(taken_out * SLOT_COST).saturating_add(bytes);
@@ -316,7 +322,8 @@ impl Cache {
     }
 }
 
-/// A slot that this thread loads. Dropping it makes the slot ready or removes it, also when a load panics.
+/// A slot that this thread loads. Dropping it makes the slot ready or removes it, also when a load
+/// panics.
 pub(super) struct LoadingSlot<'a> {
     cache: &'a Cache,
     array: &'a Array,
@@ -335,8 +342,8 @@ impl<'a> LoadingSlot<'a> {
         LoadingSlot { cache, array, stores: array.freshness().stores(), key, content: None, reserved, is_prefetched }
     }
 
-    /// Reserves memory for a load of `bytes` in total: evicts slots, and waits while other loads fill the cache, as
-    /// [`Cache::may_load`] says.
+    /// Reserves memory for a load of `bytes` in total: evicts slots, and waits while other loads
+    /// fill the cache, as [`Cache::may_load`] says.
     pub fn reserve(&mut self, bytes: usize) {
         if bytes <= self.reserved {
             return;

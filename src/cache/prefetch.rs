@@ -1,8 +1,9 @@
-//! Prefetching: threads load the chunks that the readers of an open file will need next. A sequential reader reads rows
-//! across a *working set* of chunks and needs the next set all at once, so whole sets are prefetched. A strided reader
-//! gets the parts at the next steps; a random reader nothing. From a local store, as many chunks are loaded at a time
-//! as threads decode; from a remote one, as many as fill the link. `wide_rows` reads working sets larger than the
-//! cache. This module knows chunks, not files or requests.
+//! Prefetching: threads load the chunks that the readers of an open file will need next. A
+//! sequential reader reads rows across a *working set* of chunks and needs the next set all at
+//! once, so whole sets are prefetched. A strided reader gets the parts at the next steps; a random
+//! reader nothing. From a local store, as many chunks are loaded at a time as threads decode; from
+//! a remote one, as many as fill the link. `wide_rows` reads working sets larger than the cache.
+//! This module knows chunks, not files or requests.
 
 mod access;
 mod in_place;
@@ -28,27 +29,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use window::Window;
 
-/// Minimum bytes prefetched for a sequential reader, if they fit: enough to keep all threads busy where chunks are
-/// small.
+/// Minimum bytes prefetched for a sequential reader, if they fit: enough to keep all threads busy
+/// where chunks are small.
 const MIN_AHEAD: u64 = 16 << 20;
 
-/// Decoded bytes that one job loads: queue entries for a million small chunks would cost more than the chunks.
+/// Decoded bytes that one job loads: queue entries for a million small chunks would cost more than
+/// the chunks.
 const JOB: u64 = 1 << 20;
 
-/// Decoded bytes that one job loads from a remote shard, and the number of such jobs at a time. A request of megabytes
-/// uses a link well, and a small shard takes one request.
+/// Decoded bytes that one job loads from a remote shard, and the number of such jobs at a time. A
+/// request of megabytes uses a link well, and a small shard takes one request.
 const NEIGHBORS_JOB: u64 = 16 << 20;
 const NEIGHBORS_JOBS: u64 = 4;
 
-/// Share of the cache's bound for remote chunks in flight, as a divisor: each chunk is reserved twice, and loaded
-/// chunks need space, too.
+/// Share of the cache's bound for remote chunks in flight, as a divisor: each chunk is reserved
+/// twice, and loaded chunks need space, too.
 const IN_FLIGHT_SHARE: usize = 8;
 
 /// Requests that are planned ahead for a strided reader.
 const STEPS_AHEAD: u64 = 32;
 
-/// Maximum runs examined of each such request, and maximum jobs for all of them. A reader that crosses more chunks at
-/// each step would fill the cache before it uses any.
+/// Maximum runs examined of each such request, and maximum jobs for all of them. A reader that
+/// crosses more chunks at each step would fill the cache before it uses any.
 const MAX_STEP_RUNS: usize = 4096;
 const MAX_STEP_JOBS: usize = 256;
 
@@ -79,7 +81,8 @@ pub struct PrefetchState {
     closed: Arc<AtomicBool>,
 }
 
-/// A state that is valid for one array. An open file may later show another array, with other chunks.
+/// A state that is valid for one array. An open file may later show another array, with other
+/// chunks.
 #[derive(Default)]
 struct PerArray<T> {
     id: u64,
@@ -111,8 +114,8 @@ impl Drop for PrefetchState {
 }
 
 impl Prefetcher {
-    /// Returns a prefetcher that fills `cache`. `threads` is the number of threads that decode, `requests` the maximum
-    /// number of requests in flight to a remote store.
+    /// Returns a prefetcher that fills `cache`. `threads` is the number of threads that decode,
+    /// `requests` the maximum number of requests in flight to a remote store.
     ///
     /// # Errors
     ///
@@ -137,10 +140,10 @@ impl Prefetcher {
         BEHIND.min(self.max_bytes() / 8)
     }
 
-    /// Records a request and prefetches the chunks that will follow it. Drops the chunks that a sequential reader has
-    /// left behind if `is_kept_elsewhere`, or if the array does not fit into the cache. In the latter case, they would
-    /// be evicted before a second reader begins. Early drops let their buffers be reused while these are in the
-    /// processor's cache.
+    /// Records a request and prefetches the chunks that will follow it. Drops the chunks that a
+    /// sequential reader has left behind if `is_kept_elsewhere`, or if the array does not fit into
+    /// the cache. In the latter case, they would be evicted before a second reader begins. Early
+    /// drops let their buffers be reused while these are in the processor's cache.
     pub fn record_access(
         &self,
         state: &PrefetchState,
@@ -171,9 +174,11 @@ impl Prefetcher {
     /// Prefetches for a sequential reader whose last request is `from..end`.
     fn prefetch_sets(&self, array: &Arc<Array>, from: u64, end: u64, plan: &mut Plan, closed: &Arc<AtomicBool>) {
         let grid = array.grid();
-        let (size, count) = (grid.max_chunk_size().max(1) as u64, grid.chunk_count());
+        let size = grid.max_chunk_size().max(1) as u64;
+        let count = grid.chunk_count();
         let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
-        // the next set is loaded as soon as the one before this one is dropped: its buffers are reused
+        // the next set is loaded as soon as the one before this one is dropped: its buffers are
+        // reused
         let base = grid.working_set(from.saturating_sub(self.behind())).chunks.end;
         let ahead = self.ahead_of(array, (set.end - set.start).saturating_mul(size)).min(plan.limit);
         let goal = (base + ahead / size).min(count);
@@ -200,8 +205,9 @@ impl Prefetcher {
         ahead.min(self.max_bytes().saturating_sub(set_bytes).saturating_sub(in_flight))
     }
 
-    /// Prefetches chunks of a working set that the reader reached before they were prefetched: first those from the
-    /// reader's chunk to the end of the set, then those at its beginning. Returns whether the whole set was queued.
+    /// Prefetches chunks of a working set that the reader reached before they were prefetched:
+    /// first those from the reader's chunk to the end of the set, then those at its beginning.
+    /// Returns whether the whole set was queued.
     fn prefetch_this_set(
         &self,
         array: &Arc<Array>,
@@ -214,7 +220,8 @@ impl Prefetcher {
         let here = array.grid().chunk_at(from).map_or(set.start, |c| c.0.clamp(set.start, set.end));
         let (_, first, done) = plan.set.filter(|s| s.0 == set.start).unwrap_or((set.start, here, 0));
         let goal = (plan.limit / array.grid().max_chunk_size().max(1) as u64).clamp(1, len).max(done);
-        let (from, to) = (first + done, first + goal);
+        let from = first + done;
+        let to = first + goal;
         self.load(array, from.min(set.end)..to.min(set.end), closed);
         self.load(array, from.max(set.end) - len..to.max(set.end) - len, closed);
         plan.set = Some((set.start, first, goal));
@@ -235,7 +242,8 @@ impl Prefetcher {
         if array.is_remote() { bytes.min((self.cache.bound() / IN_FLIGHT_SHARE) as u64).max(size) } else { bytes }
     }
 
-    /// Returns the decoded bytes that one job loads; a remote chunk has a job of its own if no request reads several.
+    /// Returns the decoded bytes that one job loads; a remote chunk has a job of its own if no
+    /// request reads several.
     fn job(&self, array: &Array) -> u64 {
         let share = (self.cache.bound() / IN_FLIGHT_SHARE) as u64 / NEIGHBORS_JOBS;
         if !array.is_remote() {
@@ -256,7 +264,9 @@ impl Prefetcher {
         while start < chunks.end {
             let job = start..(start + per_job).min(chunks.end);
             start = job.end;
-            let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
+            let cache = self.cache.clone();
+            let of = array.clone();
+            let closed = closed.clone();
             self.run(array, move || {
                 for chunk in job {
                     if closed.load(Ordering::Relaxed) || !cache.prefetch(&of, ChunkId(chunk), ChunkPart::Whole) {
@@ -280,7 +290,10 @@ impl Prefetcher {
         }
         let per_job = (self.job(array) / array.grid().max_chunk_size().max(1) as u64).max(1) as usize;
         for job in objects.iter().flat_map(|chunks| chunks.chunks(per_job)) {
-            let (cache, of, closed, job) = (self.cache.clone(), array.clone(), closed.clone(), job.to_vec());
+            let cache = self.cache.clone();
+            let of = array.clone();
+            let closed = closed.clone();
+            let job = job.to_vec();
             let pool = self.pool.clone();
             // this job may read an index; each request for chunks is a job of its own
             self.pool.run_early(move || {
@@ -289,7 +302,9 @@ impl Prefetcher {
                 }
                 let (groups, single) = cache.lacking(&of, &job);
                 for group in groups {
-                    let (cache, of, closed) = (cache.clone(), of.clone(), closed.clone());
+                    let cache = cache.clone();
+                    let of = of.clone();
+                    let closed = closed.clone();
                     pool.run_weighing(weight_of(&of, group.chunks.len()), move || {
                         if !closed.load(Ordering::Relaxed) {
                             cache.prefetch_neighbors(&of, &group);
@@ -297,7 +312,9 @@ impl Prefetcher {
                     });
                 }
                 for chunk in single {
-                    let (cache, of, closed) = (cache.clone(), of.clone(), closed.clone());
+                    let cache = cache.clone();
+                    let of = of.clone();
+                    let closed = closed.clone();
                     pool.run_weighing(weight_of(&of, 1), move || {
                         if !closed.load(Ordering::Relaxed) {
                             cache.prefetch(&of, chunk, ChunkPart::Whole);
@@ -313,11 +330,12 @@ impl Prefetcher {
         self.pool.run_weighing(weight_of(array, 1), job);
     }
 
-    /// Loads chunks in parallel for a request that reads them in sequence. The pool limits how many loads run at a
-    /// time; the request waits for the loads that have begun.
+    /// Loads chunks in parallel for a request that reads them in sequence. The pool limits how many
+    /// loads run at a time; the request waits for the loads that have begun.
     pub fn load_concurrently(&self, array: &Arc<Array>, chunks: impl Iterator<Item = (ChunkId, ChunkPart)>) {
         for (chunk, part) in chunks.take(QUEUED_PER_LOAD * array.concurrency(self.threads as usize)) {
-            let (cache, array) = (self.cache.clone(), array.clone());
+            let cache = self.cache.clone();
+            let array = array.clone();
             // the request itself gets the error
             self.pool.run_urgent(move || drop(cache.get(&array, chunk, part)));
         }
@@ -330,7 +348,8 @@ impl Prefetcher {
         self.cache.drop_items(array, (before..done).map(|chunk| CachedItem::Chunk(ChunkId(chunk))));
     }
 
-    /// Prefetches for a reader whose requests of `len` bytes lie `step` bytes apart, the last one at `offset`.
+    /// Prefetches for a reader whose requests of `len` bytes lie `step` bytes apart, the last one
+    /// at `offset`.
     fn prefetch_steps(
         &self,
         array: &Arc<Array>,
@@ -344,11 +363,14 @@ impl Prefetcher {
             return; // there is nothing to decode
         }
         plan.ahead = plan.ahead.saturating_sub(1);
-        let (mut queued, mut jobs) = (HashSet::new(), 0);
+        let mut queued = HashSet::new();
+        let mut jobs = 0;
         while plan.ahead < STEPS_AHEAD && jobs < MAX_STEP_JOBS {
             plan.ahead += 1;
             let distance = i64::try_from(plan.ahead).ok().and_then(|n| n.checked_mul(step));
-            let Some(there) = distance.and_then(|distance| offset.checked_add_signed(distance)) else { return };
+            let Some(there) = distance.and_then(|distance| offset.checked_add_signed(distance)) else {
+                return;
+            };
             queued.clear();
             for run in array.grid().runs(there..there.saturating_add(len)).take(MAX_STEP_RUNS) {
                 let is_new = jobs < MAX_STEP_JOBS && queued.insert(run.chunk);
@@ -358,7 +380,9 @@ impl Prefetcher {
                     continue;
                 }
                 jobs += 1;
-                let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
+                let cache = self.cache.clone();
+                let of = array.clone();
+                let closed = closed.clone();
                 self.run(array, move || {
                     if !closed.load(Ordering::Relaxed) {
                         cache.prefetch(&of, run.chunk, part);
@@ -369,8 +393,8 @@ impl Prefetcher {
     }
 }
 
-/// Returns the weight in bytes of a job that loads `chunks` chunks at a time. Local chunks weigh nothing, since they
-/// take no memory while a job waits for them.
+/// Returns the weight in bytes of a job that loads `chunks` chunks at a time. Local chunks weigh
+/// nothing, since they take no memory while a job waits for them.
 fn weight_of(array: &Array, chunks: usize) -> usize {
     if array.is_remote() { array.grid().max_chunk_size().saturating_mul(chunks) } else { 0 }
 }

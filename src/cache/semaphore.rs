@@ -1,5 +1,6 @@
-//! A semaphore with priorities. Many threads wait for a remote store, but only as many decode as there are processors;
-//! the load that is needed first gets the next permit. This module knows nothing of chunks.
+//! A semaphore with priorities. Many threads wait for a remote store, but only as many decode as
+//! there are processors; the load that is needed first gets the next permit. This module knows
+//! nothing of chunks.
 
 use crate::util::memory::lock;
 use std::collections::BTreeMap;
@@ -7,7 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
 
-/// The priority of a load: loads of waiting readers come before prefetches, earlier loads before later ones.
+/// The priority of a load: loads of waiting readers come before prefetches, earlier loads before
+/// later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket {
     is_prefetch: bool,
@@ -77,12 +79,14 @@ mod tests {
     #[test]
     fn the_load_that_is_needed_first_gets_the_permit() {
         let semaphore = Semaphore::new(1);
-        let (ahead, late) = ([semaphore.ticket(true), semaphore.ticket(true)], semaphore.ticket(false));
+        let ahead = [semaphore.ticket(true), semaphore.ticket(true)];
+        let late = semaphore.ticket(false);
         let first = semaphore.acquire(semaphore.ticket(false));
         let (done, results) = channel();
         std::thread::scope(|scope| {
             for (name, ticket) in [("second ahead", ahead[1]), ("first ahead", ahead[0]), ("waited for", late)] {
-                let (semaphore, done) = (&semaphore, done.clone());
+                let semaphore = &semaphore;
+                let done = done.clone();
                 scope.spawn(move || {
                     let _permit = semaphore.acquire(ticket);
                     done.send(name).unwrap();
@@ -100,7 +104,8 @@ mod tests {
 
     #[test]
     fn at_most_the_given_number_of_permits_is_acquired() {
-        let (semaphore, taken) = (Semaphore::new(3), AtomicU64::new(0));
+        let semaphore = Semaphore::new(3);
+        let taken = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..16 {
                 scope.spawn(|| {

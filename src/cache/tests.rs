@@ -51,8 +51,8 @@ fn get(cache: &Cache, array: &Array, chunk: u64) -> Result<Option<Vec<u8>>> {
     Ok(cache.get(array, ChunkId(chunk), ChunkPart::Whole)?.map(|piece| piece.bytes().to_vec()))
 }
 
-/// Returns a store, its array of 16 chunks of [`CHUNK`] bytes, of which all but the last are stored, and a cache of
-/// `bound` bytes.
+/// Returns a store, its array of 16 chunks of [`CHUNK`] bytes, of which all but the last are
+/// stored, and a cache of `bound` bytes.
 fn setup(bound: usize) -> (Arc<SlowStore>, Arc<Array>, Cache) {
     let store = Arc::new(SlowStore::default());
     let doc = br#"{"zarr_format":2,"shape":[160000],"chunks":[10000],"dtype":"|u1","compressor":null,"fill_value":0,
@@ -85,7 +85,8 @@ fn the_bound_holds_under_eight_readers() {
     let (_, array, cache) = setup(bound);
     std::thread::scope(|s| {
         for t in 0..8 {
-            let (cache, array) = (&cache, &array);
+            let cache = &cache;
+            let array = &array;
             s.spawn(move || {
                 for i in 0..30 {
                     let id = (t * 7 + i * 3) % 16;
@@ -185,9 +186,12 @@ fn dirty_chunks_move_to_an_array_of_another_shape() {
     cache.write(&array, ChunkId(3), 5, b"part").unwrap();
     let longer = ArrayMetadata { shape: vec![200_000], ..array.metadata().clone() };
     let longer = Array::new(Key::root(), longer, store.clone(), cache.stats.clone()).unwrap();
-    let (cache, longer) = (Arc::new(cache), Arc::new(longer));
+    let cache = Arc::new(cache);
+    let longer = Arc::new(longer);
     let (done, result) = std::sync::mpsc::channel();
-    let (moving, old, new) = (cache.clone(), array.clone(), longer.clone());
+    let moving = cache.clone();
+    let old = array.clone();
+    let new = longer.clone();
     std::thread::spawn(move || {
         moving.transfer(&old, &new);
         done.send(()).unwrap();
@@ -212,7 +216,8 @@ fn nothing_is_stored_outside_a_smaller_shape() {
         )
     };
     for (smaller, stored) in [(6, None), (5, Some(vec![0, 0])), (4, None)] {
-        let (store, key) = (Arc::new(MemoryStore::default()), Key::root().join(".zarray"));
+        let store = Arc::new(MemoryStore::default());
+        let key = Key::root().join(".zarray");
         let version = store.put(&key, document(7).as_bytes()).unwrap();
         let metadata = ArrayMetadata::parse(document(7).as_bytes()).unwrap();
         let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
@@ -234,8 +239,8 @@ fn nothing_is_stored_outside_a_smaller_shape() {
     }
 }
 
-/// A store of blosc frames, each of which is replaced before its blocks are read: no block is of the version
-/// that was opened.
+/// A store of blosc frames, each of which is replaced before its blocks are read: no block is of
+/// the version that was opened.
 struct Restless {
     inner: MemoryStore,
     frame: Vec<u8>,
@@ -283,7 +288,9 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
     let cache = Arc::new(Cache::new(SIZE, stats));
     let (done, results) = std::sync::mpsc::channel();
     for i in 0..2 {
-        let (cache, array, done) = (cache.clone(), array.clone(), done.clone());
+        let cache = cache.clone();
+        let array = array.clone();
+        let done = done.clone();
         std::thread::spawn(move || {
             let piece = cache.get(&array, ChunkId(i), ChunkPart::Bytes { start: 0, end: 1 }).unwrap().unwrap();
             done.send(piece.bytes().len()).unwrap();

@@ -19,8 +19,8 @@ pub struct UnstoredChunks {
 }
 
 impl Cache {
-    /// Returns the number of chunks that are not stored, and their decoded bytes. A chunk that waits for its shard and
-    /// was written again counts twice.
+    /// Returns the number of chunks that are not stored, and their decoded bytes. A chunk that
+    /// waits for its shard and was written again counts twice.
     pub fn unstored_total(&self) -> (u64, u64) {
         let (dirty, bytes, pending) = {
             let state = self.lock();
@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn chunks_count_until_their_shard_is_stored() {
-        let (store, cache) = (Arc::new(MemoryStore::default()), Cache::new(1 << 20, Arc::default()));
+        let store = Arc::new(MemoryStore::default());
+        let cache = Cache::new(1 << 20, Arc::default());
         store.put(&Key::root().join("zarr.json"), SHARDED.as_bytes()).unwrap();
         let metadata = ArrayMetadata::parse_v3(SHARDED.as_bytes()).unwrap();
         let array = Arc::new(Array::new(Key::root(), metadata, store, Arc::default()).unwrap());

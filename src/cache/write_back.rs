@@ -1,9 +1,11 @@
-//! Dirty chunks and their write-back. A chunk is in the cache's map of dirty chunks from its first write until a
-//! write-back that leaves nothing to store; meanwhile every reader gets it from there.
+//! Dirty chunks and their write-back. A chunk is in the cache's map of dirty chunks from its first
+//! write until a write-back that leaves nothing to store; meanwhile every reader gets it from
+//! there.
 //!
-//! Locks, in this order, after memory was reserved: the cache's `replacing` (one write-back of an object at a time), a
-//! chunk's `write_back_lock`, its `load_lock`, its state, the cache's state. The last two are never held while the
-//! store is asked: a write that finds space never waits for the store.
+//! Locks, in this order, after memory was reserved: [`Array::lock_replacing`] (one write-back of a
+//! value at a time), a chunk's `write_back_lock`, its `load_lock`, its state, the cache's state.
+//! The last two are never held while the store is asked: a write that finds space never waits for
+//! the store.
 
 mod dirty_chunk;
 mod flush;
@@ -18,17 +20,17 @@ pub(super) use space::{DIRTY_COST, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
-use crate::array::{Array, Opening, Ranges, VersionTag};
+use crate::array::{Array, Opening, Ranges, VersionTag, back_off};
 use crate::error::{Error, Result};
 use crate::store::Version;
 use crate::util::memory::{self, lock};
 use crate::zarr::grid::ChunkId;
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Maximum number of attempts of a write-back, which starts over if another writer has replaced the chunk.
+/// Maximum number of attempts of a write-back, which starts over if another writer has replaced the
+/// chunk.
 pub(super) const MAX_ATTEMPTS: u32 = 64;
 
 /// An offset in a chunk, and the bytes to write there.
@@ -42,23 +44,19 @@ enum Outcome {
     Conflict,
 }
 
-/// Waits for a random time, longer with each attempt, so that two writers of a chunk don't keep overtaking each other.
-fn back_off(attempt: u32) {
-    let random = RandomState::new().build_hasher().finish();
-    std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));
-}
-
 impl Cache {
-    /// Writes parts of a chunk, C layout, sorted by offset, so that a reader sees all or none of them. They stay in
-    /// memory until a write-back. Never waits for the store: returns false, and writes nothing, if
-    /// [`Cache::make_space`] has to store other chunks first.
+    /// Writes parts of a chunk, C layout, sorted by offset, so that a reader sees all or none of
+    /// them. They stay in memory until a write-back. Never waits for the store: returns false, and
+    /// writes nothing, if [`Cache::make_space`] has to store other chunks first.
     ///
     /// # Errors
     ///
     /// Fails without memory, or with EFBIG beyond the chunk's end.
     pub fn try_write_parts(&self, array: &Arc<Array>, chunk: ChunkId, parts: &[Part]) -> Result<bool> {
         loop {
-            let Some(dirty) = self.dirty_chunk_or_new(array, chunk)? else { return Ok(false) };
+            let Some(dirty) = self.dirty_chunk_or_new(array, chunk)? else {
+                return Ok(false);
+            };
             let mut state = dirty.lock();
             if state.bytes.is_none() {
                 continue; // it was stored just now
@@ -75,10 +73,11 @@ impl Cache {
         }
     }
 
-    /// Returns the dirty chunk that is about to be written, a new one if the chunk is not dirty. Returns `None` if
-    /// there is no space for a new one.
+    /// Returns the dirty chunk that is about to be written, a new one if the chunk is not dirty.
+    /// Returns `None` if there is no space for a new one.
     fn dirty_chunk_or_new(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<Option<Arc<DirtyChunk>>> {
-        let (key, size) = ((array.id(), CachedItem::Chunk(chunk)), array.grid().chunk_size(chunk));
+        let key = (array.id(), CachedItem::Chunk(chunk));
+        let size = array.grid().chunk_size(chunk);
         if let Some(dirty) = self.dirty_chunk(array, chunk) {
             return Ok(Some(dirty));
         }
@@ -119,8 +118,9 @@ impl Cache {
         self.dirty_chunk(array, chunk).is_some()
     }
 
-    /// Returns a dirty chunk, or `None` if the chunk is not dirty. It may load the bytes that were not written; with
-    /// `reserves` it reserves memory for that, which the caller must not have done already.
+    /// Returns a dirty chunk, or `None` if the chunk is not dirty. It may load the bytes that were
+    /// not written; with `reserves` it reserves memory for that, which the caller must not have
+    /// done already.
     pub(super) fn get_dirty(&self, array: &Array, chunk: ChunkId, reserves: bool) -> Option<PartResult> {
         while let Some(dirty) = self.dirty_chunk(array, chunk) {
             let needs_memory = reserves && !dirty.lock().is_complete(array);
@@ -137,7 +137,8 @@ impl Cache {
         None
     }
 
-    /// Returns the result of [`Cache::get_dirty`], or `Some(None)` if that needs the store or a wait.
+    /// Returns the result of [`Cache::get_dirty`], or `Some(None)` if that needs the store or a
+    /// wait.
     pub(super) fn peek_dirty(&self, array: &Array, chunk: ChunkId) -> Option<Option<PartResult>> {
         let dirty = self.dirty_chunk(array, chunk)?;
         let part = dirty.try_lock().filter(|state| state.is_complete(array)).map(|state| state.part());
@@ -145,15 +146,18 @@ impl Cache {
         Some(part)
     }
 
-    /// Loads the bytes of a chunk that were not written, into memory that the caller has reserved. With `revalidate`,
-    /// and after a later opening of the array, it first asks whether the store holds another base. The state is not
-    /// locked meanwhile, and writers continue.
+    /// Loads the bytes of a chunk that were not written, into memory that the caller has reserved.
+    /// With `revalidate`, and after a later opening of the array, it first asks whether the store
+    /// holds another base. The state is not locked meanwhile, and writers continue.
     fn complete<'d>(&self, dirty: &'d DirtyChunk, revalidate: bool) -> Result<MutexGuard<'d, DirtyState>> {
-        let (array, chunk, mut revalidate) = (&dirty.array, dirty.chunk, revalidate);
+        let array = &dirty.array;
+        let chunk = dirty.chunk;
+        let mut revalidate = revalidate;
         let _loading = lock(&dirty.load_lock);
         loop {
             let state = dirty.lock();
-            let (opening, stores) = (array.freshness().opening(), state.stores);
+            let opening = array.freshness().opening();
+            let stores = state.stores;
             let missing = state.missing(dirty.size(), opening, revalidate);
             if matches!(missing, Missing::Nothing) {
                 return Ok(state);
@@ -179,7 +183,8 @@ impl Cache {
         }
     }
 
-    /// Returns the stored bytes of a chunk and their version; fill values and `None` if it is uninitialized.
+    /// Returns the stored bytes of a chunk and their version; fill values and `None` if it is
+    /// uninitialized.
     fn load_base(&self, array: &Array, chunk: ChunkId) -> Result<(Vec<u8>, Option<Version>)> {
         let size = array.grid().chunk_size(chunk);
         let loaded = self.with_scratch(|scratch| array.load(chunk, self.buffer(size), scratch));
@@ -197,22 +202,23 @@ impl Cache {
     /// Stores the written bytes of a chunk:
     ///
     /// 1. The locks of the chunk are taken, and the array's document is confirmed.
-    /// 2. If the base shows through, the store is asked for its version. If another writer has replaced it, it is
-    ///    loaded again and only the written bytes are copied over it.
-    /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all. Writers continue in a copy. A
-    ///    server puts it only while it holds the version of step 2; otherwise the write-back starts over. A chunk of a
-    ///    shard is handed over instead.
-    /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for the next write-back.
-    ///    Bytes that could not be stored are dirty again.
+    /// 2. If the base shows through, the store is asked for its version. If another writer has
+    ///    replaced it, it is loaded again and only the written bytes are copied over it.
+    /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all. Writers
+    ///    continue in a copy. A server puts it only while it holds the version of step 2; otherwise
+    ///    the write-back starts over. A chunk of a shard is handed over instead.
+    /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for
+    ///    the next write-back. Bytes that could not be stored are dirty again.
     ///
-    /// With `keep` the chunk stays in the cache. The function measures the wait for the store's lock from `since`, the
-    /// beginning of the request, so that a request for many chunks waits once.
+    /// With `keep` the chunk stays in the cache. The function measures the wait for the store's
+    /// lock from `since`, the beginning of the request, so that a request for many chunks waits
+    /// once.
     fn write_back(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
         self.write_back_reporting(dirty, since, keep, &mut |e| self.record_loss(&dirty.array, e))
     }
 
-    /// Stores a chunk like [`Cache::write_back`], and calls `lost` at once with the error for bytes that are lost.
-    /// Stores the rest of the chunk nevertheless.
+    /// Stores a chunk like [`Cache::write_back`], and calls `lost` at once with the error for bytes
+    /// that are lost. Stores the rest of the chunk nevertheless.
     fn write_back_reporting(
         &self,
         dirty: &DirtyChunk,
@@ -240,15 +246,17 @@ impl Cache {
         keep: bool,
         lost: &mut dyn FnMut(Error),
     ) -> Result<()> {
-        let (array, chunk) = (&dirty.array, dirty.chunk);
-        // `replacing` is fair: a request whose wait is over does not wait for later ones
-        let _replacing = self.replacing.exclusive(&[&array.write_back_key(chunk)]);
-        let _write_back = lock(&dirty.write_back_lock);
+        let array = &dirty.array;
+        let chunk = dirty.chunk;
+        // these locks are fair: a request whose wait is over does not wait for later ones
         let _alone = array.lock_replacing(&array.write_back_key(chunk));
+        let _write_back = lock(&dirty.write_back_lock);
         let _lock = array.lock_chunk_since(chunk, since)?;
         for attempt in 0..MAX_ATTEMPTS {
             array.confirm(true)?;
-            let Some(snapshot) = self.take_snapshot(dirty, lost)? else { return Ok(()) };
+            let Some(snapshot) = self.take_snapshot(dirty, lost)? else {
+                return Ok(());
+            };
             let outcome = self.store(dirty, &snapshot);
             let mut state = dirty.lock();
             match outcome {
@@ -305,8 +313,9 @@ impl Cache {
         state.snapshot(dirty.size(), dirty.array.freshness().opening()).map(Some)
     }
 
-    /// Drops written bytes `outside` the array in the store, which another program has made smaller, and the whole
-    /// chunk if nothing else was written. Returns whether there were such bytes.
+    /// Drops written bytes `outside` the array in the store, which another program has made
+    /// smaller, and the whole chunk if nothing else was written. Returns whether there were such
+    /// bytes.
     fn drop_outside(
         &self,
         dirty: &DirtyChunk,
@@ -330,11 +339,13 @@ impl Cache {
 
     /// Takes step 3 of a write-back. It may erase an empty chunk instead.
     fn store(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
-        let (array, chunk) = (&dirty.array, dirty.chunk);
+        let array = &dirty.array;
+        let chunk = dirty.chunk;
         let stored = if self.drops_empty && array.is_empty(&snapshot.bytes) {
             array.erase(chunk).map(|_| Outcome::Stored(None))
         } else {
-            let (written, spill) = (snapshot.written.as_ref(), self.spill.as_ref());
+            let written = snapshot.written.as_ref();
+            let spill = self.spill.as_ref();
             let put = |spill| {
                 self.with_scratch(|scratch| {
                     array.store_if(chunk, &snapshot.bytes, written, snapshot.replaces(), spill, scratch)
@@ -364,13 +375,15 @@ impl Cache {
         version: Option<Version>,
         keep: bool,
     ) {
-        let (array, chunk) = (&dirty.array, dirty.chunk);
+        let array = &dirty.array;
+        let chunk = dirty.chunk;
         let tag = VersionTag::of(version.as_ref());
         state.storing = Ranges::default();
         state.stores += 1;
         let served = if array.is_lossy() { VersionTag::MIXED } else { tag };
         self.served.record_store(array.id(), chunk, snapshot.base_tag(), served);
-        // a base that was loaded meanwhile is not the stored chunk, and a lossy filter has stored other bytes
+        // a base that was loaded meanwhile is not the stored chunk, and a lossy filter has stored
+        // other bytes
         let is_same = state.loads == snapshot.loads && !array.is_lossy();
         if is_same {
             (state.base, state.confirmed) = (Base::Known(version.clone()), snapshot.opening);
@@ -387,7 +400,8 @@ impl Cache {
         self.remove_dirty(dirty, state, content.map(|content| (content, snapshot.opening)));
     }
 
-    /// Removes a chunk from the map of dirty chunks. If its content is known, that becomes an ordinary slot.
+    /// Removes a chunk from the map of dirty chunks. If its content is known, that becomes an
+    /// ordinary slot.
     fn remove_dirty(&self, dirty: &DirtyChunk, state: &mut DirtyState, content: Option<(CachedChunk, Opening)>) {
         if state.bytes.take().is_none() {
             return;

@@ -1,5 +1,5 @@
-//! Classifies the keys below an array: chunks, or keys that should not be there. The store is listed once, as a stream
-//! with one open listing for each level of a chunk key.
+//! Classifies the keys below an array: chunks, or keys that should not be there. The store is
+//! listed once, as a stream with one open listing for each level of a chunk key.
 
 use super::FindingKind;
 use super::names::leftover;
@@ -39,8 +39,8 @@ impl<'a> ArrayKeys<'a> {
         Ok(ArrayKeys { array, store, levels: vec![(store.list(array.key())?, String::new())], queued: None })
     }
 
-    /// Classifies the entry at `path` below the array. Returns `None` for a document, and for a level of chunk keys,
-    /// which is listed next.
+    /// Classifies the entry at `path` below the array. Returns `None` for a document, and for a
+    /// level of chunk keys, which is listed next.
     fn classify(&mut self, path: String, kind: EntryKind) -> Option<ArrayKey> {
         let key = self.array.key().join(&path);
         let stray = |fault, what: &str| Some(ArrayKey::Stray(fault, key.clone(), what.to_string()));
@@ -106,7 +106,8 @@ impl<'a> ArrayKeys<'a> {
         })
     }
 
-    /// Returns whether a path looks like the key of a chunk or of a shard, such as one of a former shape.
+    /// Returns whether a path looks like the key of a chunk or of a shard, such as one of a former
+    /// shape.
     fn is_like_chunk(&self, path: &str) -> bool {
         let path = if self.array.key_encoding().has_prefix {
             path.strip_prefix('c').and_then(|rest| rest.strip_prefix(['.', '/']))

@@ -1,5 +1,5 @@
-//! Examines stored chunks: their sizes, or their decoded contents, several at a time in bounded memory. This module
-//! knows nothing of names and metadata.
+//! Examines stored chunks: their sizes, or their decoded contents, several at a time in bounded
+//! memory. This module knows nothing of names and metadata.
 
 use super::CheckOptions;
 use crate::array::{Array, ArrayEntry, Scratch};
@@ -35,13 +35,14 @@ pub(super) fn per_batch(array: &Array) -> usize {
     (BATCH_BYTES / array.grid().max_chunk_size().max(1)).clamp(16, BATCH)
 }
 
-/// Examines `chunks` and returns the results in their order, without chunks that are not stored or that were not
-/// started before the check was stopped.
+/// Examines `chunks` and returns the results in their order, without chunks that are not stored or
+/// that were not started before the check was stopped.
 pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
     if how.deep && array.readable().is_ok() { decode(array, chunks, how) } else { sizes(array, chunks, how) }
 }
 
-/// Examines all stored chunks of an array. A store that cannot list is asked for each chunk of the grid.
+/// Examines all stored chunks of an array. A store that cannot list is asked for each chunk of the
+/// grid.
 ///
 /// # Errors
 ///
@@ -63,7 +64,9 @@ pub fn examine_all(array: &Arc<Array>, how: CheckOptions, each: &mut dyn FnMut(E
         match entry {
             Ok(ArrayEntry::Chunk(chunk)) => batch.push(chunk),
             Ok(ArrayEntry::Value(_)) => {}
-            Ok(ArrayEntry::Unlisted) => return Err(Error::damaged("some chunks can't be listed").context(array.key())),
+            Ok(ArrayEntry::Unlisted) => {
+                return Err(Error::damaged("some chunks can't be listed").context(array.key()));
+            }
             Err(e) => return Err(e.context(array.key())),
         }
         if batch.len() == batch.capacity() {
@@ -75,9 +78,12 @@ pub fn examine_all(array: &Arc<Array>, how: CheckOptions, each: &mut dyn FnMut(E
 }
 
 fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
-    let (mut examined, mut next) = (Vec::with_capacity(chunks.len()), chunks.iter());
+    let mut examined = Vec::with_capacity(chunks.len());
+    let mut next = chunks.iter();
     let mut examine = |stat: Result<Option<Stat>>| {
-        let Some(&chunk) = next.next() else { return false };
+        let Some(&chunk) = next.next() else {
+            return false;
+        };
         let (stored, checked) = match stat {
             Ok(None) => return !how.is_stopped(),
             Ok(Some(stat)) if stat.kind != EntryKind::Value => {
@@ -97,14 +103,16 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> 
     examined
 }
 
-/// Decodes chunks, several at a time if they fit into [`IN_MEMORY`] together. The size of a chunk of objects is known
-/// once it is decoded; those that are too large beside others are decoded alone.
+/// Decodes chunks, several at a time if they fit into [`IN_MEMORY`] together. The size of a chunk
+/// of objects is known once it is decoded; those that are too large beside others are decoded
+/// alone.
 fn decode(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
     let room = (IN_MEMORY / array.chunk_memory().max(1)).max(1);
     let threads = array.concurrency(how.threads).min(room).min(chunks.len());
     let next = AtomicUsize::new(0);
     let work = || {
-        let (mut examined, mut memory) = (Vec::new(), DecodeMemory::new(IN_MEMORY / threads.max(1)));
+        let mut examined = Vec::new();
+        let mut memory = DecodeMemory::new(IN_MEMORY / threads.max(1));
         while !how.is_stopped()
             && let Some(&chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed))
         {

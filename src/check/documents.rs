@@ -1,4 +1,5 @@
-//! Checks the metadata documents of a group or array, and the other keys in a group, but not chunks.
+//! Checks the metadata documents of a group or array, and the other keys in a group, but not
+//! chunks.
 
 use super::names::{is_document, leftover};
 use super::tally::Tally;
@@ -50,7 +51,8 @@ impl Check<'_> {
                 return Vec::new();
             }
         };
-        let (mut below, mut tally) = (Vec::new(), Tally::new(key));
+        let mut below = Vec::new();
+        let mut tally = Tally::new(key);
         for (count, entry) in listing.enumerate() {
             if count >= MAX_NAMES || below.len() >= MAX_NODES {
                 self.found(FindingKind::LeftOut, key, format!("more than {count} names: the others are left out"));
@@ -137,7 +139,8 @@ impl Check<'_> {
 
     /// Checks the consistency of an array's valid documents.
     pub(super) fn array_documents(&mut self, array: &Array) {
-        let (key, metadata) = (array.key(), array.metadata());
+        let key = array.key();
+        let metadata = array.metadata();
         if let Err(e) = array.readable() {
             let fault = if e.kind() == Kind::Unsupported { FindingKind::Unsupported } else { FindingKind::Metadata };
             self.failed(fault, key, &e);
@@ -166,7 +169,8 @@ impl Check<'_> {
 
     /// Compares the consolidated metadata of a group with the stored documents.
     fn consolidated(&mut self, group: &Key) {
-        // a store that cannot list takes its documents from .zmetadata, so there is nothing to compare
+        // a store that cannot list takes its documents from .zmetadata, so there is nothing to
+        // compare
         if !self.hierarchy.store().lists_all() {
             return;
         }
@@ -179,7 +183,9 @@ impl Check<'_> {
     fn compare_consolidated(&mut self, key: &Key, stale: Result<Vec<(String, Stale)>>) {
         let stale = match stale {
             Ok(stale) => stale,
-            Err(e) if matches!(e.kind(), Kind::System(_)) => return self.failed(FindingKind::Unreadable, key, &e),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => {
+                return self.failed(FindingKind::Unreadable, key, &e);
+            }
             Err(e) => return self.failed(FindingKind::Metadata, key, &e),
         };
         let mut tally = Tally::new(key);

@@ -1,5 +1,5 @@
-//! The kinds of findings: severity, name, meaning and advice. The code that reports a finding adds the key and the
-//! reason.
+//! The kinds of findings: severity, name, meaning and advice. The code that reports a finding adds
+//! the key and the reason.
 
 use crate::error::Error;
 use crate::store::Key;
@@ -299,13 +299,14 @@ impl Finding {
         Finding { fault, key: key.clone(), message }
     }
 
-    /// Returns the finding with the name of the chunk file in the mount before the message: a shard's key names no
-    /// chunk.
+    /// Returns the finding with the name of the chunk file in the mount before the message: a
+    /// shard's key names no chunk.
     pub(super) fn in_chunk(self, chunk: &str) -> Self {
         Finding { message: format!("chunk {chunk}: {}", self.message), ..self }
     }
 
-    /// Returns a finding at `key` with an error as the reason. A key at the start of the error's message is removed.
+    /// Returns a finding at `key` with an error as the reason. A key at the start of the error's
+    /// message is removed.
     pub(super) fn of_error(fault: FindingKind, key: &Key, e: &Error) -> Self {
         let own = format!("{key}: ");
         Finding::new(fault, key, e.message().strip_prefix(&own).unwrap_or(e.message()))

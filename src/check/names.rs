@@ -8,8 +8,8 @@ pub(super) fn is_document(name: &str) -> bool {
     [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name)
 }
 
-/// Describes a value whose name shows that a writer did not finish or remove it: zarrfs, zarr-python
-/// (`KEY.HEX.partial`) or TensorStore (`KEY.__lock`). Returns `None` for other names.
+/// Describes a value whose name shows that a writer did not finish or remove it: zarrfs,
+/// zarr-python (`KEY.HEX.partial`) or TensorStore (`KEY.__lock`). Returns `None` for other names.
 pub(super) fn leftover(name: &str) -> Option<&'static str> {
     match name {
         REMOVED => Some("the document of an array that was removed"),

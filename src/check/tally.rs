@@ -1,5 +1,5 @@
-//! Bounds the findings of one directory: the first ones of each kind are reported, the others only counted, so that a
-//! million stray files do not print a million lines.
+//! Bounds the findings of one directory: the first ones of each kind are reported, the others only
+//! counted, so that a million stray files do not print a million lines.
 
 use super::{Event, Finding, FindingKind};
 use crate::store::Key;

@@ -23,7 +23,8 @@ fn memory() -> Arc<MemoryStore> {
 /// Runs a check. Returns kind, key and message of each finding, and the summary.
 fn found(store: Arc<dyn Store>, deep: bool) -> (Vec<(FindingKind, String, String)>, Summary) {
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, Arc::default());
-    let (mut found, stop) = (Vec::new(), AtomicBool::new(false));
+    let mut found = Vec::new();
+    let stop = AtomicBool::new(false);
     let summary = check(&hierarchy, CheckOptions { deep, threads: 1, stop: &stop }, &mut |event| {
         if let Event::Found(finding) = event {
             found.push((finding.fault, finding.key.to_string(), finding.message));
@@ -42,8 +43,8 @@ fn a_sound_store_has_no_findings() {
 
 #[test]
 fn store_failures_are_findings_and_the_rest_is_checked() {
-    // the operation that fails, the number of its calls that succeed before, the key of the finding, and the number of
-    // examined chunks
+    // the operation that fails, the number of its calls that succeed before, the key of the
+    // finding, and the number of examined chunks
     let cases = [
         (Operation::List, 1, "/a", 2),
         (Operation::List, 2, "/b", 2),
@@ -77,14 +78,15 @@ fn a_store_that_cannot_list_is_asked_for_each_chunk() {
     }
 }
 
-/// An array of 3 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4; the second shard is half outside.
+/// An array of 3 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4; the second shard is half
+/// outside.
 const SHARDED: &str = r#"{"zarr_format":3,"node_type":"array","shape":[3,4],"data_type":"uint8","fill_value":9,
     "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2,4]}},"chunk_key_encoding":{"name":"default"},
     "codecs":[{"name":"sharding_indexed","configuration":{"chunk_shape":[1,2],"codecs":["bytes"],
     "index_codecs":["bytes","crc32c"]}}]}"#;
 
-/// Returns a shard: `waste` unused bytes, 8 bytes of chunks, and an index. The offsets in `entries` are offsets into
-/// the 8 bytes.
+/// Returns a shard: `waste` unused bytes, 8 bytes of chunks, and an index. The offsets in `entries`
+/// are offsets into the 8 bytes.
 fn shard(waste: usize, entries: [Option<(u64, u64)>; 4]) -> Vec<u8> {
     let entry = |entry: Option<(u64, u64)>| match entry {
         Some((offset, size)) => [(offset + waste as u64).to_le_bytes(), size.to_le_bytes()].concat(),
@@ -147,7 +149,8 @@ fn keys_of_v3_are_classified_by_their_encoding() {
         document.split("\"codecs\"").next().unwrap().to_string() + r#""codecs":["bytes"]}"#
     };
     let sharded = |keys: &str| SHARDED.replace(r#"{"name":"default"}"#, keys);
-    let (slash, dot) = (r#"{"name":"default"}"#, r#"{"name":"default","configuration":{"separator":"."}}"#);
+    let slash = r#"{"name":"default"}"#;
+    let dot = r#"{"name":"default","configuration":{"separator":"."}}"#;
     // the array has 2 x 1 objects, and where these are shards 3 x 2 chunks
     for (document, outside, separator, extra) in [
         (plain(slash), ["c/9/9", "c/2/0"], ["c.0.0", "1.0"], ["d.0", "c.x"]),
@@ -213,7 +216,8 @@ fn arrays_of_a_remote_store_are_checked_together() {
             store.insert(&format!("c{i:02}/1"), if i % 3 == 0 { "2" } else { "23" });
         }
     }
-    let (found_remotely, found_locally) = (found(remote.clone(), false), found(local, false));
+    let found_remotely = found(remote.clone(), false);
+    let found_locally = found(local, false);
     assert_eq!(found_remotely, found_locally);
     assert_eq!((found_remotely.0.len(), found_remotely.1.chunks), (14, 80));
     let most = remote.max_in_flight.load(Ordering::SeqCst);

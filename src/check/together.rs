@@ -1,5 +1,5 @@
-//! Checks several arrays of a remote store at a time, since their requests spend the time waiting. Events are reported
-//! in the order of the arrays, as if one was checked after the other.
+//! Checks several arrays of a remote store at a time, since their requests spend the time waiting.
+//! Events are reported in the order of the arrays, as if one was checked after the other.
 
 use super::{Check, Event, Finding, Summary};
 use crate::array::Array;
@@ -27,7 +27,8 @@ enum ArrayReport {
 type ArrayTask<'a> = (&'a Arc<Array>, Mutex<Option<SyncSender<ArrayReport>>>);
 
 impl Check<'_> {
-    /// Returns the number of arrays that are checked at a time: with `deep` one, since its chunks take the memory.
+    /// Returns the number of arrays that are checked at a time: with `deep` one, since its chunks
+    /// take the memory.
     pub(super) fn arrays_together(&self) -> usize {
         if self.how.deep { 1 } else { self.hierarchy.store().concurrency().min(MOST) }
     }
@@ -50,7 +51,9 @@ impl Check<'_> {
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some((array, sender)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let Some(sender) = lock(sender).take() else { continue };
+                let Some(sender) = lock(sender).take() else {
+                    continue;
+                };
                 // the receiver stays until the sender is dropped
                 let send = |report| drop(sender.send(report));
                 let mut tell = |event: Event| match event {

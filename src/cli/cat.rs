@@ -47,7 +47,8 @@ pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
 
 fn copy(fs: &Fs, handle: u64, from: u64, end: u64) -> Result<(), Error> {
     let mut out = stdio::output();
-    let (mut at, mut bytes) = (from, Vec::new());
+    let mut at = from;
+    let mut bytes = Vec::new();
     while at < end {
         let len = STEP.min(end - at) as usize;
         if !fs.read_cached(handle, at, len, &mut bytes)? {

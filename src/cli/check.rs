@@ -1,4 +1,5 @@
-//! `zarrfs check`: prints the faults of a store, line by line as they are found, or as one JSON object.
+//! `zarrfs check`: prints the faults of a store, line by line as they are found, or as one JSON
+//! object.
 
 use super::progress::{ProgressLine, bar};
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, size, stdio, threads};
@@ -25,7 +26,8 @@ pub struct CheckArgs {
     deep: bool,
     /// Report findings that are no faults, too
     ///
-    /// Plain files, directories without the document of a group, arrays of Zarr v1, waste in shards.
+    /// Plain files, directories without the document of a group, arrays of Zarr v1, waste in
+    /// shards.
     #[arg(long)]
     notes: bool,
     /// Print one JSON object
@@ -92,7 +94,8 @@ impl<'a> Report<'a> {
             Event::Progress(array, done, summary) => {
                 if let Some(progress) = &mut self.progress {
                     progress.show_line(|elapsed| {
-                        let (known, seconds) = (array.grid().chunk_count(), elapsed.as_secs_f64().max(0.001));
+                        let known = array.grid().chunk_count();
+                        let seconds = elapsed.as_secs_f64().max(0.001);
                         let per_second = if self.args.deep {
                             size::show((summary.bytes as f64 / seconds) as u64)
                         } else {

@@ -19,8 +19,9 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Completes the mountpoints of this machine where `zarrfs stats` and `umount` expect one. The mount table spells
-/// spaces in octal. Nothing in a path is evaluated, since any user may name a mountpoint.
+/// Completes the mountpoints of this machine where `zarrfs stats` and `umount` expect one. The
+/// mount table spells spaces in octal. Nothing in a path is evaluated, since any user may name a
+/// mountpoint.
 const BASH_MOUNTPOINTS: &str = r#"
 _zarrfs_or_mountpoints() {
     _zarrfs "$@"
@@ -54,7 +55,8 @@ pub fn run(args: &CompletionsArgs) -> Result<(), CommandFailure> {
     print(text)
 }
 
-/// Adds to a command and its verbs the values that completions offer for options that take others, too, such as lists.
+/// Adds to a command and its verbs the values that completions offer for options that take others,
+/// too, such as lists.
 fn with_values(command: Command) -> Command {
     command.mut_subcommands(with_values).mut_args(|arg| {
         let names = arg.get_value_names().unwrap_or_default();

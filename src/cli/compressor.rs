@@ -113,7 +113,8 @@ mod tests {
             ("{\"id\":\"zlib\"", "JSON"),
             ("{\"id\":\"unheard-of\"}", "unheard-of"),
             ("{\"level\":1}", "id"),
-            // a compressor must keep all bytes, since it may be used for any array, and numcodecs must accept it
+            // a compressor must keep all bytes, since it may be used for any array, and numcodecs
+            // must accept it
             ("{\"id\":\"packbits\"}", "filter"),
             ("{\"id\":\"shuffle\",\"elementsize\":4}", "filter"),
             ("{\"id\":\"zlib\",\"level\":null}", "level"),

@@ -1,5 +1,5 @@
-//! `zarrfs consolidate`: writes the consolidated metadata of a store: `.zmetadata`, or for Zarr v3 a part of
-//! `zarr.json`.
+//! `zarrfs consolidate`: writes the consolidated metadata of a store: `.zmetadata`, or for Zarr v3
+//! a part of `zarr.json`.
 
 use super::remote::ConsolidatedArg;
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print};
@@ -27,7 +27,8 @@ pub struct ConsolidateArgs {
 /// Runs the verb.
 pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
-    let (shown, stats) = (&args.store, Arc::new(Stats::default()));
+    let shown = &args.store;
+    let stats = Arc::new(Stats::default());
     let mut store_args = args.store_args.clone();
     // read the documents themselves
     store_args.remote.consolidated = ConsolidatedArg::Ignore;

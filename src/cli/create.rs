@@ -1,5 +1,5 @@
-//! `zarrfs create`: creates an array, with the store and the groups above it. Existing arrays and groups stay as they
-//! are.
+//! `zarrfs create`: creates an array, with the store and the groups above it. Existing arrays and
+//! groups stay as they are.
 
 mod document;
 mod document_v3;
@@ -32,8 +32,8 @@ use unfinished::{UnfinishedArray, hidden_directory, remove_directory, rename_to_
 pub struct CreateArgs {
     /// Path of the array, in or after the path of the store
     ///
-    /// Where no directory of the path is a store, one is created at the first name that ends with .zarr, or else at the
-    /// first missing directory.
+    /// Where no directory of the path is a store, one is created at the first name that ends with
+    /// .zarr, or else at the first missing directory.
     #[arg(value_name = "STORE/ARRAY")]
     path: StoreLocation,
     /// Set the shape (720,1440); "" for no dimension
@@ -44,8 +44,8 @@ pub struct CreateArgs {
     chunks: Lengths,
     /// Set the shape of a shard, for Zarr v3
     ///
-    /// A shard is one value of the store and holds many chunks. Its lengths are in items, and multiples of those of a
-    /// chunk.
+    /// A shard is one value of the store and holds many chunks. Its lengths are in items, and
+    /// multiples of those of a chunk.
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     shards: Option<Lengths>,
     /// Set the dtype (<f4), or a JSON list of fields
@@ -55,8 +55,8 @@ pub struct CreateArgs {
     dtype: Value,
     /// Set the fill value [default: zeros]
     ///
-    /// Spelled as in a .zarray: a number, NaN, base64 for bytes, null. The default is null for objects. Zarr v3 has no
-    /// null.
+    /// Spelled as in a .zarray: a number, NaN, base64 for bytes, null. The default is null for
+    /// objects. Zarr v3 has no null.
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     fill: Option<String>,
     /// Set the layout of a chunk: C or F [default: C]
@@ -64,8 +64,8 @@ pub struct CreateArgs {
     order: String,
     /// Compress chunks with this
     ///
-    /// blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], lz4[:ACCELERATION], none, or a
-    /// JSON object.
+    /// blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET],
+    /// lz4[:ACCELERATION], none, or a JSON object.
     #[arg(long, value_name = "CODEC", default_value = "blosc", value_parser = compressor::parse)]
     compressor: CompressorArg,
     /// Filter chunks first: a JSON list of objects
@@ -78,7 +78,8 @@ pub struct CreateArgs {
     separator: Option<String>,
     /// Create an array of Zarr v2 or v3
     ///
-    /// The default is the format of the store that the array goes into, and 2 in a new store, which every reader opens.
+    /// The default is the format of the store that the array goes into, and 2 in a new store, which
+    /// every reader opens.
     #[arg(long, value_name = "FORMAT", value_parser = ["2", "3"], hide_possible_values = true)]
     zarr_format: Option<String>,
     /// Name the dimensions of a v3 array: time,lat,lon
@@ -181,7 +182,9 @@ pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
     let raw = match (args.from_raw.as_deref(), document.size) {
         (None, _) => None,
         (Some(path), Some(size)) => Some(Raw::open(path, size)?),
-        (Some(_), None) => return Err(CommandFailure::new(2, "--from-raw: objects have no flat bytes")),
+        (Some(_), None) => {
+            return Err(CommandFailure::new(2, "--from-raw: objects have no flat bytes"));
+        }
     };
     match place {
         NewPlace::Directory(store) => create_in_directory(args, &store, &key, &document, raw),
@@ -189,7 +192,8 @@ pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
     }
 }
 
-/// Creates the array, and the store if there is none, under a hidden name beside its path, and then renames it.
+/// Creates the array, and the store if there is none, under a hidden name beside its path, and then
+/// renames it.
 fn create_in_directory(
     args: &CreateArgs,
     store: &Path,
@@ -200,7 +204,8 @@ fn create_in_directory(
     let shown = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = if store.exists() { Some(open(&StoreLocation::Path(store.to_path_buf()), args)?) } else { None };
     let first = hierarchy.as_ref().map(|hierarchy| first_missing(hierarchy, key)).transpose().map_err(shown)?;
-    // the new directory is the store itself or one above it, or the first group or array that is missing in it
+    // the new directory is the store itself or one above it, or the first group or array that is
+    // missing in it
     let top = store.ancestors().take_while(|above| !above.exists()).last().unwrap_or(store);
     let made = first.as_ref().map_or(top.to_path_buf(), |first| store.join(first.as_str()));
     let below = key.relative_to(&first.clone().unwrap_or_default()).unwrap_or_default();
@@ -212,7 +217,8 @@ fn create_in_directory(
     let unfinished = UnfinishedArray::new(move || remove_directory(&removed))?;
     let staged = new.join(store.strip_prefix(&made).unwrap_or(Path::new("")));
     std::fs::create_dir_all(&staged).map_err(Error::from)?;
-    // no other program sees these chunks before the array gets its name, so that no locks are needed
+    // no other program sees these chunks before the array gets its name, so that no locks are
+    // needed
     let writing = WriteArgs { synchronizer: None, ..args.writing.clone() };
     let opened =
         location::open(&StoreLocation::Path(staged.clone()), &args.store_args(), Some(&writing), &Arc::default())?;
@@ -232,7 +238,8 @@ fn create_in_directory(
     sync_directory(beside).map_err(shown)
 }
 
-/// Moves the content of `new` into an empty store. The document that makes the store an array moves last.
+/// Moves the content of `new` into an empty store. The document that makes the store an array moves
+/// last.
 fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
     let failed = |e: std::io::Error| Error::from(e).context(store.display());
     let mut names = Vec::new();
@@ -290,9 +297,12 @@ fn create_on_server(
     let shown = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = hierarchy_of(store);
     let first = first_missing(&hierarchy, key).map_err(shown)?;
-    let (root, group) = (Key::root(), document.group_file());
+    let root = Key::root();
+    let group = document.group_file();
     let had_group = hierarchy.store().stat(&root.join(group.name())).map_err(shown)?.is_some();
-    let (store_args, writing, removed) = (args.store_args(), args.writing.clone(), first.clone());
+    let store_args = args.store_args();
+    let writing = args.writing.clone();
+    let removed = first.clone();
     let undo = move || {
         // `store` does not know of the chunks that were stored meanwhile
         let opened = location::open(&url, &store_args, Some(&writing), &Arc::default());
@@ -305,8 +315,8 @@ fn create_on_server(
     };
     let reserved = reserve(&hierarchy, &first, key, document, had_group);
     if let Err(e) = reserved {
-        // the array may be stored although the update of the store's metadata failed; with EEXIST it is that of another
-        // program
+        // the array may be stored although the update of the store's metadata failed; with EEXIST
+        // it is that of another program
         if e.errno() != libc::EEXIST && matches!(store.stat(&key.join(document.file().name())), Ok(Some(_))) {
             undo();
         }
@@ -335,8 +345,8 @@ fn create_on_server(
     unfinished.finish(|| hierarchy.store().sync()).map_err(shown)
 }
 
-/// Puts the document of `first`, the topmost new group or the array itself: all keys below it belong to this command
-/// from then on. It is put only if no other program has put one.
+/// Puts the document of `first`, the topmost new group or the array itself: all keys below it
+/// belong to this command from then on. It is put only if no other program has put one.
 fn reserve(
     hierarchy: &Hierarchy,
     first: &Key,
@@ -344,7 +354,8 @@ fn reserve(
     document: &NewDocument,
     had_group: bool,
 ) -> Result<(), Error> {
-    let (root, group) = (Key::root(), document.group_file());
+    let root = Key::root();
+    let group = document.group_file();
     // new groups get the format of the root, so that its document comes first
     let is_new_v3 = document.zarr_format == 3 && !had_group && !first.is_root();
     if is_new_v3 {

@@ -25,10 +25,12 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Formats nanoseconds in a fitting unit: `350 ms`. Up to two minutes or hours it is the smaller, more precise unit.
+/// Formats nanoseconds in a fitting unit: `350 ms`. Up to two minutes or hours it is the smaller,
+/// more precise unit.
 pub fn show(nanoseconds: f64) -> String {
     let units = [("ns", 1e3, 1e3), ("us", 1e3, 1e3), ("ms", 1e3, 1e3), ("s", 120.0, 60.0), ("min", 120.0, 60.0)];
-    let (mut value, mut unit) = (nanoseconds, "h");
+    let mut value = nanoseconds;
+    let mut unit = "h";
     for (name, below, next) in units {
         if value.abs() < below {
             unit = name;

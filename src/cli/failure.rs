@@ -1,5 +1,5 @@
-//! Failures of verbs: an exit code, and a message for people on standard error. With `--json`, the message is also
-//! printed on standard output, as an object for programs.
+//! Failures of verbs: an exit code, and a message for people on standard error. With `--json`, the
+//! message is also printed on standard output, as an object for programs.
 
 use super::{StoreLocation, stdio};
 use crate::array::hierarchy::Hierarchy;
@@ -14,7 +14,8 @@ pub struct CommandFailure {
     pub message: String,
     /// Whether standard error has the message already.
     is_shown: bool,
-    /// Whether no object is printed on standard output, because it is broken or has the error already.
+    /// Whether no object is printed on standard output, because it is broken or has the error
+    /// already.
     is_plain: bool,
 }
 

@@ -20,8 +20,8 @@ pub struct Flat {
     pub array: Arc<Array>,
 }
 
-/// Opens the flat bytes of the array at the root of `hierarchy`, whose store is at `location`. They are opened for
-/// writing, too, unless the options are read-only.
+/// Opens the flat bytes of the array at the root of `hierarchy`, whose store is at `location`. They
+/// are opened for writing, too, unless the options are read-only.
 pub fn open(
     location: &StoreLocation,
     hierarchy: Hierarchy,
@@ -29,12 +29,16 @@ pub fn open(
     stats: Arc<Stats>,
     options: Options,
 ) -> Result<Flat, CommandFailure> {
-    let (shown, cache, for_writing) = (location, Arc::new(cache), !options.read_only);
+    let shown = location;
+    let cache = Arc::new(cache);
+    let for_writing = !options.read_only;
     let tree = Tree::new(hierarchy, cache.clone());
     let array = match tree.hierarchy().find(&Key::root())? {
         Some(StoredNode::Array(array)) => array,
         Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
-        _ => return Err(CommandFailure::new(3, format!("{shown}: a group, not an array"))),
+        _ => {
+            return Err(CommandFailure::new(3, format!("{shown}: a group, not an array")));
+        }
     };
     array.readable().map_err(|e| e.context(shown))?;
     if array.metadata().has_objects() {

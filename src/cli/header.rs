@@ -1,4 +1,5 @@
-//! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without FUSE.
+//! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without
+//! FUSE.
 
 use super::header_options::{NETCDF, NetcdfArgs};
 use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, location, logger, open_store, print};
@@ -24,8 +25,8 @@ pub struct HeaderArgs {
     path: StoreLocation,
     /// Print this header [default: list those that fit]
     ///
-    /// For npy, nii, tif and nc, the command prints the bytes that precede the values, for txt the values. The list
-    /// shows each file under the name that it has in a mount.
+    /// For npy, nii, tif and nc, the command prints the bytes that precede the values, for txt the
+    /// values. The list shows each file under the name that it has in a mount.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Asked>,
     /// Print the list as JSON
@@ -114,7 +115,8 @@ fn print_header(
     print(before_values(&file))
 }
 
-/// Returns the description of the array for a format, with its coordinates from the store that holds it.
+/// Returns the description of the array for a format, with its coordinates from the store that
+/// holds it.
 fn described(args: &HeaderArgs, format: Format, cache: &Cache, stats: Arc<Stats>) -> Result<Described, CommandFailure> {
     let (store, key) = enclosing(&args.path, &args.store_args);
     let failed = |e: Error| CommandFailure::from(e.context(&args.path));
@@ -129,13 +131,17 @@ fn described(args: &HeaderArgs, format: Format, cache: &Cache, stats: Arc<Stats>
     }
 }
 
-/// Returns the store that holds an array, which begins at the topmost group above it, and the array's key there.
+/// Returns the store that holds an array, which begins at the topmost group above it, and the
+/// array's key there.
 fn enclosing(path: &StoreLocation, args: &StoreArgs) -> (StoreLocation, Key) {
-    let (mut store, mut key) = (path.absolute(), Key::root());
+    let mut store = path.absolute();
+    let mut key = Key::root();
     while let Some((above, name)) = store.split_last() {
         let below = name.join_key(&key);
         // a directory that can't be opened is above the store
-        let Ok(opened) = location::open(&above, args, None, &Arc::default()) else { break };
+        let Ok(opened) = location::open(&above, args, None, &Arc::default()) else {
+            break;
+        };
         let holds = |key: &Key| matches!(opened.stat(key), Ok(Some(_)));
         let is_group = || [ZARR_JSON, ZGROUP, ZMETADATA].iter().any(|name| holds(&Key::root().join(name)));
         if !(holds(&below.join(ZARRAY)) || holds(&below.join(ZARR_JSON))) || !is_group() {

@@ -14,19 +14,21 @@ pub const NETCDF: &str = "nc";
 pub struct HeadersArgs {
     /// Show these headers
     ///
-    /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside data.raw, and txt: the
-    /// values of small arrays as text, which all leaves out (all,txt).
+    /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside
+    /// data.raw, and txt: the values of small arrays as text, which all leaves out (all,txt).
     #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
     formats: FormatList,
     /// Show these containers
     ///
-    /// none, all, or some of nii, tif, nc: files that hold the same bytes in other programs' formats.
+    /// none, all, or some of nii, tif, nc: files that hold the same bytes in other programs'
+    /// formats.
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
     containers: FormatList,
     /// Show these views of arrays
     ///
-    /// none, all, or some of unpacked, slices: directories beside an array with files like its own. ARRAY.unpacked
-    /// holds physical values, ARRAY.slices planes and volumes by the indices of leading dimensions.
+    /// none, all, or some of unpacked, slices: directories beside an array with files like its own.
+    /// ARRAY.unpacked holds physical values, ARRAY.slices planes and volumes by the indices of
+    /// leading dimensions.
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_views)]
     views: Views,
     #[command(flatten)]
@@ -39,15 +41,16 @@ pub struct HeadersArgs {
 pub struct NetcdfArgs {
     /// Set the version of dataset.nc [default: auto]
     ///
-    /// auto is cdf2 where that holds all arrays of a group as they are, otherwise cdf5, which GDAL and R do not open.
-    /// With cdf2, integers that it lacks are shown in wider types, and what does not fit is left out and named.
-    /// A mount shows dataset.nc with this option also without --containers nc.
+    /// auto is cdf2 where that holds all arrays of a group as they are, otherwise cdf5, which GDAL
+    /// and R do not open. With cdf2, integers that it lacks are shown in wider types, and what does
+    /// not fit is left out and named. A mount shows dataset.nc with this option also without
+    /// --containers nc.
     #[arg(long = "netcdf", value_name = "VERSION", hide_possible_values = true)]
     version: Option<VersionArg>,
     /// Make this dimension unlimited in dataset.nc
     ///
-    /// It must be the first dimension of an array. With --resize, programs can append records. Shows dataset.nc as
-    /// --netcdf does.
+    /// It must be the first dimension of an array. With --resize, programs can append records.
+    /// Shows dataset.nc as --netcdf does.
     #[arg(long = "netcdf-record", value_name = "NAME")]
     record: Option<String>,
 }
@@ -71,7 +74,8 @@ impl NetcdfArgs {
         NetcdfOptions { version, record: self.record.clone() }
     }
 
-    /// Returns whether the command line has any of these options, each of which asks for groups as netCDF files.
+    /// Returns whether the command line has any of these options, each of which asks for groups as
+    /// netCDF files.
     fn is_given(&self) -> bool {
         self.version.is_some() || self.record.is_some()
     }
@@ -114,7 +118,9 @@ fn parse_views(text: &str) -> Result<Views, String> {
                 match word {
                     "unpacked" => views.unpacked = true,
                     "slices" => views.slices = true,
-                    _ => return Err(format!("{word:?} is not one of all, none, unpacked, slices")),
+                    _ => {
+                        return Err(format!("{word:?} is not one of all, none, unpacked, slices"));
+                    }
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! `--idle-timeout`: unmounts a mount that is not used. It asks the file system whether files are open and whether
-//! requests arrived.
+//! `--idle-timeout`: unmounts a mount that is not used. It asks the file system whether files are
+//! open and whether requests arrived.
 
 use super::CommandFailure;
 use crate::error::Error;
@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Starts a thread that unmounts when no file is open and no request has arrived for `timeout`. A mount with dirty
-/// chunks that can't be stored stays, and so does one that is the working directory of a process.
+/// Starts a thread that unmounts when no file is open and no request has arrived for `timeout`. A
+/// mount with dirty chunks that can't be stored stays, and so does one that is the working
+/// directory of a process.
 pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), CommandFailure> {
     let watch = move || {
         let pause = (timeout / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-        let (mut requests, mut idle_since) = (fs.requests(), Instant::now());
+        let mut requests = fs.requests();
+        let mut idle_since = Instant::now();
         loop {
             thread::sleep(pause);
             if fs.is_open() || fs.requests() != requests {

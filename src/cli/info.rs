@@ -26,8 +26,8 @@ const SMALL: (u64, u64) = (8, 4);
 /// Number of characters of a line if standard output is no terminal.
 const WIDTH: usize = 80;
 
-/// Maximum width in characters of the column of paths, without and with --wide. A longer path moves the columns after
-/// it.
+/// Maximum width in characters of the column of paths, without and with --wide. A longer path moves
+/// the columns after it.
 const PATH_COLUMN: [usize; 2] = [30, 40];
 
 /// Arguments of `info`.
@@ -81,7 +81,8 @@ struct ArrayRow {
     map: Option<ChunkMap>,
 }
 
-/// Number and bytes of the stored chunks of an array; `None` if the store can't list them or they were not counted.
+/// Number and bytes of the stored chunks of an array; `None` if the store can't list them or they
+/// were not counted.
 #[derive(Default)]
 struct StoredTotals {
     chunks: Option<u64>,
@@ -125,8 +126,8 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
 }
 
 impl InfoRow {
-    /// Returns the reason why the node could not be examined. An array that is damaged or not supported has been
-    /// examined, unless it is all that the command should show.
+    /// Returns the reason why the node could not be examined. An array that is damaged or not
+    /// supported has been examined, unless it is all that the command should show.
     fn failure(&self) -> Option<&Error> {
         let failure = match &self.content {
             RowContent::Group => None,
@@ -192,8 +193,8 @@ fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredTo
     Ok(StoredTotals { chunks: Some(map.stored()), bytes: Some(map.bytes()), shards })
 }
 
-/// Returns the number of chunks in a shard along each dimension; an empty list for an array without shards or with
-/// shards of different shapes.
+/// Returns the number of chunks in a shard along each dimension; an empty list for an array without
+/// shards or with shards of different shapes.
 fn shard_chunks(array: &Array) -> Vec<u64> {
     let meta = array.metadata();
     let outermost = meta.shards.first().filter(|outermost| outermost.edges.is_none());
@@ -206,7 +207,10 @@ fn stored(array: &Arc<Array>) -> Result<StoredTotals> {
     if !array.lists_all() {
         return Ok(StoredTotals::default());
     }
-    let (mut chunks, mut bytes, mut shards, mut last) = (0, 0, 0, None);
+    let mut chunks = 0;
+    let mut bytes = 0;
+    let mut shards = 0;
+    let mut last = None;
     for entry in array.entries()? {
         match entry? {
             ArrayEntry::Chunk(chunk) => {
@@ -217,7 +221,9 @@ fn stored(array: &Arc<Array>) -> Result<StoredTotals> {
                 last = shard;
                 bytes += array.stat_chunk(chunk)?.map_or(0, |s| s.size);
             }
-            ArrayEntry::Unlisted => return Err(Error::damaged("some chunks can't be listed").context(array.key())),
+            ArrayEntry::Unlisted => {
+                return Err(Error::damaged("some chunks can't be listed").context(array.key()));
+            }
             ArrayEntry::Value(_) => {}
         }
     }
@@ -225,7 +231,8 @@ fn stored(array: &Arc<Array>) -> Result<StoredTotals> {
     Ok(StoredTotals { chunks: Some(chunks), bytes: Some(bytes), shards })
 }
 
-/// Returns the rows as JSON. Unless all groups and arrays are known, the root says that it is incomplete.
+/// Returns the rows as JSON. Unless all groups and arrays are known, the root says that it is
+/// incomplete.
 fn as_json(rows: &[InfoRow], is_complete: bool) -> String {
     let object = |row: &InfoRow| {
         let mut object = Map::new();
@@ -271,7 +278,8 @@ fn array_json(array: &Arc<Array>, stored: &Result<StoredTotals>, row: &mut Map<S
     }
 }
 
-/// Returns one line for each row, and its map. Lines without an error are cut to the terminal's width unless `wide`.
+/// Returns one line for each row, and its map. Lines without an error are cut to the terminal's
+/// width unless `wide`.
 fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
     let label = |key: &Key| {
         let depth = key.as_str().matches('/').count() + usize::from(!key.is_root());
@@ -312,7 +320,8 @@ fn cut(line: String, width: usize, ascii: bool) -> String {
     line.chars().take(width - dots.chars().count()).collect::<String>() + dots
 }
 
-/// Returns the codecs with their parameters, in the order of encoding: `delta(dtype=<i4), zlib(level=1)`.
+/// Returns the codecs with their parameters, in the order of encoding: `delta(dtype=<i4),
+/// zlib(level=1)`.
 fn codecs(meta: &ArrayMetadata) -> String {
     let list: Vec<String> = match &meta.v3 {
         Some(v3) => v3.codecs.as_array().into_iter().flatten().map(v3_codec).collect(),

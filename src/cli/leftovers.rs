@@ -1,11 +1,11 @@
-//! Temporary files that killed processes have left in a store of directories. The store removes those that it lists; a
-//! writable mount lists it once, in the background.
+//! Temporary files that killed processes have left in a store of directories. The store removes
+//! those that it lists; a writable mount lists it once, in the background.
 
 use crate::store::{EntryKind, Key, Store};
 use std::sync::Arc;
 
-/// Maximum number of names that a mount lists: a tenth of a second on a local disk. In other directories, files stay
-/// until a program lists these.
+/// Maximum number of names that a mount lists: a tenth of a second on a local disk. In other
+/// directories, files stay until a program lists these.
 const MAX_NAMES: usize = 100_000;
 
 /// Maximum size of the keys that wait to be listed, in bytes.

@@ -1,9 +1,10 @@
-//! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Clients may be hostile: the number of
-//! connections, their time, the size of requests and the rate of new statistics are bounded, and the mount waits for no
-//! client. HTTP libraries such as tiny_http bound none of that.
+//! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Clients may be hostile:
+//! the number of connections, their time, the size of requests and the rate of new statistics are
+//! bounded, and the mount waits for no client. HTTP libraries such as tiny_http bound none of that.
 //!
-//! Invariant: a page in a browser reads no statistics. It could if it came from a name of its own that it has resolved
-//! to this machine; requests are therefore answered under IP addresses, `localhost` and the name in the option alone.
+//! Invariant: a page in a browser reads no statistics. It could if it came from a name of its own
+//! that it has resolved to this machine; requests are therefore answered under IP addresses,
+//! `localhost` and the name in the option alone.
 
 use super::CommandFailure;
 use crate::error::{Error, Result};
@@ -78,7 +79,8 @@ impl StatisticsListener {
     pub fn serve(self, fs: Arc<Fs>) -> Result<()> {
         log::info!("statistics at http://{}/metrics", self.address);
         fs.set_metrics_address(self.address.to_string());
-        let (connections, made) = (AtomicUsize::new(0), Mutex::new(None));
+        let connections = AtomicUsize::new(0);
+        let made = Mutex::new(None);
         let server = Arc::new(StatisticsServer { fs, host: self.host, connections, made });
         let accept = move || {
             loop {
@@ -208,7 +210,8 @@ impl Connection {
     }
 }
 
-/// Returns the status of the answer to a request, and further headers. `host` is the host in the option.
+/// Returns the status of the answer to a request, and further headers. `host` is the host in the
+/// option.
 fn asked(head: &[u8], host: &str) -> (&'static str, &'static str) {
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let mut request = Request::new(&mut headers);
@@ -234,7 +237,9 @@ fn asked(head: &[u8], host: &str) -> (&'static str, &'static str) {
 
 /// Returns whether the value of a Host header names this listener.
 fn is_own_name(value: &[u8], host: &str) -> bool {
-    let Ok(value) = std::str::from_utf8(value) else { return false };
+    let Ok(value) = std::str::from_utf8(value) else {
+        return false;
+    };
     if let Some(bracketed) = value.strip_prefix('[') {
         return bracketed.split_once(']').is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
     }

@@ -1,5 +1,5 @@
-//! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that are opened for each.
-//! This module must not know what is in a store.
+//! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that
+//! are opened for each. This module must not know what is in a store.
 
 use super::{CommandFailure, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::{DOCUMENTS, REMOVED};
@@ -7,8 +7,8 @@ use crate::error::{Error, Kind};
 use crate::fuse::mount_of;
 use crate::stats::Stats;
 use crate::store::{
-    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, ReferenceStore, Store, TargetPlace,
-    TargetRoot, ZipStore,
+    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, PagedListing, ReferenceStore, Store,
+    TargetPlace, TargetRoot, ZipStore,
 };
 use crate::util::json;
 use crate::zarr::metadata::v3::node::{NodeType, node_type};
@@ -73,8 +73,8 @@ impl StoreLocation {
         }
     }
 
-    /// Returns the location above this one, and the name of this one in it. Returns `None` at the top, and if the name
-    /// can't be a key.
+    /// Returns the location above this one, and the name of this one in it. Returns `None` at the
+    /// top, and if the name can't be a key.
     pub fn split_last(&self) -> Option<(StoreLocation, Key)> {
         let (above, name) = match self {
             StoreLocation::Path(path) => {
@@ -102,7 +102,8 @@ impl fmt::Display for StoreLocation {
     }
 }
 
-/// Returns the scheme of a URL, or `None` for a path. A directory with such a name can be given as `./NAME`.
+/// Returns the scheme of a URL, or `None` for a path. A directory with such a name can be given as
+/// `./NAME`.
 fn scheme(text: &str) -> Option<&str> {
     let (scheme, _) = text.split_once("://")?;
     let is_word = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
@@ -117,7 +118,8 @@ fn is_misspelled(text: &str) -> bool {
 
 /// Checks the scheme of a URL.
 pub fn check_url(url: &str) -> Result<(), CommandFailure> {
-    let (shown, known) = (without_secrets(url), SCHEMES.join("://, "));
+    let shown = without_secrets(url);
+    let known = SCHEMES.join("://, ");
     let why = match scheme(url) {
         Some(scheme) if SCHEMES.contains(&scheme) => return Ok(()),
         _ if url.starts_with("memory:") => {
@@ -138,7 +140,9 @@ fn file_path(url: &str) -> PathBuf {
 
 /// Returns a URL without user, password and query.
 fn without_secrets(url: &str) -> String {
-    let Some((start, rest)) = url.split_once("://") else { return url.to_string() };
+    let Some((start, rest)) = url.split_once("://") else {
+        return url.to_string();
+    };
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     // abfs://container@account is no secret
@@ -157,13 +161,16 @@ struct ArchiveUrl {
     inside: String,
 }
 
-/// Returns the names of a URL's path, and a function that returns the URL up to a number of names, with the query.
+/// Returns the names of a URL's path, and a function that returns the URL up to a number of names,
+/// with the query.
 pub fn names_of_url(url: &str) -> (impl Fn(usize) -> StoreLocation, Vec<String>) {
     let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     let start = base.find("://").map_or(0, |at| at + 3);
     let end = base[start..].find('/').map_or(base.len(), |len| start + len);
     let names: Vec<String> = base[end..].split('/').filter(|name| !name.is_empty()).map(str::to_string).collect();
-    let (server, query, known) = (base[..end].to_string(), query.to_string(), names.clone());
+    let server = base[..end].to_string();
+    let query = query.to_string();
+    let known = names.clone();
     let up_to = move |depth: usize| {
         let path: String = known[..depth.min(known.len())].iter().map(|name| format!("/{name}")).collect();
         StoreLocation::Url(format!("{server}{path}{query}"))
@@ -175,7 +182,9 @@ pub fn names_of_url(url: &str) -> (impl Fn(usize) -> StoreLocation, Vec<String>)
 fn archive_of(url: &str) -> Option<ArchiveUrl> {
     let (up_to, names) = names_of_url(url);
     let at = names.iter().position(|name| is_archive_name(name) || is_references_name(name))?;
-    let StoreLocation::Url(folder) = up_to(at) else { return None };
+    let StoreLocation::Url(folder) = up_to(at) else {
+        return None;
+    };
     Some(ArchiveUrl { folder, name: names[at].clone(), inside: names[at + 1..].join("/") })
 }
 
@@ -239,10 +248,14 @@ pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure
     Err(CommandFailure::new(2, format!("{location}: {why}")))
 }
 
-/// Refuses to write a store in a mount of zarrfs: values are replaced by files with names that no mount shows.
+/// Refuses to write a store in a mount of zarrfs: values are replaced by files with names that no
+/// mount shows.
 pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
-    let Ok(Some(mount)) = mount_of(path) else { return Ok(()) };
-    let (shown, source) = (path.display(), String::from_utf8_lossy(&mount.source).into_owned());
+    let Ok(Some(mount)) = mount_of(path) else {
+        return Ok(());
+    };
+    let shown = path.display();
+    let source = String::from_utf8_lossy(&mount.source).into_owned();
     let why = format!("in a mount of zarrfs, which holds no other store that is written; write to {source} itself");
     Err(CommandFailure::new(2, format!("{shown}: {why}, or mount with --read-only")))
 }
@@ -320,7 +333,8 @@ fn check_no_parquet(path: &Path) -> Result<(), CommandFailure> {
 
 /// Returns the failure for a path to a file that is no archive, or to a name below such a file.
 fn no_archive(path: &Path, file: &Path) -> CommandFailure {
-    let (shown, above) = (path.display(), absolute(file).parent().map(Path::to_path_buf).unwrap_or_default());
+    let shown = path.display();
+    let above = absolute(file).parent().map(Path::to_path_buf).unwrap_or_default();
     match marks(&above) {
         Some(what @ "array") => {
             let array = file.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(&above).display();
@@ -402,7 +416,8 @@ fn open_references(
         Kind::System(_) | Kind::NoBucket | Kind::NotAValue => e.context(shown).into(),
         _ => CommandFailure::new(4, format!("{shown}: can't be read as references: {e}")),
     };
-    let (key, inside) = (Key::root().child(name).map_err(failed)?, Key::normalize(inside).map_err(failed)?);
+    let key = Key::root().child(name).map_err(failed)?;
+    let inside = Key::normalize(inside).map_err(failed)?;
     let (place, roots) = target_roots(folder, args, stats)?;
     let store = ReferenceStore::open(below, &key, place, roots).map_err(failed)?.with_stats(stats.clone());
     let store: Arc<dyn Store> = Arc::new(store.in_folder(inside));
@@ -412,7 +427,8 @@ fn open_references(
     }
 }
 
-/// Returns the place of the folder of references, and the prefixes below which their targets may lie.
+/// Returns the place of the folder of references, and the prefixes below which their targets may
+/// lie.
 fn target_roots(
     folder: &StoreLocation,
     args: &StoreArgs,
@@ -439,9 +455,11 @@ fn target_roots(
         }
     }
     let redirects: Arc<[TargetPlace]> = places.iter().map(|(place, ..)| place.clone()).collect();
-    let (options, ttl) = (args.remote.options()?, args.remote.metadata_ttl(args.reads_once.is_some()));
+    let options = args.remote.options()?;
+    let ttl = args.remote.metadata_ttl(args.reads_once.is_some());
     let open = |location: StoreLocation| {
-        let (mut options, stats) = (options.clone(), stats.clone());
+        let mut options = options.clone();
+        let stats = stats.clone();
         // the servers of buckets redirect to hosts of their own
         let is_web = matches!(&location, StoreLocation::Url(url) if url.to_ascii_lowercase().starts_with("http"));
         options.redirects = is_web.then(|| redirects.clone());
@@ -466,10 +484,12 @@ fn target_roots(
     Ok((folder, roots))
 }
 
-/// Returns the key of the mountpoint in the directory at `location`, if it lies there. A target in it would be read
-/// through the mount, by the daemon that serves the mount.
+/// Returns the key of the mountpoint in the directory at `location`, if it lies there. A target in
+/// it would be read through the mount, by the daemon that serves the mount.
 fn mountpoint_below(location: &StoreLocation, mountpoint: Option<&Path>) -> Option<Key> {
-    let StoreLocation::Path(path) = location else { return None };
+    let StoreLocation::Path(path) = location else {
+        return None;
+    };
     let below = mountpoint?.strip_prefix(std::fs::canonicalize(path).ok()?).ok()?;
     Key::normalize(below.to_str()?).ok()
 }
@@ -511,17 +531,18 @@ fn disk_cached(store: Arc<dyn Store>, args: &StoreArgs, stats: &Arc<Stats>) -> R
 }
 
 #[cfg(feature = "remote")]
-fn open_object_store(url: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, Error> {
+fn open_object_store(url: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn PagedListing>, Error> {
     Ok(Arc::new(crate::store::ObjectStore::open(url, options, stats.clone())?))
 }
 
 /// Refuses every store on a server.
 #[cfg(not(feature = "remote"))]
-fn open_object_store(_: &str, _: &ObjectOptions, _: &Arc<Stats>) -> Result<Arc<dyn Store>, Error> {
+fn open_object_store(_: &str, _: &ObjectOptions, _: &Arc<Stats>) -> Result<Arc<dyn PagedListing>, Error> {
     Err(Error::unsupported("this build of zarrfs has no clients of servers; build it with the cargo feature `remote`"))
 }
 
-/// Returns a text that distinguishes servers with buckets of the same name: the endpoint, or variables that name it.
+/// Returns a text that distinguishes servers with buckets of the same name: the endpoint, or
+/// variables that name it.
 fn server(endpoint: Option<String>) -> String {
     let named = || SERVERS.iter().filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
     endpoint.unwrap_or_else(|| named().collect::<Vec<_>>().join(" "))

@@ -22,15 +22,16 @@ use std::time::SystemTime;
 pub struct LogArgs {
     /// Set the level, off to trace
     ///
-    /// off, error, warn, info, debug or trace. debug logs each request of a program: its operation, path, offset and
-    /// length, its outcome and time, and the bytes that were decoded meanwhile; and each request to a server: its
-    /// method, key, status, time, bytes and attempt. trace adds the headers of the latter, without secrets.
+    /// off, error, warn, info, debug or trace. debug logs each request of a program: its operation,
+    /// path, offset and length, its outcome and time, and the bytes that were decoded meanwhile;
+    /// and each request to a server: its method, key, status, time, bytes and attempt. trace adds
+    /// the headers of the latter, without secrets.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
     /// Append the log to a file
     ///
-    /// SIGHUP opens it again. Without one the log goes to standard error, and nowhere in the background. Problems of
-    /// the data are in .zarrfs/stats, too.
+    /// SIGHUP opens it again. Without one the log goes to standard error, and nowhere in the
+    /// background. Problems of the data are in .zarrfs/stats, too.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Send the log to the journal of systemd
@@ -81,7 +82,9 @@ impl LogArgs {
 
     /// Starts logging, for the mount at `mountpoint`.
     pub fn start(&self, mountpoint: &Path) -> Result<(), CommandFailure> {
-        let Some(path) = &self.log_journal else { return start(self.log_level, self.log_file.as_deref()) };
+        let Some(path) = &self.log_journal else {
+            return start(self.log_level, self.log_file.as_deref());
+        };
         let journal = Journal::open(&absolute(path)).map_err(|e| {
             CommandFailure::new(1, format!("--log-journal: {}: {e}; is systemd-journald running?", path.display()))
         })?;
@@ -123,9 +126,9 @@ fn text(record: &Record) -> String {
     one_line(record.args().to_string())
 }
 
-/// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO without a reader is an
-/// error, and lines that a reader doesn't take are lost. A new file is for its owner, since the log quotes private
-/// documents.
+/// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO
+/// without a reader is an error, and lines that a reader doesn't take are lost. A new file is for
+/// its owner, since the log quotes private documents.
 fn open(path: &Path) -> Result<File, CommandFailure> {
     let mut options = OpenOptions::new();
     options.create(true).append(true).mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);

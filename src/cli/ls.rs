@@ -15,7 +15,8 @@ use log::LevelFilter;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::sync::Arc;
 
-/// Maximum number of names that are sorted. A directory with more is printed in the order of the store.
+/// Maximum number of names that are sorted. A directory with more is printed in the order of the
+/// store.
 const SORTED: usize = 1 << 16;
 
 /// Number of names whose attributes are requested together.
@@ -93,14 +94,16 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
 }
 
 impl ListOutput<'_> {
-    /// Prints the directory, with --recursive also those below it. Returns the first directory that can't be listed,
-    /// after all others are printed.
+    /// Prints the directory, with --recursive also those below it. Returns the first directory that
+    /// can't be listed, after all others are printed.
     ///
     /// # Errors
     ///
     /// Fails as soon as something can't be printed.
     fn list_all(&mut self, tree: &Tree) -> std::io::Result<Option<Error>> {
-        let (mut levels, mut failed, mut first) = (vec![Prefixes::sorted(vec![Key::root()])], None, true);
+        let mut levels = vec![Prefixes::sorted(vec![Key::root()])];
+        let mut failed = None;
+        let mut first = true;
         let mut bounds = WalkBounds::without_end();
         if self.args.json {
             self.out.write_all(b"[")?;
@@ -137,8 +140,8 @@ impl ListOutput<'_> {
         Ok(failed)
     }
 
-    /// Prints one directory, and adds the directories in it to `below`. Returns the error of a listing that is
-    /// incomplete.
+    /// Prints one directory, and adds the directories in it to `below`. Returns the error of a
+    /// listing that is incomplete.
     fn list(&mut self, tree: &Tree, key: &Key, below: &mut Vec<Key>) -> std::io::Result<Option<Error>> {
         let mut names = match tree.directory_at(key).and_then(|directory| tree.names(&directory)) {
             Ok(names) => names,
@@ -246,7 +249,8 @@ impl ListOutput<'_> {
 
 /// Returns the attributes of a name, or `None` if they can't be read.
 fn known(tree: &Tree, listed: ListedNode) -> Option<ListedAttributes> {
-    let (attributes, node) = (listed.attributes, listed.node);
+    let attributes = listed.attributes;
+    let node = listed.node;
     let stored = match &node {
         Node::Chunk(key, name) => tree.chunk(key, name).and_then(|(array, chunk)| array.stat_chunk(chunk)).ok()?,
         Node::Value(_) | Node::Metadata(..) => tree.hierarchy().store().stat(&node.path()).ok()?,

@@ -1,4 +1,5 @@
-//! `zarrfs man`: manual pages, generated from the text of the help, with exit codes, files, environment and examples.
+//! `zarrfs man`: manual pages, generated from the text of the help, with exit codes, files,
+//! environment and examples.
 
 use super::man_pages::{ENVIRONMENT, EXAMPLES, FILES};
 use super::{Cli, CommandFailure, EXIT_CODES, print, stdio};
@@ -83,7 +84,8 @@ fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {
 
 /// Returns the page of a verb, or of zarrfs itself if `verb` is empty.
 fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
-    let (man, mut out) = (Man::new(command.clone()), Vec::new());
+    let man = Man::new(command.clone());
+    let mut out = Vec::new();
     let title = if verb.is_empty() { "zarrfs".to_string() } else { format!("zarrfs-{verb}") };
     // no date, which would need an update with each release
     writeln!(out, ".TH {title} 1 \"\" \"zarrfs {}\" \"User commands\"", env!("CARGO_PKG_VERSION"))?;

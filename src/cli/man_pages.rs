@@ -1,4 +1,5 @@
-//! Text of the manual pages that the help does not have: files, the environment, and examples of each verb.
+//! Text of the manual pages that the help does not have: files, the environment, and examples of
+//! each verb.
 
 /// Pairs of a name and its description.
 pub type ManSection = &'static [(&'static str, &'static str)];

@@ -1,6 +1,6 @@
-//! `zarrfs info --map`: draws a chunk grid: the stored chunks, their sizes compared to decoded chunks, and the chunks
-//! that fail. If the grid is larger than the picture, a cell stands for several chunks, or for a shard. This module
-//! must not read chunks.
+//! `zarrfs info --map`: draws a chunk grid: the stored chunks, their sizes compared to decoded
+//! chunks, and the chunks that fail. If the grid is larger than the picture, a cell stands for
+//! several chunks, or for a shard. This module must not read chunks.
 
 use super::size;
 use crate::check::Examined;
@@ -82,7 +82,8 @@ pub struct ChunkMap {
     /// Number of chunks along each dimension, and in all.
     counts: Vec<u64>,
     chunk_count: u64,
-    /// The axes of the picture: all dimensions but the last two, joined; the second to last; the last.
+    /// The axes of the picture: all dimensions but the last two, joined; the second to last; the
+    /// last.
     axes: [MapAxis; 3],
     /// Number of chunks in a shard along these axes, if cells stand for whole shards.
     shard: Option<[u64; 3]>,
@@ -98,8 +99,9 @@ pub struct ChunkMap {
 }
 
 impl ChunkMap {
-    /// Creates an empty picture of a grid. Decoded chunks have a fixed size unless they are `of_objects`. `shard` is
-    /// the number of chunks in a shard along each dimension; empty without shards.
+    /// Creates an empty picture of a grid. Decoded chunks have a fixed size unless they are
+    /// `of_objects`. `shard` is the number of chunks in a shard along each dimension; empty without
+    /// shards.
     pub fn new(grid: &Grid, shard: &[u64], of_objects: bool, area: MapArea) -> Self {
         let counts = grid.counts().to_vec();
         let columns_of_line = area.width.saturating_sub(LABEL).max(1) as u64;
@@ -170,7 +172,8 @@ impl ChunkMap {
         self.total.bytes
     }
 
-    /// Returns the picture in lines that fit the area, and the totals. [`legend`] explains the symbols.
+    /// Returns the picture in lines that fit the area, and the totals. [`legend`] explains the
+    /// symbols.
     pub fn draw(&self, style: Style) -> String {
         let mut text = String::new();
         let [panels, rows, columns] = self.axes;
@@ -198,8 +201,8 @@ impl ChunkMap {
         text + &self.totals()
     }
 
-    /// Returns the indices of the first plane of a panel, `(0, 3, *, *)`, and those of the last if the panel stands for
-    /// several planes.
+    /// Returns the indices of the first plane of a panel, `(0, 3, *, *)`, and those of the last if
+    /// the panel stands for several planes.
     fn panel_label(&self, panel: u64) -> String {
         let leading = &self.counts[..self.counts.len().saturating_sub(2)];
         let indices = |mut n: u64| {
@@ -242,7 +245,8 @@ impl ChunkMap {
     }
 
     fn totals(&self) -> String {
-        let (stored, all) = (self.total.stored, size::count(self.chunk_count));
+        let stored = self.total.stored;
+        let all = size::count(self.chunk_count);
         let bytes = size::show(self.total.bytes);
         let mut text = format!("  {} of {all} chunks stored, {bytes}", size::count(stored));
         let decoded = self.total.decoded;

@@ -16,7 +16,8 @@ pub struct MigrateArgs {
     store: StoreLocation,
     /// Convert to this Zarr format: 2 or 3
     ///
-    /// 2 converts a store of v1, 3 one of v1 or v2. Chunks stay where they are; only metadata documents are replaced.
+    /// 2 converts a store of v1, 3 one of v1 or v2. Chunks stay where they are; only metadata
+    /// documents are replaced.
     #[arg(long = "to", value_name = "FORMAT", default_value = "2", value_parser = clap::value_parser!(u8).range(2..=3))]
     zarr_format: u8,
     /// Print a JSON object
@@ -29,7 +30,8 @@ pub struct MigrateArgs {
 /// Runs the verb.
 pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
-    let (shown, format) = (&args.store, args.zarr_format);
+    let shown = &args.store;
+    let format = args.zarr_format;
     let mut store_args = args.store_args.clone();
     // read the documents themselves
     store_args.remote.consolidated = ConsolidatedArg::Ignore;

@@ -1,6 +1,6 @@
-//! `zarrfs mount`: mounts a store, in the background unless --foreground is given. The background process is this
-//! program started again; it keeps standard error until the mount answers, so that a failure reads the same as in the
-//! foreground.
+//! `zarrfs mount`: mounts a store, in the background unless --foreground is given. The background
+//! process is this program started again; it keeps standard error until the mount answers, so that
+//! a failure reads the same as in the foreground.
 
 use super::compressor::{self, CompressorArg};
 use super::header_options::HeadersArgs;
@@ -33,12 +33,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The environment variable of the background process, which writes [`READY`] to its standard output, a pipe.
+/// The environment variable of the background process, which writes [`READY`] to its standard
+/// output, a pipe.
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
 const READY: &[u8] = b"ready\n";
 
-/// Read-ahead in bytes, where the mount may set it. The kernel sends half of the requests that it sends with its
-/// own read-ahead. A longer one would slow down maps that are read at random.
+/// Read-ahead in bytes, where the mount may set it. The kernel sends half of the requests that it
+/// sends with its own read-ahead. A longer one would slow down maps that are read at random.
 const READAHEAD: u64 = 256 << 10;
 
 /// The thread that serves a mount. It ends with the mount.
@@ -59,8 +60,8 @@ pub struct MountArgs {
     foreground: bool,
     /// Take options as in fstab (ro,cache_size=1G)
     ///
-    /// Any long option of this page without its dashes. Options of mount(8) and of systemd that don't concern zarrfs
-    /// are accepted. Options on the command line take precedence.
+    /// Any long option of this page without its dashes. Options of mount(8) and of systemd that
+    /// don't concern zarrfs are accepted. Options on the command line take precedence.
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Ignore unknown -o options
@@ -68,8 +69,8 @@ pub struct MountArgs {
     sloppy: bool,
     /// Create the mountpoint, and remove it afterwards
     ///
-    /// It is removed after the unmount if it is empty. If none is named, it is a new directory in the working
-    /// directory, named as the store without .zarr and .zip; its name is printed.
+    /// It is removed after the unmount if it is empty. If none is named, it is a new directory in
+    /// the working directory, named as the store without .zarr and .zip; its name is printed.
     #[arg(long)]
     auto_mountpoint: bool,
     /// Unmount after this time without use (30s, 10m)
@@ -79,9 +80,9 @@ pub struct MountArgs {
     idle_timeout: Option<Duration>,
     /// Mount a directory of stores
     ///
-    /// STORE is a local directory. Each NAME.zarr in it, at any depth, is shown as a store, and each archive
-    /// NAME.zarr.zip as a directory of that name; other files are shown as they are. Nothing is read of a store before
-    /// it is used.
+    /// STORE is a local directory. Each NAME.zarr in it, at any depth, is shown as a store, and
+    /// each archive NAME.zarr.zip as a directory of that name; other files are shown as they are.
+    /// Nothing is read of a store before it is used.
     #[arg(long, conflicts_with = "synchronizer")]
     stores: bool,
     /// First remove a mount whose daemon has ended
@@ -96,8 +97,8 @@ pub struct MountArgs {
     direct_io: bool,
     /// Set the kernel's read-ahead [default: 256K]
     ///
-    /// Only root may set it; other mounts have the kernel's own, 128K. A map that is read at random gets as much for
-    /// every page that it touches.
+    /// Only root may set it; other mounts have the kernel's own, 128K. A map that is read at random
+    /// gets as much for every page that it touches.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = CACHING)]
     readahead: Option<u64>,
     /// Refuse writes
@@ -122,9 +123,10 @@ pub struct MountArgs {
     store_args: StoreArgs,
     /// Keep changes in DIR, and never write the store
     ///
-    /// Mounts a store that can't or must not be written, such as an archive or a web server, as a writable one. DIR is
-    /// created; only zarrfs can read it. `zarrfs overlay` shows, commits and discards the changes. With --read-only the
-    /// mount shows an overlay that exists, and does not change it.
+    /// Mounts a store that can't or must not be written, such as an archive or a web server, as a
+    /// writable one. DIR is created; only zarrfs can read it. `zarrfs overlay` shows, commits and
+    /// discards the changes. With --read-only the mount shows an overlay that exists, and does not
+    /// change it.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["synchronizer", "stores"],
         help_heading = WRITING)]
     overlay: Option<PathBuf>,
@@ -135,7 +137,8 @@ pub struct MountArgs {
     sync: bool,
     /// Compress new arrays that have no compressor
     ///
-    /// Applies to arrays that are created in the mount without a compressor: blosc:zstd:5, zlib:1, or a JSON object.
+    /// Applies to arrays that are created in the mount without a compressor: blosc:zstd:5, zlib:1,
+    /// or a JSON object.
     #[arg(long, value_name = "CODEC", value_parser = compressor::parse, help_heading = WRITING)]
     compressor: Option<CompressorArg>,
     /// Let writes past the end of data.raw extend it
@@ -153,9 +156,9 @@ pub struct MountArgs {
     log: LogArgs,
     /// Serve statistics at http://ADDRESS/metrics
     ///
-    /// For Prometheus. ADDRESS is HOST:PORT, or a port of the loopback interface alone: 9464. With port 0 a free one is
-    /// chosen, which .zarrfs/stats shows. Any client that can connect can read the statistics, under an IP address,
-    /// localhost or HOST.
+    /// For Prometheus. ADDRESS is HOST:PORT, or a port of the loopback interface alone: 9464. With
+    /// port 0 a free one is chosen, which .zarrfs/stats shows. Any client that can connect can read
+    /// the statistics, under an IP address, localhost or HOST.
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse, help_heading = DIAGNOSTICS)]
     listen: Option<ListenAddress>,
 }
@@ -184,7 +187,9 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
     let path = match &args.mountpoint {
         Some(path) => path.clone(),
         None if args.auto_mountpoint => mountpoint::for_store(&args.store)?,
-        None => return Err(CommandFailure::new(2, "no MOUNTPOINT; name a directory, or use --auto-mountpoint")),
+        None => {
+            return Err(CommandFailure::new(2, "no MOUNTPOINT; name a directory, or use --auto-mountpoint"));
+        }
     };
     let print_path = || match &args.mountpoint {
         Some(_) => Ok(()),
@@ -258,7 +263,8 @@ fn mount(
     let read_only = args.read_only || !hierarchy.store().is_writable();
     // dropping this removes the directory, after the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
-    // register signals before any thread starts: a signal without its handler would leave the mount behind
+    // register signals before any thread starts: a signal without its handler would leave the mount
+    // behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let store = hierarchy.shared_store();
     let fs = file_system(args, hierarchy, read_only, stats)?;
@@ -278,7 +284,8 @@ fn mount(
     let left = mountpoint.unmount();
     let stored = store_all(&fs);
     match ended.map_err(|_| CommandFailure::new(1, "the session ended by an internal error"))? {
-        // the kernel also answers so if the last file is closed after the unmount while a thread takes its release
+        // the kernel also answers so if the last file is closed after the unmount while a thread
+        // takes its release
         Err(e)
             if e.errno() == libc::ECONNABORTED && matches!(left, Ok(Unmounted::NotOnTop)) && !mountpoint.aborted() => {}
         ended => ended?,
@@ -316,8 +323,8 @@ fn file_system(
     Ok(fs)
 }
 
-/// Mounts the file system on `directory`, or on `path` if it is `None`, and starts to serve it. Unmounts it after a
-/// failure.
+/// Mounts the file system on `directory`, or on `path` if it is `None`, and starts to serve it.
+/// Unmounts it after a failure.
 fn start_session(
     args: &MountArgs,
     path: &Path,
@@ -338,7 +345,8 @@ fn start_session(
     };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
     mountpoint.guard();
-    // check again: directories may have been renamed since the path was resolved, and mounts propagate
+    // check again: directories may have been renamed since the path was resolved, and mounts
+    // propagate
     let session = MountSite::of(&mountpoint)
         .and_then(|site| nesting::check(own, &site))
         .and_then(|()| Ok(serve(fs.clone(), &mut mountpoint, serve_options(args, read_only))?))
@@ -375,9 +383,9 @@ fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
     fs.sync_at_end().map_err(|e| CommandFailure::new(1, e.context("not stored, and lost").to_string()))
 }
 
-/// Starts the timer of `--idle-timeout` and the server of `--listen`. The mount answers: the handshake is done, and the
-/// kernel keeps requests until a thread takes them. A request to the own mount could not prove more, and would hang for
-/// ever if the process were killed meanwhile.
+/// Starts the timer of `--idle-timeout` and the server of `--listen`. The mount answers: the
+/// handshake is done, and the kernel keeps requests until a thread takes them. A request to the own
+/// mount could not prove more, and would hang for ever if the process were killed meanwhile.
 fn start_serving(
     fs: &Arc<Fs>,
     mountpoint: &Arc<Mountpoint>,
@@ -393,7 +401,8 @@ fn start_serving(
     }
 }
 
-/// Raises the limit of open files: each directory that a user's program holds open takes a descriptor here.
+/// Raises the limit of open files: each directory that a user's program holds open takes a
+/// descriptor here.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -442,10 +451,11 @@ fn failure(e: MountError) -> CommandFailure {
     }
 }
 
-/// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount in use ends with
-/// its last open file. The second signal ends requests in flight, and so does the first if the mount was detached
-/// already, since nothing else could end it. The third ends the process. `interrupted` is set when the second signal
-/// ends requests. SIGHUP opens the log file again.
+/// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount
+/// in use ends with its last open file. The second signal ends requests in flight, and so does the
+/// first if the mount was detached already, since nothing else could end it. The third ends the
+/// process. `interrupted` is set when the second signal ends requests. SIGHUP opens the log file
+/// again.
 fn handle_signals(
     mut signals: Signals,
     fs: Arc<Fs>,
@@ -478,12 +488,14 @@ fn handle_signals(
                 Ok(Unmounted::InUse) => {
                     waiting = true;
                     let fs = fs.clone();
-                    // this thread must take the next signal; a failure is on record, and storing is tried again at the
-                    // end
+                    // this thread must take the next signal; a failure is on record, and storing is
+                    // tried again at the end
                     let _ = std::thread::Builder::new().name("flush".into()).spawn(move || fs.store_all());
                     log::warn!("{shown} is in use: it ends when its files are closed, or with another signal");
                 }
-                Ok(Unmounted::NotOnTop) => log::warn!("{shown}: something else is mounted over it; unmount that first"),
+                Ok(Unmounted::NotOnTop) => {
+                    log::warn!("{shown}: something else is mounted over it; unmount that first")
+                }
                 Err(e) => log::error!("unmount {shown}: {e}"),
             }
         }
@@ -492,8 +504,8 @@ fn handle_signals(
     Ok(())
 }
 
-/// Ends the process with `code` once all dirty chunks are stored. Returns at once, since the calling thread must take
-/// the next signal.
+/// Ends the process with `code` once all dirty chunks are stored. Returns at once, since the
+/// calling thread must take the next signal.
 fn end_when_stored(fs: Arc<Fs>, code: i32) {
     let end = move || std::process::exit(if fs.sync_at_end().is_ok() { code } else { 1 });
     if std::thread::Builder::new().name("flush".into()).spawn(end).is_err() {
@@ -501,7 +513,8 @@ fn end_when_stored(fs: Arc<Fs>, code: i32) {
     }
 }
 
-/// Reports to the parent process that the mount answers, and releases the terminal and the working directory.
+/// Reports to the parent process that the mount answers, and releases the terminal and the working
+/// directory.
 fn leave_terminal() -> Result<(), CommandFailure> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Error::from)?;
     std::env::set_current_dir("/").map_err(Error::from)?;

@@ -1,6 +1,6 @@
-//! The helper of mount(8) and umount(8). If mount.fuse calls the program, or if it is called by a name that mount and
-//! umount look for in /sbin, it takes their arguments and returns their exit codes. This module only translates to the
-//! verbs `mount` and `umount`.
+//! The helper of mount(8) and umount(8). If mount.fuse calls the program, or if it is called by a
+//! name that mount and umount look for in /sbin, it takes their arguments and returns their exit
+//! codes. This module only translates to the verbs `mount` and `umount`.
 
 use super::{Cli, CommandFailure, mount_options, print, run as run_verb, stdio};
 use clap::{CommandFactory, Parser};
@@ -12,7 +12,8 @@ use std::process::ExitCode;
 const WRONG_USE: u8 = 1;
 const FAILED: u8 = 32;
 
-/// Arguments of mount(8): `mount.TYPE SOURCE DIRECTORY [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+/// Arguments of mount(8): `mount.TYPE SOURCE DIRECTORY [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t
+/// TYPE]`.
 #[derive(Parser)]
 #[command(about = "Mounts a Zarr store, for mount(8); see zarrfs mount --help", version)]
 struct MountHelperArgs {
@@ -88,7 +89,8 @@ pub fn run(words: &[OsString]) -> Option<ExitCode> {
     })
 }
 
-/// Returns whether mount.fuse calls the program for the type fuse.zarrfs: `zarrfs SOURCE DIRECTORY -o OPTIONS`.
+/// Returns whether mount.fuse calls the program for the type fuse.zarrfs: `zarrfs SOURCE DIRECTORY
+/// -o OPTIONS`.
 fn is_mount_fuse(words: &[OsString]) -> bool {
     match words {
         [_, source, _, o, _] => {
@@ -100,7 +102,9 @@ fn is_mount_fuse(words: &[OsString]) -> bool {
 }
 
 fn mount(words: &[OsString]) -> Result<(), CommandFailure> {
-    let Some(args) = parse::<MountHelperArgs>(words)? else { return Ok(()) };
+    let Some(args) = parse::<MountHelperArgs>(words)? else {
+        return Ok(());
+    };
     in_own_namespace(args.namespace.as_deref())?;
     let mut line: Vec<OsString> = vec!["zarrfs".into(), "mount".into()];
     let access = [(args.read_only, "ro"), (args.read_write, "rw")];
@@ -124,7 +128,9 @@ fn mount(words: &[OsString]) -> Result<(), CommandFailure> {
 }
 
 fn umount(words: &[OsString]) -> Result<(), CommandFailure> {
-    let Some(args) = parse::<UmountHelperArgs>(words)? else { return Ok(()) };
+    let Some(args) = parse::<UmountHelperArgs>(words)? else {
+        return Ok(());
+    };
     in_own_namespace(args.namespace.as_deref())?;
     let how = [(args.lazy, "--lazy"), (args.force, "--force")];
     let how = how.iter().filter(|(asked, _)| *asked).map(|(_, option)| OsString::from(option));

@@ -1,6 +1,6 @@
-//! The options of `-o`, as in fstab: every long option of `mount`, its words joined by `_` or `-`, and those options of
-//! mount(8), fstab and systemd that don't concern a file system. This module reads the table of options that clap has,
-//! and must not know what they do.
+//! The options of `-o`, as in fstab: every long option of `mount`, its words joined by `_` or `-`,
+//! and those options of mount(8), fstab and systemd that don't concern a file system. This module
+//! reads the table of options that clap has, and must not know what they do.
 
 use super::CommandFailure;
 use clap::{Arg, ArgAction, Command};
@@ -12,8 +12,9 @@ const SYNONYMS: [(&str, &str); 1] = [("ro", "read-only")];
 /// Options of mount(8), and the earlier option that each of them undoes.
 const OPPOSITES: [(&str, &str); 3] = [("rw", "read-only"), ("exec", "noexec"), ("async", "sync")];
 
-/// Options for other programs, and those that hold for every mount of zarrfs: it has no devices and no setuid programs,
-/// the kernel checks modes, access times are not kept, and names are stored immediately.
+/// Options for other programs, and those that hold for every mount of zarrfs: it has no devices and
+/// no setuid programs, the kernel checks modes, access times are not kept, and names are stored
+/// immediately.
 const WITHOUT_EFFECT: &str = "defaults auto noauto user nouser users group owner uhelper helper nofail _netdev comment dev nodev suid \
     nosuid dirsync atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime \
     nolazytime mand nomand silent loud default_permissions nonempty";
@@ -31,8 +32,8 @@ const LIST: &str = "LIST";
 
 const LABELS: &str = "the policy labels mounts of FUSE, as fusefs_t";
 
-/// Returns the lists of `-o` as words of a command line, by the options of `command`. With `sloppy`, unknown options
-/// are left out.
+/// Returns the lists of `-o` as words of a command line, by the options of `command`. With
+/// `sloppy`, unknown options are left out.
 pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<OsString>, CommandFailure> {
     let options = || lists.iter().flat_map(|list| split(list));
     let sloppy = sloppy || options().any(|option| option == "sloppy");
@@ -59,8 +60,9 @@ pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<O
     Ok(words.into_iter().map(|(_, word)| word.into()).collect())
 }
 
-/// Returns the last option of `words` with `item` added to its list, since commas separate options as well as the items
-/// of a list. Returns `None` if that option takes no list or no such item, or if there is an option of this name.
+/// Returns the last option of `words` with `item` added to its list, since commas separate options
+/// as well as the items of a list. Returns `None` if that option takes no list or no such item, or
+/// if there is an option of this name.
 fn last_list_with<'a>(command: &Command, words: &[(&'a str, String)], item: &str) -> Option<(&'a str, String)> {
     let (name, word_so_far) = words.last()?;
     let arg = find(command, name).filter(|_| find(command, item).is_none())?;
@@ -111,7 +113,8 @@ fn is_without_effect(name: &str, value: Option<&str>) -> bool {
 
 /// Splits a list at commas, except those in double quotes or after a backslash.
 fn split(list: &str) -> impl Iterator<Item = &str> {
-    let (mut quoted, mut escaped) = (false, false);
+    let mut quoted = false;
+    let mut escaped = false;
     list.split(move |c| {
         let ends = c == ',' && !quoted && !escaped;
         quoted ^= c == '"' && !escaped;
@@ -120,7 +123,8 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns a value without the quotes around it, or without the backslashes before commas and backslashes.
+/// Returns a value without the quotes around it, or without the backslashes before commas and
+/// backslashes.
 fn unquoted(value: &str) -> String {
     if let Some(inside) = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
         return inside.to_string();

@@ -1,5 +1,5 @@
-//! `--auto-mountpoint`: chooses the name of a mountpoint, and creates directories that are removed after the unmount.
-//! This module must not mount.
+//! `--auto-mountpoint`: chooses the name of a mountpoint, and creates directories that are removed
+//! after the unmount. This module must not mount.
 
 use super::{CommandFailure, StoreLocation, absolute};
 use crate::error::Error;
@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 /// Endings of the names of stores, in the order in which they are removed.
 const ENDINGS: [&str; 2] = [".zip", ".zarr"];
 
-/// Directories created for a mount, the topmost first. When this is dropped, those that are empty are removed, even if
-/// directories above them were renamed.
+/// Directories created for a mount, the topmost first. When this is dropped, those that are empty
+/// are removed, even if directories above them were renamed.
 pub struct MadeDirectories {
     made: Vec<MadeDirectory>,
     /// The last of them.
@@ -38,7 +38,9 @@ impl MadeDirectories {
 
     /// Creates the directory with this path in the open directory above it.
     fn make(&mut self, parent: OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
-        let Some(name) = path.file_name() else { return Err(Errno::INVAL) };
+        let Some(name) = path.file_name() else {
+            return Err(Errno::INVAL);
+        };
         rustix::fs::mkdirat(&parent, name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
@@ -63,7 +65,8 @@ impl Drop for MadeDirectories {
     }
 }
 
-/// Creates `path`, and the missing directories above it. A directory that exists already stays after the unmount.
+/// Creates `path`, and the missing directories above it. A directory that exists already stays
+/// after the unmount.
 pub fn make(path: &Path) -> Result<MadeDirectories, CommandFailure> {
     let path = std::path::absolute(path).map_err(Error::from)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|above| is_missing(above)).collect();
@@ -85,8 +88,8 @@ fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }
 
-/// Returns the mountpoint of a store for which none is given: a directory in the working directory, named as the store
-/// without .zarr and .zip. It must not exist, or be empty.
+/// Returns the mountpoint of a store for which none is given: a directory in the working directory,
+/// named as the store without .zarr and .zip. It must not exist, or be empty.
 pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
     let unnamed = |why: &str| CommandFailure::new(5, format!("{store}: {why}; name a mountpoint"));
     let name = name_of(store).ok_or_else(|| unnamed("no mountpoint can be named after it"))?;

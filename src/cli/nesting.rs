@@ -1,9 +1,10 @@
 //! Refuses a mountpoint on the paths of the daemon itself.
 //!
-//! Invariant: no thread of a daemon ever enters a FUSE file system that it serves. A thread that waits for its own
-//! process can't be killed, and the mount never ends. So no path that the daemon uses after the mount may lead through
-//! its mountpoint, and no directory that it lists may hold it. Names say nothing, because of links and bind mounts:
-//! directories are compared by device and inode before the mount, and by the mount table after it.
+//! Invariant: no thread of a daemon ever enters a FUSE file system that it serves. A thread that
+//! waits for its own process can't be killed, and the mount never ends. So no path that the daemon
+//! uses after the mount may lead through its mountpoint, and no directory that it lists may hold
+//! it. Names say nothing, because of links and bind mounts: directories are compared by device and
+//! inode before the mount, and by the mount table after it.
 
 use super::CommandFailure;
 use crate::fuse::{Mountpoint, follow, mounts_at};
@@ -20,7 +21,8 @@ pub struct OwnPath {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OwnPathKind {
-    /// A store, whose directory is held open: a mount on the directory itself hides nothing from the daemon.
+    /// A store, whose directory is held open: a mount on the directory itself hides nothing from
+    /// the daemon.
     Store,
     /// A directory in which any name is opened.
     Tree,
@@ -86,12 +88,15 @@ impl MountSite {
     }
 }
 
-/// Checks that no path of the daemon leads through its mount, and that no directory that it lists holds it.
+/// Checks that no path of the daemon leads through its mount, and that no directory that it lists
+/// holds it.
 pub fn check(own: &[OwnPath], site: &MountSite) -> Result<(), CommandFailure> {
     let shown = site.path.display();
     for OwnPath { what, path, kind } in own {
         // what does not exist leads nowhere
-        let Ok(followed) = follow(path, &|place| site.is_at(place)) else { continue };
+        let Ok(followed) = follow(path, &|place| site.is_at(place)) else {
+            continue;
+        };
         let message = match &followed.rest {
             Some(rest) if *kind != OwnPathKind::Store || !rest.as_os_str().is_empty() => {
                 format!("{what} {}: leads through the mountpoint {shown}; choose another", path.display())

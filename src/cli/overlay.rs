@@ -1,5 +1,5 @@
-//! `zarrfs overlay`: the changes that a mount with --overlay has kept in a directory: shows them, commits them to the
-//! store, or discards them. Also opens the store of such a mount.
+//! `zarrfs overlay`: the changes that a mount with --overlay has kept in a directory: shows them,
+//! commits them to the store, or discards them. Also opens the store of such a mount.
 
 use super::remote::ConsolidatedArg;
 use super::{
@@ -33,13 +33,15 @@ pub struct OverlayArgs {
 enum OverlayAction {
     /// Show the changed and removed keys
     ///
-    /// One line for each array and group, with the number of changed and removed chunks, documents and other files. A
-    /// conflict is a key that the store below has changed since it was changed over it.
+    /// One line for each array and group, with the number of changed and removed chunks, documents
+    /// and other files. A conflict is a key that the store below has changed since it was changed
+    /// over it.
     Diff(DiffArgs),
     /// Write the changes to the store, or to a copy of it
     ///
-    /// A key is only written if the store has what it had when the key was changed. The other keys stay in the overlay
-    /// and are named. In a copy, that is what the store below has. An interrupted commit is finished by the next one.
+    /// A key is only written if the store has what it had when the key was changed. The other keys
+    /// stay in the overlay and are named. In a copy, that is what the store below has. An
+    /// interrupted commit is finished by the next one.
     Commit(CommitArgs),
     /// Remove the changes
     ///
@@ -97,14 +99,16 @@ struct DiscardArgs {
 struct BelowArgs {
     /// Read the store below from here
     ///
-    /// The overlay knows the location without passwords and queries of a URL. Also for a store that was moved.
+    /// The overlay knows the location without passwords and queries of a URL. Also for a store that
+    /// was moved.
     #[arg(long, value_name = "STORE")]
     below: Option<StoreLocation>,
     #[command(flatten)]
     store_args: StoreArgs,
 }
 
-/// Opens a store with the overlay in a directory, for a mount. A read-only mount creates no overlay.
+/// Opens a store with the overlay in a directory, for a mount. A read-only mount creates no
+/// overlay.
 pub fn open(
     location: &StoreLocation,
     args: &StoreArgs,
@@ -135,7 +139,8 @@ pub fn open(
     hierarchy_of(Arc::new(store), location, args, stats.clone())
 }
 
-/// Returns a location as an overlay records it: independent of the working directory, and without secrets.
+/// Returns a location as an overlay records it: independent of the working directory, and without
+/// secrets.
 fn recorded(location: &StoreLocation) -> String {
     match location.absolute() {
         StoreLocation::Url(url) => StoreLocation::Url(url).to_string().trim_end_matches('/').to_string(),
@@ -255,7 +260,8 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
 
 /// Prints the line of a key. It is written at once, since there may be any number of keys.
 fn keys_line(change: &OverlayChange, is_conflict: bool) -> ErrorResult<()> {
-    let (slash, conflict) = (if change.is_prefix() { "/" } else { "" }, if is_conflict { " (conflict)" } else { "" });
+    let slash = if change.is_prefix() { "/" } else { "" };
+    let conflict = if is_conflict { " (conflict)" } else { "" };
     line(&format!("{} {}{slash}{conflict}", change.kind.name(), change.key))
 }
 
@@ -289,7 +295,8 @@ fn count(
     Ok(())
 }
 
-/// Returns the array at or above a key, in the overlay or, if it was removed there, in the store below.
+/// Returns the array at or above a key, in the overlay or, if it was removed there, in the store
+/// below.
 fn array_above(
     key: &Key,
     nodes: &BTreeMap<Key, NodeChanges>,
@@ -312,7 +319,8 @@ fn array_above(
     }
 }
 
-/// Ranks keys as a commit puts them: chunks, attributes, documents that define a group or array, and `.zmetadata`.
+/// Ranks keys as a commit puts them: chunks, attributes, documents that define a group or array,
+/// and `.zmetadata`.
 fn rank(key: &Key) -> u8 {
     match key.name() {
         ZATTRS | V1_ATTRS | REMOVED => 1,
@@ -369,7 +377,8 @@ fn open_target(location: &StoreLocation, args: &StoreArgs) -> Result<Arc<dyn Sto
     if *location == StoreLocation::Memory {
         return Err(CommandFailure::new(2, "memory: its content ends with the command; name another store"));
     }
-    let (mut args, stats) = (args.clone(), Arc::new(Stats::default()));
+    let mut args = args.clone();
+    let stats = Arc::new(Stats::default());
     // the documents themselves are written
     args.remote.consolidated = ConsolidatedArg::Ignore;
     let target = open_layers(location, &args, Some(&WriteArgs::default()), &stats)?;

@@ -37,7 +37,8 @@ impl ProgressLine {
         self.show_line(|elapsed| line(done, total, elapsed));
     }
 
-    /// Shows the result of `line`, given the time since the start, unless the last update was less than [`PAUSE`] ago.
+    /// Shows the result of `line`, given the time since the start, unless the last update was less
+    /// than [`PAUSE`] ago.
     pub fn show_line(&mut self, line: impl FnOnce(Duration) -> String) {
         let now = Instant::now();
         if self.is_terminal && now >= self.next {
@@ -68,7 +69,9 @@ impl ProgressLine {
 fn line(done: u64, total: Option<u64>, elapsed: Duration) -> String {
     let per_second = size::show((done as f64 / elapsed.as_secs_f64().max(0.001)) as u64);
     let shown = size::show(done);
-    let Some(total) = total.filter(|total| *total > 0) else { return format!("{shown}, {per_second}/s") };
+    let Some(total) = total.filter(|total| *total > 0) else {
+        return format!("{shown}, {per_second}/s");
+    };
     format!("{}  {shown} of {}, {per_second}/s", bar(done, total), size::show(total))
 }
 

@@ -1,5 +1,5 @@
-//! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is stored when the verb
-//! succeeds.
+//! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is
+//! stored when the verb succeeds.
 
 use super::flat::{self, Flat};
 use super::progress::ProgressLine;
@@ -48,7 +48,8 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
-    let (from, room) = (args.offset, flat.array.size().saturating_sub(args.offset));
+    let from = args.offset;
+    let room = flat.array.size().saturating_sub(args.offset);
     let mut input = stdio::input()?;
     let known = input_size();
     if let Some(len) = known.filter(|len| *len > room) {
@@ -113,7 +114,8 @@ pub fn copy(
     input: &mut dyn Read,
     progress: &mut ProgressLine,
 ) -> Result<Copied, Error> {
-    let (mut done, mut buffer) = (0, vec![0; STEP]);
+    let mut done = 0;
+    let mut buffer = vec![0; STEP];
     loop {
         let want = usize::try_from(room - done).unwrap_or(STEP).min(STEP);
         let len = read_full(input, &mut buffer[..want])?;

@@ -21,8 +21,8 @@ pub struct RemoteArgs {
     pub endpoint_url: Option<String>,
     /// Set the S3 region [default: the bucket's]
     ///
-    /// The default for another server is the region in the environment or the profile. If the server names another one,
-    /// that is used.
+    /// The default for another server is the region in the environment or the profile. If the
+    /// server names another one, that is used.
     #[arg(long, value_name = "REGION")]
     region: Option<String>,
     /// Send no credentials, as public buckets allow
@@ -30,8 +30,8 @@ pub struct RemoteArgs {
     anon: bool,
     /// Send a header, or those in a file
     ///
-    /// Such as "Authorization: Bearer TOKEN". A file has one header a line, which other users can't see in the list of
-    /// processes. May be given several times.
+    /// Such as "Authorization: Bearer TOKEN". A file has one header a line, which other users can't
+    /// see in the list of processes. May be given several times.
     #[arg(long = "header", value_name = "K:V|@FILE", value_parser = header_arg)]
     headers: Vec<HeaderArg>,
     /// Limit the time of a request
@@ -64,8 +64,9 @@ pub struct RemoteArgs {
     metadata_ttl: Option<Ttl>,
     /// Read .zmetadata: use, ignore [default: auto]
     ///
-    /// auto reads it where the store can't be listed, and of a bucket that is only read: by info and ls, and in a mount
-    /// with --read-only, until a file is opened. use reads it always, ignore never.
+    /// auto reads it where the store can't be listed, and of a bucket that is only read: by info
+    /// and ls, and in a mount with --read-only, until a file is opened. use reads it always, ignore
+    /// never.
     #[arg(
         long,
         value_enum,
@@ -126,8 +127,8 @@ fn header_arg(text: &str) -> std::result::Result<HeaderArg, String> {
     }
 }
 
-/// Reads a file of headers, one a line; empty lines and lines that begin with `#` are skipped. Errors never show the
-/// content, which is a secret.
+/// Reads a file of headers, one a line; empty lines and lines that begin with `#` are skipped.
+/// Errors never show the content, which is a secret.
 fn headers_of_file(path: &Path) -> Result<Vec<(String, String)>> {
     let failed = |e: Error| e.context(format!("--header @{}", path.display()));
     let file = File::open(path).map_err(|e| failed(e.into()))?;
@@ -162,7 +163,8 @@ fn header(text: &str) -> std::result::Result<(String, String), String> {
 const TTL: Ttl = Ttl(Some(Duration::from_secs(1)));
 
 impl RemoteArgs {
-    /// Returns the time to live of metadata, by default forever for a command that reads the store once.
+    /// Returns the time to live of metadata, by default forever for a command that reads the store
+    /// once.
     pub fn metadata_ttl(&self, reads_once: bool) -> Option<Duration> {
         self.metadata_ttl.unwrap_or(if reads_once { Ttl(None) } else { TTL }).0
     }

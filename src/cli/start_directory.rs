@@ -1,16 +1,17 @@
 //! Relative paths of a mount in the background, which leaves the directory where it was started.
 //!
-//! Rule: code that opens a path after the mount answers gets an absolute path. All such paths are made absolute here:
-//! [`absolute`] is for those of the command line (the store, `--spill-dir`, `--log-journal`), and [`variables`] for
-//! those of the environment. Paths that are opened before the mount answers may stay relative: `--cache-dir`,
-//! `--synchronizer` and files of headers. The log is opened again, by its absolute name.
+//! Rule: code that opens a path after the mount answers gets an absolute path. All such paths are
+//! made absolute here: [`absolute`] is for those of the command line (the store, `--spill-dir`,
+//! `--log-journal`), and [`variables`] for those of the environment. Paths that are opened before
+//! the mount answers may stay relative: `--cache-dir`, `--synchronizer` and files of headers. The
+//! log is opened again, by its absolute name.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Variables with the name of a file or directory that the mount, or a program that it runs for credentials, opens
-/// later.
+/// Variables with the name of a file or directory that the mount, or a program that it runs for
+/// credentials, opens later.
 const VARIABLES: [&str; 10] = [
     "AWS_CONFIG_FILE",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
@@ -30,7 +31,8 @@ pub fn absolute(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| whole())
 }
 
-/// Returns the variables of the environment that name a path that is opened later, and the absolute path.
+/// Returns the variables of the environment that name a path that is opened later, and the absolute
+/// path.
 pub fn paths() -> Vec<(&'static str, PathBuf)> {
     let named = VARIABLES.iter().filter_map(|name| Some((*name, PathBuf::from(std::env::var_os(name)?))));
     let profiles = std::env::home_dir().map(|home| ("HOME", home.join(".aws")));

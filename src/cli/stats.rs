@@ -20,7 +20,8 @@ pub struct StatsArgs {
     mountpoint: PathBuf,
     /// Print again at this interval (500ms, 1s, 2m)
     ///
-    /// Each time with the change per second, until the command is interrupted or the store unmounted.
+    /// Each time with the change per second, until the command is interrupted or the store
+    /// unmounted.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     watch: Option<Duration>,
     /// Print a JSON object in one line
@@ -73,7 +74,8 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
     .map_err(|e| CommandFailure::new(e.code, format!("{shown}: {}", e.message)).plain())
 }
 
-/// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the mount open.
+/// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the
+/// mount open.
 fn watch(first: Sample, mount: &MountEntry, pause: Duration, as_json: bool) -> Result<(), CommandFailure> {
     let (interrupted, signal) = UnixStream::pair().map_err(Error::from)?;
     for number in [SIGINT, SIGTERM] {
@@ -121,7 +123,8 @@ fn print(sample: &Sample, last: Option<&Sample>, as_json: bool) -> std::io::Resu
     out.flush()
 }
 
-/// Returns lines of a name, a value and, for values that changed since `last`, the change per second.
+/// Returns lines of a name, a value and, for values that changed since `last`, the change per
+/// second.
 fn table(sample: &Sample, last: Option<&Sample>) -> String {
     let mut lines: Vec<[String; 3]> = Vec::new();
     for (name, value) in &sample.values {
@@ -148,8 +151,8 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
     lines.iter().map(line).collect()
 }
 
-/// Returns the label of a counter. `store_nanoseconds` is shown as `store time` and `uptime_seconds` as `uptime`, since
-/// their values have units.
+/// Returns the label of a counter. `store_nanoseconds` is shown as `store time` and
+/// `uptime_seconds` as `uptime`, since their values have units.
 fn label(name: &str) -> String {
     let time = name.strip_suffix("_nanoseconds").map(|what| format!("{what}_time"));
     let time = time.or_else(|| name.strip_suffix("_seconds").map(str::to_string));

@@ -1,11 +1,13 @@
 //! Standard input and output of every verb.
 //!
-//! Invariant: a byte that can't be written is an error, so that no caller takes an empty file for a result. Rust's
-//! runtime opens /dev/null in place of a descriptor that the process was started without, and writes to it succeed. The
-//! program therefore checks the descriptors before the runtime starts, and passes the result to [`start`]. No other
-//! file names `std::io::stdout` or `stdin`; `tests/layers.rs` checks that.
+//! Invariant: a byte that can't be written is an error, so that no caller takes an empty file for a
+//! result. Rust's runtime opens /dev/null in place of a descriptor that the process was started
+//! without, and writes to it succeed. The program therefore checks the descriptors before the
+//! runtime starts, and passes the result to [`start`]. No other file names `std::io::stdout` or
+//! `stdin`; `tests/docs/layers.rs` checks that.
 //!
-//! Invariant: what a terminal gets is escaped, whichever verb prints it. A file or pipe gets the bytes as they are.
+//! Invariant: what a terminal gets is escaped, whichever verb prints it. A file or pipe gets the
+//! bytes as they are.
 
 use super::CommandFailure;
 use crate::error::{Error, for_terminal};
@@ -72,8 +74,8 @@ pub fn input() -> Result<StdinLock<'static>, CommandFailure> {
     }
 }
 
-/// Returns the success of a verb whose output ended with `written`. A reader that has ended, such as `head`, is no
-/// failure.
+/// Returns the success of a verb whose output ended with `written`. A reader that has ended, such
+/// as `head`, is no failure.
 pub fn ended(written: io::Result<()>) -> Result<(), CommandFailure> {
     match written {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(CommandFailure::new(1, e.to_string()).plain()),

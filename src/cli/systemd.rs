@@ -1,5 +1,5 @@
-//! Messages to systemd: lines of the log, and the message that the mount answers. Both are datagrams to its sockets,
-//! and this module never waits until they are read.
+//! Messages to systemd: lines of the log, and the message that the mount answers. Both are
+//! datagrams to its sockets, and this module never waits until they are read.
 
 use crate::error::one_line;
 use log::{Level, Record};
@@ -48,8 +48,8 @@ impl Write for Journal {
     }
 }
 
-/// Writes a line of the log as an entry (systemd's "Native Journal Protocol"). `journalctl -t zarrfs` shows it, and so
-/// does `journalctl ZARRFS_MOUNTPOINT=PATH` for one mount.
+/// Writes a line of the log as an entry (systemd's "Native Journal Protocol"). `journalctl -t
+/// zarrfs` shows it, and so does `journalctl ZARRFS_MOUNTPOINT=PATH` for one mount.
 pub fn write_entry(out: &mut impl Write, record: &Record, mountpoint: &Path) -> io::Result<()> {
     // the priorities of syslog(3)
     let priority = match record.level() {
@@ -76,7 +76,8 @@ fn write_field(out: &mut impl Write, name: &str, value: &[u8]) -> io::Result<()>
     out.write_all(b"\n")
 }
 
-/// Notifies a service manager that the mount answers, if it has started the program with Type=notify.
+/// Notifies a service manager that the mount answers, if it has started the program with
+/// Type=notify.
 pub fn notify_ready() -> io::Result<()> {
     match std::env::var_os(NOTIFY_SOCKET) {
         Some(name) => UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address(&name)?).map(|_| ()),

@@ -71,8 +71,8 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     result
 }
 
-/// Stores everything that was written to a mount, and returns the process of its daemon if this process can see it. A
-/// mount that has ended, or that is not of zarrfs, has nothing to store.
+/// Stores everything that was written to a mount, and returns the process of its daemon if this
+/// process can see it. A mount that has ended, or that is not of zarrfs, has nothing to store.
 ///
 /// # Errors
 ///
@@ -84,7 +84,9 @@ fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
         libc::ETIMEDOUT => e.to_string(),
         _ => stays(&format!("can't know whether everything is stored: {e}")),
     };
-    let Ok(Some(mount)) = mount_of(path) else { return Ok(None) };
+    let Ok(Some(mount)) = mount_of(path) else {
+        return Ok(None);
+    };
     let statistics = match read_control(&mount, STATISTICS, PATIENCE) {
         Err(e) if is_no_mount(&e) => return Ok(None),
         statistics => statistics.map_err(unknown)?,
@@ -96,7 +98,8 @@ fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
     }
 }
 
-/// Stores everything. Returns the names of the chunks that could not be stored. Waits as long as the daemon answers.
+/// Stores everything. Returns the names of the chunks that could not be stored. Waits as long as
+/// the daemon answers.
 fn sync(mount: &MountEntry) -> Result<Vec<u8>, Error> {
     let (answer, wait) = channel();
     let other = mount.clone();
@@ -114,7 +117,8 @@ fn is_no_mount(e: &Error) -> bool {
     [libc::ENOENT, libc::ENOTDIR, libc::ENOTCONN, libc::ECONNABORTED].contains(&e.errno())
 }
 
-/// Returns the process of a mount's daemon from its statistics; `None` if it runs where this process cannot see it.
+/// Returns the process of a mount's daemon from its statistics; `None` if it runs where this
+/// process cannot see it.
 fn daemon(statistics: &[u8]) -> Option<OwnedFd> {
     let statistics = json::parse(statistics).ok()?;
     let pid = statistics.get("pid").and_then(Value::as_i64).and_then(|pid| Pid::from_raw(pid as i32))?;

@@ -10,8 +10,8 @@ use clap::{Args, ValueEnum};
 pub struct ViewArgs {
     /// Show Zarr v3 as stored or as v2 [default: stored]
     ///
-    /// With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata in place of zarr.json, for programs that
-    /// know no other format. Writes to them are stored in zarr.json.
+    /// With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata in place of zarr.json,
+    /// for programs that know no other format. Writes to them are stored in zarr.json.
     #[arg(
         long,
         value_enum,

@@ -30,7 +30,8 @@ impl HeaderFields {
         self.bytes.resize(self.bytes.len() + count, 0);
     }
 
-    /// Appends text in a NUL-terminated field of `width` bytes; longer text is cut between two characters.
+    /// Appends text in a NUL-terminated field of `width` bytes; longer text is cut between two
+    /// characters.
     pub fn text(&mut self, text: &str, width: usize) {
         let mut end = text.len().min(width.saturating_sub(1));
         while !text.is_char_boundary(end) {

@@ -1,5 +1,5 @@
-//! Dates of CF's time coordinates: `hours since 1900-01-01 00:00` in a calendar (CF conventions, "Time Coordinate").
-//! This module knows no format.
+//! Dates of CF's time coordinates: `hours since 1900-01-01 00:00` in a calendar (CF conventions,
+//! "Time Coordinate"). This module knows no format.
 
 pub mod moments;
 
@@ -48,8 +48,8 @@ impl Calendar {
         }
     }
 
-    /// Returns the number of a day; `None` if the calendar does not have the day. The Julian part of the standard
-    /// calendar has the numbers of the same days in the Gregorian calendar.
+    /// Returns the number of a day; `None` if the calendar does not have the day. The Julian part
+    /// of the standard calendar has the numbers of the same days in the Gregorian calendar.
     fn day(self, year: i32, month: u32, day: u32) -> Option<i64> {
         let gregorian = |year| Some(i64::from(NaiveDate::from_ymd_opt(year, month, day)?.num_days_from_ce()));
         match self {
@@ -58,8 +58,8 @@ impl Calendar {
                 Some(i64::from(year) * 365 + i64::from(in_year))
             }
             Calendar::Standard if (year, month, day) < (1582, 10, 15) => {
-                // the Julian calendar repeats its leap years after 4 years, and has the Gregorian ones from 1601 to
-                // 1699
+                // the Julian calendar repeats its leap years after 4 years, and has the Gregorian
+                // ones from 1601 to 1699
                 let later = 1604 + year.rem_euclid(4);
                 // the Julian calendar was 10 days behind in that century
                 Some(gregorian(later)? + 10 - i64::from((later - year) / 4) * 1461)
@@ -68,8 +68,8 @@ impl Calendar {
         }
     }
 
-    /// Returns the date of a day number. Returns `None` outside the years 1 to 9999, and in the Julian part of the
-    /// standard calendar.
+    /// Returns the date of a day number. Returns `None` outside the years 1 to 9999, and in the
+    /// Julian part of the standard calendar.
     fn date(self, day: i64) -> Option<NaiveDate> {
         let date = match self {
             Calendar::NoLeap => {
@@ -87,8 +87,9 @@ impl Calendar {
 impl TimeCount {
     /// Parses `UNIT since DATE`.
     ///
-    /// Returns `None` if the calendar does not have the date, if the date is in a time zone other than UTC, and for
-    /// months and years: UDUNITS counts a month as 30.44 days, other programs as one of the calendar.
+    /// Returns `None` if the calendar does not have the date, if the date is in a time zone other
+    /// than UTC, and for months and years: UDUNITS counts a month as 30.44 days, other programs as
+    /// one of the calendar.
     pub fn parse(units: &str, calendar: Calendar) -> Option<Self> {
         let (unit, since) = units.split_once(" since ")?;
         let minutes = match unit.trim().to_ascii_lowercase().trim_end_matches('s') {
@@ -109,8 +110,8 @@ impl TimeCount {
         self.minutes
     }
 
-    /// Returns the date of a number. Returns `None` unless it is a whole minute of a date that [`Calendar`] can
-    /// compute.
+    /// Returns the date of a number. Returns `None` unless it is a whole minute of a date that
+    /// [`Calendar`] can compute.
     pub fn date(&self, number: f64) -> Option<NaiveDateTime> {
         if !number.is_finite() || number.abs() > 1e15 {
             return None;
@@ -140,7 +141,8 @@ fn parse_time(text: &str) -> Option<f64> {
     let time = zones.iter().fold(text.trim(), |time, zone| time.trim_end_matches(zone)).trim();
     let mut parts = time.split(':').map(|part| if part.is_empty() { "0" } else { part });
     let mut part = || parts.next().map_or(Some(0), |part| part.parse().ok());
-    let (hour, minute) = (part()?, part()?);
+    let hour = part()?;
+    let minute = part()?;
     let second = parts.next().map_or(Some(0.0), |second| second.parse::<f64>().ok())?;
     let time = NaiveTime::from_hms_opt(hour, minute, 0)?;
     let is_valid = parts.next().is_none() && (0.0..60.0).contains(&second);

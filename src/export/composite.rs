@@ -1,5 +1,5 @@
-//! Files made of bytes and of flat bytes of arrays, in parts that follow each other. This module knows where each part
-//! begins, but not how an array is read.
+//! Files made of bytes and of flat bytes of arrays, in parts that follow each other. This module
+//! knows where each part begins, but not how an array is read.
 
 use super::ItemForm;
 use super::records::{FileSlice, Records};
@@ -12,29 +12,34 @@ use crate::zarr::metadata::ArrayMetadata;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The layout of a file in a format of other programs: headers, padding and the flat bytes of arrays, without gaps.
+/// The layout of a file in a format of other programs: headers, padding and the flat bytes of
+/// arrays, without gaps.
 ///
-/// A format of this module builds one by pushing parts; the file system and `zarrfs header` read it part by part, and
-/// load flat bytes from the array that [`PartContent::Flat`] names. The bytes of a `Composite` never include those of
-/// an array, so that a header of a terabyte file is small. The last parts may be those of a record, which repeat: a
-/// file of a million records has no more parts than one of a single record.
+/// A format of this module builds one by pushing parts; the file system and `zarrfs header` read it
+/// part by part, and load flat bytes from the array that [`PartContent::Flat`] names. The bytes of
+/// a `Composite` never include those of an array, so that a header of a terabyte file is small. The
+/// last parts may be those of a record, which repeat: a file of a million records has no more parts
+/// than one of a single record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Composite {
     parts: Vec<FilePart>,
     /// The size in bytes of everything before the records.
     size: u64,
     records: Option<Records>,
-    /// The arrays that become longer together when records are appended, and why that cannot be, if so.
+    /// The arrays that become longer together when records are appended, and why that cannot be, if
+    /// so.
     pub growing: GrowingArrays,
     /// Why arrays of a group are not in its file, a line for each.
     pub left_out: Vec<String>,
-    /// The groups and arrays whose documents or chunks the file was made from; its permissions and age follow theirs.
+    /// The groups and arrays whose documents or chunks the file was made from; its permissions and
+    /// age follow theirs.
     pub sources: Vec<Key>,
     /// Grant for the memory of [`PartContent::Bytes`].
     memory: SharedGrant,
 }
 
-/// The arrays of a record dimension. Those that a file cannot show are among them: a dimension has one length.
+/// The arrays of a record dimension. Those that a file cannot show are among them: a dimension has
+/// one length.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GrowingArrays {
     /// The keys of the arrays whose first dimension it is.
@@ -63,9 +68,11 @@ pub enum PartContent {
     Bytes(Arc<[u8]>),
     /// Zeros, which are read-only.
     Padding,
-    /// The text of some bands of a VRT, generated when it is read because the whole text may be large.
+    /// The text of some bands of a VRT, generated when it is read because the whole text may be
+    /// large.
     Bands(Bands),
-    /// Values that were read when the file was made, because their array has no flat bytes; they are read-only.
+    /// Values that were read when the file was made, because their array has no flat bytes; they
+    /// are read-only.
     Values {
         /// The array's key in the hierarchy.
         key: Key,
@@ -93,10 +100,12 @@ impl FilePart {
         matches!(self.content, PartContent::Flat { .. })
     }
 
-    /// Returns whether the part holds flat bytes of an array that still has this shape and dtype. Arrays in records may
-    /// have become longer.
+    /// Returns whether the part holds flat bytes of an array that still has this shape and dtype.
+    /// Arrays in records may have become longer.
     pub fn is_of(&self, metadata: &ArrayMetadata) -> bool {
-        let PartContent::Flat { shape, dtype, .. } = &self.content else { return false };
+        let PartContent::Flat { shape, dtype, .. } = &self.content else {
+            return false;
+        };
         let is_shape = match (shape.split_first(), metadata.shape.split_first()) {
             (Some((_, inner)), Some((_, now))) if self.is_record => inner == now,
             _ => *shape == metadata.shape,
@@ -143,8 +152,8 @@ impl Composite {
         self.push(end.checked_next_multiple_of(step).unwrap_or(end) - end, PartContent::Padding);
     }
 
-    /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in `form`; in a
-    /// record, those of one item of the first dimension.
+    /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in
+    /// `form`; in a record, those of one item of the first dimension.
     pub fn push_flat(&mut self, key: Key, metadata: &ArrayMetadata, form: ItemForm) {
         let stored = if self.records.is_some() { metadata.row_size() } else { metadata.flat_size() };
         self.push_range(key, metadata, 0..stored, form);
@@ -152,7 +161,9 @@ impl Composite {
 
     /// Appends a range of the flat bytes of the array at `key`, whole items in `form`.
     pub fn push_range(&mut self, key: Key, metadata: &ArrayMetadata, range: Range<u64>, form: ItemForm) {
-        let (shape, dtype, start) = (metadata.shape.clone(), metadata.dtype.clone(), range.start);
+        let shape = metadata.shape.clone();
+        let dtype = metadata.dtype.clone();
+        let start = range.start;
         // the caller has checked the size
         let len = form.shown_size(range.end - start).unwrap_or(u64::MAX);
         self.push(len, PartContent::Flat { key, shape, dtype, start, form });
@@ -172,7 +183,8 @@ impl Composite {
         if len == 0 {
             return;
         }
-        let (mut at, is_record) = (self.size, self.records.is_some());
+        let mut at = self.size;
+        let is_record = self.records.is_some();
         match &mut self.records {
             Some(records) => {
                 at = at.saturating_add(records.step);
@@ -209,7 +221,8 @@ impl Composite {
         self.records.map_or(0, |records| records.count)
     }
 
-    /// Returns where the records begin and the number of bytes from one to the next, if the file has records.
+    /// Returns where the records begin and the number of bytes from one to the next, if the file
+    /// has records.
     pub fn records(&self) -> Option<Records> {
         self.records
     }
@@ -219,14 +232,14 @@ impl Composite {
         &self.parts
     }
 
-    /// Returns the index of the part that holds the byte at `position`, which is not behind the first record; the
-    /// number of parts past the end.
+    /// Returns the index of the part that holds the byte at `position`, which is not behind the
+    /// first record; the number of parts past the end.
     pub fn part_at(&self, position: u64) -> usize {
         self.parts.partition_point(|part| part.at + part.len <= position)
     }
 
-    /// Cuts a request of `len` bytes at `offset` at the borders of the parts. The slices end with the file, which has
-    /// `count` records. There is one slice for all records of a part.
+    /// Cuts a request of `len` bytes at `offset` at the borders of the parts. The slices end with
+    /// the file, which has `count` records. There is one slice for all records of a part.
     pub fn slices(&self, offset: u64, len: usize, count: u64) -> Vec<FileSlice<'_>> {
         let end = offset.saturating_add(len as u64).min(self.size_with(count));
         let fixed = self.records.map_or(self.parts.len(), |records| records.first);
@@ -305,7 +318,8 @@ mod tests {
         assert_eq!(file.slices(44, 30, 5).len(), 3, "records that were appended");
     }
 
-    /// "a special case: if there is only one record variable, records are not padded": it is one run of bytes.
+    /// "a special case: if there is only one record variable, records are not padded": it is one
+    /// run of bytes.
     #[test]
     fn a_single_part_of_records_is_read_at_once() {
         let mut file = Composite::from("head".to_string());

@@ -1,6 +1,6 @@
-//! Collects the geometry of an array from metadata, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL. An
-//! attribute that breaks its convention counts as missing, so that bad metadata never hides an array. This module knows
-//! no output format.
+//! Collects the geometry of an array from metadata, by the conventions of xarray and CF, NCZarr,
+//! OME-NGFF and GDAL. An attribute that breaks its convention counts as missing, so that bad
+//! metadata never hides an array. This module knows no output format.
 
 mod attributes;
 mod coordinates;
@@ -30,20 +30,22 @@ pub use role::{is_east, is_north};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The attribute in which xarray, GDAL and NCZarr keep the names of dimensions: xarray's "Zarr Encoding Specification".
+/// The attribute in which xarray, GDAL and NCZarr keep the names of dimensions: xarray's "Zarr
+/// Encoding Specification".
 pub const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
 /// Maximum number of groups above an array that are searched for metadata about it.
 const LEVELS: usize = 16;
 
-/// Describes `array` from its metadata and from coordinate arrays, which are read through `cache`. Coordinates that
-/// cannot be read are left out.
+/// Describes `array` from its metadata and from coordinate arrays, which are read through `cache`.
+/// Coordinates that cannot be read are left out.
 ///
 /// # Errors
 ///
 /// The store fails to return the array's attributes.
 pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Result<Described> {
-    let (key, metadata) = (array.key(), array.metadata());
+    let key = array.key();
+    let metadata = array.metadata();
     let attributes = hierarchy.attributes(key)?;
     let dimensions = metadata.shape.len();
     let image = ngff::image(hierarchy, key, dimensions);
@@ -52,7 +54,8 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     let names = names(stored_names(hierarchy, array, &attributes), image.as_deref(), dimensions);
     // an array without items needs no coordinates, and its other dimensions may be of any length
     let has_items = !metadata.shape.contains(&0);
-    let (mut axes, mut claims) = (Vec::with_capacity(dimensions), Vec::with_capacity(dimensions));
+    let mut axes = Vec::with_capacity(dimensions);
+    let mut claims = Vec::with_capacity(dimensions);
     let mut memory = memory::take(info.as_ref().map_or(0, ngff::memory_of))?;
     for (i, (&len, name)) in metadata.shape.iter().zip(names).enumerate() {
         let of_image = image.as_ref().and_then(|axes| axes.get(i));
@@ -84,19 +87,21 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     })
 }
 
-/// Describes `array` by its own attributes and by the values in a range of its flat bytes, which are read through
-/// `cache`. Names and coordinates of its dimensions are left out.
+/// Describes `array` by its own attributes and by the values in a range of its flat bytes, which
+/// are read through `cache`. Names and coordinates of its dimensions are left out.
 ///
 /// # Errors
 ///
-/// The store fails to return the attributes, a chunk cannot be read, or the array is too large for a description.
+/// The store fails to return the attributes, a chunk cannot be read, or the array is too large for
+/// a description.
 pub fn describe_values(
     hierarchy: &Hierarchy,
     cache: &Cache,
     array: &Arc<Array>,
     range: Range<u64>,
 ) -> Result<Described> {
-    let (key, metadata) = (array.key(), array.metadata());
+    let key = array.key();
+    let metadata = array.metadata();
     let attributes = hierarchy.attributes(key)?;
     check_values(array, range.clone()).map_err(|e| e.context("values"))?;
     let memory = memory::take(range.end.saturating_sub(range.start) as usize)?;
@@ -134,8 +139,8 @@ fn axis(
     DescribedAxis { name, len, role: Role::Other, units, calendar, coordinates, is_unread }
 }
 
-/// Returns the names of the dimensions of `array`, which has these `attributes`, without reading coordinates. If a
-/// group provides them, it is added to `sources`.
+/// Returns the names of the dimensions of `array`, which has these `attributes`, without reading
+/// coordinates. If a group provides them, it is added to `sources`.
 pub fn axis_names(
     hierarchy: &Hierarchy,
     array: &Array,

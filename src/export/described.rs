@@ -1,5 +1,6 @@
-//! The description of an array for headers: axes with names and coordinates, reference system, missing value, scaling.
-//! `describe` makes it from metadata, and the formats write it; this module knows neither.
+//! The description of an array for headers: axes with names and coordinates, reference system,
+//! missing value, scaling. `describe` makes it from metadata, and the formats write it; this module
+//! knows neither.
 
 use crate::store::Key;
 use crate::util::json::Object;
@@ -8,15 +9,16 @@ use crate::zarr::metadata::ArrayMetadata;
 use std::fmt;
 use std::sync::Arc;
 
-/// An array as other programs see it: its metadata, and the meaning of its attributes and coordinate arrays,
-/// independent of any convention.
+/// An array as other programs see it: its metadata, and the meaning of its attributes and
+/// coordinate arrays, independent of any convention.
 ///
-/// [`super::describe`] makes one from a store, and each [`super::Format`] writes one as a header. Everything beyond
-/// shape and dtype is optional: a format leaves out what is unknown, and attributes that break their convention are
-/// treated as missing. Lists run in the array's own order, the slowest dimension first; formats that want the fastest
-/// first reverse them.
+/// [`super::describe`] makes one from a store, and each [`super::Format`] writes one as a header.
+/// Everything beyond shape and dtype is optional: a format leaves out what is unknown, and
+/// attributes that break their convention are treated as missing. Lists run in the array's own
+/// order, the slowest dimension first; formats that want the fastest first reverse them.
 ///
-/// To add a field, set it in `describe` and in the arrays of `testing`, and write it in each format that can hold it.
+/// To add a field, set it in `describe` and in the arrays of `testing`, and write it in each format
+/// that can hold it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Described {
     /// The array's key in the hierarchy.
@@ -60,14 +62,15 @@ pub struct DescribedAxis {
     pub len: u64,
     /// The axis of space or time that the dimension represents.
     pub role: Role,
-    /// The unit of coordinates as the metadata spells it: `degrees_east`, `days since 2000-01-01`, `micrometer`.
+    /// The unit of coordinates as the metadata spells it: `degrees_east`, `days since 2000-01-01`,
+    /// `micrometer`.
     pub units: Option<String>,
     /// CF's calendar of a time axis, if it is known: `standard`, `noleap`, `360_day`.
     pub calendar: Option<String>,
     /// The positions of the items.
     pub coordinates: Coordinates,
-    /// Whether a coordinate array exists that could not be used: it is unreadable, too large, or does not hold numbers.
-    /// [`DescribedAxis::coordinates`] are then unknown.
+    /// Whether a coordinate array exists that could not be used: it is unreadable, too large, or
+    /// does not hold numbers. [`DescribedAxis::coordinates`] are then unknown.
     pub is_unread: bool,
 }
 
@@ -163,7 +166,9 @@ impl fmt::Display for MetadataNumber {
         match self {
             MetadataNumber::Int(n) => write!(f, "{n}"),
             MetadataNumber::Float(x) if x.is_nan() => f.write_str("nan"),
-            MetadataNumber::Float(x) if x.abs() >= 1e16 || (*x != 0.0 && x.abs() < 1e-5) => write!(f, "{x:e}"),
+            MetadataNumber::Float(x) if x.abs() >= 1e16 || (*x != 0.0 && x.abs() < 1e-5) => {
+                write!(f, "{x:e}")
+            }
             MetadataNumber::Float(x) => write!(f, "{x}"),
         }
     }

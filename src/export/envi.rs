@@ -1,5 +1,5 @@
-//! ENVI's header of a raw file ("ENVI Header Files", NV5), which GDAL and Spectral Python also read. Bands follow each
-//! other (`bsq`). ENVI has no signed bytes.
+//! ENVI's header of a raw file ("ENVI Header Files", NV5), which GDAL and Spectral Python also
+//! read. Bands follow each other (`bsq`). ENVI has no signed bytes.
 
 use super::Described;
 use super::described::Crs;
@@ -18,7 +18,9 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 /// Writes the header.
 pub fn text(array: &Described) -> String {
     let metadata = &array.metadata;
-    let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else { return String::new() };
+    let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
+        return String::new();
+    };
     let mut text = format!(
         "ENVI
 description = {{{}}}
@@ -64,7 +66,8 @@ fn data_type(metadata: &ArrayMetadata) -> Option<u8> {
     spelling::type_name(&metadata.dtype, [0, 1, 2, 12, 3, 13, 14, 15, 4, 5, 6, 9])
 }
 
-/// Replaces braces and commas in a text between braces, where braces are not allowed and a comma ends an item.
+/// Replaces braces and commas in a text between braces, where braces are not allowed and a comma
+/// ends an item.
 fn braced(text: &str) -> String {
     let plain = |c| match c {
         '{' => '(',
@@ -84,8 +87,8 @@ fn description(array: &Described) -> String {
     }
 }
 
-/// Returns the outer corner of the first pixel, the pixel sizes and their unit. ENVI assumes that the first row is the
-/// northernmost.
+/// Returns the outer corner of the first pixel, the pixel sizes and their unit. ENVI assumes that
+/// the first row is the northernmost.
 fn map_info(array: &Described, placed: Placed) -> String {
     let crs = array.crs.clone().unwrap_or_default();
     let numbers = [placed.x, placed.y, placed.dx, -placed.dy].map(float).join(", ");
@@ -94,7 +97,9 @@ fn map_info(array: &Described, placed: Placed) -> String {
         return format!("{{Geographic Lat/Lon, 1, 1, {numbers}{datum}, units=Degrees}}");
     }
     match utm_zone(&crs) {
-        Some((zone, half)) => format!("{{UTM, 1, 1, {numbers}, {zone}, {half}, WGS-84, units=Meters}}"),
+        Some((zone, half)) => {
+            format!("{{UTM, 1, 1, {numbers}, {zone}, {half}, WGS-84, units=Meters}}")
+        }
         None => format!("{{Arbitrary, 1, 1, {numbers}}}"),
     }
 }
@@ -126,7 +131,9 @@ fn coordinate_system(array: &Described) -> Option<String> {
 
 /// Returns the coordinates of the bands and their units if they are wavelengths.
 fn wavelengths(array: &Described, raster: Raster) -> Option<(String, Option<&str>)> {
-    let [axis, _, _] = array.axes.as_slice() else { return None };
+    let [axis, _, _] = array.axes.as_slice() else {
+        return None;
+    };
     if raster.bands > spelling::MAX_LISTED {
         return None;
     }
@@ -195,7 +202,8 @@ band names = {time=0, time=6, time=12, time=18}
     #[test]
     fn reference_systems_become_map_info_or_wkt() {
         let with = |authority: Option<&str>, wkt: Option<&str>| {
-            let (authority, wkt) = (authority.map(str::to_string), wkt.map(str::to_string));
+            let authority = authority.map(str::to_string);
+            let wkt = wkt.map(str::to_string);
             let crs = Some(Crs { authority, wkt, ..Crs::default() });
             let array = Described { crs, ..testing::geographic() };
             (field(&array, "map info").unwrap(), field(&array, "coordinate system string"))

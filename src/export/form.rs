@@ -1,18 +1,20 @@
-//! The type, size and byte order in which a file of another program holds an array's items. This module knows nothing
-//! of files.
+//! The type, size and byte order in which a file of another program holds an array's items. This
+//! module knows nothing of files.
 
 use super::packing::Packing;
 use crate::error::{Error, Kind, Result};
 use std::sync::Arc;
 
-/// How a file holds each item of flat bytes. An item may take another number of bytes in the file than in the array.
+/// How a file holds each item of flat bytes. An item may take another number of bytes in the file
+/// than in the array.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ItemForm {
     /// Unchanged.
     AsStored,
     /// In the other byte order. The number is the size of an item in bytes.
     Reversed(usize),
-    /// Integers as big-endian numbers of a type that holds the same values: netCDF-3 lacks most types of integers.
+    /// Integers as big-endian numbers of a type that holds the same values: netCDF-3 lacks most
+    /// types of integers.
     Widened {
         /// The type of the array.
         stored: StoredInteger,
@@ -39,7 +41,8 @@ pub struct StoredInteger {
     pub is_signed: bool,
     /// The byte order.
     pub is_big_endian: bool,
-    /// The array's fill value, which netCDF's default fill value of the shown type stands for when it is written.
+    /// The array's fill value, which netCDF's default fill value of the shown type stands for when
+    /// it is written.
     pub fill: i128,
 }
 
@@ -55,7 +58,8 @@ pub enum ShownNumber {
 }
 
 impl StoredInteger {
-    /// Returns the type of an array with this fill value, whose zero bytes at the end may be missing.
+    /// Returns the type of an array with this fill value, whose zero bytes at the end may be
+    /// missing.
     pub fn new(size: usize, is_signed: bool, is_big_endian: bool, fill: &[u8]) -> Self {
         let mut item = fill.to_vec();
         item.resize(size, 0);
@@ -130,8 +134,8 @@ impl ShownNumber {
         }
     }
 
-    /// Returns whether the item is netCDF's default fill value of the type: `NC_FILL_SHORT`, `NC_FILL_INT` and
-    /// `NC_FILL_DOUBLE` in `netcdf.h`.
+    /// Returns whether the item is netCDF's default fill value of the type: `NC_FILL_SHORT`,
+    /// `NC_FILL_INT` and `NC_FILL_DOUBLE` in `netcdf.h`.
     fn is_default_fill(self, item: &[u8]) -> bool {
         match self {
             ShownNumber::Short => item == (-32767i16).to_be_bytes(),
@@ -161,7 +165,8 @@ impl ItemForm {
         }
     }
 
-    /// Returns the number of bytes in the file of an array of `stored` bytes; `None` if that is more than 64 bits hold.
+    /// Returns the number of bytes in the file of an array of `stored` bytes; `None` if that is
+    /// more than 64 bits hold.
     pub fn shown_size(&self, stored: u64) -> Option<u64> {
         (stored / self.stored_item() as u64).checked_mul(self.shown_item() as u64)
     }
@@ -174,7 +179,8 @@ impl ItemForm {
     /// Returns whether [`ItemForm::show`] can convert `bytes`, which are whole stored items.
     pub fn can_show(&self, bytes: &[u8]) -> bool {
         match self {
-            // tests a block at a time: the whole array was read already, a second copy would double its memory
+            // tests a block at a time: the whole array was read already, a second copy would double
+            // its memory
             ItemForm::Widened { .. } => {
                 let block = self.stored_item() << 12;
                 bytes.chunks(block).all(|block| self.show(&mut block.to_vec()).is_ok())
@@ -187,8 +193,8 @@ impl ItemForm {
     ///
     /// # Errors
     ///
-    /// ESTALE for an integer that the shown type does not hold. `netcdf` chooses a type only if all values fit, so the
-    /// array has changed since the file was opened.
+    /// ESTALE for an integer that the shown type does not hold. `netcdf` chooses a type only if all
+    /// values fit, so the array has changed since the file was opened.
     pub fn show(&self, bytes: &mut Vec<u8>) -> Result<()> {
         match *self {
             ItemForm::AsStored => {}
@@ -216,8 +222,8 @@ impl ItemForm {
     ///
     /// # Errors
     ///
-    /// EINVAL for a number that is not in the array's type or that its packing cannot hold, and for text that is not
-    /// UTF-8 or has too many characters.
+    /// EINVAL for a number that is not in the array's type or that its packing cannot hold, and for
+    /// text that is not UTF-8 or has too many characters.
     pub fn store(&self, bytes: &mut Vec<u8>) -> Result<()> {
         match *self {
             ItemForm::AsStored | ItemForm::Reversed(_) => self.show(bytes),
@@ -254,12 +260,14 @@ fn not_integer(stored: StoredInteger, item: &[u8]) -> Error {
     Error::invalid(format!("{shown} can't be stored: the array holds {sign}integers of {} bytes", stored.size))
 }
 
-/// Converts UCS-4 to UTF-8, which is never longer. What is no character, such as half of a surrogate pair, becomes
-/// U+FFFD.
+/// Converts UCS-4 to UTF-8, which is never longer. What is no character, such as half of a
+/// surrogate pair, becomes U+FFFD.
 fn show_text(item: &mut [u8], is_big_endian: bool) {
     let mut at = 0;
     for from in (0..item.len() / 4 * 4).step_by(4) {
-        let Ok(code) = <[u8; 4]>::try_from(&item[from..from + 4]) else { break };
+        let Ok(code) = <[u8; 4]>::try_from(&item[from..from + 4]) else {
+            break;
+        };
         let code = if is_big_endian { u32::from_be_bytes(code) } else { u32::from_le_bytes(code) };
         let text = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
         at += text.encode_utf8(&mut item[at..from + 4]).len();
@@ -271,7 +279,8 @@ fn show_text(item: &mut [u8], is_big_endian: bool) {
 fn store_text(item: &mut [u8], is_big_endian: bool) -> Result<()> {
     let len = item.len() - item.iter().rev().take_while(|byte| **byte == 0).count();
     let text = std::str::from_utf8(&item[..len]).map_err(|_| Error::invalid("the text is not UTF-8"))?.to_owned();
-    let (count, most) = (text.chars().count(), item.len() / 4);
+    let count = text.chars().count();
+    let most = item.len() / 4;
     if count > most {
         return Err(Error::invalid(format!("{text:?} has {count} characters, the array holds {most}")));
     }

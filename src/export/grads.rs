@@ -1,6 +1,7 @@
-//! The descriptor file of GrADS (<http://cola.gmu.edu/grads/gadoc/descriptorfile.html>), which CDO also imports. Its
-//! dimensions are ensemble, time, level, latitude and longitude, in this order. The roles of an array's dimensions, or
-//! else their positions, decide which of these it has. An array that a descriptor would misrepresent has no descriptor.
+//! The descriptor file of GrADS (<http://cola.gmu.edu/grads/gadoc/descriptorfile.html>), which CDO
+//! also imports. Its dimensions are ensemble, time, level, latitude and longitude, in this order.
+//! The roles of an array's dimensions, or else their positions, decide which of these it has. An
+//! array that a descriptor would misrepresent has no descriptor.
 
 use super::calendar::{Calendar, TimeCount};
 use super::describe::{is_east, is_north};
@@ -11,7 +12,8 @@ use crate::zarr::dtype::DTypeKind;
 use crate::zarr::metadata::ArrayMetadata;
 use chrono::{Datelike, NaiveDateTime, Timelike};
 
-/// The missing value of arrays that have none: a value from the format's own examples that no data contain.
+/// The missing value of arrays that have none: a value from the format's own examples that no data
+/// contain.
 const UNDEFINED: &str = "-9.99e33";
 
 /// Maximum number of characters of a variable's name.
@@ -20,14 +22,15 @@ const MAX_NAME: usize = 15;
 /// Maximum number of characters of a text: GrADS cuts or refuses longer ones.
 const MAX_TEXT: usize = 80;
 
-/// Maximum length of the first of four dimensions: it may be an ensemble, whose members are all named.
+/// Maximum length of the first of four dimensions: it may be an ensemble, whose members are all
+/// named.
 const MAX_MEMBERS: u64 = 1 << 20;
 
 /// Number of coordinates listed in a line.
 const LEVELS_IN_LINE: usize = 10;
 
-/// Returns whether the array has a type of the format, in one to four dimensions: floats of 4 bytes, unsigned integers
-/// of 1 and 2 bytes, and signed integers of 2 and 4 bytes.
+/// Returns whether the array has a type of the format, in one to four dimensions: floats of 4
+/// bytes, unsigned integers of 1 and 2 bytes, and signed integers of 2 and 4 bytes.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let has_slots = match metadata.shape.as_slice() {
         [_] | [_, _] | [_, _, _] => true,
@@ -37,10 +40,10 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
     units(metadata).is_some() && has_slots && spelling::is_countable(metadata)
 }
 
-/// Returns whether every statement of the descriptor is true of the array. **Either the descriptor agrees with the
-/// metadata, or there is no descriptor.** The format cannot express packed values, a second missing value, coordinates
-/// other than longitudes and latitudes in order, most calendars, and times at uneven steps. A dimension without any
-/// coordinates counts its items.
+/// Returns whether every statement of the descriptor is true of the array. **Either the descriptor
+/// agrees with the metadata, or there is no descriptor.** The format cannot express packed values,
+/// a second missing value, coordinates other than longitudes and latitudes in order, most
+/// calendars, and times at uneven steps. A dimension without any coordinates counts its items.
 pub fn can_describe(array: &Described) -> bool {
     statements(array).is_some()
 }
@@ -48,7 +51,9 @@ pub fn can_describe(array: &Described) -> bool {
 /// Writes the descriptor; empty unless [`can_describe`].
 pub fn text(array: &Described) -> String {
     let metadata = &array.metadata;
-    let (Some(units), Some(statements)) = (units(metadata), statements(array)) else { return String::new() };
+    let (Some(units), Some(statements)) = (units(metadata), statements(array)) else {
+        return String::new();
+    };
     let byte_order = if metadata.dtype.is_big_endian() { "big_endian" } else { "little_endian" };
     let mut text = format!(
         "DSET ^data.raw\nTITLE {}\nUNDEF {}\nOPTIONS {byte_order}{}{}\n",
@@ -63,7 +68,8 @@ pub fn text(array: &Described) -> String {
         let names = (1..=len).map(|n| format!("m{n}"));
         text.push_str(&format!("EDEF {len} NAMES {}\n", spelling::list(names, " ")));
     }
-    let (levels, name) = (statements.levels, name(&array.name));
+    let levels = statements.levels;
+    let name = name(&array.name);
     text + &format!("VARS 1\n{name} {levels} {units} {}\nENDVARS\n", plain(&meaning(array), MAX_TEXT))
 }
 
@@ -108,7 +114,8 @@ fn statements(array: &Described) -> Option<Statements> {
     })
 }
 
-/// Returns whether the stored numbers differ from the values: scaled, shifted, or of another signedness than the dtype.
+/// Returns whether the stored numbers differ from the values: scaled, shifted, or of another
+/// signedness than the dtype.
 fn is_packed(array: &Described) -> bool {
     let attributes = &array.attributes;
     let is_scaled = |name, factor: Option<f64>, neutral| {
@@ -121,7 +128,8 @@ fn is_packed(array: &Described) -> bool {
         || unsigned.is_some_and(|unsigned| unsigned != is_unsigned)
 }
 
-/// Returns whether attributes name a missing value other than the descriptor's. NaN is always missing.
+/// Returns whether attributes name a missing value other than the descriptor's. NaN is always
+/// missing.
 fn has_other_missing_values(array: &Described) -> bool {
     let named = spelling::nodata(array);
     let attributes = ["_FillValue", "missing_value"].into_iter().filter_map(|name| array.attributes.get(name));
@@ -157,7 +165,8 @@ impl<'a> Slots<'a> {
         Self::by_role(&array.axes).unwrap_or_else(|| Self::by_position(&array.axes))
     }
 
-    /// Assigns dimensions by role. Returns `None` unless all have a role in space or time, in the format's order.
+    /// Assigns dimensions by role. Returns `None` unless all have a role in space or time, in the
+    /// format's order.
     fn by_role(axes: &'a [DescribedAxis]) -> Option<Self> {
         const ORDER: [Role; 4] = [Role::Time, Role::Z, Role::Y, Role::X];
         let places = axes.iter().map(|axis| ORDER.iter().position(|role| *role == axis.role));
@@ -189,10 +198,12 @@ impl<'a> Slots<'a> {
     }
 }
 
-/// Returns the longitudes or latitudes in increasing order, and whether they decrease in the array. Returns `None` if
-/// the coordinates are something else or not in order.
+/// Returns the longitudes or latitudes in increasing order, and whether they decrease in the array.
+/// Returns `None` if the coordinates are something else or not in order.
 fn horizontal(axis: Option<&DescribedAxis>, role: Role, is_on_globe: bool) -> Option<(String, bool)> {
-    let Some(axis) = axis else { return Some(("1 LINEAR 0 1".to_string(), false)) };
+    let Some(axis) = axis else {
+        return Some(("1 LINEAR 0 1".to_string(), false));
+    };
     if has_no_coordinates(axis) {
         return Some((linear(axis.len, 1.0, 1.0), false));
     }
@@ -217,10 +228,12 @@ fn horizontal(axis: Option<&DescribedAxis>, role: Role, is_on_globe: bool) -> Op
     }
 }
 
-/// Returns whether units allow the coordinates to be longitudes or latitudes. Plain degrees may belong to a rotated
-/// pole, so they count only with a matching name.
+/// Returns whether units allow the coordinates to be longitudes or latitudes. Plain degrees may
+/// belong to a rotated pole, so they count only with a matching name.
 fn is_in_degrees(axis: &DescribedAxis, role: Role) -> bool {
-    let Some(units) = axis.units.as_deref() else { return true };
+    let Some(units) = axis.units.as_deref() else {
+        return true;
+    };
     let (is_of_role, start) = match role {
         Role::X => (is_east(units), "lon"),
         _ => (is_north(units), "lat"),
@@ -231,7 +244,9 @@ fn is_in_degrees(axis: &DescribedAxis, role: Role) -> bool {
 
 /// Returns the levels in their own order; `None` if they neither increase nor decrease.
 fn level(axis: Option<&DescribedAxis>) -> Option<String> {
-    let Some(axis) = axis else { return Some("1 LEVELS 0".to_string()) };
+    let Some(axis) = axis else {
+        return Some("1 LEVELS 0".to_string());
+    };
     if has_no_coordinates(axis) {
         return Some(linear(axis.len, 1.0, 1.0));
     }
@@ -269,9 +284,9 @@ fn is_increasing<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> bool {
     values.clone().all(|x| x.is_finite()) && values.is_sorted_by(|a, b| a < b)
 }
 
-/// Returns the dates of the time dimension at steps of minutes or months, and their calendar. Returns `None` if the
-/// format cannot express them: it has dates to the minute, in the proleptic Gregorian calendar or one without leap
-/// days.
+/// Returns the dates of the time dimension at steps of minutes or months, and their calendar.
+/// Returns `None` if the format cannot express them: it has dates to the minute, in the proleptic
+/// Gregorian calendar or one without leap days.
 fn time(axis: Option<&DescribedAxis>) -> Option<(String, Option<Calendar>)> {
     let axis = match axis {
         Some(axis) if axis.len > 1 || !has_no_coordinates(axis) => axis,
@@ -306,11 +321,16 @@ fn regular(axis: &DescribedAxis, count: TimeCount) -> Option<(NaiveDateTime, Str
     Some((first, format!("{}{unit}", whole / size)))
 }
 
-/// Returns the first date and the step if all dates have the same day and minute of every nth month.
+/// Returns the first date and the step if all dates have the same day and minute of every nth
+/// month.
 fn monthly(axis: &DescribedAxis, count: TimeCount) -> Option<(NaiveDateTime, String)> {
-    let Coordinates::Irregular { values } = &axis.coordinates else { return None };
+    let Coordinates::Irregular { values } = &axis.coordinates else {
+        return None;
+    };
     let dates: Vec<NaiveDateTime> = values.iter().map(|x| count.date(*x)).collect::<Option<_>>()?;
-    let [first, second, ..] = dates.as_slice() else { return None };
+    let [first, second, ..] = dates.as_slice() else {
+        return None;
+    };
     let month = |date: &NaiveDateTime| date.year() * 12 + date.month() as i32;
     let step = month(second) - month(first);
     let follows = |a: &NaiveDateTime, b: &NaiveDateTime| {

@@ -1,12 +1,12 @@
-//! MetaImage (<https://itk.org/Wiki/MetaIO/Documentation>), which ITK and VTK read. The fastest axis comes first.
-//! Spacing is positive; a negative step reverses the axis in the matrix.
+//! MetaImage (<https://itk.org/Wiki/MetaIO/Documentation>), which ITK and VTK read. The fastest
+//! axis comes first. Spacing is positive; a negative step reverses the axis in the matrix.
 
 use super::Described;
 use super::spelling::{self, float};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Returns whether the array holds integers of 1 to 4 bytes or floats of 4 or 8, in two or three dimensions. VTK's
-/// reader corrupts memory on more dimensions and on 64-bit integers.
+/// Returns whether the array holds integers of 1 to 4 bytes or floats of 4 or 8, in two or three
+/// dimensions. VTK's reader corrupts memory on more dimensions and on 64-bit integers.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     element_type(metadata).is_some() && (2..=3).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
 }
@@ -14,7 +14,9 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 /// Writes the header.
 pub fn text(array: &Described) -> String {
     let metadata = &array.metadata;
-    let Some(element_type) = element_type(metadata) else { return String::new() };
+    let Some(element_type) = element_type(metadata) else {
+        return String::new();
+    };
     let count = metadata.shape.len();
     let mut text = "ObjectType = Image\n".to_string();
     let mut add = |field: &str, value: String| text.push_str(&format!("{field} = {value}\n"));

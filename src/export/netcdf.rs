@@ -1,6 +1,6 @@
-//! A group as one netCDF file of the classic format: a header made from metadata, then the flat bytes of the group's
-//! arrays. This module decides names, shared dimensions and types of attributes. It does not know how flat bytes are
-//! read.
+//! A group as one netCDF file of the classic format: a header made from metadata, then the flat
+//! bytes of the group's arrays. This module decides names, shared dimensions and types of
+//! attributes. It does not know how flat bytes are read.
 
 use super::Composite;
 use crate::array::hierarchy::Hierarchy;
@@ -31,15 +31,18 @@ mod tests;
 mod tests_of_options;
 mod types;
 
-/// Alignment of each variable's data in bytes, so that pages of the file are pages of `data.raw`. The format lets the
-/// writer choose: "begin: the offset in bytes of the beginning of data for this variable".
+/// Alignment of each variable's data in bytes, so that pages of the file are pages of `data.raw`.
+/// The format lets the writer choose: "begin: the offset in bytes of the beginning of data for this
+/// variable".
 const ALIGNMENT: u64 = 4096;
 
-/// Number of free bytes after the header. If a header outgrows its space, netcdf-c moves the data before it writes the
-/// header, which the mount then refuses. With free space, the mount refuses before any data move.
+/// Number of free bytes after the header. If a header outgrows its space, netcdf-c moves the data
+/// before it writes the header, which the mount then refuses. With free space, the mount refuses
+/// before any data move.
 const RESERVE: usize = 64 << 10;
 
-/// Maximum size in bytes of a variable in CDF-2, except the last one (`NC_check_vlens` in netcdf-c).
+/// Maximum size in bytes of a variable in CDF-2, except the last one (`NC_check_vlens` in
+/// netcdf-c).
 const MAX_VARIABLE: u64 = u32::MAX as u64 - 3;
 
 /// Maximum length of a dimension in CDF-2: a "non-negative INT".
@@ -51,7 +54,8 @@ const MAX_HEADER: usize = 32 << 20;
 /// Maximum size in bytes of a file, without its header and all padding between variables.
 const MAX_FILE: u64 = i64::MAX as u64 - (1 << 40);
 
-/// Maximum number of words read from an attribute that names grid mappings: `crs: x y other: lat lon`.
+/// Maximum number of words read from an attribute that names grid mappings: `crs: x y other: lat
+/// lon`.
 const MAX_MAPPINGS: usize = 64;
 
 /// Which version of the format a file has.
@@ -77,13 +81,15 @@ pub struct NetcdfOptions {
 
 /// Makes the group at `key` a file of netCDF's classic format, with arrays as variables.
 ///
-/// Missing coordinates and grid mappings are inherited from ancestor groups, as in netCDF-4 and in xarray's trees.
-/// Arrays that the format cannot hold are left out, and an attribute lists them: complex numbers, structs, objects
-/// other than strings, floats other than 4 and 8 bytes, dimensions of length 0, and arrays that cannot be read.
+/// Missing coordinates and grid mappings are inherited from ancestor groups, as in netCDF-4 and in
+/// xarray's trees. Arrays that the format cannot hold are left out, and an attribute lists them:
+/// complex numbers, structs, objects other than strings, floats other than 4 and 8 bytes,
+/// dimensions of length 0, and arrays that cannot be read.
 ///
 /// # Errors
 ///
-/// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for the memory.
+/// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for the
+/// memory.
 pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key, options: &NetcdfOptions) -> Result<Composite> {
     let members = GroupArrays::of_group(hierarchy, cache, key, options)?;
     let attributes = hierarchy.attributes(key)?;
@@ -103,7 +109,8 @@ fn header_of(members: &GroupArrays, attributes: &Map<String, Value>) -> ClassicH
     if let Some(first) = members.list.iter().find(|member| member.is_record) {
         dimensions.numbers(first.dimensions().take(1), true);
     }
-    // if arrays differ in the length of a dimension, the coordinate variable's dimension gets the plain name
+    // if arrays differ in the length of a dimension, the coordinate variable's dimension gets the
+    // plain name
     for member in members.list.iter().filter(|member| member.is_coordinate()) {
         dimensions.numbers(member.dimensions(), member.is_record);
     }
@@ -168,8 +175,8 @@ fn file_of(members: &GroupArrays, mut header: ClassicHeader) -> Result<Composite
             Some(values) => file.push_values(member.array.key().clone(), member.variable_size(), values.clone()),
             None => file.push_flat(member.array.key().clone(), member.metadata(), member.form()),
         }
-        // readers expect the variable's own padding even at the end of the file, except in "the special case of exactly
-        // one record variable"
+        // readers expect the variable's own padding even at the end of the file, except in "the
+        // special case of exactly one record variable"
         if !(member.is_record && is_single) {
             file.pad_to(4);
         }

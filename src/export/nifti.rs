@@ -1,5 +1,5 @@
-//! NIfTI (<https://nifti.nimh.nih.gov>, `nifti1.h` and `nifti2.h`): a header of fixed fields, then the flat bytes. Both
-//! have the same byte order. The fastest dimension comes first.
+//! NIfTI (<https://nifti.nimh.nih.gov>, `nifti1.h` and `nifti2.h`): a header of fixed fields, then
+//! the flat bytes. Both have the same byte order. The fastest dimension comes first.
 
 use super::binary::HeaderFields;
 use super::described::{Described, Role};
@@ -15,7 +15,8 @@ const MAX_LENGTH: u64 = i16::MAX as u64;
 /// Offset of the flat bytes in bytes, in version 1 and in version 2.
 const FLAT: [u16; 2] = [352, 544];
 
-/// "Scanner-based anatomical coordinates": the code for a transformation that is not aligned to any brain.
+/// "Scanner-based anatomical coordinates": the code for a transformation that is not aligned to any
+/// brain.
 const SCANNER: u8 = 1;
 
 /// The number of dimensions of space, which precede time.
@@ -24,7 +25,8 @@ const SPACE: usize = 3;
 /// The axes of space in the order of the affine's rows.
 const WORLD: [Role; SPACE] = [Role::X, Role::Y, Role::Z];
 
-/// Returns whether the array holds real or complex numbers in one to seven dimensions. Bools are bytes.
+/// Returns whether the array holds real or complex numbers in one to seven dimensions. Bools are
+/// bytes.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     item_type(metadata).is_some()
         && (1..=MAX_DIMENSIONS).contains(&metadata.shape.len())
@@ -33,7 +35,9 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 
 /// Writes the header, of version 1 if that can hold the lengths of the dimensions.
 pub fn header(array: &Described) -> Vec<u8> {
-    let Some(item_type) = item_type(&array.metadata) else { return Vec::new() };
+    let Some(item_type) = item_type(&array.metadata) else {
+        return Vec::new();
+    };
     let is_first = array.metadata.shape.iter().all(|len| *len <= MAX_LENGTH);
     if is_first { first(array, item_type) } else { second(array, item_type) }
 }
@@ -111,7 +115,8 @@ fn second(array: &Described, item_type: u16) -> Vec<u8> {
     }
     fields.zeros(4);
     fields.put(i32::from(place.units).to_le_bytes());
-    // intent and unused fields up to byte 540, then four bytes that state that there is no extension
+    // intent and unused fields up to byte 540, then four bytes that state that there is no
+    // extension
     fields.zeros(40);
     fields.into_bytes()
 }
@@ -131,13 +136,15 @@ fn bits(metadata: &ArrayMetadata) -> u16 {
     8 * metadata.dtype.size() as u16
 }
 
-/// The dimensions of the file, and the position of the items: the first three dimensions in space, the fourth in time.
+/// The dimensions of the file, and the position of the items: the first three dimensions in space,
+/// the fourth in time.
 struct Placement {
     /// `dim`: the number of dimensions and their lengths, with 1 for unused ones.
     lengths: [u64; 8],
     /// `pixdim`: the step along each dimension, from the second entry on; 1 if it is unknown.
     steps: [f64; 8],
-    /// The affine from indices to space: the step of each dimension in x, y and z, then the position of the first item.
+    /// The affine from indices to space: the step of each dimension in x, y and z, then the
+    /// position of the first item.
     rows: [[f64; 4]; SPACE],
     /// The time of the first item.
     time: f64,
@@ -170,8 +177,9 @@ impl Placement {
     }
 }
 
-/// Returns the code of the unit of space, and for each of the first three dimensions its axis of space, the coordinate
-/// of its first item, and the step. Dimensions without a known role take the remaining axes in the order x, y, z.
+/// Returns the code of the unit of space, and for each of the first three dimensions its axis of
+/// space, the coordinate of its first item, and the step. Dimensions without a known role take the
+/// remaining axes in the order x, y, z.
 fn space(array: &Described, order: &[Option<usize>]) -> (u8, [(Role, f64, f64); SPACE]) {
     let axes = [0, 1, 2].map(|n| order.get(n).copied().flatten());
     let known = axes.map(|axis| role(array, axis?).filter(|role| WORLD.contains(role)));
@@ -237,9 +245,9 @@ fn role(array: &Described, axis: usize) -> Option<Role> {
     array.axes.get(axis).map(|axis| axis.role)
 }
 
-/// Returns the array's dimension behind each one of the file, the fastest first; `None` for one of length 1 that the
-/// array lacks. Programs look for time in the fourth dimension alone. So dimensions are added before time, or those of
-/// one item left out, neither of which moves an item.
+/// Returns the array's dimension behind each one of the file, the fastest first; `None` for one of
+/// length 1 that the array lacks. Programs look for time in the fourth dimension alone. So
+/// dimensions are added before time, or those of one item left out, neither of which moves an item.
 fn order(array: &Described) -> Vec<Option<usize>> {
     let mut order: Vec<_> = (0..array.axes.len()).rev().map(Some).collect();
     let len = |axis: &Option<usize>| axis.and_then(|axis| array.metadata.shape.get(axis)).map_or(1, |len| *len);

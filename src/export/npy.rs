@@ -7,10 +7,12 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Alignment of the flat bytes in the file, which numpy chose so that they can be mapped.
 const ALIGNMENT: usize = 64;
 
-/// Maximum length of the text of a dtype in bytes. NumPy refuses to evaluate longer ones than 10,000 unless asked to.
+/// Maximum length of the text of a dtype in bytes. NumPy refuses to evaluate longer ones than
+/// 10,000 unless asked to.
 const MAX_DESCR: usize = 1 << 18;
 
-/// Returns whether numpy can read the dtype from a header: not objects, nor structs with unusual field names.
+/// Returns whether numpy can read the dtype from a header: not objects, nor structs with unusual
+/// field names.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     descr(&metadata.dtype, &metadata.dtype_json).is_some()
 }
@@ -47,8 +49,8 @@ pub fn header(metadata: &ArrayMetadata) -> Vec<u8> {
     header
 }
 
-/// Returns the dtype as a Python literal; `None` if numpy cannot read it from a file, or if it is longer than
-/// [`MAX_DESCR`].
+/// Returns the dtype as a Python literal; `None` if numpy cannot read it from a file, or if it is
+/// longer than [`MAX_DESCR`].
 pub fn descr(dtype: &DType, json: &Value) -> Option<String> {
     let mut text = String::new();
     push_descr(dtype, json, &mut text).map(|()| text)
@@ -74,7 +76,8 @@ fn push_descr(dtype: &DType, json: &Value, text: &mut String) -> Option<()> {
     (text.len() <= MAX_DESCR).then_some(())
 }
 
-/// Returns text as a Python string; `None` if it has characters that versions 1 and 2 of the format cannot hold.
+/// Returns text as a Python string; `None` if it has characters that versions 1 and 2 of the format
+/// cannot hold.
 fn quoted(text: &str) -> Option<String> {
     let plain = |c: char| (' '..='~').contains(&c) && c != '\'' && c != '\\';
     text.chars().all(plain).then(|| format!("'{text}'"))

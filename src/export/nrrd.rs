@@ -1,12 +1,12 @@
-//! The detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK, Slicer and teem read.
-//! The fastest axis comes first.
+//! The detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK,
+//! Slicer and teem read. The fastest axis comes first.
 
 use super::described::{Described, DescribedAxis, Role};
 use super::spelling::{self, float};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Returns whether the array holds integers, or floats of 4 or 8 bytes, in two to four dimensions. VTK 9.7 crashes on
-/// others.
+/// Returns whether the array holds integers, or floats of 4 or 8 bytes, in two to four dimensions.
+/// VTK 9.7 crashes on others.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     item_type(metadata).is_some() && (2..=4).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
 }
@@ -14,7 +14,9 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 /// Writes the header.
 pub fn text(array: &Described) -> String {
     let metadata = &array.metadata;
-    let Some(item_type) = item_type(metadata) else { return String::new() };
+    let Some(item_type) = item_type(metadata) else {
+        return String::new();
+    };
     let count = metadata.shape.len();
     let steps = spelling::steps(array);
     let mut text = "NRRD0005\n".to_string();
@@ -34,7 +36,9 @@ pub fn text(array: &Described) -> String {
         add("space directions", spelling::list((0..count).map(|n| direction(steps, n)), " "));
         add("space origin", format!("({})", spelling::list(steps.iter().rev().map(|(first, _)| float(*first)), ",")));
     }
-    let kind = |axis: &DescribedAxis| if axis.role == Role::Time { "time" } else { "domain" };
+    let kind = |axis: &DescribedAxis| {
+        if axis.role == Role::Time { "time" } else { "domain" }
+    };
     add("kinds", spelling::list(array.axes.iter().rev().map(kind), " "));
     if array.axes.iter().any(|axis| axis.name.is_some()) {
         let names = (0..count).rev().map(|axis| quoted(&spelling::axis_name(array, axis)));
@@ -59,9 +63,12 @@ fn item_type(metadata: &ArrayMetadata) -> Option<&'static str> {
     spelling::type_name(&metadata.dtype, NAMES)
 }
 
-/// Returns the step along axis `n`, the fastest being 0, as a vector in the space of the array's axes.
+/// Returns the step along axis `n`, the fastest being 0, as a vector in the space of the array's
+/// axes.
 fn direction(steps: &[(f64, f64)], n: usize) -> String {
-    let along = |(i, (_, step)): (usize, &(f64, f64))| if i == n { float(*step) } else { "0".to_string() };
+    let along = |(i, (_, step)): (usize, &(f64, f64))| {
+        if i == n { float(*step) } else { "0".to_string() }
+    };
     format!("({})", spelling::list(steps.iter().rev().enumerate().map(along), ","))
 }
 

@@ -1,6 +1,7 @@
-//! Physical values of packed items: `item * scale_factor + add_offset`, and NaN for missing ones. The rules are those
-//! of xarray (`CFMaskCoder`, `CFScaleOffsetCoder` and `_choose_float_dtype` in `xarray/coding/variables.py`), and so is
-//! the type of the values. This module knows items and attributes, not files.
+//! Physical values of packed items: `item * scale_factor + add_offset`, and NaN for missing ones.
+//! The rules are those of xarray (`CFMaskCoder`, `CFScaleOffsetCoder` and `_choose_float_dtype` in
+//! `xarray/coding/variables.py`), and so is the type of the values. This module knows items and
+//! attributes, not files.
 
 use super::describe::{attribute_number, has_xarray_names, is_number};
 use crate::error::{Error, Result};
@@ -15,7 +16,8 @@ const MAX_MISSING: usize = 64;
 /// The attributes that say how items are packed.
 pub const PACKING_ATTRIBUTES: [&str; 5] = ["scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"];
 
-/// How the items of an array stand for physical values. Values are little-endian floats of 4 or 8 bytes.
+/// How the items of an array stand for physical values. Values are little-endian floats of 4 or 8
+/// bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packing {
     item: PackedItem,
@@ -65,8 +67,8 @@ impl PackedItem {
         }
     }
 
-    /// Returns the bits of the nearest item to a number, or `None` if the number is out of range. Halves are rounded to
-    /// the even item.
+    /// Returns the bits of the nearest item to a number, or `None` if the number is out of range.
+    /// Halves are rounded to the even item.
     fn nearest(self, number: f64) -> Option<u64> {
         let bits = 8 * self.size as u32;
         let range = match (self.kind, self.size) {
@@ -105,8 +107,8 @@ impl PackedItem {
 }
 
 impl Packing {
-    /// Returns how the items of an array with these attributes are packed. Returns `None` if they are no numbers, or
-    /// are the values themselves and none is missing.
+    /// Returns how the items of an array with these attributes are packed. Returns `None` if they
+    /// are no numbers, or are the values themselves and none is missing.
     pub fn of(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Self> {
         let dtype = &metadata.dtype;
         if !is_number(dtype) || !metadata.has_numpy_dtype() {
@@ -123,8 +125,8 @@ impl Packing {
             (kind, _) => kind,
         };
         let item = PackedItem { kind, size: dtype.size(), is_big_endian: dtype.is_big_endian() };
-        let (scale, offset) =
-            (attribute_number(attributes, "scale_factor"), attribute_number(attributes, "add_offset"));
+        let scale = attribute_number(attributes, "scale_factor");
+        let offset = attribute_number(attributes, "add_offset");
         let mut named = fill_values(metadata, attributes, PackedItem { kind: stored, ..item }, item)?;
         named.extend(listed(attributes.get("missing_value"), item, false)?);
         // NaN is missing without a name, and no integer
@@ -173,7 +175,8 @@ impl Packing {
         }
     }
 
-    /// Returns the values of items of `SIZE` bytes, whose numbers `number` reads in little-endian order.
+    /// Returns the values of items of `SIZE` bytes, whose numbers `number` reads in little-endian
+    /// order.
     fn unpack_with<const SIZE: usize>(&self, items: &[u8], number: impl Fn([u8; SIZE]) -> f64) -> Vec<u8> {
         let items = items.as_chunks::<SIZE>().0;
         let mut values = Vec::with_capacity(items.len() * self.shown);
@@ -231,7 +234,8 @@ impl Packing {
         })
     }
 
-    /// Returns whether the value of an item whose first bytes are `item`, and whose others are zero, is all zero bytes.
+    /// Returns whether the value of an item whose first bytes are `item`, and whose others are
+    /// zero, is all zero bytes.
     pub fn shows_zeros(&self, item: &[u8]) -> bool {
         let mut whole = item.to_vec();
         whole.resize(self.item.size, 0);
@@ -239,9 +243,9 @@ impl Packing {
     }
 }
 
-/// Returns what xarray takes for `_FillValue`: the fill value of a v2 array whose dimensions are named as xarray does,
-/// or else the attribute, which has the type of the stored items before `_Unsigned`. Returns `None` if there are too
-/// many.
+/// Returns what xarray takes for `_FillValue`: the fill value of a v2 array whose dimensions are
+/// named as xarray does, or else the attribute, which has the type of the stored items before
+/// `_Unsigned`. Returns `None` if there are too many.
 fn fill_values(
     metadata: &ArrayMetadata,
     attributes: &Map<String, Value>,
@@ -264,8 +268,8 @@ fn fill_values(
     Some(list)
 }
 
-/// Returns the numbers of an attribute: a number, or a list of them. With `is_v3`, floats may be in base64. Returns
-/// `None` if there are too many.
+/// Returns the numbers of an attribute: a number, or a list of them. With `is_v3`, floats may be in
+/// base64. Returns `None` if there are too many.
 fn listed(value: Option<&Value>, item: PackedItem, is_v3: bool) -> Option<Vec<MissingNumber>> {
     let list = match value {
         Some(Value::Array(list)) => list.as_slice(),

@@ -1,5 +1,5 @@
-//! An array as image programs see it: columns, rows and bands. Each index of the dimensions before the last two is a
-//! band. This module knows no format.
+//! An array as image programs see it: columns, rows and bands. Each index of the dimensions before
+//! the last two is a band. This module knows no format.
 
 use super::described::{Described, Role};
 use super::spelling;
@@ -17,7 +17,8 @@ pub struct Raster {
 }
 
 impl Raster {
-    /// Returns the array as a raster; `None` without dimensions or items, or if a C int cannot count one of the sizes.
+    /// Returns the array as a raster; `None` without dimensions or items, or if a C int cannot
+    /// count one of the sizes.
     pub fn of(metadata: &ArrayMetadata) -> Option<Self> {
         let mut lengths = metadata.shape.iter().rev().copied();
         let columns = lengths.next().filter(|_| spelling::is_countable(metadata))?;
@@ -42,7 +43,9 @@ pub struct Placed {
 
 /// Returns the position of the raster if its rows and columns run along y and x at equal steps.
 pub fn placed(array: &Described) -> Option<Placed> {
-    let [.., y, x] = array.axes.as_slice() else { return None };
+    let [.., y, x] = array.axes.as_slice() else {
+        return None;
+    };
     if (y.role, x.role) != (Role::Y, Role::X) {
         return None;
     }
@@ -52,8 +55,8 @@ pub fn placed(array: &Described) -> Option<Placed> {
     Some(Placed { x: corner(x, dx), y: corner(y, dy), dx, dy })
 }
 
-/// Returns a name that distinguishes a band from the others, by coordinates where they are known and by indices
-/// elsewhere: `time=36.5, level[2]`. An array of one band is named by its title.
+/// Returns a name that distinguishes a band from the others, by coordinates where they are known
+/// and by indices elsewhere: `time=36.5, level[2]`. An array of one band is named by its title.
 pub fn band_label(array: &Described, band: u64) -> String {
     let leading = array.axes.len().saturating_sub(2);
     if leading == 0 {
@@ -64,7 +67,8 @@ pub fn band_label(array: &Described, band: u64) -> String {
         .rev()
         .map(|axis| {
             let len = array.axes.get(axis).map_or(1, |axis| axis.len.max(1));
-            let (index, name) = (rest % len, spelling::axis_name(array, axis));
+            let index = rest % len;
+            let name = spelling::axis_name(array, axis);
             rest /= len;
             match spelling::coordinate(array, axis, index) {
                 Some(x) => format!("{name}={}", spelling::float(x)),

@@ -1,5 +1,5 @@
-//! `README.txt`: a description of the array, and complete lines of code for programs that cannot find the shape. The
-//! lines read the whole array and a part from its middle.
+//! `README.txt`: a description of the array, and complete lines of code for programs that cannot
+//! find the shape. The lines read the whole array and a part from its middle.
 
 use super::Format;
 use super::described::Described;
@@ -12,7 +12,9 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Writes the file.
 pub fn text(array: &Described) -> String {
     let mut text = heading(array);
-    let Some(part) = ExamplePart::in_the_middle(&array.metadata) else { return text + "\nIt has no bytes.\n" };
+    let Some(part) = ExamplePart::in_the_middle(&array.metadata) else {
+        return text + "\nIt has no bytes.\n";
+    };
     text.push_str(
         "\nFor programs that find the shape themselves (a mount shows those that its option --headers names):\n",
     );
@@ -55,7 +57,8 @@ fn heading(array: &Described) -> String {
     text.push_str(&format!("\n\n  shape         {shape}\n  item          {}\n", item(metadata)));
     text.push_str(&format!("  data.raw      {} bytes: the items and nothing else\n", array.size()));
     if let (Some(_), _) | (_, Some(_)) = (array.scale, array.offset) {
-        let (scale, offset) = (array.scale.unwrap_or(1.0), array.offset.unwrap_or(0.0));
+        let scale = array.scale.unwrap_or(1.0);
+        let offset = array.offset.unwrap_or(0.0);
         text.push_str(&format!("  value         item * {} + {}\n", float(scale), float(offset)));
     }
     text.extend(spelling::nodata(array).map(|nodata| format!("  missing       {nodata}\n")));

@@ -1,5 +1,5 @@
-//! Lines in other languages that read flat bytes: all of an array, and a part from its middle. This module knows types
-//! and shapes, but not the meaning of the values.
+//! Lines in other languages that read flat bytes: all of an array, and a part from its middle. This
+//! module knows types and shapes, but not the meaning of the values.
 
 use super::npy;
 use super::spelling::{self, list};
@@ -30,7 +30,8 @@ pub struct ExamplePart {
 impl ExamplePart {
     /// Returns the part in the middle of an array; `None` if the array has no bytes.
     pub fn in_the_middle(metadata: &ArrayMetadata) -> Option<Self> {
-        let (shape, size) = (&metadata.shape, metadata.dtype.size() as u64);
+        let shape = &metadata.shape;
+        let size = metadata.dtype.size() as u64;
         if size == 0 || shape.contains(&0) {
             return None;
         }
@@ -151,7 +152,8 @@ fn julia(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> O
         return None;
     }
     let part = if number.is_big { format!("ntoh.({part})") } else { part };
-    let (count, sizes) = (metadata.shape.len(), spelling::sizes(metadata, ", "));
+    let count = metadata.shape.len();
+    let sizes = spelling::sizes(metadata, ", ");
     let comma = if count == 1 { "," } else { "" };
     Some(vec![format!("using Mmap; a = mmap(\"data.raw\", Array{{{word}, {count}}}, ({sizes}{comma})); part = {part}")])
 }
@@ -179,7 +181,9 @@ fn octave(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> 
         1 => reshaped,
         _ => format!("permute({reshaped}, [{}])", list((1..=count).rev(), " ")),
     };
-    let (offset, items, sizes) = (part.offset(), part.items(), part.reversed(" "));
+    let offset = part.offset();
+    let items = part.items();
+    let sizes = part.reversed(" ");
     let part = match part.lengths.len() {
         2 => format!("reshape(fread(f, {items}, '{word}=>{word}'), [{sizes}])'"),
         _ => format!("fread(f, {items}, '{word}=>{word}')"),
@@ -243,7 +247,8 @@ fn idl(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Opt
     if metadata.shape.len() > MAX_IDL_DIMENSIONS {
         return None;
     }
-    let (sizes, order) = (spelling::sizes(metadata, ", "), number.order());
+    let sizes = spelling::sizes(metadata, ", ");
+    let order = number.order();
     let swap = match (number.size, number.is_big) {
         (1, _) => "",
         (_, true) => ", /swap_if_little_endian",
@@ -272,7 +277,8 @@ fn fortran(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) ->
     // Fortran gives a complex number the size of its parts
     let size = if letter == "c" { (number.size / 2).to_string() } else { size.to_string() };
     let lengths = if part.lengths.is_empty() { String::new() } else { format!("({})", part.reversed(", ")) };
-    let (order, position) = (number.order(), part.offset() + 1);
+    let order = number.order();
+    let position = part.offset() + 1;
     Some(vec![
         format!("{word}({size}) :: part{lengths}{note}"),
         format!("open(10, file='data.raw', access='stream', action='read', convert='{order}_endian')"),
@@ -281,7 +287,8 @@ fn fortran(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) ->
 }
 
 fn shell(metadata: &ArrayMetadata, part: &ExamplePart) -> Vec<String> {
-    let (offset, bytes) = (part.offset(), part.bytes);
+    let offset = part.offset();
+    let bytes = part.bytes;
     let number = NumberType::of(&metadata.dtype);
     let shown = match number.as_ref().map(|number| (number.code.as_bytes(), number.size)) {
         Some(([b'i', ..], size)) => format!("d{size}"),

@@ -1,5 +1,6 @@
-//! The record layout of netCDF's classic format: parts that repeat at a constant distance. Positions are computed, so
-//! that records take no memory. This module does not know what the parts hold.
+//! The record layout of netCDF's classic format: parts that repeat at a constant distance.
+//! Positions are computed, so that records take no memory. This module does not know what the parts
+//! hold.
 
 use super::FilePart;
 use std::ops::Range;
@@ -34,15 +35,19 @@ pub struct FileSlice<'a> {
 }
 
 impl<'a> FileSlice<'a> {
-    /// Returns the slice of a part that does not repeat: from `offset`, or from its beginning, up to `end` in the file.
+    /// Returns the slice of a part that does not repeat: from `offset`, or from its beginning, up
+    /// to `end` in the file.
     pub(super) fn within(number: usize, part: &'a FilePart, offset: u64, end: u64) -> Self {
-        let (at, begin) = (offset.saturating_sub(part.at), part.at.saturating_sub(offset) as usize);
+        let at = offset.saturating_sub(part.at);
+        let begin = part.at.saturating_sub(offset) as usize;
         FileSlice { number, part, at, len: (end - part.at - at) as usize, begin, gap: 0 }
     }
 
-    /// Returns the runs of the slice: where each begins in the request, and which bytes of the slice it holds.
+    /// Returns the runs of the slice: where each begins in the request, and which bytes of the
+    /// slice it holds.
     pub fn pieces(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let (mut position, mut done) = (self.begin, 0);
+        let mut position = self.begin;
+        let mut done = 0;
         std::iter::from_fn(move || {
             let rest = match self.gap {
                 0 => self.len,
@@ -74,9 +79,11 @@ impl<'a> FileSlice<'a> {
 }
 
 impl Records {
-    /// Appends the slices of a request from `offset` to `end`, which lies behind the beginning of the records.
+    /// Appends the slices of a request from `offset` to `end`, which lies behind the beginning of
+    /// the records.
     pub(super) fn slices<'a>(&self, parts: &'a [FilePart], offset: u64, end: u64, out: &mut Vec<FileSlice<'a>>) {
-        let (from, to) = (offset.max(self.at) - self.at, end - self.at);
+        let from = offset.max(self.at) - self.at;
+        let to = end - self.at;
         let in_file = |at: u64| self.at + at % self.step;
         let position =
             |part: &FilePart, at: u64| at / self.step * part.len + in_file(at).saturating_sub(part.at).min(part.len);
@@ -89,11 +96,13 @@ impl Records {
             0..record.len()
         };
         for (i, part) in record.iter().enumerate().take(touched.end).skip(touched.start) {
-            let (at, last) = (position(part, from), position(part, to));
+            let at = position(part, from);
+            let last = position(part, to);
             if at < last {
                 let begin = at / part.len * self.step + part.at + at % part.len - offset;
                 let gap = (self.step - part.len) as usize;
-                let (number, len) = (self.first + i, (last - at) as usize);
+                let number = self.first + i;
+                let len = (last - at) as usize;
                 out.push(FileSlice { number, part, at, len, begin: begin as usize, gap });
             }
         }

@@ -13,8 +13,8 @@ const MAX_LINE: usize = 200;
 /// The numeric types that other programs know, as kind and bytes.
 const NUMBERS: [&str; 12] = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16"];
 
-/// Returns the numeric type of a dtype as one of [`NUMBERS`]; Bools are bytes of 0 and 1. Half and extended floats,
-/// which few programs know, and times, whose unit no header can state, have none.
+/// Returns the numeric type of a dtype as one of [`NUMBERS`]; Bools are bytes of 0 and 1. Half and
+/// extended floats, which few programs know, and times, whose unit no header can state, have none.
 pub fn number(dtype: &DType) -> Option<&'static str> {
     let letter = match dtype.kind() {
         DTypeKind::Bool | DTypeKind::UInt => 'u',
@@ -27,9 +27,9 @@ pub fn number(dtype: &DType) -> Option<&'static str> {
     NUMBERS.into_iter().find(|number| *number == name)
 }
 
-/// Returns a format's own name or code for the dtype. `names` has one for each of [`NUMBERS`]: the signed and unsigned
-/// integers of 1, 2, 4 and 8 bytes, then floats and complex numbers. An empty name or 0 stands for a type that the
-/// format lacks.
+/// Returns a format's own name or code for the dtype. `names` has one for each of [`NUMBERS`]: the
+/// signed and unsigned integers of 1, 2, 4 and 8 bytes, then floats and complex numbers. An empty
+/// name or 0 stands for a type that the format lacks.
 pub fn type_name<T: Copy + Default + PartialEq>(dtype: &DType, names: [T; NUMBERS.len()]) -> Option<T> {
     let number = number(dtype)?;
     let (_, name) = NUMBERS.into_iter().zip(names).find(|(known, _)| *known == number)?;
@@ -56,8 +56,8 @@ pub fn sizes(metadata: &ArrayMetadata, between: &str) -> String {
     list(metadata.shape.iter().rev(), between)
 }
 
-/// Puts text into one line: control characters become spaces, and only the first 200 characters stay, since some
-/// headers repeat the text thousands of times.
+/// Puts text into one line: control characters become spaces, and only the first 200 characters
+/// stay, since some headers repeat the text thousands of times.
 pub fn line(text: &str) -> String {
     let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.trim().to_string()
@@ -97,8 +97,8 @@ pub fn title(array: &Described) -> String {
     title.unwrap_or_else(|| name(array))
 }
 
-/// Returns the first coordinate and the step of each dimension, in the array's order, with unit steps from 0 for
-/// dimensions without regular coordinates. Returns `None` if no dimension has any.
+/// Returns the first coordinate and the step of each dimension, in the array's order, with unit
+/// steps from 0 for dimensions without regular coordinates. Returns `None` if no dimension has any.
 pub fn steps(array: &Described) -> Option<Vec<(f64, f64)>> {
     let regular: Vec<_> = (0..array.axes.len()).map(|axis| spacing(array, axis)).collect();
     let known = regular.iter().any(Option::is_some);
@@ -145,7 +145,9 @@ pub fn item(dtype: &DType, nodata: MetadataNumber) -> Option<MetadataNumber> {
             let kept = stored.is_finite() || !nodata.as_f64().is_finite();
             return kept.then(|| MetadataNumber::Float(stored.into()));
         }
-        DTypeKind::Float if dtype.size() == 8 => return Some(MetadataNumber::Float(nodata.as_f64())),
+        DTypeKind::Float if dtype.size() == 8 => {
+            return Some(MetadataNumber::Float(nodata.as_f64()));
+        }
         DTypeKind::Int => -(1i128 << (bits - 1))..1 << (bits - 1),
         DTypeKind::UInt => 0..1i128 << bits,
         _ => return None,

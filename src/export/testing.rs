@@ -21,7 +21,8 @@ pub fn plain(dtype: &str, shape: &[u64]) -> Described {
 }
 
 fn axis(name: &str, role: Role, units: &str, coordinates: Coordinates, len: u64) -> DescribedAxis {
-    let (name, units) = (Some(name.into()), Some(units.into()));
+    let name = Some(name.into());
+    let units = Some(units.into());
     DescribedAxis { name, len, role, units, calendar: None, coordinates, is_unread: false }
 }
 
@@ -45,7 +46,8 @@ pub fn geographic() -> Described {
     }
 }
 
-/// Returns packed big-endian integers over monthly times, four levels, latitude from south to north, and longitude.
+/// Returns packed big-endian integers over monthly times, four levels, latitude from south to
+/// north, and longitude.
 pub fn model() -> Described {
     let irregular = |values: &[f64]| Coordinates::Irregular { values: values.to_vec() };
     Described {

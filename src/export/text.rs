@@ -1,6 +1,7 @@
-//! The values as text, for awk, gnuplot and the eye: an item a line, or in two dimensions a row a line with one space
-//! between items. In more dimensions an empty line follows each plane, as gnuplot separates blocks, and one more each
-//! index of a further dimension. A complex item is two columns, a struct one for each element of its fields.
+//! The values as text, for awk, gnuplot and the eye: an item a line, or in two dimensions a row a
+//! line with one space between items. In more dimensions an empty line follows each plane, as
+//! gnuplot separates blocks, and one more each index of a further dimension. A complex item is two
+//! columns, a struct one for each element of its fields.
 
 mod cf_times;
 mod items;
@@ -20,8 +21,8 @@ const MAX_FLAT: u64 = 1 << 20;
 /// Size of the parts in which the text is made, in bytes.
 const PART: usize = 1 << 18;
 
-/// Returns whether the array is small, and its items have a text: all that NumPy has but floats of more than 8 bytes
-/// and objects.
+/// Returns whether the array is small, and its items have a text: all that NumPy has but floats of
+/// more than 8 bytes and objects.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     metadata.dtype.size() > 0 && metadata.flat_size() <= MAX_FLAT && ItemText::of(metadata).is_some()
 }
@@ -36,7 +37,9 @@ pub fn file(array: &Described) -> Result<Composite> {
     let missing = || Error::unsupported("the values were not read").context(&array.key);
     let (values, items) = array.values.as_deref().zip(ItemText::of(metadata)).ok_or_else(missing)?;
     let times = CfTimes::of(array, values);
-    let (mut file, mut memory, mut text) = (Composite::default(), Grant::default(), String::new());
+    let mut file = Composite::default();
+    let mut memory = Grant::default();
+    let mut text = String::new();
     let count = values.len() / metadata.dtype.size().max(1);
     for (i, item) in values.chunks_exact(metadata.dtype.size().max(1)).enumerate() {
         match &times {

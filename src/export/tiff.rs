@@ -1,7 +1,8 @@
-//! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each index of the dimensions before the last two is a page
-//! of one strip. All directories come first. The flat bytes follow at a multiple of 4096, in the header's byte order,
-//! so that programs can map them. The first page's description has the dimensions: of an OME-NGFF image for
-//! Bio-Formats, of others for ImageJ. GDAL reads the position from GeoTIFF tags.
+//! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each index of the dimensions before the
+//! last two is a page of one strip. All directories come first. The flat bytes follow at a multiple
+//! of 4096, in the header's byte order, so that programs can map them. The first page's description
+//! has the dimensions: of an OME-NGFF image for Bio-Formats, of others for ImageJ. GDAL reads the
+//! position from GeoTIFF tags.
 
 mod geo;
 mod image_j;
@@ -21,7 +22,8 @@ const MAX_PAGES: u64 = 1 << 16;
 /// Alignment of the flat bytes in the file, in bytes.
 const ALIGNMENT: u64 = 4096;
 
-/// Upper bound of the header in bytes: a page has some twenty tags of up to 20 bytes, and texts are bounded.
+/// Upper bound of the header in bytes: a page has some twenty tags of up to 20 bytes, and texts are
+/// bounded.
 const MAX_HEADER: u64 = 64 << 20;
 
 const IMAGE_WIDTH: u16 = 256;
@@ -51,8 +53,8 @@ enum TagValue {
     Long8(u64),
 }
 
-/// Returns whether the array holds real or complex numbers in a bounded number of pages. Bools are bytes. Half floats
-/// are refused because ITK silently reads them as integers.
+/// Returns whether the array holds real or complex numbers in a bounded number of pages. Bools are
+/// bytes. Half floats are refused because ITK silently reads them as integers.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let pages = Raster::of(metadata).map(|raster| raster.bands);
     sample_format(&metadata.dtype).is_some() && pages.is_some_and(|pages| pages <= MAX_PAGES)
@@ -61,10 +63,14 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 /// Writes the header.
 pub fn header(array: &Described) -> Vec<u8> {
     let dtype = &array.metadata.dtype;
-    let (Some(raster), Some(format)) = (Raster::of(&array.metadata), sample_format(dtype)) else { return Vec::new() };
+    let (Some(raster), Some(format)) = (Raster::of(&array.metadata), sample_format(dtype)) else {
+        return Vec::new();
+    };
     let is_big = array.size() > u64::from(u32::MAX) - MAX_HEADER;
     let strip = array.size() / raster.bands;
-    let length = |bytes: u64| if is_big { TagValue::Long8(bytes) } else { TagValue::Long(bytes as u32) };
+    let length = |bytes: u64| {
+        if is_big { TagValue::Long8(bytes) } else { TagValue::Long(bytes as u32) }
+    };
     let mut tags = Tags::from([
         (IMAGE_WIDTH, TagValue::Long(raster.columns as u32)),
         (IMAGE_LENGTH, TagValue::Long(raster.rows as u32)),
@@ -112,8 +118,8 @@ struct Layout {
 }
 
 impl Layout {
-    /// Writes a header of `pages` pages with the same tags, whose strips have `strip` bytes. Each page gets its own
-    /// strip offset; only the first has the description.
+    /// Writes a header of `pages` pages with the same tags, whose strips have `strip` bytes. Each
+    /// page gets its own strip offset; only the first has the description.
     fn header(self, tags: &Tags, pages: u64, strip: u64) -> Vec<u8> {
         // values that are too long for a tag precede the directories, once for all pages
         let mut shared = HeaderFields::new(self.is_big_endian);
@@ -154,7 +160,8 @@ impl Layout {
         file.into_bytes()
     }
 
-    /// Returns the value field of a tag: the value itself, or the offset at which `shared` holds it.
+    /// Returns the value field of a tag: the value itself, or the offset at which `shared` holds
+    /// it.
     fn field(self, value: &TagValue, begin: u64, shared: &mut HeaderFields) -> Vec<u8> {
         let width = if self.is_big { 8 } else { 4 };
         let mut bytes = HeaderFields::new(self.is_big_endian);

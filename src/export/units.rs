@@ -1,5 +1,5 @@
-//! Units of length and time in the spellings of UDUNITS, which CF and OME-NGFF use, and the symbols that other formats
-//! have for them. This module knows no format.
+//! Units of length and time in the spellings of UDUNITS, which CF and OME-NGFF use, and the symbols
+//! that other formats have for them. This module knows no format.
 
 use super::spelling;
 
@@ -51,8 +51,8 @@ pub fn length(text: &str) -> Option<Unit> {
     Some(Unit { symbol: symbol.to_string(), size })
 }
 
-/// Parses a unit of time, also that of a count since a date: `second`, `ms`, `days since 2000-01-01`. Months and years,
-/// whose lengths differ, are none.
+/// Parses a unit of time, also that of a count since a date: `second`, `ms`, `days since
+/// 2000-01-01`. Months and years, whose lengths differ, are none.
 pub fn time(text: &str) -> Option<Unit> {
     let word = text.split_once(" since ").map_or(text, |(word, _)| word);
     let (symbol, size) = match singular(word) {

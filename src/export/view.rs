@@ -1,5 +1,6 @@
-//! Views of an array: its physical values, and parts of it with fewer dimensions. A view is described to other programs
-//! as if it were an array. This module does not know how views are named.
+//! Views of an array: its physical values, and parts of it with fewer dimensions. A view is
+//! described to other programs as if it were an array. This module does not know how views are
+//! named.
 
 use super::describe::DIMENSIONS;
 use super::packing::{PACKING_ATTRIBUTES, Packing};
@@ -15,7 +16,8 @@ use std::sync::Arc;
 /// Attributes in units of the packed items.
 const PACKED_RANGES: [&str; 3] = ["valid_min", "valid_max", "valid_range"];
 
-/// Bytes that are shown as an array: all flat bytes of a stored array or a range of them, perhaps converted.
+/// Bytes that are shown as an array: all flat bytes of a stored array or a range of them, perhaps
+/// converted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayView {
     /// The range of the stored array's flat bytes.
@@ -29,7 +31,8 @@ pub struct ArrayView {
 }
 
 impl ArrayView {
-    /// Returns the physical values of an array; `None` if its attributes say nothing that changes its items.
+    /// Returns the physical values of an array; `None` if its attributes say nothing that changes
+    /// its items.
     pub fn unpacked(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Self> {
         let packing = Packing::of(metadata, attributes)?;
         let spelled = if packing.shown_size() == 4 { "<f4" } else { "<f8" };
@@ -48,7 +51,8 @@ impl ArrayView {
         Some(ArrayView { range: 0..metadata.flat_size(), form, metadata: metadata_of_values, left_out: 0 })
     }
 
-    /// Returns the part of an array with these indices of its leading dimensions; `None` if there is none.
+    /// Returns the part of an array with these indices of its leading dimensions; `None` if there
+    /// is none.
     pub fn slice(metadata: &ArrayMetadata, indices: &[u64]) -> Option<Self> {
         let (leading, shape) = metadata.shape.split_at_checked(indices.len())?;
         if !indices.iter().zip(leading).all(|(index, len)| index < len) {
@@ -65,8 +69,8 @@ impl ArrayView {
         Some(ArrayView { range, form: ItemForm::AsStored, metadata, left_out: indices.len() })
     }
 
-    /// Returns whether a stored array still has the items of which this is a view. Its first dimension may have another
-    /// length if the view shows all of it, or has its part still.
+    /// Returns whether a stored array still has the items of which this is a view. Its first
+    /// dimension may have another length if the view shows all of it, or has its part still.
     pub fn is_of(&self, opened: &ArrayMetadata, now: &ArrayMetadata) -> bool {
         let inner = |metadata: &ArrayMetadata| metadata.shape.get(1..).map(<[u64]>::to_vec);
         opened.dtype == now.dtype
@@ -75,8 +79,8 @@ impl ArrayView {
             && (self.left_out == 0 || self.range.end <= now.flat_size())
     }
 
-    /// Returns how far the view reaches among the flat bytes of its array: to the end of a view of the whole array,
-    /// which may have become longer.
+    /// Returns how far the view reaches among the flat bytes of its array: to the end of a view of
+    /// the whole array, which may have become longer.
     pub fn end(&self) -> Option<u64> {
         (self.left_out > 0).then_some(self.range.end)
     }
@@ -95,7 +99,9 @@ impl ArrayView {
         let axes = array.axes.get(self.left_out..).unwrap_or_default().to_vec();
         let image = array.image.clone().map(|image| self.image(image));
         let shown = Described { axes, image, metadata: self.metadata.clone(), values: None, ..array.clone() };
-        let ItemForm::Unpacked(packing) = &self.form else { return shown };
+        let ItemForm::Unpacked(packing) = &self.form else {
+            return shown;
+        };
         let mut attributes = Object::default();
         // the memory of the copies is bounded by that of the attributes, which `array` keeps alive
         attributes.map_mut().extend(
@@ -109,8 +115,8 @@ impl ArrayView {
         Described { nodata, scale: None, offset: None, attributes: Arc::new(attributes), ..shown }
     }
 
-    /// Describes the view of `array` as [`ArrayView::describe`] does, with the values of the view. Its items are
-    /// the items of `array` in the view's range.
+    /// Describes the view of `array` as [`ArrayView::describe`] does, with the values of the view.
+    /// Its items are the items of `array` in the view's range.
     ///
     /// # Errors
     ///
@@ -137,8 +143,8 @@ impl ArrayView {
         ImageInfo { channel_axis, channels, ..image }
     }
 
-    /// Makes a header or container of the view of `array`, which is described as [`ArrayView::describe`] returns it,
-    /// and stored as `stored` says.
+    /// Makes a header or container of the view of `array`, which is described as
+    /// [`ArrayView::describe`] returns it, and stored as `stored` says.
     ///
     /// # Errors
     ///
@@ -150,8 +156,8 @@ impl ArrayView {
     }
 }
 
-/// Returns the metadata of an array in one chunk without codecs, without its `left_out` leading dimensions. Chunks do
-/// not show in flat bytes.
+/// Returns the metadata of an array in one chunk without codecs, without its `left_out` leading
+/// dimensions. Chunks do not show in flat bytes.
 fn without_chunks(metadata: &ArrayMetadata, left_out: usize) -> ArrayMetadata {
     ArrayMetadata {
         shape: metadata.shape.get(left_out..).unwrap_or_default().to_vec(),

@@ -1,6 +1,6 @@
 //! GDAL's virtual raster over `data.raw`: a `VRTRawRasterBand` for each band
-//! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers since version 3.7 and
-//! 64-bit integers since 3.5.
+//! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers since
+//! version 3.7 and 64-bit integers since 3.5.
 
 use super::Composite;
 use super::described::{Coordinates, Described};
@@ -20,7 +20,8 @@ const MAX_BANDS: u64 = 65536;
 /// Maximum length of an attribute in bytes; longer ones are left out.
 const MAX_ATTRIBUTE: usize = 1000;
 
-/// Returns whether the array holds numbers, a row has fewer than 2^31 bytes, and there are at most 65536 bands.
+/// Returns whether the array holds numbers, a row has fewer than 2^31 bytes, and there are at most
+/// 65536 bands.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let row = |raster: Raster| raster.columns.saturating_mul(metadata.dtype.size() as u64);
     data_type(metadata).is_some()
@@ -36,7 +37,8 @@ const MANY_BANDS: u64 = 1024;
 /// Maximum number of characters of a label or a unit if there are many bands.
 const SHORT: usize = 48;
 
-/// Makes the file. The text of its bands is generated when it is read, in blocks, so that many bands take no memory.
+/// Makes the file. The text of its bands is generated when it is read, in blocks, so that many
+/// bands take no memory.
 pub fn file(array: &Described) -> Composite {
     let metadata = &array.metadata;
     let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
@@ -87,7 +89,8 @@ impl Bands {
         let EachBand { raster, data_type, letters, meaning, labels } = &*self.same;
         let metadata = &labels.metadata;
         let item = metadata.dtype.size() as u64;
-        let (line, byte_order) = (raster.columns * item, if metadata.dtype.is_big_endian() { "MSB" } else { "LSB" });
+        let line = raster.columns * item;
+        let byte_order = if metadata.dtype.is_big_endian() { "MSB" } else { "LSB" };
         let mut text = String::new();
         for band in self.first..raster.bands.min(self.first + BLOCK) {
             text.push_str(&format!(
@@ -123,7 +126,9 @@ fn data_type(metadata: &ArrayMetadata) -> Option<&'static str> {
 
 /// Writes the reference system and the transform, which apply to the whole raster.
 fn place(array: &Described) -> String {
-    let Some(placed) = raster::placed(array) else { return String::new() };
+    let Some(placed) = raster::placed(array) else {
+        return String::new();
+    };
     let mut text = String::new();
     let crs = array.crs.as_ref();
     if let Some(crs) = crs.and_then(|crs| crs.wkt.as_ref().or(crs.authority.as_ref()).or(crs.projjson.as_ref())) {
@@ -178,7 +183,9 @@ mod tests {
         let mut array = Described { units: Some(long.clone()), ..testing::plain("<f4", &[65536, 1, 1]) };
         array.axes[0].name = Some(long);
         let file = file(&array);
-        let held = |content: &PartContent| if let PartContent::Bytes(bytes) = content { bytes.len() } else { 0 };
+        let held = |content: &PartContent| {
+            if let PartContent::Bytes(bytes) = content { bytes.len() } else { 0 }
+        };
         let held: usize = file.parts().iter().map(|part| held(&part.content)).sum();
         assert!(held < 10_000 && file.parts().len() < 2000, "{held}");
         assert!(file.size() < 64 << 20, "{}", file.size());

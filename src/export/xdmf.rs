@@ -1,6 +1,6 @@
-//! XDMF, version 2 (<https://www.xdmf.org>), which VTK, ParaView and VisIt read. The last two or three dimensions form
-//! a mesh. A time or fourth dimension before them makes a collection of such meshes, one for each step. Axes keep the
-//! array's order, the slowest first.
+//! XDMF, version 2 (<https://www.xdmf.org>), which VTK, ParaView and VisIt read. The last two or
+//! three dimensions form a mesh. A time or fourth dimension before them makes a collection of such
+//! meshes, one for each step. Axes keep the array's order, the slowest first.
 
 use super::described::{Coordinates, Described, DescribedAxis, Role};
 use super::spelling::{self, float, list, xml};
@@ -9,8 +9,8 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Maximum number of steps in a collection: each takes half a kilobyte.
 const MAX_STEPS: u64 = 10_000;
 
-/// Returns whether the array holds integers or floats of 4 or 8 bytes, in two or three dimensions, or in four with a
-/// bounded number of steps. VTK reads only half of each unsigned 64-bit integer.
+/// Returns whether the array holds integers or floats of 4 or 8 bytes, in two or three dimensions,
+/// or in four with a bounded number of steps. VTK reads only half of each unsigned 64-bit integer.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let is_mesh = match metadata.shape.as_slice() {
         [_, _] | [_, _, _] => true,
@@ -63,7 +63,8 @@ fn collection(array: &Described, steps: &DescribedAxis, axes: &[DescribedAxis]) 
     format!("{}<Grid Name=\"data\" GridType=\"Collection\" CollectionType=\"Temporal\">\n{grids}</Grid>\n", mesh(axes))
 }
 
-/// Returns the coordinates of the first dimension, or its indices if the coordinates do not increase.
+/// Returns the coordinates of the first dimension, or its indices if the coordinates do not
+/// increase.
 fn times(array: &Described, len: u64) -> Vec<f64> {
     let coordinates: Option<Vec<f64>> = (0..len).map(|i| spelling::coordinate(array, 0, i)).collect();
     let increasing = coordinates.filter(|times| times.is_sorted_by(|a, b| a < b));
@@ -74,7 +75,8 @@ fn grid(name: &str, mesh: &str, values: &str) -> String {
     format!("<Grid Name=\"{name}\" GridType=\"Uniform\">\n{mesh}{values}</Grid>\n")
 }
 
-/// Writes the positions of the items: equal steps if all dimensions have them, else lists of coordinates.
+/// Writes the positions of the items: equal steps if all dimensions have them, else lists of
+/// coordinates.
 fn mesh(axes: &[DescribedAxis]) -> String {
     let item = |numbers: Vec<f64>| {
         format!(
@@ -105,8 +107,8 @@ fn mesh(axes: &[DescribedAxis]) -> String {
     )
 }
 
-/// Returns the first coordinate and the step, with unit steps if nothing usable is known; `None` if coordinates are
-/// irregular and may be listed.
+/// Returns the first coordinate and the step, with unit steps if nothing usable is known; `None` if
+/// coordinates are irregular and may be listed.
 fn steps(axis: &DescribedAxis, may_list: bool) -> Option<(f64, f64)> {
     match &axis.coordinates {
         Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => Some((*first, *step)),
@@ -119,7 +121,8 @@ fn is_mesh_line(axis: &DescribedAxis, values: &[f64]) -> bool {
     values.len() as u64 == axis.len && values.iter().all(|x| x.is_finite())
 }
 
-/// Returns all coordinates of a dimension. The header holds them itself because the array that has them may be packed.
+/// Returns all coordinates of a dimension. The header holds them itself because the array that has
+/// them may be packed.
 fn listed(axis: &DescribedAxis) -> Vec<f64> {
     match (&axis.coordinates, steps(axis, true)) {
         (_, Some((first, step))) => (0..axis.len).map(|i| spelling::at(first, step, i)).collect(),
@@ -130,7 +133,9 @@ fn listed(axis: &DescribedAxis) -> Vec<f64> {
 
 /// Writes the values of one mesh, which begin at byte `seek` of the flat array.
 fn values(array: &Described, shape: &[u64], seek: u64) -> String {
-    let Some((number_type, precision)) = number_type(&array.metadata) else { return String::new() };
+    let Some((number_type, precision)) = number_type(&array.metadata) else {
+        return String::new();
+    };
     let is_flat = shape.len() == 2;
     let endian = if array.metadata.dtype.is_big_endian() { "Big" } else { "Little" };
     format!(

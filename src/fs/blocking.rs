@@ -1,6 +1,7 @@
-//! The one rule for what may block. A request may block if answering it asks a remote store, decodes a chunk, lists the
-//! store, or waits for another request. The rule looks at the kind of request, the kind of file, and what is in memory.
-//! It is a guess: a wrong one costs time, never correctness.
+//! The one rule for what may block. A request may block if answering it asks a remote store,
+//! decodes a chunk, lists the store, or waits for another request. The rule looks at the kind of
+//! request, the kind of file, and what is in memory. It is a guess: a wrong one costs time, never
+//! correctness.
 
 use super::Fs;
 use crate::array::hierarchy::MetadataFile;
@@ -40,13 +41,14 @@ pub enum RequestKind<'a> {
     Xattrs,
     /// The release of an open directory, or a query of the store's free space.
     Brief,
-    /// A change or sync of a file, a name or the store; and a read or write that could not be answered from memory
-    /// ([`Fs::read_cached`], [`Fs::try_write`]).
+    /// A change or sync of a file, a name or the store; and a read or write that could not be
+    /// answered from memory ([`Fs::read_cached`], [`Fs::try_write`]).
     Change,
 }
 
 impl Fs {
-    /// Returns whether a request may block. The thread that receives a request answers it if this is false.
+    /// Returns whether a request may block. The thread that receives a request answers it if this
+    /// is false.
     pub fn may_block(&self, request: RequestKind) -> bool {
         match request {
             RequestKind::Change => true,
@@ -58,7 +60,7 @@ impl Fs {
                 self.node_may_block(inode, |node| self.list_may_block(node, from))
             }
             // a draft is locked while it is stored
-            _ if !self.drafts.is_empty() || self.truncations.may_wait() => true,
+            _ if !self.drafts.is_empty() || self.truncations.is_unsettled() => true,
             RequestKind::Lookup { parent, name } => self.node_may_block(parent, |node| {
                 self.is_unsettled(node, Some(name)) || self.lookup_may_block(node, name)
             }),
@@ -71,7 +73,8 @@ impl Fs {
         }
     }
 
-    /// Applies a rule to the node of an inode number. A request for an unknown number fails without a wait.
+    /// Applies a rule to the node of an inode number. A request for an unknown number fails without
+    /// a wait.
     fn node_may_block(&self, inode: u64, may_block: impl FnOnce(&Node) -> bool) -> bool {
         self.tree.node(inode).is_ok_and(|node| may_block(&node))
     }
@@ -121,7 +124,8 @@ impl Fs {
         }
     }
 
-    /// Returns whether the chunks of the array at `key` hold objects, so that their size is known only after decoding.
+    /// Returns whether the chunks of the array at `key` hold objects, so that their size is known
+    /// only after decoding.
     fn has_objects(&self, key: &Key) -> bool {
         self.tree.hierarchy().cached_array(key).is_some_and(|array| array.metadata().has_objects())
     }

@@ -9,7 +9,8 @@ use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::zarr::metadata::ArrayMetadata;
 use proptest::prelude::*;
 
-/// Name, shape and dtype of two arrays: 30 and 24 flat bytes in chunks of 8 bytes, with items of 2 and 4 bytes.
+/// Name, shape and dtype of two arrays: 30 and 24 flat bytes in chunks of 8 bytes, with items of 2
+/// and 4 bytes.
 const ARRAYS: [(&str, &str, &str); 2] = [("a", "[15]", "<i2"), ("b", "[3,2]", "<i4")];
 
 fn document(shape: &str, dtype: &str) -> String {
@@ -38,15 +39,17 @@ fn open(fs: &Fs, file: Composite) -> u64 {
     fs.insert(NewFile::new(Arc::new(file), KernelPages::None)).handle
 }
 
-/// Returns a file of a header, array `a` as stored, padding, array `b` with reversed items of `swap` bytes, and one
-/// last byte. Also returns the file's bytes, and for each of them whether it is fixed.
+/// Returns a file of a header, array `a` as stored, padding, array `b` with reversed items of
+/// `swap` bytes, and one last byte. Also returns the file's bytes, and for each of them whether it
+/// is fixed.
 fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
     let mut file = Composite::from("head".to_string());
     file.push_flat(Key::root().join("a"), &metadata("a"), ItemForm::AsStored);
     file.pad_to(8);
     file.push_flat(Key::root().join("b"), &metadata("b"), ItemForm::Reversed(swap));
     file.push_bytes(vec![7]);
-    let (mut bytes, mut fixed) = (Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    let mut fixed = Vec::new();
     for part in file.parts() {
         let len = part.len as usize;
         match &part.content {
@@ -74,9 +77,9 @@ fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Result<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// "container files are a header followed by the same bytes as data.raw, readable and writable at any offset (the
-    /// header part is read-only)"; a write that would change it fails with EPERM and changes nothing. After such a
-    /// write, or one beyond the end, every write fails.
+    /// "container files are a header followed by the same bytes as data.raw, readable and writable
+    /// at any offset (the header part is read-only)"; a write that would change it fails with EPERM
+    /// and changes nothing. After such a write, or one beyond the end, every write fails.
     #[test]
     fn a_composite_is_a_file_of_bytes(
         swap in prop::sample::select(vec![1usize, 2, 4, 8]),
@@ -85,7 +88,8 @@ proptest! {
         let store = store();
         let fs = mount(&store, 1 << 16);
         let (composite, mut model, fixed) = file(swap);
-        let (mut handle, mut closed) = (open(&fs, composite.clone()), false);
+        let mut handle = open(&fs, composite.clone());
+        let mut closed = false;
         for (offset, len, seed, step) in steps {
             let end = (offset + len).min(model.len());
             if step > 0 {
@@ -130,8 +134,8 @@ proptest! {
     }
 }
 
-/// "read your writes at once, through every file of the mount (`data.raw`, `data.npy`, the chunk file)"; "a shape that
-/// changed": an open file cannot be read in its old shape.
+/// "read your writes at once, through every file of the mount (`data.raw`, `data.npy`, the chunk
+/// file)"; "a shape that changed": an open file cannot be read in its old shape.
 #[test]
 fn a_container_shows_writes_and_not_another_shape() {
     let store = store();
@@ -190,8 +194,8 @@ fn bytes_of_one() -> (Arc<MemoryStore>, Fs) {
     (store, with_npy(mount(&faulty, 1 << 16)))
 }
 
-/// Opening `data.raw` drops pages that are older than the store, even if a container was opened and read after the
-/// change.
+/// Opening `data.raw` drops pages that are older than the store, even if a container was opened and
+/// read after the change.
 #[test]
 fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
     let (store, fs) = bytes_of_one();
@@ -211,7 +215,8 @@ fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
     assert_eq!(open_raw(), (KernelPages::Fresh, vec![2; 4]));
 }
 
-/// All readers of a file whose pages the kernel keeps get bytes at least as new as the latest opening of the file.
+/// All readers of a file whose pages the kernel keeps get bytes at least as new as the latest
+/// opening of the file.
 #[test]
 fn an_opening_of_a_container_makes_earlier_ones_read_new_bytes() {
     let (store, fs) = bytes_of_one();
@@ -239,7 +244,8 @@ fn doubles_are_written_in_parts() {
     let handle = open(&fs, file);
     let days: Vec<u8> = [1.0f64, -2.0, 700_000.0].iter().flat_map(|day| day.to_be_bytes()).collect();
     fs.write(handle, 0, &days).unwrap();
-    // the first 2 bytes turn the second double, -2.0, into -3.0; the last 7 turn the third, 700000, into 701024
+    // the first 2 bytes turn the second double, -2.0, into -3.0; the last 7 turn the third, 700000,
+    // into 701024
     fs.write(handle, 8, &(-3.0f64).to_be_bytes()[..2]).unwrap();
     fs.write(handle, 17, &701_024f64.to_be_bytes()[1..]).unwrap();
     assert_eq!(fs.write(handle, 8, &0.5f64.to_be_bytes()).unwrap_err().errno(), libc::EINVAL);
@@ -249,8 +255,8 @@ fn doubles_are_written_in_parts() {
     assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
 }
 
-/// A program that writes a file in blocks cuts characters and numbers anywhere. Half of an item waits for the rest, is
-/// shown to the program that wrote it, and is an error at the end.
+/// A program that writes a file in blocks cuts characters and numbers anywhere. Half of an item
+/// waits for the rest, is shown to the program that wrote it, and is an error at the end.
 #[test]
 fn half_an_item_waits_for_the_other_half() {
     let store = store();

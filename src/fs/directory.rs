@@ -1,4 +1,5 @@
-//! Open directories: streams of names as the tree lists them. A stream starts anew when the reader seeks back.
+//! Open directories: streams of names as the tree lists them. A stream starts anew when the reader
+//! seeks back.
 
 use super::Fs;
 use crate::error::Result;
@@ -8,7 +9,8 @@ use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Number of names looked up together. Names that do not fit into a reply are looked up again for the next one.
+/// Number of names looked up together. Names that do not fit into a reply are looked up again for
+/// the next one.
 const BATCH: usize = 32;
 
 /// A directory being read. Position 0 is `.`, 1 is `..`, then the names follow as they are listed.
@@ -56,8 +58,9 @@ impl Fs {
         self.directories.remove(handle);
     }
 
-    /// Passes the names of an open directory from position `from` on to `add`, each with the position after it, until
-    /// `add` returns `true`: that name did not fit, and the next call passes it again.
+    /// Passes the names of an open directory from position `from` on to `add`, each with the
+    /// position after it, until `add` returns `true`: that name did not fit, and the next call
+    /// passes it again.
     pub fn read_directory(&self, handle: u64, from: u64, mut add: impl FnMut(&Name, u64) -> bool) -> Result<()> {
         let stream = self.directories.get(handle)?;
         let mut stream = self.seek_stream(&stream, from)?;
@@ -71,9 +74,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Passes names as [`Fs::read_directory`] does, with their attributes, and counts a lookup of each name that `add`
-    /// takes, except `.` and `..`. It may stop before a name whose attributes take long, but passes at least one name
-    /// unless the directory ends.
+    /// Passes names as [`Fs::read_directory`] does, with their attributes, and counts a lookup of
+    /// each name that `add` takes, except `.` and `..`. It may stop before a name whose attributes
+    /// take long, but passes at least one name unless the directory ends.
     pub fn read_directory_with_attributes(
         &self,
         handle: u64,
@@ -158,8 +161,9 @@ impl DirectoryStream {
         }
     }
 
-    /// Takes the next names to be looked up together; `.` and `..` come alone. If the reply has names already (`any`)
-    /// the batch ends before a name whose attributes take long, and an error waits for the next reply.
+    /// Takes the next names to be looked up together; `.` and `..` come alone. If the reply has
+    /// names already (`any`) the batch ends before a name whose attributes take long, and an error
+    /// waits for the next reply.
     fn next_batch(&mut self, directory: &DirectoryKind, any: bool) -> Result<Vec<Name>> {
         let mut names = Vec::new();
         while names.len() < BATCH {

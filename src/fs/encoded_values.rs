@@ -1,8 +1,9 @@
-//! Values that programs write encoded: below `c` of an array that they created with codecs of their own, or as a chunk
-//! file.
+//! Values that programs write encoded: below `c` of an array that they created with codecs of their
+//! own, or as a chunk file.
 //!
-//! Invariant: a stored value decodes as the document of its array says, or it does not replace the one before; and no
-//! read is older than a replacement, as after any other write (`array::freshness`).
+//! Invariant: a stored value decodes as the document of its array says, or it does not replace the
+//! one before; and no read is older than a replacement, as after any other write
+//! (`array::freshness`).
 
 use super::Fs;
 use crate::array::Array;
@@ -25,7 +26,7 @@ impl Fs {
         let array = &value.array;
         array.readable()?;
         self.tree.hierarchy().store().check_writable(array.key()).map_err(|e| e.context(array.key()))?;
-        unnamed_file(&self.spill.directory)
+        unnamed_file(&self.options.spill.directory)
     }
 
     /// Replaces an encoded value by the content of a file.
@@ -134,7 +135,7 @@ impl Fs {
     pub(super) fn copy_of(&self, from: &Key) -> Result<File> {
         let store = self.tree.hierarchy().store();
         let stat = store.stat(from).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?;
-        let file = unnamed_file(&self.spill.directory)?;
+        let file = unnamed_file(&self.options.spill.directory)?;
         self.in_pieces(from, 0..stat.size, |at, piece| {
             file.write_all_at(piece, at)?;
             Ok(piece.len())
@@ -144,7 +145,7 @@ impl Fs {
 
     /// Writes bytes into an unnamed file.
     pub(super) fn file_of(&self, bytes: &[u8]) -> Result<File> {
-        let file = unnamed_file(&self.spill.directory)?;
+        let file = unnamed_file(&self.options.spill.directory)?;
         file.write_all_at(bytes, 0)?;
         Ok(file)
     }

@@ -19,7 +19,8 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Open,
 ];
 
-/// Stores an array of two chunks that are as long as the documents, its attributes, and two plain keys.
+/// Stores an array of two chunks that are as long as the documents, its attributes, and two plain
+/// keys.
 fn prepare(root: &Path) {
     let array = r#"{"zarr_format":2,"shape":[16],"chunks":[8],"dtype":"|u1","fill_value":0,"order":"C","filters":null,
         "compressor":{"id":"zlib","level":1}}"#;
@@ -42,14 +43,16 @@ fn faulty(root: &Path) -> Arc<FaultyStore> {
 fn read(fs: &Fs, name: &str) -> Option<Vec<u8>> {
     let directory = fs.lookup(1, "a").unwrap().inode;
     let inode = fs.lookup(directory, name).ok()?.inode;
-    let (handle, mut bytes) = (fs.open(inode, false, false).unwrap().handle, Vec::new());
+    let handle = fs.open(inode, false, false).unwrap().handle;
+    let mut bytes = Vec::new();
     fs.read(handle, 0, 100, &mut bytes).unwrap();
     Some(bytes)
 }
 
 #[test]
 fn a_rename_that_fails_loses_nothing() {
-    let (mut failed, mut done) = (0, 0);
+    let mut failed = 0;
+    let mut done = 0;
     let pairs =
         [("other", "0"), ("other", ".zattrs"), ("other", "plain"), ("1", "0"), ("1", "plain"), ("1", ".zattrs")];
     for (from, to) in pairs {
@@ -68,7 +71,8 @@ fn a_rename_that_fails_loses_nothing() {
                 let what = format!("{from} to {to}, {operation:?} {after} applied {applied}: {renamed:?}");
                 // check this mount and another one
                 for fs in [&fs, &mount(&store, 1 << 20)] {
-                    let (source, target) = (read(fs, from), read(fs, to));
+                    let source = read(fs, from);
+                    let target = read(fs, to);
                     let moved = target.as_deref() == Some(NEW);
                     assert!(moved || target.as_deref() == Some(OLD), "{what}: {target:?}");
                     assert!(moved || source.as_deref() == Some(NEW), "{what}: lost");

@@ -1,5 +1,5 @@
-//! Open files. Each kind is a type with a module of its own and answers the requests that name it by a handle. These
-//! modules must not know of names in directories or of FUSE.
+//! Open files. Each kind is a type with a module of its own and answers the requests that name it
+//! by a handle. These modules must not know of names in directories or of FUSE.
 
 pub mod chunk;
 pub mod composite;
@@ -15,7 +15,7 @@ use super::write::{WriteMode, ZEROS};
 use super::write_record::WriteRecord;
 use super::{Fs, KernelPages};
 use crate::array::Array;
-use crate::cache::CachedRun;
+use crate::cache::{CachedRun, Wait};
 use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
 use crate::store::Key;
@@ -38,26 +38,26 @@ pub trait OpenFile: Send + Sync {
         true
     }
 
-    /// Records a read before it is answered, so that the cache can load what comes next. Returns `false` if the array
-    /// has to be looked up first.
+    /// Records a read before it is answered, so that the cache can load what comes next. Returns
+    /// `false` if the array has to be looked up first.
     fn record_access(&self, _fs: &Fs, _offset: u64, _len: usize) -> bool {
         true
     }
 
-    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end of the file.
-    /// Returns `false`, with unspecified bytes in `out`, if that would need the store or a wait and `may_wait` is not
-    /// set.
-    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool>;
+    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end
+    /// of the file. Returns `false`, with unspecified bytes in `out`, if that would need the store
+    /// or a wait and `wait` is not set.
+    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool>;
 
-    /// Returns the bytes of a read if they lie side by side in a cached chunk, so that a reply needs no copy of them;
-    /// `None` if [`OpenFile::read`] has to gather them.
+    /// Returns the bytes of a read if they lie side by side in a cached chunk, so that a reply
+    /// needs no copy of them; `None` if [`OpenFile::read`] has to gather them.
     fn cached_run(&self, _fs: &Fs, _offset: u64, _len: usize) -> Result<Option<CachedRun>> {
         Ok(None)
     }
 
-    /// Writes `data` at `offset` and returns the number of bytes written: fewer only at the end of a file of fixed
-    /// size. Returns `None` if that would need the store or a wait and the mode forbids it; the caller must then repeat
-    /// the write.
+    /// Writes `data` at `offset` and returns the number of bytes written: fewer only at the end of
+    /// a file of fixed size. Returns `None` if that would need the store or a wait and the mode
+    /// forbids it; the caller must then repeat the write.
     ///
     /// # Errors
     ///
@@ -78,7 +78,8 @@ pub trait OpenFile: Send + Sync {
         Ok(())
     }
 
-    /// Stores everything written through the file, and returns the first error. Data that cannot be stored stay dirty.
+    /// Stores everything written through the file, and returns the first error. Data that cannot be
+    /// stored stay dirty.
     fn flush(&self, _fs: &Fs) -> Result<()> {
         Ok(())
     }
@@ -93,8 +94,8 @@ pub trait OpenFile: Send + Sync {
         Err(Error::system(libc::EPERM))
     }
 
-    /// Returns the offset, at or after `offset`, where the next data or hole begins, as lseek(2) defines it. By
-    /// default, the whole file is data.
+    /// Returns the offset, at or after `offset`, where the next data or hole begins, as lseek(2)
+    /// defines it. By default, the whole file is data.
     ///
     /// # Errors
     ///
@@ -108,8 +109,8 @@ pub trait OpenFile: Send + Sync {
         }
     }
 
-    /// Ends the file, because its last descriptor was closed. The preceding flush has reported errors; new ones are
-    /// logged.
+    /// Ends the file, because its last descriptor was closed. The preceding flush has reported
+    /// errors; new ones are logged.
     fn release(&self, _fs: &Fs) {}
 
     /// Returns whether `release` may block on the store.
@@ -132,8 +133,8 @@ pub trait OpenFile: Send + Sync {
         None
     }
 
-    /// Records that the content has become a chunk, a document or flat bytes: nothing is written through this file any
-    /// more.
+    /// Records that the content has become a chunk, a document or flat bytes: nothing is written
+    /// through this file any more.
     fn end_writing(&self) {}
 
     /// Returns the file if it is `data.raw`.
@@ -228,15 +229,16 @@ impl<T: ?Sized> Handles<T> {
         }
     }
 
-    /// Returns the handle of the file that a thread has opened last, of those that match. `matches` is called as by
-    /// [`Handles::any`].
+    /// Returns the handle of the file that a thread has opened last, of those that match. `matches`
+    /// is called as by [`Handles::any`].
     pub fn last_of(&self, thread: u32, matches: impl Fn(&T) -> bool) -> Option<u64> {
         let open = lock(&self.open);
         let own = open.iter().filter(|(_, opened)| opened.opener == thread && matches(&opened.file));
         own.map(|(handle, _)| *handle).max()
     }
 
-    /// Returns whether an open file matches. `matches` runs under the table's lock and must not block.
+    /// Returns whether an open file matches. `matches` runs under the table's lock and must not
+    /// block.
     pub fn any(&self, matches: impl Fn(&T) -> bool) -> bool {
         lock(&self.open).values().any(|opened| matches(&opened.file))
     }
@@ -246,7 +248,8 @@ impl<T: ?Sized> Handles<T> {
         lock(&self.open).len()
     }
 
-    /// Returns the open files that match, oldest first. `matches` runs under the table's lock and must not block.
+    /// Returns the open files that match, oldest first. `matches` runs under the table's lock and
+    /// must not block.
     pub fn matching(&self, matches: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let open = lock(&self.open);
         let mut found: Vec<_> = open.iter().filter(|(_, opened)| matches(&opened.file)).collect();
@@ -255,8 +258,8 @@ impl<T: ?Sized> Handles<T> {
     }
 }
 
-/// The array behind an open file. All open files of an array must read through one object, because they share the pages
-/// in the kernel.
+/// The array behind an open file. All open files of an array must read through one object, because
+/// they share the pages in the kernel.
 ///
 /// The lock protects the reference alone.
 pub struct CurrentArray(Mutex<Arc<Array>>);
@@ -283,41 +286,51 @@ impl CurrentArray {
         if !old.is_superseded() {
             return Ok(old);
         }
-        // the lock is not held here, because requests that need no store take it too; chunks that cannot be stored stay
-        // dirty, and the close of the file reports the error
+        // the lock is not held here, because requests that need no store take it too; chunks that
+        // cannot be stored stay dirty, and the close of the file reports the error
         let _ = fs.cache.flush_where(|array| array.key() == old.key());
         let new = fs.open_array(old.key())?;
         *lock(&self.0) = new.clone();
         Ok(new)
     }
 
-    /// Returns the array of [`CurrentArray::latest`], or `None` if that would need the store and `may_wait` is not set.
-    pub fn latest_if(&self, fs: &Fs, may_wait: bool) -> Result<Option<Arc<Array>>> {
-        if may_wait { self.latest(fs).map(Some) } else { Ok(Some(self.known()).filter(|array| !array.is_superseded())) }
+    /// Returns the array of [`CurrentArray::latest`], or `None` if that would need the store and
+    /// `wait` does not allow it.
+    pub fn latest_if(&self, fs: &Fs, wait: Wait) -> Result<Option<Arc<Array>>> {
+        if wait == Wait::Allowed {
+            self.latest(fs).map(Some)
+        } else {
+            Ok(Some(self.known()).filter(|array| !array.is_superseded()))
+        }
     }
 
-    /// Calls `write` with the latest array, whose shape and key do not change meanwhile. Returns `None` if that would
-    /// need a wait and `may_wait` is not set.
+    /// Calls `write` with the latest array, whose shape and key do not change meanwhile. Returns
+    /// `None` if that would need a wait and `wait` does not allow it.
     pub fn write_latest<T>(
         &self,
         fs: &Fs,
-        may_wait: bool,
+        wait: Wait,
         write: impl FnOnce(&Arc<Array>) -> Result<T>,
     ) -> Result<Option<T>> {
         loop {
-            let Some(array) = self.latest_if(fs, may_wait)? else { return Ok(None) };
-            let Some(_writing) = fs.resizing.writing_if(array.key(), may_wait) else { return Ok(None) };
+            let Some(array) = self.latest_if(fs, wait)? else {
+                return Ok(None);
+            };
+            let Some(_writing) = fs.resizing.writing_if(array.key(), wait) else {
+                return Ok(None);
+            };
             if !array.is_superseded() {
                 return write(&array).map(Some);
             }
-            if !may_wait {
+            if wait == Wait::Never {
                 return Ok(None);
             }
         }
     }
 }
 
-/// The inode number of a file whose pages the kernel drops at this opening; 0 once the kernel has done so.
+/// The inode number of a file whose pages the kernel drops at this opening; 0 once the kernel has
+/// done so.
 pub struct PendingDrop(AtomicU64);
 
 impl PendingDrop {
@@ -326,7 +339,8 @@ impl PendingDrop {
         PendingDrop(AtomicU64::new(if pages == KernelPages::Fresh { inode } else { 0 }))
     }
 
-    /// Ends the wait. The first request that names the file proves that the kernel has the answer to its opening.
+    /// Ends the wait. The first request that names the file proves that the kernel has the answer
+    /// to its opening.
     pub fn finish(&self, fs: &Fs) {
         if self.0.load(Ordering::Relaxed) != 0 {
             fs.pages.dropped(self.0.swap(0, Ordering::Relaxed));

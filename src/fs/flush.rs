@@ -1,4 +1,5 @@
-//! Stores written data: at close and sync, before the store is asked for its content, and before metadata changes.
+//! Stores written data: at close and sync, before the store is asked for its content, and before
+//! metadata changes.
 
 use super::Fs;
 use super::files::draft::{Draft, DraftText};
@@ -22,14 +23,14 @@ impl Fs {
         self.cache.take_losses(|_| true)
     }
 
-    /// Stores everything, and makes it durable. Drafts that are still open are stored if they are valid as they are.
-    /// Losses are not errors of this function: [`Fs::take_losses`] reports them.
+    /// Stores everything, and makes it durable. Drafts that are still open are stored if they are
+    /// valid as they are. Losses are not errors of this function: [`Fs::take_losses`] reports them.
     ///
     /// # Errors
     ///
     /// The first error, after all attempts, or at once if the store does not answer at all.
     pub fn store_all(&self) -> Result<()> {
-        if self.read_only {
+        if self.options.read_only {
             return Ok(());
         }
         let mut done = Ok(());
@@ -50,8 +51,8 @@ impl Fs {
         if self.cache.is_in_vain(&done) { done } else { done.and(self.tree.hierarchy().store().sync()) }
     }
 
-    /// Stores the dirty chunks of an array. If its filters are lossy, the kernel drops the pages of `data.raw`: later
-    /// reads return the values that the filters have kept.
+    /// Stores the dirty chunks of an array. If its filters are lossy, the kernel drops the pages of
+    /// `data.raw`: later reads return the values that the filters have kept.
     pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
         let done = self.cache.flush_array(array);
         if array.is_lossy() && array.freshness().writes() > 0 {
@@ -60,19 +61,21 @@ impl Fs {
         done
     }
 
-    /// Returns `stored`, the result of a close or fsync of a file of the array at `key`. A loss comes before any other
-    /// error.
+    /// Returns `stored`, the result of a close or fsync of a file of the array at `key`. A loss
+    /// comes before any other error.
     pub(super) fn with_losses(&self, key: &Key, stored: Result<()>) -> Result<()> {
         self.cache.take_losses(|lost| lost == key).and(stored)
     }
 
-    /// Hands over the dirty chunks of an array with shards, and stores those of any other array. Programs close the
-    /// chunk files of a shard one by one, and each close would store the whole shard.
+    /// Hands over the dirty chunks of an array with shards, and stores those of any other array.
+    /// Programs close the chunk files of a shard one by one, and each close would store the whole
+    /// shard.
     pub(super) fn hand_over(&self, array: &Array) -> Result<()> {
         if array.has_shards() { self.cache.hand_over(array) } else { self.flush_array(array) }
     }
 
-    /// Stores the dirty chunks of arrays at and below `key`, because their metadata are about to change.
+    /// Stores the dirty chunks of arrays at and below `key`, because their metadata are about to
+    /// change.
     pub(super) fn flush_below(&self, key: &Key) -> Result<()> {
         self.cache.flush_where(|array| array.key().relative_to(key).is_some())
     }
@@ -105,8 +108,8 @@ impl Fs {
         stored
     }
 
-    /// Records why the drafts that are open were refused when a descriptor of theirs was closed last: the release,
-    /// which records it as well, may come much later.
+    /// Records why the drafts that are open were refused when a descriptor of theirs was closed
+    /// last: the release, which records it as well, may come much later.
     pub(super) fn record_refused(&self) {
         for draft in self.drafts.all() {
             let refused = draft.try_lock().and_then(|content| content.refused.clone().filter(|_| content.len > 0));
@@ -142,19 +145,22 @@ impl Fs {
         Ok(())
     }
 
-    /// Returns whether a change of a document may change the metadata of the array at `key`. In a v2 view of a v3
-    /// array, the attributes are part of that metadata.
+    /// Returns whether a change of a document may change the metadata of the array at `key`. In a
+    /// v2 view of a v3 array, the attributes are part of that metadata.
     pub(super) fn changes_array(&self, key: &Key, file: MetadataFile) -> Result<bool> {
         let hierarchy = self.tree.hierarchy();
         Ok(file.defines_arrays() || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
     }
 
-    /// Stores the chunk `name` of the array at `key`, or hands over all dirty chunks of the array, so that the store
-    /// knows which chunks there are. A chunk that cannot be stored now does not exist yet.
+    /// Stores the chunk `name` of the array at `key`, or hands over all dirty chunks of the array,
+    /// so that the store knows which chunks there are. A chunk that cannot be stored now does not
+    /// exist yet.
     pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
         self.settle_object(&name.map_or_else(|| key.clone(), |name| key.join(name)));
         let is_dirty = |array: &Arc<Array>| array.freshness().is_dirty();
-        let Some(array) = self.tree.hierarchy().cached_array(key).filter(is_dirty) else { return };
+        let Some(array) = self.tree.hierarchy().cached_array(key).filter(is_dirty) else {
+            return;
+        };
         let settled = match name {
             None => self.cache.hand_over(&array),
             Some(name) => match array.grid().parse_chunk_key(name, Separator::Dot) {
@@ -167,8 +173,8 @@ impl Fs {
         }
     }
 
-    /// Stores the chunks of the array that has an object, or a directory of objects, at `path`: a program is about to
-    /// see the stored bytes.
+    /// Stores the chunks of the array that has an object, or a directory of objects, at `path`: a
+    /// program is about to see the stored bytes.
     pub(super) fn settle_object(&self, path: &Key) {
         if self.is_object_unsettled(path)
             && let Err(e) = self.cache.flush_where(|array| array.is_object_path(path))
@@ -177,8 +183,8 @@ impl Fs {
         }
     }
 
-    /// Returns whether [`Fs::settle`] has something to store before `name` in the directory `node`, or a chunk file
-    /// itself, is looked up.
+    /// Returns whether [`Fs::settle`] has something to store before `name` in the directory `node`,
+    /// or a chunk file itself, is looked up.
     pub(super) fn is_unsettled(&self, node: &Node, name: Option<&str>) -> bool {
         let (key, name) = match (node, name) {
             (Node::Directory(key), name) => (key, name),

@@ -1,4 +1,5 @@
-//! Counts the requests to a remote store that reading arrays takes, and checks that they are concurrent.
+//! Counts the requests to a remote store that reading arrays takes, and checks that they are
+//! concurrent.
 
 use super::*;
 use crate::array::hierarchy::Hierarchy;
@@ -40,7 +41,8 @@ fn case(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize) -> Case {
     case_of(shape, chunks, compressor, bound, true)
 }
 
-/// Returns a read-only array on a web server, which cannot list, or a writable one in a bucket, which can.
+/// Returns a read-only array on a web server, which cannot list, or a writable one in a bucket,
+/// which can.
 fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_only: bool) -> Case {
     let store = Arc::new(SimulatedRemote::new(LATENCY, !read_only));
     let document = format!(
@@ -52,7 +54,8 @@ fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_o
     let whole = flat_bytes(grid.size());
     let pipeline = Pipeline::new(&metadata, grid.max_chunk_size()).unwrap();
     for chunk in (0..grid.chunk_count()).map(ChunkId) {
-        let (mut decoded, mut stored) = (vec![0; grid.chunk_size(chunk)], Vec::new());
+        let mut decoded = vec![0; grid.chunk_size(chunk)];
+        let mut stored = Vec::new();
         for (flat, run) in grid.chunk_runs(chunk, 0..grid.size()) {
             decoded[run.offset..][..run.len].copy_from_slice(&whole[flat as usize..][..run.len]);
         }
@@ -86,7 +89,8 @@ impl Case {
         (0..size).step_by(REQUEST as usize).for_each(|at| self.read(handle, at, REQUEST.min(size - at)));
     }
 
-    /// Returns the numbers of requests that `work` makes: for whole values, for parts, and for stats.
+    /// Returns the numbers of requests that `work` makes: for whole values, for parts, and for
+    /// stats.
     fn requests(&self, work: impl FnOnce()) -> [usize; 3] {
         let before = self.store.counts();
         work();
@@ -95,7 +99,8 @@ impl Case {
     }
 }
 
-/// "Many requests in flight": a chunk takes one request, and no request waits for the one before it.
+/// "Many requests in flight": a chunk takes one request, and no request waits for the one before
+/// it.
 #[test]
 fn a_forward_reader_requests_each_chunk_once_and_many_concurrently() {
     for compressor in [PLAIN, ZLIB, BLOSC] {
@@ -143,18 +148,19 @@ fn large_chunks_in_flight_stay_within_the_bound() {
     );
 }
 
-/// Small random reads: a small chunk is fetched whole by one request, while a part of a large one suffices.
+/// Small random reads: a small chunk is fetched whole by one request, while a part of a large one
+/// suffices.
 #[test]
 fn a_part_of_a_remote_chunk_takes_one_request_or_two() {
-    // compressor, chunk size; requests for a first part, for another part of the same chunk, for a part of another
-    // chunk
+    // compressor, chunk size; requests for a first part, for another part of the same chunk, for a
+    // part of another chunk
     let cases = [
         (PLAIN, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
         (ZLIB, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
         (BLOSC, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
         (PLAIN, 8 * M, [0, 1, 0], [0, 1, 0], [0, 1, 0]),
-        // one request reads the block index and one a block; a chunk that compresses this well is fetched whole once
-        // its size is known
+        // one request reads the block index and one a block; a chunk that compresses this well is
+        // fetched whole once its size is known
         (BLOSC, 8 * M, [1, 1, 0], [0, 0, 0], [1, 0, 0]),
         (BLOSC, 32 * M, [0, 2, 0], [0, 1, 0], [0, 2, 0]),
     ];

@@ -1,5 +1,5 @@
-//! The statistics of a mount in the text format of Prometheus, version 0.0.4. Generating the text sends no request to
-//! the store.
+//! The statistics of a mount in the text format of Prometheus, version 0.0.4. Generating the text
+//! sends no request to the store.
 
 use super::Fs;
 use crate::stats::{Stats, TIME_BOUNDS};
@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn buckets_of_times_are_cumulative() {
-        let (stats, mut text) = (Stats::default(), MetricText::default());
+        let stats = Stats::default();
+        let mut text = MetricText::default();
         for (status, milliseconds) in [(200, 3), (200, 30), (503, 50_000)] {
             let time = Duration::from_millis(milliseconds);
             stats.server_requests.record(ServerOperation::Get, ServerOutcome::of_status(status), time);
@@ -156,7 +157,8 @@ mod tests {
 
     #[test]
     fn counters_of_time_are_in_seconds() {
-        let (stats, mut text) = (Stats::default(), MetricText::default());
+        let stats = Stats::default();
+        let mut text = MetricText::default();
         stats.codec_time.add(1_500_000_000);
         add_counters(&stats, &mut text);
         let expected = "# HELP zarrfs_codec_seconds_total Seconds in the codecs, summed over threads.\n\

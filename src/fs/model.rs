@@ -1,5 +1,5 @@
-//! Random sequences of writes, reads, closes and changes of the shape against a plain array of bytes, with another
-//! writer on the same store, and with a store that fails.
+//! Random sequences of writes, reads, closes and changes of the shape against a plain array of
+//! bytes, with another writer on the same store, and with a store that fails.
 
 use super::tests::geometry;
 use super::*;
@@ -22,7 +22,8 @@ enum Op {
     ReadChunk(f64),
     Flush,
     Reopen,
-    /// Another writer changes bytes of the flat array that this mount has not written since the last flush.
+    /// Another writer changes bytes of the flat array that this mount has not written since the
+    /// last flush.
     Foreign(f64, f64),
     Erase(f64),
     /// Changes the length of a dimension; with true, another writer does.
@@ -103,7 +104,8 @@ impl Model {
     }
 
     fn of(document: &str, meta: ArrayMetadata, bound: usize) -> Self {
-        let (shape, item) = (meta.shape.clone(), meta.dtype.size() as u64);
+        let shape = meta.shape.clone();
+        let item = meta.dtype.size() as u64;
         let memory = Arc::new(MemoryStore::default());
         // remote stores take other code paths: put half of the arrays into one
         let wrap =
@@ -120,7 +122,8 @@ impl Model {
         let handle = open(&fs, FLAT, true).unwrap();
         let count = grid.chunk_count() as usize;
         let chunk = |id: usize| empty.repeat(grid.chunk_size(ChunkId(id as u64)) / item as usize);
-        let (dirty, there) = (vec![false; grid.size() as usize], vec![false; count]);
+        let dirty = vec![false; grid.size() as usize];
+        let there = vec![false; count];
         Model {
             memory,
             store,
@@ -175,7 +178,9 @@ impl Model {
                 let data = self.some_bytes(len);
                 match self.fs.write(self.handle, start as u64, &data) {
                     // the cache is full; the bytes accepted before it was are visible
-                    Err(e) if self.fails && e.errno() == libc::ENOSPC => return self.check_failed_write(start, &data),
+                    Err(e) if self.fails && e.errno() == libc::ENOSPC => {
+                        return self.check_failed_write(start, &data);
+                    }
                     written => assert_eq!(written?, len),
                 }
                 let mut at = 0;
@@ -227,8 +232,8 @@ impl Model {
                 (self.chunks[id], self.there[id]) = (whole, false);
                 self.dirty.fill(false);
                 if array.has_shards() {
-                    // the erased chunk is handed over, and replaces one that another writer stores before the next
-                    // flush
+                    // the erased chunk is handed over, and replaces one that another writer stores
+                    // before the next flush
                     self.mark_dirty(id);
                 }
             }
@@ -274,7 +279,8 @@ impl Model {
         let mut at = 0;
         for run in self.grid.runs(start as u64..(start + data.len()) as u64) {
             let chunk = &mut self.chunks[run.chunk.0 as usize][run.offset..run.offset + run.len];
-            let (now, new) = (&now[at..at + run.len], &data[at..at + run.len]);
+            let now = &now[at..at + run.len];
+            let new = &data[at..at + run.len];
             assert!(now == chunk || now == new, "a part of a chunk was written");
             self.there[run.chunk.0 as usize] |= now != chunk;
             chunk.copy_from_slice(now);
@@ -312,7 +318,8 @@ impl Model {
             Order::C => self.chunks[id] = shown,
             Order::F => layout::f_to_c(&self.meta.chunks, self.meta.dtype.size(), &shown, &mut self.chunks[id]),
         }
-        // mark the whole chunk, whichever bytes were written: another writer must not change any of it
+        // mark the whole chunk, whichever bytes were written: another writer must not change any of
+        // it
         self.mark_dirty(id);
         self.fs.release(handle);
         Ok(())
@@ -338,9 +345,10 @@ impl Model {
         assert!(self.there[id]);
         let mut out = Vec::new();
         self.fs.read(handle, 0, usize::MAX / 2, &mut out)?;
-        // the padding of an edge chunk becomes the fill value if the chunk was overwritten without being loaded;
-        // otherwise it stays
-        let (inside, shown) = (self.inside(id), self.shown(id));
+        // the padding of an edge chunk becomes the fill value if the chunk was overwritten without
+        // being loaded; otherwise it stays
+        let inside = self.inside(id);
+        let shown = self.shown(id);
         assert_eq!(out.len(), shown.len());
         let fill = self.fill();
         let is_right = |i: usize| out[i] == shown[i] || !inside[i] && out[i] == fill[i % fill.len()];
@@ -370,9 +378,11 @@ impl Model {
         inside.into_iter().map(|b| b == 1).collect()
     }
 
-    /// Lets another writer load chunks, change bytes that this mount has not written, and store them.
+    /// Lets another writer load chunks, change bytes that this mount has not written, and store
+    /// them.
     fn write_elsewhere(&mut self, at: f64, len: f64) {
-        // with a small cache chunks are stored at any time: the other writer could overwrite bytes that it has not seen
+        // with a small cache chunks are stored at any time: the other writer could overwrite bytes
+        // that it has not seen
         if self.bound < 1 << 20 {
             return;
         }

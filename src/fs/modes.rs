@@ -1,5 +1,5 @@
-//! Modes of files and directories. What is stored under a key of its own has a mode in the store; other files grant
-//! what the files that they are made of grant (`fs::tree`).
+//! Modes of files and directories. What is stored under a key of its own has a mode in the store;
+//! other files grant what the files that they are made of grant (`fs::tree`).
 
 use super::Fs;
 use crate::error::Result;
@@ -7,24 +7,26 @@ use crate::fs::tree::Node;
 use crate::store::{Key, ModeTarget};
 
 impl Fs {
-    /// Sets the mode of the file or directory that is created next as `name` in the directory `parent`, if there is
-    /// none.
+    /// Sets the mode of the file or directory that is created next as `name` in the directory
+    /// `parent`, if there is none.
     pub fn set_next_mode(&self, parent: u64, name: &str, mode: u32) -> Result<()> {
         let (parent, name) = self.place(parent, name)?;
         self.tree.hierarchy().store().set_mode(&parent.path().child(&name)?, mode, ModeTarget::Next)
     }
 
-    /// Sets the mode of what is, or will be, stored under a key of its own. For other files this has no effect: see
-    /// [`Fs::takes_any_mode`].
+    /// Sets the mode of what is, or will be, stored under a key of its own. For other files this
+    /// has no effect: see [`Fs::takes_any_mode`].
     pub fn set_mode(&self, inode: u64, mode: u32) -> Result<()> {
         self.writable()?;
-        let Some(key) = self.own_key(&*self.tree.node(inode)?) else { return Ok(()) };
+        let Some(key) = self.own_key(&*self.tree.node(inode)?) else {
+            return Ok(());
+        };
         let set = self.tree.hierarchy().store().set_mode(&key, mode, ModeTarget::Existing);
         set.map_err(|e| e.context(key))
     }
 
-    /// Returns the key under which a plain key, a directory, a document or a chunk is stored, if it shares that with no
-    /// other file.
+    /// Returns the key under which a plain key, a directory, a document or a chunk is stored, if it
+    /// shares that with no other file.
     fn own_key(&self, node: &Node) -> Option<Key> {
         match node {
             Node::Value(key) | Node::Directory(key) => Some(key.clone()),
@@ -37,8 +39,9 @@ impl Fs {
         }
     }
 
-    /// Returns whether a thread may set the mode of a file. It may for plain keys, for what is stored with a mode of
-    /// its own, and for files that were just created, since `install` and rsync set the modes of such files.
+    /// Returns whether a thread may set the mode of a file. It may for plain keys, for what is
+    /// stored with a mode of its own, and for files that were just created, since `install` and
+    /// rsync set the modes of such files.
     pub fn takes_any_mode(&self, inode: u64, thread: u32) -> bool {
         let has_mode =
             |key: Key| matches!(self.tree.hierarchy().store().stat(&key), Ok(Some(stat)) if stat.permissions.is_some());

@@ -16,14 +16,16 @@ use std::time::SystemTime;
 /// Maximum size of a chunk of objects while it is written, in bytes: blosc's own limit.
 const MAX_OBJECTS: u64 = (1 << 31) - 1;
 
-/// Maximum size of a plain key while it is written to a store without files, in bytes: it is kept in memory.
+/// Maximum size of a plain key while it is written to a store without files, in bytes: it is kept
+/// in memory.
 const MAX_PLAIN: u64 = 1 << 30;
 
 /// The prefix of extended attributes that are user attributes of a group or array.
 const ATTRIBUTE: &str = "user.zarr.attrs.";
 
 impl Fs {
-    /// Returns the directory with the inode number `parent` and a name in it, in the canonical form of the tree.
+    /// Returns the directory with the inode number `parent` and a name in it, in the canonical form
+    /// of the tree.
     pub(super) fn place(&self, parent: u64, name: &str) -> Result<(Arc<Node>, String)> {
         let parent = self.tree.node(parent)?;
         if name != CONTROL && !parent.is_control() {
@@ -34,7 +36,9 @@ impl Fs {
 
     /// Looks up `name` in the directory `parent`. Finds drafts that are not stored yet, too.
     pub(super) fn find(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
-        let Node::Directory(key) = parent else { return self.tree.lookup(parent, name) };
+        let Node::Directory(key) = parent else {
+            return self.tree.lookup(parent, name);
+        };
         if let Some(draft) = self.drafts.get(&key.child(name)?)
             && let Some(attributes) = self.draft_attributes(&draft)
         {
@@ -57,8 +61,8 @@ impl Fs {
         }
     }
 
-    /// Returns the attributes of a file that is being written, or was removed while it is open; `None` for any other
-    /// file.
+    /// Returns the attributes of a file that is being written, or was removed while it is open;
+    /// `None` for any other file.
     pub(super) fn attributes_while_open(&self, inode: u64) -> Option<Attributes> {
         match self.tree.node(inode) {
             Ok(node) => {
@@ -83,7 +87,8 @@ impl Fs {
         Some(Attributes { inode: draft.inode, ..attributes })
     }
 
-    /// Creates a file, or opens an existing one unless `exclusive`, for reading and writing. Counts a lookup of it.
+    /// Creates a file, or opens an existing one unless `exclusive`, for reading and writing. Counts
+    /// a lookup of it.
     pub fn create(&self, parent: u64, name: &str, exclusive: bool, truncate: bool) -> Result<(Attributes, OpenedFile)> {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
@@ -140,7 +145,9 @@ impl Fs {
             Target::Plain(key) => {
                 let store = self.tree.hierarchy().store();
                 let file = match store.writable_file(&key, true, exclusive) {
-                    Err(e) if e.kind() == Kind::Unsupported => return self.create_plain(key, exclusive),
+                    Err(e) if e.kind() == Kind::Unsupported => {
+                        return self.create_plain(key, exclusive);
+                    }
                     file => file.map_err(|e| e.context(&key))?,
                 };
                 let inode = self.tree.remember(Node::Value(key));
@@ -162,8 +169,8 @@ impl Fs {
         (Attributes { inode: draft.inode, ..attributes }, draft.clone().opened())
     }
 
-    /// Creates a plain key in a store without files. An exclusive one is stored immediately, or two machines would both
-    /// believe that they have created it.
+    /// Creates a plain key in a store without files. An exclusive one is stored immediately, or two
+    /// machines would both believe that they have created it.
     fn create_plain(&self, key: Key, exclusive: bool) -> Result<(Attributes, NewFile)> {
         let store = self.tree.hierarchy().store();
         if exclusive && store.put_if(&key, &[], Replaces::Nothing).map_err(|e| e.context(&key))?.is_none() {
@@ -172,8 +179,8 @@ impl Fs {
         self.create_draft(Node::Value(key), MAX_PLAIN)
     }
 
-    /// Returns whether the size of a file is fixed: for flat bytes, headers, containers, and chunks unless they hold
-    /// objects.
+    /// Returns whether the size of a file is fixed: for flat bytes, headers, containers, and chunks
+    /// unless they hold objects.
     pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
         Ok(match node {
             Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => true,
@@ -188,7 +195,9 @@ impl Fs {
             Node::Metadata(key, file) => {
                 let stored = match self.tree.document(key, *file)? {
                     Some(document) => (document.text.clone(), document.stat.permissions),
-                    None => return self.drafts.get(&node.path()).map(Draft::opened).ok_or_else(Error::stale),
+                    None => {
+                        return self.drafts.get(&node.path()).map(Draft::opened).ok_or_else(Error::stale);
+                    }
                 };
                 Ok(self.drafts.open(node, inode, Some(stored), MAX_DOCUMENT)?.opened())
             }
@@ -225,8 +234,8 @@ impl Fs {
         }
     }
 
-    /// Removes a file for a thread. Flat bytes and headers exist as long as their array: their removal changes nothing,
-    /// except that the thread may create them anew.
+    /// Removes a file for a thread. Flat bytes and headers exist as long as their array: their
+    /// removal changes nothing, except that the thread may create them anew.
     pub fn unlink(&self, parent: u64, name: &str, thread: u32) -> Result<()> {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
@@ -245,7 +254,8 @@ impl Fs {
             Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => Ok(()),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.stored_chunk(key, name)?;
-                // the array's shape and key must not change before the chunk is handed over as erased
+                // the array's shape and key must not change before the chunk is handed over as
+                // erased
                 let _writing = self.resizing.writing_to(&array)?;
                 let erased = self.erase_chunk(&array, chunk)?;
                 if self.tree.chunk(key, name).is_err() {
@@ -291,7 +301,8 @@ impl Fs {
         Ok(erased? || was_written)
     }
 
-    /// Returns whether a lookup by the thread must not find `name`, though it exists: see `unlinked`.
+    /// Returns whether a lookup by the thread must not find `name`, though it exists: see
+    /// `unlinked`.
     pub fn hides(&self, parent: u64, name: &str, thread: u32) -> bool {
         self.tree.node(parent).is_ok_and(|parent| match &*parent {
             Node::Directory(_) | Node::ViewDirectory(..) => {
@@ -301,12 +312,15 @@ impl Fs {
         })
     }
 
-    /// Creates a directory: see [`Hierarchy::make_directory`](crate::array::hierarchy::Hierarchy::make_directory).
-    /// Counts a lookup of it.
+    /// Creates a directory: see
+    /// [`Hierarchy::make_directory`](crate::array::hierarchy::Hierarchy::make_directory). Counts a
+    /// lookup of it.
     pub fn make_directory(&self, parent: u64, name: &str) -> Result<Attributes> {
         self.writable()?;
         let parent = self.tree.node(parent)?;
-        let Node::Directory(above) = &*parent else { return Err(Error::system(libc::EPERM)) };
+        let Node::Directory(above) = &*parent else {
+            return Err(Error::system(libc::EPERM));
+        };
         if above.is_root() && name == CONTROL {
             return Err(Error::system(libc::EEXIST));
         }
@@ -354,8 +368,9 @@ impl Fs {
         self.unlinked.forget_below(key);
     }
 
-    /// Fails if a directory shows anything but the names that exist as long as it does: a program that removes it
-    /// without listing it first, as Python's `os.renames` does, must remove nothing that is stored.
+    /// Fails if a directory shows anything but the names that exist as long as it does: a program
+    /// that removes it without listing it first, as Python's `os.renames` does, must remove nothing
+    /// that is stored.
     ///
     /// # Errors
     ///
@@ -399,11 +414,13 @@ impl Fs {
         self.attributes(inode)
     }
 
-    /// Sets or, without a value, removes a user attribute of a group or array through an extended attribute.
+    /// Sets or, without a value, removes a user attribute of a group or array through an extended
+    /// attribute.
     ///
     /// # Errors
     ///
-    /// EEXIST if it exists and `create` is set; ENODATA if it does not exist and `replace` is set or there is no value.
+    /// EEXIST if it exists and `create` is set; ENODATA if it does not exist and `replace` is set
+    /// or there is no value.
     pub fn set_xattr(&self, inode: u64, name: &str, value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
         self.writable()?;
         let Some(attribute) = name.strip_prefix(ATTRIBUTE) else {

@@ -1,11 +1,14 @@
-//! The result of opening a file: what the kernel may keep of it, and which file of the store it may read itself.
+//! The result of opening a file: what the kernel may keep of it, and which file of the store it may
+//! read itself.
 
 /// The pages of a file that the kernel may keep in its page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPages {
-    /// No pages: each read is a request. For content that is generated at open or that the kernel need not keep.
+    /// No pages: each read is a request. For content that is generated at open or that the kernel
+    /// need not keep.
     None,
-    /// Only the pages of maps, if the kernel can tell them apart (since Linux 6.6); otherwise like `Fresh`.
+    /// Only the pages of maps, if the kernel can tell them apart (since Linux 6.6); otherwise like
+    /// `Fresh`.
     Maps,
     /// Pages that are read from now on.
     Fresh,
@@ -20,8 +23,8 @@ pub struct OpenedFile {
     pub handle: u64,
     /// The pages that the kernel may keep.
     pub pages: KernelPages,
-    /// Whether other open files may write to the same file. Their writes may be in flight while the file's pages are
-    /// dropped.
+    /// Whether other open files may write to the same file. Their writes may be in flight while the
+    /// file's pages are dropped.
     pub has_other_writers: bool,
     /// Whether the kernel may have kept attributes of the file, which the opening must drop.
     pub has_lasting_attributes: bool,

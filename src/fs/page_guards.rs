@@ -1,11 +1,13 @@
-//! Protection of written bytes against older ones in the kernel's pages. The kernel has a page cache for each file, and
-//! the flat bytes of an array are in several files: `data.raw`, `data.npy`, containers, chunk files. A shared map makes
-//! a page of one of them dirty, and the kernel writes it back whole, at any time.
+//! Protection of written bytes against older ones in the kernel's pages. The kernel has a page
+//! cache for each file, and the flat bytes of an array are in several files: `data.raw`,
+//! `data.npy`, containers, chunk files. A shared map makes a page of one of them dirty, and the
+//! kernel writes it back whole, at any time.
 //!
-//! Invariant: a page never brings back bytes that are older than a write through another file. Each such write puts a
-//! guard on its bytes before they are applied, and a page that is written back does not change bytes that are guarded
-//! against its file. The guard ends when the kernel has written back and dropped the pages of that file: pages that it
-//! reads afterwards hold the new bytes.
+//! Invariant: a page never brings back bytes that are older than a write through another file. Each
+//! such write puts a guard on its bytes before they are applied, and a page that is written back
+//! does not change bytes that are guarded against its file. The guard ends when the kernel has
+//! written back and dropped the pages of that file: pages that it reads afterwards hold the new
+//! bytes.
 
 use crate::array::Array;
 use crate::cache::{Part, Ranges};
@@ -16,14 +18,14 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard};
 
-/// Number of tables among which the arrays are distributed, so that writes to different arrays seldom wait for each
-/// other.
+/// Number of tables among which the arrays are distributed, so that writes to different arrays
+/// seldom wait for each other.
 const TABLES: usize = 64;
 
 /// The guards of a mount, and the files that may have dirty pages.
 pub struct PageGuards {
-    /// Each protects the guards and writers of its arrays. A thread that applies a write holds one, so that a page that
-    /// is written back finds both the guard and the new bytes, or neither.
+    /// Each protects the guards and writers of its arrays. A thread that applies a write holds one,
+    /// so that a page that is written back finds both the guard and the new bytes, or neither.
     tables: [Mutex<GuardTable>; TABLES],
 }
 
@@ -82,10 +84,13 @@ impl PageGuards {
         }
     }
 
-    /// Records that a file opened for writing was closed: the kernel has written back its dirty pages.
+    /// Records that a file opened for writing was closed: the kernel has written back its dirty
+    /// pages.
     pub fn closed(&self, array: &Key, inode: u64) {
         let mut held = self.lock(array);
-        let Some(writers) = held.table.writers.get_mut(array) else { return };
+        let Some(writers) = held.table.writers.get_mut(array) else {
+            return;
+        };
         if let Some(at) = writers.iter().position(|(i, _)| *i == inode) {
             writers[at].1 -= 1;
             if writers[at].1 == 0 {
@@ -104,7 +109,8 @@ impl PageGuards {
         writers.filter(|(i, _)| *i == inode).map(|(_, count)| count).sum()
     }
 
-    /// Returns whether any file that may write to the array is open: the kernel may hold bytes that were not received.
+    /// Returns whether any file that may write to the array is open: the kernel may hold bytes that
+    /// were not received.
     pub fn has_writers(&self, array: &Key) -> bool {
         self.lock(array).table.writers.contains_key(array)
     }
@@ -129,7 +135,8 @@ impl GuardTable {
 }
 
 impl HeldGuards<'_> {
-    /// Returns the inode numbers of other files than `inode` through which the array may be written.
+    /// Returns the inode numbers of other files than `inode` through which the array may be
+    /// written.
     pub fn other_writers(&self, array: &Key, inode: u64) -> Vec<u64> {
         let writers = self.table.writers.get(array).into_iter().flatten();
         writers.map(|(other, _)| *other).filter(|other| *other != inode).collect()
@@ -150,7 +157,8 @@ impl HeldGuards<'_> {
         guards.iter().for_each(|guard| self.table.remove(guard));
     }
 
-    /// Returns the parts of a page of the file `inode` that may be applied to a chunk, in ascending order.
+    /// Returns the parts of a page of the file `inode` that may be applied to a chunk, in ascending
+    /// order.
     pub fn unguarded<'a>(&self, array: &Array, chunk: ChunkId, inode: u64, parts: &[Part<'a>]) -> Vec<Part<'a>> {
         if self.table.guards.is_empty() {
             return parts.to_vec();
@@ -184,7 +192,8 @@ mod tests {
 
     #[test]
     fn a_page_changes_no_guarded_bytes_of_its_chunk() {
-        let (guards, array) = (PageGuards::default(), array());
+        let guards = PageGuards::default();
+        let array = array();
         let page: &[Part] = &[(0, b"01234567")];
         let first = guards.lock(array.key()).add(&array, ChunkId(1), 7, &Ranges::from(2..4));
         let second = guards.lock(array.key()).add(&array, ChunkId(1), 7, &Ranges::from(3..5));
@@ -204,7 +213,8 @@ mod tests {
 
     #[test]
     fn writers_are_counted() {
-        let (guards, array) = (PageGuards::default(), Key::root().join("a"));
+        let guards = PageGuards::default();
+        let array = Key::root().join("a");
         guards.opened(&array, 7);
         guards.opened(&array, 7);
         guards.opened(&array, 8);

@@ -1,5 +1,6 @@
-//! Decides whether the kernel may keep the pages of a file when the file is opened: if nothing has changed since the
-//! previous opening. This module knows neither how changes are detected nor how the kernel is informed.
+//! Decides whether the kernel may keep the pages of a file when the file is opened: if nothing has
+//! changed since the previous opening. This module knows neither how changes are detected nor how
+//! the kernel is informed.
 
 use crate::array::VersionTag;
 use crate::util::memory::lock;
@@ -20,8 +21,8 @@ pub struct Pages {
 struct FilePages {
     /// The version of the file when it was opened last.
     tag: VersionTag,
-    /// The number of openings at which the kernel drops the pages, but may not have done so yet. Until then no other
-    /// opening may keep them.
+    /// The number of openings at which the kernel drops the pages, but may not have done so yet.
+    /// Until then no other opening may keep them.
     dropping: usize,
 }
 
@@ -31,9 +32,9 @@ impl Pages {
         Pages { files: Mutex::new(LruCache::new(FILES)) }
     }
 
-    /// Records an opening of a file of the version `tag`. `same` says whether everything that the version does not
-    /// cover is unchanged since the previous opening. Returns whether the kernel may keep its pages; if not, a call of
-    /// [`Pages::dropped`] must follow.
+    /// Records an opening of a file of the version `tag`. `same` says whether everything that the
+    /// version does not cover is unchanged since the previous opening. Returns whether the kernel
+    /// may keep its pages; if not, a call of [`Pages::dropped`] must follow.
     pub fn open(&self, inode: u64, tag: VersionTag, same: bool) -> bool {
         let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&inode) else {

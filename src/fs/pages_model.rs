@@ -1,10 +1,11 @@
-//! Compares the file system under a model of the kernel's page cache with an array of bytes. Random sequences write
-//! through every kind of file, through the cache and past it, through a shared map, by another program, and while the
-//! store does not answer. Every byte that is read or stored must be the one that was written last.
+//! Compares the file system under a model of the kernel's page cache with an array of bytes. Random
+//! sequences write through every kind of file, through the cache and past it, through a shared map,
+//! by another program, and while the store does not answer. Every byte that is read or stored must
+//! be the one that was written last.
 //!
-//! The model follows Linux: a cached write changes pages before it sends its request, and unlocks those that it fills;
-//! a map makes pages dirty, and the kernel writes back whole pages; dropping pages writes back the dirty ones. Its
-//! pages are small, but each overlaps several chunks.
+//! The model follows Linux: a cached write changes pages before it sends its request, and unlocks
+//! those that it fills; a map makes pages dirty, and the kernel writes back whole pages; dropping
+//! pages writes back the dirty ones. Its pages are small, but each overlaps several chunks.
 
 use super::model::mount;
 use super::*;
@@ -38,11 +39,12 @@ enum Mapped {
 /// An operation. Its numbers are chunks, positions and lengths.
 #[derive(Clone, Debug)]
 enum Op {
-    /// A cached write of `data.raw`. With the flag, its pages are dropped and read again before the request arrives.
+    /// A cached write of `data.raw`. With the flag, its pages are dropped and read again before the
+    /// request arrives.
     Write(usize, usize, bool),
     WriteDirect(usize, usize),
-    /// A write past the page cache, through a descriptor that can't read. With the flag another program reads before the
-    /// request arrives.
+    /// A write past the page cache, through a descriptor that can't read. With the flag another
+    /// program reads before the request arrives.
     WritePast(usize, usize, bool),
     WriteNpy(usize, usize),
     WriteChunk(usize, usize, usize),
@@ -143,7 +145,8 @@ struct Kernel {
     expected: Vec<u8>,
     /// For each byte, whether its last change is only in a dirty page of the map.
     only_mapped: Vec<bool>,
-    /// For each byte, whether its last change came from another map: `data.raw` shows it after a notification.
+    /// For each byte, whether its last change came from another map: `data.raw` shows it after a
+    /// notification.
     late: Vec<bool>,
     next: u8,
 }
@@ -188,7 +191,9 @@ impl Kernel {
         if mapped == Mapped::Chunk {
             expected[2 * CHUNK] = 1;
         }
-        let (pages, notices, only_mapped) = (BTreeMap::new(), Vec::new(), vec![false; SIZE]);
+        let pages = BTreeMap::new();
+        let notices = Vec::new();
+        let only_mapped = vec![false; SIZE];
         let were_dropped = false;
         Kernel {
             fs,
@@ -256,9 +261,12 @@ impl Kernel {
     }
 
     fn write_back(&mut self, key: (u64, usize)) {
-        let Some(page) = self.pages.get_mut(&key).filter(|page| page.is_dirty) else { return };
+        let Some(page) = self.pages.get_mut(&key).filter(|page| page.is_dirty) else {
+            return;
+        };
         page.is_dirty = false;
-        let (bytes, map) = (page.bytes.clone(), self.map.expect("a dirty page has a map"));
+        let bytes = page.bytes.clone();
+        let map = self.map.expect("a dirty page has a map");
         let at = (key.1 * PAGE) as u64;
         if self.fs.try_write(map.handle, at, &bytes, true).unwrap().is_none() {
             assert_eq!(self.fs.write_waiting(map.handle, at, &bytes, true).unwrap(), bytes.len());
@@ -293,8 +301,8 @@ impl Kernel {
         bytes[range.start - first..range.end - first].to_vec()
     }
 
-    /// Compares bytes that were read from the array with the expected ones. Other files need not show bytes that only
-    /// the map has changed.
+    /// Compares bytes that were read from the array with the expected ones. Other files need not
+    /// show bytes that only the map has changed.
     fn check(&self, at: usize, bytes: &[u8], through_map: bool, what: &str) {
         for (i, byte) in bytes.iter().enumerate() {
             let is_free = self.only_mapped[at + i] && !through_map;
@@ -306,10 +314,12 @@ impl Kernel {
         self.map.is_some_and(|map| map.inode == file.inode)
     }
 
-    /// Does the first half of a cached write: the kernel changes its pages, and unlocks those that are wholly written.
+    /// Does the first half of a cached write: the kernel changes its pages, and unlocks those that
+    /// are wholly written.
     fn fill_pages(&mut self, at: usize, data: &[u8]) {
         for page in at / PAGE..(at + data.len()).div_ceil(PAGE) {
-            let (start, end) = ((page * PAGE).max(at), ((page + 1) * PAGE).min(at + data.len()));
+            let start = (page * PAGE).max(at);
+            let end = ((page + 1) * PAGE).min(at + data.len());
             let key = (self.flat.inode, page);
             if end - start == PAGE {
                 self.pages.entry(key).or_insert(Page { bytes: vec![0; PAGE], is_dirty: false });
@@ -320,7 +330,8 @@ impl Kernel {
         }
     }
 
-    /// Queues the notifications of a cached write after its answer. With `again`, drops its pages: see `fuse::notify`.
+    /// Queues the notifications of a cached write after its answer. With `again`, drops its pages:
+    /// see `fuse::notify`.
     fn end_write(&mut self, at: usize, data: &[u8], again: bool) {
         let stale = self.fs.take_stale_pages();
         self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
@@ -345,7 +356,8 @@ impl Kernel {
         self.end_write(at, &data, again);
     }
 
-    /// Writes in a separate thread while the store does not answer. Concurrent reads must return the written bytes.
+    /// Writes in a separate thread while the store does not answer. Concurrent reads must return
+    /// the written bytes.
     fn write_slowly(&mut self, at: usize, len: usize) {
         let data = self.some_bytes(len.min(SIZE - at));
         // write back dirty pages first: the model itself must not wait
@@ -353,12 +365,16 @@ impl Kernel {
         inodes.into_iter().chain(self.map.map(|map| map.inode)).for_each(|inode| self.notify_of(inode));
         self.fill_pages(at, &data);
         self.written(at, &data);
-        let (fs, handle, again) = (self.fs.clone(), self.flat.handle, self.were_dropped);
+        let fs = self.fs.clone();
+        let handle = self.flat.handle;
+        let again = self.were_dropped;
         self.store.stop(Key::root().join("a"), 0);
         let written = fs.try_write(handle, at as u64, &data, false).unwrap();
         let waiting = written.is_none().then(|| fs.waiting_write(handle, at as u64, data.len()));
         std::thread::scope(|scope| {
-            let (fs, bytes, waits) = (&fs, &data, waiting.is_some());
+            let fs = &fs;
+            let bytes = &data;
+            let waits = waiting.is_some();
             let writer = waits.then(|| {
                 scope.spawn(move || {
                     let written = fs.write_waiting(handle, at as u64, bytes, false).unwrap();
@@ -406,7 +422,9 @@ impl Kernel {
     }
 
     fn write_chunk(&mut self, chunk: usize, at: usize, len: usize) {
-        let Some(file) = self.chunk_file(chunk, true) else { return };
+        let Some(file) = self.chunk_file(chunk, true) else {
+            return;
+        };
         let range = Kernel::chunk_range(chunk);
         let data = self.some_bytes(len.min(CHUNK - at));
         if self.is_mapped(file) {
@@ -421,7 +439,8 @@ impl Kernel {
     }
 
     fn replace_chunk(&mut self, chunk: usize, renames: bool) {
-        let (array, name) = (self.fs.lookup(1, "a").unwrap().inode, chunk.to_string());
+        let array = self.fs.lookup(1, "a").unwrap().inode;
+        let name = chunk.to_string();
         let data = self.some_bytes(CHUNK);
         if renames {
             self.memory.put(&Key::normalize("a/new.bin").unwrap(), &data).unwrap();
@@ -453,7 +472,8 @@ impl Kernel {
     }
 
     fn refuse_draft(&mut self, chunk: usize) {
-        let (array, data) = (self.fs.lookup(1, "a").unwrap().inode, self.some_bytes(CHUNK - 1));
+        let array = self.fs.lookup(1, "a").unwrap().inode;
+        let data = self.some_bytes(CHUNK - 1);
         let handle = self.draft(array, &chunk.to_string());
         self.fs.write(handle, 0, &data).unwrap();
         self.answer();
@@ -485,7 +505,8 @@ impl Kernel {
             if !is_there || self.notices.iter().any(|(inode, _)| *inode == map.inode) {
                 continue;
             }
-            let (page, within) = (place as usize / PAGE, place as usize % PAGE);
+            let page = place as usize / PAGE;
+            let within = place as usize % PAGE;
             self.page(map, page);
             let held = self.pages.get_mut(&(map.inode, page)).unwrap();
             held.bytes[within] = *byte;
@@ -519,8 +540,9 @@ impl Kernel {
         }
     }
 
-    /// Truncates `data.raw` through a descriptor of its own, writes past the page cache and closes it. Bytes between the
-    /// end and the write become zeros, and those behind both keep their values.
+    /// Truncates `data.raw` through a descriptor of its own, writes past the page cache and closes
+    /// it. Bytes between the end and the write become zeros, and those behind both keep their
+    /// values.
     fn truncate(&mut self, end: usize, at: usize, len: usize) {
         // a chunk that is skipped whole is removed, and its file with it
         let skips_mapped_chunk = end <= 2 * CHUNK && at >= 3 * CHUNK;
@@ -587,7 +609,8 @@ impl Kernel {
             Op::Write(at, len, drops) => self.write(at, len, drops),
             Op::WriteDirect(at, len) => {
                 let data = self.some_bytes(len.min(SIZE - at));
-                // the kernel writes back and drops the pages of the range before and after the write
+                // the kernel writes back and drops the pages of the range before and after the
+                // write
                 self.drop_pages(self.flat.inode, at..at + data.len());
                 self.fs.write(self.flat.handle, at as u64, &data).unwrap();
                 self.written(at, &data);
@@ -595,7 +618,8 @@ impl Kernel {
             }
             Op::WritePast(at, len, reads) => {
                 let data = self.some_bytes(len.min(SIZE - at));
-                // the kernel writes back and drops the pages of the range before it sends the request
+                // the kernel writes back and drops the pages of the range before it sends the
+                // request
                 self.drop_pages(self.flat.inode, at..at + data.len());
                 if reads {
                     let _ = self.cached(self.reader, at..at + data.len());
@@ -607,7 +631,8 @@ impl Kernel {
             }
             Op::WriteNpy(at, len) => {
                 let data = self.some_bytes(len.min(SIZE - at));
-                let (inode, place) = (self.npy.inode, HEADER + at);
+                let inode = self.npy.inode;
+                let place = HEADER + at;
                 self.drop_pages(inode, place..place + data.len());
                 assert_eq!(self.fs.write(self.npy.handle, place as u64, &data).unwrap(), data.len());
                 self.written(at, &data);
@@ -648,7 +673,9 @@ impl Kernel {
                 self.check(at, &bytes, self.is_mapped(self.npy), "data.npy");
             }
             Op::ReadChunk(chunk) => {
-                let Some(file) = self.chunk_file(chunk, false) else { return };
+                let Some(file) = self.chunk_file(chunk, false) else {
+                    return;
+                };
                 let range = Kernel::chunk_range(chunk);
                 let bytes = read(&self.fs, file.handle, 0, range.len());
                 self.check(range.start, &bytes, false, "the chunk file");
@@ -703,7 +730,8 @@ fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Vec<u8> {
     out
 }
 
-/// Returns the number of sequences to try: 2,000 take a quarter of a minute, and scripts/soak tries more.
+/// Returns the number of sequences to try: 2,000 take a quarter of a minute, and scripts/soak tries
+/// more.
 fn cases() -> u32 {
     std::env::var("ZARRFS_PAGE_SEQUENCES").ok().and_then(|count| count.parse().ok()).unwrap_or(2_000)
 }

@@ -50,12 +50,14 @@ impl Drop for Until<'_> {
 
 #[test]
 fn writes_during_changes_of_the_shape_are_visible_and_kept() {
-    let (fs, done) = (file_system(), AtomicBool::new(false));
+    let fs = file_system();
+    let done = AtomicBool::new(false);
     let key = Key::normalize("a").unwrap();
     let last = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let handle = open(&fs, "a").unwrap();
-            let (mut value, mut read) = (0u8, Vec::new());
+            let mut value = 0u8;
+            let mut read = Vec::new();
             while !done.load(Ordering::Relaxed) {
                 value = value.wrapping_add(1);
                 // a chunk, and the first half of the next one, which the end of the array crosses
@@ -82,12 +84,15 @@ fn writes_during_changes_of_the_shape_are_visible_and_kept() {
 
 #[test]
 fn nothing_is_stored_at_the_old_key_of_a_renamed_array() {
-    let (fs, done) = (file_system(), AtomicBool::new(false));
+    let fs = file_system();
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 for name in ["a", "b"] {
-                    let Ok(handle) = open(&fs, name) else { continue };
+                    let Ok(handle) = open(&fs, name) else {
+                        continue;
+                    };
                     // the write succeeds or reports an error
                     let _ = fs.write(handle, 3, &[7; 20]);
                     let _ = fs.flush(handle);
@@ -109,8 +114,8 @@ fn nothing_is_stored_at_the_old_key_of_a_renamed_array() {
 /// A store that waits after each change of a document until the test has examined the mount.
 struct Waiting {
     below: MemoryStore,
-    /// The barrier of store and test: reached when the document is stored, and again when the test has examined the
-    /// mount.
+    /// The barrier of store and test: reached when the document is stored, and again when the test
+    /// has examined the mount.
     looking: Barrier,
 }
 
@@ -128,7 +133,8 @@ impl Store for Waiting {
     }
 }
 
-/// With `--resize`, `stat` shows a new size only once its bytes exist, not while only the shape has changed.
+/// With `--resize`, `stat` shows a new size only once its bytes exist, not while only the shape has
+/// changed.
 #[test]
 fn no_size_is_shown_before_its_bytes_exist() {
     let store = Arc::new(Waiting { below: MemoryStore::default(), looking: Barrier::new(2) });
@@ -136,7 +142,8 @@ fn no_size_is_shown_before_its_bytes_exist() {
     let fs = file_system_over(store.clone(), true);
     let inode = fs.lookup(fs.lookup(ROOT_INODE, "a").unwrap().inode, FLAT).unwrap().inode;
     let handle = open(&fs, "a").unwrap();
-    let (fs, store) = (&fs, &store);
+    let fs = &fs;
+    let store = &store;
     let size = || fs.attributes(inode).unwrap().size;
     std::thread::scope(|scope| {
         for (before, added) in [(8, 16), (24, 3), (27, 40)] {

@@ -1,5 +1,5 @@
-//! Tests files of a remote store: no value is a local file, each lookup takes a request, and another machine writes,
-//! too.
+//! Tests files of a remote store: no value is a local file, each lookup takes a request, and
+//! another machine writes, too.
 
 use super::*;
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
@@ -237,7 +237,8 @@ fn changes_of_another_machine_are_visible_at_the_next_open() {
     assert_eq!(b.read("a", ".zattrs").unwrap(), "{}");
 }
 
-/// "opening and reading an array of n chunks must need at most 1.1 n requests": few of them are for metadata.
+/// "opening and reading an array of n chunks must need at most 1.1 n requests": few of them are for
+/// metadata.
 #[test]
 fn reading_takes_a_request_for_each_chunk_and_few_more() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8 * 100))]);
@@ -290,7 +291,8 @@ fn a_listing_includes_sizes() {
     let m = Machine::new(&memory);
     let handle = m.fs.open_directory(m.directory("a")).unwrap();
     let before = m.asked();
-    let (mut sizes, mut at) = (0, 0);
+    let mut sizes = 0;
+    let mut at = 0;
     loop {
         let before = at;
         m.fs.read_directory_with_attributes(handle, at, |entry, next| {
@@ -360,8 +362,8 @@ fn a_flush_sends_one_request_to_a_server_that_does_not_answer() {
     assert!(names.iter().all(|name| stored(&memory, &format!("{name}/9")).is_some()));
 }
 
-/// "A mount that is ended by a signal gives up when nothing could be stored for --timeout": sending the same bytes
-/// again and again stores nothing.
+/// "A mount that a signal ends gives up after `--timeout` without any progress": sending the same
+/// bytes again and again stores nothing.
 #[test]
 fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8))]);
@@ -370,7 +372,8 @@ fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
     let (_, handle) = m.open("a", FLAT, true).unwrap();
     m.fs.write(handle, 0, &[5; 8]).unwrap();
     m.requests.plan(PlannedFault { times: u64::MAX, ..PlannedFault::next(Operation::Put, libc::EIO) });
-    let (begun, is_over) = (Instant::now(), AtomicBool::new(false));
+    let begun = Instant::now();
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(25) {

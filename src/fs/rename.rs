@@ -1,11 +1,12 @@
-//! Renames files and directories. A file changes its form if the new name requires it: a plain key that is renamed to a
-//! chunk is encoded, one that is renamed to a document is checked. The content is durable under the new name before the
-//! old name is removed.
+//! Renames files and directories. A file changes its form if the new name requires it: a plain key
+//! that is renamed to a chunk is encoded, one that is renamed to a document is checked. The content
+//! is durable under the new name before the old name is removed.
 
 use super::Fs;
 use super::files::OpenFile;
 use super::write::WriteMode;
 use crate::array::{Array, Scratch};
+use crate::cache::Wait;
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, CONTROL, Node, Target, is_partial};
 use crate::store::{Key, ModeTarget, Replaces};
@@ -21,7 +22,8 @@ const PIECE: u64 = 8 << 20;
 /// The size limit in bytes that stands for no limit.
 const UNLIMITED: u64 = i64::MAX as u64;
 
-/// All bytes of a file. The memory for a plain key is accounted, because nothing else bounds its size.
+/// All bytes of a file. The memory for a plain key is accounted, because nothing else bounds its
+/// size.
 pub(super) struct FileContent {
     pub bytes: Vec<u8>,
     /// Dropped after the bytes.
@@ -37,13 +39,13 @@ impl Deref for FileContent {
 }
 
 impl Fs {
-    /// Renames `from` to `to`, each a directory's inode number and a name in it. A file at `to` is replaced, as
-    /// rename(2) does.
+    /// Renames `from` to `to`, each a directory's inode number and a name in it. A file at `to` is
+    /// replaced, as rename(2) does.
     ///
     /// # Errors
     ///
-    /// EEXIST if there is a file at `to` and `keep` is set; EINVAL, with nothing changed, if the file cannot take the
-    /// form that the new name requires.
+    /// EEXIST if there is a file at `to` and `keep` is set; EINVAL, with nothing changed, if the
+    /// file cannot take the form that the new name requires.
     pub fn rename(&self, from: (u64, &str), to: (u64, &str), keep: bool) -> Result<()> {
         self.writable()?;
         let (from_directory, from) = self.place(from.0, from.1)?;
@@ -79,7 +81,9 @@ impl Fs {
     }
 
     fn rename_directory(&self, from: &Key, to_directory: &Node, name: &str) -> Result<()> {
-        let Node::Directory(above) = to_directory else { return Err(Error::system(libc::EPERM)) };
+        let Node::Directory(above) = to_directory else {
+            return Err(Error::system(libc::EPERM));
+        };
         if above.is_root() && name == CONTROL || self.tree.is_level(from) || self.tree.is_view_name(name) {
             return Err(Error::system(libc::EPERM));
         }
@@ -111,7 +115,8 @@ impl Fs {
         self.forget_moved(source)
     }
 
-    /// Removes a file whose content is stored under its new name. Later writes through its open descriptors fail.
+    /// Removes a file whose content is stored under its new name. Later writes through its open
+    /// descriptors fail.
     fn forget_moved(&self, source: &Node) -> Result<()> {
         if matches!(source, Node::Value(_)) {
             let inode = self.tree.inode(source);
@@ -124,7 +129,8 @@ impl Fs {
         removed
     }
 
-    /// Stores the draft of a plain key in a store without files, because the key is about to be renamed.
+    /// Stores the draft of a plain key in a store without files, because the key is about to be
+    /// renamed.
     fn store_draft(&self, source: &Node) -> Result<()> {
         match (source, self.drafts.get(&source.path())) {
             (Node::Value(_), Some(draft)) => self.flush_draft(&draft),
@@ -132,7 +138,8 @@ impl Fs {
         }
     }
 
-    /// Stores the content of a file durably as `target`, in place of the old content, and records why if it is refused.
+    /// Stores the content of a file durably as `target`, in place of the old content, and records
+    /// why if it is refused.
     fn store_as(&self, source: &Node, target: &Target) -> Result<()> {
         self.try_store_as(source, target).inspect_err(|e| {
             if e.kind() == Kind::Invalid {
@@ -178,12 +185,14 @@ impl Fs {
         store.sync()
     }
 
-    /// Links a file under the name of a chunk or document, or a `.partial` file under any name: copies its content
-    /// there, and counts a lookup of the new name. zarr-python 3 makes such links, and then removes the file.
+    /// Links a file under the name of a chunk or document, or a `.partial` file under any name:
+    /// copies its content there, and counts a lookup of the new name. zarr-python 3 makes such
+    /// links, and then removes the file.
     ///
     /// # Errors
     ///
-    /// EPERM for any other link: a program would expect that writes through one name appear under the other.
+    /// EPERM for any other link: a program would expect that writes through one name appear under
+    /// the other.
     pub fn link(&self, inode: u64, parent: u64, name: &str) -> Result<Attributes> {
         self.writable()?;
         let (source, (parent, name)) = (self.tree.node(inode)?, self.place(parent, name)?);
@@ -233,7 +242,7 @@ impl Fs {
             }
             Node::Chunk(key, name) => {
                 let (array, _) = self.tree.chunk(key, name)?;
-                self.read_chunk(&array, name, 0, usize::MAX, true, &mut bytes)?;
+                self.read_chunk(&array, name, 0, usize::MAX, Wait::Allowed, &mut bytes)?;
             }
             Node::Metadata(key, file) => {
                 let document = self.tree.document(key, *file)?.ok_or_else(Error::stale)?;
@@ -250,8 +259,8 @@ impl Fs {
         // the bytes may be an encoded chunk of another store
         array.check_objects(chunk, bytes).map_err(|e| Error::invalid(e.message()))?;
         let _writing = self.resizing.writing_to(array)?;
-        // flush first, or earlier writes would be lost if this chunk cannot be stored; if the flush loses them, their
-        // own files report it
+        // flush first, or earlier writes would be lost if this chunk cannot be stored; if the flush
+        // loses them, their own files report it
         self.cache.flush_chunk(array, chunk)?;
         let stored = if array.metadata().has_objects() {
             let why = "another program replaced the array; open the directory again and retry";
@@ -273,16 +282,19 @@ impl Fs {
         stored
     }
 
-    /// Calls `write` with the bytes `range` of a plain key, piece by piece, and the position of each.
+    /// Calls `write` with the bytes `range` of a plain key, piece by piece, and the position of
+    /// each.
     pub(super) fn in_pieces(
         &self,
         from: &Key,
         range: Range<u64>,
         write: impl Fn(u64, &[u8]) -> Result<usize>,
     ) -> Result<()> {
-        let (mut at, mut piece) = (range.start, Vec::new());
+        let mut at = range.start;
+        let mut piece = Vec::new();
         while at < range.end {
-            let (store, end) = (self.tree.hierarchy().store(), range.end.min(at + PIECE));
+            let store = self.tree.hierarchy().store();
+            let end = range.end.min(at + PIECE);
             store.get_range(from, at..end, &mut piece).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?;
             if piece.is_empty() || write(at, &piece)? != piece.len() {
                 return Err(Error::stale());
@@ -317,8 +329,8 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// EPERM if the file cannot become the container. It is not EINVAL, which mv reports as a directory that is moved
-    /// below itself.
+    /// EPERM if the file cannot become the container. It is not EINVAL, which mv reports as a
+    /// directory that is moved below itself.
     fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
         let (open, _) = self.open_composite(self.tree.inode(to), to, true, false)?;
         if open.is_text() {
@@ -327,7 +339,8 @@ impl Fs {
         if matches!(to, Node::Dataset(_)) {
             return open.replace(self, from).map_err(|e| e.context(to.path()));
         }
-        let (size, wanted) = (self.tree.attributes(&Node::Value(from.clone()))?.size, self.tree.attributes(to)?.size);
+        let size = self.tree.attributes(&Node::Value(from.clone()))?.size;
+        let wanted = self.tree.attributes(to)?.size;
         if size != wanted {
             let why = format!("{size} bytes can't become a file of {wanted}");
             return Err(Error::new(Kind::System(libc::EPERM), why).context(to.path()));
@@ -336,8 +349,9 @@ impl Fs {
         open.flush(self)
     }
 
-    /// Records why a file could not be renamed to a container, and returns the error to report. Removes the file if it
-    /// is a temporary one, because nothing else would remove it from the store.
+    /// Records why a file could not be renamed to a container, and returns the error to report.
+    /// Removes the file if it is a temporary one, because nothing else would remove it from the
+    /// store.
     fn refused(&self, source: &Node, to: &Node, e: Error) -> Error {
         if ![libc::EPERM, libc::EINVAL].contains(&e.errno()) {
             return e;
@@ -350,7 +364,8 @@ impl Fs {
     }
 }
 
-/// Returns whether a program has made the file `from` only to rename it to `to`: NCO's `dataset.nc.pid123.ncap2.tmp`.
+/// Returns whether a program has made the file `from` only to rename it to `to`: NCO's
+/// `dataset.nc.pid123.ncap2.tmp`.
 fn is_temporary(from: &Key, to: &Key) -> bool {
     let rest = from.name().strip_prefix(to.name()).and_then(|rest| rest.strip_prefix(".pid"));
     let tool = rest.and_then(|rest| rest.strip_suffix(".tmp")).and_then(|rest| rest.split_once('.'));

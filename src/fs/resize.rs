@@ -1,9 +1,11 @@
-//! `--resize`: truncating flat bytes, and writing past their end, change the array's first dimension. Until its file is
-//! closed, a partial last row counts only its written bytes; the rest of the row holds the fill value.
+//! `--resize`: truncating flat bytes, and writing past their end, change the array's first
+//! dimension. Until its file is closed, a partial last row counts only its written bytes; the rest
+//! of the row holds the fill value.
 
 use super::Fs;
 use super::write::WriteMode;
 use crate::array::Array;
+use crate::cache::Wait;
 use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Node, View, ViewedFile};
 use crate::store::{ExclusiveLock, Key, SharedLock, SubtreeLocks};
@@ -26,8 +28,9 @@ pub enum Added {
 /// The state of arrays that change their shape.
 #[derive(Default)]
 pub struct Resizing {
-    /// Held shared while an array is written, and exclusively while its metadata change or it is renamed: bytes must
-    /// not be stored for an array of another shape, or under a key that is no array any more. It protects nothing else.
+    /// Held shared while an array is written, and exclusively while its metadata change or it is
+    /// renamed: bytes must not be stored for an array of another shape, or under a key that is no
+    /// array any more. It protects nothing else.
     locks: SubtreeLocks,
     /// Protects the map: the sizes of flat bytes whose last row is partial.
     unfinished: Mutex<HashMap<Key, PartialRow>>,
@@ -35,8 +38,9 @@ pub struct Resizing {
     growing: Mutex<HashMap<Key, Growing>>,
 }
 
-/// Flat bytes that a write is making longer. The array gets its new shape before the bytes, because they lie outside
-/// the old one. Until the write is done `stat` shows the old size: **no size is shown before its bytes exist**.
+/// Flat bytes that a write is making longer. The array gets its new shape before the bytes, because
+/// they lie outside the old one. Until the write is done `stat` shows the old size: **no size is
+/// shown before its bytes exist**.
 #[derive(Clone, Copy)]
 struct Growing {
     /// Size in bytes before the write.
@@ -77,8 +81,8 @@ impl Drop for HiddenGrowth<'_> {
 struct PartialRow {
     /// Size in bytes.
     size: u64,
-    /// Whether a descriptor was closed since they were written. Another process may still have the file open, so that
-    /// the row is completed later.
+    /// Whether a descriptor was closed since they were written. Another process may still have the
+    /// file open, so that the row is completed later.
     closed: bool,
 }
 
@@ -88,9 +92,10 @@ impl Resizing {
         self.locks.shared(key)
     }
 
-    /// Locks the array at `key` for writing. Returns `None` if that takes a wait and `may_wait` is not set.
-    pub fn writing_if(&self, key: &Key, may_wait: bool) -> Option<SharedLock<'_>> {
-        if may_wait { Some(self.writing(key)) } else { self.locks.try_shared(key) }
+    /// Locks the array at `key` for writing. Returns `None` if that takes a wait and `wait` does
+    /// not allow it.
+    pub fn writing_if(&self, key: &Key, wait: Wait) -> Option<SharedLock<'_>> {
+        if wait == Wait::Allowed { Some(self.writing(key)) } else { self.locks.try_shared(key) }
     }
 
     /// Locks an array that was looked up before for writing.
@@ -108,16 +113,16 @@ impl Resizing {
         self.locks.exclusive(keys)
     }
 
-    /// Returns the size of flat bytes if it may be less than that of the array: if the last row is partial, or while a
-    /// write makes them longer.
+    /// Returns the size of flat bytes if it may be less than that of the array: if the last row is
+    /// partial, or while a write makes them longer.
     fn size(&self, key: &Key) -> Option<u64> {
         let partial = lock(&self.unfinished).get(key).map(|row| row.size);
         let growing = lock(&self.growing).get(key).map(|growth| growth.size);
         partial.into_iter().chain(growing).min()
     }
 
-    /// Hides that a write makes flat bytes longer, from `before` to `end` bytes. The caller must call this before the
-    /// shape changes.
+    /// Hides that a write makes flat bytes longer, from `before` to `end` bytes. The caller must
+    /// call this before the shape changes.
     fn begin_growth(&self, key: &Key, before: u64, end: u64) -> HiddenGrowth<'_> {
         let mut growing = lock(&self.growing);
         growing.entry(key.clone()).or_insert(Growing { size: before, writes: 0 }).writes += 1;
@@ -148,7 +153,8 @@ impl Resizing {
         }
     }
 
-    /// Completes the last row if a descriptor was closed since. To be called when a file is released or opened.
+    /// Completes the last row if a descriptor was closed since. To be called when a file is
+    /// released or opened.
     pub fn finish_closed(&self, key: &Key) {
         let mut unfinished = lock(&self.unfinished);
         if unfinished.get(key).is_some_and(|row| row.closed) {
@@ -168,7 +174,9 @@ impl Fs {
         let (Node::Flat(key) | Node::ViewFile(key, View::Unpacked, ViewedFile::Flat)) = node else {
             return Ok(attributes);
         };
-        let Some(size) = self.resizing.size(key) else { return Ok(attributes) };
+        let Some(size) = self.resizing.size(key) else {
+            return Ok(attributes);
+        };
         let size = match node {
             Node::ViewFile(key, view, _) => self.tree.viewed(key, view)?.1.form.shown_size(size).unwrap_or(u64::MAX),
             _ => size,
@@ -183,15 +191,16 @@ impl Fs {
     /// EINVAL unless they are whole.
     pub(super) fn truncate_view(&self, key: &Key, size: u64, added: Added) -> Result<()> {
         let form = self.tree.viewed(key, &View::Unpacked)?.1.form;
-        let (shown, stored) = (form.shown_item() as u64, form.stored_item() as u64);
+        let shown = form.shown_item() as u64;
+        let stored = form.stored_item() as u64;
         match size % shown {
             0 => self.truncate(key, size / shown * stored, added),
             _ => Err(Error::invalid(format!("physical values take {shown} bytes each")).context(key)),
         }
     }
 
-    /// Makes flat bytes reach at least to `end`. Returns the array, and, if it had to become longer, a value that hides
-    /// the new size until the caller has written the bytes.
+    /// Makes flat bytes reach at least to `end`. Returns the array, and, if it had to become
+    /// longer, a value that hides the new size until the caller has written the bytes.
     pub(super) fn reach(&self, key: &Key, end: u64) -> Result<(Arc<Array>, Option<HiddenGrowth<'_>>)> {
         let array = self.tree.array(key)?;
         if end <= self.resizing.end(&array) {
@@ -211,8 +220,8 @@ impl Fs {
         Ok((self.reshape(&array, end)?, Some(growth)))
     }
 
-    /// Shortens an array that a failed write has made longer. An error is only logged, because the caller reports that
-    /// of the write.
+    /// Shortens an array that a failed write has made longer. An error is only logged, because the
+    /// caller reports that of the write.
     pub(super) fn undo_growth(&self, growth: HiddenGrowth) {
         let (before, end) = growth.size;
         let is_latest = |array: Arc<Array>| self.resizing.end(&array) == end;
@@ -248,7 +257,8 @@ impl Fs {
 
     /// Gives an array as many rows as `size` bytes take. Dirty chunks move to the new array.
     fn reshape(&self, array: &Arc<Array>, size: u64) -> Result<Arc<Array>> {
-        let (key, shape) = (array.key(), &array.metadata().shape);
+        let key = array.key();
+        let shape = &array.metadata().shape;
         let fixed = || Error::system(libc::EFBIG).context(format!("{key}: rows of no size"));
         let inner = shape.get(1..).ok_or_else(fixed)?;
         let item = array.metadata().dtype.size() as u64;

@@ -5,13 +5,14 @@ use super::*;
 use crate::fs::tree::FLAT;
 use crate::store::{FaultyStore, MemoryStore, Operation, Store};
 
-/// Mounts an array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, with a cache of `bound` bytes.
+/// Mounts an array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, with a cache
+/// of `bound` bytes.
 fn mount(bound: usize) -> (Arc<FaultyStore>, Fs) {
     mount_square(64, 16, bound)
 }
 
-/// Mounts an array of `side` x `side` bytes in shards of `shard` x `shard`, whose chunks have 4 x 4 bytes. No thread
-/// stores quiet shards: no time passes for them.
+/// Mounts an array of `side` x `side` bytes in shards of `shard` x `shard`, whose chunks have 4 x 4
+/// bytes. No thread stores quiet shards: no time passes for them.
 fn mount_square(side: u64, shard: u64, bound: usize) -> (Arc<FaultyStore>, Fs) {
     let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
     let document = format!(
@@ -66,7 +67,8 @@ fn chunk_files_put_each_shard_once() {
     assert!(!fs.cache.has_pending(|_| true));
 }
 
-/// zarr-python writes each chunk to a file beside it and renames that; its threads work in no order.
+/// zarr-python writes each chunk to a file beside it and renames that; its threads work in no
+/// order.
 #[test]
 fn sixteen_threads_that_rename_4096_chunk_files_put_each_shard_once() {
     const THREADS: u64 = 16;
@@ -111,7 +113,8 @@ fn a_small_change_reads_one_index_and_one_chunk_and_puts_one_shard() {
     fs.write(handle, 0, &[6; 2]).unwrap();
     fs.flush(handle).unwrap();
     let [puts, gets] = [Operation::Put, Operation::Get].map(|operation| store.calls(operation));
-    // two gets for the chunk: the index and its bytes; the put reads the old shard through the store below
+    // two gets for the chunk: the index and its bytes; the put reads the old shard through the
+    // store below
     assert_eq!(puts - before[0], 1);
     assert!(gets - before[1] <= 2, "{}", gets - before[1]);
 }
@@ -151,7 +154,8 @@ fn a_random_read_reads_an_index_and_a_chunk() {
         let handle = flat(&fs);
         for i in 0..40 {
             let start = i * 37 % 64 * CHUNK + i * 1000;
-            let (before, mut out) = (fs.stats.bytes_stored.get(), Vec::new());
+            let before = fs.stats.bytes_stored.get();
+            let mut out = Vec::new();
             fs.read(handle, start, 4096, &mut out).unwrap();
             assert_eq!(out, bytes[start as usize..][..4096]);
             let read = fs.stats.bytes_stored.get() - before;

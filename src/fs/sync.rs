@@ -1,14 +1,19 @@
-//! Stores all written data within one time limit, and names the arrays and files that are not stored: for
-//! `.zarrfs/sync`, which `zarrfs umount` reads, and at the end of the process.
+//! Stores all written data within one time limit, and names the arrays and files that are not
+//! stored: for `.zarrfs/sync`, which `zarrfs umount` reads, and at the end of the process.
 //!
-//! Invariant: an outage of the server takes `--timeout` once, not once for each chunk, array or attempt.
+//! Invariant: an outage of the server takes `--timeout` once, not once for each chunk, array or
+//! attempt.
 //!
-//! * A flush ends with the first failure while the server answers nothing (`cache/write_back/flush.rs:is_in_vain`).
+//! * A flush ends with the first failure while the server answers nothing
+//!   (`cache/write_back/flush.rs:is_in_vain`).
 //! * After a request was given up, one at a time is sent once until the server answers
-//!   (`store/object/transport.rs:send`), so that a program that closes several files waits for the first one alone.
-//! * A sync tries again after a failure that may pass ([`may_pass`]), also of credentials, for `--timeout`.
-//! * The end of the process waits until nothing could be stored for `--timeout` ([`Patience`]), whatever the failure,
-//!   since what is not stored is lost: a server that takes data, however slowly, gets all of them.
+//!   (`store/object/transport.rs:send`), so that a program that closes several files waits for the
+//!   first one alone.
+//! * A sync tries again after a failure that may pass ([`may_pass`]), also of credentials, for
+//!   `--timeout`.
+//! * The end of the process waits until nothing could be stored for `--timeout` ([`Patience`]),
+//!   whatever the failure, since what is not stored is lost: a server that takes data, however
+//!   slowly, gets all of them.
 
 use super::Fs;
 use crate::error::{Error, Kind, Result};
@@ -20,8 +25,8 @@ use std::time::{Duration, Instant};
 /// Extra wait beyond the timeout of one request, so that a sync can report why the request failed.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Number of attempts at the end of the process where there is no time limit, as with a full disk, and the pause
-/// between attempts.
+/// Number of attempts at the end of the process where there is no time limit, as with a full disk,
+/// and the pause between attempts.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -105,8 +110,8 @@ impl Patience {
         (self.since + self.limit).saturating_duration_since(now)
     }
 
-    /// Returns the time that is left at `now`, where a round has ended. What a round has sent does not count if it has
-    /// stored nothing: the next round sends it again.
+    /// Returns the time that is left at `now`, where a round has ended. What a round has sent does
+    /// not count if it has stored nothing: the next round sends it again.
     fn left_after_round(&mut self, progress: Progress, now: Instant) -> Duration {
         let (begun, since) = self.begun;
         if progress.stored == begun.stored {
@@ -128,7 +133,8 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// An error that names what is not stored: arrays with the number and bytes of their chunks, and files.
+    /// An error that names what is not stored: arrays with the number and bytes of their chunks,
+    /// and files.
     pub fn sync_all(&self) -> Result<()> {
         let stored = match self.limit() {
             Some((limit, fs)) => {
@@ -143,8 +149,8 @@ impl Fs {
         })
     }
 
-    /// Stores everything before the process ends, in several attempts. If [`Fs::limit_syncs`] was called, gives up when
-    /// nothing could be stored for that time.
+    /// Stores everything before the process ends, in several attempts. If [`Fs::limit_syncs`] was
+    /// called, gives up when nothing could be stored for that time.
     ///
     /// # Errors
     ///
@@ -154,7 +160,8 @@ impl Fs {
             let patience = Patience::new(limit + MARGIN, self.progress(), Instant::now());
             (patience, limit, fs)
         });
-        let (mut lost, mut attempts) = (Ok(()), 1);
+        let mut lost = Ok(());
+        let mut attempts = 1;
         let stored = loop {
             let stored = match &mut limited {
                 None => self.store_all(),
@@ -188,7 +195,8 @@ impl Fs {
         self.syncs.limit.get().and_then(|(limit, fs)| Some((*limit, fs.upgrade()?)))
     }
 
-    /// Returns counters of sent and stored data. Sent parts of a large value count, and so do erased chunks.
+    /// Returns counters of sent and stored data. Sent parts of a large value count, and so do
+    /// erased chunks.
     fn progress(&self) -> Progress {
         let stats = &self.stats;
         let stored = [stats.stores.get(), stats.object_stores.get(), self.cache.unstored_total().0];
@@ -197,7 +205,7 @@ impl Fs {
 
     /// Waits for a sync that begins from now on, as long as `left` returns a time.
     fn sync_while(&self, limit: Duration, fs: &Arc<Fs>, left: &mut dyn FnMut() -> Duration) -> Result<()> {
-        if self.read_only {
+        if self.options.read_only {
             return Ok(());
         }
         let mut state = lock(&self.syncs.state);
@@ -211,7 +219,8 @@ impl Fs {
         }
     }
 
-    /// Waits until a sync that begins from now on has ended; returns false if it has not when no time is left.
+    /// Waits until a sync that begins from now on has ended; returns false if it has not when no
+    /// time is left.
     fn wait_for_sync<'a>(
         &'a self,
         mut state: MutexGuard<'a, SyncState>,
@@ -246,7 +255,8 @@ impl Fs {
         (state, Ok(true))
     }
 
-    /// Stores everything, and tries again after a failure that may pass, until nothing could be stored for `limit`.
+    /// Stores everything, and tries again after a failure that may pass, until nothing could be
+    /// stored for `limit`.
     fn flush_within(&self, limit: Duration) -> Result<()> {
         let mut patience = Patience::new(limit, self.progress(), Instant::now());
         loop {
@@ -281,8 +291,8 @@ impl Fs {
     }
 }
 
-/// Returns whether a store that has failed may take the data later: a server that does not answer, credentials that are
-/// renewed, a permission that is granted, or space that is freed meanwhile.
+/// Returns whether a store that has failed may take the data later: a server that does not answer,
+/// credentials that are renewed, a permission that is granted, or space that is freed meanwhile.
 fn may_pass(e: &Error) -> bool {
     let errors = [libc::EIO, libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT, libc::ENOMEM, libc::ETIMEDOUT];
     matches!(e.kind(), Kind::System(errno) if errors.contains(&errno))
@@ -301,7 +311,8 @@ mod tests {
 
     #[test]
     fn patience_ends_when_nothing_was_stored_for_the_limit() {
-        let (start, limit) = (Instant::now(), Duration::from_secs(30));
+        let start = Instant::now();
+        let limit = Duration::from_secs(30);
         let mut patience = Patience::new(limit, Progress::default(), start);
         let mut left = |stored, seconds| {
             let progress = Progress { stored: [stored, 0, 0], sent: 0 };

@@ -46,7 +46,8 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
         }
         decoded.push(bytes);
     }
-    let (mut flat, mut chunk_of) = (Vec::new(), Vec::new());
+    let mut flat = Vec::new();
+    let mut chunk_of = Vec::new();
     for run in grid.runs(0..u64::MAX) {
         for i in 0..run.len {
             let id = run.chunk.0 as usize;
@@ -77,8 +78,8 @@ pub(super) fn geometry() -> impl Strategy<Value = (Vec<u64>, Vec<u64>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// "data.raw: prod(shape) x itemsize bytes, C order"; "uninitialised chunk: in data.raw it reads as the fill
-    /// value".
+    /// "data.raw: prod(shape) x itemsize bytes, C order"; "uninitialised chunk: in data.raw it
+    /// reads as the fill value".
     #[test]
     fn any_read_of_data_raw_returns_that_slice_of_the_flat_bytes(
         (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]), f in any::<bool>(),
@@ -128,7 +129,8 @@ struct Large {
 enum Walk {
     /// Reads consecutive bytes: the position, the number of bytes, and the bytes per request.
     Forward(f64, usize, usize),
-    /// Reads in steps, forwards or backwards: position, step in bytes, bytes per request, number of requests.
+    /// Reads in steps, forwards or backwards: position, step in bytes, bytes per request, number of
+    /// requests.
     Strided(f64, i64, usize, usize),
     Anywhere(Vec<(f64, usize)>),
     /// Replaces or removes a chunk and reopens the file, while another reader reads there.
@@ -185,7 +187,9 @@ impl Large {
             self.flat[flat as usize..][..run.len].copy_from_slice(&chunk[run.offset..][..run.len]);
         }
         let key = format!("a/{}", self.grid.chunk_key(ChunkId(id), Separator::Dot));
-        let Some(_) = seed else { return self.store.remove(&key) };
+        let Some(_) = seed else {
+            return self.store.remove(&key);
+        };
         let mut layout = chunk.clone();
         if self.order == Order::F {
             let reversed: Vec<u64> = self.chunks.iter().rev().copied().collect();
@@ -231,7 +235,8 @@ fn large_geometry() -> impl Strategy<Value = LargeGeometry> {
         |(shape, chunks, codec, order, stored, bound, spill)| {
             let (planes, rows, items) = shape;
             let shape = vec![planes, rows, (items / planes / rows).max(1)];
-            // small parts of a dimension are as likely as large ones; not more than a thousand chunks
+            // small parts of a dimension are as likely as large ones; not more than a thousand
+            // chunks
             let part = |len: u64, part: f64| ((len as f64).powf(part) as u64).clamp(1, len);
             let mut chunks = vec![part(planes, chunks.0), part(rows, chunks.1), part(shape[2], chunks.2)];
             let count = |chunks: &[u64]| shape.iter().zip(chunks).map(|(s, c)| s.div_ceil(*c)).product::<u64>();
@@ -260,8 +265,8 @@ fn walk() -> impl Strategy<Value = Walk> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// A read returns "that slice of the flat bytes" after any earlier reads, with any cache size and any prefetching;
-    /// a change is "seen at the next open".
+    /// A read returns "that slice of the flat bytes" after any earlier reads, with any cache size
+    /// and any prefetching; a change is "seen at the next open".
     #[test]
     fn any_sequence_of_reads_returns_slices_of_the_flat_bytes(
         geometry in large_geometry(), walks in prop::collection::vec((walk(), any::<bool>()), 1..8),
@@ -337,9 +342,12 @@ fn names_are_listed_with_attributes_in_pieces() {
     let c = case(&[9, 9], &[2, 2], 1, "C", 0, 0x1ff_ff0f, 1 << 20);
     let inode = c.fs.lookup(1, "a").unwrap().inode;
     let handle = c.fs.open_directory(inode).unwrap();
-    let (mut names, mut next_from, mut lookups) = (Vec::new(), 0, Vec::new());
+    let mut names = Vec::new();
+    let mut next_from = 0;
+    let mut lookups = Vec::new();
     loop {
-        let (before, from) = (names.len(), next_from);
+        let before = names.len();
+        let from = next_from;
         let add = |e: DirectoryEntry, next| {
             if names.len() == before + 7 {
                 return true;
@@ -552,7 +560,8 @@ fn a_prefetched_window_does_not_evict_the_one_in_use() {
         for i in 0..128 {
             read(&fs, file, i * REQUEST as u64, REQUEST);
         }
-        // if it did, the reader would build a window for each request; a late job repeats one that the reader has built
+        // if it did, the reader would build a window for each request; a late job repeats one that
+        // the reader has built
         assert!(stats.bytes_stored.get() < 32 << 20, "{bound}: {}", stats.bytes_stored.get());
     }
 }
@@ -574,7 +583,8 @@ fn readers_of_one_open_file_keep_each_others_windows() {
 #[test]
 fn an_array_that_grows_over_written_padding_shows_fill_values() {
     for whole in [true, false] {
-        let (store, stats) = (Arc::new(MemoryStore::default()), Arc::new(Stats::default()));
+        let store = Arc::new(MemoryStore::default());
+        let stats = Arc::new(Stats::default());
         let document = r#"{"zarr_format":2,"shape":[5],"chunks":[4],"dtype":"|u1","compressor":null,"fill_value":9,
             "order":"C","filters":null}"#;
         store.insert("a/.zarray", document.to_string());
@@ -587,7 +597,9 @@ fn an_array_that_grows_over_written_padding_shows_fill_values() {
         let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
         let a = fs.lookup(1, "a").unwrap().inode;
         let open = |name| fs.open(fs.lookup(a, name).unwrap().inode, true, false).unwrap().handle;
-        let (chunk, flat, mut out) = (open("1"), open("data.raw"), Vec::new());
+        let chunk = open("1");
+        let flat = open("data.raw");
+        let mut out = Vec::new();
         // put the padding into memory: by a write, or by a load for a read beside the written byte
         if whole {
             fs.write(chunk, 0, &[1, 2, 3, 4]).unwrap();

@@ -1,6 +1,6 @@
-//! The mounted tree: the names in each directory, and the kind, inode number, attributes and extended attributes of
-//! each. It reads chunks only for the size of a chunk of objects and for the coordinates in headers, and knows nothing
-//! of open files.
+//! The mounted tree: the names in each directory, and the kind, inode number, attributes and
+//! extended attributes of each. It reads chunks only for the size of a chunk of objects and for the
+//! coordinates in headers, and knows nothing of open files.
 
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile, StoredNode};
@@ -59,15 +59,16 @@ pub const METRICS: &str = "metrics";
 /// The root's inode number, fixed by FUSE.
 pub const ROOT_INODE: u64 = 1;
 
-/// Maximum number of names in a directory that do not come from a listing of the store: `.`, `..` and two views among
-/// them.
+/// Maximum number of names in a directory that do not come from a listing of the store: `.`, `..`
+/// and two views among them.
 pub const FIXED_NAMES: u64 = 7 + Format::ALL.len() as u64;
 
-/// Maximum age of generated consolidated metadata for requests that open no file: generating them reads every document
-/// below the group.
+/// Maximum age of generated consolidated metadata for requests that open no file: generating them
+/// reads every document below the group.
 const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);
 
-/// Recently generated `.zmetadata` documents, and `zarr.json` with consolidated metadata. Protects the map alone.
+/// Recently generated `.zmetadata` documents, and `zarr.json` with consolidated metadata. Protects
+/// the map alone.
 struct KnownConsolidated(Mutex<LruCache<(Key, MetadataFile), MadeDocument>>);
 
 /// A generated document, and when it was made.
@@ -107,7 +108,8 @@ pub struct Tree {
 impl Tree {
     /// Creates the tree of a hierarchy.
     pub fn new(hierarchy: Hierarchy, cache: Arc<Cache>) -> Self {
-        let (known_headers, consolidated) = (Arc::new(KnownHeaders::new()), Arc::new(KnownConsolidated::default()));
+        let known_headers = Arc::new(KnownHeaders::new());
+        let consolidated = Arc::new(KnownConsolidated::default());
         memory::register(&known_headers);
         memory::register(&consolidated);
         Tree {
@@ -146,19 +148,20 @@ impl Tree {
         Ok(node)
     }
 
-    /// Records that the mount is used. Requests for the mountpoint alone do not count, because `df` and health checks
-    /// send them.
+    /// Records that the mount is used. Requests for the mountpoint alone do not count, because `df`
+    /// and health checks send them.
     pub fn record_use(&self) {
         self.requests.add(1);
     }
 
-    /// Returns a number that grows with every request for a name, an attribute or a file that is not open. Those for
-    /// the mountpoint itself and for control files do not count.
+    /// Returns a number that grows with every request for a name, an attribute or a file that is
+    /// not open. Those for the mountpoint itself and for control files do not count.
     pub fn requests(&self) -> u64 {
         self.requests.get()
     }
 
-    /// Counts a lookup of `node`, and returns the inode number by which the kernel names it from now on.
+    /// Counts a lookup of `node`, and returns the inode number by which the kernel names it from
+    /// now on.
     pub fn remember(&self, node: Node) -> u64 {
         self.live.remember(node)
     }
@@ -173,13 +176,14 @@ impl Tree {
         self.live.forget(inode, count);
     }
 
-    /// Returns whether the kernel should be asked to forget names. Returns `true` once each time this becomes so.
+    /// Returns whether the kernel should be asked to forget names. Returns `true` once each time
+    /// this becomes so.
     pub fn take_crowded(&self) -> bool {
         self.live.take_crowded()
     }
 
-    /// Returns names that the kernel should forget, by the inode number of their directory: those that no request has
-    /// used for longest, and none of the inodes `kept`.
+    /// Returns names that the kernel should forget, by the inode number of their directory: those
+    /// that no request has used for longest, and none of the inodes `kept`.
     pub fn least_used_names(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
         self.live.least_used(kept)
     }
@@ -195,8 +199,8 @@ impl Tree {
         Ok((array, chunk))
     }
 
-    /// Returns the array and the number of a chunk as [`Tree::chunk`] does, also of one that is stored outside the
-    /// array's shape, in an array of a larger shape.
+    /// Returns the array and the number of a chunk as [`Tree::chunk`] does, also of one that is
+    /// stored outside the array's shape, in an array of a larger shape.
     pub fn stored_chunk(&self, key: &Key, name: &str) -> Result<(Arc<Array>, ChunkId)> {
         match self.chunk(key, name) {
             Err(e) if e.errno() == libc::ESTALE => {
@@ -219,7 +223,8 @@ impl Tree {
         }
     }
 
-    /// Drops cached metadata of a file, because the file is opened and must show the current content of the store.
+    /// Drops cached metadata of a file, because the file is opened and must show the current
+    /// content of the store.
     pub fn revalidate(&self, node: &Node) {
         let store = self.hierarchy.store();
         match node {
@@ -239,13 +244,14 @@ impl Tree {
         }
     }
 
-    /// Returns a metadata document as the mount shows it; `None` if there is none. Consolidated metadata may be a
-    /// second old.
+    /// Returns a metadata document as the mount shows it; `None` if there is none. Consolidated
+    /// metadata may be a second old.
     pub fn document(&self, key: &Key, file: MetadataFile) -> Result<Option<Arc<MetadataDocument>>> {
         self.document_of_age(key, file, CONSOLIDATED_KEPT)
     }
 
-    /// Returns a metadata document as [`Tree::document`] does, with consolidated metadata not older than `age`.
+    /// Returns a metadata document as [`Tree::document`] does, with consolidated metadata not older
+    /// than `age`.
     pub fn document_of_age(
         &self,
         key: &Key,
@@ -255,7 +261,9 @@ impl Tree {
         let document = match file {
             // a level of chunks shows no generated document
             MetadataFile::Zarr | MetadataFile::Group if self.is_level(key) => return Ok(None),
-            MetadataFile::Zarr if self.hierarchy.shows_inline(key)? => return self.consolidated(key, file, age),
+            MetadataFile::Zarr if self.hierarchy.shows_inline(key)? => {
+                return self.consolidated(key, file, age);
+            }
             MetadataFile::Zarr => self.hierarchy.zarr_view(key),
             MetadataFile::Array => self.hierarchy.array_view(key),
             MetadataFile::Group => self.hierarchy.group_view(key),
@@ -265,8 +273,8 @@ impl Tree {
         Ok(document?.map(Arc::new))
     }
 
-    /// Returns the stat of a metadata document, with its size as shown; `None` if there is no document. Attributes that
-    /// are shown as they are stored are not read.
+    /// Returns the stat of a metadata document, with its size as shown; `None` if there is no
+    /// document. Attributes that are shown as they are stored are not read.
     fn document_stat(&self, key: &Key, file: MetadataFile) -> Result<Option<Stat>> {
         if file == MetadataFile::Attributes {
             return self.hierarchy.attributes_stat(key);
@@ -274,8 +282,8 @@ impl Tree {
         Ok(self.document(key, file)?.map(|d| Stat { size: d.text.len() as u64, ..d.stat.clone() }))
     }
 
-    /// Returns the `.zmetadata` or `zarr.json` with consolidated metadata, not older than `age`. Generating it reads
-    /// the whole hierarchy.
+    /// Returns the `.zmetadata` or `zarr.json` with consolidated metadata, not older than `age`.
+    /// Generating it reads the whole hierarchy.
     fn consolidated(&self, key: &Key, file: MetadataFile, age: Duration) -> Result<Option<Arc<MetadataDocument>>> {
         let kept = (key.clone(), file);
         if let Some((made, document)) = lock(&self.consolidated.0).get(&kept)
@@ -294,7 +302,8 @@ impl Tree {
         Ok(document)
     }
 
-    /// Checks that a plain key is still one: with the metadata beside it, it may have become a chunk.
+    /// Checks that a plain key is still one: with the metadata beside it, it may have become a
+    /// chunk.
     ///
     /// # Errors
     ///
@@ -306,14 +315,14 @@ impl Tree {
         }
     }
 
-    /// Returns whether the stored size of the array at `key` is known, so that the attributes of its flat bytes need no
-    /// listing.
+    /// Returns whether the stored size of the array at `key` is known, so that the attributes of
+    /// its flat bytes need no listing.
     pub fn knows_stored_size(&self, key: &Key) -> bool {
         self.hierarchy.cached_array(key).is_some_and(|array| self.stored_sizes.knows(&array))
     }
 
-    /// Records that `node` and everything below it were removed. Their inode numbers stay taken until the kernel
-    /// forgets them.
+    /// Records that `node` and everything below it were removed. Their inode numbers stay taken
+    /// until the kernel forgets them.
     pub fn removed(&self, node: &Node) {
         self.live.removed(node);
         self.document_changed();
@@ -377,8 +386,8 @@ fn has_flat(array: &Array) -> bool {
     !array.metadata().has_objects() && array.readable().is_ok()
 }
 
-/// Returns whether a name in an array's directory is never shown: documents, which the tree shows by other means, and
-/// unfinished writes.
+/// Returns whether a name in an array's directory is never shown: documents, which the tree shows
+/// by other means, and unfinished writes.
 fn is_hidden(array: Option<&Array>, name: &str) -> bool {
     let v1 = array.is_none_or(|a| a.metadata().zarr_format == 1);
     [ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA].contains(&name)

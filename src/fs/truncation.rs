@@ -1,13 +1,15 @@
-//! Truncated files of fixed size. A program that truncates or creates a file concludes that bytes which it does not
-//! write read as zeros, and skips zeros: `cp`, `tar`, `rsync` and `dd` leave holes, NumPy writes the last byte alone.
+//! Truncated files of fixed size. A program that truncates or creates a file concludes that bytes
+//! which it does not write read as zeros, and skips zeros: `cp`, `tar`, `rsync` and `dd` leave
+//! holes, NumPy writes the last byte alone.
 //!
-//! Invariant: **from a truncation or creation through an open file to the close of that file, the file is as long as
-//! the program has made it, and bytes that it has skipped are zeros.** The file grows as it is written or extended, and
-//! each gap is filled with zeros first. Bytes behind the end are not touched: if the file is closed before it has its
-//! whole size again, they show their old values, so that `: > data.raw` erases no array.
+//! Invariant: **from a truncation or creation through an open file to the close of that file, the
+//! file is as long as the program has made it, and bytes that it has skipped are zeros.** The file
+//! grows as it is written or extended, and each gap is filled with zeros first. Bytes behind the
+//! end are not touched: if the file is closed before it has its whole size again, they show their
+//! old values, so that `: > data.raw` erases no array.
 //!
-//! In a mount with `--resize` the array itself gets the size of `data.raw`; the record only says that gaps are zeros,
-//! where the rows that are added to an array otherwise hold the fill value.
+//! In a mount with `--resize` the array itself gets the size of `data.raw`; the record only says
+//! that gaps are zeros, where the rows that are added to an array otherwise hold the fill value.
 
 use super::Fs;
 use super::files::flat::holes::stored_chunks;
@@ -15,6 +17,7 @@ use super::files::{OpenFile, Seek};
 use super::resize::Added;
 use super::write::{WriteMode, ZEROS};
 use crate::array::Array;
+use crate::cache::Wait;
 use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Node, View, ViewedFile};
 use crate::util::memory::lock;
@@ -25,11 +28,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum time from the close of a file to the request that releases it. The kernel queues that request before the
-/// close returns, but another thread may take it. If only a duplicate was closed, the size is known after this time.
+/// Maximum time from the close of a file to the request that releases it. The kernel queues that
+/// request before the close returns, but another thread may take it. If only a duplicate was
+/// closed, the size is known after this time.
 const RELEASE_DELAY: Duration = Duration::from_millis(100);
 
-/// Maximum number of chunks that are looked up one by one before a gap is filled; those of a longer gap are listed.
+/// Maximum number of chunks that are looked up one by one before a gap is filled; those of a longer
+/// gap are listed.
 const PROBES: u64 = 256;
 
 /// Maximum number of parts of a chunk written at a time.
@@ -53,9 +58,11 @@ struct Truncation {
     whole: u64,
     /// The open files through which it was truncated.
     owners: Vec<u64>,
-    /// An owner of which a descriptor was closed, if the file was not used since: perhaps it is about to be released.
+    /// An owner of which a descriptor was closed, if the file was not used since: perhaps it is
+    /// about to be released.
     closing: Option<u64>,
-    /// Protects nothing: held while the file is written, since another write must not come into a gap that is filled.
+    /// Protects nothing: held while the file is written, since another write must not come into a
+    /// gap that is filled.
     writing: Arc<Mutex<()>>,
 }
 
@@ -72,8 +79,8 @@ impl Truncations {
         self.with(inode, |file| file.end).flatten()
     }
 
-    /// Returns the bytes between the end of a truncated file and a write at `offset`. A write past the whole size has
-    /// none, because it fails, unless it `grows` the file by records.
+    /// Returns the bytes between the end of a truncated file and a write at `offset`. A write past
+    /// the whole size has none, because it fails, unless it `grows` the file by records.
     fn gap_before(&self, inode: u64, offset: u64, grows: bool) -> Option<Range<u64>> {
         let (end, whole) = self.with(inode, |file| (file.end, file.whole))?;
         let gap = end?..offset.min(whole);
@@ -109,7 +116,9 @@ impl Truncations {
     /// Records that the bytes of a file up to `end` were written or filled.
     fn reached(&self, inode: u64, end: u64) {
         let mut files = lock(&self.files);
-        let Some(file) = files.get_mut(&inode) else { return };
+        let Some(file) = files.get_mut(&inode) else {
+            return;
+        };
         file.closing = None;
         file.end = file.end.map(|before| before.max(end));
         if file.end.is_some_and(|end| end >= file.whole) {
@@ -133,7 +142,9 @@ impl Truncations {
             return false;
         }
         let mut files = lock(&self.files);
-        let Some(file) = files.get_mut(&inode) else { return false };
+        let Some(file) = files.get_mut(&inode) else {
+            return false;
+        };
         file.owners.retain(|owner| *owner != handle);
         file.closing = file.closing.filter(|closing| *closing != handle);
         let is_last = file.owners.is_empty();
@@ -146,7 +157,7 @@ impl Truncations {
     }
 
     /// Returns whether [`Truncations::settle`] may have to wait.
-    pub fn may_wait(&self) -> bool {
+    pub fn is_unsettled(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0 && lock(&self.files).values().any(|file| file.closing.is_some())
     }
 
@@ -155,7 +166,8 @@ impl Truncations {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
-        let (start, mut files) = (Instant::now(), lock(&self.files));
+        let start = Instant::now();
+        let mut files = lock(&self.files);
         while let Some(file) = files.get_mut(&inode).filter(|file| file.closing.is_some()) {
             let Some(left) = RELEASE_DELAY.checked_sub(start.elapsed()) else {
                 file.closing = None;
@@ -181,8 +193,8 @@ impl Fs {
         self.truncations.settle(inode);
     }
 
-    /// Returns how many of the bytes from `offset` on a truncated file has. A chunk file whose new content is a draft
-    /// keeps its size for other readers.
+    /// Returns how many of the bytes from `offset` on a truncated file has. A chunk file whose new
+    /// content is a draft keeps its size for other readers.
     pub(super) fn readable(&self, handle: u64, file: &dyn OpenFile, offset: u64, len: usize) -> usize {
         let inode = file.inode();
         match self.truncations.end(inode) {
@@ -195,7 +207,9 @@ impl Fs {
 
     /// Returns where data or a hole begins in a file that may be truncated: see `OpenFile::seek`.
     pub(super) fn seek_in(&self, file: &dyn OpenFile, offset: u64, target: Seek) -> Result<u64> {
-        let Some(end) = self.truncations.end(file.inode()) else { return file.seek(self, offset, target) };
+        let Some(end) = self.truncations.end(file.inode()) else {
+            return file.seek(self, offset, target);
+        };
         let found = if offset < end { file.seek(self, offset, target)? } else { end };
         match target {
             Seek::Hole if offset < end => Ok(found.min(end)),
@@ -204,7 +218,8 @@ impl Fs {
         }
     }
 
-    /// Writes as `OpenFile::write` does, and fills the gap before the bytes if the file is truncated.
+    /// Writes as `OpenFile::write` does, and fills the gap before the bytes if the file is
+    /// truncated.
     pub(super) fn write_in(
         &self,
         file: &dyn OpenFile,
@@ -215,11 +230,15 @@ impl Fs {
         let inode = file.inode();
         // the kernel has no pages behind the end
         let truncated = self.truncations.with(inode, |file| file.writing.clone()).filter(|_| !mode.mapped);
-        let Some(writing) = truncated else { return file.write(self, offset, data, mode) };
-        let writing = if mode.may_wait { Some(lock(&writing)) } else { writing.try_lock().ok() };
-        let Some(_writing) = writing else { return Ok(None) };
-        if let Some(gap) = self.truncations.gap_before(inode, offset, self.resizes) {
-            if !mode.may_wait {
+        let Some(writing) = truncated else {
+            return file.write(self, offset, data, mode);
+        };
+        let writing = mode.wait.lock(&writing);
+        let Some(_writing) = writing else {
+            return Ok(None);
+        };
+        if let Some(gap) = self.truncations.gap_before(inode, offset, self.options.resize) {
+            if mode.wait == Wait::Never {
                 return Ok(None);
             }
             file.write_zeros(self, gap)?;
@@ -245,14 +264,16 @@ impl Fs {
         if offset < end { file.write_zeros(self, offset..end) } else { Ok(()) }
     }
 
-    /// Records that a chunk file was created through the open file `handle`, and returns its attributes.
+    /// Records that a chunk file was created through the open file `handle`, and returns its
+    /// attributes.
     pub(super) fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
         self.truncations.truncated(attributes.inode, handle, Some(0), attributes.size);
         self.shown(attributes)
     }
 
-    /// Sets the size of a file of fixed size, or of flat bytes that are resized, through the open file `handle`.
-    /// Without one, it is as if the file were opened and closed again: only the size of an array changes.
+    /// Sets the size of a file of fixed size, or of flat bytes that are resized, through the open
+    /// file `handle`. Without one, it is as if the file were opened and closed again: only the size
+    /// of an array changes.
     ///
     /// # Errors
     ///
@@ -262,7 +283,7 @@ impl Fs {
         let file = handle.map(|handle| self.files.get(handle)).transpose()?;
         let through = handle.zip(file.filter(|file| !file.written_arrays().is_empty()));
         let whole = self.whole_attributes(inode)?.size;
-        if self.resizes && matches!(node, Node::Flat(_) | Node::ViewFile(_, View::Unpacked, ViewedFile::Flat)) {
+        if self.options.resize && matches!(node, Node::Flat(_) | Node::ViewFile(_, View::Unpacked, ViewedFile::Flat)) {
             let after = if self.truncations.contains(inode) { Added::Zeros } else { Added::FillValue };
             match node {
                 Node::Flat(key) => self.truncate(key, size, after)?,
@@ -277,7 +298,9 @@ impl Fs {
         if size > whole {
             return Err(Error::system(libc::EFBIG));
         }
-        let Some((handle, file)) = through else { return Ok(()) };
+        let Some((handle, file)) = through else {
+            return Ok(());
+        };
         if let Some(chunk) = file.as_chunk().filter(|_| size == 0) {
             chunk.truncate();
         }
@@ -298,7 +321,8 @@ impl Fs {
         self.files.opened_by(handle, thread);
     }
 
-    /// Returns the open file through which a thread truncates a file that it opens: the kernel does not say.
+    /// Returns the open file through which a thread truncates a file that it opens: the kernel does
+    /// not say.
     pub fn opening_of(&self, inode: u64, thread: u32) -> Option<u64> {
         self.files.last_of(thread, |file| file.inode() == inode && !file.written_arrays().is_empty())
     }
@@ -308,8 +332,8 @@ impl Fs {
         self.truncations.closed(file.inode(), handle);
     }
 
-    /// Ends the truncation of a file that is about to be released: it has its whole size again. The caller must call
-    /// this before it takes another request.
+    /// Ends the truncation of a file that is about to be released: it has its whole size again. The
+    /// caller must call this before it takes another request.
     pub fn end_truncation(&self, handle: u64) {
         if let Ok(file) = self.files.get(handle)
             && self.truncations.released(file.inode(), handle)
@@ -320,8 +344,8 @@ impl Fs {
         }
     }
 
-    /// Writes zeros over flat bytes of an array. Chunks that read as zeros without being stored are removed or stay
-    /// missing, so that the copy of a sparse file is sparse.
+    /// Writes zeros over flat bytes of an array. Chunks that read as zeros without being stored are
+    /// removed or stay missing, so that the copy of a sparse file is sparse.
     pub(super) fn zero_flat(&self, array: &Arc<Array>, range: Range<u64>, mode: WriteMode) -> Result<()> {
         let range = range.start..range.end.min(array.size());
         if range.is_empty() {
@@ -352,7 +376,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Writes zeros over the rows that a write behind the end of a truncated file has added to an array before it.
+    /// Writes zeros over the rows that a write behind the end of a truncated file has added to an
+    /// array before it.
     pub(super) fn fill_added(&self, array: &Arc<Array>, gap: Range<u64>, mode: WriteMode) -> Result<()> {
         let is_gap = self.truncations.contains(mode.inode) && !array.fill_is_zero();
         if is_gap { self.zero_flat(array, gap, mode) } else { Ok(()) }
@@ -366,10 +391,13 @@ impl Fs {
         if is_whole && array.fill_is_zero() {
             return self.erase_chunk(array, chunk).map(drop);
         }
-        let (mut parts, mut at) = (Vec::new(), range.start);
+        let mut parts = Vec::new();
+        let mut at = range.start;
         while let Some(flat) = grid.next_in_chunk(chunk, at).filter(|&flat| flat < range.end) {
             let end = range.end.min(flat + ZEROS.len() as u64);
-            let Some(run) = grid.runs(flat..end).next() else { break };
+            let Some(run) = grid.runs(flat..end).next() else {
+                break;
+            };
             parts.push((run.offset, &ZEROS[..run.len]));
             at = flat + run.len as u64;
             if parts.len() == MAX_PARTS {

@@ -1,7 +1,8 @@
-//! Names that outlive their unlinking: `data.raw`, headers and containers exist as long as their array. Programs that
-//! replace a file unlink it and then create it exclusively (`tar x`, `mv` from another file system, `install`, `cp
-//! --remove-destination`). After a thread has unlinked such a name, its first lookup of the name fails, since the
-//! kernel looks a name up before it creates it. The exclusive creation of the name then opens the file for writing.
+//! Names that outlive their unlinking: `data.raw`, headers and containers exist as long as their
+//! array. Programs that replace a file unlink it and then create it exclusively (`tar x`, `mv` from
+//! another file system, `install`, `cp --remove-destination`). After a thread has unlinked such a
+//! name, its first lookup of the name fails, since the kernel looks a name up before it creates it.
+//! The exclusive creation of the name then opens the file for writing.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -43,7 +44,8 @@ impl UnlinkedNames {
         lock(&self.names).put(path, Unlinked { thread, at: Instant::now(), is_missed: false, is_created: false });
     }
 
-    /// Returns whether a lookup of the name at `path` by the thread must fail. Only its first lookup fails.
+    /// Returns whether a lookup of the name at `path` by the thread must fail. Only its first
+    /// lookup fails.
     pub fn hides(&self, path: &Key, thread: u32) -> bool {
         let mut names = lock(&self.names);
         let missing = names.peek_mut(path).filter(|name| name.thread == thread && name.is_missing());
@@ -88,7 +90,8 @@ mod tests {
 
     #[test]
     fn a_name_is_missing_to_its_unlinker_until_it_is_created() {
-        let (names, path) = (UnlinkedNames::new(), Key::root().join("a/data.raw"));
+        let names = UnlinkedNames::new();
+        let path = Key::root().join("a/data.raw");
         assert!(!names.create(&path));
         names.add(path.clone(), 7);
         assert!(!names.hides(&path, 8));

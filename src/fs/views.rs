@@ -6,7 +6,7 @@ use crate::array::hierarchy::{DOCUMENTS, Hierarchy};
 use crate::export::Format;
 use crate::fs::tree::{Headers, Views};
 use crate::store::{
-    FaultyStore, FirstNames, MemoryStore, MetadataCache, Reach, SimulatedRemote, Store, delegate_store,
+    FaultyStore, FirstNames, MemoryStore, MetadataCache, PagedListing, Reach, SimulatedRemote, Store, delegate_store,
 };
 use crate::zarr::metadata::V1Order;
 use proptest::prelude::*;
@@ -56,7 +56,8 @@ fn bytes(values: &[f64]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Values are read in any part at any offset and written in whole items, through either file of the view.
+    /// Values are read in any part at any offset and written in whole items, through either file of
+    /// the view.
     #[test]
     fn physical_values_are_a_file_of_floats(
         dtype in prop::sample::select(vec!["<i2", ">i2", "<i4", ">f4"]),
@@ -80,7 +81,8 @@ proptest! {
                 2 => f64::NAN,
                 _ => 10.0 + f64::from(seed + i * 3) * 0.5,
             }).collect();
-            let (data, aligned) = (bytes(&values), offset / 8 * 8);
+            let data = bytes(&values);
+            let aligned = offset / 8 * 8;
             let fits = aligned + data.len() <= shown.len() && !data.is_empty();
             let is_held = !values.contains(&(10.0 - 4.5));
             if !fits {
@@ -123,7 +125,8 @@ proptest! {
         let planes = [0, 1, 2].map(|plane| open(&fs, &format!("a.slices/{plane}/data.raw")));
         for (plane, offset, len, seed, step) in steps {
             let data: Vec<u8> = (0..len).map(|i| seed.wrapping_add(i as u8)).collect();
-            let (start, room) = (plane * PLANE, PLANE.saturating_sub(offset).min(len));
+            let start = plane * PLANE;
+            let room = PLANE.saturating_sub(offset).min(len);
             if step == 0 && room > 0 {
                 prop_assert_eq!(fs.write(planes[plane], offset as u64, &data).unwrap(), room);
                 model[start + offset..][..room].copy_from_slice(&data[..room]);
@@ -145,7 +148,9 @@ struct SimulatedBucket {
 
 impl Store for SimulatedBucket {
     delegate_store!(below: get get_range stat list lists_all concurrency location);
+}
 
+impl PagedListing for SimulatedBucket {
     fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
         let entries = self.below.list(prefix)?.collect::<Result<_>>()?;
         Ok(Some(FirstNames { entries, reach: Reach::All }))
@@ -174,7 +179,8 @@ fn a_listing_with_views_asks_for_the_documents_together() {
     assert!(remote.max_in_flight.load(std::sync::atomic::Ordering::SeqCst) > 4);
 }
 
-/// "Nothing changed": a value that no item holds refuses the whole write, as does the end of the file.
+/// "Nothing changed": a value that no item holds refuses the whole write, as does the end of the
+/// file.
 #[test]
 fn a_write_that_is_refused_changes_nothing() {
     let fs = with_views(&store("<i2", ATTRIBUTES));
@@ -199,8 +205,9 @@ fn a_write_that_is_refused_changes_nothing() {
 fn an_open_view_follows_its_array() {
     let memory = store("<i2", ATTRIBUTES);
     let fs = with_views(&memory);
-    let fs = Fs { resizes: true, ..fs };
-    let (flat, view) = (open(&fs, "a/data.raw"), open(&fs, "a.unpacked/data.raw"));
+    let fs = Fs { options: Options { resize: true, ..fs.options.clone() }, ..fs };
+    let flat = open(&fs, "a/data.raw");
+    let view = open(&fs, "a.unpacked/data.raw");
     let size = |path: &str| fs.attributes(inode(&fs, path)).unwrap().size;
     assert_eq!((size("a/data.raw"), size("a.unpacked/data.raw")), (210, 840));
     // append two rows of the array through the view

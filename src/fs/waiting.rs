@@ -1,9 +1,9 @@
 //! Writes of flat bytes that wait until the cache has memory for them.
 //!
-//! Invariant: a read never returns bytes that are older than a write whose request was received before that of the
-//! read. The kernel may drop the page of a write in flight and read it again; old bytes would then stay in its page
-//! cache. The thread that receives a write applies it if there is memory. Otherwise it records the write here, and
-//! reads of the same bytes wait for it.
+//! Invariant: a read never returns bytes that are older than a write whose request was received
+//! before that of the read. The kernel may drop the page of a write in flight and read it again;
+//! old bytes would then stay in its page cache. The thread that receives a write applies it if
+//! there is memory. Otherwise it records the write here, and reads of the same bytes wait for it.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -96,14 +96,16 @@ mod tests {
 
     #[test]
     fn a_read_waits_for_the_writes_before_it() {
-        let (writes, key) = (WaitingWrites::default(), Key::root().join("a"));
+        let writes = WaitingWrites::default();
+        let key = Key::root().join("a");
         let first = writes.begin(key.clone(), 10..20);
         assert!(writes.overlaps(&key, &(19..30)) && !writes.overlaps(&key, &(20..30)));
         assert!(!writes.overlaps(&Key::root(), &(0..100)));
         writes.wait_for(&key, &(0..10));
         let (done, ends) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let (writes, key) = (&writes, &key);
+            let writes = &writes;
+            let key = &key;
             scope.spawn(move || {
                 writes.wait_for(key, &(15..16));
                 done.send(()).unwrap();

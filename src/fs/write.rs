@@ -1,11 +1,12 @@
-//! Writes to the bytes of an array. Splits requests into parts of chunks, and lists the pages of other files that a
-//! write makes stale. Flat bytes and chunk files have a fixed size, as a block device has.
+//! Writes to the bytes of an array. Splits requests into parts of chunks, and lists the pages of
+//! other files that a write makes stale. Flat bytes and chunk files have a fixed size, as a block
+//! device has.
 
 use super::Fs;
 use super::page_guards::{GuardId, HeldGuards};
 use super::write_record::WriteRecord;
 use crate::array::Array;
-use crate::cache::{Part, Ranges};
+use crate::cache::{Part, Ranges, Wait};
 use crate::error::{Error, Result};
 use crate::fs::tree::Node;
 use crate::store::Key;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 pub static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 thread_local! {
-    /// The list that [`Fs::take_stale_pages`] takes. Each request has its own list, so that none waits for the pages of
-    /// another.
+    /// The list that [`Fs::take_stale_pages`] takes. Each request has its own list, so that none
+    /// waits for the pages of another.
     static STALE: RefCell<Vec<StalePages>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -43,10 +44,11 @@ pub struct WriteMode {
     pub inode: u64,
     /// Whether that file is `data.raw`.
     pub is_flat: bool,
-    /// Whether the bytes are a page that a shared map has made dirty. Most bytes of such a page are unchanged.
+    /// Whether the bytes are a page that a shared map has made dirty. Most bytes of such a page are
+    /// unchanged.
     pub mapped: bool,
     /// Whether the write may wait for the store.
-    pub may_wait: bool,
+    pub wait: Wait,
     /// Whether the bytes are zeros that fill a gap: see [`super::truncation`].
     pub is_gap: bool,
 }
@@ -54,13 +56,13 @@ pub struct WriteMode {
 impl WriteMode {
     /// Returns the mode of bytes that come from no open file.
     pub fn internal() -> Self {
-        WriteMode { inode: 0, is_flat: false, mapped: false, may_wait: true, is_gap: false }
+        WriteMode { inode: 0, is_flat: false, mapped: false, wait: Wait::Allowed, is_gap: false }
     }
 }
 
 impl Fs {
-    /// Writes flat bytes and returns their number. Returns `None` if that takes the store or a wait that the mode
-    /// forbids; the caller must then repeat the whole write.
+    /// Writes flat bytes and returns their number. Returns `None` if that takes the store or a wait
+    /// that the mode forbids; the caller must then repeat the whole write.
     pub(super) fn write_flat(
         &self,
         array: &Arc<Array>,
@@ -81,7 +83,8 @@ impl Fs {
         Ok(Some(data.len()))
     }
 
-    /// Writes bytes of a chunk in the array's own order. Returns `false` where [`Fs::write_flat`] returns `None`.
+    /// Writes bytes of a chunk in the array's own order. Returns `false` where [`Fs::write_flat`]
+    /// returns `None`.
     pub(super) fn write_chunk_bytes(
         &self,
         array: &Arc<Array>,
@@ -113,9 +116,9 @@ impl Fs {
         self.write_parts(array, chunk, &parts, mode)
     }
 
-    /// Writes parts of a chunk, in ascending order, and guards them against older bytes in the pages of other files. Of
-    /// a page of a map, writes only the bytes that are not guarded against it. Returns `false` if that takes a wait
-    /// that the mode forbids.
+    /// Writes parts of a chunk, in ascending order, and guards them against older bytes in the
+    /// pages of other files. Of a page of a map, writes only the bytes that are not guarded against
+    /// it. Returns `false` if that takes a wait that the mode forbids.
     pub(super) fn write_parts(
         &self,
         array: &Arc<Array>,
@@ -144,15 +147,16 @@ impl Fs {
             if written? {
                 return Ok(true);
             }
-            if !mode.may_wait {
+            if mode.wait == Wait::Never {
                 return Ok(false);
             }
             self.cache.make_space(array)?;
         }
     }
 
-    /// Guards parts of a chunk that are about to be written through a file against the pages of the other files that
-    /// show them. The kernel may have pages of `data.raw` at any time, of the other files only while they are mapped.
+    /// Guards parts of a chunk that are about to be written through a file against the pages of the
+    /// other files that show them. The kernel may have pages of `data.raw` at any time, of the
+    /// other files only while they are mapped.
     fn guard(
         &self,
         guards: &mut HeldGuards,
@@ -172,8 +176,8 @@ impl Fs {
         let ranges: Ranges = parts.iter().map(|(offset, bytes)| *offset..offset + bytes.len()).collect();
         let guarded = |other: u64| StalePages {
             inode: other,
-            // a write to `data.raw` waits for no pages, since the kernel holds those of `data.raw` while the write is
-            // in flight
+            // a write to `data.raw` waits for no pages, since the kernel holds those of `data.raw`
+            // while the write is in flight
             is_awaited: other == flat,
             guards: vec![guards.add(array, chunk, other, &ranges)],
         };
@@ -198,8 +202,8 @@ impl Fs {
         self.tree.inode(&Node::Flat(array.clone()))
     }
 
-    /// Makes the kernel drop its pages of an array's `data.raw`: before the current request is answered if
-    /// `is_awaited`, else later.
+    /// Makes the kernel drop its pages of an array's `data.raw`: before the current request is
+    /// answered if `is_awaited`, else later.
     pub(super) fn add_stale(&self, array: &Key, is_awaited: bool) {
         self.add_stale_file(self.flat_inode(array), is_awaited);
     }
@@ -209,19 +213,21 @@ impl Fs {
         STALE.with_borrow_mut(|stale| stale.push(StalePages { inode, is_awaited, guards: Vec::new() }));
     }
 
-    /// Removes guards after the kernel has written back and dropped the pages that they guard against.
+    /// Removes guards after the kernel has written back and dropped the pages that they guard
+    /// against.
     pub fn pages_dropped(&self, guards: &[GuardId]) {
         self.guards.remove(guards);
     }
 
-    /// Takes the files whose pages the kernel must drop because of the request that this thread serves.
+    /// Takes the files whose pages the kernel must drop because of the request that this thread
+    /// serves.
     pub fn take_stale_pages(&self) -> Vec<StalePages> {
         STALE.take()
     }
 
-    /// Records that the array was written through a file. A page of a map may come from any open file of the array, so
-    /// each of them gets the record. The caller must call this after the write, with the array's count of losses before
-    /// it.
+    /// Records that the array was written through a file. A page of a map may come from any open
+    /// file of the array, so each of them gets the record. The caller must call this after the
+    /// write, with the array's count of losses before it.
     pub(super) fn record_write(&self, record: &WriteRecord, array: &Arc<Array>, losses: u64, mode: WriteMode) {
         record.add(array, losses);
         if mode.mapped {

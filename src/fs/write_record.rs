@@ -1,7 +1,8 @@
 //! The record of an open file: the arrays that were written through it and are not stored yet.
 //!
-//! Invariant: if bytes that were written through a file are lost, every flush and fsync of the file fails from then on,
-//! until its release. The close of a duplicate by a child process must not swallow the error.
+//! Invariant: if bytes that were written through a file are lost, every flush and fsync of the file
+//! fails from then on, until its release. The close of a duplicate by a child process must not
+//! swallow the error.
 
 use crate::array::Array;
 use crate::error::{Error, Result};
@@ -11,13 +12,15 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// The writes through one open file.
 #[derive(Default)]
 pub struct WriteRecord {
-    /// Protects the list: the arrays written since everything was last stored, each with its count of losses before.
+    /// Protects the list: the arrays written since everything was last stored, each with its count
+    /// of losses before.
     written: Mutex<Vec<(Arc<Array>, u64)>>,
     lost: OnceLock<Error>,
 }
 
 impl WriteRecord {
-    /// Records that the array was written through the file. `losses` is the array's count of losses before the write.
+    /// Records that the array was written through the file. `losses` is the array's count of losses
+    /// before the write.
     pub fn add(&self, array: &Arc<Array>, losses: u64) {
         let mut written = lock(&self.written);
         if !written.iter().any(|(known, _)| Arc::ptr_eq(known, array)) {

@@ -1,11 +1,13 @@
 //! Control files of mounts, also of those that hang or belong to another user.
 //!
-//! Invariant: no process of a command enters a mount itself. A program whose thread waits for a daemon that is stopped
-//! may not even die, and its caller would wait for it. So a child reads, which is abandoned if that takes too long.
-//! FUSE refuses other users, root too, unless the mount allows them: a child of root reads as the owner of the mount.
+//! Invariant: no process of a command enters a mount itself. A program whose thread waits for a
+//! daemon that is stopped may not even die, and its caller would wait for it. So a child reads,
+//! which is abandoned if that takes too long. FUSE refuses other users, root too, unless the mount
+//! allows them: a child of root reads as the owner of the mount.
 //!
-//! Another child guards each mount. A thread of the daemon that makes the kernel drop pages may wait for a read in
-//! flight, which the daemon answers. If it is killed then, neither ends, unless the guard ends the connection.
+//! Another child guards each mount. A thread of the daemon that makes the kernel drop pages may
+//! wait for a read in flight, which the daemon answers. If it is killed then, neither ends, unless
+//! the guard ends the connection.
 
 use super::mount_place::{MountEntry, abort_file, working_directory};
 use crate::error::{Error, Result};
@@ -21,7 +23,8 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// The control file of all counters. The kernel keeps no pages of it, so that a read shows whether the daemon answers.
+/// The control file of all counters. The kernel keeps no pages of it, so that a read shows whether
+/// the daemon answers.
 pub const STATISTICS: &str = "stats.json";
 
 /// Time in which a daemon that is not stopped answers.
@@ -40,7 +43,8 @@ const GUARDED: &str = "ZARRFS_GUARDED";
 ///
 /// # Errors
 ///
-/// ETIMEDOUT, with a message that says what ends the mount, if its daemon does not answer within `limit`.
+/// ETIMEDOUT, with a message that says what ends the mount, if its daemon does not answer within
+/// `limit`.
 pub fn read_control(mount: &MountEntry, name: &str, limit: Duration) -> Result<Vec<u8>> {
     let child = start_reader(mount, name).map_err(|e| Error::from(e).context("reading in another process"))?;
     let (answer, wait) = channel();
@@ -56,7 +60,8 @@ pub fn read_control(mount: &MountEntry, name: &str, limit: Duration) -> Result<V
 
 /// Returns the error of a mount that does not answer.
 fn no_answer(mount: &MountEntry) -> Error {
-    let (path, abort) = (mount.path.display(), abort_file(&mount.device));
+    let path = mount.path.display();
+    let abort = abort_file(&mount.device);
     let why = format!(
         "does not answer: its daemon is stopped or hangs; `zarrfs umount --force {path}` ends it, or `echo 1 >{abort}`: \
          requests in flight fail, and unstored writes are lost"
@@ -79,7 +84,8 @@ fn start_reader(mount: &MountEntry, name: &str) -> std::io::Result<Child> {
     command.current_dir("/").spawn()
 }
 
-/// Starts the guard of a mount. It ends with the thread that calls this function, which must live as long as the mount.
+/// Starts the guard of a mount. It ends with the thread that calls this function, which must live
+/// as long as the mount.
 ///
 /// # Errors
 ///
@@ -105,8 +111,8 @@ fn own_program() -> Command {
         unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
         Ok(())
     };
-    // SAFETY: the function makes three system calls, and allocates and locks nothing. They keep the user, who may trace
-    // the child, from the terminal and the open files of root.
+    // SAFETY: the function makes three system calls, and allocates and locks nothing. They keep the
+    // user, who may trace the child, from the terminal and the open files of root.
     unsafe { command.pre_exec(detach) };
     command
 }
@@ -132,8 +138,8 @@ fn guard(daemon: &str) -> std::io::Result<()> {
     File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(b"1")
 }
 
-/// Reads the file for which [`read_control`] has started this process, and prints it. Returns `None` in any other
-/// process.
+/// Reads the file for which [`read_control`] has started this process, and prints it. Returns
+/// `None` in any other process.
 fn run_reader() -> Option<ExitCode> {
     let file = PathBuf::from(std::env::var_os(READ_FILE)?);
     Some(match copy_to_output(&file) {
@@ -150,8 +156,8 @@ fn copy_to_output(file: &Path) -> std::io::Result<()> {
     File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(&bytes)
 }
 
-/// Opens a control file by its absolute path. If this user may not enter the directories above the mountpoint, opens
-/// it from the working directory, which may lie in the mount.
+/// Opens a control file by its absolute path. If this user may not enter the directories above the
+/// mountpoint, opens it from the working directory, which may lie in the mount.
 fn open_control(file: &Path) -> std::io::Result<File> {
     match File::open(file) {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => File::open(path_from(&working_directory()?, file)),

@@ -1,5 +1,6 @@
-//! Mounting and unmounting. fuser could do both, but it unmounts any mount at the path, and fails where fusermount3
-//! would succeed. This module identifies its mount by the device number in the mount table, and unmounts no other.
+//! Mounting and unmounting. fuser could do both, but it unmounts any mount at the path, and fails
+//! where fusermount3 would succeed. This module identifies its mount by the device number in the
+//! mount table, and unmounts no other.
 
 use super::control::{PATIENCE, STATISTICS, read_control, start_guard};
 use super::mount_place::{
@@ -79,7 +80,8 @@ pub enum UnmountMode {
     Unused,
     /// The mount is detached, and ends with its last open file.
     Lazy,
-    /// The mount ends immediately. Requests in flight fail, and writes that the daemon has not taken are lost.
+    /// The mount ends immediately. Requests in flight fail, and writes that the daemon has not
+    /// taken are lost.
     Forced,
 }
 
@@ -116,7 +118,8 @@ impl Mountpoint {
     }
 
     /// Starts the process that ends the connection if this one is killed. The program must call
-    /// [`run_child`](super::run_child) when it starts, and the calling thread must live as long as the mount.
+    /// [`run_child`](super::run_child) when it starts, and the calling thread must live as long as
+    /// the mount.
     pub fn guard(&self) {
         if let Err(e) = start_guard(&self.device) {
             let path = self.path.display();
@@ -134,7 +137,8 @@ impl Mountpoint {
         self.fuse.take()
     }
 
-    /// Returns the places of this mount in the mount table. There are several where mounts propagate.
+    /// Returns the places of this mount in the mount table. There are several where mounts
+    /// propagate.
     pub fn places(&self) -> Result<Vec<PathBuf>> {
         Ok(mounts()?.into_iter().filter(|mount| mount.device == self.device).map(|mount| mount.path).collect())
     }
@@ -158,7 +162,8 @@ impl Mountpoint {
         }
     }
 
-    /// Returns whether the mount was detached: it has no path any more, and ends with its last open file.
+    /// Returns whether the mount was detached: it has no path any more, and ends with its last open
+    /// file.
     pub fn is_detached(&self) -> bool {
         mounts().is_ok_and(|mounts| mounts.iter().all(|mount| mount.device != self.device))
     }
@@ -174,14 +179,16 @@ impl Mountpoint {
         self.aborted.load(Ordering::Relaxed)
     }
 
-    /// Ends the connection: requests in flight get EIO. Returns whether the kernel's control files allow it.
+    /// Ends the connection: requests in flight get EIO. Returns whether the kernel's control files
+    /// allow it.
     pub fn abort(&self) -> bool {
         self.aborted.store(true, Ordering::Relaxed);
         std::fs::write(abort_file(&self.device), "1").is_ok()
     }
 }
 
-/// Returns the directory to mount on, after removing mounts whose daemon has ended if the request allows it.
+/// Returns the directory to mount on, after removing mounts whose daemon has ended if the request
+/// allows it.
 fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, MountError> {
     if let Some(directory) = request.directory {
         return directory.try_clone_to_owned().map_err(|e| MountError::Other(e.into()));
@@ -197,8 +204,8 @@ fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, Mount
     }
 }
 
-/// Opens the directory at `path`, if it can be mounted on. Reads the mount table first, because a hung mount doesn't
-/// answer.
+/// Opens the directory at `path`, if it can be mounted on. Reads the mount table first, because a
+/// hung mount doesn't answer.
 fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
     let shown = path.display();
     let opened = path_to_mount(path).map_err(Error::from).and_then(|absolute| {
@@ -268,13 +275,16 @@ fn attach(
     })
 }
 
-/// Returns the place of a mount that `entry` finds in the mount table. Directories above it may be renamed meanwhile.
+/// Returns the place of a mount that `entry` finds in the mount table. Directories above it may be
+/// renamed meanwhile.
 fn found(
     path: &Path,
     entry: impl Fn() -> Result<Option<MountEntry>>,
 ) -> std::result::Result<(MountPlace, MountEntry), MountError> {
     for _ in 0..ATTEMPTS {
-        let Some(found) = entry().map_err(|e| failed(path, e))? else { break };
+        let Some(found) = entry().map_err(|e| failed(path, e))? else {
+            break;
+        };
         if let Ok(place) = MountPlace::of(&found.path)
             && place.top().is_ok_and(|top| top.is_some_and(|top| top.id == found.id))
         {
@@ -284,8 +294,8 @@ fn found(
     Err(failed(path, Error::damaged("mounted, but not found in the mount table; unmounted again")))
 }
 
-/// Mounts by fusermount3, which is setuid root and passes the device over a socket. It resolves the path itself: a
-/// mount in another place is unmounted again.
+/// Mounts by fusermount3, which is setuid root and passes the device over a socket. It resolves the
+/// path itself: a mount in another place is unmounted again.
 fn mount_by_helper(
     request: &MountRequest,
     directory: &OwnedFd,
@@ -370,7 +380,8 @@ pub fn unmount_path(path: &Path, mode: UnmountMode) -> Result<()> {
         }
         Some(mount) => {
             if mode == UnmountMode::Forced {
-                // fusermount3 does not end the connection; where the file is missing, the daemon must be killed
+                // fusermount3 does not end the connection; where the file is missing, the daemon
+                // must be killed
                 let _ = std::fs::write(abort_file(&mount.device), "1");
             }
             let unmounted = place.unmount(mode.flags());

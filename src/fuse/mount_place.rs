@@ -1,8 +1,9 @@
-//! Places of mounts: the mount table, paths up to a mount, and descriptors that hold mountpoints and directories to
-//! mount on. Nothing here enters a mount of zarrfs, whose daemon may not answer.
+//! Places of mounts: the mount table, paths up to a mount, and descriptors that hold mountpoints
+//! and directories to mount on. Nothing here enters a mount of zarrfs, whose daemon may not answer.
 //!
-//! Invariant: no path is resolved again between the check of a directory or mount and the mount or unmount. Otherwise a
-//! user who may rename directories above it could swap one for a symbolic link, and redirect the operation.
+//! Invariant: no path is resolved again between the check of a directory or mount and the mount or
+//! unmount. Otherwise a user who may rename directories above it could swap one for a symbolic
+//! link, and redirect the operation.
 
 use crate::error::{Error, Kind, Result};
 use rustix::fs::{Mode, OFlags};
@@ -74,8 +75,8 @@ impl FollowedPath {
 /// Maximum number of symbolic links in a path, the same as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// Follows the symbolic links of a path as the kernel does, up to the first place that `is_end` accepts, which is not
-/// entered.
+/// Follows the symbolic links of a path as the kernel does, up to the first place that `is_end`
+/// accepts, which is not entered.
 pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<FollowedPath> {
     let names = |path: &Path| -> Vec<OsString> {
         let names = path.components().rev().filter(|name| matches!(name, Component::Normal(_) | Component::ParentDir));
@@ -106,7 +107,8 @@ pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<Fo
             }
             // no link
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => done = next,
-            // the kernel's path of the working directory has no links, and may lead through directories of other users
+            // the kernel's path of the working directory has no links, and may lead through
+            // directories of other users
             Err(e) if e.kind() == ErrorKind::PermissionDenied && working_directory()?.starts_with(&next) => done = next,
             Err(e) => return Err(e),
         }
@@ -114,7 +116,8 @@ pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<Fo
     Ok(FollowedPath { path: done, rest: None })
 }
 
-/// Returns the absolute form of a path. Links are resolved up to the first mount of zarrfs, which has none.
+/// Returns the absolute form of a path. Links are resolved up to the first mount of zarrfs, which
+/// has none.
 pub fn path_to_mount(path: &Path) -> std::io::Result<PathBuf> {
     let mounts = mounts().unwrap_or_default();
     let is_mount = |place: &Path| mounts.iter().rfind(|m| m.path == place).is_some_and(MountEntry::is_zarrfs);
@@ -132,8 +135,8 @@ pub fn mount_of(path: &Path) -> Result<Option<MountEntry>> {
     Ok(None)
 }
 
-/// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there. The kernel refuses
-/// to rename or remove that name while it is mounted on.
+/// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there.
+/// The kernel refuses to rename or remove that name while it is mounted on.
 pub struct MountPlace {
     parent: OwnedFd,
     name: OsString,
@@ -153,7 +156,8 @@ impl MountPlace {
         Ok(path_of(&self.parent)?.join(&self.name))
     }
 
-    /// Returns a path that leads to the place even if directories are renamed, as long as this value exists.
+    /// Returns a path that leads to the place even if directories are renamed, as long as this
+    /// value exists.
     pub fn fixed_path(&self) -> PathBuf {
         proc_path(&self.parent).join(&self.name)
     }
@@ -204,7 +208,8 @@ pub fn proc_path(fd: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
-/// Returns the path of the working directory. The kernel answers it alone, even if the directory lies in a mount.
+/// Returns the path of the working directory. The kernel answers it alone, even if the directory
+/// lies in a mount.
 pub fn working_directory() -> std::io::Result<PathBuf> {
     std::fs::read_link("/proc/self/cwd")
 }
@@ -216,8 +221,8 @@ pub fn entry_of(mount: &OwnedFd) -> Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().find(|entry| Some(entry.id) == id))
 }
 
-/// Returns the mounts at exactly `path`, which is absolute, with the topmost last. Reads the mount table, never the
-/// mount.
+/// Returns the mounts at exactly `path`, which is absolute, with the topmost last. Reads the mount
+/// table, never the mount.
 pub fn mounts_at(path: &Path) -> Result<Vec<MountEntry>> {
     Ok(mounts()?.into_iter().filter(|m| m.path == path).collect())
 }
@@ -228,7 +233,8 @@ pub fn mounts() -> Result<Vec<MountEntry>> {
     Ok(table.split(|&b| b == b'\n').filter_map(parse_mountinfo).collect())
 }
 
-/// Parses one line of mountinfo: `36 35 98:0 /root /mount/point options - type source super-options` (proc(5)).
+/// Parses one line of mountinfo: `36 35 98:0 /root /mount/point options - type source
+/// super-options` (proc(5)).
 fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
     let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
     let mut fields = line.split(|&b| b == b' ');

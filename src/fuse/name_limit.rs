@@ -1,10 +1,11 @@
-//! The bound on the names that the kernel knows. The daemon remembers each name until the kernel forgets it, and the
-//! kernel forgets none while it has memory. If there are too many, this module asks the kernel to forget the least
-//! recently used ones. It must not know what names stand for.
+//! The bound on the names that the kernel knows. The daemon remembers each name until the kernel
+//! forgets it, and the kernel forgets none while it has memory. If there are too many, this module
+//! asks the kernel to forget the least recently used ones. It must not know what names stand for.
 //!
-//! To forget a name the kernel locks its directory, and so waits for the requests in flight that look up, list, create
-//! or remove names there. Only a thread that serves no request may wait for it. While the kernel waits for the lock of
-//! a directory whose requests hang, that directory gets no more names, and the wait takes one thread of the pool.
+//! To forget a name the kernel locks its directory, and so waits for the requests in flight that
+//! look up, list, create or remove names there. Only a thread that serves no request may wait for
+//! it. While the kernel waits for the lock of a directory whose requests hang, that directory gets
+//! no more names, and the wait takes one thread of the pool.
 
 use super::notify::KernelConnection;
 use crate::error::Result;
@@ -23,7 +24,8 @@ pub struct NameLimit {
     fs: Arc<Fs>,
     kernel: KernelConnection,
     pool: Pool,
-    /// Protects the map: how often each file or directory is open, by inode number. Their names stay.
+    /// Protects the map: how often each file or directory is open, by inode number. Their names
+    /// stay.
     open: Mutex<HashMap<u64, u32>>,
 }
 

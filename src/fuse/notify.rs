@@ -1,5 +1,5 @@
-//! Notifies the kernel that attributes, pages or names that it may keep are out of date. This module handles inode
-//! numbers, and must not know what has changed.
+//! Notifies the kernel that attributes, pages or names that it may keep are out of date. This
+//! module handles inode numbers, and must not know what has changed.
 
 use crate::error::Result;
 use crate::fs::{Fs, GuardId, StalePages};
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Maximum time between the moment when the kernel copies a write from its page and the moment when a thread takes the
-/// request.
+/// Maximum time between the moment when the kernel copies a write from its page and the moment when
+/// a thread takes the request.
 const IN_FLIGHT: Duration = Duration::from_secs(5);
 
-/// Growth of the pool that notifies the kernel. A notification may wait for requests in flight of its file, and must
-/// not delay those of other files.
+/// Growth of the pool that notifies the kernel. A notification may wait for requests in flight of
+/// its file, and must not delay those of other files.
 const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max_threads: 1024 };
 
 /// The connection to the kernel. It is set before the first request comes.
@@ -30,9 +30,11 @@ impl KernelConnection {
         let _ = self.0.set(notifier);
     }
 
-    /// Drops the attributes that the kernel keeps of a file that is opened. Otherwise reads would end at an old size.
+    /// Drops the attributes that the kernel keeps of a file that is opened. Otherwise reads would
+    /// end at an old size.
     pub fn forget_attributes(&self, inode: INodeNo) {
-        // a negative offset stands for the attributes alone; dropping pages would take locks that a read may hold
+        // a negative offset stands for the attributes alone; dropping pages would take locks that a
+        // read may hold
         self.invalidate(inode.0, -1, 0);
     }
 
@@ -45,8 +47,8 @@ impl KernelConnection {
         }
     }
 
-    /// Drops the kernel's pages of a part of a file, or, if `len` is 0, all from `offset` on. The kernel first writes
-    /// back pages that a map has changed.
+    /// Drops the kernel's pages of a part of a file, or, if `len` is 0, all from `offset` on. The
+    /// kernel first writes back pages that a map has changed.
     fn invalidate(&self, inode: u64, offset: i64, len: i64) {
         if let Some(notifier) = self.0.get()
             && let Err(e) = notifier.inval_inode(INodeNo(inode), offset, len)
@@ -56,8 +58,8 @@ impl KernelConnection {
     }
 }
 
-/// The notifications that drop pages of the kernel. The kernel waits for the requests in flight that hold them, so that
-/// only a thread that serves no request may wait for the notification.
+/// The notifications that drop pages of the kernel. The kernel waits for the requests in flight
+/// that hold them, so that only a thread that serves no request may wait for the notification.
 pub struct Notices {
     fs: Arc<Fs>,
     kernel: KernelConnection,
@@ -109,15 +111,16 @@ impl Notices {
         Ok(Notices { fs, kernel, pool: Pool::growing("notify", 1, GROWTH)?, files, dropped })
     }
 
-    /// Calls `reply` for a request that has changed files through other files, once the kernel has dropped the pages
-    /// that the reply must wait for. The caller is the thread that served the request. During the request the kernel
-    /// must not hold such pages, because the notification would wait for the request.
+    /// Calls `reply` for a request that has changed files through other files, once the kernel has
+    /// dropped the pages that the reply must wait for. The caller is the thread that served the
+    /// request. During the request the kernel must not hold such pages, because the notification
+    /// would wait for the request.
     pub fn reply_after(self: &Arc<Self>, reply: impl FnOnce() + Send + 'static) {
         self.send(self.fs.take_stale_pages(), &[], reply);
     }
 
-    /// Calls `reply` as [`Notices::reply_after`] does, but also waits for the notifications about the files `inodes`
-    /// that other requests have queued.
+    /// Calls `reply` as [`Notices::reply_after`] does, but also waits for the notifications about
+    /// the files `inodes` that other requests have queued.
     pub fn reply_after_others(self: &Arc<Self>, inodes: &[u64], reply: impl FnOnce() + Send + 'static) {
         self.send(self.fs.take_stale_pages(), inodes, reply);
     }
@@ -134,7 +137,8 @@ impl Notices {
         if stale.is_empty() && others.is_empty() {
             return reply();
         }
-        // count one more for this call, so that the reply is not sent before all notifications are counted
+        // count one more for this call, so that the reply is not sent before all notifications are
+        // counted
         let left = AtomicUsize::new(awaited + 1);
         let countdown = Arc::new(Countdown { left, reply: Mutex::new(Some(Box::new(reply))) });
         let mut files = lock(&self.files);
@@ -192,12 +196,13 @@ impl Notices {
         dropped.insert(inode, Instant::now());
     }
 
-    /// Returns whether pages of a file were dropped within the last [`IN_FLIGHT`]. Called when a thread takes the
-    /// request of a write.
+    /// Returns whether pages of a file were dropped within the last [`IN_FLIGHT`]. Called when a
+    /// thread takes the request of a write.
     ///
-    /// The kernel unlocks a page that is written as a whole before it sends the request. If the page is dropped then
-    /// and read again, the read may overtake the write, and old bytes would stay in the page cache. After the answer,
-    /// the pages of the write must then be dropped once more.
+    /// The kernel unlocks a page that is written as a whole before it sends the request. If the
+    /// page is dropped then and read again, the read may overtake the write, and old bytes would
+    /// stay in the page cache. After the answer, the pages of the write must then be dropped once
+    /// more.
     pub fn were_dropped(&self, inode: u64) -> bool {
         lock(&self.dropped).get(&inode).is_some_and(|at| at.elapsed() < IN_FLIGHT)
     }

@@ -8,17 +8,19 @@ use fuser::{
 };
 use std::time::Duration;
 
-/// Time for which the kernel may use a name without a request. A stale name does no harm: `open` asks the store again.
+/// Time for which the kernel may use a name without a request. A stale name does no harm: `open`
+/// asks the store again.
 pub const ENTRY_TTL: Duration = Duration::from_secs(1);
 
-/// Returns the time for which the kernel may use attributes without a request. It is zero for most files: a size that
-/// another process changed in the store must show immediately.
+/// Returns the time for which the kernel may use attributes without a request. It is zero for most
+/// files: a size that another process changed in the store must show immediately.
 pub fn attribute_ttl(is_lasting: bool) -> Duration {
     if is_lasting { ENTRY_TTL } else { Duration::ZERO }
 }
 
 impl ServeOptions {
-    /// Returns whether a request comes from the owner of the mount, from the user who made it, or from root.
+    /// Returns whether a request comes from the owner of the mount, from the user who made it, or
+    /// from root.
     pub(super) fn is_owner(&self, asker: &Request) -> bool {
         [0, self.uid, rustix::process::getuid().as_raw()].contains(&asker.uid())
     }
@@ -108,7 +110,8 @@ pub fn send_written(reply: ReplyWrite, bytes: usize) {
     reply.written(bytes as u32);
 }
 
-/// Answers with the value or the names of extended attributes. A `size` of 0 asks for the size alone.
+/// Answers with the value or the names of extended attributes. A `size` of 0 asks for the size
+/// alone.
 pub fn send_xattr(reply: ReplyXattr, value: &[u8], size: u32) {
     match size as usize {
         0 => reply.size(value.len() as u32),

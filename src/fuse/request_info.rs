@@ -1,5 +1,5 @@
-//! Logs requests: one line for each at the level `debug`, and one at the level `error` for a request that ends in EIO.
-//! This module must not know what requests do.
+//! Logs requests: one line for each at the level `debug`, and one at the level `error` for a
+//! request that ends in EIO. This module must not know what requests do.
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::Fs;
@@ -34,8 +34,8 @@ impl RequestInfo {
         RequestInfo { range: Some((offset, len)), ..RequestInfo::of(operation, inode) }
     }
 
-    /// Describes a request about a name in a directory. Returns `None` for a name that is not UTF-8, which no key of a
-    /// store can have.
+    /// Describes a request about a name in a directory. Returns `None` for a name that is not
+    /// UTF-8, which no key of a store can have.
     pub fn of_name(operation: &'static str, directory: INodeNo, name: &OsStr) -> Option<Self> {
         Some(RequestInfo { name: name.to_str()?.to_string(), ..RequestInfo::of(operation, directory) })
     }
@@ -49,8 +49,8 @@ impl RequestInfo {
         self.run_some(fs, || work().map(Some)).map(|value| value.expect("the work returns a value"))
     }
 
-    /// Runs as [`RequestInfo::run`] does, but logs nothing if the work returns `None`: another thread continues the
-    /// request.
+    /// Runs as [`RequestInfo::run`] does, but logs nothing if the work returns `None`: another
+    /// thread continues the request.
     pub fn run_some<T>(
         &self,
         fs: &Fs,

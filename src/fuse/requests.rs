@@ -1,5 +1,5 @@
-//! One method for each request of the kernel: it parses the arguments, calls [`Fs`], and replies. [`super`] decides
-//! which thread does the work.
+//! One method for each request of the kernel: it parses the arguments, calls [`Fs`], and replies.
+//! [`super`] decides which thread does the work.
 
 use super::replies::{attribute_ttl, finish, send_ok, send_written, send_xattr};
 use super::request_info::RequestInfo;
@@ -18,23 +18,26 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Number of blocks of 4096 bytes, and of files, that are reported free if a store has no limit: 1 PiB.
+/// Number of blocks of 4096 bytes, and of files, that are reported free if a store has no limit: 1
+/// PiB.
 const UNLIMITED: u64 = 1 << 38;
 
 /// Size of the largest reply in bytes.
 const MAX_REPLY: usize = 1 << 20;
 
 thread_local! {
-    /// The bytes of a reply, kept for the next one: fresh memory costs as much as the copy. A block of this capacity
-    /// begins at a page, as decoded chunks do, and takes no memory before it is used.
+    /// The bytes of a reply, kept for the next one: fresh memory costs as much as the copy. A block
+    /// of this capacity begins at a page, as decoded chunks do, and takes no memory before it is
+    /// used.
     static REPLY: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(MAX_REPLY));
 }
 
 impl Filesystem for FuseServer {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Never FUSE_ASYNC_DIO: with it the kernel turns each short O_DIRECT write into EIO (fs/fuse/file.c,
-        // fuse_get_res_by_io) or into the error of a later piece, though bytes were written. Each flag is added by a
-        // call of its own: a kernel that lacks one must not lose the others.
+        // Never FUSE_ASYNC_DIO: with it the kernel turns each short O_DIRECT write into EIO
+        // (fs/fuse/file.c, fuse_get_res_by_io) or into the error of a later piece, though bytes
+        // were written. Each flag is added by a call of its own: a kernel that lacks one must not
+        // lose the others.
         for flag in [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
@@ -52,7 +55,9 @@ impl Filesystem for FuseServer {
     }
 
     fn lookup(&self, asker: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let Some(request) = RequestInfo::of_name("lookup", parent, name) else { return reply.error(Errno::ENOENT) };
+        let Some(request) = RequestInfo::of_name("lookup", parent, name) else {
+            return reply.error(Errno::ENOENT);
+        };
         if self.fs.hides(parent.0, &request.name, asker.pid()) {
             return reply.error(Errno::ENOENT);
         }
@@ -94,7 +99,8 @@ impl Filesystem for FuseServer {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (options, thread) = (self.options.clone(), asker.pid());
+        let options = self.options.clone();
+        let thread = asker.pid();
         self.dispatch(RequestKind::Change, move |fs| {
             let done = RequestInfo::of("setattr", inode).run(fs, || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
@@ -108,12 +114,14 @@ impl Filesystem for FuseServer {
                 if let Some(mode) = taken {
                     fs.set_mode(inode.0, mode)?;
                 }
-                let Some(size) = size else { return fs.attributes(inode.0) };
+                let Some(size) = size else {
+                    return fs.attributes(inode.0);
+                };
                 let handle = handle.map_or_else(|| fs.opening_of(inode.0, thread), |handle| Some(handle.0));
                 fs.set_size(inode.0, size, handle)
             });
-            // reply before pages of other files are dropped: while the size is set, the kernel writes no page of this
-            // file
+            // reply before pages of other files are dropped: while the size is set, the kernel
+            // writes no page of this file
             finish(done, reply, |reply, a| options.send_attributes(reply, &a));
         });
     }
@@ -123,10 +131,13 @@ impl Filesystem for FuseServer {
         let direct = flags.0 & libc::O_DIRECT != 0;
         let audience = if self.options.is_owner(asker) { Audience::Owner } else { Audience::Readers };
         let maps_direct = self.maps_direct;
-        // such a descriptor can't be mapped, but before the kernel maps direct files it leaves stale pages beside them
+        // such a descriptor can't be mapped, but before the kernel maps direct files it leaves
+        // stale pages beside them
         let is_write_only = maps_direct && flags.acc_mode() == OpenAccMode::O_WRONLY;
-        let (kernel, notices, names, thread) =
-            (self.kernel.clone(), self.notices.clone(), self.names.clone(), asker.pid());
+        let kernel = self.kernel.clone();
+        let notices = self.notices.clone();
+        let names = self.names.clone();
+        let thread = asker.pid();
         self.dispatch(RequestKind::Open(inode.0), move |fs| {
             let request = RequestInfo::of("open", inode);
             let done = request.run(fs, || {
@@ -169,7 +180,8 @@ impl Filesystem for FuseServer {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let (handle, size) = (handle.0, size as usize);
+        let handle = handle.0;
+        let size = size as usize;
         let request = RequestInfo::of_bytes("read", inode, offset, size);
         let reply = REPLY.with_borrow_mut(|out| {
             match request.run_some(&self.fs, || self.fs.read_in_place(handle, offset, size, out)) {
@@ -201,19 +213,22 @@ impl Filesystem for FuseServer {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (notices, len, handle) = (self.notices.clone(), data.len(), handle.0);
+        let notices = self.notices.clone();
+        let len = data.len();
+        let handle = handle.0;
         let request = RequestInfo::of_bytes("write", inode, offset, len);
         let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let is_flat = self.fs.is_flat(handle);
         let drops_again =
             is_flat && !is_mapped && (notices.were_dropped(inode.0) || self.fs.leaves_stale_pages(handle));
         let answer = move |written| {
-            // other writes must be answered first: the kernel holds their pages until then, and a notification waits
-            // for the pages
+            // other writes must be answered first: the kernel holds their pages until then, and a
+            // notification waits for the pages
             if !is_flat && !is_mapped {
                 return notices.reply_after(move || finish(written, reply, send_written));
             }
-            // pages may have been dropped since: another thread may have answered a read before the bytes were applied
+            // pages may have been dropped since: another thread may have answered a read before the
+            // bytes were applied
             let drops_again = drops_again || is_flat && !is_mapped && notices.were_dropped(inode.0);
             finish(written, reply, send_written);
             if drops_again {
@@ -228,7 +243,8 @@ impl Filesystem for FuseServer {
             Err(e) => return answer(Err(e)),
         }
         // record the write before this thread takes another request: see `fs::waiting`
-        let (waiting, data) = (self.fs.waiting_write(handle, offset, len), self.copies.copy(data));
+        let waiting = self.fs.waiting_write(handle, offset, len);
+        let data = self.copies.copy(data);
         self.dispatch(RequestKind::Change, move |fs| {
             let written = request.run(fs, || fs.write_waiting(handle, offset, &data.bytes, is_mapped));
             drop(waiting);
@@ -261,7 +277,8 @@ impl Filesystem for FuseServer {
         self.names.closed(inode.0);
         self.fs.end_truncation(handle.0);
         self.notices.drop_stale();
-        // no program waits for the answer, and the kernel holds back other requests while many of these wait
+        // no program waits for the answer, and the kernel holds back other requests while many of
+        // these wait
         reply.ok();
         // release also stores pages of a map that came after the last flush
         self.dispatch(RequestKind::Release(handle.0), move |fs| fs.release(handle.0));
@@ -279,7 +296,9 @@ impl Filesystem for FuseServer {
     }
 
     fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let kind = |directory| if directory { FileType::Directory } else { FileType::RegularFile };
+        let kind = |directory| {
+            if directory { FileType::Directory } else { FileType::RegularFile }
+        };
         self.dispatch(RequestKind::ReadDirectory, move |fs| {
             let done = RequestInfo::of("readdir", inode).run(fs, || {
                 fs.read_directory(handle.0, offset, |name, next| {
@@ -329,9 +348,13 @@ impl Filesystem for FuseServer {
     }
 
     fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, flags: i32, reply: ReplyCreate) {
-        let Some(request) = RequestInfo::of_name("create", parent, name) else { return reply.error(Errno::EILSEQ) };
-        let (options, names) = (self.options.clone(), self.names.clone());
-        let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
+        let Some(request) = RequestInfo::of_name("create", parent, name) else {
+            return reply.error(Errno::EILSEQ);
+        };
+        let options = self.options.clone();
+        let names = self.names.clone();
+        let exclusive = flags & libc::O_EXCL != 0;
+        let truncate = flags & libc::O_TRUNC != 0;
         let create = move |fs: &Fs, request: &RequestInfo| {
             fs.set_next_mode(parent.0, &request.name, mode)?;
             fs.create(parent.0, &request.name, exclusive, truncate)
@@ -342,8 +365,10 @@ impl Filesystem for FuseServer {
                 _ => FopenFlags::empty(),
             };
             names.opened(attributes.inode);
-            // the name and the attributes share one time to live, and the attributes may change immediately
-            let (ttl, handle) = (Duration::ZERO, FileHandle(opened.handle));
+            // the name and the attributes share one time to live, and the attributes may change
+            // immediately
+            let ttl = Duration::ZERO;
+            let handle = FileHandle(opened.handle);
             reply.created(&ttl, &options.attributes(&attributes), Generation(0), handle, pages);
         });
     }
@@ -405,7 +430,9 @@ impl Filesystem for FuseServer {
         if !keep.contains(flags) {
             return reply.error(Errno::EINVAL);
         }
-        let Some(new_name) = new_name.to_str().map(str::to_string) else { return reply.error(Errno::EILSEQ) };
+        let Some(new_name) = new_name.to_str().map(str::to_string) else {
+            return reply.error(Errno::EILSEQ);
+        };
         let keeps_target = flags.contains(keep);
         self.change_name(RequestInfo::of_name("rename", parent, name), reply, move |fs, request| {
             fs.rename((parent.0, &request.name), (new_parent.0, &new_name), keeps_target)
@@ -413,23 +440,28 @@ impl Filesystem for FuseServer {
     }
 
     fn setxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
-        let Some(name) = name.to_str().map(str::to_string) else { return reply.error(Errno::EILSEQ) };
+        let Some(name) = name.to_str().map(str::to_string) else {
+            return reply.error(Errno::EILSEQ);
+        };
         let value = value.to_vec();
-        let (create, replace) = (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0);
+        let create = flags & libc::XATTR_CREATE != 0;
+        let replace = flags & libc::XATTR_REPLACE != 0;
         let set = move |fs: &Fs, _: &RequestInfo| fs.set_xattr(inode.0, &name, Some(&value), create, replace);
         self.change(RequestInfo::of("setxattr", inode), reply, set, send_ok);
     }
 
     fn removexattr(&self, _: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(name) = name.to_str().map(str::to_string) else { return reply.error(Errno::EILSEQ) };
+        let Some(name) = name.to_str().map(str::to_string) else {
+            return reply.error(Errno::EILSEQ);
+        };
         let remove = move |fs: &Fs, _: &RequestInfo| fs.set_xattr(inode.0, &name, None, false, false);
         self.change(RequestInfo::of("removexattr", inode), reply, remove, send_ok);
     }
 
     fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let name = name.to_str().unwrap_or_default().to_string();
-        // there are no access lists, capabilities or labels; after this errno, `ls` asks for them once, not once for
-        // each file
+        // there are no access lists, capabilities or labels; after this errno, `ls` asks for them
+        // once, not once for each file
         if !name.starts_with("user.") {
             return reply.error(Errno::EOPNOTSUPP);
         }

@@ -1,5 +1,6 @@
-//! The requests to a server, by operation and outcome, and their durations. The number of entries is bounded, because a
-//! server chooses the statuses: at most 504 outcomes for each of six operations.
+//! The requests to a server, by operation and outcome, and their durations. The number of entries
+//! is bounded, because a server chooses the statuses: at most 504 outcomes for each of six
+//! operations.
 
 use crate::util::memory::lock;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Reads that ask the store for the size of a value first: [`get_counted`], and the end of a value for stores that
-//! cannot return it by one request.
+//! Reads that ask the store for the size of a value first: [`get_counted`], and the end of a value
+//! for stores that cannot return it by one request.
 
 use super::{EntryKind, Key, Stat, Store};
 use crate::error::{Error, Kind, Result};
@@ -21,12 +21,13 @@ pub struct Counted {
     pub memory: Grant,
 }
 
-/// Reads the value of `key` like [`Store::get`], with a grant for its memory. The grant follows the size that the store
-/// reports, so a store cannot make the program allocate more than it announced.
+/// Reads the value of `key` like [`Store::get`], with a grant for its memory. The grant follows the
+/// size that the store reports, so a store cannot make the program allocate more than it announced.
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`] if the value has more than `limit` bytes, or an error if its memory is not granted.
+/// [`Kind::Damaged`] if the value has more than `limit` bytes, or an error if its memory is not
+/// granted.
 pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Counted>> {
     let mut stat = store.stat(key)?;
     for attempt in 0.. {
@@ -41,7 +42,9 @@ pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Co
                 memory.shrink_to(bytes.capacity());
                 return Ok(version.map(|version| Counted { bytes, stat: Stat { version, ..known }, memory }));
             }
-            Err(e) if most == limit || attempt == MAX_GROWTHS || e.kind() != Kind::Damaged => return Err(e),
+            Err(e) if most == limit || attempt == MAX_GROWTHS || e.kind() != Kind::Damaged => {
+                return Err(e);
+            }
             Err(e) => {
                 store.forget(key);
                 stat = store.stat(key)?;

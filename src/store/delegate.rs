@@ -1,9 +1,11 @@
-//! A macro for stores that wrap another store and forward most methods to it. It does not depend on any kind of store.
+//! A macro for stores that wrap another store and forward most methods to it. It does not depend on
+//! any kind of store.
 
-/// Implements the named methods of [`Store`](crate::store::Store) by calling the store in the field `$inner`.
+/// Implements the named methods of [`Store`](crate::store::Store) by calling the store in the field
+/// `$inner`.
 ///
-/// A wrapper lists every method that it forwards. `tests/layers.rs` finds those that it forgets, which would keep the
-/// default of the trait.
+/// A wrapper lists every method that it forwards. `tests/docs/layers.rs` finds those that it
+/// forgets, which would keep the default of the trait.
 macro_rules! delegate_store {
     ($inner:ident: $($method:ident)*) => { $(delegate_store!(@$method $inner);)* };
     (@fn $inner:ident.$method:ident($($arg:ident: $type:ty),*) -> $returned:ty) => {
@@ -32,18 +34,7 @@ macro_rules! delegate_store {
     ) -> $crate::error::Result<$crate::store::Listing>); };
     (@lists_all $inner:ident) => { delegate_store!(@fn $inner.lists_all() -> bool); };
     (@lists_nodes $inner:ident) => { delegate_store!(@fn $inner.lists_nodes() -> bool); };
-    (@first_names $inner:ident) => { delegate_store!(@fn $inner.first_names(
-        prefix: &$crate::store::Key
-    ) -> $crate::error::Result<Option<$crate::store::FirstNames>>); };
-    (@values_below $inner:ident) => { delegate_store!(@fn $inner.values_below(
-        prefix: &$crate::store::Key, after: Option<&$crate::store::Key>
-    ) -> $crate::error::Result<Option<$crate::store::ValuePages>>); };
-    (@cache_level $inner:ident) => { delegate_store!(@fn $inner.cache_level(
-        level: &$crate::store::Key
-    ) -> $crate::error::Result<()>); };
-    (@take_snapshot $inner:ident) => { delegate_store!(@fn $inner.take_snapshot() -> ()); };
-    (@prefetch_levels $inner:ident) => { delegate_store!(@fn $inner.prefetch_levels(prefix: &$crate::store::Key) -> ()); };
-    (@prefetch $inner:ident) => { delegate_store!(@fn $inner.prefetch(prefixes: &[$crate::store::Key]) -> ()); };
+    (@hint $inner:ident) => { delegate_store!(@fn $inner.hint(hint: $crate::store::Hint) -> ()); };
     (@concurrency $inner:ident) => { delegate_store!(@fn $inner.concurrency() -> usize); };
     (@forget $inner:ident) => { delegate_store!(@fn $inner.forget(prefix: &$crate::store::Key) -> ()); };
     (@file $inner:ident) => { delegate_store!(@fn $inner.file(

@@ -1,6 +1,6 @@
-//! A store in a directory of the local file system: a key is a path below it. The kernel resolves names with
-//! `RESOLVE_BENEATH`, so neither `..` nor a symbolic link leads out of the store, even in a race. Only regular files
-//! are opened as values, since opening others could block.
+//! A store in a directory of the local file system: a key is a path below it. The kernel resolves
+//! names with `RESOLVE_BENEATH`, so neither `..` nor a symbolic link leads out of the store, even
+//! in a race. Only regular files are opened as values, since opening others could block.
 
 mod direct_write;
 mod resolve;
@@ -53,8 +53,8 @@ pub struct DirectoryStore {
 const MAX_NEXT_MODES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 impl DirectoryStore {
-    /// Opens the directory at `path`. It stays the store even if another file system is mounted there or the directory
-    /// is renamed.
+    /// Opens the directory at `path`. It stays the store even if another file system is mounted
+    /// there or the directory is renamed.
     pub fn open(path: &Path) -> Result<Self> {
         let root = StoreRoot::open(path)?;
         open_beneath(&root.held(), "", OFlags::PATH).map_err(|e| match e.errno() {
@@ -77,8 +77,8 @@ impl DirectoryStore {
         })
     }
 
-    /// Uses the directory that takes the place of this one after this one was removed, and reports in `stats` if there
-    /// is none, and which names are left out.
+    /// Uses the directory that takes the place of this one after this one was removed, and reports
+    /// in `stats` if there is none, and which names are left out.
     pub fn replaceable(self, stats: Arc<Stats>) -> Self {
         DirectoryStore { root: self.root.replaceable(stats.clone()), stats, ..self }
     }
@@ -88,8 +88,8 @@ impl DirectoryStore {
         self.root.find(path, |root| open_beneath(root, path, flags))
     }
 
-    /// Replaces values without syncing them first; only [`Store::sync`] makes them durable. This is faster, but after a
-    /// power loss a value may be neither the old one nor the new one.
+    /// Replaces values without syncing them first; only [`Store::sync`] makes them durable. This is
+    /// faster, but after a power loss a value may be neither the old one nor the new one.
     pub fn without_fsync(self) -> Self {
         DirectoryStore { fsync: false, ..self }
     }
@@ -112,7 +112,9 @@ impl DirectoryStore {
     fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
         // without NONBLOCK, opening a FIFO would block
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let Some(fd) = self.open_key(key.as_str(), flags)? else { return Ok(None) };
+        let Some(fd) = self.open_key(key.as_str(), flags)? else {
+            return Ok(None);
+        };
         let stat = stat_of(&fd)?;
         match stat.kind {
             EntryKind::Value => Ok(Some((File::from(fd), stat))),
@@ -124,11 +126,14 @@ impl DirectoryStore {
 
 impl Store for DirectoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
+        let Some((file, stat)) = self.open_value(key)? else {
+            return Ok(None);
+        };
         check_size(stat.size, limit)?;
         // the extra byte distinguishes a file that has grown from one that ends here
         memory::reserve(value, stat.size as usize + 1)?;
-        // one call reads the whole file; `read_to_end` would read 8 KiB first, and twice as much each time
+        // one call reads the whole file; `read_to_end` would read 8 KiB first, and twice as much
+        // each time
         while (value.len() as u64) < stat.size && retry_on_intr(|| io::read(&file, spare_capacity(value)))? > 0 {}
         if value.len() as u64 != stat.size {
             file.take(limit.saturating_add(1).saturating_sub(value.len() as u64)).read_to_end(value)?;
@@ -140,7 +145,9 @@ impl Store for DirectoryStore {
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
+        let Some((file, stat)) = self.open_value(key)? else {
+            return Ok(None);
+        };
         let want = range.end.min(stat.size).saturating_sub(range.start) as usize;
         memory::resize(value, want)?;
         read_at(&file, range.start, value)?;
@@ -150,7 +157,9 @@ impl Store for DirectoryStore {
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         let path = key.as_str();
         let opened = self.root.find(path, |root| open_seen(root, path, OFlags::PATH))?;
-        let Some((fd, skipped)) = opened else { return Ok(None) };
+        let Some((fd, skipped)) = opened else {
+            return Ok(None);
+        };
         Ok(Some(stat_of(&fd)?.restricted(skipped)))
     }
 
@@ -168,7 +177,9 @@ impl Store for DirectoryStore {
         let Some(fd) = self.open_key(prefix.as_str(), flags)? else {
             return Err(Error::not_found("no such directory"));
         };
-        let (root, stats, prefix) = (self.root.held(), self.stats.clone(), prefix.clone());
+        let root = self.root.held();
+        let stats = self.stats.clone();
+        let prefix = prefix.clone();
         let lists_unfinished = self.lists_unfinished;
         let removes_abandoned = self.removes_abandoned;
         let mut directory = Dir::new(fd)?;

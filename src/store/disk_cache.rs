@@ -1,7 +1,9 @@
-//! Caches values of a remote store on a local disk, across mounts and for all mounts that use the same directory.
+//! Caches values of a remote store on a local disk, across mounts and for all mounts that use the
+//! same directory.
 //!
-//! A cached value is used only if the store below reports the same version now. A cache of metadata belongs below this
-//! one, so that the report need not cost a request. If the disk fails, values are read from the store below.
+//! A cached value is used only if the store below reports the same version now. A cache of metadata
+//! belongs below this one, so that the report need not cost a request. If the disk fails, values
+//! are read from the store below.
 
 mod cache_directory;
 mod cached_file;
@@ -30,8 +32,8 @@ pub struct DiskCache {
 }
 
 impl DiskCache {
-    /// Creates a cache of `below` in `directory`, which is created if it is missing. All files in it take at most
-    /// `limit` bytes, including those of other stores and mounts.
+    /// Creates a cache of `below` in `directory`, which is created if it is missing. All files in
+    /// it take at most `limit` bytes, including those of other stores and mounts.
     ///
     /// # Errors
     ///
@@ -53,7 +55,8 @@ impl DiskCache {
         format!("{}\0{}", self.location, key.as_str())
     }
 
-    /// Returns the cached value of `key` and its current metadata, if the store below reports the same version.
+    /// Returns the cached value of `key` and its current metadata, if the store below reports the
+    /// same version.
     fn find(&self, key: &Key, name: &str) -> Result<Option<(CachedFile, Stat)>> {
         let Some(cached) = self.directory.get(hash(name)).and_then(|file| CachedFile::open(file, name)) else {
             return Ok(None);
@@ -133,8 +136,7 @@ impl Store for DiskCache {
     }
 
     delegate_store!(below: get_end stat stat_many list lists_all concurrency forget file location space lock sync);
-    delegate_store!(below: is_writable check_writable make_prefix remove_prefix set_mode lists_nodes first_names cache_level
-        values_below take_snapshot prefetch prefetch_levels);
+    delegate_store!(below: is_writable check_writable make_prefix remove_prefix set_mode lists_nodes hint);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let version = self.below.put(key, value)?;
@@ -172,7 +174,8 @@ impl Store for DiskCache {
     }
 }
 
-/// Returns the 64-bit FNV-1a hash. Values with the same hash replace each other; the name in the file tells them apart.
+/// Returns the 64-bit FNV-1a hash. Values with the same hash replace each other; the name in the
+/// file tells them apart.
 fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,4 +1,5 @@
-//! Keys: checked names. A key that leaves its store cannot be constructed, so no other module has to check for one.
+//! Keys: checked names. A key that leaves its store cannot be constructed, so no other module has
+//! to check for one.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -9,8 +10,8 @@ const MAX_PATH: usize = 16 << 10;
 /// Maximum number of names in a group or array's key.
 pub(crate) const MAX_DEPTH: usize = 256;
 
-/// A key or prefix: names joined by `/`, none of which is empty, `.` or `..` or contains a NUL. The root is the empty
-/// key.
+/// A key or prefix: names joined by `/`, none of which is empty, `.` or `..` or contains a NUL. The
+/// root is the empty key.
 ///
 /// ```
 /// use zarrfs::store::Key;
@@ -25,8 +26,8 @@ pub(crate) const MAX_DEPTH: usize = 256;
 pub struct Key(String);
 
 impl Key {
-    /// Maximum number of names in a key that a document or an archive lists: those of an array [`MAX_DEPTH`] levels
-    /// deep, and of a chunk in it.
+    /// Maximum number of names in a key that a document or an archive lists: those of an array
+    /// [`MAX_DEPTH`] levels deep, and of a chunk in it.
     pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 64;
 
     /// Returns whether a path is short enough for a key that a document or an archive lists.
@@ -44,13 +45,13 @@ impl Key {
         Key(String::new())
     }
 
-    /// Normalizes a logical path as section "Logical storage paths" of the Zarr v2 specification says: backslashes
-    /// become slashes, and leading, trailing and repeated slashes are removed.
+    /// Normalizes a logical path as section "Logical storage paths" of the Zarr v2 specification
+    /// says: backslashes become slashes, and leading, trailing and repeated slashes are removed.
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if a name is `.` or `..` or contains a NUL, or if the path is too
-    /// long.
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if a name is `.` or `..` or contains a NUL,
+    /// or if the path is too long.
     pub fn normalize(path: &str) -> Result<Self> {
         if path.len() > MAX_PATH {
             return Err(Error::invalid(format!("a path of {} bytes is longer than {MAX_PATH}", path.len())));
@@ -67,7 +68,8 @@ impl Key {
         Ok(self.join(name))
     }
 
-    /// Appends a path whose names are known to be valid: a chunk key or the name of a metadata document.
+    /// Appends a path whose names are known to be valid: a chunk key or the name of a metadata
+    /// document.
     pub(crate) fn join(&self, path: &str) -> Self {
         if self.0.is_empty() { Key(path.to_string()) } else { Key(format!("{}/{path}", self.0)) }
     }
@@ -96,7 +98,8 @@ impl Key {
         }
     }
 
-    /// Returns the key after a rename of `from` to `to`, or `None` if the rename does not affect it.
+    /// Returns the key after a rename of `from` to `to`, or `None` if the rename does not affect
+    /// it.
     pub fn moved(&self, from: &Key, to: &Key) -> Option<Self> {
         let rest = self.relative_to(from)?;
         Some(if rest.is_root() { to.clone() } else { to.join(rest.as_str()) })
@@ -114,7 +117,8 @@ impl Key {
 }
 
 impl fmt::Display for Key {
-    /// Writes the key with a leading slash, which makes the root visible, and with escaped control characters.
+    /// Writes the key with a leading slash, which makes the root visible, and with escaped control
+    /// characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "/{}", escaped(&self.0))
     }

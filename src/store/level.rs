@@ -1,7 +1,7 @@
-//! The names of a level as far as one answer of a listing shows them. An incomplete answer still shows which names
-//! before its end do not exist.
+//! The names of a level as far as one answer of a listing shows them. An incomplete answer still
+//! shows which names before its end do not exist.
 
-use super::{Entry, EntryKind, Key, Stat};
+use super::{Entry, EntryKind, Key, Stat, Store};
 use crate::error::Result;
 
 /// The first names of a level, as many as one request returns.
@@ -13,8 +13,9 @@ pub struct FirstNames {
     pub reach: Reach,
 }
 
-/// The names of a level that do not exist unless the listing shows them. **Only a complete listing proves that a name
-/// does not exist**: one of a store that lists all names, and of which no name is outstanding.
+/// The names of a level that do not exist unless the listing shows them. **Only a complete listing
+/// proves that a name does not exist**: one of a store that lists all names, and of which no name
+/// is outstanding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All names: the listing is complete.
@@ -35,6 +36,21 @@ pub struct ValuePage {
 
 /// Pages of values, each of which takes a request.
 pub type ValuePages = Box<dyn Iterator<Item = Result<ValuePage>> + Send>;
+
+/// A store that returns names in pages, each of which takes a request.
+pub trait PagedListing: Store {
+    /// Requests the first names one level below `prefix`; there are none if the prefix does not
+    /// exist. Returns `None` if a request for a single key costs less.
+    fn first_names(&self, _prefix: &Key) -> Result<Option<FirstNames>> {
+        Ok(None)
+    }
+
+    /// Streams all values below `prefix`, or those whose keys sort after `after`, page by page.
+    /// Returns `None` if the store lists level by level.
+    fn values_below(&self, _prefix: &Key, _after: Option<&Key>) -> Result<Option<ValuePages>> {
+        Ok(None)
+    }
+}
 
 /// The names of a level that are known to exist or not to exist.
 #[derive(Clone)]
@@ -68,7 +84,9 @@ impl KnownNames {
 
     /// Removes a name. A prefix that a removed value hid remains.
     pub fn remove(&mut self, name: &str) {
-        let Ok(at) = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)) else { return };
+        let Ok(at) = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)) else {
+            return;
+        };
         if self.entries[at].hides_prefix {
             self.entries[at] = Entry::new(name, EntryKind::Prefix);
         } else {
@@ -87,7 +105,8 @@ impl KnownNames {
         self.entries.get(at)
     }
 
-    /// Returns the metadata of `name`, `Some(None)` if it does not exist, and `None` if the listing does not tell.
+    /// Returns the metadata of `name`, `Some(None)` if it does not exist, and `None` if the listing
+    /// does not tell.
     pub fn stat(&self, name: &str) -> Option<Option<Stat>> {
         match (self.entry(name), &self.reach) {
             (Some(Entry { stat: Some(stat), .. }), _) => Some(Some(stat.clone())),

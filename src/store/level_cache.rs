@@ -1,7 +1,7 @@
-//! Answers from listings of whole levels, for a command that reads a few levels of a remote store and changes them. No
-//! request is sent twice: the first answers of the store and the command's own writes are the base of its changes. A
-//! new key is put on condition that it is still missing, so that a concurrent change by another program causes an error
-//! and is never overwritten.
+//! Answers from listings of whole levels, for a command that reads a few levels of a remote store
+//! and changes them. No request is sent twice: the first answers of the store and the command's own
+//! writes are the base of its changes. A new key is put on condition that it is still missing, so
+//! that a concurrent change by another program causes an error and is never overwritten.
 
 use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store};
 use crate::error::{Error, Kind, Result};
@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-/// Maximum number of names in a cached level. Levels of chunks have more; their names are requested one by one.
+/// Maximum number of names in a cached level. Levels of chunks have more; their names are requested
+/// one by one.
 const MAX_NAMES: usize = 10_000;
 
 /// Maximum size of a cached value in bytes.
@@ -56,8 +57,8 @@ impl LevelCache {
         self.root.join_key(key)
     }
 
-    /// Lists a level unless it is known. Lists the levels above it first: a level that is missing there
-    /// needs no request.
+    /// Lists a level unless it is known. Lists the levels above it first: a level that is missing
+    /// there needs no request.
     fn look(&self, known: &mut KnownKeys, level: &Key) {
         if known.levels.contains_key(level) {
             return;
@@ -85,10 +86,13 @@ impl LevelCache {
         };
         let mut all = BTreeMap::new();
         for entry in names {
-            let Ok(entry) = entry else { return KnownLevel::Unknown };
+            let Ok(entry) = entry else {
+                return KnownLevel::Unknown;
+            };
             // groups and arrays are looked for
             let stat = if entry.hides_prefix { None } else { entry.stat.clone() };
-            let (stat, name) = (stat.or_else(|| entry.is_prefix().then(Stat::prefix)), entry.name);
+            let stat = stat.or_else(|| entry.is_prefix().then(Stat::prefix));
+            let name = entry.name;
             match stat {
                 Some(stat) if all.len() < MAX_NAMES => drop(all.insert(name, stat)),
                 _ => return KnownLevel::Unknown,
@@ -97,7 +101,8 @@ impl LevelCache {
         KnownLevel::All(all)
     }
 
-    /// Returns the metadata of a key, `Some(None)` if it does not exist, and `None` if the listings do not tell.
+    /// Returns the metadata of a key, `Some(None)` if it does not exist, and `None` if the listings
+    /// do not tell.
     fn known_stat(&self, known: &mut KnownKeys, full: &Key) -> Option<Option<Stat>> {
         if *full == self.root {
             return Some(Some(Stat::prefix()));
@@ -118,7 +123,8 @@ impl LevelCache {
 impl KnownKeys {
     /// Records that a key exists, and the prefixes above it.
     fn add(&mut self, key: &Key, stat: Stat) {
-        let (mut key, mut stat) = (key.clone(), stat);
+        let mut key = key.clone();
+        let mut stat = stat;
         while !key.is_root() {
             let level = self.levels.get_mut(&key.parent());
             match level {
@@ -153,7 +159,8 @@ impl KnownKeys {
 
 impl Store for LevelCache {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let (full, mut known) = (self.full(key), lock(&self.known));
+        let full = self.full(key);
+        let mut known = lock(&self.known);
         if matches!(self.known_stat(&mut known, &full), Some(None)) {
             return Ok(None);
         }
@@ -174,7 +181,8 @@ impl Store for LevelCache {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        let (full, mut known) = (self.full(key), lock(&self.known));
+        let full = self.full(key);
+        let mut known = lock(&self.known);
         match self.known_stat(&mut known, &full) {
             Some(stat) => Ok(stat),
             None => self.below.stat(&full),
@@ -182,7 +190,8 @@ impl Store for LevelCache {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let (full, mut known) = (self.full(prefix), lock(&self.known));
+        let full = self.full(prefix);
+        let mut known = lock(&self.known);
         self.look(&mut known, &full);
         match known.levels.get(&full) {
             Some(KnownLevel::All(names)) => {
@@ -207,7 +216,8 @@ impl Store for LevelCache {
     }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        let (full, mut known) = (self.full(key), lock(&self.known));
+        let full = self.full(key);
+        let mut known = lock(&self.known);
         let is_new = match self.known_stat(&mut known, &full) {
             Some(stat) => stat.is_none(),
             None => self.below.stat(&full)?.is_none(),
@@ -225,7 +235,8 @@ impl Store for LevelCache {
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        let (full, mut known) = (self.full(key), lock(&self.known));
+        let full = self.full(key);
+        let mut known = lock(&self.known);
         let version = self.below.put_if(&full, value, replaces)?;
         match &version {
             Some(version) => known.added(&full, value, version),
@@ -238,7 +249,8 @@ impl Store for LevelCache {
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
-        let (full, mut known) = (self.full(key), lock(&self.known));
+        let full = self.full(key);
+        let mut known = lock(&self.known);
         if matches!(self.known_stat(&mut known, &full), Some(None)) {
             return Ok(false);
         }
@@ -256,7 +268,8 @@ impl Store for LevelCache {
             return Err(Error::system(libc::EEXIST));
         }
         super::check_prefix(self.stat(&key.parent())?.map(|stat| stat.kind))?;
-        let (full, mut known) = (self.full(key), lock(&self.known));
+        let full = self.full(key);
+        let mut known = lock(&self.known);
         known.add(&full, Stat::prefix());
         known.levels.insert(full, KnownLevel::All(BTreeMap::new()));
         Ok(())

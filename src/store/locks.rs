@@ -1,10 +1,11 @@
-//! Locks of keys that are shared with other programs: one lock file per key in a separate directory, as zarr-python's
-//! `ProcessSynchronizer` uses them (`fasteners.InterProcessLock`: a file opened for appending, with a `fcntl` record
-//! lock on the whole file). The locks are advisory. This module must not know the store whose keys it locks.
+//! Locks of keys that are shared with other programs: one lock file per key in a separate
+//! directory, as zarr-python's `ProcessSynchronizer` uses them (`fasteners.InterProcessLock`: a
+//! file opened for appending, with a `fcntl` record lock on the whole file). The locks are
+//! advisory. This module must not know the store whose keys it locks.
 //!
-//! Every wait has a timeout, since any process that may open a lock file can hold its lock forever. A process that may
-//! only read the file can still take a shared lock, which delays the exclusive one. Therefore users who cannot write a
-//! lock file cannot read it either.
+//! Every wait has a timeout, since any process that may open a lock file can hold its lock forever.
+//! A process that may only read the file can still take a shared lock, which delays the exclusive
+//! one. Therefore users who cannot write a lock file cannot read it either.
 
 use super::directory::stat_of;
 use super::{DirectoryStore, Key, Store, Version};
@@ -16,8 +17,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Permissions of new lock files before the umask: programs that take locks open the file for writing, and none reads
-/// it.
+/// Permissions of new lock files before the umask: programs that take locks open the file for
+/// writing, and none reads it.
 const LOCK_MODE: u32 = 0o622;
 
 /// First and longest pause between two attempts to take a lock. The pauses double.
@@ -38,8 +39,8 @@ pub struct KeyLock {
 }
 
 impl LockFiles {
-    /// Opens the lock files in `directory`, which is created if it is missing. It must not be the directory of the
-    /// store. A wait for a lock ends after `timeout`.
+    /// Opens the lock files in `directory`, which is created if it is missing. It must not be the
+    /// directory of the store. A wait for a lock ends after `timeout`.
     pub fn open(directory: &Path, timeout: Duration) -> Result<Self> {
         let failed = |e: std::io::Error| Error::from(e).context(directory.display());
         std::fs::create_dir_all(directory).map_err(failed)?;
@@ -57,7 +58,8 @@ impl LockFiles {
     ///
     /// # Errors
     ///
-    /// EIO if the lock is still held after the timeout; the message names the process that holds it.
+    /// EIO if the lock is still held after the timeout; the message names the process that holds
+    /// it.
     pub fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
         let named = |e: Error| e.context(format!("the lock file {}{key}", self.files.location()));
         let file = self.file(key).map_err(named)?;
@@ -74,7 +76,8 @@ impl LockFiles {
     }
 
     fn held(&self, file: &File) -> Error {
-        let (timeout, holder) = (self.timeout, holder(file));
+        let timeout = self.timeout;
+        let holder = holder(file);
         let why = format!("{holder} has held it for {timeout:?}; end that program, or raise --lock-timeout");
         Error::new(Kind::System(libc::EIO), why)
     }
@@ -93,8 +96,9 @@ impl LockFiles {
     }
 }
 
-/// Removes the permission to read a lock file of this user from the users who cannot write it: zarr-python creates such
-/// files. A file with content or with several links is not a lock file and stays unchanged.
+/// Removes the permission to read a lock file of this user from the users who cannot write it:
+/// zarr-python creates such files. A file with content or with several links is not a lock file and
+/// stays unchanged.
 fn restrict_readers(file: &File) -> Result<()> {
     let stat = fstat(file)?;
     let readers = stat.st_mode & !(stat.st_mode << 1) & 0o044;
@@ -117,9 +121,9 @@ fn whole_file() -> libc::flock {
     }
 }
 
-/// Takes the lock of a whole file unless it is held. The lock belongs to the open file, not to the process: it also
-/// excludes other threads of this process, and survives when one of them closes the same file. It conflicts with the
-/// locks of processes that fasteners takes.
+/// Takes the lock of a whole file unless it is held. The lock belongs to the open file, not to the
+/// process: it also excludes other threads of this process, and survives when one of them closes
+/// the same file. It conflicts with the locks of processes that fasteners takes.
 fn try_lock(file: &File) -> std::io::Result<bool> {
     let whole = whole_file();
     loop {
@@ -147,17 +151,23 @@ fn holder(file: &File) -> String {
         // the lock belongs to an open file, which several processes may share
         _ => process_with_lock(file),
     };
-    let Some(pid) = pid else { return "another process".to_string() };
+    let Some(pid) = pid else {
+        return "another process".to_string();
+    };
     match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("process {pid} ({})", name.trim().escape_default()),
         Err(_) => format!("process {pid}"),
     }
 }
 
-/// Returns the number of a process that has `file` open with an open-file lock, or `None` if /proc does not show one.
+/// Returns the number of a process that has `file` open with an open-file lock, or `None` if /proc
+/// does not show one.
 fn process_with_lock(file: &File) -> Option<String> {
-    let Version::File { inode, .. } = stat_of(file).ok()?.version else { return None };
-    let (inode, is_lock) = (format!(":{inode} "), |line: &str| line.starts_with("lock:") && line.contains("OFDLCK"));
+    let Version::File { inode, .. } = stat_of(file).ok()?.version else {
+        return None;
+    };
+    let inode = format!(":{inode} ");
+    let is_lock = |line: &str| line.starts_with("lock:") && line.contains("OFDLCK");
     let holds = |process: &Path| {
         let infos = std::fs::read_dir(process.join("fdinfo")).into_iter().flatten().flatten();
         let mut texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
@@ -180,7 +190,8 @@ mod tests {
     fn a_lock_excludes_other_threads() {
         let dir = tempfile::tempdir().unwrap();
         let locks = LockFiles::open(&dir.path().join("made/here"), LONG).unwrap();
-        let (inside, rounds) = (AtomicU32::new(0), AtomicU32::new(0));
+        let inside = AtomicU32::new(0);
+        let rounds = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -197,7 +208,8 @@ mod tests {
         assert_eq!(rounds.into_inner(), 200);
         // the lock of another key is independent
         let lock = |key: &str| locks.lock(&Key::root().join(key), Instant::now()).unwrap();
-        let (_a, _b) = (lock("a/x"), lock("a/y"));
+        let _a = lock("a/x");
+        let _b = lock("a/y");
         assert!(dir.path().join("made/here/a/b/0.0").is_file());
     }
 
@@ -215,7 +227,8 @@ mod tests {
     fn a_timeout_names_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let locks = LockFiles::open(dir.path(), Duration::from_millis(50)).unwrap();
-        let (key, began) = (Key::root().join("a/0"), Instant::now());
+        let key = Key::root().join("a/0");
+        let began = Instant::now();
         let held = locks.lock(&key, began).unwrap();
         let error = locks.lock(&key, began).err().unwrap();
         let own = format!("process {} (", std::process::id());

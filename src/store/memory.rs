@@ -98,7 +98,9 @@ fn stat_of(value: Option<&(Vec<u8>, u64)>) -> Stat {
 impl Store for MemoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let content = self.lock();
-        let Some((bytes, version)) = content.value(key) else { return Ok(None) };
+        let Some((bytes, version)) = content.value(key) else {
+            return Ok(None);
+        };
         check_size(bytes.len() as u64, limit)?;
         value.clear();
         value.extend_from_slice(bytes);
@@ -107,7 +109,9 @@ impl Store for MemoryStore {
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let content = self.lock();
-        let Some((bytes, version)) = content.value(key) else { return Ok(None) };
+        let Some((bytes, version)) = content.value(key) else {
+            return Ok(None);
+        };
         let size = bytes.len() as u64;
         let end = range.end.min(size);
         value.clear();
@@ -190,7 +194,8 @@ impl Store for MemoryStore {
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
         let mut content = self.lock();
         check_prefix(content.kind(&to.parent()))?;
-        let (source, target) = (content.kind(from), content.kind(to));
+        let source = content.kind(from);
+        let target = content.kind(to);
         if check_rename(from, to, source, target)? == EntryKind::Prefix && from != to {
             content.check_empty(to)?;
         }

@@ -1,10 +1,11 @@
-//! Caches the answers of a remote store for a limited time: metadata of keys, including missing ones, listings of
-//! levels, and small values. A value is cached only if its metadata was requested before it, since a program that reads
-//! millions of chunks once would evict everything else.
+//! Caches the answers of a remote store for a limited time: metadata of keys, including missing
+//! ones, listings of levels, and small values. A value is cached only if its metadata was requested
+//! before it, since a program that reads millions of chunks once would evict everything else.
 
 use super::level::KnownNames;
 use super::{
-    Entry, EntryKind, Key, Listing, Reach, Replaces, Stat, Store, ValuePiece, Version, delegate_store, stat_many_with,
+    Entry, EntryKind, Hint, Key, Listing, PagedListing, Reach, Replaces, Stat, Store, ValuePiece, Version,
+    delegate_store, stat_many_with,
 };
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::{self, lock};
@@ -27,29 +28,32 @@ const MAX_VALUE: usize = 64 << 10;
 
 /// A store with a cache of metadata and small values in memory.
 pub struct MetadataCache {
-    below: Arc<dyn Store>,
+    below: Arc<dyn PagedListing>,
     /// Protects the content. It is not held during a request.
     contents: Arc<Mutex<CacheContents>>,
 }
 
 impl MetadataCache {
-    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Store::forget`] invalidates them
-    /// earlier.
-    pub fn new(below: Arc<dyn Store>, ttl: Option<Duration>) -> Self {
+    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Store::forget`]
+    /// invalidates them earlier.
+    pub fn new(below: Arc<dyn PagedListing>, ttl: Option<Duration>) -> Self {
         let contents = Arc::new(Mutex::new(CacheContents::new(ttl)));
         memory::register(&contents);
         MetadataCache { below, contents }
     }
 
-    /// Sets the names of documents. A node has several or none of them: one listing of its level shows which exist.
+    /// Sets the names of documents. A node has several or none of them: one listing of its level
+    /// shows which exist.
     pub fn with_documents(self, documents: &'static [&'static str]) -> Self {
         lock(&self.contents).set_documents(documents);
         self
     }
 
-    /// Streams the names of a cached level. Their metadata stays valid as long as a program iterates over them.
+    /// Streams the names of a cached level. Their metadata stays valid as long as a program
+    /// iterates over them.
     fn listed(&self, prefix: Key, names: Arc<KnownNames>, run: Arc<ListingRun>) -> Listing {
-        let (contents, mut next) = (self.contents.clone(), 0);
+        let contents = self.contents.clone();
+        let mut next = 0;
         Box::new(std::iter::from_fn(move || {
             let entry = names.entries.get(next)?.clone();
             next += 1;
@@ -60,21 +64,35 @@ impl MetadataCache {
         }))
     }
 
-    /// Requests the first names of a level and caches them. Returns `None` if a request for a single key costs less.
+    /// Requests the first names of a level and caches them. Returns `None` if a request for a
+    /// single key costs less.
     fn first_names_of(&self, level: &Key) -> Result<Option<Arc<KnownNames>>> {
         let run = lock(&self.contents).begin_listing(level);
-        let Some(first) = self.below.first_names(level)? else { return Ok(None) };
+        let Some(first) = self.below.first_names(level)? else {
+            return Ok(None);
+        };
         let names = Arc::new(KnownNames::new(first.entries, first.reach));
         lock(&self.contents).insert_listing(&run, names.clone());
         Ok(Some(names))
     }
 
-    /// Records a change of `key` that this mount has tried to make. If it failed it may have taken effect.
+    /// Requests the first names of a level, unless they are known.
+    fn cache_level(&self, level: &Key) -> Result<()> {
+        let is_unknown = lock(&self.contents).is_unknown_level(level);
+        if is_unknown {
+            self.first_names_of(level)?;
+        }
+        Ok(())
+    }
+
+    /// Records a change of `key` that this mount has tried to make. If it failed it may have taken
+    /// effect.
     fn changed<T>(&self, key: &Key, tried: &Result<T>, change: KeyChange) {
         lock(&self.contents).changed(key, if tried.is_ok() { change } else { KeyChange::Unknown });
     }
 
-    /// Records a change of `key` like [`Self::changed`], and that all keys below it may have changed.
+    /// Records a change of `key` like [`Self::changed`], and that all keys below it may have
+    /// changed.
     fn changed_below<T>(&self, key: &Key, tried: &Result<T>, change: KeyChange) {
         lock(&self.contents).forget(key);
         self.changed(key, tried, change);
@@ -199,30 +217,21 @@ impl Store for MetadataCache {
         self.below.forget(prefix);
     }
 
-    fn cache_level(&self, level: &Key) -> Result<()> {
-        let is_unknown = lock(&self.contents).is_unknown_level(level);
-        if is_unknown {
-            self.first_names_of(level)?;
-        }
-        Ok(())
-    }
-
-    fn take_snapshot(&self) {
-        snapshot::take(self.below.as_ref(), &Key::root(), true, &self.contents);
-    }
-
-    fn prefetch_levels(&self, prefix: &Key) {
-        let is_known = lock(&self.contents).knows_levels(prefix);
-        if !is_known {
-            snapshot::take(self.below.as_ref(), prefix, false, &self.contents);
+    fn hint(&self, hint: Hint) {
+        match hint {
+            Hint::WholeStore => snapshot::take(self.below.as_ref(), &Key::root(), true, &self.contents),
+            Hint::Below(prefix) => {
+                let is_known = lock(&self.contents).knows_levels(prefix);
+                if !is_known {
+                    snapshot::take(self.below.as_ref(), prefix, false, &self.contents);
+                }
+            }
+            Hint::Level(level) => drop(self.cache_level(level)),
+            Hint::Nodes(prefixes) => prefetch::prefetch(self, prefixes),
         }
     }
 
-    fn prefetch(&self, prefixes: &[Key]) {
-        prefetch::prefetch(self, prefixes);
-    }
-
-    delegate_store!(below: get_range lists_all lists_nodes first_names values_below concurrency file location space);
+    delegate_store!(below: get_range lists_all lists_nodes concurrency file location space);
     delegate_store!(below: is_writable check_writable lock sync set_mode);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {

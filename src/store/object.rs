@@ -1,7 +1,8 @@
-//! Stores on servers: buckets of S3, Google Cloud Storage and Azure, and read-only stores below a URL of a web server.
+//! Stores on servers: buckets of S3, Google Cloud Storage and Azure, and read-only stores below a
+//! URL of a web server.
 //!
-//! Only this module is asynchronous; its callers block until a request ends, at the latest after the timeout. An answer
-//! is complete or an error, so no value is ever assembled from two versions.
+//! Only this module is asynchronous; its callers block until a request ends, at the latest after
+//! the timeout. An answer is complete or an error, so no value is ever assembled from two versions.
 
 mod answer_headers;
 mod cloud;
@@ -31,8 +32,8 @@ mod web;
 mod write;
 
 use super::{
-    EntryKind, FirstNames, Key, Listing, ObjectOptions, Replaces, Stat, Store, ValuePages, ValuePiece, Version, pieces,
-    read_only,
+    EntryKind, FirstNames, Key, Listing, ObjectOptions, PagedListing, Replaces, Stat, Store, ValuePages, ValuePiece,
+    Version, pieces, read_only,
 };
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -50,8 +51,9 @@ use store_url::{Cloud, StoreUrl};
 use tokio::task::JoinHandle;
 use web::Web;
 
-/// Maximum number of requests in flight. A request of 20 ms that returns 1 MB needs 25 of them for 10 Gbit/s. S3
-/// recommends to spread load over that many connections, and servers of one machine refuse hundreds.
+/// Maximum number of requests in flight. A request of 20 ms that returns 1 MB needs 25 of them for
+/// 10 Gbit/s. S3 recommends to spread load over that many connections, and servers of one machine
+/// refuse hundreds.
 const CONCURRENCY: usize = 64;
 
 /// A store on a server.
@@ -68,12 +70,13 @@ enum Backend {
 }
 
 impl ObjectStore {
-    /// Opens the store at `url`: `http://`, `https://`, `s3://`, `gs://`, `az://` or `abfs://`. This sends no request,
-    /// except for the region of a bucket.
+    /// Opens the store at `url`: `http://`, `https://`, `s3://`, `gs://`, `az://` or `abfs://`.
+    /// This sends no request, except for the region of a bucket.
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if the URL, an option or the environment is wrong.
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if the URL, an option or the environment is
+    /// wrong.
     pub fn open(url: &str, options: &ObjectOptions, stats: Arc<Stats>) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
         let location = url.without_secrets();
@@ -175,7 +178,8 @@ impl Backend {
 
 impl Store for ObjectStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let (backend, key) = (self.backend.clone(), key.clone());
+        let backend = self.backend.clone();
+        let key = key.clone();
         runtime::receive(value, |mut buffer| async move { (backend.get(&key, limit, &mut buffer).await, buffer) })
     }
 
@@ -184,12 +188,14 @@ impl Store for ObjectStore {
             value.clear();
             return runtime::block_on(self.backend.stat_value(key));
         }
-        let (backend, key) = (self.backend.clone(), key.clone());
+        let backend = self.backend.clone();
+        let key = key.clone();
         runtime::receive(value, |mut buffer| async move { (backend.get_range(&key, range, &mut buffer).await, buffer) })
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let (backend, wanted) = (self.backend.clone(), key.clone());
+        let backend = self.backend.clone();
+        let wanted = key.clone();
         let end =
             runtime::receive(
                 value,
@@ -222,7 +228,9 @@ impl Store for ObjectStore {
                 let backend = self.backend.clone();
                 in_flight.0.push_back(handle.spawn(async move { backend.stat(&key).await }));
             }
-            let Some(first) = in_flight.0.pop_front() else { return };
+            let Some(first) = in_flight.0.pop_front() else {
+                return;
+            };
             let stat = handle.block_on(first).unwrap_or_else(|e| Err(runtime::interrupted(&e)));
             if !each(stat) {
                 return;
@@ -239,22 +247,6 @@ impl Store for ObjectStore {
 
     fn lists_all(&self) -> bool {
         self.is_writable()
-    }
-
-    fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
-        match &self.backend {
-            Backend::Web(_) => Ok(None),
-            Backend::Bucket(bucket) => BucketListing::first(bucket.clone(), prefix).map(Some),
-        }
-    }
-
-    fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
-        match &self.backend {
-            Backend::Web(_) => Ok(None),
-            // containers with a hierarchical namespace have another order
-            Backend::Bucket(bucket) if bucket.cloud == Cloud::Azure && after.is_some() => Ok(None),
-            Backend::Bucket(bucket) => Ok(Some(Box::new(ValueListing::new(bucket.clone(), prefix, after)))),
-        }
     }
 
     fn concurrency(&self) -> usize {
@@ -313,6 +305,24 @@ impl Store for ObjectStore {
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
         runtime::block_on(self.writable_bucket()?.rename(from, to))
+    }
+}
+
+impl PagedListing for ObjectStore {
+    fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
+        match &self.backend {
+            Backend::Web(_) => Ok(None),
+            Backend::Bucket(bucket) => BucketListing::first(bucket.clone(), prefix).map(Some),
+        }
+    }
+
+    fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
+        match &self.backend {
+            Backend::Web(_) => Ok(None),
+            // containers with a hierarchical namespace have another order
+            Backend::Bucket(bucket) if bucket.cloud == Cloud::Azure && after.is_some() => Ok(None),
+            Backend::Bucket(bucket) => Ok(Some(Box::new(ValueListing::new(bucket.clone(), prefix, after)))),
+        }
     }
 }
 

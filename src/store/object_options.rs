@@ -1,4 +1,5 @@
-//! Options of stores on servers. They exist without the feature `remote`, too, since the command line needs them.
+//! Options of stores on servers. They exist without the feature `remote`, too, since the command
+//! line needs them.
 
 use super::TargetPlace;
 use std::sync::Arc;

@@ -1,22 +1,25 @@
-//! A writable view of a store that is not written: changed values go to a second store, the upper one, in the same
-//! layout, with a record for each key that was changed or removed. This module must not know what kinds of stores the
-//! two are, and the layers above do not know of it.
+//! A writable view of a store that is not written: changed values go to a second store, the upper
+//! one, in the same layout, with a record for each key that was changed or removed. This module
+//! must not know what kinds of stores the two are, and the layers above do not know of it.
 //!
 //! Rules of the view, for each key:
 //!
-//! * A value of the upper store counts only if its record says *changed*. Without a record, the lower store provides
-//!   the key, unless a record of a prefix above it hides the lower store there.
-//! * *removed* hides what is at and below the key, in both stores. *made* hides only what is below it in the lower
-//!   store: a prefix that was created after one was removed.
+//! * A value of the upper store counts only if its record says *changed*. Without a record, the
+//!   lower store provides the key, unless a record of a prefix above it hides the lower store
+//!   there.
+//! * *removed* hides what is at and below the key, in both stores. *made* hides only what is below
+//!   it in the lower store: a prefix that was created after one was removed.
 //! * A prefix of the upper store without a record is a prefix of the view.
 //!
-//! A change takes effect in one step, so a crash leaves the view as it was before or after. A put writes the value and
-//! then its record, a rewrite only the value. A removal writes the record and, once that is durable, deletes the value.
-//! Nothing refers to what an interrupted change leaves; the next change of the key replaces it.
+//! A change takes effect in one step, so a crash leaves the view as it was before or after. A put
+//! writes the value and then its record, a rewrite only the value. A removal writes the record and,
+//! once that is durable, deletes the value. Nothing refers to what an interrupted change leaves;
+//! the next change of the key replaces it.
 //!
-//! A record keeps the version of the lower value that it was laid on. If the lower store has another one later, the
-//! overlay's bytes are served as they are, and the conflict is reported as a problem. Only one process uses the upper
-//! store, which [`OverlayDirectory`] ensures, so its values change only here.
+//! A record keeps the version of the lower value that it was laid on. If the lower store has
+//! another one later, the overlay's bytes are served as they are, and the conflict is reported as a
+//! problem. Only one process uses the upper store, which [`OverlayDirectory`] ensures, so its
+//! values change only here.
 
 mod change;
 mod commit;
@@ -29,8 +32,8 @@ pub use overlay_directory::OverlayDirectory;
 pub use record::ChangeKind;
 
 use super::{
-    EntryKind, FirstNames, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Space, Stat, Store, SubtreeLocks,
-    ValuePages, ValuePiece, Version, both, delegate_store, stat_many_with,
+    EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Space, Stat, Store, SubtreeLocks, ValuePiece,
+    Version, both, delegate_store, stat_many_with,
 };
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
@@ -73,7 +76,8 @@ enum OverlaySource {
 }
 
 impl OverlayStore {
-    /// Lays the overlay in `directory` over `lower`. Without `fsync`, changes may be lost or torn by a power loss.
+    /// Lays the overlay in `directory` over `lower`. Without `fsync`, changes may be lost or torn
+    /// by a power loss.
     pub fn open(
         lower: Arc<dyn Store>,
         directory: OverlayDirectory,
@@ -147,7 +151,8 @@ impl OverlayStore {
         Err(Error::system(libc::EAGAIN).context(key))
     }
 
-    /// Returns the lower metadata of a changed key. Reports a problem if the record states another version.
+    /// Returns the lower metadata of a changed key. Reports a problem if the record states another
+    /// version.
     fn check_below(&self, key: &Key, record: &ChangeRecord) -> Result<Option<Stat>> {
         let below = self.lower.stat(key);
         match &below {
@@ -162,14 +167,15 @@ impl OverlayStore {
         below
     }
 
-    /// Returns metadata as the view shows it: the owner of the mount may write, and no other user. There are
-    /// no permissions if the lower store has none.
+    /// Returns metadata as the view shows it: the owner of the mount may write, and no other user.
+    /// There are no permissions if the lower store has none.
     fn shown(stat: Stat, has_modes: bool) -> Stat {
         let permissions = stat.permissions.filter(|_| has_modes).map(Permissions::written_by_owner);
         Stat { permissions, ..stat }
     }
 
-    /// Returns metadata of the upper store as the view shows it. What only some users may see below stays so.
+    /// Returns metadata of the upper store as the view shows it. What only some users may see below
+    /// stays so.
     fn shown_above(&self, stat: Stat, below: Result<Option<Stat>>) -> Stat {
         let below = match below {
             Ok(below) => below.and_then(|below| below.permissions).map(Permissions::written_by_owner),
@@ -278,19 +284,8 @@ impl Store for OverlayStore {
         Ok(merge::merged(self.upper.clone(), prefix.clone(), lower_names, upper_names, shown))
     }
 
-    delegate_store!(lower: lists_all lists_nodes take_snapshot prefetch_levels prefetch cache_level concurrency forget
+    delegate_store!(lower: lists_all lists_nodes hint concurrency forget
         location);
-
-    /// Returns `None`: a request of the lower store would not show changes.
-    fn first_names(&self, _prefix: &Key) -> Result<Option<FirstNames>> {
-        Ok(None)
-    }
-
-    /// Streams the values of the lower store if none below `prefix` was changed.
-    fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
-        let is_changed = self.upper.stat(prefix)?.is_some() || self.source(prefix)? != OverlaySource::Lower;
-        if is_changed { Ok(None) } else { self.lower.values_below(prefix, after) }
-    }
 
     fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
         self.read(key, |store| store.file(key))

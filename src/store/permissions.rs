@@ -1,8 +1,10 @@
-//! Permissions of stored files, and their combination for a file of the mount that is made of several stored files.
+//! Permissions of stored files, and their combination for a file of the mount that is made of
+//! several stored files.
 //!
-//! Invariant: a user other than the owner of the mount is granted no more on a file of the mount than on each stored
-//! file that it is made of. If the exact answer cannot be expressed, less is granted. POSIX access control lists are
-//! not read; where a file has one, its group bits are the mask of the list.
+//! Invariant: a user other than the owner of the mount is granted no more on a file of the mount
+//! than on each stored file that it is made of. If the exact answer cannot be expressed, less is
+//! granted. POSIX access control lists are not read; where a file has one, its group bits are the
+//! mask of the list.
 
 /// The permission bits of a stored file or directory, and the owner and group to which they apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +39,9 @@ impl Permissions {
 
     /// Returns the permissions that remain if the file is shown with another owner and group.
     ///
-    /// A user whose class changes gets only the bits that are set for each class to which the user may belong in the
-    /// store. The owner keeps the bits of the owner: the owner of the mount acts as the owner of the files, having
-    /// mounted the store or been named by root.
+    /// A user whose class changes gets only the bits that are set for each class to which the user
+    /// may belong in the store. The owner keeps the bits of the owner: the owner of the mount acts
+    /// as the owner of the files, having mounted the store or been named by root.
     fn under(self, owner: Option<u32>, group: Option<u32>) -> Self {
         let [user, mut members, mut others] = CLASSES.map(|shift| self.mode >> shift & 7);
         if group.is_none() || self.group != group {
@@ -62,12 +64,13 @@ impl Permissions {
     pub fn and(self, other: Permissions) -> Self {
         let owner = self.owner.filter(|_| self.owner == other.owner);
         let group = self.group.filter(|_| self.group == other.group);
-        let (a, b) = (self.under(owner, group), other.under(owner, group));
+        let a = self.under(owner, group);
+        let b = other.under(owner, group);
         Permissions { mode: a.mode & b.mode, owner, group }
     }
 
-    /// Returns the permissions that a directory grants on its files: reading if names can be listed and looked up,
-    /// writing if files can be replaced.
+    /// Returns the permissions that a directory grants on its files: reading if names can be listed
+    /// and looked up, writing if files can be replaced.
     pub fn inside(self) -> Self {
         let inside = |shift: u16| match self.mode >> shift & 7 {
             bits if bits & 1 == 0 => 0,
@@ -76,15 +79,15 @@ impl Permissions {
         Permissions { mode: CLASSES.into_iter().map(inside).sum(), ..self }
     }
 
-    /// Returns the permissions that a directory grants on a file below it whose name is known: all of them to users who
-    /// may search the directory.
+    /// Returns the permissions that a directory grants on a file below it whose name is known: all
+    /// of them to users who may search the directory.
     pub fn search(self) -> Self {
         let search = |shift: u16| ((self.mode >> shift & 1) * 7) << shift;
         Permissions { mode: CLASSES.into_iter().map(search).sum(), ..self }
     }
 
-    /// Returns the permissions of a directory inside a file, such as an archive: users who may read the file
-    /// may search it.
+    /// Returns the permissions of a directory inside a file, such as an archive: users who may read
+    /// the file may search it.
     pub fn of_level(self) -> Self {
         Permissions { mode: self.mode | (self.mode & 0o444) >> 2, ..self }
     }
@@ -100,7 +103,8 @@ impl Permissions {
     }
 }
 
-/// Returns the permissions that both arguments grant. `None` stands for a store without modes, which grants everything.
+/// Returns the permissions that both arguments grant. `None` stands for a store without modes,
+/// which grants everything.
 pub fn both(a: Option<Permissions>, b: Option<Permissions>) -> Option<Permissions> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.and(b)),
@@ -128,7 +132,8 @@ mod tests {
     }
 
     proptest! {
-        /// A user other than the owner of the mount and root gets no bit that one of the files denies.
+        /// A user other than the owner of the mount and root gets no bit that one of the files
+        /// denies.
         #[test]
         fn users_are_granted_no_more_than_by_each_file(
             files in proptest::collection::vec(any_permissions(), 1..4),

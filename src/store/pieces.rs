@@ -16,8 +16,8 @@ const IN_MEMORY: u64 = 64 << 20;
 /// Maximum duration of one wait for memory. While other puts hold memory, the wait is repeated.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// Maximum number of waits per put: 15 minutes, in which a slow server takes several large values. After an error the
-/// caller keeps the value and tries again later.
+/// Maximum number of waits per put: 15 minutes, in which a slow server takes several large values.
+/// After an error the caller keeps the value and tries again later.
 const MAX_WAITS: usize = 90;
 
 /// Number of puts that hold memory.
@@ -71,8 +71,9 @@ impl Drop for PutMemory<'_> {
     }
 }
 
-/// Takes memory for a put by a call of `take`, which waits for some time. Repeats the call while other puts hold
-/// memory, since a slow store is no lack of memory. Makes at most [`MAX_WAITS`] calls, since a store may hang.
+/// Takes memory for a put by a call of `take`, which waits for some time. Repeats the call while
+/// other puts hold memory, since a slow store is no lack of memory. Makes at most [`MAX_WAITS`]
+/// calls, since a store may hang.
 fn take_for_put<'a>(puts: &'a AtomicUsize, mut take: impl FnMut() -> Result<Grant>) -> Result<PutMemory<'a>> {
     let mut waits = 1;
     loop {
@@ -102,7 +103,8 @@ pub(super) fn put_in_memory(
         return Err(Error::system(libc::EFBIG).context(why));
     }
     let _memory = take_for_put(&PUTS, || memory::take_within(size as usize, MAX_WAIT))?;
-    let (mut value, mut part) = (Vec::new(), Vec::new());
+    let mut value = Vec::new();
+    let mut part = Vec::new();
     memory::reserve(&mut value, size as usize)?;
     for piece in pieces {
         match piece {
@@ -144,13 +146,16 @@ pub(super) fn write_pieces(file: &File, pieces: &[ValuePiece], old: Option<&File
 
 /// Copies a range of a file to `position` of another one, by the kernel if it can.
 fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> {
-    let (mut input, mut output) = (range.start, position);
+    let mut input = range.start;
+    let mut output = position;
     while input < range.end {
         let len = usize::try_from(range.end - input).unwrap_or(usize::MAX);
         match rustix::fs::copy_file_range(from, Some(&mut input), to, Some(&mut output), len) {
             Ok(0) => return Err(copied_too_little()),
             Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => break,
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                break;
+            }
             Err(e) => return Err(e.into()),
         }
     }
@@ -216,7 +221,8 @@ mod tests {
         assert_eq!(take_for_put(&all, none).err().unwrap().errno(), libc::ENOMEM);
         assert_eq!(attempts, MAX_WAITS);
         // without another put there is nothing to wait for
-        let (none, mut attempts) = (AtomicUsize::new(0), 0);
+        let none = AtomicUsize::new(0);
+        let mut attempts = 0;
         let take = || {
             attempts += 1;
             Err(Error::system(libc::ENOMEM))

@@ -1,9 +1,10 @@
-//! A read-only store whose values are in a document of references, or are ranges of values of other stores, which are
-//! its targets: the chunks of NetCDF, HDF5 and TIFF files, as Kerchunk and VirtualiZarr find them. The document is a
-//! value in the store below. It is read once, and again after it was replaced.
+//! A read-only store whose values are in a document of references, or are ranges of values of other
+//! stores, which are its targets: the chunks of NetCDF, HDF5 and TIFF files, as Kerchunk and
+//! VirtualiZarr find them. The document is a value in the store below. It is read once, and again
+//! after it was replaced.
 //!
-//! The document is hostile: its targets are read only below the prefixes that the caller gives. This module must not
-//! know Zarr, nor the kinds of stores.
+//! The document is hostile: its targets are read only below the prefixes that the caller gives.
+//! This module must not know Zarr, nor the kinds of stores.
 
 mod document;
 mod generator;
@@ -125,7 +126,8 @@ impl SortedNames for OpenReferences {
 /// Reads a document block by block. Returns `None` if it was replaced meanwhile.
 fn read_index(below: &Arc<dyn Store>, key: &Key, stat: &Stat) -> Result<Option<ReferenceIndex>> {
     let _block = memory::take(BLOCK.min(stat.size) as usize)?;
-    let (mut at, mut is_replaced) = (0, false);
+    let mut at = 0;
+    let mut is_replaced = false;
     let mut next = |block: &mut Vec<u8>| {
         block.clear();
         if at >= stat.size {
@@ -141,12 +143,13 @@ fn read_index(below: &Arc<dyn Store>, key: &Key, stat: &Stat) -> Result<Option<R
 }
 
 impl ReferenceStore {
-    /// Opens the document that is the value of `key` in the store `below`. `folder` is the place of that store; targets
-    /// are read below `roots`.
+    /// Opens the document that is the value of `key` in the store `below`. `folder` is the place of
+    /// that store; targets are read below `roots`.
     pub fn open(below: Arc<dyn Store>, key: &Key, folder: TargetPlace, roots: Vec<TargetRoot>) -> Result<Self> {
         let targets = TargetRoots::new(folder, roots);
         let opened = OpenReferences::open(&below, key, &targets)?;
-        let (opened, stats) = (Reopening::new(opened), Arc::default());
+        let opened = Reopening::new(opened);
+        let stats = Arc::default();
         Ok(ReferenceStore { below, key: key.clone(), root: Key::root(), targets, opened, stats })
     }
 
@@ -167,7 +170,8 @@ impl ReferenceStore {
         ReferenceStore { root: folder, ..self }
     }
 
-    /// Checks bytes as a document of references, without its targets, and returns the number of its keys.
+    /// Checks bytes as a document of references, without its targets, and returns the number of its
+    /// keys.
     ///
     /// # Errors
     ///
@@ -202,7 +206,8 @@ impl ReferenceStore {
         self.opened.fresh(is_current, open)
     }
 
-    /// Returns the document, after checking that it is current if a file was opened since the last check.
+    /// Returns the document, after checking that it is current if a file was opened since the last
+    /// check.
     fn known(&self) -> Result<Arc<OpenReferences>> {
         if self.opened.is_checked() { Ok(self.opened.current()) } else { self.fresh() }
     }
@@ -220,7 +225,8 @@ impl ReferenceStore {
     ///
     /// # Errors
     ///
-    /// EIO if the target is missing: it must not look like a key without a reference, whose value is the fill value.
+    /// EIO if the target is missing: it must not look like a key without a reference, whose value
+    /// is the fill value.
     fn read<T>(&self, target: &str, read: impl FnOnce(&dyn Store, &Key) -> Result<Option<T>>) -> Result<T> {
         let value = self.targets.find(target)?;
         let named = |e: Error| present(e).context(format!("the target {}", place::shown(target)));
@@ -228,7 +234,8 @@ impl ReferenceStore {
         found.ok_or_else(|| named(Error::damaged("is missing")))
     }
 
-    /// Reads the bytes of `part`, relative to `offset`, of a target that must have `len` bytes there.
+    /// Reads the bytes of `part`, relative to `offset`, of a target that must have `len` bytes
+    /// there.
     fn read_part(
         &self,
         opened: &OpenReferences,
@@ -240,7 +247,9 @@ impl ReferenceStore {
         let start = part.start.min(end);
         self.read(target, |store, key| {
             let range = offset.saturating_add(start)..offset.saturating_add(end);
-            let Some(stat) = store.get_range(key, range, value)? else { return Ok(None) };
+            let Some(stat) = store.get_range(key, range, value)? else {
+                return Ok(None);
+            };
             check_end(&stat, offset, len)?;
             if value.len() as u64 == end - start {
                 Ok(Some(opened.of_target(&stat, offset, len)))
@@ -250,7 +259,8 @@ impl ReferenceStore {
         })
     }
 
-    /// Returns the metadata of a name. `latest` is the target that was looked at before, with its metadata.
+    /// Returns the metadata of a name. `latest` is the target that was looked at before, with its
+    /// metadata.
     fn stat_in<'a>(
         &self,
         opened: &'a OpenReferences,
@@ -262,7 +272,9 @@ impl ReferenceStore {
                 let is_prefix = name.is_empty() || opened.any_begins(&format!("{name}/"));
                 return Ok(is_prefix.then(|| opened.own(None)));
             }
-            Some(Referenced::Inline(value)) => return Ok(Some(opened.own(Some(value.len() as u64)))),
+            Some(Referenced::Inline(value)) => {
+                return Ok(Some(opened.own(Some(value.len() as u64))));
+            }
             Some(Referenced::Range { target, offset, len }) => (target, Some((offset, len))),
             Some(Referenced::Whole(target)) => (target, None),
         };
@@ -351,7 +363,8 @@ impl Store for ReferenceStore {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let (opened, name) = (self.fresh()?, self.name(prefix));
+        let opened = self.fresh()?;
+        let name = self.name(prefix);
         let name_text = name.as_str();
         let is_prefix = name.is_root() || opened.any_begins(&format!("{name_text}/"));
         if is_prefix {
@@ -373,7 +386,9 @@ impl Store for ReferenceStore {
     }
 
     fn location(&self) -> String {
-        let (below, document, root) = (self.below.location(), &self.key, &self.root);
+        let below = self.below.location();
+        let document = &self.key;
+        let root = &self.root;
         let below = below.trim_end_matches('/');
         if root.is_root() { format!("{below}{document}") } else { format!("{below}{document}{root}") }
     }

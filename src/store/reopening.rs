@@ -1,5 +1,5 @@
-//! A value of another store that is opened as a store itself, and opened again after another writer has replaced it.
-//! This module does not know how the value is opened.
+//! A value of another store that is opened as a store itself, and opened again after another writer
+//! has replaced it. This module does not know how the value is opened.
 
 use crate::error::Result;
 use crate::util::memory::lock;
@@ -34,7 +34,8 @@ impl<T> Reopening<T> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the current state: opens the value again unless `is_current` confirms the last known one.
+    /// Returns the current state: opens the value again unless `is_current` confirms the last known
+    /// one.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Lists one level of sorted names, such as the members of an archive. This module does not know the meaning of the
-//! names.
+//! Lists one level of sorted names, such as the members of an archive. This module does not know
+//! the meaning of the names.
 
 use super::{Entry, EntryKind, Key, Stat};
 use std::sync::Arc;
@@ -52,7 +52,8 @@ impl<T: SortedNames> Iterator for SortedListing<T> {
         loop {
             let rest = self.names.name_at(self.position)?.strip_prefix(&self.prefix)?;
             let Some((name, _)) = rest.split_once('/') else {
-                let (position, name) = (self.position, rest.to_string());
+                let position = self.position;
+                let name = rest.to_string();
                 self.position += 1;
                 // the directory itself has an empty name
                 if name.is_empty() {

@@ -6,8 +6,8 @@ use crate::error::Result;
 /// Maximum number of keys per batch.
 const BATCH: usize = 1024;
 
-/// Calls `each` with the metadata of each key, in order, until it returns `false`. Requests the keys for which `known`
-/// returns `None` from `below`, once per batch.
+/// Calls `each` with the metadata of each key, in order, until it returns `false`. Requests the
+/// keys for which `known` returns `None` from `below`, once per batch.
 pub fn stat_many_with(
     below: &dyn Store,
     keys: &mut dyn Iterator<Item = Key>,
@@ -20,7 +20,8 @@ pub fn stat_many_with(
             return;
         }
         let mut unknown = batch.iter().filter(|(stat, _)| stat.is_none()).map(|(_, key)| key.clone());
-        let (mut known_stats, mut continues) = (batch.iter().map(|(stat, _)| stat), true);
+        let mut known_stats = batch.iter().map(|(stat, _)| stat);
+        let mut continues = true;
         // passes on the known results up to the next unknown key, and consumes that key
         let mut report_known = |each: &mut dyn FnMut(Result<Option<Stat>>) -> bool| {
             known_stats.by_ref().map_while(Clone::clone).all(&mut *each)

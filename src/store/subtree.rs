@@ -1,13 +1,14 @@
-//! Locks of subtrees of keys within this process: an operation on one part of a store never waits for an operation on
-//! another part.
+//! Locks of subtrees of keys within this process: an operation on one part of a store never waits
+//! for an operation on another part.
 
 use super::Key;
 use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Shared and exclusive locks of keys. An exclusive lock excludes all others at, above and below its keys. Exclusive
-/// locks are granted in the order of their requests; a waiting request keeps out new shared locks.
+/// Shared and exclusive locks of keys. An exclusive lock excludes all others at, above and below
+/// its keys. Exclusive locks are granted in the order of their requests; a waiting request keeps
+/// out new shared locks.
 #[derive(Default)]
 pub struct SubtreeLocks {
     /// Protects the lists of holders and waiters.
@@ -39,8 +40,8 @@ pub struct ExclusiveLock<'a> {
 }
 
 impl SubtreeLocks {
-    /// Takes a shared lock of `key`, and waits while a related exclusive lock is held or requested. A thread must not
-    /// take it twice: an exclusive request between the two would block both.
+    /// Takes a shared lock of `key`, and waits while a related exclusive lock is held or requested.
+    /// A thread must not take it twice: an exclusive request between the two would block both.
     pub fn shared(&self, key: &Key) -> SharedLock<'_> {
         let mut holders = lock(&self.holders);
         while holders.blocks_shared(key) {
@@ -132,7 +133,8 @@ mod tests {
         Key::normalize(text).unwrap()
     }
 
-    /// Takes a lock in another thread, and calls `then` with a function that returns whether it has been taken.
+    /// Takes a lock in another thread, and calls `then` with a function that returns whether it has
+    /// been taken.
     fn taken<R>(
         locks: &SubtreeLocks,
         take: impl FnOnce(&SubtreeLocks) + Send,
@@ -183,7 +185,8 @@ mod tests {
     #[test]
     fn a_waiting_exclusive_lock_keeps_out_shared_ones() {
         let locks = SubtreeLocks::default();
-        let (first, second) = (locks.shared(&key("a")), locks.shared(&key("a")));
+        let first = locks.shared(&key("a"));
+        let second = locks.shared(&key("a"));
         drop(first);
         let (wrote, written) = channel();
         std::thread::scope(|scope| {

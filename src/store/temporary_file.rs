@@ -1,5 +1,6 @@
-//! Temporary files, which get their final names once they are complete. A process that is killed leaves them: their
-//! names say whose they are, so that they can be removed later, but never those of a process that may still write.
+//! Temporary files, which get their final names once they are complete. A process that is killed
+//! leaves them: their names say whose they are, so that they can be removed later, but never those
+//! of a process that may still write.
 
 use crate::error::{Error, Result};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
@@ -12,19 +13,20 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Maximum number of names to try: files of a dead process, or of one in another container, may have the same
-/// process number.
+/// Maximum number of names to try: files of a dead process, or of one in another container, may
+/// have the same process number.
 const MAX_NAMES: u32 = 1000;
 
 /// Number of the next temporary file of this process.
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
-/// Age from which a temporary file counts as abandoned if its process runs elsewhere: on another machine, in another
-/// container, or before a restart of the machine. No program writes to a file for so long without changing its time.
+/// Age from which a temporary file counts as abandoned if its process runs elsewhere: on another
+/// machine, in another container, or before a restart of the machine. No program writes to a file
+/// for so long without changing its time.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
-/// A checksum of what gives this process its number: the system since its start, and the namespace of processes.
-/// `None` if they are unknown.
+/// A checksum of what gives this process its number: the system since its start, and the namespace
+/// of processes. `None` if they are unknown.
 static NAMESPACE: LazyLock<Option<u32>> = LazyLock::new(|| {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
@@ -77,10 +79,13 @@ impl<'a> TemporaryFile<'a> {
     pub fn create(directory: &'a OwnedFd, prefix: &str, mode: Mode) -> Result<Self> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..MAX_NAMES {
-            let (process, namespace) = (std::process::id(), NAMESPACE.unwrap_or_default());
+            let process = std::process::id();
+            let namespace = NAMESPACE.unwrap_or_default();
             let name = format!("{prefix}{process}-{}-{namespace:08x}", COUNTER.fetch_add(1, Ordering::Relaxed));
             match fs::openat(directory, &name, flags, mode) {
-                Ok(fd) => return Ok(TemporaryFile { file: File::from(fd), directory, name: Some(name) }),
+                Ok(fd) => {
+                    return Ok(TemporaryFile { file: File::from(fd), directory, name: Some(name) });
+                }
                 Err(Errno::EXIST | Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }

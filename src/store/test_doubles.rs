@@ -1,4 +1,5 @@
-//! Stores for tests, each a wrapper or a variant of another store. They are not compiled into the program.
+//! Stores for tests, each a wrapper or a variant of another store. They are not compiled into the
+//! program.
 
 mod faulty;
 mod simulated_remote;

@@ -113,7 +113,8 @@ fn a_read_only_store_refuses_writes() {
             self.0.location()
         }
     }
-    let (store, key) = (ReadOnly(MemoryStore::default()), Key::root().join("k"));
+    let store = ReadOnly(MemoryStore::default());
+    let key = Key::root().join("k");
     let answers = [
         store.put(&key, b"1").map(|_| ()),
         store.delete(&key).map(|_| ()),

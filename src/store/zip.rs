@@ -1,9 +1,9 @@
-//! A read-only store in a zip archive, which is a value in the store below and is read by ranges. The central directory
-//! is read once, and again after the archive was replaced.
+//! A read-only store in a zip archive, which is a value in the store below and is read by ranges.
+//! The central directory is read once, and again after the archive was replaced.
 //!
-//! The parser is specific to this store: general archive crates need several times the memory per member for a million
-//! chunks, refuse a whole archive because of one member, and send many small requests to a remote store. This module
-//! must not know Zarr, nor the kind of store below.
+//! The parser is specific to this store: general archive crates need several times the memory per
+//! member for a million chunks, refuse a whole archive because of one member, and send many small
+//! requests to a remote store. This module must not know Zarr, nor the kind of store below.
 
 mod archive_file;
 mod central;
@@ -31,12 +31,12 @@ use std::time::Duration;
 /// Maximum number of times that a changing archive is reopened for one request.
 const ATTEMPTS: usize = 5;
 
-/// Maximum size in bytes of a deflated member of which parts are read: the size that a chunk may have. Inflating such a
-/// member takes seconds.
+/// Maximum size in bytes of a deflated member of which parts are read: the size that a chunk may
+/// have. Inflating such a member takes seconds.
 const MAX_INFLATED: u64 = (2 << 30) - 1;
 
-/// Upper bound for the offset of a time zone. The times of members have no zone, so a member may seem younger than
-/// its archive.
+/// Upper bound for the offset of a time zone. The times of members have no zone, so a member may
+/// seem younger than its archive.
 const ZONES: Duration = Duration::from_secs(24 * 3600);
 
 /// Names that macOS adds to archives.
@@ -95,7 +95,8 @@ impl OpenArchive {
         let find = || {
             let names = SortedListing::new(self.clone(), &Key::root());
             let mut names = names.filter(|e| !IGNORED.contains(&e.name.as_str()));
-            let (first, second) = (names.next()?, names.next());
+            let first = names.next()?;
+            let second = names.next();
             (first.kind == EntryKind::Prefix && second.is_none()).then(|| Key::root().join(&first.name))
         };
         self.single_folder.get_or_init(find).as_ref()
@@ -127,7 +128,9 @@ impl OpenArchive {
     }
 
     fn get(&self, name: &str, limit: u64, value: &mut Vec<u8>) -> ArchiveResult<Option<Version>> {
-        let Some(member) = self.index.find(name) else { return Ok(None) };
+        let Some(member) = self.index.find(name) else {
+            return Ok(None);
+        };
         self.reader().check(member)?;
         check_size(member.size, limit)?;
         self.reader().whole(member, value)?;
@@ -135,7 +138,9 @@ impl OpenArchive {
     }
 
     fn get_range(&self, name: &str, range: Range<u64>, value: &mut Vec<u8>) -> ArchiveResult<Option<Stat>> {
-        let Some(member) = self.index.find(name) else { return Ok(None) };
+        let Some(member) = self.index.find(name) else {
+            return Ok(None);
+        };
         self.reader().check(member)?;
         let end = range.end.min(member.size);
         let range = range.start.min(end)..end;
@@ -173,7 +178,8 @@ impl ZipStore {
     /// Opens the archive that is the value of `key` in the store `below`.
     pub fn open(below: Arc<dyn Store>, key: &Key) -> Result<Self> {
         let opened = OpenArchive::open(&below, key)?;
-        let (opened, stats) = (Reopening::new(opened), Arc::default());
+        let opened = Reopening::new(opened);
+        let stats = Arc::default();
         Ok(ZipStore { below, key: key.clone(), root: Key::root(), skips_folder: false, opened, stats })
     }
 
@@ -190,8 +196,8 @@ impl ZipStore {
         self.stats.names_left_out(&self.key, opened.index.first_refused.as_deref(), &why);
     }
 
-    /// Reads small neighboring members together. Their bytes are not revalidated, so this is for a command that reads
-    /// the archive once.
+    /// Reads small neighboring members together. Their bytes are not revalidated, so this is for a
+    /// command that reads the archive once.
     pub fn read_once(self) -> Self {
         self.opened.current().archive.keep_windows();
         self
@@ -202,13 +208,14 @@ impl ZipStore {
         ZipStore { root: folder, ..self }
     }
 
-    /// Limits the store to [`ZipStore::single_folder`], if there is one, also after the archive was replaced.
+    /// Limits the store to [`ZipStore::single_folder`], if there is one, also after the archive was
+    /// replaced.
     pub fn skipping_folder(self) -> Self {
         ZipStore { skips_folder: true, ..self }
     }
 
-    /// Returns the only directory at the top of the archive, if nothing else is there: archives are often made of a
-    /// directory instead of its content. Names that macOS adds are ignored.
+    /// Returns the only directory at the top of the archive, if nothing else is there: archives are
+    /// often made of a directory instead of its content. Names that macOS adds are ignored.
     pub fn single_folder(&self) -> Option<Key> {
         self.opened.current().single_folder().cloned()
     }
@@ -297,7 +304,9 @@ impl Store for ZipStore {
     }
 
     fn location(&self) -> String {
-        let (below, archive, root) = (self.below.location(), &self.key, &self.root);
+        let below = self.below.location();
+        let archive = &self.key;
+        let root = &self.root;
         let below = below.trim_end_matches('/');
         if root.is_root() { format!("{below}{archive}") } else { format!("{below}{archive}{root}") }
     }

@@ -1,21 +1,24 @@
-//! The allocator of the program. Large blocks begin at pages, since copies between blocks that begin at different
-//! places of a page take up to twice as long. Blocks of 2 MiB and more lie where huge pages can hold them: the kernel
-//! provides one in a fraction of the time that its 512 small ones take. A few freed blocks of usual lengths are used
-//! again. All other blocks come from the system's allocator. The module does not know what the memory holds.
+//! The allocator of the program. Large blocks begin at pages, since copies between blocks that
+//! begin at different places of a page take up to twice as long. Blocks of 2 MiB and more lie where
+//! huge pages can hold them: the kernel provides one in a fraction of the time that its 512 small
+//! ones take. A few freed blocks of usual lengths are used again. All other blocks come from the
+//! system's allocator. The module does not know what the memory holds.
 
 use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::Mutex;
 
-/// The size of a huge page in bytes. On machines with other sizes, blocks are only aligned more than they need.
+/// The size of a huge page in bytes. On machines with other sizes, blocks are only aligned more
+/// than they need.
 const HUGE: usize = 2 << 20;
 
 /// Minimum size in bytes of blocks that are mapped, as in the system's allocator.
 const MIN_MAPPED: usize = 256 << 10;
 
-/// Maximum size in bytes of freed blocks that are kept. HTTP clients receive bodies into blocks of up to this size, one
-/// after another, and new memory takes longer than copying into it. The cache recycles its own, larger buffers.
+/// Maximum size in bytes of freed blocks that are kept. HTTP clients receive bodies into blocks of
+/// up to this size, one after another, and new memory takes longer than copying into it. The cache
+/// recycles its own, larger buffers.
 const MAX_KEPT: usize = 512 << 10;
 
 /// Number of freed blocks that the list keeps.
@@ -27,9 +30,11 @@ type KeptBlocks = [(usize, usize); KEPT_BLOCKS];
 /// Protects the kept blocks. No thread waits for it.
 static KEPT: Mutex<KeptBlocks> = Mutex::new([(0, 0); KEPT_BLOCKS]);
 
-/// An allocator that maps large blocks at pages, and blocks of at least 2 MiB at multiples of 2 MiB.
+/// An allocator that maps large blocks at pages, and blocks of at least 2 MiB at multiples of 2
+/// MiB.
 ///
-/// A huge page never reaches beyond its block, so a block takes no more memory than its size, rounded up to a page.
+/// A huge page never reaches beyond its block, so a block takes no more memory than its size,
+/// rounded up to a page.
 pub struct HugePages;
 
 /// Returns whether blocks of this layout are mapped. They are unmapped by the same rule.
@@ -42,7 +47,8 @@ fn mapped_len(size: usize) -> usize {
     size.next_multiple_of(rustix::param::page_size())
 }
 
-/// Returns a block of `len` bytes with any content, one that was kept or a new one. Returns null without memory.
+/// Returns a block of `len` bytes with any content, one that was kept or a new one. Returns null
+/// without memory.
 fn take(len: usize) -> *mut u8 {
     if len <= MAX_KEPT
         && let Ok(mut kept) = KEPT.try_lock()
@@ -53,9 +59,12 @@ fn take(len: usize) -> *mut u8 {
     map(len)
 }
 
-/// Keeps a freed block. Returns the block to unmap instead: the one that was kept for the longest time, or this one.
+/// Keeps a freed block. Returns the block to unmap instead: the one that was kept for the longest
+/// time, or this one.
 fn keep(block: (usize, usize)) -> (usize, usize) {
-    let (true, Ok(mut kept)) = (block.1 <= MAX_KEPT, KEPT.try_lock()) else { return block };
+    let (true, Ok(mut kept)) = (block.1 <= MAX_KEPT, KEPT.try_lock()) else {
+        return block;
+    };
     kept.rotate_right(1);
     std::mem::replace(&mut kept[0], block)
 }
@@ -65,7 +74,9 @@ fn map(len: usize) -> *mut u8 {
     // a longer mapping has a multiple of a huge page at which the block can begin
     let more = if len >= HUGE { HUGE } else { 0 };
     let len = len.checked_next_multiple_of(rustix::param::page_size());
-    let Some((len, mapped)) = len.and_then(|len| Some((len, len.checked_add(more)?))) else { return null_mut() };
+    let Some((len, mapped)) = len.and_then(|len| Some((len, len.checked_add(more)?))) else {
+        return null_mut();
+    };
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
     let Ok(start) = (unsafe { mm::mmap_anonymous(null_mut(), mapped, access, MapFlags::PRIVATE) }) else {
@@ -75,23 +86,25 @@ fn map(len: usize) -> *mut u8 {
     let block = if more > 0 { start.next_multiple_of(HUGE) } else { start };
     for (from, to) in [(start, block), (block + len, end)] {
         if from < to {
-            // SAFETY: the range lies in the new mapping, outside the block, so nothing refers to it. If the kernel
-            // refuses, the range stays mapped and takes no memory, since nothing touches it.
+            // SAFETY: the range lies in the new mapping, outside the block, so nothing refers to
+            // it. If the kernel refuses, the range stays mapped and takes no memory, since nothing
+            // touches it.
             let _ = unsafe { mm::munmap(with_exposed_provenance_mut(from), to - from) };
         }
     }
     let block = with_exposed_provenance_mut(block);
     if more > 0 {
-        // SAFETY: the range lies in the new mapping. The advice changes no content; a kernel without huge pages
-        // refuses it.
+        // SAFETY: the range lies in the new mapping. The advice changes no content; a kernel
+        // without huge pages refuses it.
         let _ = unsafe { mm::madvise(block, len / HUGE * HUGE, Advice::LinuxHugepage) };
     }
     block.cast()
 }
 
-// SAFETY: `take` and `map` return null or a block of at least the requested size, aligned to a page, which stays mapped
-// until it is freed. A freed block that is kept has the requested length, and only one caller takes it. The rule
-// `is_mapped` depends on the layout alone, which is the same when the block is freed.
+// SAFETY: `take` and `map` return null or a block of at least the requested size, aligned to a
+// page, which stays mapped until it is freed. A freed block that is kept has the requested length,
+// and only one caller takes it. The rule `is_mapped` depends on the layout alone, which is the same
+// when the block is freed.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_mapped(layout) {
@@ -117,9 +130,11 @@ unsafe impl GlobalAlloc for HugePages {
             if len == 0 {
                 return;
             }
-            // SAFETY: `map` made this block with this length, and neither a caller nor the list uses it any more.
+            // SAFETY: `map` made this block with this length, and neither a caller nor the list
+            // uses it any more.
             let unmapped = unsafe { mm::munmap(with_exposed_provenance_mut(block), len) };
-            // the kernel refuses only if the process has too many mappings; then the block stays mapped
+            // the kernel refuses only if the process has too many mappings; then the block stays
+            // mapped
             debug_assert!(unmapped.is_ok(), "{unmapped:?}");
         } else {
             // SAFETY: the block came from `System`, with this layout.
@@ -128,7 +143,8 @@ unsafe impl GlobalAlloc for HugePages {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller guarantees that the size, rounded up to the alignment, does not overflow.
+        // SAFETY: the caller guarantees that the size, rounded up to the alignment, does not
+        // overflow.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         if !is_mapped(layout) && !is_mapped(new) {
             // SAFETY: the block came from `System`, with this layout.
@@ -136,7 +152,8 @@ unsafe impl GlobalAlloc for HugePages {
         }
         if is_mapped(layout) && is_mapped(new) && layout.size().max(size) < HUGE {
             let [from, to] = [layout.size(), size].map(mapped_len);
-            // SAFETY: `map` made this block with the length `from`, and the caller uses only the returned block.
+            // SAFETY: `map` made this block with the length `from`, and the caller uses only the
+            // returned block.
             let moved = unsafe { mm::mremap(block.cast(), from, to, MremapFlags::MAYMOVE) };
             return moved.map_or(null_mut(), |moved| moved.cast());
         }
@@ -200,13 +217,14 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Blocks keep their bytes while they grow and shrink over the boundary between the two allocators, and a
-        /// block of `alloc_zeroed` is zero.
+        /// Blocks keep their bytes while they grow and shrink over the boundary between the two
+        /// allocators, and a block of `alloc_zeroed` is zero.
         #[test]
         fn blocks_keep_their_bytes(
             sizes in proptest::collection::vec(any_size(), 1..8)
         ) {
-            let (mut at, pattern) = (layout(sizes[0]), |i: usize| (i % 251) as u8);
+            let mut at = layout(sizes[0]);
+            let pattern = |i: usize| (i % 251) as u8;
             // SAFETY: each block is used within its size and freed once, with its layout.
             unsafe {
                 let mut block = HugePages.alloc_zeroed(at);
@@ -218,7 +236,7 @@ mod tests {
                     at = layout(size);
                     let bytes = std::slice::from_raw_parts(block, kept);
                     prop_assert!(bytes.iter().enumerate().all(|(i, &byte)| byte == pattern(i)));
-                    prop_assert!(size < HUGE || block.addr() % HUGE == 0);
+                    prop_assert!(size < HUGE || block.addr().is_multiple_of(HUGE));
                 }
                 HugePages.dealloc(block, at);
             }

@@ -1,9 +1,9 @@
-//! JSON as Python writes and reads it, with bare `NaN`, `Infinity` and `-Infinity`, numbers of any size, and lone
-//! surrogates; and base64 as Python decodes it. The module does not know Zarr.
+//! JSON as Python writes and reads it, with bare `NaN`, `Infinity` and `-Infinity`, numbers of any
+//! size, and lone surrogates; and base64 as Python decodes it. The module does not know Zarr.
 //!
-//! A parsed document takes up to 100 times the memory of its text, so its memory is granted before it is parsed.
-//! [`parse_object`] is for documents of stores: its result holds the grant. [`parse`] is for short texts of the
-//! program.
+//! A parsed document takes up to 100 times the memory of its text, so its memory is granted before
+//! it is parsed. [`parse_object`] is for documents of stores: its result holds the grant. [`parse`]
+//! is for short texts of the program.
 
 use crate::error::{Error, Result};
 use crate::util::memory::{self, Grant};
@@ -18,7 +18,8 @@ use std::ops::Deref;
 /// The start of a string that stands for a bare token, which serde_json cannot represent.
 const TOKEN: &str = "\u{0}bare ";
 
-/// Memory of a value in bytes, besides its text: the value, the allocator's overhead, and unused capacity of a list.
+/// Memory of a value in bytes, besides its text: the value, the allocator's overhead, and unused
+/// capacity of a list.
 const VALUE: usize = size_of::<Value>() * 3 / 2 + 48;
 
 /// Memory of a name in an object in bytes, besides its text and its value.
@@ -30,8 +31,8 @@ const REWRITTEN: usize = 16;
 /// Maximum number of objects and lists around a value: the limit of serde_json.
 const MAX_DEPTH: usize = 128;
 
-/// Maximum size in bytes of an indented text; longer documents are written in one line. At 128 levels of nesting, each
-/// number is indented by 256 bytes.
+/// Maximum size in bytes of an indented text; longer documents are written in one line. At 128
+/// levels of nesting, each number is indented by 256 bytes.
 const MAX_PRETTY: usize = 4 << 20;
 
 /// A JSON object and the grant for its memory.
@@ -86,8 +87,8 @@ impl<'a> IntoIterator for &'a Object {
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`](crate::error::Kind::Damaged) for text that is not UTF-8, nesting deeper than 128 levels, and bytes
-/// after the value; and the errors of [`memory::take`].
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) for text that is not UTF-8, nesting deeper than
+/// 128 levels, and bytes after the value; and the errors of [`memory::take`].
 pub fn parse(bytes: &[u8]) -> Result<Value> {
     Ok(parse_counted(bytes)?.0)
 }
@@ -129,14 +130,16 @@ pub fn check(bytes: &[u8]) -> Result<()> {
 fn parse_counted(bytes: &[u8]) -> Result<(Value, Grant)> {
     let text = utf8(bytes)?;
     let counts = TextCounts::of(text)?;
-    let (parsed, rewritten) = (counts.parsed(text), counts.rewritten(text));
+    let parsed = counts.parsed(text);
+    let rewritten = counts.rewritten(text);
     let mut grant = memory::take(parsed.saturating_add(rewritten)).map_err(|e| e.context("parsing it"))?;
     let value = serde_json::from_str(&from_python(text, &counts)).map_err(not_json)?;
     grant.shrink_to(parsed);
     Ok((value, grant))
 }
 
-/// Returns a document without the byte order mark of UTF-8, which some editors write and Python's JSON accepts.
+/// Returns a document without the byte order mark of UTF-8, which some editors write and Python's
+/// JSON accepts.
 pub fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
@@ -190,10 +193,13 @@ impl TextCounts {
     ///
     /// # Errors
     ///
-    /// The text is nested more deeply than the parser allows. This is checked before memory for it is granted.
+    /// The text is nested more deeply than the parser allows. This is checked before memory for it
+    /// is granted.
     fn of(text: &str) -> Result<TextCounts> {
         let mut counts = TextCounts { values: 1, ..TextCounts::default() };
-        let (mut in_string, mut escaped, mut depth) = (false, false, 0usize);
+        let mut in_string = false;
+        let mut escaped = false;
+        let mut depth = 0usize;
         for byte in text.bytes() {
             match byte {
                 b'[' | b'{' if !in_string => depth += 1,
@@ -239,8 +245,8 @@ impl TextCounts {
     }
 }
 
-/// An iterator over the members of a JSON object: names, and the unparsed texts of values. It does not parse the
-/// values, so splitting a large document that holds many others takes little memory.
+/// An iterator over the members of a JSON object: names, and the unparsed texts of values. It does
+/// not parse the values, so splitting a large document that holds many others takes little memory.
 pub struct MemberTexts<'a> {
     /// The text from the next member on; `None` after the end or an error.
     rest: Option<&'a str>,
@@ -287,10 +293,11 @@ impl<'a> Iterator for MemberTexts<'a> {
     }
 }
 
-/// Returns the length in bytes of the value at the start of `text`, or `None` if its end is missing. The inside of the
-/// value is not checked.
+/// Returns the length in bytes of the value at the start of `text`, or `None` if its end is
+/// missing. The inside of the value is not checked.
 fn value_end(text: &str) -> Option<usize> {
-    let (mut depth, mut at) = (0usize, 0);
+    let mut depth = 0usize;
+    let mut at = 0;
     let bytes = text.as_bytes();
     loop {
         match bytes.get(at)? {
@@ -312,13 +319,14 @@ pub fn write(value: &Value) -> String {
     with_tokens(value.to_string(), false)
 }
 
-/// Returns the text of `value` in one line as strict JSON: bare tokens become strings, as in Zarr's fill values.
+/// Returns the text of `value` in one line as strict JSON: bare tokens become strings, as in Zarr's
+/// fill values.
 pub fn write_strict(value: &Value) -> String {
     with_tokens(value.to_string(), true)
 }
 
-/// Returns the text of `value`, indented, with a newline at the end. A text that would exceed 4 MiB is written in one
-/// line instead.
+/// Returns the text of `value`, indented, with a newline at the end. A text that would exceed 4 MiB
+/// is written in one line instead.
 pub fn write_pretty(value: &Value) -> String {
     let line = value.to_string();
     let mut pretty = LimitedText { text: Vec::new(), limit: MAX_PRETTY.max(line.len()) };
@@ -377,8 +385,8 @@ fn with_tokens(text: String, quoted: bool) -> String {
     out + rest
 }
 
-/// Returns the nearest double, which may be infinite, to a JSON number or a bare token. Returns `None` for other
-/// values, including strings.
+/// Returns the nearest double, which may be infinite, to a JSON number or a bare token. Returns
+/// `None` for other values, including strings.
 pub fn float(value: &Value) -> Option<f64> {
     match value {
         Value::Number(n) => n.as_str().parse().ok(),
@@ -387,7 +395,8 @@ pub fn float(value: &Value) -> Option<f64> {
     }
 }
 
-/// Returns the number for `NaN`, `Infinity`, `+Infinity` or `-Infinity`, as strings in Zarr's fill values spell them.
+/// Returns the number for `NaN`, `Infinity`, `+Infinity` or `-Infinity`, as strings in Zarr's fill
+/// values spell them.
 pub fn float_word(word: &str) -> Option<f64> {
     match word {
         "NaN" => Some(f64::NAN),
@@ -434,14 +443,14 @@ fn from_python<'a>(text: &'a str, counts: &TextCounts) -> Cow<'a, str> {
     }
 }
 
-/// Returns whether a string literal would pass for a bare token, and so could insert any text into the output of
-/// [`write()`].
+/// Returns whether a string literal would pass for a bare token, and so could insert any text into
+/// the output of [`write()`].
 fn is_token(literal: &str) -> bool {
     literal.starts_with("\"\\u0000") && serde_json::from_str::<String>(literal).is_ok_and(|s| s.starts_with(TOKEN))
 }
 
-/// Returns the length in bytes of the string literal at the start of `text`, with its quotes; the whole length if its
-/// end is missing.
+/// Returns the length in bytes of the string literal at the start of `text`, with its quotes; the
+/// whole length if its end is missing.
 fn string_end(text: &str) -> usize {
     let mut escaped = false;
     for (i, b) in text.bytes().enumerate().skip(1) {
@@ -479,8 +488,8 @@ fn push_string(literal: &str, out: &mut String) {
     out.push_str(rest);
 }
 
-/// Decodes base64 as Python's `base64.standard_b64decode` does: it skips characters outside the alphabet and ends at
-/// the first complete padding. Returns `None` if padding is missing.
+/// Decodes base64 as Python's `base64.standard_b64decode` does: it skips characters outside the
+/// alphabet and ends at the first complete padding. Returns `None` if padding is missing.
 pub fn base64_decode(text: &[u8]) -> Option<Vec<u8>> {
     let mut kept = Vec::with_capacity(text.len());
     let mut pads = 0;

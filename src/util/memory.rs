@@ -1,15 +1,18 @@
-//! An account of memory whose amount a store, a server or a user decides. A failed allocation is an error of one
-//! request and does not end the program, large scratch buffers are freed after use, and all memory except chunks counts
-//! against one [budget](take). The module does not know what the memory holds.
+//! An account of memory whose amount a store, a server or a user decides. A failed allocation is an
+//! error of one request and does not end the program, large scratch buffers are freed after use,
+//! and all memory except chunks counts against one [budget](take). The module does not know what
+//! the memory holds.
 //!
-//! **Invariant: no memory of an externally decided size is allocated before it is counted.** Decoded and encoded chunks
-//! count in the cache, whose bound the user sets. Everything else (documents, their parsed form, generated headers and
-//! `.zmetadata`, drafts, the directory of an archive) needs a [`Grant`], held as long as the memory lives. Chunks and
-//! grants together stay within the cache's bound plus [`RESERVE`] bytes. The rest of the 64 MiB that the documentation
+//! **Invariant: no memory of an externally decided size is allocated before it is counted.**
+//! Decoded and encoded chunks count in the cache, whose bound the user sets. Everything else
+//! (documents, their parsed form, generated headers and `.zmetadata`, drafts, the directory of an
+//! archive) needs a [`Grant`], held as long as the memory lives. Chunks and grants together stay
+//! within the cache's bound plus [`RESERVE`] bytes. The rest of the 64 MiB that the documentation
 //! promises is for threads, replies and the allocator.
 //!
-//! **No request waits for itself.** Each thread knows how much the request that it [serves](begin_request) holds. A
-//! request waits only if the others that hold memory, and do not wait themselves, hold enough.
+//! **No request waits for itself.** Each thread knows how much the request that it
+//! [serves](begin_request) holds. A request waits only if the others that hold memory, and do not
+//! wait themselves, hold enough.
 
 use crate::error::{Error, Kind, Result};
 use rustix::mm::Advice;
@@ -19,10 +22,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Maximum size in bytes of a scratch buffer that a thread keeps. Larger buffers would add up over threads.
+/// Maximum size in bytes of a scratch buffer that a thread keeps. Larger buffers would add up over
+/// threads.
 const MAX_SCRATCH: usize = 4 << 20;
 
-/// Minimum size in bytes of blocks that the allocator returns to the system as soon as they are freed.
+/// Minimum size in bytes of blocks that the allocator returns to the system as soon as they are
+/// freed.
 #[cfg(target_env = "gnu")]
 const LARGE: libc::c_int = 256 << 10;
 
@@ -38,8 +43,8 @@ const DEFAULT_BOUND: usize = 512 << 20;
 /// Maximum time that a request waits for memory that other requests hold.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// Minimum size in bytes of a returned grant after which the allocator returns unused memory of small blocks to the
-/// system, which takes a few milliseconds.
+/// Minimum size in bytes of a returned grant after which the allocator returns unused memory of
+/// small blocks to the system, which takes a few milliseconds.
 const MIN_TRIM: usize = 1 << 20;
 
 static BUDGET: Budget = Budget {
@@ -62,8 +67,8 @@ thread_local! {
 #[derive(Clone, Copy)]
 struct ServedRequest {
     number: u64,
-    /// The bytes that were granted to it and are not returned. Memory that another thread returns counts until the
-    /// request ends.
+    /// The bytes that were granted to it and are not returned. Memory that another thread returns
+    /// counts until the request ends.
     bytes: usize,
 }
 
@@ -90,22 +95,24 @@ struct Budget {
     freed: Condvar,
     /// The registered owners. The lock is not held while an owner is called.
     owners: Mutex<Vec<Weak<dyn Reclaim>>>,
-    /// The owners to shrink, which are few, since every grant beyond [`RESERVE`] calls them. The lock is not held then.
+    /// The owners to shrink, which are few, since every grant beyond [`RESERVE`] calls them. The
+    /// lock is not held then.
     shrinking: Mutex<Vec<Weak<dyn Reclaim>>>,
 }
 
-/// An owner of memory that it can free on request. The caller may hold locks, so neither method may wait for a lock
-/// under which memory is granted.
+/// An owner of memory that it can free on request. The caller may hold locks, so neither method may
+/// wait for a lock under which memory is granted.
 pub trait Reclaim: Send + Sync {
     /// Frees granted memory that is not in use, because a request needs it.
     fn reclaim(&self) {}
 
-    /// Frees memory that is not granted, such as cached chunks, because [`above_reserve`] may have increased.
+    /// Frees memory that is not granted, such as cached chunks, because [`above_reserve`] may have
+    /// increased.
     fn shrink(&self) {}
 }
 
-/// Permission to allocate a number of bytes, which is returned on drop. The owner of the memory also owns the grant,
-/// and drops it last.
+/// Permission to allocate a number of bytes, which is returned on drop. The owner of the memory
+/// also owns the grant, and drops it last.
 #[derive(Debug, Default)]
 pub struct Grant {
     bytes: usize,
@@ -113,7 +120,8 @@ pub struct Grant {
     request: u64,
 }
 
-/// Begins a request on this thread. What earlier ones have not returned belongs to open files and caches.
+/// Begins a request on this thread. What earlier ones have not returned belongs to open files and
+/// caches.
 pub fn begin_request() {
     SERVED.set(ServedRequest::new());
 }
@@ -123,22 +131,26 @@ pub fn set_cache_bound(bound: usize) {
     BUDGET.bound.store(bound, Ordering::Relaxed);
 }
 
-/// Returns the maximum of all grants together in bytes. It leaves half of the cache's bound to chunks.
+/// Returns the maximum of all grants together in bytes. It leaves half of the cache's bound to
+/// chunks.
 pub fn limit() -> usize {
     RESERVE + BUDGET.bound.load(Ordering::Relaxed) / 2
 }
 
-/// Returns the number of granted bytes beyond [`RESERVE`]. The cache must be smaller than its bound by so many bytes.
+/// Returns the number of granted bytes beyond [`RESERVE`]. The cache must be smaller than its bound
+/// by so many bytes.
 pub fn above_reserve() -> usize {
     lock(&BUDGET.used).granted.saturating_sub(RESERVE)
 }
 
-/// Returns the number of bytes of [`RESERVE`] that are not granted. Chunks may take them beyond the cache's bound.
+/// Returns the number of bytes of [`RESERVE`] that are not granted. Chunks may take them beyond the
+/// cache's bound.
 pub fn unused_reserve() -> usize {
     RESERVE.saturating_sub(lock(&BUDGET.used).granted)
 }
 
-/// Returns the maximum memory in bytes for one chunk, with everything that decoding or encoding it needs.
+/// Returns the maximum memory in bytes for one chunk, with everything that decoding or encoding it
+/// needs.
 pub fn available_for_chunk() -> usize {
     BUDGET.bound.load(Ordering::Relaxed).saturating_add(RESERVE).saturating_sub(lock(&BUDGET.used).granted)
 }
@@ -172,8 +184,8 @@ pub fn register_shrinking(owner: &Arc<impl Reclaim + 'static>) {
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`] if there can never be so much memory, ENOMEM if there is not enough for ten seconds, or at once if
-/// the requests that hold it wait themselves.
+/// [`Kind::Damaged`] if there can never be so much memory, ENOMEM if there is not enough for ten
+/// seconds, or at once if the requests that hold it wait themselves.
 pub fn take(bytes: usize) -> Result<Grant> {
     take_within(bytes, MAX_WAIT)
 }
@@ -189,8 +201,8 @@ pub fn take_within(bytes: usize, max_wait: Duration) -> Result<Grant> {
     Ok(grant)
 }
 
-/// Checks that a quarter of [`limit`] is free. Requests that will hold memory for long, such as opening a file, must
-/// leave this quarter to requests that need memory for a moment.
+/// Checks that a quarter of [`limit`] is free. Requests that will hold memory for long, such as
+/// opening a file, must leave this quarter to requests that need memory for a moment.
 ///
 /// # Errors
 ///
@@ -221,8 +233,8 @@ impl Grant {
         self.bytes
     }
 
-    /// Makes the grant `more` bytes larger. It does not wait, since two requests that wait for each other's memory
-    /// would never end.
+    /// Makes the grant `more` bytes larger. It does not wait, since two requests that wait for each
+    /// other's memory would never end.
     ///
     /// # Errors
     ///
@@ -248,7 +260,8 @@ impl Grant {
     }
 
     fn grow_within(&mut self, more: usize, max_wait: Duration) -> Result<()> {
-        let (limit, begun) = (limit(), Instant::now());
+        let limit = limit();
+        let begun = Instant::now();
         if self.bytes.saturating_add(more) > limit {
             return Err(too_large(self.bytes.saturating_add(more)));
         }
@@ -292,7 +305,8 @@ impl Grant {
     }
 }
 
-/// Returns the error for `more` bytes that are not free. The request holds `own` of all `granted` bytes.
+/// Returns the error for `more` bytes that are not free. The request holds `own` of all `granted`
+/// bytes.
 fn in_use(more: usize, own: usize, granted: usize) -> Error {
     let [more, own, others, limit] =
         [more, own, granted.saturating_sub(own), limit()].map(|bytes| bytes.div_ceil(1 << 20));
@@ -303,8 +317,8 @@ fn in_use(more: usize, own: usize, granted: usize) -> Error {
     Error::system(libc::ENOMEM).context(why)
 }
 
-/// A grant shared by the copies of a value. Shared grants compare equal, so that they do not affect the comparison of
-/// their owners.
+/// A grant shared by the copies of a value. Shared grants compare equal, so that they do not affect
+/// the comparison of their owners.
 #[derive(Clone, Debug, Default)]
 pub struct SharedGrant(#[expect(dead_code, reason = "the grant is only held")] Arc<Grant>);
 
@@ -354,7 +368,8 @@ fn existing(owners: &Mutex<Vec<Weak<dyn Reclaim>>>) -> Vec<Arc<dyn Reclaim>> {
     owners.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Returns `len` zero bytes. A large block comes from the system, so parts that are never written take no memory.
+/// Returns `len` zero bytes. A large block comes from the system, so parts that are never written
+/// take no memory.
 ///
 /// # Errors
 ///
@@ -369,8 +384,8 @@ pub fn zeroed(len: usize) -> Result<Vec<u8>> {
     if start.is_null() {
         return Err(out_of_memory(len));
     }
-    // SAFETY: `start` has just been allocated by the global allocator for `len` bytes of alignment 1, all of them
-    // initialized.
+    // SAFETY: `start` has just been allocated by the global allocator for `len` bytes of alignment
+    // 1, all of them initialized.
     Ok(unsafe { Vec::from_raw_parts(start, len, len) })
 }
 
@@ -390,8 +405,9 @@ pub fn resize(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Gives `buffer` the length `len`, with unspecified contents, for a caller that will write every byte. The kernel
-/// provides the pages of a new buffer in one call, in two thirds of the time that page faults take.
+/// Gives `buffer` the length `len`, with unspecified contents, for a caller that will write every
+/// byte. The kernel provides the pages of a new buffer in one call, in two thirds of the time that
+/// page faults take.
 ///
 /// # Errors
 ///
@@ -411,7 +427,8 @@ pub fn populate(buffer: &mut [u8]) {
     let page = rustix::param::page_size();
     let start = buffer.as_ptr().align_offset(page).min(buffer.len());
     let len = (buffer.len() - start) / page * page;
-    // SAFETY: the range lies in `buffer`, which this function borrows alone, and the call changes no content.
+    // SAFETY: the range lies in `buffer`, which this function borrows alone, and the call changes
+    // no content.
     let done = unsafe { rustix::mm::madvise(buffer[start..].as_mut_ptr().cast(), len, Advice::LinuxPopulateWrite) };
     // Linux before 5.14 doesn't know the advice: the pages come one by one when they are written
     let _ = done;
@@ -428,8 +445,9 @@ pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     buffer.try_reserve_exact(len).map_err(|_| out_of_memory(len))
 }
 
-/// Makes the allocator return large blocks to the system when they are freed. Otherwise each thread would keep freed
-/// blocks, and the process would use much more memory than is counted. The program calls this when it starts.
+/// Makes the allocator return large blocks to the system when they are freed. Otherwise each thread
+/// would keep freed blocks, and the process would use much more memory than is counted. The program
+/// calls this when it starts.
 pub fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes numbers alone.
@@ -452,7 +470,8 @@ fn out_of_memory(len: usize) -> Error {
     Error::system(libc::ENOMEM).context(format!("{len} bytes"))
 }
 
-/// Locks a mutex, even if another holder has panicked: every holder in this crate keeps the data valid at all times.
+/// Locks a mutex, even if another holder has panicked: every holder in this crate keeps the data
+/// valid at all times.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -503,16 +522,19 @@ mod tests {
         let _alone = lock(&TAKES_MOST);
         let half = limit() / 2 + (16 << 20);
         begin_request();
-        let (held, begun) = (take(half).unwrap(), Instant::now());
+        let held = take(half).unwrap();
+        let begun = Instant::now();
         assert_eq!(take(half).unwrap_err().errno(), libc::ENOMEM);
         let waits = std::thread::spawn(move || {
             let own = take(24 << 20).unwrap();
             (take(half).map(drop), own)
         });
-        std::thread::sleep(Duration::from_millis(100));
+        while lock(&BUDGET.used).by_waiting < 24 << 20 {
+            std::thread::yield_now();
+        }
         // the other thread waits for this one, which therefore does not wait for it
         let failed = take(limit() - half - (12 << 20)).unwrap_err();
-        assert!(failed.errno() == libc::ENOMEM && begun.elapsed() < MAX_WAIT / 2, "{failed}");
+        assert!(failed.errno() == libc::ENOMEM && begun.elapsed() < MAX_WAIT, "{failed}");
         drop(held);
         assert_eq!(waits.join().unwrap().0, Ok(()));
         begin_request();
@@ -531,7 +553,8 @@ mod tests {
     #[test]
     fn a_grant_beyond_the_reserve_calls_only_the_owners_that_can_shrink() {
         let _alone = lock(&TAKES_MOST);
-        let (array, cache) = (Arc::new(Shrinking::default()), Arc::new(Shrinking::default()));
+        let array = Arc::new(Shrinking::default());
+        let cache = Arc::new(Shrinking::default());
         register(&array);
         register_shrinking(&cache);
         drop(take(RESERVE + 1).unwrap());
@@ -541,7 +564,8 @@ mod tests {
 
     #[test]
     fn large_scratch_buffers_are_freed() {
-        let (mut small, mut large) = (zeroed(1000).unwrap(), zeroed(MAX_SCRATCH + 1).unwrap());
+        let mut small = zeroed(1000).unwrap();
+        let mut large = zeroed(MAX_SCRATCH + 1).unwrap();
         release(&mut small);
         release(&mut large);
         assert_eq!((small.capacity(), large.capacity()), (1000, 0));

@@ -1,16 +1,17 @@
 //! Worker threads and their queue. The module does not know what the jobs do.
 //!
-//! A job may block without limit. In a growing pool no job waits for a blocked one: a job that has waited for the
-//! pool's patience gets a thread of its own, up to a maximum number of threads.
+//! A job may block without limit. In a growing pool no job waits for a blocked one: a job that has
+//! waited for the pool's patience gets a thread of its own, up to a maximum number of threads.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::util::memory::{self, lock};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time for which at least one thread must have been idle without a break before an extra thread ends.
+/// Time for which at least one thread must have been idle without a break before an extra thread
+/// ends.
 const MAX_IDLE: Duration = Duration::from_secs(5);
 
 /// Worker threads that end when the pool is dropped and its jobs are done.
@@ -77,18 +78,20 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread. [`Pool::bounded`] and [`Pool::growing`] fail in the same case.
+    /// The system cannot start a thread. [`Pool::bounded`] and [`Pool::growing`] fail in the same
+    /// case.
     pub fn new(name: &str, threads: usize) -> Result<Self> {
         Pool::start(name, threads, usize::MAX, None)
     }
 
-    /// Starts a pool of `threads` workers whose jobs in flight have a total weight of at most `bound`. A heavier job
-    /// runs alone.
+    /// Starts a pool of `threads` workers whose jobs in flight have a total weight of at most
+    /// `bound`. A heavier job runs alone.
     pub fn bounded(name: &str, threads: usize, bound: usize) -> Result<Self> {
         Pool::start(name, threads, bound, None)
     }
 
-    /// Starts a pool of `threads` workers that adds threads while jobs wait and all workers are busy.
+    /// Starts a pool of `threads` workers that adds threads while jobs wait and all workers are
+    /// busy.
     pub fn growing(name: &str, threads: usize, growth: PoolGrowth) -> Result<Self> {
         Pool::start(name, threads, usize::MAX, Some(growth))
     }
@@ -106,7 +109,9 @@ impl Pool {
             all_busy: Instant::now(),
             is_watched: false,
         };
-        let (jobs, changed, watched) = (Mutex::new(jobs), Condvar::new(), Condvar::new());
+        let jobs = Mutex::new(jobs);
+        let changed = Condvar::new();
+        let watched = Condvar::new();
         let queue = Arc::new(Queue { name: name.into(), jobs, changed, watched, bound, base, growth });
         let pool = Pool { queue: queue.clone() };
         for _ in 0..base {
@@ -131,7 +136,8 @@ impl Pool {
         self.queue.wake(jobs);
     }
 
-    /// Queues a job without weight that queues others. It starts before those, but after urgent ones.
+    /// Queues a job without weight that queues others. It starts before those, but after urgent
+    /// ones.
     pub fn run_early(&self, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.queue.jobs);
         jobs.early.push_back(QueuedJob { since: Instant::now(), weight: 0, job: Box::new(job) });
@@ -203,7 +209,8 @@ impl Queue {
     }
 
     fn start_worker(self: &Arc<Self>, jobs: &mut Jobs) -> std::io::Result<()> {
-        let (queue, name) = (self.clone(), format!("{}-{}", self.name, jobs.threads));
+        let queue = self.clone();
+        let name = format!("{}-{}", self.name, jobs.threads);
         std::thread::Builder::new().name(name).spawn(move || queue.work())?;
         jobs.threads += 1;
         Ok(())
@@ -267,6 +274,18 @@ impl Queue {
     }
 }
 
+/// Runs `work` on several threads, also on this one. Returns the first error.
+pub fn on_threads(threads: usize, work: &(impl Fn() -> Result<()> + Sync)) -> Result<()> {
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
+            done.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))
+        };
+        let mine = work();
+        others.into_iter().fold(mine, |done, other| done.and(join(other)))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,7 +313,8 @@ mod tests {
         let pool = Pool::bounded("test", 8, 10).unwrap();
         // each job waits for a message; the fourth is too heavy to run beside others
         for (i, weight) in [6, 4, 1, 11, 0].into_iter().enumerate() {
-            let (begun, ends) = (begun.clone(), ends.clone());
+            let begun = begun.clone();
+            let ends = ends.clone();
             pool.run_weighing(weight, move || {
                 begun.send(i).unwrap();
                 let _ = lock(&ends).recv();
@@ -339,7 +359,8 @@ mod tests {
         assert_eq!(results.iter().collect::<Vec<_>>(), [4, 5, 2, 3, 0, 1]);
     }
 
-    /// Starts a pool that grows from one thread, and gives it `stuck` jobs that block until the sender is dropped.
+    /// Starts a pool that grows from one thread, and gives it `stuck` jobs that block until the
+    /// sender is dropped.
     fn stuck_pool(most: usize, stuck: usize) -> (Pool, std::sync::mpsc::Sender<()>) {
         let pool =
             Pool::growing("test", 1, PoolGrowth { patience: Duration::from_millis(10), max_threads: most }).unwrap();

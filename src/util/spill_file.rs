@@ -1,5 +1,5 @@
-//! Unnamed files for bytes that do not fit into memory. The system deletes such a file with its last user or with the
-//! process. The module does not know what the bytes mean.
+//! Unnamed files for bytes that do not fit into memory. The system deletes such a file with its
+//! last user or with the process. The module does not know what the bytes mean.
 
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
@@ -55,8 +55,8 @@ impl SpillFile {
     ///
     /// # Errors
     ///
-    /// Fails beyond the limit, if the bytes would take more than half of the free space, or if the directory is in
-    /// memory.
+    /// Fails beyond the limit, if the bytes would take more than half of the free space, or if the
+    /// directory is in memory.
     pub fn put(self: &Arc<Self>, bytes: &[u8]) -> Result<SpilledBytes> {
         let SpillOptions { directory, limit } = &self.options;
         let len = bytes.len() as u64;
@@ -140,7 +140,9 @@ mod tests {
     fn bytes_are_kept_until_they_are_dropped() {
         let directory = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
         let spill = SpillFile::new(SpillOptions { directory: directory.path().into(), limit: 10 });
-        let Ok(first) = spill.put(&[1; 6]) else { return }; // a tmpfs
+        let Ok(first) = spill.put(&[1; 6]) else {
+            return;
+        }; // a tmpfs
         let second = spill.put(&[2; 4]).unwrap();
         assert!(spill.put(&[3]).is_err(), "the limit is for all");
         let read = |bytes: &SpilledBytes| {

@@ -1,5 +1,5 @@
-//! Values that are made once for each shape of chunks or shards, when first needed. The module does not know the
-//! values.
+//! Values that are made once for each shape of chunks or shards, when first needed. The module does
+//! not know the values.
 
 use crate::error::Result;
 use crate::util::memory::lock;

@@ -1,5 +1,5 @@
-//! Chunk keys: the name of a chunk's value in the store, made of its grid indices. The module knows no store. Source of
-//! the rules: Zarr v2 specification, "Chunks" and "dimension_separator".
+//! Chunk keys: the name of a chunk's value in the store, made of its grid indices. The module knows
+//! no store. Source of the rules: Zarr v2 specification, "Chunks" and "dimension_separator".
 
 use crate::zarr::grid::{ChunkId, Grid};
 
@@ -22,7 +22,8 @@ impl Separator {
     }
 }
 
-/// The encoding of chunk keys below an array's prefix. Source: `chunk_key_encoding` of the v3 specification.
+/// The encoding of chunk keys below an array's prefix. Source: `chunk_key_encoding` of the v3
+/// specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyEncoding {
     /// Whether keys begin with `c`: the encoding `default` of v3. v2 has no prefix.
@@ -32,8 +33,9 @@ pub struct KeyEncoding {
 }
 
 impl Grid {
-    /// Returns the stored key of a chunk: `c/0/1`, or without a prefix the key of [`Grid::chunk_key`]. With a prefix, a
-    /// 0-d array has the key `c`. In a grid of shards, `chunk` is the number of a shard.
+    /// Returns the stored key of a chunk: `c/0/1`, or without a prefix the key of
+    /// [`Grid::chunk_key`]. With a prefix, a 0-d array has the key `c`. In a grid of shards,
+    /// `chunk` is the number of a shard.
     pub fn stored_key(&self, chunk: ChunkId, KeyEncoding { has_prefix, separator }: KeyEncoding) -> String {
         match (has_prefix, self.counts().is_empty()) {
             (false, _) => self.chunk_key(chunk, separator),
@@ -57,7 +59,8 @@ impl Grid {
         if indices.is_empty() { "0".to_string() } else { indices.join(separator.as_char().encode_utf8(&mut [0; 4])) }
     }
 
-    /// Returns the chunk that `key` names, or `None` if `key` is not the canonical key of a chunk of this grid.
+    /// Returns the chunk that `key` names, or `None` if `key` is not the canonical key of a chunk
+    /// of this grid.
     pub fn parse_chunk_key(&self, key: &str, separator: Separator) -> Option<ChunkId> {
         if self.counts().is_empty() {
             return (key == "0").then_some(ChunkId(0));
@@ -138,7 +141,8 @@ mod tests {
 
     #[test]
     fn v3_keys_begin_with_c() {
-        let (grid, scalar) = (Grid::new(&[10, 6], &[4, 4], 4).unwrap(), Grid::new(&[], &[], 8).unwrap());
+        let grid = Grid::new(&[10, 6], &[4, 4], 4).unwrap();
+        let scalar = Grid::new(&[], &[], 8).unwrap();
         let slash = KeyEncoding { has_prefix: true, separator: Separator::Slash };
         let dot = KeyEncoding { has_prefix: true, separator: Separator::Dot };
         assert_eq!(

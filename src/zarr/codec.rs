@@ -1,6 +1,7 @@
-//! Codecs: from encoded chunk bytes to decoded ones and back. This file maps ids to codecs; each codec has a file of
-//! its own. Any id may be a compressor or a filter. A codec knows neither keys nor stores: its error is a reason, to
-//! which the caller adds array and key. Reference: numcodecs 0.15.
+//! Codecs: from encoded chunk bytes to decoded ones and back. This file maps ids to codecs; each
+//! codec has a file of its own. Any id may be a compressor or a filter. A codec knows neither keys
+//! nor stores: its error is a reason, to which the caller adds array and key. Reference: numcodecs
+//! 0.15.
 
 mod astype;
 mod base64;
@@ -72,8 +73,8 @@ impl CodecError {
 /// The result of a codec.
 pub type CodecResult<T> = std::result::Result<T, CodecError>;
 
-/// Defers the error of a parameter that only encoding needs: numcodecs decodes arrays even if such a parameter is
-/// wrong.
+/// Defers the error of a parameter that only encoding needs: numcodecs decodes arrays even if such
+/// a parameter is wrong.
 fn encode_only<T>(parameter: Result<T>) -> CodecResult<T> {
     parameter.map_err(|e| CodecError::new(e.message()))
 }
@@ -98,8 +99,9 @@ impl Size {
 
 /// One step of a pipeline, set up with its parameters.
 ///
-/// Damaged or hostile `encoded` bytes must end in a [`CodecError`]: a codec never panics and takes no more memory than
-/// a constant factor of `out.len()`, whatever the bytes claim. Only `lzma` may allocate up to 256 MiB more.
+/// Damaged or hostile `encoded` bytes must end in a [`CodecError`]: a codec never panics and takes
+/// no more memory than a constant factor of `out.len()`, whatever the bytes claim. Only `lzma` may
+/// allocate up to 256 MiB more.
 ///
 /// ```
 /// use zarrfs::util::json;
@@ -114,13 +116,14 @@ impl Size {
 /// # Ok::<(), zarrfs::error::Error>(())
 /// ```
 pub trait Codec: Send + Sync {
-    /// Returns the size of the encoding of `decoded` bytes. The default is a bound that holds for all compressors.
+    /// Returns the size of the encoding of `decoded` bytes. The default is a bound that holds for
+    /// all compressors.
     fn encoded_size(&self, decoded: usize) -> Size {
         Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
     }
 
-    /// Returns the item size of the encoding in bytes: 1 unless it consists of numbers. Blosc shuffles items of this
-    /// size.
+    /// Returns the item size of the encoding in bytes: 1 unless it consists of numbers. Blosc
+    /// shuffles items of this size.
     fn encoded_itemsize(&self) -> usize {
         1
     }
@@ -135,8 +138,8 @@ pub trait Codec: Send + Sync {
         true
     }
 
-    /// Decodes into the front of `out` and returns the number of bytes written. Writing fewer bytes than `out` holds is
-    /// no error here.
+    /// Decodes into the front of `out` and returns the number of bytes written. Writing fewer bytes
+    /// than `out` holds is no error here.
     ///
     /// # Errors
     ///

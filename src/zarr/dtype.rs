@@ -1,6 +1,6 @@
-//! NumPy data types: the type strings and field lists of `.zarray`, with item size, byte order and fields. The module
-//! knows neither arrays nor codecs. Source of the rules: NumPy's array interface protocol, and `encode_dtype` of
-//! zarr-python 2.18 for the canonical form.
+//! NumPy data types: the type strings and field lists of `.zarray`, with item size, byte order and
+//! fields. The module knows neither arrays nor codecs. Source of the rules: NumPy's array interface
+//! protocol, and `encode_dtype` of zarr-python 2.18 for the canonical form.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Value};
@@ -70,12 +70,14 @@ pub struct DType {
 }
 
 impl DType {
-    /// Parses the `dtype` of array metadata: a type string, or a list of `[name, dtype]` or `[name, dtype, shape]`.
+    /// Parses the `dtype` of array metadata: a type string, or a list of `[name, dtype]` or `[name,
+    /// dtype, shape]`.
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if NumPy would not accept it, or if an item is too large,
-    /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for more than some 20,000 fields.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if NumPy would not accept it, or if an item
+    /// is too large, [`Kind::Unsupported`](crate::error::Kind::Unsupported) for more than some
+    /// 20,000 fields.
     pub fn parse(value: &Value) -> Result<Self> {
         check_values(value)?;
         Self::parse_checked(value)
@@ -91,8 +93,8 @@ impl DType {
         }
     }
 
-    /// Parses a type string such as `<f4`, `|S7` or `>M8[ns]`, or a common name such as `float32` or `bool`. A string
-    /// without a byte order is little-endian.
+    /// Parses a type string such as `<f4`, `|S7` or `>M8[ns]`, or a common name such as `float32`
+    /// or `bool`. A string without a byte order is little-endian.
     ///
     /// # Errors
     ///
@@ -135,11 +137,14 @@ impl DType {
     }
 
     fn parse_fields(list: &[Value]) -> Result<Self> {
-        let (mut fields, mut names, mut size) = (Vec::new(), HashSet::new(), 0u64);
+        let mut fields = Vec::new();
+        let mut names = HashSet::new();
+        let mut size = 0u64;
         for (i, item) in list.iter().enumerate() {
             let bad = |why: &str| Error::damaged(format!("dtype: field {i} {why}"));
             let field = parse_field(i, item)?;
-            // NumPy's name for a field without a name may be that of another field; only `canonical_json` refuses this
+            // NumPy's name for a field without a name may be that of another field; only
+            // `canonical_json` refuses this
             let is_named = item[0] != "";
             if is_named && !names.insert(field.name.clone()) {
                 return Err(bad(&format!("repeats the name {:?}", field.name)));
@@ -166,8 +171,8 @@ impl DType {
         self.size
     }
 
-    /// Returns whether the type string asks for big-endian items. Always false for structs, whose fields have a byte
-    /// order each.
+    /// Returns whether the type string asks for big-endian items. Always false for structs, whose
+    /// fields have a byte order each.
     pub fn is_big_endian(&self) -> bool {
         self.big_endian
     }
@@ -190,12 +195,13 @@ impl DType {
         }
     }
 
-    /// Checks that NumPy can make an array of such items and that zarr-python can store it. `spelled` is the JSON form
-    /// of this dtype.
+    /// Checks that NumPy can make an array of such items and that zarr-python can store it.
+    /// `spelled` is the JSON form of this dtype.
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](crate::error::Kind::Invalid) for items and fields without bytes, and for times without a unit.
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) for items and fields without bytes, and for
+    /// times without a unit.
     pub fn check_storable(&self, spelled: &Value) -> Result<()> {
         match (&self.kind, spelled) {
             (DTypeKind::Struct(fields), Value::Array(list)) => {
@@ -221,8 +227,8 @@ impl DType {
         }
     }
 
-    /// Returns the canonical type string of `text`, which every reader of Zarr v2 accepts: `<f4` for `float32` and
-    /// `f4`.
+    /// Returns the canonical type string of `text`, which every reader of Zarr v2 accepts: `<f4`
+    /// for `float32` and `f4`.
     ///
     /// # Errors
     ///
@@ -294,7 +300,8 @@ fn parse_field(i: usize, item: &Value) -> Result<Field> {
     Ok(Field { name, dtype, shape: shape.ok_or_else(|| bad("has a bad shape"))? })
 }
 
-/// Checks the number of JSON values that spell a dtype or a data type of v3, before anything is made of them.
+/// Checks the number of JSON values that spell a dtype or a data type of v3, before anything is
+/// made of them.
 ///
 /// # Errors
 ///
@@ -344,7 +351,9 @@ fn is_unit(text: &str) -> bool {
 
 /// Spells the unit of a time type as NumPy does: `M8[25s]` for `M8[025s]`.
 fn with_canonical_unit(bare: &str) -> String {
-    let Some((start, unit)) = bare.split_once('[') else { return bare.to_string() };
+    let Some((start, unit)) = bare.split_once('[') else {
+        return bare.to_string();
+    };
     let unit = unit.trim_end_matches(']').replace('μ', "u");
     let word = unit.trim_start_matches(|c: char| c.is_ascii_digit());
     let count = unit[..unit.len() - word.len()].trim_start_matches('0');

@@ -1,8 +1,9 @@
-//! Fill values: from the `fill_value` of a document to the bytes of one item, and back. The module knows neither arrays
-//! nor codecs. Source of the rules: `encode_fill_value` and `decode_fill_value` of zarr-python 2.18.
+//! Fill values: from the `fill_value` of a document to the bytes of one item, and back. The module
+//! knows neither arrays nor codecs. Source of the rules: `encode_fill_value` and
+//! `decode_fill_value` of zarr-python 2.18.
 //!
-//! An item is passed without the zero bytes at its end, since a fill value of a few letters may stand for an item of
-//! gigabytes.
+//! An item is passed without the zero bytes at its end, since a fill value of a few letters may
+//! stand for an item of gigabytes.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Value};
@@ -10,12 +11,13 @@ use crate::zarr::dtype::{DType, DTypeKind};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Maximum size in bytes of an item whose zeros are written as base64. For larger items null has the same effect.
+/// Maximum size in bytes of an item whose zeros are written as base64. For larger items null has
+/// the same effect.
 pub(crate) const MAX_SPELLED: usize = 1 << 20;
 
 impl DType {
-    /// Returns the item that `fill_value` stands for in Zarr v1, without the zero bytes at its end. Unlike v2, v1 has
-    /// no base64: a text of a bytes dtype stands for its own bytes.
+    /// Returns the item that `fill_value` stands for in Zarr v1, without the zero bytes at its end.
+    /// Unlike v2, v1 has no base64: a text of a bytes dtype stands for its own bytes.
     ///
     /// # Errors
     ///
@@ -27,8 +29,8 @@ impl DType {
         }
     }
 
-    /// Returns the item that `fill_value` stands for as zarr-python 2.18 reads it, without the zero bytes at its end.
-    /// Returns `None` for null and for objects.
+    /// Returns the item that `fill_value` stands for as zarr-python 2.18 reads it, without the zero
+    /// bytes at its end. Returns `None` for null and for objects.
     ///
     /// # Errors
     ///
@@ -50,9 +52,9 @@ impl DType {
         item.map(without_zeros).map(Some).ok_or_else(bad)
     }
 
-    /// Returns the fill value for `item` as zarr-python 2.18 writes it: the inverse of [`DType::parse_fill_value`].
-    /// Returns `None` if no fill value makes every reader see exactly this item, such as a NaN with a payload, and for
-    /// objects, whose fill values are no bytes.
+    /// Returns the fill value for `item` as zarr-python 2.18 writes it: the inverse of
+    /// [`DType::parse_fill_value`]. Returns `None` if no fill value makes every reader see exactly
+    /// this item, such as a NaN with a payload, and for objects, whose fill values are no bytes.
     pub fn fill_value_json(&self, item: &[u8]) -> Option<Value> {
         let whole = || {
             let mut whole = item.to_vec();
@@ -88,7 +90,8 @@ impl DType {
         (read == without_zeros(item.to_vec())).then_some(value)
     }
 
-    /// Parses the item of a void or a struct: base64, padded or cut to the item size as NumPy does, or the number 0.
+    /// Parses the item of a void or a struct: base64, padded or cut to the item size as NumPy does,
+    /// or the number 0.
     fn parse_opaque(&self, value: &Value) -> Option<Vec<u8>> {
         if value.as_i64() == Some(0) {
             return Some(Vec::new());
@@ -106,8 +109,8 @@ impl DType {
         Some(self.fit(bytes))
     }
 
-    /// Parses a pair of floats, or one, as `real + 1j * imag`: an imaginary part that is not finite makes the real part
-    /// NaN.
+    /// Parses a pair of floats, or one, as `real + 1j * imag`: an imaginary part that is not finite
+    /// makes the real part NaN.
     fn parse_complex(&self, value: &Value) -> Option<Vec<u8>> {
         let half = self.size() / 2;
         let (re, im) = match value.as_array().map(Vec::as_slice) {
@@ -145,7 +148,8 @@ impl DType {
         }
     }
 
-    /// Returns the bytes of a float of `size` bytes in this dtype's byte order. 16 bytes are x86's extended float.
+    /// Returns the bytes of a float of `size` bytes in this dtype's byte order. 16 bytes are x86's
+    /// extended float.
     fn float_bytes(&self, v: f64, size: usize) -> Vec<u8> {
         match size {
             2 => self.ordered(&half::f16::from_f64(v).to_le_bytes()),
@@ -201,7 +205,8 @@ fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte))
 }
 
-/// Returns the number that NumPy makes of a JSON number, a boolean, or a string that spells a number.
+/// Returns the number that NumPy makes of a JSON number, a boolean, or a string that spells a
+/// number.
 fn float_like(value: &Value) -> Option<f64> {
     match value {
         Value::Bool(b) => Some(f64::from(u8::from(*b))),
@@ -232,7 +237,8 @@ fn python_str(value: &Value) -> Option<String> {
     }
 }
 
-/// Formats a float as Python's `repr` does: the shortest digits, with an exponent below 1e-4 and from 1e16 on.
+/// Formats a float as Python's `repr` does: the shortest digits, with an exponent below 1e-4 and
+/// from 1e16 on.
 fn python_float(f: f64) -> String {
     let scientific = format!("{f:e}");
     match scientific.split_once('e').and_then(|(digits, e)| Some((digits, e.parse::<i32>().ok()?))) {
@@ -255,8 +261,8 @@ pub(crate) fn float_json(number: f64) -> Value {
     }
 }
 
-/// Converts to x86's 80-bit extended float, little-endian and padded to 16 bytes. 1.0 has mantissa 2^63 and exponent
-/// 16383.
+/// Converts to x86's 80-bit extended float, little-endian and padded to 16 bytes. 1.0 has mantissa
+/// 2^63 and exponent 16383.
 fn to_extended(v: f64) -> [u8; 16] {
     let bits = v.to_bits();
     let sign = ((bits >> 63) as u16) << 15;
@@ -276,14 +282,17 @@ fn to_extended(v: f64) -> [u8; 16] {
     out
 }
 
-/// Returns the double nearest to a little-endian x86 extended float: the inverse of [`to_extended`].
+/// Returns the double nearest to a little-endian x86 extended float: the inverse of
+/// [`to_extended`].
 fn from_extended(bytes: &[u8]) -> f64 {
-    let (mantissa, high) = (little_endian(&bytes[0..8]), little_endian(&bytes[8..10]));
+    let mantissa = little_endian(&bytes[0..8]);
+    let high = little_endian(&bytes[8..10]);
     let sign = if high >> 15 == 0 { 1.0 } else { -1.0 };
     sign * match high as i32 & 0x7fff {
         0x7fff if mantissa << 1 == 0 => f64::INFINITY,
         0x7fff => f64::NAN,
-        // in two steps, since 2 to the whole exponent may exceed the doubles although the product does not
+        // in two steps, since 2 to the whole exponent may exceed the doubles although the product
+        // does not
         exponent => {
             let exponent = (exponent - 16383 - 63).clamp(-2000, 2000);
             mantissa as f64 * 2f64.powi(exponent / 2) * 2f64.powi(exponent - exponent / 2)

@@ -1,6 +1,7 @@
-//! The binary floats of Zarr v3, down to 4 bits: their layout, exact conversion to numbers, and correct rounding of
-//! numbers to them. The module knows neither bytes, byte order nor codecs. Source of the formats: the registry of Zarr
-//! extensions, whose small floats are those of `ml_dtypes`.
+//! The binary floats of Zarr v3, down to 4 bits: their layout, exact conversion to numbers, and
+//! correct rounding of numbers to them. The module knows neither bytes, byte order nor codecs.
+//! Source of the formats: the registry of Zarr extensions, whose small floats are those of
+//! `ml_dtypes`.
 
 /// The layout of a float: a sign, an exponent and a mantissa, from the highest bit to the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,8 @@ pub enum RoundingMode {
     TowardsNegative,
 }
 
-/// A finite number, `magnitude * 2^exponent`. Every number of a [`FloatFormat`] and every 64-bit integer is one.
+/// A finite number, `magnitude * 2^exponent`. Every number of a [`FloatFormat`] and every 64-bit
+/// integer is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dyadic {
     /// Whether the number, which may be zero, has a minus sign.
@@ -87,7 +89,8 @@ impl Dyadic {
         let (units, rest, half) = match shift {
             0 => return Some(self.magnitude),
             1..=63 => (self.magnitude >> shift, self.magnitude << (64 - shift), 1 << 63),
-            // with a longer shift the rest is less than half a unit, like 1 here, so it rounds in the same way
+            // with a longer shift the rest is less than half a unit, like 1 here, so it rounds in
+            // the same way
             64 => (0, self.magnitude, 1 << 63),
             _ => (0, 1, 1 << 63),
         };
@@ -173,8 +176,8 @@ impl FloatFormat {
         (self.specials == Specials::Ieee).then_some(exponents)
     }
 
-    /// Returns the bits of the positive quiet NaN without a payload, or of the only NaN. Returns `None` if the format
-    /// has none.
+    /// Returns the bits of the positive quiet NaN without a payload, or of the only NaN. Returns
+    /// `None` if the format has none.
     pub fn nan(self) -> Option<u64> {
         match self.specials {
             Specials::Ieee => Some(self.infinity()? | 1 << (self.mantissa_bits - 1)),
@@ -193,7 +196,8 @@ impl FloatFormat {
         }
     }
 
-    /// Returns the bits of the lowest finite number: the most negative one, or 0 for a format without a sign.
+    /// Returns the bits of the lowest finite number: the most negative one, or 0 for a format
+    /// without a sign.
     pub fn smallest(self) -> u64 {
         if self.is_signed { self.sign_bit() | self.largest() } else { 0 }
     }
@@ -203,8 +207,12 @@ impl FloatFormat {
         let is_negative = bits & self.sign_bit() != 0;
         let field = bits & self.magnitude_mask();
         match self.specials {
-            Specials::NegativeZeroNan if is_negative && field == 0 => return FloatValue::Nan { is_negative: false },
-            Specials::Ieee if field == self.largest() + 1 => return FloatValue::Infinity { is_negative },
+            Specials::NegativeZeroNan if is_negative && field == 0 => {
+                return FloatValue::Nan { is_negative: false };
+            }
+            Specials::Ieee if field == self.largest() + 1 => {
+                return FloatValue::Infinity { is_negative };
+            }
             _ if field > self.largest() => return FloatValue::Nan { is_negative },
             _ => {}
         }
@@ -219,9 +227,9 @@ impl FloatFormat {
         FloatValue::Finite(Dyadic { is_negative, magnitude, exponent })
     }
 
-    /// Returns the bits of `number`, rounded. Returns `None` if the rounded number is out of range: above the largest,
-    /// or not above zero in a format without a sign. In such a format, smaller positive numbers become the smallest
-    /// one.
+    /// Returns the bits of `number`, rounded. Returns `None` if the rounded number is out of range:
+    /// above the largest, or not above zero in a format without a sign. In such a format, smaller
+    /// positive numbers become the smallest one.
     pub fn round(self, number: Dyadic, mode: RoundingMode) -> Option<u64> {
         let sign = if number.is_negative { self.sign_bit() } else { 0 };
         if !self.is_signed && (number.is_negative || number.magnitude == 0) {
@@ -246,8 +254,8 @@ impl FloatFormat {
         if field == 0 && self.specials == Specials::NegativeZeroNan { 0 } else { field | sign }
     }
 
-    /// Returns the bits of an infinity or a number beyond the largest: infinity, or else NaN, or else the largest
-    /// number, as in `ml_dtypes`.
+    /// Returns the bits of an infinity or a number beyond the largest: infinity, or else NaN, or
+    /// else the largest number, as in `ml_dtypes`.
     fn overflow(self, is_negative: bool) -> u64 {
         let sign = if is_negative { self.sign_bit() } else { 0 };
         match self.infinity().or(self.nan()) {
@@ -256,12 +264,14 @@ impl FloatFormat {
         }
     }
 
-    /// Returns the bits of the NaN with this sign, or of the only NaN. Returns `None` if the format has none.
+    /// Returns the bits of the NaN with this sign, or of the only NaN. Returns `None` if the format
+    /// has none.
     pub fn signed_nan(self, is_negative: bool) -> Option<u64> {
         self.nan().map(|nan| if is_negative { nan | self.sign_bit() } else { nan })
     }
 
-    /// Returns whether a number, rounded to the nearest, is in the range of the format. Infinities and NaNs are not.
+    /// Returns whether a number, rounded to the nearest, is in the range of the format. Infinities
+    /// and NaNs are not.
     pub fn has_within_range(self, number: f64) -> bool {
         match FLOAT64.value(number.to_bits()) {
             FloatValue::Finite(number) => self.round(number, RoundingMode::NearestEven).is_some(),
@@ -269,7 +279,8 @@ impl FloatFormat {
         }
     }
 
-    /// Returns the number that `bits` encode. Every number of every format is a double; NaNs lose their payload.
+    /// Returns the number that `bits` encode. Every number of every format is a double; NaNs lose
+    /// their payload.
     pub fn to_f64(self, bits: u64) -> f64 {
         let (magnitude, is_negative) = match self.value(bits) {
             FloatValue::Finite(number) => {
@@ -282,8 +293,9 @@ impl FloatFormat {
         if is_negative { -magnitude } else { magnitude }
     }
 
-    /// Returns the bits of `value`, rounded. Numbers out of range become infinity, or else NaN, or else the largest
-    /// number, as in `ml_dtypes`. Returns `None` for a NaN in a format that has none.
+    /// Returns the bits of `value`, rounded. Numbers out of range become infinity, or else NaN, or
+    /// else the largest number, as in `ml_dtypes`. Returns `None` for a NaN in a format that has
+    /// none.
     pub fn from_f64(self, value: f64, mode: RoundingMode) -> Option<u64> {
         match FLOAT64.value(value.to_bits()) {
             FloatValue::Nan { is_negative } => self.signed_nan(is_negative),

@@ -1,8 +1,8 @@
-//! The chunk grid as pure arithmetic: byte ranges of the flat array (C order) to runs inside chunks (C order). The
-//! module does no I/O and knows neither chunk keys nor codecs.
+//! The chunk grid as pure arithmetic: byte ranges of the flat array (C order) to runs inside chunks
+//! (C order). The module does no I/O and knows neither chunk keys nor codecs.
 //!
-//! A *flat position* is an offset in bytes into the flat array; a *row* is the stretch of flat bytes along the last
-//! axis.
+//! A *flat position* is an offset in bytes into the flat array; a *row* is the stretch of flat
+//! bytes along the last axis.
 
 mod blocks;
 mod edges;
@@ -45,9 +45,9 @@ pub struct WorkingSet {
     pub flat: Range<u64>,
 }
 
-/// One axis of the merged array: dimensions that no chunk boundary separates are merged into one axis, and the last
-/// axis is counted in bytes. Example: shape (10, 4, 6) in chunks (5, 4, 3) of 2-byte items has two axes: of length 40
-/// in chunks of 20, and of 12 bytes in chunks of 6.
+/// One axis of the merged array: dimensions that no chunk boundary separates are merged into one
+/// axis, and the last axis is counted in bytes. Example: shape (10, 4, 6) in chunks (5, 4, 3) of
+/// 2-byte items has two axes: of length 40 in chunks of 20, and of 12 bytes in chunks of 6.
 #[derive(Clone, Debug)]
 struct GridAxis {
     /// Length of the array along the axis.
@@ -110,12 +110,13 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Creates the grid of an array of shape `shape` in chunks of shape `chunks`, with items of `itemsize` bytes.
+    /// Creates the grid of an array of shape `shape` in chunks of shape `chunks`, with items of
+    /// `itemsize` bytes.
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the shapes contradict each other, or if a size or the number
-    /// of chunks exceeds its integer.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the shapes contradict each other, or if a
+    /// size or the number of chunks exceeds its integer.
     pub fn new(shape: &[u64], chunks: &[u64], itemsize: usize) -> Result<Self> {
         let edges: Vec<Edges> = chunks.iter().map(|len| Edges::Equal(*len)).collect();
         Self::with_edges(shape, &edges, itemsize)
@@ -164,7 +165,8 @@ impl Grid {
         }
     }
 
-    /// Returns a bound for the size in bytes of a decoded chunk, padding included: the product of the largest lengths.
+    /// Returns a bound for the size in bytes of a decoded chunk, padding included: the product of
+    /// the largest lengths.
     pub fn max_chunk_size(&self) -> usize {
         self.max_chunk_size
     }
@@ -174,7 +176,8 @@ impl Grid {
         if self.counts.contains(&0) { 0 } else { self.counts.iter().product() }
     }
 
-    /// Returns the runs that make up the flat positions `range`, in order. The range is clipped to the array.
+    /// Returns the runs that make up the flat positions `range`, in order. The range is clipped to
+    /// the array.
     pub fn runs(&self, range: Range<u64>) -> Runs<'_> {
         let end = range.end.min(self.size);
         let position = range.start.min(end);
@@ -184,16 +187,17 @@ impl Grid {
         runs
     }
 
-    /// Returns the runs that make up the flat positions `range`, which is clipped to the array, as blocks. Rows that
-    /// cross the same chunks form a group. The blocks of a group come chunk by chunk, before the blocks of the next
-    /// group.
+    /// Returns the runs that make up the flat positions `range`, which is clipped to the array, as
+    /// blocks. Rows that cross the same chunks form a group. The blocks of a group come chunk by
+    /// chunk, before the blocks of the next group.
     ///
     /// ```
     /// use zarrfs::zarr::grid::Grid;
     ///
     /// // 4 rows of 4 single-byte items in chunks of 2 x 2
     /// let grid = Grid::new(&[4, 4], &[2, 2], 1)?;
-    /// let blocks: Vec<_> = grid.blocks(0..16).map(|block| (block.chunk().0, block.at(), block.bytes())).collect();
+    /// let blocks = grid.blocks(0..16).map(|block| (block.chunk().0, block.at(), block.bytes()));
+    /// let blocks: Vec<_> = blocks.collect();
     /// assert_eq!(blocks, [(0, 0, 4), (1, 2, 4), (2, 8, 4), (3, 10, 4)]);
     /// # Ok::<(), zarrfs::error::Error>(())
     /// ```
@@ -206,7 +210,8 @@ impl Grid {
         self.axes.iter().any(|axis| axis.span_of(chunk).end > axis.len)
     }
 
-    /// Returns the first flat position at or after `from` that `chunk` holds, or `None` if there is none.
+    /// Returns the first flat position at or after `from` that `chunk` holds, or `None` if there is
+    /// none.
     pub fn next_in_chunk(&self, chunk: ChunkId, from: u64) -> Option<u64> {
         if from >= self.size {
             return None;
@@ -223,7 +228,8 @@ impl Grid {
                 break;
             }
             if at[axis] >= high[axis] {
-                // carry: the last earlier axis that has not reached its limit advances, later ones start over
+                // carry: the last earlier axis that has not reached its limit advances, later ones
+                // start over
                 let carry = (0..axis).rev().find(|&i| at[i] + 1 < high[i])?;
                 at[carry] += 1;
                 at[carry + 1..].copy_from_slice(&low[carry + 1..]);
@@ -233,11 +239,15 @@ impl Grid {
         Some(at.iter().zip(&self.axes).map(|(i, a)| i * a.flat_stride).sum())
     }
 
-    /// Returns a flat position after `from` at which a forward reader meets new chunks. The bytes in between lie in the
-    /// chunks that the rest of `from`'s own row passes through.
+    /// Returns a flat position after `from` at which a forward reader meets new chunks. The bytes
+    /// in between lie in the chunks that the rest of `from`'s own row passes through.
     pub fn next_row_of_chunks(&self, from: u64) -> u64 {
-        let Some((last, outer)) = self.axes.split_last() else { return self.size };
-        let Some(row) = outer.last() else { return self.size };
+        let Some((last, outer)) = self.axes.split_last() else {
+            return self.size;
+        };
+        let Some(row) = outer.last() else {
+            return self.size;
+        };
         if !from.is_multiple_of(last.len) {
             return (from / last.len + 1) * last.len;
         }
@@ -246,8 +256,9 @@ impl Grid {
         from + (end - index) * row.flat_stride
     }
 
-    /// Returns the chunks that a forward reader at `from`, which is inside the array, passes through repeatedly before
-    /// it has read the first of them to its end. No byte after `from` lies in a chunk numbered below this set.
+    /// Returns the chunks that a forward reader at `from`, which is inside the array, passes
+    /// through repeatedly before it has read the first of them to its end. No byte after `from`
+    /// lies in a chunk numbered below this set.
     pub fn working_set(&self, from: u64) -> WorkingSet {
         let mut first = 0;
         for axis in &self.axes {
@@ -264,12 +275,16 @@ impl Grid {
         WorkingSet { chunks: 0..0, flat: 0..0 }
     }
 
-    /// Returns at most two ranges of chunk numbers, in order, that include every chunk with bytes in `range`, which is
-    /// inside the array. If `range` is short compared with a row of chunks, they include few other chunks.
+    /// Returns at most two ranges of chunk numbers, in order, that include every chunk with bytes
+    /// in `range`, which is inside the array. If `range` is short compared with a row of chunks,
+    /// they include few other chunks.
     pub fn chunks_around(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let Some(last) = range.end.checked_sub(1).filter(|last| *last >= range.start) else { return Vec::new() };
+        let Some(last) = range.end.checked_sub(1).filter(|last| *last >= range.start) else {
+            return Vec::new();
+        };
         let differs = |axis: &&GridAxis| axis.index_of(range.start) != axis.index_of(last);
-        // a range that only just passes into the next row lies in chunks at the end and at the start of rows
+        // a range that only just passes into the next row lies in chunks at the end and at the
+        // start of rows
         if let Some(axis) = self.axes.iter().find(differs).filter(|axis| axis.flat_stride > 1)
             && axis.index_of(last) == axis.index_of(range.start) + 1
         {
@@ -283,7 +298,8 @@ impl Grid {
         vec![self.chunks_between(range.start, last)]
     }
 
-    /// Returns one range of chunk numbers that includes every chunk with bytes from position `first` to `last`.
+    /// Returns one range of chunk numbers that includes every chunk with bytes from position
+    /// `first` to `last`.
     fn chunks_between(&self, first: u64, last: u64) -> Range<u64> {
         let mut before = 0;
         for axis in &self.axes {
@@ -296,11 +312,15 @@ impl Grid {
         before..before + 1
     }
 
-    /// Returns the runs of one chunk within the flat positions `range`, each with its flat position.
+    /// Returns the runs of one chunk within the flat positions `range`, each with its flat
+    /// position.
     pub fn chunk_runs(&self, chunk: ChunkId, range: Range<u64>) -> Vec<(u64, Run)> {
-        let (mut at, mut runs) = (range.start, Vec::new());
+        let mut at = range.start;
+        let mut runs = Vec::new();
         while let Some(flat) = self.next_in_chunk(chunk, at).filter(|&flat| flat < range.end) {
-            let Some(run) = self.runs(flat..range.end).next() else { break };
+            let Some(run) = self.runs(flat..range.end).next() else {
+                break;
+            };
             at = flat + run.len as u64;
             runs.push((flat, run));
         }
@@ -312,15 +332,18 @@ impl Grid {
         self.runs(position..position.saturating_add(1)).next().map(|run| run.chunk)
     }
 
-    /// Returns the end of the row that holds flat position `from`. Within a row each chunk holds one run.
+    /// Returns the end of the row that holds flat position `from`. Within a row each chunk holds
+    /// one run.
     pub fn row_end(&self, from: u64) -> u64 {
         self.axes.last().map_or(self.size, |row| (from / row.len + 1) * row.len)
     }
 
-    /// Returns the numbers of the chunks that have the same index along the first axis as the chunk at `from`. All
-    /// bytes of later chunks follow all bytes of these.
+    /// Returns the numbers of the chunks that have the same index along the first axis as the chunk
+    /// at `from`. All bytes of later chunks follow all bytes of these.
     pub fn band(&self, from: u64) -> Range<u64> {
-        let Some(axis) = self.axes.first() else { return 0..0 };
+        let Some(axis) = self.axes.first() else {
+            return 0..0;
+        };
         let first = axis.chunk_index_at(from) * axis.id_stride;
         first..first + axis.id_stride
     }
@@ -358,7 +381,8 @@ fn axes(shape: &[u64], edges: &[Edges], item: u64) -> Vec<GridAxis> {
     for (&len, edges) in shape.iter().zip(edges).rev() {
         match dims.pop() {
             None => dims.push((len * item, edges.scaled(len, item))),
-            // one chunk spans the inner axis exactly, so that its rows are contiguous in the chunk, too
+            // one chunk spans the inner axis exactly, so that its rows are contiguous in the chunk,
+            // too
             Some((inner, one)) if one.span(0).end == inner => dims.push((len * inner, edges.scaled(len, inner))),
             Some(last) => dims.extend([last, (len, edges.scaled(len, 1))]),
         }
@@ -366,7 +390,8 @@ fn axes(shape: &[u64], edges: &[Edges], item: u64) -> Vec<GridAxis> {
     if dims.is_empty() {
         dims.push((item, Edges::Equal(item)));
     }
-    let (mut flat_stride, mut id_stride) = (1, 1);
+    let mut flat_stride = 1;
+    let mut id_stride = 1;
     let mut axes: Vec<GridAxis> = Vec::with_capacity(dims.len());
     for (len, edges) in dims {
         let count = edges.count(len);
@@ -392,7 +417,8 @@ pub struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// Computes the number of the chunk in which the current row starts, and the number of the row in its chunks.
+    /// Computes the number of the chunk in which the current row starts, and the number of the row
+    /// in its chunks.
     fn enter_row(&mut self) {
         let outer = self.grid.axes.len().saturating_sub(1);
         (self.id, self.row) = (0, 0);
@@ -434,7 +460,8 @@ impl Iterator for Runs<'_> {
         if self.left == 0 {
             return None;
         }
-        let (row, column) = (self.grid.axes.last()?, self.index.last_mut()?);
+        let row = self.grid.axes.last()?;
+        let column = self.index.last_mut()?;
         let chunk = row.edges.index_of(*column);
         let span = row.edges.span(chunk);
         let len = (span.end.min(row.len) - *column).min(self.left);

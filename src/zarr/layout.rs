@@ -1,14 +1,14 @@
-//! Conversion between the two layouts of a chunk: C (last dimension fastest) and F (first dimension fastest). The
-//! module is pure arithmetic over items of a fixed size. Chunks in memory always have C layout. Other orders of the
-//! axes are permutations of C layout.
+//! Conversion between the two layouts of a chunk: C (last dimension fastest) and F (first dimension
+//! fastest). The module is pure arithmetic over items of a fixed size. Chunks in memory always have
+//! C layout. Other orders of the axes are permutations of C layout.
 
 mod permutation;
 
 pub use permutation::{byte_size, is_permutation, permute};
 use std::ops::Range;
 
-/// Converts a whole chunk of shape `shape` with items of `itemsize` bytes from F layout to C layout. Does nothing if a
-/// slice has another length than the chunk.
+/// Converts a whole chunk of shape `shape` with items of `itemsize` bytes from F layout to C
+/// layout. Does nothing if a slice has another length than the chunk.
 pub fn f_to_c(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
     // F layout of a shape is C layout of the reversed shape
     let reversed: Vec<u64> = shape.iter().rev().copied().collect();
@@ -25,7 +25,8 @@ pub fn c_to_f(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
 
 /// Returns the strides of each dimension in items, in F layout and in C layout.
 fn strides(shape: &[u64]) -> (Vec<usize>, Vec<usize>) {
-    let (mut f, mut c) = (vec![1; shape.len()], vec![1; shape.len()]);
+    let mut f = vec![1; shape.len()];
+    let mut c = vec![1; shape.len()];
     for d in 1..shape.len() {
         f[d] = f[d - 1] * shape[d - 1] as usize;
     }
@@ -35,8 +36,8 @@ fn strides(shape: &[u64]) -> (Vec<usize>, Vec<usize>) {
     (f, c)
 }
 
-/// Copies the bytes `range` of a chunk's F layout from `chunk`, which has C layout, to `out`, which has the length of
-/// the range.
+/// Copies the bytes `range` of a chunk's F layout from `chunk`, which has C layout, to `out`, which
+/// has the length of the range.
 pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>, out: &mut [u8]) {
     let mut rest = out;
     for_each_in_f_order(shape, itemsize, range, |from, len| {
@@ -46,8 +47,8 @@ pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<u
     });
 }
 
-/// Calls `each` for every item, or part of an item, in the bytes `range` of a chunk's F layout, in that order. The
-/// arguments are the offset in C layout and the length, both in bytes.
+/// Calls `each` for every item, or part of an item, in the bytes `range` of a chunk's F layout, in
+/// that order. The arguments are the offset in C layout and the length, both in bytes.
 pub fn for_each_in_f_order(shape: &[u64], itemsize: usize, range: Range<usize>, mut each: impl FnMut(usize, usize)) {
     if itemsize == 0 || range.is_empty() {
         return;
@@ -56,7 +57,8 @@ pub fn for_each_in_f_order(shape: &[u64], itemsize: usize, range: Range<usize>, 
     let first = range.start / itemsize;
     let mut index: Vec<usize> = (0..shape.len()).map(|d| first / f[d] % shape[d] as usize).collect();
     let mut position: usize = index.iter().zip(&c).map(|(i, stride)| i * stride).sum();
-    let (mut inside, mut left) = (range.start % itemsize, range.len());
+    let mut inside = range.start % itemsize;
+    let mut left = range.len();
     while left > 0 {
         let len = (itemsize - inside).min(left);
         each(position * itemsize + inside, len);
@@ -83,7 +85,8 @@ mod tests {
     fn slices_of_another_length_are_left_alone() {
         for item in [1, 2, 3] {
             for (from, to) in [(6, 5), (5, 6), (7, 6), (6, 7), (5, 5)] {
-                let (from, mut to) = (vec![1; from * item], vec![0; to * item]);
+                let from = vec![1; from * item];
+                let mut to = vec![0; to * item];
                 f_to_c(&[2, 3], item, &from, &mut to);
                 assert!(to.iter().all(|byte| *byte == 0), "{} {} {item}", from.len(), to.len());
             }
@@ -106,7 +109,8 @@ mod tests {
             // the definition: item (i0, i1, ...) is at sum(i_d * prod(shape[..d])) in F layout
             let mut expected = Vec::new();
             for c in 0..items {
-                let (mut rest, mut index) = (c, vec![0; shape.len()]);
+                let mut rest = c;
+                let mut index = vec![0; shape.len()];
                 for d in (0..shape.len()).rev() {
                     index[d] = rest % shape[d] as usize;
                     rest /= shape[d] as usize;
@@ -120,7 +124,8 @@ mod tests {
             let mut back = vec![0; items * item];
             c_to_f(&shape, item, &c_layout, &mut back);
             prop_assert_eq!(&back, &f_layout);
-            let (a, b) = ((a * f_layout.len() as f64) as usize, (b * f_layout.len() as f64) as usize);
+            let a = (a * f_layout.len() as f64) as usize;
+            let b = (b * f_layout.len() as f64) as usize;
             let range = a.min(b)..a.max(b);
             let mut part = vec![0; range.len()];
             read_f_order(&shape, item, &c_layout, range.clone(), &mut part);

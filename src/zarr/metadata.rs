@@ -1,7 +1,7 @@
-//! Zarr metadata documents: `zarr.json` of v3, `.zarray` of v2 and `meta` of v1 become one checked [`ArrayMetadata`],
-//! and this becomes the uncompressed view that a mount shows. Everything a reader relies on is checked here, once:
-//! sizes that fit their integers, a chunk grid, a fill value that fits the dtype. The module knows neither stores nor
-//! what codecs do.
+//! Zarr metadata documents: `zarr.json` of v3, `.zarray` of v2 and `meta` of v1 become one checked
+//! [`ArrayMetadata`], and this becomes the uncompressed view that a mount shows. Everything a
+//! reader relies on is checked here, once: sizes that fit their integers, a chunk grid, a fill
+//! value that fits the dtype. The module knows neither stores nor what codecs do.
 
 mod array;
 mod codec_config;
@@ -28,7 +28,8 @@ pub const V1_META: &str = "meta";
 /// Name of the v1 document with the attributes of the one array of a store.
 pub const V1_ATTRS: &str = "attrs";
 
-/// Maximum size of a metadata document in bytes. Real ones are a few kilobytes; parsing takes up to 100 times the size.
+/// Maximum size of a metadata document in bytes. Real ones are a few kilobytes; parsing takes up to
+/// 100 times the size.
 pub const MAX_DOCUMENT: u64 = 16 << 20;
 
 /// Maximum size of a document of a group with consolidated metadata in bytes.

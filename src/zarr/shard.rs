@@ -1,6 +1,6 @@
-//! Shards: stored values that hold many chunks and an index of them. This module is arithmetic over one array's levels
-//! of shards, and the codecs of an index; it reads nothing. Source of the rules: the Zarr v3 specification, "Sharding
-//! codec".
+//! Shards: stored values that hold many chunks and an index of them. This module is arithmetic over
+//! one array's levels of shards, and the codecs of an index; it reads nothing. Source of the rules:
+//! the Zarr v3 specification, "Sharding codec".
 
 mod index;
 mod rebuild;
@@ -17,11 +17,12 @@ use crate::zarr::metadata::{ArrayMetadata, ShardLevel};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum size in bytes of a shard that is encoded as a whole: the largest length that codecs with signed 32-bit
-/// lengths can state.
+/// Maximum size in bytes of a shard that is encoded as a whole: the largest length that codecs with
+/// signed 32-bit lengths can state.
 const MAX_ENCODED_SHARD: usize = (1 << 31) - 1;
 
-/// The identity of a shard: its level, the outermost being 0, and its number in the grid of that level.
+/// The identity of a shard: its level, the outermost being 0, and its number in the grid of that
+/// level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShardId {
     /// The number of shards around this one.
@@ -40,7 +41,8 @@ struct Level {
     chunks_in_entry: Vec<u64>,
     /// The order of the dimensions in the index.
     axes: Vec<usize>,
-    /// The codec of the index of the largest shard. All shards have this codec unless they differ in shape.
+    /// The codec of the index of the largest shard. All shards have this codec unless they differ
+    /// in shape.
     index: Arc<IndexCodec>,
     /// The codecs of the indexes of other shards, by the number of entries along each dimension.
     other_indexes: ByShape<IndexCodec>,
@@ -56,7 +58,8 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Returns the shards of an array with a grid of `chunks`; `None` if each chunk is a value of its own.
+    /// Returns the shards of an array with a grid of `chunks`; `None` if each chunk is a value of
+    /// its own.
     ///
     /// # Errors
     ///
@@ -76,7 +79,8 @@ impl Shards {
         &self.levels[0].grid
     }
 
-    /// Returns the key of the object that holds the chunk with these indices, below the array's prefix.
+    /// Returns the key of the object that holds the chunk with these indices, below the array's
+    /// prefix.
     pub fn key(&self, chunk: &[u64], encoding: KeyEncoding) -> String {
         self.objects().stored_key(ChunkId(self.shard(0, chunk).number), encoding)
     }
@@ -88,12 +92,13 @@ impl Shards {
         ShardId { level, number: grid.chunk(&indices).0 }
     }
 
-    /// Returns the position of the entry that leads to the chunk with these indices, in the index of its shard of
-    /// `level`.
+    /// Returns the position of the entry that leads to the chunk with these indices, in the index
+    /// of its shard of `level`.
     pub fn slot(&self, level: usize, chunk: &[u64]) -> usize {
         let level = &self.levels[level];
         let along = |slot: u64, d: usize| {
-            let (span, in_entry) = (level.span(chunk, d), level.chunks_in_entry[d]);
+            let span = level.span(chunk, d);
+            let in_entry = level.chunks_in_entry[d];
             slot * ((span.end - span.start) / in_entry) + (chunk[d] - span.start) / in_entry
         };
         level.axes.iter().fold(0, |slot, &d| along(slot, d)) as usize
@@ -104,14 +109,17 @@ impl Shards {
         self.levels.len()
     }
 
-    /// Returns the codec of the index of the shard of `level` that holds the chunk with these indices.
+    /// Returns the codec of the index of the shard of `level` that holds the chunk with these
+    /// indices.
     ///
     /// # Errors
     ///
     /// The errors of the codecs of an index.
     pub fn index_codec(&self, level: usize, chunk: &[u64]) -> Result<Arc<IndexCodec>> {
         let of_level = &self.levels[level];
-        let Some(metadata) = self.irregular.as_ref().filter(|_| level == 0) else { return Ok(of_level.index.clone()) };
+        let Some(metadata) = self.irregular.as_ref().filter(|_| level == 0) else {
+            return Ok(of_level.index.clone());
+        };
         let lengths = (0..chunk.len()).map(|d| {
             let span = of_level.span(chunk, d);
             span.end - span.start
@@ -135,16 +143,17 @@ impl Shards {
         self.levels[level].around.as_ref()
     }
 
-    /// Returns a bound for the size in bytes of a shard of `level` without waste, where a stored chunk has at most
-    /// `chunk` bytes.
+    /// Returns a bound for the size in bytes of a shard of `level` without waste, where a stored
+    /// chunk has at most `chunk` bytes.
     pub fn max_size(&self, level: usize, chunk: u64) -> u64 {
         self.levels[level..].iter().rev().fold(chunk, |entry, level| {
             entry.saturating_mul(level.index.entries() as u64).saturating_add(level.index.stored_size())
         })
     }
 
-    /// Returns a bound as [`Shards::max_size`] does, for a shard in which only chunks of an array with the grid
-    /// `chunks` are stored. The bound includes index entries for chunks outside the array.
+    /// Returns a bound as [`Shards::max_size`] does, for a shard in which only chunks of an array
+    /// with the grid `chunks` are stored. The bound includes index entries for chunks outside the
+    /// array.
     pub fn max_size_of_array(&self, level: usize, chunk: u64, chunks: &Grid) -> u64 {
         self.levels[level..].iter().rev().fold(chunk, |entry, level| {
             let along = |d: usize| {

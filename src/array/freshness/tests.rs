@@ -48,7 +48,8 @@ fn open(served: &ServedVersions, array: &Array) -> bool {
 
 #[test]
 fn an_opening_makes_earlier_confirmations_stale() {
-    let (a, b) = (Freshness::default(), Freshness::default());
+    let a = Freshness::default();
+    let b = Freshness::default();
     assert!(a.is_current(Opening::default()), "before the first opening");
     a.begin_opening();
     let first = a.opening();
@@ -91,7 +92,8 @@ fn dirty_chunks_are_counted() {
 
 #[test]
 fn a_replaced_array_is_also_superseded() {
-    let (a, b) = (Freshness::default(), Freshness::default());
+    let a = Freshness::default();
+    let b = Freshness::default();
     a.supersede();
     assert!(a.is_superseded() && !a.is_replaced() && !b.is_superseded());
     b.replace();
@@ -100,7 +102,8 @@ fn a_replaced_array_is_also_superseded() {
 
 #[test]
 fn a_resized_array_shares_the_losses_of_its_predecessor() {
-    let (old, new) = (Freshness::default(), Freshness::default());
+    let old = Freshness::default();
+    let new = Freshness::default();
     old.record_loss();
     assert_eq!((old.losses(), new.losses()), (1, 0));
     new.share_losses(&old);

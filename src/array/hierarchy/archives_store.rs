@@ -1,13 +1,13 @@
-//! A layer over a store that shows each archive `NAME.zarr.zip` as a directory of that name. An archive is opened when
-//! a key in it is asked for, and closed again when others are used more or memory is short. This module must not know
-//! the content of archives.
+//! A layer over a store that shows each archive `NAME.zarr.zip` as a directory of that name. An
+//! archive is opened when a key in it is asked for, and closed again when others are used more or
+//! memory is short. This module must not know the content of archives.
 
 use super::stores::{is_archive_name, is_outside, split_archive};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    Entry, EntryKind, FirstNames, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Stat, Store, ValuePages,
-    ValuePiece, Version, ZipStore, delegate_store,
+    Entry, EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Stat, Store, ValuePiece, Version,
+    ZipStore, delegate_store,
 };
 use crate::util::memory::{self, Reclaim, lock};
 use lru::LruCache;
@@ -32,7 +32,8 @@ pub struct ArchivesStore {
 /// The archives that were used last. The lock protects the map alone.
 struct OpenedArchives(Mutex<LruCache<Key, Arc<ArchiveSlot>>>);
 
-/// An archive; `None` before it was opened. The lock is held while it is opened, so that only one thread does so.
+/// An archive; `None` before it was opened. The lock is held while it is opened, so that only one
+/// thread does so.
 #[derive(Default)]
 struct ArchiveSlot(Mutex<Option<OpenedArchive>>);
 
@@ -76,8 +77,12 @@ impl ArchivesStore {
 
     /// Calls `ask` with the store that holds `key`, and with the key in it.
     fn at<T>(&self, key: &Key, mut ask: impl FnMut(&dyn Store, &Key) -> Result<T>) -> Result<T> {
-        let Some((archive, inside)) = split_archive(key) else { return ask(&*self.below, key) };
-        let Some(opened) = self.open(&archive)? else { return ask(&*self.below, key) };
+        let Some((archive, inside)) = split_archive(key) else {
+            return ask(&*self.below, key);
+        };
+        let Some(opened) = self.open(&archive)? else {
+            return ask(&*self.below, key);
+        };
         let asked = ask(&*opened, &inside);
         // another program may have removed the archive, or put a directory in its place
         if asked.is_err() && !self.is_archive(&archive)? {
@@ -87,8 +92,8 @@ impl ArchivesStore {
         asked
     }
 
-    /// Opens an archive; `None` if there is no file of this name. The error of a damaged archive is kept until the file
-    /// changes, since reading a large one takes long.
+    /// Opens an archive; `None` if there is no file of this name. The error of a damaged archive is
+    /// kept until the file changes, since reading a large one takes long.
     fn open(&self, key: &Key) -> Result<Option<Arc<ZipStore>>> {
         let slot = self.opened.slot(key);
         let mut opened = lock(&slot.0);
@@ -123,7 +128,9 @@ impl ArchivesStore {
 
     /// Returns an error if `key` is in an archive, or would be one.
     fn check_outside(&self, key: &Key) -> Result<()> {
-        let Some((archive, _)) = split_archive(key) else { return Ok(()) };
+        let Some((archive, _)) = split_archive(key) else {
+            return Ok(());
+        };
         match self.below.stat(&archive)? {
             Some(stat) if stat.kind == EntryKind::Prefix => Ok(()),
             _ => {
@@ -139,7 +146,8 @@ impl ArchivesStore {
     }
 }
 
-/// Returns the metadata of a directory that stands for an archive. Users who may read the archive may search it.
+/// Returns the metadata of a directory that stands for an archive. Users who may read the archive
+/// may search it.
 fn as_directory(stat: Stat) -> Stat {
     if stat.kind != EntryKind::Value {
         return stat;
@@ -164,7 +172,7 @@ fn listed(entry: Entry) -> Entry {
 }
 
 impl Store for ArchivesStore {
-    delegate_store!(below: lists_all lists_nodes take_snapshot concurrency location space is_writable sync);
+    delegate_store!(below: lists_all lists_nodes hint concurrency location space is_writable sync);
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.at(key, |store, key| store.get(key, limit, value))
@@ -188,13 +196,15 @@ impl Store for ArchivesStore {
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
         let is_inside = |key: &Key| split_archive(key).is_some_and(|(_, inside)| !inside.is_root());
-        let (mut keys, mut continues) = (keys.peekable(), true);
+        let mut keys = keys.peekable();
+        let mut continues = true;
         while continues && let Some(key) = keys.peek() {
             if is_inside(key) {
                 continues = keys.next().is_none_or(|key| each(self.stat(&key)));
                 continue;
             }
-            // the store below is asked for a whole run: it may take keys before it reports those before them
+            // the store below is asked for a whole run: it may take keys before it reports those
+            // before them
             let archives = RefCell::new(VecDeque::new());
             let mut run = std::iter::from_fn(|| {
                 let key = keys.next_if(|key| !is_inside(key))?;
@@ -212,34 +222,6 @@ impl Store for ArchivesStore {
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let names = self.at(prefix, |store, prefix| store.list(prefix))?;
         Ok(if is_outside(prefix) { Box::new(names.map(|entry| entry.map(listed))) } else { names })
-    }
-
-    fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
-        let Some(below) = self.outside(prefix) else { return Ok(None) };
-        let mut names = below.first_names(prefix)?;
-        if let Some(names) = names.as_mut().filter(|_| is_outside(prefix)) {
-            names.entries = std::mem::take(&mut names.entries).into_iter().map(listed).collect();
-        }
-        Ok(names)
-    }
-
-    fn cache_level(&self, level: &Key) -> Result<()> {
-        self.outside(level).map_or(Ok(()), |below| below.cache_level(level))
-    }
-
-    fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
-        // outside of stores, archives would be values
-        let below = self.outside(prefix).filter(|_| !is_outside(prefix));
-        below.map_or(Ok(None), |below| below.values_below(prefix, after))
-    }
-
-    fn prefetch_levels(&self, prefix: &Key) {
-        self.outside(prefix).into_iter().for_each(|below| below.prefetch_levels(prefix));
-    }
-
-    fn prefetch(&self, prefixes: &[Key]) {
-        let below: Vec<Key> = prefixes.iter().filter(|prefix| self.outside(prefix).is_some()).cloned().collect();
-        self.below.prefetch(&below);
     }
 
     fn forget(&self, prefix: &Key) {

@@ -1,5 +1,6 @@
-//! Stores `.zarray` documents that users of the decoded view write. The decoded view hides codecs, so an existing array
-//! keeps its own. A change that would alter the meaning of stored chunks is refused while there are any.
+//! Stores `.zarray` documents that users of the decoded view write. The decoded view hides codecs,
+//! so an existing array keeps its own. A change that would alter the meaning of stored chunks is
+//! refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
 use super::resize::OutsideElements;
@@ -36,11 +37,14 @@ impl Hierarchy {
         }
         self.check_not_v3(key, &key.join(ZARRAY))?;
         for _ in 0..ATTEMPTS {
-            let Some(found) = self.array_document(key)? else { return self.put_new_array(key, &written) };
+            let Some(found) = self.array_document(key)? else {
+                return self.put_new_array(key, &written);
+            };
             let array = match self.array(key, &found)? {
                 _ if found.form == DocumentKind::V1 => return Err(needs_migration(key)),
                 Ok(array) => array,
-                // the document is damaged, so the layout of its chunks is unknown: the user repairs it
+                // the document is damaged, so the layout of its chunks is unknown: the user repairs
+                // it
                 Err(_) => return self.put_array_text(key, &written.metadata, text),
             };
             if self.change_array(&array, &found, &written)? {
@@ -117,13 +121,15 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Returns whether keys exist that will be chunks of the array; they are not encoded by the default compressor.
+    /// Returns whether keys exist that will be chunks of the array; they are not encoded by the
+    /// default compressor.
     pub(super) fn has_foreign_chunks(&self, key: &Key, metadata: &ArrayMetadata) -> bool {
         let array = Array::new(key.clone(), metadata.clone(), self.store.clone(), self.stats.clone());
         array.and_then(|array| self.has_chunks(&Arc::new(array))).unwrap_or(false)
     }
 
-    /// Changes an existing array; returns false without a change if another process changed the document meanwhile.
+    /// Changes an existing array; returns false without a change if another process changed the
+    /// document meanwhile.
     fn change_array(&self, array: &Arc<Array>, found: &ArrayDocument, written: &WrittenDocument) -> Result<bool> {
         let key = array.key();
         let gone = || Error::not_found("went away while it was changed").context(&found.key);
@@ -147,8 +153,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns a field that the written document changes and that must not change while chunks are stored. A null codec and
-/// the separator of the decoded view are not changes.
+/// Returns a field that the written document changes and that must not change while chunks are
+/// stored. A null codec and the separator of the decoded view are not changes.
 pub(super) fn differs(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
     let stored = array.metadata();
     let same_dtype =
@@ -187,7 +193,8 @@ fn merged(stored: &Map<String, Value>, written: &WrittenDocument, old: &ArrayMet
     fields
 }
 
-/// Returns the written document of an array without chunks, with the stored values of fields that the decoded view hid.
+/// Returns the written document of an array without chunks, with the stored values of fields that
+/// the decoded view hid.
 fn with_hidden_fields(stored: &Map<String, Value>, written: &WrittenDocument, array: &Array) -> Map<String, Value> {
     let mut fields = (*written.fields).clone();
     let old = array.metadata();

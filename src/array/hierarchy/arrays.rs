@@ -1,5 +1,6 @@
-//! A cache of parsed arrays, each with the version of its document. An array that a caller still holds is returned as
-//! the same object until its metadata changes, because cached chunks belong to the object. This module reads nothing.
+//! A cache of parsed arrays, each with the version of its document. An array that a caller still
+//! holds is returned as the same object until its metadata changes, because cached chunks belong to
+//! the object. This module reads nothing.
 
 use super::Parsed;
 use crate::array::Array;
@@ -34,7 +35,8 @@ impl Arrays {
         Arrays { known: Mutex::new(known) }
     }
 
-    /// Returns the count that [`Arrays::insert`] compares. Callers call this before they look up the array's document.
+    /// Returns the count that [`Arrays::insert`] compares. Callers call this before they look up
+    /// the array's document.
     pub fn moves(&self) -> u64 {
         lock(&self.known).moves
     }
@@ -55,9 +57,10 @@ impl Arrays {
         }
     }
 
-    /// Inserts the result of parsing `version`, and returns the array to use: the cached one if it has the same
-    /// metadata. A different cached array is superseded. If any array was moved since the caller got `moves`, this one
-    /// may have been moved too; it is then not cached, and its holders must look it up again.
+    /// Inserts the result of parsing `version`, and returns the array to use: the cached one if it
+    /// has the same metadata. A different cached array is superseded. If any array was moved since
+    /// the caller got `moves`, this one may have been moved too; it is then not cached, and its
+    /// holders must look it up again.
     pub fn insert(&self, key: &Key, version: Version, parsed: Parsed, moves: u64) -> Parsed {
         let mut known = lock(&self.known);
         if known.moves != moves {
@@ -71,7 +74,8 @@ impl Arrays {
                 // holders must look at the new shape
                 Ok(new) if is_resized(&current, new) => current.freshness().supersede(),
                 Ok(_) => current.freshness().replace(),
-                // the document may be complete again soon; until then nothing is stored, and nothing is lost
+                // the document may be complete again soon; until then nothing is stored, and
+                // nothing is lost
                 Err(_) => current.freshness().supersede(),
             }
         }
@@ -79,7 +83,8 @@ impl Arrays {
         parsed
     }
 
-    /// Removes the arrays at and below `key`, which no longer exist, so that nothing is stored for them.
+    /// Removes the arrays at and below `key`, which no longer exist, so that nothing is stored for
+    /// them.
     pub fn forget_below(&self, key: &Key) {
         let mut known = lock(&self.known);
         known.moves += 1;
@@ -95,7 +100,9 @@ impl Arrays {
 impl Reclaim for Arrays {
     /// Removes the arrays without holders.
     fn reclaim(&self) {
-        let Ok(mut known) = self.known.try_lock() else { return };
+        let Ok(mut known) = self.known.try_lock() else {
+            return;
+        };
         let keys: Vec<Key> = known.recent.iter().map(|(key, _)| key.clone()).collect();
         for key in keys {
             let is_held = matches!(known.recent.peek(&key), Some((_, Ok(array))) if Arc::strong_count(array) > 1);
@@ -118,7 +125,9 @@ impl ParsedArrays {
     }
 
     fn put(&mut self, key: &Key, version: Version, parsed: Parsed) {
-        let Some((pushed, (version, Ok(array)))) = self.recent.push(key.clone(), (version, parsed)) else { return };
+        let Some((pushed, (version, Ok(array)))) = self.recent.push(key.clone(), (version, parsed)) else {
+            return;
+        };
         // the caller holds the lock, so that no other thread can obtain the array meanwhile
         if pushed == *key || Arc::strong_count(&array) == 1 {
             return;

@@ -1,6 +1,7 @@
-//! `.zmetadata`: the metadata documents below a group in one document. The decoded view generates it from the documents
-//! that exist. The stored one is updated with each change: the update re-reads the changed documents and edits the
-//! entries that are stored by then, so that changes of other processes are kept.
+//! `.zmetadata`: the metadata documents below a group in one document. The decoded view generates
+//! it from the documents that exist. The stored one is updated with each change: the update
+//! re-reads the changed documents and edits the entries that are stored by then, so that changes of
+//! other processes are kept.
 
 use super::document::refused;
 use super::{Hierarchy, MetadataDocument, StoredNode};
@@ -13,8 +14,8 @@ use crate::zarr::metadata::{ArrayMetadata, MAX_CONSOLIDATED, Separator, ZARR_JSO
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 
-/// Maximum size in bytes of a document in generated consolidated metadata: far above real ones, since a reader parses
-/// them all.
+/// Maximum size in bytes of a document in generated consolidated metadata: far above real ones,
+/// since a reader parses them all.
 pub(super) const MAX_SHOWN: usize = 4 << 20;
 
 /// A function that writes the new entries of a `.zmetadata` from the old ones.
@@ -32,8 +33,8 @@ pub enum Stale {
 }
 
 impl Hierarchy {
-    /// Returns the stat of the stored document behind the `.zmetadata` of the decoded view: a `.zmetadata` or, in a
-    /// view as v2, a `zarr.json` with consolidated metadata.
+    /// Returns the stat of the stored document behind the `.zmetadata` of the decoded view: a
+    /// `.zmetadata` or, in a view as v2, a `zarr.json` with consolidated metadata.
     ///
     /// # Errors
     ///
@@ -45,10 +46,13 @@ impl Hierarchy {
         self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))
     }
 
-    /// Returns the `.zmetadata` of the decoded view if the store has one. It is generated from the existing documents,
-    /// since the stored one may be stale. Documents that exceed the size limit are left out and recorded as a problem.
+    /// Returns the `.zmetadata` of the decoded view if the store has one. It is generated from the
+    /// existing documents, since the stored one may be stale. Documents that exceed the size limit
+    /// are left out and recorded as a problem.
     pub fn consolidated_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let Some(stat) = self.consolidated_stat(key)? else { return Ok(None) };
+        let Some(stat) = self.consolidated_stat(key)? else {
+            return Ok(None);
+        };
         // the view grants no more than every document in it
         let granted = Cell::new(stat.permissions);
         let restrict = |by: Option<Permissions>| granted.set(both(granted.get(), by));
@@ -94,8 +98,9 @@ impl Hierarchy {
         Ok(Some(MetadataDocument { text, stat: Stat { permissions: granted.get(), ..stat }, memory }))
     }
 
-    /// Stores a `.zmetadata` that a user wrote to the group at `key`. Its content is checked but not used, because the
-    /// user's entries are decoded views; the new one is made from the stored documents.
+    /// Stores a `.zmetadata` that a user wrote to the group at `key`. Its content is checked but
+    /// not used, because the user's entries are decoded views; the new one is made from the stored
+    /// documents.
     pub(super) fn put_consolidated(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZMETADATA);
         json::check_object(text).map_err(|e| refused(&document, e))?;
@@ -105,9 +110,9 @@ impl Hierarchy {
         if self.shows_as_v2(key)? { self.make_inline(key).map(drop) } else { self.make_consolidated(key).map(drop) }
     }
 
-    /// Writes the consolidated metadata of the group at `key` from the documents stored at and below it: into
-    /// `.zmetadata` or, for a group of v3, into its `zarr.json`. Returns the keys of the documents or, for v3, of the
-    /// nodes, relative to the group.
+    /// Writes the consolidated metadata of the group at `key` from the documents stored at and
+    /// below it: into `.zmetadata` or, for a group of v3, into its `zarr.json`. Returns the keys of
+    /// the documents or, for v3, of the nodes, relative to the group.
     ///
     /// # Errors
     ///
@@ -130,7 +135,8 @@ impl Hierarchy {
         let names = RefCell::new(Vec::new());
         self.edit(&document, MAX_CONSOLIDATED, &|_| {
             self.store.forget(key);
-            let (mut consolidated, mut made) = (ConsolidatedText::new(), Vec::new());
+            let mut consolidated = ConsolidatedText::new();
+            let mut made = Vec::new();
             self.stored_documents(key, &mut |name, text| {
                 made.push(name.to_string());
                 consolidated.push(name, text).map_err(|e| e.context(&document))
@@ -150,16 +156,20 @@ impl Hierarchy {
     /// [`Kind::Damaged`] if the stored one cannot be parsed.
     pub fn stale_consolidated(&self, key: &Key) -> Result<Vec<(String, Stale)>> {
         let document = key.join(ZMETADATA);
-        let Some(consolidated) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(Vec::new()) };
+        let Some(consolidated) = self.stored_within(&document, MAX_CONSOLIDATED)? else {
+            return Ok(Vec::new());
+        };
         json::check(&consolidated.text).map_err(|e| e.context(&document))?;
         let metadata = metadata_of(&consolidated.text).map_err(|e| e.context(&document))?;
-        let (mut entries, mut memory) = (BTreeMap::new(), Grant::default());
+        let mut entries = BTreeMap::new();
+        let mut memory = Grant::default();
         for entry in MemberTexts::of(metadata.as_bytes())? {
             let (name, text) = entry?;
             memory.grow(ENTRY + name.len()).map_err(|e| e.context(&document))?;
             entries.insert(name, text);
         }
-        let (mut stale, mut stored) = (Vec::new(), HashSet::new());
+        let mut stale = Vec::new();
+        let mut stored = HashSet::new();
         self.stored_documents(key, &mut |name, text| {
             stored.insert(name.to_string());
             match entries.get(name) {
@@ -176,8 +186,8 @@ impl Hierarchy {
         Ok(entries.into_keys().map(|name| (name.into_owned(), Stale::Extra)).chain(stale).collect())
     }
 
-    /// Calls `each` with the name and the text of each document stored at and below `key`. Invalid JSON is left out and
-    /// recorded as a problem.
+    /// Calls `each` with the name and the text of each document stored at and below `key`. Invalid
+    /// JSON is left out and recorded as a problem.
     fn stored_documents(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
         let mut done = Ok(());
         self.visit_below(key, &mut |node, _| {
@@ -201,8 +211,9 @@ impl Hierarchy {
         Ok(document)
     }
 
-    /// Updates the named documents of `node` in the `.zmetadata` of every group at or above it that has one. The
-    /// documents are read after the `.zmetadata`, because another process may have changed both.
+    /// Updates the named documents of `node` in the `.zmetadata` of every group at or above it that
+    /// has one. The documents are read after the `.zmetadata`, because another process may have
+    /// changed both.
     pub(super) fn consolidate(&self, node: &Key, documents: &[&str]) -> Result<()> {
         if documents.contains(&ZARR_JSON) {
             self.refresh_inline(node, false)?;
@@ -241,8 +252,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Updates every `.zmetadata` above `key` after a rename outside this hierarchy has moved a group or array to
-    /// or from `key`.
+    /// Updates every `.zmetadata` above `key` after a rename outside this hierarchy has moved a
+    /// group or array to or from `key`.
     ///
     /// # Errors
     ///
@@ -267,7 +278,8 @@ impl Hierarchy {
         self.stored_documents(node, &mut |name, text| new.push(below.join(name).as_str(), text))
     }
 
-    /// Moves the documents at and below a renamed node in every `.zmetadata` above its old or new path.
+    /// Moves the documents at and below a renamed node in every `.zmetadata` above its old or new
+    /// path.
     pub(super) fn consolidate_renamed(&self, from: &Key, to: &Key) -> Result<()> {
         self.refresh_inline(from, true)?;
         self.refresh_inline(to, true)?;
@@ -291,8 +303,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Changes the entries of the `.zmetadata` of `group`, if it has one, by a single put. An unusable one stays
-    /// unchanged and is recorded as a problem.
+    /// Changes the entries of the `.zmetadata` of `group`, if it has one, by a single put. An
+    /// unusable one stays unchanged and is recorded as a problem.
     fn edit_consolidated(&self, group: &Key, change: EntriesChange) -> Result<()> {
         let key = group.join(ZMETADATA);
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
@@ -345,14 +357,16 @@ impl ConsolidatedText {
 
     /// Adds an entry; [`Kind::TooLarge`] if it exceeds the limit.
     fn push(&mut self, name: &str, text: &[u8]) -> Result<()> {
-        let (name, text) = (Value::from(name).to_string(), json::without_mark(text).trim_ascii());
+        let name = Value::from(name).to_string();
+        let text = json::without_mark(text).trim_ascii();
         let more = name.len() + text.len() + 16;
         let end = self.text.len() + more + Self::END.len();
         if end > self.limit {
             let why = format!("the documents together have more than {} bytes, the most of a .zmetadata", self.limit);
             return Err(Error::new(Kind::TooLarge, why));
         }
-        // count only used memory: the system does not provide the unused capacity of a growing vector
+        // count only used memory: the system does not provide the unused capacity of a growing
+        // vector
         self.memory.grow(more)?;
         // fail rather than wait for memory that this text holds itself
         memory::check_available()?;
@@ -418,9 +432,9 @@ fn push_renamed(
     Ok(())
 }
 
-/// Returns whether an entry says what the stored document `name` does. **What other writers state in their own words is
-/// not stale**: zarr-python 3 states the defaults of arrays, and gives groups below the root an empty member for
-/// consolidated metadata.
+/// Returns whether an entry says what the stored document `name` does. **What other writers state
+/// in their own words is not stale**: zarr-python 3 states the defaults of arrays, and gives groups
+/// below the root an empty member for consolidated metadata.
 fn is_same_document(name: &str, entry: &[u8], text: &[u8]) -> Result<bool> {
     if is_same_json(entry, text)? {
         return Ok(true);
@@ -428,7 +442,9 @@ fn is_same_document(name: &str, entry: &[u8], text: &[u8]) -> Result<bool> {
     if name.ends_with(ZGROUP) {
         return is_same_json(&node::without_consolidated(entry)?, &node::without_consolidated(text)?);
     }
-    let (Ok(entry), Ok(text)) = (ArrayMetadata::parse(entry), ArrayMetadata::parse(text)) else { return Ok(false) };
+    let (Ok(entry), Ok(text)) = (ArrayMetadata::parse(entry), ArrayMetadata::parse(text)) else {
+        return Ok(false);
+    };
     let separator = |array: &ArrayMetadata| array.separator.unwrap_or(Separator::Dot);
     let is_same = entry.shape == text.shape && separator(&entry) == separator(&text) && entry.encodes_like(&text);
     Ok(name.ends_with(ZARRAY) && is_same)

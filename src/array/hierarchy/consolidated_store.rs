@@ -1,15 +1,17 @@
-//! A store whose metadata documents come from the `.zmetadata` at its root: for stores that cannot list, and for any
-//! store if the user asks for it. If a store that cannot list has no `.zmetadata`, nodes are found by name. This is a
-//! store itself, so that the layers above do not know where documents come from.
+//! A store whose metadata documents come from the `.zmetadata` at its root: for stores that cannot
+//! list, and for any store if the user asks for it. If a store that cannot list has no
+//! `.zmetadata`, nodes are found by name. This is a store itself, so that the layers above do not
+//! know where documents come from.
 //!
-//! Invariant: a document that comes from `.zmetadata` has the permissions of `.zmetadata`, and a prefix those of its
-//! stored directory or, if there is none, of `.zmetadata`.
+//! Invariant: a document that comes from `.zmetadata` has the permissions of `.zmetadata`, and a
+//! prefix those of its stored directory or, if there is none, of `.zmetadata`.
 
 use super::{OWN, REMOVED};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    EntryKind, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store, get_counted, stat_many_with,
+    EntryKind, Hint, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store, get_counted,
+    stat_many_with,
 };
 use crate::util::memory::{self, lock};
 use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
@@ -31,8 +33,9 @@ pub enum UseConsolidated {
     /// If the store cannot list.
     #[default]
     Auto,
-    /// If the store cannot list, and in a bucket that the mount only reads. There the mount reads a document from
-    /// `.zmetadata` until a program opens a file of its group or array. Names are listed from the bucket.
+    /// If the store cannot list, and in a bucket that the mount only reads. There the mount reads a
+    /// document from `.zmetadata` until a program opens a file of its group or array. Names are
+    /// listed from the bucket.
     UntilOpened,
     /// Always; the metadata is then read-only.
     Always,
@@ -47,7 +50,8 @@ pub struct ConsolidatedStore {
     /// With [`UseConsolidated::UntilOpened`], the groups and arrays whose files were opened.
     opened: Option<OpenedKeys>,
     stats: Arc<Stats>,
-    /// The version of the latest `.zmetadata` and its content, `None` if unusable. Locked while it is read.
+    /// The version of the latest `.zmetadata` and its content, `None` if unusable. Locked while it
+    /// is read.
     latest: Mutex<Option<(Version, Option<Arc<Outline>>)>>,
 }
 
@@ -75,9 +79,9 @@ impl ConsolidatedStore {
         ConsolidatedStore { below: store, uses_metadata, opened, stats, latest: Mutex::default() }
     }
 
-    /// Wraps `store` like [`ConsolidatedStore::over`]. If `store` needs a `.zmetadata` and has none, this uses the
-    /// nearest of the stores `above` whose `.zmetadata` has it as a group. Each of them comes with the key of `store`
-    /// in it.
+    /// Wraps `store` like [`ConsolidatedStore::over`]. If `store` needs a `.zmetadata` and has
+    /// none, this uses the nearest of the stores `above` whose `.zmetadata` has it as a group. Each
+    /// of them comes with the key of `store` in it.
     ///
     /// # Errors
     ///
@@ -115,7 +119,9 @@ impl ConsolidatedStore {
         if !self.uses_metadata {
             return Ok(None);
         }
-        let Some((key, stat)) = self.consolidated_document()? else { return Ok(None) };
+        let Some((key, stat)) = self.consolidated_document()? else {
+            return Ok(None);
+        };
         let mut latest = lock(&self.latest);
         if let Some((version, outline)) = &*latest
             && *version == stat.version
@@ -164,14 +170,16 @@ impl ConsolidatedStore {
         if !is_document(key) && key.name() != REMOVED || opened.contains(key) {
             return Ok(None);
         }
-        let Some(outline) = self.outline()? else { return Ok(None) };
+        let Some(outline) = self.outline()? else {
+            return Ok(None);
+        };
         let node = key.parent();
         if outline.prefixes.contains(&node) {
             return Ok(Some(outline));
         }
         // a node without an entry may be new; one listing of its group shows all new ones
         if outline.prefixes.contains(&node.parent()) {
-            self.below.cache_level(&node.parent())?;
+            self.below.hint(Hint::Level(&node.parent()));
         }
         Ok(None)
     }
@@ -182,9 +190,12 @@ impl ConsolidatedStore {
         latest.as_ref()?.1.clone()
     }
 
-    /// Returns the stat of a key that `.zmetadata` defines as a prefix. A store without modes is not asked.
+    /// Returns the stat of a key that `.zmetadata` defines as a prefix. A store without modes is
+    /// not asked.
     fn prefix(&self, outline: &Outline, key: &Key) -> Result<Option<Stat>> {
-        let Some(stat) = outline.prefix(key) else { return Ok(None) };
+        let Some(stat) = outline.prefix(key) else {
+            return Ok(None);
+        };
         if stat.permissions.is_none() {
             return Ok(Some(stat));
         }
@@ -192,9 +203,12 @@ impl ConsolidatedStore {
         Ok(Some(Stat { permissions: stored.map_or(stat.permissions, |stored| stored.permissions), ..stat }))
     }
 
-    /// Returns the stat of a key that [`Self::outline_of`] does not read from `.zmetadata`, for a store that can list.
+    /// Returns the stat of a key that [`Self::outline_of`] does not read from `.zmetadata`, for a
+    /// store that can list.
     fn stat_below(&self, opened: &OpenedKeys, key: &Key) -> Result<Option<Stat>> {
-        let Some(outline) = self.outline()? else { return self.below.stat(key) };
+        let Some(outline) = self.outline()? else {
+            return self.below.stat(key);
+        };
         if !opened.contains(key)
             && let Some(stat) = self.prefix(&outline, key)?
         {
@@ -207,8 +221,8 @@ impl ConsolidatedStore {
         Ok(found.map(|stat| Stat { modified: stat.modified.max(earliest), ..stat }))
     }
 
-    /// Probes a key that a store without listings does not know: returns the stat of a prefix if the key has the
-    /// document of a group or array and is not below an array.
+    /// Probes a key that a store without listings does not know: returns the stat of a prefix if
+    /// the key has the document of a group or array and is not below an array.
     fn probe(&self, key: &Key) -> Result<Option<Stat>> {
         if key.as_str().split('/').any(|name| name.starts_with('.')) {
             return Ok(None);
@@ -227,7 +241,8 @@ impl ConsolidatedStore {
         Ok(None)
     }
 
-    /// Returns an error if `.zmetadata` provides the metadata, so that changed documents would not be read.
+    /// Returns an error if `.zmetadata` provides the metadata, so that changed documents would not
+    /// be read.
     fn check_metadata_writable(&self) -> Result<()> {
         match self.outline()? {
             None => Ok(()),
@@ -245,8 +260,12 @@ impl ConsolidatedStore {
 
 impl Store for ConsolidatedStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let Some(outline) = self.outline_of(key)? else { return self.below.get(key, limit, value) };
-        let Some((text, stat)) = outline.get(key) else { return Ok(None) };
+        let Some(outline) = self.outline_of(key)? else {
+            return self.below.get(key, limit, value);
+        };
+        let Some((text, stat)) = outline.get(key) else {
+            return Ok(None);
+        };
         if stat.size > limit {
             return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", stat.size)));
         }
@@ -256,16 +275,24 @@ impl Store for ConsolidatedStore {
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let Some(outline) = self.outline_of(key)? else { return self.below.get_range(key, range, value) };
-        let Some((text, stat)) = outline.get(key) else { return Ok(None) };
+        let Some(outline) = self.outline_of(key)? else {
+            return self.below.get_range(key, range, value);
+        };
+        let Some((text, stat)) = outline.get(key) else {
+            return Ok(None);
+        };
         let end = range.end.min(stat.size);
         *value = text[range.start.min(end) as usize..end as usize].to_vec();
         Ok(Some(stat))
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let Some(outline) = self.outline_of(key)? else { return self.below.get_end(key, len, value) };
-        let Some((text, stat)) = outline.get(key) else { return Ok(None) };
+        let Some(outline) = self.outline_of(key)? else {
+            return self.below.get_end(key, len, value);
+        };
+        let Some((text, stat)) = outline.get(key) else {
+            return Ok(None);
+        };
         *value = text[text.len() - text.len().min(usize::try_from(len).unwrap_or(usize::MAX))..].to_vec();
         Ok(Some(stat))
     }
@@ -361,13 +388,16 @@ impl Store for ConsolidatedStore {
     }
 
     delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file
-        set_mode first_names cache_level values_below take_snapshot prefetch_levels);
+        set_mode);
 
-    /// Requests the content of prefixes that `.zmetadata` does not contain.
-    fn prefetch(&self, prefixes: &[Key]) {
+    /// Requests the content of those nodes alone that `.zmetadata` does not contain.
+    fn hint(&self, hint: Hint) {
+        let Hint::Nodes(prefixes) = hint else {
+            return self.below.hint(hint);
+        };
         let Ok(outline) = self.outline() else { return };
         let is_unknown = |key: &&Key| outline.as_ref().is_none_or(|outline| !outline.prefixes.contains(key));
-        self.below.prefetch(&prefixes.iter().filter(is_unknown).cloned().collect::<Vec<_>>());
+        self.below.hint(Hint::Nodes(&prefixes.iter().filter(is_unknown).cloned().collect::<Vec<_>>()));
     }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {

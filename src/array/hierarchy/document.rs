@@ -1,5 +1,5 @@
-//! Stores metadata documents that users of the decoded view write: each is checked, converted to its stored form, and
-//! stored by one put. A refused document changes nothing.
+//! Stores metadata documents that users of the decoded view write: each is checked, converted to
+//! its stored form, and stored by one put. A refused document changes nothing.
 
 use super::{DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode, Unmarked};
 use crate::error::{Error, Kind, Result};
@@ -11,17 +11,17 @@ use crate::zarr::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, Z
 /// Maximum number of attempts to change a document that other processes change too.
 pub(super) const ATTEMPTS: usize = 100;
 
-/// Maximum length in bytes of the name of an attribute that is set on its own: the kernel's limit for extended
-/// attributes.
+/// Maximum length in bytes of the name of an attribute that is set on its own: the kernel's limit
+/// for extended attributes.
 const MAX_NAME: usize = 255;
 
-/// A function that computes the new text of a document from the old one, which is `None` if there is none. It returns
-/// `None` to leave the document unchanged.
+/// A function that computes the new text of a document from the old one, which is `None` if there
+/// is none. It returns `None` to leave the document unchanged.
 pub(super) type DocumentChange<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
 
 impl Hierarchy {
-    /// Stores a document of the group or array at `key` as a user of the decoded view wrote it. A new `.zarray` creates
-    /// an array; an existing array keeps its codecs.
+    /// Stores a document of the group or array at `key` as a user of the decoded view wrote it. A
+    /// new `.zarray` creates an array; an existing array keeps its codecs.
     ///
     /// # Errors
     ///
@@ -44,8 +44,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Removes a document. An array without `.zarray` keeps its chunks until they are deleted; a group without
-    /// `.zgroup` remains a group.
+    /// Removes a document. An array without `.zarray` keeps its chunks until they are deleted; a
+    /// group without `.zgroup` remains a group.
     ///
     /// # Errors
     ///
@@ -60,7 +60,9 @@ impl Hierarchy {
             MetadataFile::Zarr if self.is_v3_array(key)? => self.remove_array_document(key)?,
             MetadataFile::Array => self.remove_array_document(key)?,
             // without attrs, the directory would not be a v1 store
-            MetadataFile::Attributes if self.attributes_key(key) != document => return Err(needs_migration(key)),
+            MetadataFile::Attributes if self.attributes_key(key) != document => {
+                return Err(needs_migration(key));
+            }
             MetadataFile::Attributes | MetadataFile::Consolidated => self.delete(&document)?,
             // the document may be a generated one, which is not stored
             MetadataFile::Zarr | MetadataFile::Group => self.delete(&document).map(|_| true)?,
@@ -79,7 +81,9 @@ impl Hierarchy {
 
     /// Removes the `.zarray` or `zarr.json` of the array at `key`; returns false if there was none.
     fn remove_array_document(&self, key: &Key) -> Result<bool> {
-        let Some(found) = self.array_document(key)? else { return Ok(false) };
+        let Some(found) = self.array_document(key)? else {
+            return Ok(false);
+        };
         let document = &found.key;
         match (found.form, self.array(key, &found)?) {
             (DocumentKind::Removed, _) => return Ok(false),
@@ -93,8 +97,8 @@ impl Hierarchy {
         self.reload(key).map(|()| true)
     }
 
-    /// Sets one attribute of the group or array at `key` to a JSON value, or to the text itself if it is not JSON;
-    /// `None` removes it.
+    /// Sets one attribute of the group or array at `key` to a JSON value, or to the text itself if
+    /// it is not JSON; `None` removes it.
     ///
     /// # Errors
     ///
@@ -119,7 +123,8 @@ impl Hierarchy {
         })
     }
 
-    /// Sets several attributes of the group or array at `key` by one put; `None` removes one, if it exists.
+    /// Sets several attributes of the group or array at `key` by one put; `None` removes one, if it
+    /// exists.
     pub fn change_attributes(&self, key: &Key, changes: &[(String, Option<Value>)]) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
         self.edit_attributes(key, &|attributes| {
@@ -174,8 +179,9 @@ impl Hierarchy {
         self.consolidate(key, &[ZGROUP])
     }
 
-    /// Locks the documents and nodes at and below `keys` for a change, and drops cached answers about them, so that the
-    /// change begins with the current content of the store. Fails if the store is read-only.
+    /// Locks the documents and nodes at and below `keys` for a change, and drops cached answers
+    /// about them, so that the change begins with the current content of the store. Fails if the
+    /// store is read-only.
     pub(super) fn lock_for_change(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
         if !self.store.is_writable() {
             return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));
@@ -204,13 +210,15 @@ impl Hierarchy {
         self.store.put(key, text).map(|_| ()).map_err(|e| e.context(key))
     }
 
-    /// Replaces the document at `key` by the result of `change`. If another process stores it meanwhile, `change` is
-    /// applied again to the new text, so that neither change is lost.
+    /// Replaces the document at `key` by the result of `change`. If another process stores it
+    /// meanwhile, `change` is applied again to the new text, so that neither change is lost.
     pub(super) fn edit(&self, key: &Key, limit: u64, change: DocumentChange) -> Result<()> {
         let _editing = self.editing.exclusive(&[key]);
         for _ in 0..ATTEMPTS {
             let old = self.stored_within(key, limit)?;
-            let Some(new) = change(old.as_ref().map(|old| old.text.as_slice()))? else { return Ok(()) };
+            let Some(new) = change(old.as_ref().map(|old| old.text.as_slice()))? else {
+                return Ok(());
+            };
             let replaces = old.as_ref().map_or(Replaces::Nothing, |old| Replaces::Version(&old.stat.version));
             let put = self.store.put_if(key, &new, replaces);
             if put.map_err(|e| e.context(key))?.is_some() {
@@ -227,7 +235,9 @@ impl Hierarchy {
 
     /// Returns the JSON object of the document stored at `key`, and its version.
     pub(super) fn stored_object(&self, key: &Key) -> Result<Option<(Object, Version)>> {
-        let Some(document) = self.stored(key)? else { return Ok(None) };
+        let Some(document) = self.stored(key)? else {
+            return Ok(None);
+        };
         Ok(Some((as_object(key, &document.text)?, document.stat.version)))
     }
 }
@@ -258,7 +268,8 @@ pub(super) fn contended(key: &Key) -> Error {
     Error::new(Kind::System(libc::EAGAIN), why).context(key)
 }
 
-/// Converts an error about a document that a user writes: it is invalid input, not damage of the store.
+/// Converts an error about a document that a user writes: it is invalid input, not damage of the
+/// store.
 pub(super) fn refused(document: &Key, e: Error) -> Error {
     match e.kind() {
         Kind::System(_) => e.context(document),

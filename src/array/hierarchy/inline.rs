@@ -1,6 +1,7 @@
-//! Consolidated metadata of Zarr v3: the documents below a group, inline in its `zarr.json`. Every change made here
-//! updates the entries of the changed nodes from the stored documents; other entries stay as they are. The form is that
-//! of zarr-python 3; the specification does not define it.
+//! Consolidated metadata of Zarr v3: the documents below a group, inline in its `zarr.json`. Every
+//! change made here updates the entries of the changed nodes from the stored documents; other
+//! entries stay as they are. The form is that of zarr-python 3; the specification does not define
+//! it.
 
 use super::consolidated::{MAX_SHOWN, Stale, is_same_json};
 use super::{Hierarchy, MetadataDocument, StoredNode, ViewFormat};
@@ -55,7 +56,8 @@ impl InlineText {
 
     /// Adds the document of the node `name`; [`Kind::TooLarge`] if the whole exceeds its limit.
     fn push(&mut self, name: &str, document: &[u8]) -> Result<()> {
-        let (name, document) = (Value::from(name).to_string(), json::without_mark(document).trim_ascii());
+        let name = Value::from(name).to_string();
+        let document = json::without_mark(document).trim_ascii();
         let more = name.len() + document.len() + ENTRY;
         check_inline_size(self.text.len() + more)?;
         self.memory.grow(more)?;
@@ -74,8 +76,8 @@ impl InlineText {
 }
 
 impl Hierarchy {
-    /// Returns whether the `zarr.json` that the mount shows for the node at `key` has consolidated metadata: it is a
-    /// group whose stored document has them.
+    /// Returns whether the `zarr.json` that the mount shows for the node at `key` has consolidated
+    /// metadata: it is a group whose stored document has them.
     pub fn shows_inline(&self, key: &Key) -> Result<bool> {
         let is_shown = self.view == ViewFormat::Stored;
         Ok(is_shown && self.v3_document(key)?.is_some_and(|found| found.outline.is_consolidated))
@@ -86,18 +88,23 @@ impl Hierarchy {
         lock(&self.node_types).peek(key).is_none_or(|(_, outline)| outline.is_consolidated)
     }
 
-    /// Returns the `zarr.json` of a group with consolidated metadata as the mount shows it. They are made of the
-    /// documents that the mount shows below the group, since the stored ones may be stale. Documents are left out that
-    /// are too large, or that not all readers of the group's document may read. Without the memory for the rest there
-    /// is an error; if they exceed their limit the group is shown without any.
+    /// Returns the `zarr.json` of a group with consolidated metadata as the mount shows it. They
+    /// are made of the documents that the mount shows below the group, since the stored ones may be
+    /// stale. Documents are left out that are too large, or that not all readers of the group's
+    /// document may read. Without the memory for the rest there is an error; if they exceed their
+    /// limit the group is shown without any.
     pub fn inline_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let Some(group) = self.zarr_view(key)? else { return Ok(None) };
+        let Some(group) = self.zarr_view(key)? else {
+            return Ok(None);
+        };
         let granted = group.stat.permissions;
         let may_read = |by: Option<Permissions>| match (granted, by) {
             (Some(granted), Some(by)) => granted.readers_may_read(by),
             (granted, _) => granted.is_none(),
         };
-        let (mut inline, mut failed, mut hidden) = (InlineText::new(), Ok(()), Vec::<Key>::new());
+        let mut inline = InlineText::new();
+        let mut failed = Ok(());
+        let mut hidden = Vec::<Key>::new();
         self.visit_below(key, &mut |place, node| {
             let is_node = matches!(node, StoredNode::Array(_) | StoredNode::Group) && place != key;
             if failed.is_err() || !is_node || hidden.iter().any(|above| place.relative_to(above).is_some()) {
@@ -138,8 +145,8 @@ impl Hierarchy {
         MetadataDocument::made(text, group.stat).map(Some)
     }
 
-    /// Writes the consolidated metadata into the `zarr.json` of the group at `key`, from the documents stored below it.
-    /// Returns the paths of the nodes relative to the group.
+    /// Writes the consolidated metadata into the `zarr.json` of the group at `key`, from the
+    /// documents stored below it. Returns the paths of the nodes relative to the group.
     ///
     /// # Errors
     ///
@@ -155,8 +162,8 @@ impl Hierarchy {
         Ok(names.into_inner())
     }
 
-    /// Returns the `zarr.json` of the group at `key` with the documents that are stored below it as its consolidated
-    /// metadata. Calls `made` with the path of each node.
+    /// Returns the `zarr.json` of the group at `key` with the documents that are stored below it as
+    /// its consolidated metadata. Calls `made` with the path of each node.
     pub(super) fn with_inline(&self, key: &Key, text: &[u8], made: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
         self.store.forget(key);
         let mut inline = InlineText::new();
@@ -168,8 +175,8 @@ impl Hierarchy {
         node::rewrite(text, CONSOLIDATED, Some(&inline))
     }
 
-    /// Replaces the entry of `node`, and with `below` those of all nodes below it, in the consolidated metadata of
-    /// every group above.
+    /// Replaces the entry of `node`, and with `below` those of all nodes below it, in the
+    /// consolidated metadata of every group above.
     pub(super) fn refresh_inline(&self, node: &Key, below: bool) -> Result<()> {
         if node.is_root() {
             return Ok(());
@@ -202,14 +209,16 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Changes the consolidated metadata of `group`, if it has any, by a single put. Unusable ones stay unchanged and
-    /// are recorded as a problem.
+    /// Changes the consolidated metadata of `group`, if it has any, by a single put. Unusable ones
+    /// stay unchanged and are recorded as a problem.
     fn edit_inline(&self, group: &Key, change: &dyn Fn(MemberTexts, &mut InlineText) -> Result<()>) -> Result<()> {
         let key = group.join(ZARR_JSON);
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
             let Some(text) = text else { return Ok(None) };
             let changed = || {
-                let Some(entries) = inline_entries(text)? else { return Ok(None) };
+                let Some(entries) = inline_entries(text)? else {
+                    return Ok(None);
+                };
                 let mut new = InlineText::new();
                 change(MemberTexts::of(entries.as_bytes())?, &mut new)?;
                 let (inline, _memory) = new.end();
@@ -234,11 +243,14 @@ impl Hierarchy {
     /// [`Kind::Damaged`] if they cannot be parsed.
     pub fn stale_inline(&self, key: &Key) -> Result<Vec<(String, Stale)>> {
         let document = key.join(ZARR_JSON);
-        let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(Vec::new()) };
+        let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else {
+            return Ok(Vec::new());
+        };
         let Some(text) = inline_entries(&stored.text).map_err(|e| e.context(&document))? else {
             return Ok(Vec::new());
         };
-        let (mut entries, mut memory) = (BTreeMap::new(), Grant::default());
+        let mut entries = BTreeMap::new();
+        let mut memory = Grant::default();
         for entry in MemberTexts::of(text.as_bytes())? {
             let (name, text) = entry?;
             memory.grow(128 + name.len()).map_err(|e| e.context(&document))?;
@@ -262,11 +274,13 @@ impl Hierarchy {
 
     /// Calls `each` with the path and the document of each v3 node below `key`.
     fn v3_documents(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
-        self.v3_documents_from(key, &mut |name, text| if name.is_empty() { Ok(()) } else { each(name, text) })
+        self.v3_documents_from(key, &mut |name, text| {
+            if name.is_empty() { Ok(()) } else { each(name, text) }
+        })
     }
 
-    /// Calls `each` with the path and the document of each v3 node at and below `key`. Invalid JSON is left out and
-    /// recorded as a problem.
+    /// Calls `each` with the path and the document of each v3 node at and below `key`. Invalid JSON
+    /// is left out and recorded as a problem.
     fn v3_documents_from(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
         let mut done = Ok(());
         if self.find(key)?.is_none() {
@@ -286,18 +300,21 @@ impl Hierarchy {
         done
     }
 
-    /// Returns the document of the node at `key` in the form of an entry; an error if it is not valid JSON.
+    /// Returns the document of the node at `key` in the form of an entry; an error if it is not
+    /// valid JSON.
     fn v3_entry(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let document = key.join(ZARR_JSON);
-        let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(None) };
+        let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else {
+            return Ok(None);
+        };
         json::check(&stored.text).map_err(|e| e.context(&document))?;
         let text = node::without_consolidated(&stored.text).map_err(|e| e.context(&document))?;
         MetadataDocument::made(text, stored.stat).map(Some)
     }
 }
 
-/// Returns whether two documents describe the same node. A writer of consolidated metadata states defaults that the
-/// stored document leaves out.
+/// Returns whether two documents describe the same node. A writer of consolidated metadata states
+/// defaults that the stored document leaves out.
 pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
     if is_same_json(a, b)? {
         return Ok(true);
@@ -316,8 +333,8 @@ pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
     })
 }
 
-/// Returns the text of the entries in a group's `zarr.json`: an object of paths and documents; `None` if it has none of
-/// the kind `inline`.
+/// Returns the text of the entries in a group's `zarr.json`: an object of paths and documents;
+/// `None` if it has none of the kind `inline`.
 ///
 /// # Errors
 ///

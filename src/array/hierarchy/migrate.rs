@@ -1,5 +1,6 @@
-//! Migrates a Zarr v1 store to v2 in place: writes new metadata documents and leaves the chunks unchanged. The new
-//! document states the order in which chunks are read, which settles the ambiguity of order F in v1.
+//! Migrates a Zarr v1 store to v2 in place: writes new metadata documents and leaves the chunks
+//! unchanged. The new document states the order in which chunks are read, which settles the
+//! ambiguity of order F in v1.
 
 mod to_v3;
 
@@ -11,15 +12,16 @@ use crate::util::json;
 use crate::zarr::metadata::{ArrayMetadata, V1_ATTRS, V1_META, ZARRAY, ZATTRS};
 
 impl Hierarchy {
-    /// Migrates a v1 store to v2, or finishes an interrupted migration. Returns false if there is nothing to do.
+    /// Migrates a v1 store to v2, or finishes an interrupted migration. Returns false if there is
+    /// nothing to do.
     ///
-    /// The store is v1 until `.zarray` is put, and v2 from then on. By then `.zattrs` exists, and the old documents are
-    /// plain files. `meta` is deleted last: it marks an unfinished migration.
+    /// The store is v1 until `.zarray` is put, and v2 from then on. By then `.zattrs` exists, and
+    /// the old documents are plain files. `meta` is deleted last: it marks an unfinished migration.
     ///
-    /// Invariant: zarr-python can read the new documents. Fill values and the dtype are spelled in v2's form. An
-    /// unknown codec, or attributes that Python's `json` does not read as an object, are refused before anything is
-    /// put. Attributes are copied byte for byte, as zarr's own `migrate_1to2` does, so that a bare NaN and duplicate
-    /// names keep their meaning.
+    /// Invariant: zarr-python can read the new documents. Fill values and the dtype are spelled in
+    /// v2's form. An unknown codec, or attributes that Python's `json` does not read as an object,
+    /// are refused before anything is put. Attributes are copied byte for byte, as zarr's own
+    /// `migrate_1to2` does, so that a bare NaN and duplicate names keep their meaning.
     ///
     /// # Errors
     ///
@@ -27,7 +29,8 @@ impl Hierarchy {
     pub fn migrate(&self) -> Result<bool> {
         let root = Key::root();
         let _lock = self.lock_for_change(&[&root])?;
-        let (meta, attrs) = (root.join(V1_META), root.join(V1_ATTRS));
+        let meta = root.join(V1_META);
+        let attrs = root.join(V1_ATTRS);
         match self.array_document(&root)? {
             Some(ArrayDocument { form: DocumentKind::V1, .. }) => {
                 let document = self.stored(&meta)?.ok_or_else(|| Error::not_found("went away").context(&meta))?;
@@ -55,13 +58,17 @@ impl Hierarchy {
         Ok(true)
     }
 
-    /// Returns whether the v2 document `zarray` was made from `meta`; shape, fill value and order may have changed
-    /// since.
+    /// Returns whether the v2 document `zarray` was made from `meta`; shape, fill value and order
+    /// may have changed since.
     fn is_half_migrated(&self, zarray: &Key, meta: &Key) -> Result<bool> {
-        let (Some(new), Some(old)) = (self.stored(zarray)?, self.stored(meta)?) else { return Ok(false) };
+        let (Some(new), Some(old)) = (self.stored(zarray)?, self.stored(meta)?) else {
+            return Ok(false);
+        };
         let parsed = (self.metadata(&new.text, DocumentKind::V2), self.metadata(&old.text, DocumentKind::V1));
         // one of them is a plain file with that name
-        let (Ok(new), Ok(old)) = parsed else { return Ok(false) };
+        let (Ok(new), Ok(old)) = parsed else {
+            return Ok(false);
+        };
         let what =
             |m: &ArrayMetadata| (m.chunks.clone(), m.dtype_json.clone(), m.compressor.clone(), m.filters.clone());
         Ok(what(&new) == what(&old))

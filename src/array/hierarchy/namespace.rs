@@ -1,5 +1,5 @@
-//! Creates directories and groups, and removes and renames groups, arrays and plain keys, with the semantics of
-//! mkdir(2), rmdir(2) and rename(2). Keys that the decoded view hides are included.
+//! Creates directories and groups, and removes and renames groups, arrays and plain keys, with the
+//! semantics of mkdir(2), rmdir(2) and rename(2). Keys that the decoded view hides are included.
 
 use super::zarr_json::MAX_ERASED;
 use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
@@ -15,11 +15,12 @@ use std::sync::Arc;
 /// The documents that define a node.
 const MARKERS: [&str; 4] = [ZARR_JSON, ZGROUP, ZARRAY, REMOVED];
 
-/// Maximum depth of chunk keys when a directory is removed: arrays have at most 32 dimensions, and keys of v3 begin
-/// with `c`.
+/// Maximum depth of chunk keys when a directory is removed: arrays have at most 32 dimensions, and
+/// keys of v3 begin with `c`.
 const MAX_LEVELS: usize = 33;
 
-/// The hidden keys of a directory, besides metadata documents and zarrfs' own files, that a removal deletes.
+/// The hidden keys of a directory, besides metadata documents and zarrfs' own files, that a removal
+/// deletes.
 #[derive(Clone, Copy)]
 struct Hidden {
     /// Values named like chunks: of a former shape, misspelled, or unfinished.
@@ -38,7 +39,8 @@ pub(super) enum Unmarked {
 }
 
 impl Hierarchy {
-    /// Creates a directory that shows no document until one is written: programs look for a node before they create it.
+    /// Creates a directory that shows no document until one is written: programs look for a node
+    /// before they create it.
     ///
     /// # Errors
     ///
@@ -62,13 +64,15 @@ impl Hierarchy {
         lock(&self.unmarked).get(key).copied()
     }
 
-    /// Returns whether the directory at `key` was made by this mount, or lost its document, and none was written since.
+    /// Returns whether the directory at `key` was made by this mount, or lost its document, and
+    /// none was written since.
     pub fn is_unmarked(&self, key: &Key) -> bool {
         self.unmarked(key).is_some()
     }
 
-    /// Creates a group. At or below a name that begins with a dot, which other programs use, and outside all stores,
-    /// the directory gets no document. Other groups get the document of their parent's format.
+    /// Creates a group. At or below a name that begins with a dot, which other programs use, and
+    /// outside all stores, the directory gets no document. Other groups get the document of their
+    /// parent's format.
     ///
     /// # Errors
     ///
@@ -85,8 +89,8 @@ impl Hierarchy {
         self.consolidate(key, &[name])
     }
 
-    /// Removes an empty group, or an array without stored chunks and plain keys, together with its metadata and hidden
-    /// keys.
+    /// Removes an empty group, or an array without stored chunks and plain keys, together with its
+    /// metadata and hidden keys.
     ///
     /// # Errors
     ///
@@ -102,13 +106,15 @@ impl Hierarchy {
         self.consolidate_removed(key)
     }
 
-    /// Removes the directory of a node. It checks that nothing visible is inside before it deletes anything, and
-    /// deletes the document that defines the node last, so that an interrupted removal leaves the same empty group or
-    /// array.
+    /// Removes the directory of a node. It checks that nothing visible is inside before it deletes
+    /// anything, and deletes the document that defines the node last, so that an interrupted
+    /// removal leaves the same empty group or array.
     fn remove_directory(&self, key: &Key) -> Result<()> {
         let hidden = match self.find(key)? {
             None => return Err(Error::not_found("no such directory").context(key)),
-            Some(StoredNode::Value(_) | StoredNode::Other) => return Err(Error::system(libc::ENOTDIR).context(key)),
+            Some(StoredNode::Value(_) | StoredNode::Other) => {
+                return Err(Error::system(libc::ENOTDIR).context(key));
+            }
             Some(StoredNode::Group) => Hidden { chunk_like: false, levels: false },
             Some(StoredNode::Damaged(_)) => Hidden { chunk_like: false, levels: true },
             Some(StoredNode::Array(array)) if self.has_chunks(&array)? => {
@@ -124,12 +130,13 @@ impl Hierarchy {
         self.store.remove_prefix(key).map_err(|e| e.context(key))
     }
 
-    /// Checks, or with `remove` deletes, everything in a directory except the documents that define the node; ENOTEMPTY
-    /// if there is a key that is not hidden.
+    /// Checks, or with `remove` deletes, everything in a directory except the documents that define
+    /// the node; ENOTEMPTY if there is a key that is not hidden.
     fn sweep(&self, directory: &Key, hidden: Hidden, level: usize, remove: bool) -> Result<()> {
         for entry in self.store.list(directory).map_err(|e| e.context(directory))? {
             let entry = entry.map_err(|e| e.context(directory))?;
-            let (name, below) = (entry.name.as_str(), directory.join(&entry.name));
+            let name = entry.name.as_str();
+            let below = directory.join(&entry.name);
             match entry.kind {
                 EntryKind::Value if MARKERS.contains(&name) && level == 0 => {}
                 EntryKind::Value if is_leftover(name, level) || hidden.chunk_like && is_stored_chunk_like(name) => {
@@ -143,14 +150,16 @@ impl Hierarchy {
                         self.store.remove_prefix(&below).map_err(|e| e.context(&below))?;
                     }
                 }
-                _ => return Err(Error::system(libc::ENOTEMPTY).context(format!("{directory}: holds {name:?}"))),
+                _ => {
+                    return Err(Error::system(libc::ENOTEMPTY).context(format!("{directory}: holds {name:?}")));
+                }
             }
         }
         Ok(())
     }
 
-    /// Renames a group, an array or a plain key. A plain key may replace a plain key; a group or array may replace a
-    /// node that [`Hierarchy::remove_node`] would remove.
+    /// Renames a group, an array or a plain key. A plain key may replace a plain key; a group or
+    /// array may replace a node that [`Hierarchy::remove_node`] would remove.
     ///
     /// # Errors
     ///
@@ -198,7 +207,9 @@ impl Hierarchy {
     fn rename_value(&self, from: &Key, to: &Key) -> Result<()> {
         match self.find(to)? {
             None | Some(StoredNode::Value(_)) => {}
-            Some(StoredNode::Other) => return Err(Error::invalid("is not a regular file").context(to)),
+            Some(StoredNode::Other) => {
+                return Err(Error::invalid("is not a regular file").context(to));
+            }
             Some(_) => return Err(Error::system(libc::EISDIR).context(to)),
         }
         match self.find(&to.parent())? {
@@ -289,8 +300,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether a value may be deleted with the directory. A level of chunk keys may have a `.zgroup` from a copy;
-/// arrays and attributes there are user data.
+/// Returns whether a value may be deleted with the directory. A level of chunk keys may have a
+/// `.zgroup` from a copy; arrays and attributes there are user data.
 fn is_leftover(name: &str, level: usize) -> bool {
     if level == 0 { is_own(name) } else { name == ZGROUP || name.starts_with(OWN) }
 }

@@ -1,17 +1,18 @@
-//! Traversal of groups. The prefixes one level below a group are taken one by one, while the content of several of them
-//! is requested together.
+//! Traversal of groups. The prefixes one level below a group are taken one by one, while the
+//! content of several of them is requested together.
 //!
-//! **Every traversal ends.** A server may answer each listing with one more prefix, and an archive may nest 30,000
-//! levels: [`WalkBounds`] bounds depth, number and time, and what is cut off is an error.
+//! **Every traversal ends.** A server may answer each listing with one more prefix, and an archive
+//! may nest 30,000 levels: [`WalkBounds`] bounds depth, number and time, and what is cut off is an
+//! error.
 
 use super::{Hierarchy, StoredNode};
 use crate::error::{Error, Kind, Result};
-use crate::store::{EntryKind, Key, MAX_DEPTH, Store};
+use crate::store::{EntryKind, Hint, Key, MAX_DEPTH, Store};
 use crate::util::memory::Grant;
 use std::time::{Duration, Instant};
 
-/// Number of prefixes whose names and documents are requested together: as many as a store answers at the same time,
-/// and few enough to be used before they expire.
+/// Number of prefixes whose names and documents are requested together: as many as a store answers
+/// at the same time, and few enough to be used before they expire.
 const TOGETHER: usize = 64;
 
 /// Maximum number of groups and arrays in a traversal.
@@ -45,8 +46,8 @@ impl WalkBounds {
     ///
     /// # Errors
     ///
-    /// [`Kind::TooLarge`](crate::error::Kind::TooLarge) if it is not. Unless it only lies too deep, the traversal must
-    /// [end](WalkBounds::is_spent).
+    /// [`Kind::TooLarge`](crate::error::Kind::TooLarge) if it is not. Unless it only lies too deep,
+    /// the traversal must [end](WalkBounds::is_spent).
     pub fn admit(&mut self, key: &Key) -> Result<()> {
         if key.depth() > MAX_DEPTH {
             let names: String = key.to_string().chars().take(80).collect();
@@ -56,7 +57,9 @@ impl WalkBounds {
         }
         let why = match self.end {
             _ if self.nodes == 0 => format!("more than {MAX_NODES} groups and arrays"),
-            Some(end) if Instant::now() > end => format!("not all listed after {} s", MAX_TIME.as_secs()),
+            Some(end) if Instant::now() > end => {
+                format!("not all listed after {} s", MAX_TIME.as_secs())
+            }
             _ => {
                 self.nodes -= 1;
                 return Ok(());
@@ -99,7 +102,7 @@ impl Prefixes {
         if self.requested == 0 {
             let rest = self.keys.len().saturating_sub(TOGETHER);
             self.requested = self.keys.len() - rest;
-            store.prefetch(self.keys.get(rest..).unwrap_or_default());
+            store.hint(Hint::Nodes(self.keys.get(rest..).unwrap_or_default()));
         }
         self.requested = self.requested.saturating_sub(1);
         self.keys.pop()
@@ -110,9 +113,9 @@ impl Prefixes {
 const ALLOCATION: usize = 16;
 
 impl Hierarchy {
-    /// Calls `visit` for `key` and for every group and array below it, in the order of their names. An unreadable node
-    /// is visited as damaged. Plain keys, and everything below an array, are not visited, nor what lies beyond the
-    /// [bounds](WalkBounds), which is recorded as left out.
+    /// Calls `visit` for `key` and for every group and array below it, in the order of their names.
+    /// An unreadable node is visited as damaged. Plain keys, and everything below an array, are not
+    /// visited, nor what lies beyond the [bounds](WalkBounds), which is recorded as left out.
     pub fn visit_below(&self, key: &Key, visit: &mut dyn FnMut(&Key, &StoredNode)) {
         let mut levels = vec![Prefixes::sorted(vec![key.clone()])];
         let mut bounds = WalkBounds::new();

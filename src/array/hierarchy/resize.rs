@@ -1,7 +1,8 @@
-//! Changes the shape of an array. Where a user of the flat bytes changes it ([`Hierarchy::resize`]), new elements read
-//! as the fill value, and elements that left the array never return, whichever program wrote them and however an
-//! earlier change ended. Where a program writes a document, it does what the same write does in a directory: no chunk
-//! changes, and the program deletes those that it wants to be gone.
+//! Changes the shape of an array. Where a user of the flat bytes changes it
+//! ([`Hierarchy::resize`]), new elements read as the fill value, and elements that left the array
+//! never return, whichever program wrote them and however an earlier change ended. Where a program
+//! writes a document, it does what the same write does in a directory: no chunk changes, and the
+//! program deletes those that it wants to be gone.
 
 use super::document::{ATTEMPTS, contended, refused};
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED};
@@ -17,8 +18,8 @@ use crate::zarr::metadata::v3::grid::extend_grid;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum number of chunks that are requested one by one, at some microseconds each; if more are affected, the stored
-/// ones are listed.
+/// Maximum number of chunks that are requested one by one, at some microseconds each; if more are
+/// affected, the stored ones are listed.
 const MAX_PROBED: u64 = 1 << 16;
 
 /// Bytes of cleared chunks of shards after which their objects are stored.
@@ -40,8 +41,9 @@ pub(super) enum OutsideElements {
 }
 
 impl Hierarchy {
-    /// Changes the shape of an array. Chunks that leave the grid are deleted; elements that leave the array in other
-    /// chunks become the fill value. The caller has written back all dirty chunks.
+    /// Changes the shape of an array. Chunks that leave the grid are deleted; elements that leave
+    /// the array in other chunks become the fill value. The caller has written back all dirty
+    /// chunks.
     ///
     /// # Errors
     ///
@@ -72,13 +74,14 @@ impl Hierarchy {
         Err(contended(key))
     }
 
-    /// Replaces the given version of an existing array's document by one that may have another shape. Returns false if
-    /// another process replaced that version first.
+    /// Replaces the given version of an existing array's document by one that may have another
+    /// shape. Returns false if another process replaced that version first.
     ///
-    /// Elements outside the array are invisible. If they are to be cleared, this is done before the array grows over
-    /// them and after it has shrunk. If the change is interrupted before the put, the array is unchanged. If it is
-    /// interrupted after the put, the array has the new shape, and elements outside are cleared when it grows again. An
-    /// array that grows along one dimension and shrinks along another does both. Each step is synced before the next.
+    /// Elements outside the array are invisible. If they are to be cleared, this is done before the
+    /// array grows over them and after it has shrunk. If the change is interrupted before the put,
+    /// the array is unchanged. If it is interrupted after the put, the array has the new shape, and
+    /// elements outside are cleared when it grows again. An array that grows along one dimension
+    /// and shrinks along another does both. Each step is synced before the next.
     pub(super) fn put_shape(
         &self,
         old: &Arc<Array>,
@@ -94,7 +97,8 @@ impl Hierarchy {
         let mut metadata = self.metadata(text.as_bytes(), found.form).map_err(|e| refused(&document, e))?;
         metadata.separator = Some(old.separator());
         let new = self.check_usable(key, metadata)?;
-        let (before, after) = (&old.metadata().shape, &new.metadata().shape);
+        let before = &old.metadata().shape;
+        let after = &new.metadata().shape;
         let is_cleared = outside == OutsideElements::Cleared;
         let grows = is_cleared && before.iter().zip(after).any(|(before, after)| after > before);
         if grows && self.clear_outside(&new, before, &new)? {
@@ -119,9 +123,9 @@ impl Hierarchy {
         Ok(true)
     }
 
-    /// Returns the stored chunk `name` outside the shape, in an array of a shape that includes it; `None` if there is
-    /// no such chunk, or if the lengths of chunks there are unknown. A program that has written a smaller shape deletes
-    /// such chunks.
+    /// Returns the stored chunk `name` outside the shape, in an array of a shape that includes it;
+    /// `None` if there is no such chunk, or if the lengths of chunks there are unknown. A program
+    /// that has written a smaller shape deletes such chunks.
     pub fn chunk_outside(&self, array: &Array, name: &str) -> Result<Option<(Arc<Array>, ChunkId)>> {
         let old = array.metadata();
         let indices = name.split('.').map(parse_index).collect::<Option<Vec<u64>>>().unwrap_or_default();
@@ -133,17 +137,23 @@ impl Hierarchy {
         let shape: Vec<u64> = ends.zip(&old.shape).map(|(end, len)| end.max(*len)).collect();
         let metadata = ArrayMetadata { shape, separator: Some(array.separator()), ..old.clone() };
         // a grid that is too large has no chunk of this name
-        let Ok(larger) = self.check_usable(array.key(), metadata) else { return Ok(None) };
-        let Some(chunk) = larger.grid().parse_chunk_key(name, Separator::Dot) else { return Ok(None) };
+        let Ok(larger) = self.check_usable(array.key(), metadata) else {
+            return Ok(None);
+        };
+        let Some(chunk) = larger.grid().parse_chunk_key(name, Separator::Dot) else {
+            return Ok(None);
+        };
         Ok(larger.stat_chunk(chunk)?.map(|_| (larger, chunk)))
     }
 
-    /// Clears the elements of `array` outside the shape `kept`, along the dimensions in which that is smaller: deletes
-    /// chunks that are entirely outside, and fills the outer parts of others with the fill value of `model`. Returns
-    /// whether anything changed.
+    /// Clears the elements of `array` outside the shape `kept`, along the dimensions in which that
+    /// is smaller: deletes chunks that are entirely outside, and fills the outer parts of others
+    /// with the fill value of `model`. Returns whether anything changed.
     fn clear_outside(&self, array: &Arc<Array>, kept: &[u64], model: &Array) -> Result<bool> {
         let outside = Outside::new(array, kept);
-        let (mut scratch, mut changed, mut handed_over) = (Scratch::default(), false, 0);
+        let mut scratch = Scratch::default();
+        let mut changed = false;
+        let mut handed_over = 0;
         let mut clear = |chunk| {
             changed |= self.clear_chunk(array, chunk, &outside, model, &mut scratch)?;
             handed_over += array.grid().chunk_size(chunk).max(MIN_HANDED_OVER);
@@ -169,8 +179,8 @@ impl Hierarchy {
         array.store_objects().map(|()| changed)
     }
 
-    /// Clears one chunk. A chunk of objects, whose items have no fixed positions, stays unchanged unless it is entirely
-    /// outside.
+    /// Clears one chunk. A chunk of objects, whose items have no fixed positions, stays unchanged
+    /// unless it is entirely outside.
     fn clear_chunk(
         &self,
         array: &Array,
@@ -222,10 +232,12 @@ struct Span {
     len: usize,
 }
 
-/// Overwrites the parts of a C-order chunk that are not kept with `blank`, which holds whole items. Returns whether
-/// anything changed.
+/// Overwrites the parts of a C-order chunk that are not kept with `blank`, which holds whole items.
+/// Returns whether anything changed.
 fn clear(chunk: &mut [u8], spans: &[Span], blank: &[u8]) -> bool {
-    let Some((span, inner)) = spans.split_first() else { return false };
+    let Some((span, inner)) = spans.split_first() else {
+        return false;
+    };
     let step = chunk.len() / span.len.max(1);
     if step == 0 || spans.iter().all(|span| span.kept == span.len) {
         return false;
@@ -247,8 +259,8 @@ fn clear(chunk: &mut [u8], spans: &[Span], blank: &[u8]) -> bool {
 
 /// The chunks of a grid that are partly or entirely outside a smaller shape.
 struct Outside {
-    /// For each dimension: the lengths of the chunks, the length to keep (`None`: all), and the first chunk not kept
-    /// whole.
+    /// For each dimension: the lengths of the chunks, the length to keep (`None`: all), and the
+    /// first chunk not kept whole.
     dimensions: Vec<(Edges, Option<u64>, u64)>,
     counts: Vec<u64>,
 }
@@ -286,8 +298,8 @@ impl Outside {
         indices.iter().zip(&self.dimensions).map(span).collect()
     }
 
-    /// Returns disjoint boxes of grid indices that together contain all chunks not kept whole: box `d` has those that
-    /// are outside along dimension `d` and inside along all earlier dimensions.
+    /// Returns disjoint boxes of grid indices that together contain all chunks not kept whole: box
+    /// `d` has those that are outside along dimension `d` and inside along all earlier dimensions.
     fn boxes(&self) -> impl Iterator<Item = Vec<Range<u64>>> {
         let firsts = || self.dimensions.iter().map(|(_, _, first)| *first);
         (0..self.counts.len()).map(move |outer| {

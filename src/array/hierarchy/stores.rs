@@ -1,5 +1,6 @@
-//! Directories of stores: where on a path a store begins. The name decides, so that nothing is read to find out:
-//! `NAME.zarr` is a store, `NAME.zarr.zip` one in an archive, and a store inside a store is a part of it.
+//! Directories of stores: where on a path a store begins. The name decides, so that nothing is read
+//! to find out: `NAME.zarr` is a store, `NAME.zarr.zip` one in an archive, and a store inside a
+//! store is a part of it.
 
 use super::{DOCUMENTS, Hierarchy};
 use crate::error::Result;
@@ -22,7 +23,8 @@ fn has_ending(name: &str, ending: &str) -> bool {
     end.is_some_and(|end| end.eq_ignore_ascii_case(ending))
 }
 
-/// Returns the root of the store that holds `key`, and whether it is an archive; `None` outside all stores.
+/// Returns the root of the store that holds `key`, and whether it is an archive; `None` outside all
+/// stores.
 fn store_of(key: &Key) -> Option<(Key, bool)> {
     let mut end = 0;
     for name in key.as_str().split('/') {
@@ -49,8 +51,9 @@ pub(super) fn split_archive(key: &Key) -> Option<(Key, Key)> {
 }
 
 impl Hierarchy {
-    /// Declares that the store is a directory of stores. Outside of them no documents are made up, and what belongs to
-    /// a store, such as its consolidated metadata and the coordinates of its arrays, ends at its root.
+    /// Declares that the store is a directory of stores. Outside of them no documents are made up,
+    /// and what belongs to a store, such as its consolidated metadata and the coordinates of its
+    /// arrays, ends at its root.
     pub fn holding_stores(self) -> Self {
         Hierarchy { holds_stores: true, ..self }
     }
@@ -65,8 +68,9 @@ impl Hierarchy {
         if self.holds_stores { self.store_root(key).as_ref() == Some(key) } else { key.is_root() }
     }
 
-    /// Returns whether the node at `key` shows no documents but stored ones: in a directory of stores, everything
-    /// outside them and their roots. A program that looks for a store to create must not find one.
+    /// Returns whether the node at `key` shows no documents but stored ones: in a directory of
+    /// stores, everything outside them and their roots. A program that looks for a store to create
+    /// must not find one.
     pub(super) fn has_stored_documents_alone(&self, key: &Key) -> bool {
         self.holds_stores && self.store_root(key).is_none_or(|root| root == *key)
     }
@@ -88,7 +92,8 @@ impl Hierarchy {
         marks.try_fold(false, |any, is_there| Ok(any || is_there?))
     }
 
-    /// Checks that `key` is not in an archive of a directory of stores, whose other stores can be written.
+    /// Checks that `key` is not in an archive of a directory of stores, whose other stores can be
+    /// written.
     ///
     /// # Errors
     ///

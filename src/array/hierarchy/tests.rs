@@ -44,7 +44,8 @@ fn object(store: &MemoryStore, path: &str) -> Value {
 
 /// Returns every key and prefix of the store, prefixes with a slash.
 fn everything(store: &MemoryStore) -> Vec<String> {
-    let (mut found, mut left) = (Vec::new(), vec![Key::root()]);
+    let mut found = Vec::new();
+    let mut left = vec![Key::root()];
     while let Some(prefix) = left.pop() {
         for entry in store.list(&prefix).unwrap().map(|e| e.unwrap()) {
             let below = prefix.join(&entry.name);

@@ -1,6 +1,6 @@
-//! The view of nodes of v3 as v2, for programs that know no other format: `.zgroup`, `.zarray`, `.zattrs` and
-//! `.zmetadata` in place of `zarr.json`. Changes of them are stored in the `zarr.json`. Chunk files are the same
-//! in both views.
+//! The view of nodes of v3 as v2, for programs that know no other format: `.zgroup`, `.zarray`,
+//! `.zattrs` and `.zmetadata` in place of `zarr.json`. Changes of them are stored in the
+//! `zarr.json`. Chunk files are the same in both views.
 
 use super::array_document::{WrittenDocument, differs};
 use super::document::{ATTEMPTS, contended, refused};
@@ -29,7 +29,8 @@ pub enum ViewFormat {
 }
 
 impl Hierarchy {
-    /// Returns whether the v3 node at `key` is shown with v2 documents. Documents written to it are stored as v3.
+    /// Returns whether the v3 node at `key` is shown with v2 documents. Documents written to it are
+    /// stored as v3.
     ///
     /// # Errors
     ///
@@ -58,19 +59,22 @@ impl Hierarchy {
         Ok(self.removed_document(key)?.is_some())
     }
 
-    /// Returns the key of the document that holds the attributes of a node of v3: its `zarr.json`, or that of an array
-    /// whose `.zarray` was removed.
+    /// Returns the key of the document that holds the attributes of a node of v3: its `zarr.json`,
+    /// or that of an array whose `.zarray` was removed.
     fn v3_key(&self, key: &Key) -> Result<Key> {
         Ok(self.removed_document(key)?.map_or_else(|| key.join(ZARR_JSON), |found| found.key))
     }
 
-    /// Returns the `.zarray` of an array of v3; `None` if v2 cannot describe the array, which is recorded as a problem.
+    /// Returns the `.zarray` of an array of v3; `None` if v2 cannot describe the array, which is
+    /// recorded as a problem.
     pub(super) fn array_as_v2(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let Some(found) = self.array_document(key)?.filter(|found| found.form == DocumentKind::V3) else {
             return Ok(None);
         };
         // the reason is recorded with the array
-        let Ok(array) = self.array(key, &found)? else { return Ok(None) };
+        let Ok(array) = self.array(key, &found)? else {
+            return Ok(None);
+        };
         match as_v2::array_document(array.metadata()) {
             Ok(text) => MetadataDocument::made(text.into_bytes(), found.stat).map(Some),
             Err(e) => {
@@ -123,7 +127,9 @@ impl Hierarchy {
     /// Stores a `.zarray`. The one of an existing array changes its shape and its fill value.
     pub(super) fn put_array_as_v2(&self, key: &Key, written: &WrittenDocument) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            let Some(found) = self.array_document(key)? else { return self.put_new_array_as_v2(key, written) };
+            let Some(found) = self.array_document(key)? else {
+                return self.put_new_array_as_v2(key, written);
+            };
             let array = self.array(key, &found)?.map_err(|e| refused(&key.join(ZARRAY), e))?;
             if self.change_array_as_v2(&array, &found, written)? {
                 return Ok(());
@@ -132,7 +138,8 @@ impl Hierarchy {
         Err(contended(&key.join(ZARR_JSON)))
     }
 
-    /// Stores a new array as [`Hierarchy::migrate_to_v3`] would, with the attributes that were written before.
+    /// Stores a new array as [`Hierarchy::migrate_to_v3`] would, with the attributes that were
+    /// written before.
     fn put_new_array_as_v2(&self, key: &Key, written: &WrittenDocument) -> Result<()> {
         self.check_vacant(key, &written.metadata)?;
         let attributes = self.v3_attributes(&key.join(ZARR_JSON))?;
@@ -146,9 +153,11 @@ impl Hierarchy {
         self.put_v3_text(key, &metadata, &text)
     }
 
-    /// Changes an existing array; returns false without a change if another process changed the document meanwhile.
+    /// Changes an existing array; returns false without a change if another process changed the
+    /// document meanwhile.
     fn change_array_as_v2(&self, array: &Arc<Array>, found: &ArrayDocument, written: &WrittenDocument) -> Result<bool> {
-        let (key, document) = (array.key(), array.key().join(ZARRAY));
+        let key = array.key();
+        let document = array.key().join(ZARRAY);
         let gone = || Error::not_found("went away while it was changed").context(&found.key);
         let (stored, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
         let Some(field) = differs(array, &written.metadata) else {

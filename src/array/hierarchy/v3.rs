@@ -1,5 +1,6 @@
-//! Nodes of Zarr v3: which node a `zarr.json` defines, and the `zarr.json` that a mount shows. Where a prefix has
-//! documents of both formats, `zarr.json` takes precedence, as it does for zarr-python.
+//! Nodes of Zarr v3: which node a `zarr.json` defines, and the `zarr.json` that a mount shows.
+//! Where a prefix has documents of both formats, `zarr.json` takes precedence, as it does for
+//! zarr-python.
 
 use super::inline::inline_entries;
 use super::{DocumentKind, Hierarchy, MetadataDocument, StoredNode, ViewFormat, is_foreign};
@@ -46,7 +47,9 @@ impl Hierarchy {
     /// The store fails.
     pub(super) fn v3_document(&self, key: &Key) -> Result<Option<V3Document>> {
         let document = key.join(ZARR_JSON);
-        let Some(stat) = self.store.stat(&document).map_err(|e| e.context(&document))? else { return Ok(None) };
+        let Some(stat) = self.store.stat(&document).map_err(|e| e.context(&document))? else {
+            return Ok(None);
+        };
         if let Some((version, outline)) = lock(&self.node_types).get(key)
             && *version == stat.version
         {
@@ -67,8 +70,8 @@ impl Hierarchy {
         Ok(Some(V3Document { key: document, stat, outline }))
     }
 
-    /// Returns the outline of a `zarr.json` that cannot be read as a whole. Recognizes a group, so that the nodes below
-    /// it are found.
+    /// Returns the outline of a `zarr.json` that cannot be read as a whole. Recognizes a group, so
+    /// that the nodes below it are found.
     fn outline_of_large(&self, document: &Key, stat: &Stat) -> Result<V3Outline> {
         let mut ends = [Vec::new(), Vec::new()];
         if stat.kind == EntryKind::Value && stat.size > MAX_CONSOLIDATED {
@@ -82,8 +85,8 @@ impl Hierarchy {
         Ok(V3Outline { node_type, is_consolidated: false })
     }
 
-    /// Returns whether the node at `key` is, or would be, of Zarr v3: it has a `zarr.json`, or it has no document at
-    /// all and the root of its store has a `zarr.json`.
+    /// Returns whether the node at `key` is, or would be, of Zarr v3: it has a `zarr.json`, or it
+    /// has no document at all and the root of its store has a `zarr.json`.
     ///
     /// # Errors
     ///
@@ -93,42 +96,54 @@ impl Hierarchy {
             return Ok(true);
         }
         let has_group = || self.store.stat(&key.join(ZGROUP)).map_err(|e| e.context(key));
-        let Some(root) = self.store_root(key).filter(|root| root != key) else { return Ok(false) };
+        let Some(root) = self.store_root(key).filter(|root| root != key) else {
+            return Ok(false);
+        };
         if self.array_document(key)?.is_some() || has_group()?.is_some() {
             return Ok(false);
         }
         self.v3_document(&root).map(|document| document.is_some())
     }
 
-    /// Returns the `zarr.json` as the mount shows it, apart from consolidated metadata ([`Hierarchy::inline_view`]): of
-    /// an array with decoded chunks, that of a group, a generated one for a prefix without documents in a store of
-    /// v3, and for a damaged array the stored one. A view as v2 has none.
+    /// Returns the `zarr.json` as the mount shows it, apart from consolidated metadata
+    /// ([`Hierarchy::inline_view`]): of an array with decoded chunks, that of a group, a generated
+    /// one for a prefix without documents in a store of v3, and for a damaged array the stored one.
+    /// A view as v2 has none.
     pub fn zarr_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.view == ViewFormat::V2 {
             return Ok(None);
         }
-        let Some(found) = self.v3_document(key)? else { return self.generated_group(key) };
+        let Some(found) = self.v3_document(key)? else {
+            return self.generated_group(key);
+        };
         let stored = || self.stored_within(&found.key, MAX_CONSOLIDATED);
         if found.outline.node_type == NodeType::Group {
-            let Some(document) = stored()? else { return Ok(None) };
+            let Some(document) = stored()? else {
+                return Ok(None);
+            };
             let text = node::without_consolidated(&document.text).map_err(|e| e.context(&found.key))?;
             return MetadataDocument::made(text, document.stat).map(Some);
         }
-        let Some(StoredNode::Array(array)) = self.find(key)? else { return stored() };
-        let Some((object, _)) = self.stored_object(&found.key)? else { return Ok(None) };
+        let Some(StoredNode::Array(array)) = self.find(key)? else {
+            return stored();
+        };
+        let Some((object, _)) = self.stored_object(&found.key)? else {
+            return Ok(None);
+        };
         let text = array_view(&object, array.metadata()).into_bytes();
         MetadataDocument::made(text, found.stat).map(Some)
     }
 
-    /// Returns the `zarr.json` shown for a prefix without documents. Directories of other programs get none: at or
-    /// below a name that begins with a dot, or with `__`, which the specification reserves.
+    /// Returns the `zarr.json` shown for a prefix without documents. Directories of other programs
+    /// get none: at or below a name that begins with a dot, or with `__`, which the specification
+    /// reserves.
     fn generated_group(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let stat = if self.is_v3(key)? { self.implicit_group(key)? } else { None };
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat)).transpose()
     }
 
-    /// Returns the stat of a prefix that is shown as a group of v3 without a stored document: not of one that this
-    /// mount has made, or that lost its document.
+    /// Returns the stat of a prefix that is shown as a group of v3 without a stored document: not
+    /// of one that this mount has made, or that lost its document.
     pub(super) fn implicit_group(&self, key: &Key) -> Result<Option<Stat>> {
         if is_foreign(key) || self.is_unmarked(key) || key.as_str().split('/').any(|name| name.starts_with("__")) {
             return Ok(None);
@@ -143,15 +158,20 @@ impl Hierarchy {
             return Ok(None);
         };
         let attributes = node::member(&text, "attributes").map_err(|e| e.context(document))?;
-        let Some(attributes) = attributes.filter(|text| *text != "null") else { return Ok(None) };
+        let Some(attributes) = attributes.filter(|text| *text != "null") else {
+            return Ok(None);
+        };
         json::check_object(attributes.as_bytes()).map_err(|e| e.context(format!("{document}: attributes")))?;
         MetadataDocument::made(attributes.as_bytes().to_vec(), stat).map(Some)
     }
 
-    /// Returns whether programs find stored bytes below `c` in the array at `key`, and not decoded chunks: the program
-    /// that created the array encodes its chunks itself, and keeps doing so after a mount has shown other documents.
+    /// Returns whether programs find stored bytes below `c` in the array at `key`, and not decoded
+    /// chunks: the program that created the array encodes its chunks itself, and keeps doing so
+    /// after a mount has shown other documents.
     pub fn shows_stored_keys(&self, key: &Key) -> bool {
-        let Ok(Some(StoredNode::Array(array))) = self.find(key) else { return false };
+        let Ok(Some(StoredNode::Array(array))) = self.find(key) else {
+            return false;
+        };
         let metadata = array.metadata();
         let is_encoded =
             !metadata.shards.is_empty() || metadata.stated_filters().count() > usize::from(metadata.has_objects());

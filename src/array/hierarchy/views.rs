@@ -7,8 +7,8 @@ use crate::util::json::{self, Object};
 use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 
 impl Hierarchy {
-    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An array of v3 has one only
-    /// in a view as v2.
+    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An
+    /// array of v3 has one only in a view as v2.
     pub fn array_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.array_as_v2(key);
@@ -23,7 +23,8 @@ impl Hierarchy {
         MetadataDocument::made(text, found.stat).map(Some)
     }
 
-    /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a view as v2.
+    /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a view as
+    /// v2.
     pub fn attributes_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.attributes_as_v2(key);
@@ -59,7 +60,8 @@ impl Hierarchy {
         }
     }
 
-    /// Returns the key of the document that defines the array at `key`: `.zarray` unless another one is found.
+    /// Returns the key of the document that defines the array at `key`: `.zarray` unless another
+    /// one is found.
     pub fn array_document_key(&self, key: &Key) -> Key {
         let found = self.array_document(key).ok().flatten();
         found.map_or_else(|| key.join(ZARRAY), |found| found.key)
@@ -74,8 +76,9 @@ impl Hierarchy {
         key.join(if v1 { V1_ATTRS } else { ZATTRS })
     }
 
-    /// Returns the `.zgroup` of a group, as stored or generated. Groups of v3 have none, nor do directories of other
-    /// programs, at or below a name that begins with a dot, and those that this mount has made.
+    /// Returns the `.zgroup` of a group, as stored or generated. Groups of v3 have none, nor do
+    /// directories of other programs, at or below a name that begins with a dot, and those that
+    /// this mount has made.
     pub fn group_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.group_as_v2(key);
@@ -101,8 +104,8 @@ impl Hierarchy {
             || self.store.stat(&key.join(ZGROUP)).map_err(|e| e.context(key))?.is_some())
     }
 
-    /// Returns the attributes of a group or array. They are empty if there is no document, and if it is inaccessible or
-    /// not a JSON object, which is recorded as a problem.
+    /// Returns the attributes of a group or array. They are empty if there is no document, and if
+    /// it is inaccessible or not a JSON object, which is recorded as a problem.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! Stores the `zarr.json` that a user of the mount wrote. A new one creates a group or an array; the one of an existing
-//! array keeps the stored codecs, keys and shards, which the mount does not show. A change that would alter the meaning
-//! of stored chunks is refused while there are any.
+//! Stores the `zarr.json` that a user of the mount wrote. A new one creates a group or an array;
+//! the one of an existing array keeps the stored codecs, keys and shards, which the mount does not
+//! show. A change that would alter the meaning of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, refused};
 use super::resize::OutsideElements;
@@ -52,7 +52,8 @@ impl Hierarchy {
         self.forget_below(key);
         self.consolidate(key, &[ZARR_JSON, ZGROUP])?;
         match written {
-            // its entries are decoded views, so the stored metadata is made from the stored documents
+            // its entries are decoded views, so the stored metadata is made from the stored
+            // documents
             Some(_) => self.make_inline(key).map(drop),
             None => Ok(()),
         }
@@ -79,7 +80,9 @@ impl Hierarchy {
     fn put_written_array(&self, key: &Key, written: &WrittenArray) -> Result<()> {
         let document = key.join(ZARR_JSON);
         for _ in 0..ATTEMPTS {
-            let Some(found) = self.array_document(key)? else { return self.put_new_v3_array(key, written) };
+            let Some(found) = self.array_document(key)? else {
+                return self.put_new_v3_array(key, written);
+            };
             let array = match self.array(key, &found)? {
                 Ok(array) if array.metadata().zarr_format == 3 => array,
                 Ok(array) if found.form == DocumentKind::Removed && !self.has_chunks(&array)? => {
@@ -130,9 +133,11 @@ impl Hierarchy {
         self.consolidate(key, &[ZARR_JSON, ZGROUP])
     }
 
-    /// Changes an existing array; returns false without a change if another process changed the document meanwhile.
+    /// Changes an existing array; returns false without a change if another process changed the
+    /// document meanwhile.
     fn change_v3_array(&self, array: &Arc<Array>, found: &ArrayDocument, written: &WrittenArray) -> Result<bool> {
-        let (key, old) = (array.key(), array.metadata());
+        let key = array.key();
+        let old = array.metadata();
         let document = key.join(ZARR_JSON);
         let gone = || Error::not_found("went away while it was changed").context(&found.key);
         let (stored, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
@@ -189,7 +194,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether the document says that chunks are stored as the mount shows them, each as a value of its own.
+/// Returns whether the document says that chunks are stored as the mount shows them, each as a
+/// value of its own.
 fn is_decoded(metadata: &ArrayMetadata) -> bool {
     metadata.shards.is_empty() && metadata.stated_filters().eq(metadata.object_codec())
 }
@@ -197,8 +203,8 @@ fn is_decoded(metadata: &ArrayMetadata) -> bool {
 /// Number of chunks of shards that are erased before their objects are stored.
 pub(super) const MAX_ERASED: usize = 1 << 14;
 
-/// Erases the chunks of an array that takes the place of one without chunks: keys outside the former grid were never
-/// visible.
+/// Erases the chunks of an array that takes the place of one without chunks: keys outside the
+/// former grid were never visible.
 pub(super) fn erase_chunks(new: &Arc<Array>) -> Result<()> {
     for (n, entry) in new.entries()?.enumerate() {
         if let ArrayEntry::Chunk(chunk) = entry.map_err(|e| e.context(new.key()))? {
@@ -211,8 +217,9 @@ pub(super) fn erase_chunks(new: &Arc<Array>) -> Result<()> {
     new.store_objects()
 }
 
-/// Returns the written document of an array without chunks. Where it states the codecs, keys or grid that the mount
-/// shows, it gets the stored ones, which the mount hides, if the chunk files of both documents are the same.
+/// Returns the written document of an array without chunks. Where it states the codecs, keys or
+/// grid that the mount shows, it gets the stored ones, which the mount hides, if the chunk files of
+/// both documents are the same.
 fn with_hidden(stored: &Map<String, Value>, old: &ArrayMetadata, written: &WrittenArray) -> (ArrayMetadata, Vec<u8>) {
     let new = &written.metadata;
     let grid = new.has_chunks_of(old).then_some("chunk_grid");
@@ -223,7 +230,8 @@ fn with_hidden(stored: &Map<String, Value>, old: &ArrayMetadata, written: &Writt
             stored.get(field).map(|value| fields.insert(field.to_string(), value.clone()));
         }
         let text = json::write_pretty(&Value::Object(fields)).into_bytes();
-        // the stored codecs may have another byte order, or may not be able to encode such items or chunks
+        // the stored codecs may have another byte order, or may not be able to encode such items or
+        // chunks
         if let Ok(metadata) = ArrayMetadata::parse_v3(&text)
             && metadata.has_chunks_of(new)
             && (&metadata.dtype, &metadata.fill, metadata.object_codec()) == (&new.dtype, &new.fill, new.object_codec())

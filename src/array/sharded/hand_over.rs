@@ -1,5 +1,5 @@
-//! Hands encoded chunks over to the objects that will hold them, and describes these objects to the cache. This module
-//! stores nothing.
+//! Hands encoded chunks over to the objects that will hold them, and describes these objects to the
+//! cache. This module stores nothing.
 
 use crate::array::pending::{PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges};
@@ -15,13 +15,14 @@ impl Array {
         lock(&self.pending).clone()
     }
 
-    /// Makes this array share the pending chunks of `old`, the same array with another first dimension.
+    /// Makes this array share the pending chunks of `old`, the same array with another first
+    /// dimension.
     pub fn share_pending(&self, old: &Array) {
         *lock(&self.pending) = old.pending();
     }
 
-    /// Returns whether chunks are in shards. Such a chunk is *handed over* first; [`Array::store_object`] stores it
-    /// later.
+    /// Returns whether chunks are in shards. Such a chunk is *handed over* first;
+    /// [`Array::store_object`] stores it later.
     pub fn has_shards(&self) -> bool {
         self.shards.is_some()
     }
@@ -34,8 +35,8 @@ impl Array {
         }
     }
 
-    /// Returns a key to lock while a chunk is written back: the key of its value or, for a chunk in a shard, a key
-    /// under which nothing is stored.
+    /// Returns a key to lock while a chunk is written back: the key of its value or, for a chunk in
+    /// a shard, a key under which nothing is stored.
     pub fn write_back_key(&self, chunk: ChunkId) -> Key {
         if self.has_shards() { self.key.join(&format!(".chunk-{}", chunk.0)) } else { self.stored_key(chunk) }
     }
@@ -52,19 +53,22 @@ impl Array {
         written: Option<&Ranges>,
         base: Option<Version>,
     ) -> Result<Option<Version>> {
-        let Some(object) = self.shard_of(chunk) else { return Ok(None) };
+        let Some(object) = self.shard_of(chunk) else {
+            return Ok(None);
+        };
         self.pending().put((object, chunk), bytes, written, base).map_err(|e| e.context(self.stored_key(chunk)))
     }
 
-    /// Returns the object that holds a chunk, if every chunk of that object was handed over as a whole, so that the new
-    /// object keeps nothing of the stored one.
+    /// Returns the object that holds a chunk, if every chunk of that object was handed over as a
+    /// whole, so that the new object keeps nothing of the stored one.
     pub fn complete_object(&self, chunk: ChunkId) -> Option<u64> {
         let shards = self.shards.as_ref()?;
         let id = shards.shard(0, &self.grid.indices(chunk));
         self.pending().is_complete(id.number, shards.count(id, &self.grid)).then_some(id.number)
     }
 
-    /// Returns whether a pending chunk reaches beyond the end of the first dimension: growth would show its padding.
+    /// Returns whether a pending chunk reaches beyond the end of the first dimension: growth would
+    /// show its padding.
     pub fn has_pending_padding(&self) -> bool {
         let (Some(shards), Some(len), Some(chunk)) =
             (&self.shards, self.metadata.shape.first(), self.metadata.chunks.first())

@@ -1,4 +1,5 @@
-//! Loads the indexes of shards: of an object, of an inner shard, and of a shard that is encoded as a whole.
+//! Loads the indexes of shards: of an object, of an inner shard, and of a shard that is encoded as
+//! a whole.
 
 use super::{Array, DecodedShard, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk};
 use crate::array::Opening;
@@ -10,12 +11,13 @@ use crate::zarr::shard::{IndexCodec, MAX_RANGES, ShardId, Shards};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its chunks can take.
+/// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its
+/// chunks can take.
 const WASTE: u64 = 64 << 10;
 
 impl Array {
-    /// Returns the shard of a level that holds `chunk`. `place` is its location in the enclosing shard; `None` if the
-    /// shard is a whole object.
+    /// Returns the shard of a level that holds `chunk`. `place` is its location in the enclosing
+    /// shard; `None` if the shard is a whole object.
     pub(super) fn load_shard(
         &self,
         shards: &Shards,
@@ -45,7 +47,9 @@ impl Array {
         let (object, bytes) = match place {
             Some(StoredChunk { object, bytes }) => (object, bytes),
             None if missing_since.is_none() && self.takes_index_at_once(shards, id) => {
-                let Some(shard) = self.load_index_at_once(shards, chunk)? else { return Ok(self.absent(id, opening)) };
+                let Some(shard) = self.load_index_at_once(shards, chunk)? else {
+                    return Ok(self.absent(id, opening));
+                };
                 let shard = Arc::new(shard);
                 lock(&self.shard_cache.loaded).put(id, (opening, shard.clone()));
                 return Ok(Lookup::Found(shard));
@@ -61,14 +65,16 @@ impl Array {
                 (stat, whole)
             }
         };
-        let Some(shard) = self.read_shard(shards, chunk, id, object, bytes)? else { return Ok(Lookup::Replaced) };
+        let Some(shard) = self.read_shard(shards, chunk, id, object, bytes)? else {
+            return Ok(Lookup::Replaced);
+        };
         let shard = Arc::new(shard);
         lock(&self.shard_cache.loaded).put(id, (opening, shard.clone()));
         Ok(Lookup::Found(shard))
     }
 
-    /// Returns whether to request the index of an object before its size and version are known, because the answer
-    /// reports both. A kept index may only need to be confirmed.
+    /// Returns whether to request the index of an object before its size and version are known,
+    /// because the answer reports both. A kept index may only need to be confirmed.
     fn takes_index_at_once(&self, shards: &Shards, id: ShardId) -> bool {
         // without a stated version, nothing confirms it
         let can_confirm = |kept: &(Opening, Arc<LoadedShard>)| !kept.1.object.version.is_unstated();
@@ -91,7 +97,8 @@ impl Array {
         let codec = shards.index_codec(0, &self.grid.indices(chunk))?;
         let key = self.stored_key(chunk);
         let memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
-        let (mut encoded, _encoded) = (Vec::new(), memory::take(codec.stored_size() as usize)?);
+        let mut encoded = Vec::new();
+        let _encoded = memory::take(codec.stored_size() as usize)?;
         let start = Instant::now();
         let read = if codec.is_at_start() {
             self.store.get_range(&key, 0..codec.stored_size(), &mut encoded)
@@ -110,8 +117,8 @@ impl Array {
         }
     }
 
-    /// Reads an object by one request, with its index and all chunks, and keeps it. Keeps nothing if there is no
-    /// memory, or if the object has another size than `object`.
+    /// Reads an object by one request, with its index and all chunks, and keeps it. Keeps nothing
+    /// if there is no memory, or if the object has another size than `object`.
     pub(super) fn load_object(&self, shards: &Shards, chunk: ChunkId, object: &Stat) -> Result<()> {
         let indices = self.grid.indices(chunk);
         let id = shards.shard(0, &indices);
@@ -123,9 +130,12 @@ impl Array {
             return Ok(()); // another thread has loaded it meanwhile
         }
         let codec = shards.index_codec(0, &indices)?;
-        let Ok(memory) = memory::take_within(object.size as usize, Duration::ZERO) else { return Ok(()) };
+        let Ok(memory) = memory::take_within(object.size as usize, Duration::ZERO) else {
+            return Ok(());
+        };
         let index_memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
-        let (mut bytes, start) = (Vec::new(), Instant::now());
+        let mut bytes = Vec::new();
+        let start = Instant::now();
         let got = self.store.get(&key, object.size, &mut bytes);
         self.stats.store_time.add_since(start);
         let version = match got {
@@ -136,7 +146,9 @@ impl Array {
         };
         self.stats.bytes_stored.add(object.size);
         let object = Stat { version, ..object.clone() };
-        let Ok(place) = codec.place(object.size) else { return Ok(()) };
+        let Ok(place) = codec.place(object.size) else {
+            return Ok(());
+        };
         let decoded = Arc::new(DecodedShard { bytes, _memory: memory });
         let encoded = &decoded.bytes[place.start as usize..place.end as usize];
         let all = ShardBytes::Decoded(decoded.clone(), 0..object.size);
@@ -162,7 +174,8 @@ impl Array {
         }
     }
 
-    /// Returns the kept shard if it is recent enough, or of the same version of its object as `place`.
+    /// Returns the kept shard if it is recent enough, or of the same version of its object as
+    /// `place`.
     fn kept_shard(&self, id: ShardId, place: Option<&StoredChunk>, recency: Recency) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get(&id)?;
@@ -171,7 +184,8 @@ impl Array {
             None => match recency {
                 Recency::Now => false,
                 Recency::Opening => self.freshness.is_current(*confirmed),
-                // neither decoded bytes, which are not read again, nor those without a stated version can be confirmed
+                // neither decoded bytes, which are not read again, nor those without a stated
+                // version can be confirmed
                 Recency::Any => {
                     (shard.bytes.is_stored() && !shard.object.version.is_unstated())
                         || self.freshness.is_current(*confirmed)
@@ -181,8 +195,8 @@ impl Array {
         is_current.then(|| shard.clone())
     }
 
-    /// Confirms the kept shard if it has the version of `stat`, which the store reported after `opening`,
-    /// and returns it.
+    /// Confirms the kept shard if it has the version of `stat`, which the store reported after
+    /// `opening`, and returns it.
     pub(super) fn confirm_shard(&self, id: ShardId, stat: &Stat, opening: Opening) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get_mut(&id)?;
@@ -193,8 +207,8 @@ impl Array {
         })
     }
 
-    /// Reads the index of a shard. Decodes the shard first if it is encoded as a whole. Returns `None` if the object
-    /// was replaced.
+    /// Reads the index of a shard. Decodes the shard first if it is encoded as a whole. Returns
+    /// `None` if the object was replaced.
     fn read_shard(
         &self,
         shards: &Shards,
@@ -217,9 +231,12 @@ impl Array {
         let memory = memory::take(codec.memory()).map_err(|e| e.context(self.stored_key(chunk)))?;
         let place = match codec.place(size) {
             Ok(place) => place,
-            Err(e) => return Ok(Some(LoadedShard { object, bytes, index: Err(e), _memory: Grant::default() })),
+            Err(e) => {
+                return Ok(Some(LoadedShard { object, bytes, index: Err(e), _memory: Grant::default() }));
+            }
         };
-        let (mut encoded, _encoded) = (Vec::new(), memory::take((place.end - place.start) as usize)?);
+        let mut encoded = Vec::new();
+        let _encoded = memory::take((place.end - place.start) as usize)?;
         if !self.read_shard_bytes(chunk, &object, &bytes, place, &mut encoded)? {
             return Ok(None);
         }
@@ -236,8 +253,11 @@ impl Array {
         bytes: &ShardBytes,
     ) -> Result<Option<DecodedShard>> {
         let in_object = |e: Error| e.context(self.stored_key(chunk));
-        let Some(pipeline) = shards.around(id.level) else { return Ok(None) };
-        let (len, limit) = (bytes.len(), memory::limit() as u64 / 4);
+        let Some(pipeline) = shards.around(id.level) else {
+            return Ok(None);
+        };
+        let len = bytes.len();
+        let limit = memory::limit() as u64 / 4;
         check_whole_shard(len).map_err(in_object)?;
         let mut memory = memory::take(len as usize).map_err(in_object)?;
         let mut encoded = Vec::new();
@@ -256,8 +276,9 @@ impl Array {
         Ok(Some(DecodedShard { bytes: decoded, _memory: memory }))
     }
 
-    /// Checks that there is memory to store shards: for the indexes of all levels at a time, and for shards that are
-    /// encoded as a whole. The size of a shard of variable-length objects is not known before it is encoded.
+    /// Checks that there is memory to store shards: for the indexes of all levels at a time, and
+    /// for shards that are encoded as a whole. The size of a shard of variable-length objects is
+    /// not known before it is encoded.
     ///
     /// # Errors
     ///
@@ -284,9 +305,9 @@ impl Array {
 /// Memory in bytes for a range of the former shard: the range, and the pieces that are made of it.
 const RANGE_MEMORY: usize = 128;
 
-/// Returns the memory in bytes that rebuilding a shard takes for its index: the entries, both forms of the new index,
-/// and the ranges of the former shard that stay. A list of the positions of entries, which are sorted first, is smaller
-/// than both forms, which follow.
+/// Returns the memory in bytes that rebuilding a shard takes for its index: the entries, both forms
+/// of the new index, and the ranges of the former shard that stay. A list of the positions of
+/// entries, which are sorted first, is smaller than both forms, which follow.
 pub(super) fn rebuild_memory(index: &IndexCodec) -> usize {
     let ranges = index.entries().min(MAX_RANGES) * RANGE_MEMORY;
     index.memory().saturating_mul(3).saturating_add(ranges)

@@ -1,5 +1,5 @@
-//! Reading neighboring chunks of one object by one request. A request to a remote store takes as long as the transfer
-//! of megabytes, and the chunks of a shard are often much smaller.
+//! Reading neighboring chunks of one object by one request. A request to a remote store takes as
+//! long as the transfer of megabytes, and the chunks of a shard are often much smaller.
 
 use super::{Array, Lookup, Recency, Replacements, ShardBytes, StoredChunk};
 use crate::error::{Kind, Result};
@@ -9,8 +9,8 @@ use crate::zarr::shard::Shards;
 use std::ops::Range;
 use std::time::Instant;
 
-/// Maximum bytes between two chunks that are read together. The gap must also not exceed the size of the second chunk.
-/// Receiving these bytes takes less time than another request.
+/// Maximum bytes between two chunks that are read together. The gap must also not exceed the size
+/// of the second chunk. Receiving these bytes takes less time than another request.
 const MAX_GAP: u64 = 64 << 10;
 
 /// Maximum bytes of a request for several chunks.
@@ -45,7 +45,9 @@ impl Neighbors {
 impl<'a> NeighborBytes<'a> {
     /// Returns the bytes of a chunk of an object; `None` if the neighbors do not include it.
     fn get(&self, number: u64, found: &StoredChunk) -> Option<&'a [u8]> {
-        let ShardBytes::Stored(place) = &found.bytes else { return None };
+        let ShardBytes::Stored(place) = &found.bytes else {
+            return None;
+        };
         if number != self.number || found.object.version != self.object.version {
             return None;
         }
@@ -55,16 +57,18 @@ impl<'a> NeighborBytes<'a> {
 }
 
 impl Array {
-    /// Returns whether neighboring chunks are worth reading together: they are in a remote object and have a known
-    /// size.
+    /// Returns whether neighboring chunks are worth reading together: they are in a remote object
+    /// and have a known size.
     pub fn has_neighbors(&self) -> bool {
         self.has_shards() && self.is_remote() && !self.metadata.has_objects()
     }
 
-    /// Returns groups of `chunks` that are near each other in their object, which must be the same for all. Leaves out
-    /// chunks without a neighbor. May read indexes.
+    /// Returns groups of `chunks` that are near each other in their object, which must be the same
+    /// for all. Leaves out chunks without a neighbor. May read indexes.
     pub fn neighbors(&self, chunks: &[ChunkId]) -> Vec<Neighbors> {
-        let Some(shards) = &self.shards else { return Vec::new() };
+        let Some(shards) = &self.shards else {
+            return Vec::new();
+        };
         // the load of a damaged chunk reports the error
         let stored = chunks.iter().filter_map(|&chunk| Some((chunk, self.stored_range(shards, chunk)?)));
         let mut stored: Vec<(ChunkId, (Stat, Range<u64>))> = stored.collect();
@@ -87,13 +91,15 @@ impl Array {
         groups
     }
 
-    /// Returns the object of a chunk, and the range of the chunk in it; `None` if the chunk is not stored there, or is
-    /// larger than any chunk can be.
+    /// Returns the object of a chunk, and the range of the chunk in it; `None` if the chunk is not
+    /// stored there, or is larger than any chunk can be.
     fn stored_range(&self, shards: &Shards, chunk: ChunkId) -> Option<(Stat, Range<u64>)> {
         if self.pending_chunk(chunk).is_some() {
             return None;
         }
-        let Lookup::Found(found) = self.try_locate(shards, chunk, Recency::Any).ok()? else { return None };
+        let Lookup::Found(found) = self.try_locate(shards, chunk, Recency::Any).ok()? else {
+            return None;
+        };
         match found.bytes {
             ShardBytes::Stored(_) if found.is_read_whole() => None,
             ShardBytes::Stored(range) if range.end - range.start <= self.pipeline().ok()?.max_stored() => {
@@ -103,8 +109,8 @@ impl Array {
         }
     }
 
-    /// Returns the version and the bytes of a stored chunk of at most `limit` bytes, if they are in `neighbors` and the
-    /// object has not been replaced since.
+    /// Returns the version and the bytes of a stored chunk of at most `limit` bytes, if they are in
+    /// `neighbors` and the object has not been replaced since.
     ///
     /// # Errors
     ///
@@ -140,8 +146,11 @@ impl Array {
         neighbors: &Neighbors,
         buffer: &'a mut Vec<u8>,
     ) -> Result<Option<NeighborBytes<'a>>> {
-        let Some(first) = neighbors.chunks.first() else { return Ok(None) };
-        let (opening, start) = (self.freshness.opening(), Instant::now());
+        let Some(first) = neighbors.chunks.first() else {
+            return Ok(None);
+        };
+        let opening = self.freshness.opening();
+        let start = Instant::now();
         let key = self.stored_key(*first);
         let read = self.store.get_range(&key, neighbors.range.clone(), buffer);
         self.stats.store_time.add_since(start);

@@ -2,15 +2,15 @@
 //!
 //! Invariants:
 //!
-//! * The new object is a copy of one version of the former one, except for the pending chunks. It replaces that version
-//!   and no other.
+//! * The new object is a copy of one version of the former one, except for the pending chunks. It
+//!   replaces that version and no other.
 //! * Where stored bytes show through a pending chunk, they are those of that version.
 //! * A chunk is pending until an object that holds it is stored.
 
 use super::load_index::{check_whole_shard, rebuild_memory};
 use super::{ATTEMPTS, LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, StoredChunk};
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
-use crate::array::{Array, Ranges, Scratch};
+use crate::array::{Array, Ranges, Scratch, back_off};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Replaces, ValuePiece, Version};
 use crate::util::memory::{self, lock};
@@ -18,9 +18,8 @@ use crate::util::spill_file::SpillFile;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::shard::{EntryChange, ShardPiece, Shards};
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A piece of the new bytes of a shard.
 enum NewPiece {
@@ -61,13 +60,14 @@ impl NewPiece {
 /// The result of an attempt to store an object.
 enum PutAttempt {
     Stored,
-    /// Another writer was faster, or a chunk had to be laid over another version: nothing was stored.
+    /// Another writer was faster, or a chunk had to be laid over another version: nothing was
+    /// stored.
     Again,
 }
 
 impl Array {
-    /// Stores all objects with pending chunks without confirming the array's document, for a caller that changes the
-    /// shape.
+    /// Stores all objects with pending chunks without confirming the array's document, for a caller
+    /// that changes the shape.
     ///
     /// # Errors
     ///
@@ -82,13 +82,13 @@ impl Array {
         done
     }
 
-    /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are held in memory or in
-    /// `spill`. The wait for the store's lock is measured from `since`.
+    /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are
+    /// held in memory or in `spill`. The wait for the store's lock is measured from `since`.
     ///
     /// # Errors
     ///
-    /// The chunks stay pending. If the array was replaced or became smaller, that is no error: `lost` gets one for the
-    /// lost bytes at once.
+    /// The chunks stay pending. If the array was replaced or became smaller, that is no error:
+    /// `lost` gets one for the lost bytes at once.
     pub fn store_object(
         &self,
         object: u64,
@@ -99,7 +99,8 @@ impl Array {
         self.store_as(object, spill, since, Some(lost))
     }
 
-    /// Stores the pending chunks of an object. Confirms the array's document first if there is a function for losses.
+    /// Stores the pending chunks of an object. Confirms the array's document first if there is a
+    /// function for losses.
     fn store_as(
         &self,
         object: u64,
@@ -107,10 +108,14 @@ impl Array {
         since: Instant,
         mut lost: Option<&mut dyn FnMut(Error)>,
     ) -> Result<()> {
-        let (Some(shards), pending) = (&self.shards, self.pending()) else { return Ok(()) };
+        let (Some(shards), pending) = (&self.shards, self.pending()) else {
+            return Ok(());
+        };
         let _storing = pending.lock_storing(object);
         let _alone = self.lock_replacing(&self.object_key(object));
-        let Some((&first, _)) = pending.chunks(object).first_key_value() else { return Ok(()) };
+        let Some((&first, _)) = pending.chunks(object).first_key_value() else {
+            return Ok(());
+        };
         if first.0 >= self.grid.chunk_count() {
             return Ok(());
         }
@@ -137,7 +142,7 @@ impl Array {
                 PutAttempt::Stored => return Ok(()),
                 PutAttempt::Again => {
                     self.forget_object(shards, first);
-                    back_off(attempt);
+                    back_off(attempt as u32);
                 }
             }
         }
@@ -184,7 +189,8 @@ impl Array {
             lock(&self.shard_cache.versions).record_put(object, version.as_ref(), new, versions);
         }
         {
-            // a load in flight may be about to keep the former index, or to record that there is none
+            // a load in flight may be about to keep the former index, or to record that there is
+            // none
             let id = shards.shard(0, &self.grid.indices(first));
             let _loading = self.shard_cache.lock_loading(id);
             lock(&self.shard_cache.loaded).pop(&id);
@@ -194,10 +200,12 @@ impl Array {
         Ok(PutAttempt::Stored)
     }
 
-    /// Replaces the version `old` of an object; `None` creates it. Returns `None` if the store holds another version.
+    /// Replaces the version `old` of an object; `None` creates it. Returns `None` if the store
+    /// holds another version.
     fn put_object(&self, first: ChunkId, pieces: &[NewPiece], old: Option<&Version>) -> Result<Option<Version>> {
         let replaces = old.map_or(Replaces::Nothing, Replaces::Version);
-        let (start, for_store) = (Instant::now(), pieces.iter().map(NewPiece::for_store).collect::<Vec<_>>());
+        let start = Instant::now();
+        let for_store = pieces.iter().map(NewPiece::for_store).collect::<Vec<_>>();
         let put = self.store.put_pieces(&self.stored_key(first), &for_store, replaces);
         self.stats.store_time.add_since(start);
         let put = put?;
@@ -208,7 +216,8 @@ impl Array {
         Ok(put)
     }
 
-    /// Deletes an object that has no chunks left. Returns false if the store holds another version than `old`.
+    /// Deletes an object that has no chunks left. Returns false if the store holds another version
+    /// than `old`.
     fn delete_object(&self, first: ChunkId, old: Option<&Version>) -> Result<bool> {
         let Some(old) = old else { return Ok(true) };
         // a store can't delete under a condition
@@ -219,8 +228,8 @@ impl Array {
         }
     }
 
-    /// Returns the pieces of a shard after changes to chunks in it; `Absent` if no chunk is left. `old` is the former
-    /// shard.
+    /// Returns the pieces of a shard after changes to chunks in it; `Absent` if no chunk is left.
+    /// `old` is the former shard.
     fn rebuild(
         &self,
         shards: &Shards,
@@ -228,7 +237,9 @@ impl Array {
         old: Option<&LoadedShard>,
         changes: &[(ChunkId, &Arc<PendingChunk>)],
     ) -> Result<Lookup<Vec<NewPiece>>> {
-        let Some((first, _)) = changes.first() else { return Ok(Lookup::Absent) };
+        let Some((first, _)) = changes.first() else {
+            return Ok(Lookup::Absent);
+        };
         let codec = shards.index_codec(level, &self.grid.indices(*first))?;
         let _memory = memory::take(rebuild_memory(&codec))?;
         let index = match old.map(|old| &old.index) {
@@ -241,7 +252,8 @@ impl Array {
         for (chunk, change) in changes {
             by_slot.entry(shards.slot(level, &self.grid.indices(*chunk))).or_default().push((*chunk, change));
         }
-        let (mut entries, mut new) = (BTreeMap::new(), BTreeMap::new());
+        let mut entries = BTreeMap::new();
+        let mut new = BTreeMap::new();
         for (slot, changes) in by_slot {
             let place = match index.map_or(Ok(None), |index| index.get(slot)) {
                 Err(e) if level + 1 < shards.levels() && !self.is_covered(shards, level + 1, &changes) => {
@@ -258,7 +270,9 @@ impl Array {
             entries.insert(slot, size.map_or(EntryChange::Erase, EntryChange::Put));
             new.extend(pieces.map(|pieces| (slot, pieces)));
         }
-        let Some(layout) = codec.rebuild(index, &entries)? else { return Ok(Lookup::Absent) };
+        let Some(layout) = codec.rebuild(index, &entries)? else {
+            return Ok(Lookup::Absent);
+        };
         let mut pieces = Vec::new();
         for piece in layout {
             match piece {
@@ -270,8 +284,8 @@ impl Array {
         self.encode_shard(shards, level, old, changes[0].0, pieces)
     }
 
-    /// Returns the pieces of an entry of a shard after `changes` to chunks in it. `place` is the location of its former
-    /// bytes.
+    /// Returns the pieces of an entry of a shard after `changes` to chunks in it. `place` is the
+    /// location of its former bytes.
     fn rebuild_entry(
         &self,
         shards: &Shards,
@@ -279,7 +293,9 @@ impl Array {
         place: Option<StoredChunk>,
         changes: &[(ChunkId, &Arc<PendingChunk>)],
     ) -> Result<Lookup<Vec<NewPiece>>> {
-        let Some((chunk, change)) = changes.first() else { return Ok(Lookup::Absent) };
+        let Some((chunk, change)) = changes.first() else {
+            return Ok(Lookup::Absent);
+        };
         if level + 1 == shards.levels() {
             return Ok(match change.bytes {
                 Some(_) => Lookup::Found(vec![NewPiece::Pending((*change).clone())]),
@@ -297,7 +313,8 @@ impl Array {
         }
     }
 
-    /// Encodes a shard as a whole if the shards of `level` are encoded so; otherwise returns `pieces`.
+    /// Encodes a shard as a whole if the shards of `level` are encoded so; otherwise returns
+    /// `pieces`.
     fn encode_shard(
         &self,
         shards: &Shards,
@@ -306,12 +323,15 @@ impl Array {
         chunk: ChunkId,
         pieces: Vec<NewPiece>,
     ) -> Result<Lookup<Vec<NewPiece>>> {
-        let Some(pipeline) = shards.around(level) else { return Ok(Lookup::Found(pieces)) };
+        let Some(pipeline) = shards.around(level) else {
+            return Ok(Lookup::Found(pieces));
+        };
         let size: u64 = pieces.iter().map(NewPiece::len).sum();
         check_whole_shard(size)?;
         // encoding takes as much again
         let _memory = memory::take(size as usize * 2)?;
-        let (mut value, mut part) = (Vec::new(), Vec::new());
+        let mut value = Vec::new();
+        let mut part = Vec::new();
         memory::reserve(&mut value, size as usize)?;
         for piece in &pieces {
             match piece {
@@ -323,7 +343,9 @@ impl Array {
                     }
                 }
                 NewPiece::Old(bytes) => {
-                    let Some(object) = old.map(|old| &old.object) else { return Ok(Lookup::Replaced) };
+                    let Some(object) = old.map(|old| &old.object) else {
+                        return Ok(Lookup::Replaced);
+                    };
                     if !self.read_shard_bytes(chunk, object, bytes, 0..bytes.len(), &mut part)? {
                         return Ok(Lookup::Replaced);
                     }
@@ -338,13 +360,15 @@ impl Array {
 
     /// Returns whether every chunk of a shard of `level` has changed as a whole.
     fn is_covered(&self, shards: &Shards, level: usize, changes: &[(ChunkId, &Arc<PendingChunk>)]) -> bool {
-        let Some((chunk, _)) = changes.first() else { return false };
+        let Some((chunk, _)) = changes.first() else {
+            return false;
+        };
         let count = shards.count(shards.shard(level, &self.grid.indices(*chunk)), &self.grid);
         changes.len() as u64 == count && changes.iter().all(|(_, change)| change.written.is_none())
     }
 
-    /// Lays partly written chunks over the chunks that the store holds now. Returns whether that changed a chunk, so
-    /// that `changes` is out of date.
+    /// Lays partly written chunks over the chunks that the store holds now. Returns whether that
+    /// changed a chunk, so that `changes` is out of date.
     fn rebase_all(&self, shards: &Shards, changes: &ChunkChanges, spill: Option<&Arc<SpillFile>>) -> Result<bool> {
         let mut has_changed = false;
         for (chunk, change) in changes.iter().filter(|(_, change)| change.written.is_some()) {
@@ -354,8 +378,8 @@ impl Array {
         Ok(has_changed)
     }
 
-    /// Returns a pending chunk. If stored bytes show through it and another writer has replaced them, the chunk is
-    /// first laid over the new ones.
+    /// Returns a pending chunk. If stored bytes show through it and another writer has replaced
+    /// them, the chunk is first laid over the new ones.
     pub(super) fn rebased(
         &self,
         shards: &Shards,
@@ -365,8 +389,12 @@ impl Array {
     ) -> Result<Option<Arc<PendingChunk>>> {
         let mut replaced = Replacements::default();
         loop {
-            let Some(change) = self.pending_chunk(chunk) else { return Ok(None) };
-            let (Some(written), Some(bytes)) = (&change.written, &change.bytes) else { return Ok(Some(change)) };
+            let Some(change) = self.pending_chunk(chunk) else {
+                return Ok(None);
+            };
+            let (Some(written), Some(bytes)) = (&change.written, &change.bytes) else {
+                return Ok(Some(change));
+            };
             let found = self.locate(shards, chunk, recency, &mut replaced)?;
             let base = found.map(|found| self.stat_stored(shards, chunk, &found).version);
             let is_same = match (&base, &change.base) {
@@ -394,7 +422,9 @@ impl Array {
         spill: Option<&Arc<SpillFile>>,
         replaced: &mut Replacements,
     ) -> Result<PendingBytes> {
-        let (mut scratch, mut ours, mut theirs) = (Scratch::default(), Vec::new(), Vec::new());
+        let mut scratch = Scratch::default();
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
         memory::check_chunk(self.chunk_memory().saturating_mul(2))?;
         bytes.read(0..u64::MAX, &mut scratch.stored)?;
         self.decode(self.pipeline()?, None, &mut ours, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?;
@@ -418,8 +448,9 @@ impl Array {
         }
     }
 
-    /// Removes from the pending chunks of an object the bytes outside the array in the store, which another program has
-    /// made smaller. `lost` gets an error for each chunk. The rest of a chunk is held in memory or in `spill`.
+    /// Removes from the pending chunks of an object the bytes outside the array in the store, which
+    /// another program has made smaller. `lost` gets an error for each chunk. The rest of a chunk
+    /// is held in memory or in `spill`.
     fn drop_outside(
         &self,
         pending: &PendingChunks,
@@ -429,7 +460,9 @@ impl Array {
     ) -> Result<()> {
         for (chunk, change) in pending.chunks(object) {
             let outside = self.outside(chunk);
-            let Some(bytes) = change.bytes.as_ref().filter(|_| !outside.is_empty()) else { continue };
+            let Some(bytes) = change.bytes.as_ref().filter(|_| !outside.is_empty()) else {
+                continue;
+            };
             let before = change.written.clone().unwrap_or_else(|| Ranges::from(0..self.grid.chunk_size(chunk)));
             let mut written = before.clone();
             written.remove_all(&outside);
@@ -440,7 +473,8 @@ impl Array {
             if !written.is_empty() {
                 let mut copy = Vec::new();
                 bytes.read(0..u64::MAX, &mut copy)?;
-                // a version that no chunk has, so that the bytes written inside are laid over the stored chunk
+                // a version that no chunk has, so that the bytes written inside are laid over the
+                // stored chunk
                 let none = Some(Version::Pending(0));
                 new = Some(PendingChunk::new(Some(PendingBytes::hold(&copy, spill)?), Some(written), none)?);
             }
@@ -458,16 +492,9 @@ impl Array {
     }
 }
 
-/// Returns the error for a shard that is not replaced, because its index cannot be read and not all of its chunks were
-/// written.
+/// Returns the error for a shard that is not replaced, because its index cannot be read and not all
+/// of its chunks were written.
 fn unreplaced(e: &Error) -> Error {
     let why = "the shard is damaged, and would be replaced only if all of its chunks were written or removed";
     Error::new(Kind::Damaged, format!("{e}: {why}"))
-}
-
-/// Waits for a random time, longer with each attempt, so that two writers of an object don't keep overtaking each
-/// other.
-fn back_off(attempt: usize) {
-    let random = RandomState::new().build_hasher().finish();
-    std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));
 }

@@ -4,8 +4,8 @@ use crate::store::{Key, MemoryStore, Store, delegate_store};
 use crate::util::json::{Value, json};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Returns the document of an array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3 objects of 4 chunks, the
-/// last one over the edge.
+/// Returns the document of an array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3
+/// objects of 4 chunks, the last one over the edge.
 fn document(around: Value) -> Vec<u8> {
     let sharding = json!({"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 2], "codecs": ["bytes"],
         "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]}});
@@ -17,10 +17,11 @@ fn document(around: Value) -> Vec<u8> {
     crate::util::json::write(&document).into_bytes()
 }
 
-/// Returns a shard with `junk` bytes of waste in front and these entries. The two bytes of each chunk
-/// spell the number of its entry.
+/// Returns a shard with `junk` bytes of waste in front and these entries. The two bytes of each
+/// chunk spell the number of its entry.
 fn shard(junk: usize, entries: [Option<u8>; 4]) -> Vec<u8> {
-    let (mut value, mut index) = (vec![0xee; junk], Vec::new());
+    let mut value = vec![0xee; junk];
+    let mut index = Vec::new();
     for entry in entries {
         let place = entry.map_or((u64::MAX, u64::MAX), |_| (value.len() as u64, 2));
         value.extend(entry.into_iter().flat_map(|item| [item; 2]));
@@ -88,13 +89,15 @@ fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
         array.writable().map_err(|e| (e.errno(), e.to_string()))
     };
     let writable = |shard: u64, codecs: Value| writable_as(shard * 4, shard, "uint8", codecs);
-    let (entries, limit) = (1 << 22, memory::limit() as u64);
+    let entries = 1 << 22;
+    let limit = memory::limit() as u64;
     assert!(limit > 64 * entries && limit < 2 * 64 * entries, "while it is put, an entry takes 64 bytes");
     writable(entries, json!([sharding(1, json!(["bytes"]))])).unwrap();
     let nested = json!([sharding(entries, json!([sharding(1, json!(["bytes"]))]))]);
     let (errno, message) = writable(entries * entries, nested).unwrap_err();
     assert!(errno == libc::ENOMEM && message.contains("--cache-size"), "{message}");
-    let (mib, gzip) = (1 << 20, json!({"name": "gzip", "configuration": {"level": 1}}));
+    let mib = 1 << 20;
+    let gzip = json!({"name": "gzip", "configuration": {"level": 1}});
     let around = json!([sharding(mib, json!(["bytes"])), gzip]);
     writable(limit / 5 / mib * mib, around.clone()).unwrap();
     writable(limit / 3 / mib * mib, json!([sharding(mib, json!(["bytes"]))])).unwrap();
@@ -143,7 +146,8 @@ fn a_replaced_object_is_read_again() {
     assert_eq!((load(&array, 3).unwrap(), listed(&array)), (None, vec![]));
 }
 
-/// A store in which another writer replaces the object before each read of a part, except before each `spared`th.
+/// A store in which another writer replaces the object before each read of a part, except before
+/// each `spared`th.
 struct Replaced {
     store: Arc<MemoryStore>,
     is_remote: bool,
@@ -207,7 +211,8 @@ fn an_object_that_is_always_replaced_is_given_up() {
 fn damage_affects_only_its_chunk_or_its_shard() {
     let store = Arc::new(MemoryStore::default());
     let sound = shard(0, [Some(0), Some(1), Some(2), Some(3)]);
-    let (index, len) = (sound.len() - 68, sound.len());
+    let index = sound.len() - 68;
+    let len = sound.len();
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut value = sound.clone();
         change(&mut value);

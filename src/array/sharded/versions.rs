@@ -1,15 +1,17 @@
 //! The versions of chunks whose object this mount has replaced. This module reads nothing.
 //!
-//! Invariant: two different contents of a chunk have two different versions. When this mount puts an object with some
-//! changed chunks, it copies all other chunks from one version of the former object. These keep their versions,
-//! whatever version the new object gets. So the bytes that the cache and the kernel hold of them stay current.
+//! Invariant: two different contents of a chunk have two different versions. When this mount puts
+//! an object with some changed chunks, it copies all other chunks from one version of the former
+//! object. These keep their versions, whatever version the new object gets. So the bytes that the
+//! cache and the kernel hold of them stay current.
 
 use crate::store::Version;
 use crate::zarr::grid::ChunkId;
 use lru::LruCache;
 use std::collections::HashMap;
 
-/// Maximum number of chunks per array whose versions are kept. Any other chunk has the version of its object.
+/// Maximum number of chunks per array whose versions are kept. Any other chunk has the version of
+/// its object.
 const MAX: usize = 1 << 16;
 
 /// The versions of the chunks in one version of an object.
@@ -41,8 +43,8 @@ impl KnownVersions {
         known.map_or(found, |known| known.changed.get(&chunk).unwrap_or(&known.rest)).clone()
     }
 
-    /// Records that an object was put as `new`, with `changed` chunks. All other chunks are copies from the version
-    /// `old`; without `old` there are no others.
+    /// Records that an object was put as `new`, with `changed` chunks. All other chunks are copies
+    /// from the version `old`; without `old` there are no others.
     pub fn record_put(
         &mut self,
         object: u64,

@@ -1,5 +1,5 @@
-//! The content of a slot, which is a chunk or a window, and the parts of it that the cache returns. This module
-//! loads nothing.
+//! The content of a slot, which is a chunk or a window, and the parts of it that the cache returns.
+//! This module loads nothing.
 
 use crate::array::{Array, BlockIndex, Opening, VersionTag, are_stored};
 use crate::cache::buffers::Decoded;
@@ -57,7 +57,8 @@ impl DecodedPart {
         part.map_or(VersionTag::UNINITIALIZED, |part| part.tag)
     }
 
-    /// Returns the bytes of the chunk from `offset` to the end of the part; `None` if the part has no byte there.
+    /// Returns the bytes of the chunk from `offset` to the end of the part; `None` if the part has
+    /// no byte there.
     pub fn at(&self, offset: usize) -> Option<&[u8]> {
         self.bytes.get(offset.checked_sub(self.start)?..).filter(|b| !b.is_empty())
     }
@@ -69,7 +70,9 @@ impl DecodedPart {
 
     /// Returns false if both are windows that have bytes of one chunk in two versions.
     pub(in crate::cache) fn is_consistent_with(&self, other: &DecodedPart) -> bool {
-        let (Some(ours), Some(theirs)) = (&self.sources, &other.sources) else { return true };
+        let (Some(ours), Some(theirs)) = (&self.sources, &other.sources) else {
+            return true;
+        };
         let mut theirs = theirs.iter().peekable();
         ours.iter().all(|(chunk, tag)| {
             while theirs.next_if(|(other, _)| other < chunk).is_some() {}
@@ -85,7 +88,8 @@ pub(in crate::cache) type DecodedBlock = std::result::Result<(Arc<Decoded>, usiz
 pub(in crate::cache) struct DecodedBlocks {
     pub index: BlockIndex,
     pub tag: VersionTag,
-    /// Protects the blocks decoded so far. The first read of a block may have kept only a part of it.
+    /// Protects the blocks decoded so far. The first read of a block may have kept only a part of
+    /// it.
     pub blocks: Mutex<Vec<Option<DecodedBlock>>>,
 }
 
@@ -96,8 +100,8 @@ pub(in crate::cache) enum CachedChunk {
     Blocks(Arc<DecodedBlocks>),
     Window(Arc<Decoded>, Arc<Sources>),
     Uninitialized,
-    /// The chunk cannot be decoded. The slot keeps the error, so that a retry of the kernel does not decode the chunk
-    /// again.
+    /// The chunk cannot be decoded. The slot keeps the error, so that a retry of the kernel does
+    /// not decode the chunk again.
     Failed(Error),
 }
 
@@ -108,7 +112,8 @@ impl CachedChunk {
             (CachedChunk::Whole(bytes, _, tag), _) => Some(Ok(Some(DecodedPart::whole(bytes.clone(), *tag)))),
             (CachedChunk::Blocks(d), ChunkPart::Bytes { start: offset, .. }) => {
                 let n = offset / d.index.block_size();
-                let (block_start, tag) = (n * d.index.block_size(), d.tag);
+                let block_start = n * d.index.block_size();
+                let tag = d.tag;
                 let decoded = |(bytes, at)| DecodedPart { bytes, start: block_start + at, tag, sources: None };
                 let block = lock(&d.blocks).get(n)?.clone()?;
                 match block.map(decoded) {
@@ -118,7 +123,8 @@ impl CachedChunk {
             }
             (CachedChunk::Blocks(_), ChunkPart::Whole) => None,
             (CachedChunk::Window(bytes, sources), _) => {
-                let (bytes, sources) = (bytes.clone(), Some(sources.clone()));
+                let bytes = bytes.clone();
+                let sources = Some(sources.clone());
                 Some(Ok(Some(DecodedPart { bytes, start: 0, tag: VersionTag::UNINITIALIZED, sources })))
             }
             (CachedChunk::Uninitialized, _) => Some(Ok(None)),
@@ -126,8 +132,8 @@ impl CachedChunk {
         }
     }
 
-    /// Asks the store whether it still holds the version of this content. Returns false for a failure, which is
-    /// tried again.
+    /// Asks the store whether it still holds the version of this content. Returns false for a
+    /// failure, which is tried again.
     pub fn is_stored(&self, array: &Array, item: CachedItem) -> bool {
         let version = match self {
             CachedChunk::Failed(_) => return false,
@@ -136,7 +142,9 @@ impl CachedChunk {
             CachedChunk::Blocks(d) => Some(&d.index.version),
             CachedChunk::Uninitialized => None,
         };
-        let CachedItem::Chunk(chunk) = item else { return false };
+        let CachedItem::Chunk(chunk) = item else {
+            return false;
+        };
         // nothing confirms a version that the store does not state
         if version.is_some_and(Version::is_unstated) {
             return false;

@@ -17,12 +17,13 @@ const MIN_BLOCK: usize = 16 << 10;
 /// Alignment in bytes of the start of a kept part of a block, since the kernel reads whole pages.
 const PAGE: usize = 4096;
 
-/// Maximum size of a chunk of objects in bytes, encoded and decoded, in the first attempt to load it.
+/// Maximum size of a chunk of objects in bytes, encoded and decoded, in the first attempt to load
+/// it.
 const SMALL_OBJECTS: usize = 8 << 20;
 
 impl Cache {
-    /// Calls `load` and turns damage into content that is remembered. A failure of the system may be over the next
-    /// time: it stays an error.
+    /// Calls `load` and turns damage into content that is remembered. A failure of the system may
+    /// be over the next time: it stays an error.
     pub(super) fn load_or_remember(
         &self,
         slot: &mut LoadingSlot,
@@ -91,7 +92,9 @@ impl Cache {
         let loaded = self.with_scratch(|scratch| {
             scratch.max_objects = max_objects;
             let buffer = self.buffer(array.grid().chunk_size(chunk));
-            let Some(fetched) = array.fetch(chunk, buffer, neighbors, scratch)? else { return Ok(None) };
+            let Some(fetched) = array.fetch(chunk, buffer, neighbors, scratch)? else {
+                return Ok(None);
+            };
             // local chunks are loaded by no more threads than there are permits
             let _permit = array.is_remote().then(|| self.decoding.acquire(ticket));
             array.decode_fetched(fetched, scratch).map(Some)
@@ -105,9 +108,9 @@ impl Cache {
         })
     }
 
-    /// Decodes the block that holds the first byte of `wanted`, beside the blocks that are decoded already. The first
-    /// time, it may decode only the beginning of the block and keep only the wanted bytes, since a random reader
-    /// touches most blocks once.
+    /// Decodes the block that holds the first byte of `wanted`, beside the blocks that are decoded
+    /// already. The first time, it may decode only the beginning of the block and keep only the
+    /// wanted bytes, since a random reader touches most blocks once.
     fn load_block(
         &self,
         slot: &mut LoadingSlot,
@@ -121,13 +124,15 @@ impl Cache {
             _ => match array.open_chunk(chunk)? {
                 OpenedChunk::Uninitialized => return Ok(CachedChunk::Uninitialized),
                 OpenedChunk::Blocks(index) if index.block_size() >= MIN_BLOCK => {
-                    let (tag, blocks) = (VersionTag::of(Some(&index.version)), Mutex::new(vec![None; index.blocks()]));
+                    let tag = VersionTag::of(Some(&index.version));
+                    let blocks = Mutex::new(vec![None; index.blocks()]);
                     Arc::new(DecodedBlocks { index, tag, blocks })
                 }
                 _ => return self.load_whole(slot, array, chunk, None),
             },
         };
-        let (index, size) = (&decoded.index, decoded.index.block_size());
+        let index = &decoded.index;
+        let size = decoded.index.block_size();
         let n = wanted.start / size;
         let wanted = wanted.start - n * size..wanted.end.max(wanted.start + 1) - n * size;
         let len = match lock(&decoded.blocks)[n] {
@@ -162,8 +167,8 @@ impl Cache {
         Ok(CachedChunk::Blocks(decoded))
     }
 
-    /// Decodes the beginning of block `n` of a chunk, up to the end of `kept`. Returns the bytes `kept` and their
-    /// offset in the block; `None` if the chunk was replaced.
+    /// Decodes the beginning of block `n` of a chunk, up to the end of `kept`. Returns the bytes
+    /// `kept` and their offset in the block; `None` if the chunk was replaced.
     fn load_beginning(
         &self,
         array: &Array,
@@ -172,7 +177,8 @@ impl Cache {
         kept: Range<usize>,
     ) -> Result<Option<(Vec<u8>, usize)>> {
         self.with_scratch(|scratch| {
-            // new memory takes longer than decoding into memory that is used again and copying a part
+            // new memory takes longer than decoding into memory that is used again and copying a
+            // part
             let buffer = std::mem::take(&mut scratch.other);
             let block = array.load_block(chunk, (index, n), kept.end, buffer, &mut scratch.stored)?;
             let Some(block) = block else { return Ok(None) };
@@ -183,8 +189,8 @@ impl Cache {
         })
     }
 
-    /// Returns a buffer for a load that has reserved memory for it, and drops idle buffers if the cache exceeds its
-    /// bound.
+    /// Returns a buffer for a load that has reserved memory for it, and drops idle buffers if the
+    /// cache exceeds its bound.
     pub(in crate::cache) fn buffer(&self, len: usize) -> Vec<u8> {
         let buffer = self.buffers.take(len);
         self.trim(&self.lock());

@@ -25,8 +25,8 @@ impl Drop for NeighborBuffer<'_> {
 }
 
 impl Cache {
-    /// Returns the `chunks` that the cache lacks, as groups of neighbors and as single chunks. All must be in one
-    /// object, whose index this function may read.
+    /// Returns the `chunks` that the cache lacks, as groups of neighbors and as single chunks. All
+    /// must be in one object, whose index this function may read.
     pub(in crate::cache) fn lacking(&self, array: &Array, chunks: &[ChunkId]) -> (Vec<Neighbors>, Vec<ChunkId>) {
         let lacks = |chunk: &ChunkId| !self.holds(array, CachedItem::Chunk(*chunk), ChunkPart::Whole);
         let is_held = |chunk: &ChunkId| self.lock().slots.contains(&(array.id(), CachedItem::Chunk(*chunk)));
@@ -38,8 +38,8 @@ impl Cache {
         (groups, single)
     }
 
-    /// Prefetches neighbors by one request. Loads them one by one if there is no memory for all of them, or if their
-    /// object was replaced.
+    /// Prefetches neighbors by one request. Loads them one by one if there is no memory for all of
+    /// them, or if their object was replaced.
     pub(in crate::cache) fn prefetch_neighbors(&self, array: &Array, neighbors: &Neighbors) {
         if !self.load_neighbors(array, neighbors) {
             let one_by_one = |chunk: &ChunkId| self.prefetch(array, *chunk, ChunkPart::Whole);
@@ -48,7 +48,9 @@ impl Cache {
     }
 
     fn load_neighbors(&self, array: &Array, neighbors: &Neighbors) -> bool {
-        let Some(mut buffer) = self.neighbor_buffer(array, neighbors.size()) else { return false };
+        let Some(mut buffer) = self.neighbor_buffer(array, neighbors.size()) else {
+            return false;
+        };
         let mut slots = Vec::new();
         for chunk in &neighbors.chunks {
             let item = CachedItem::Chunk(*chunk);
@@ -61,7 +63,8 @@ impl Cache {
         let bytes = match array.read_neighbors(neighbors, &mut buffer.bytes) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return false,
-            // a reader of a chunk gets its own error, and must not wait until this thread has tried each of them
+            // a reader of a chunk gets its own error, and must not wait until this thread has tried
+            // each of them
             Err(_) => return true,
         };
         for (chunk, begun) in slots {
@@ -105,9 +108,11 @@ mod tests {
     const CHUNK: usize = 32 << 10;
     const CHUNKS: u64 = 16;
 
-    /// Returns an object in which every byte of chunk `n` is `first + n`. The chunks in `absent` are not stored.
+    /// Returns an object in which every byte of chunk `n` is `first + n`. The chunks in `absent`
+    /// are not stored.
     fn object(first: u8, absent: &[u64]) -> Vec<u8> {
-        let (mut value, mut index) = (Vec::new(), Vec::new());
+        let mut value = Vec::new();
+        let mut index = Vec::new();
         for chunk in 0..CHUNKS {
             let is_stored = !absent.contains(&chunk);
             let place = if is_stored { (value.len() as u64, CHUNK as u64) } else { (u64::MAX, u64::MAX) };
@@ -118,7 +123,8 @@ mod tests {
         [value, index].concat()
     }
 
-    /// Returns an array of three shards of 16 chunks of 32 KiB. The second shard lacks some of them.
+    /// Returns an array of three shards of 16 chunks of 32 KiB. The second shard lacks some of
+    /// them.
     fn opened(bound: usize) -> (Arc<SimulatedRemote>, Array, Cache) {
         let document = format!(
             r#"{{"zarr_format":3,"node_type":"array","shape":[{}],"data_type":"uint8","fill_value":9,
@@ -224,7 +230,8 @@ mod tests {
     fn an_object_that_is_not_stored_is_requested_once_in_an_opening() {
         let (store, array, cache) = opened(64 << 20);
         store.below.delete(&Key::root().join("c/1")).unwrap();
-        // in the second opening each chunk is confirmed; a cache of metadata would answer for all but the first
+        // in the second opening each chunk is confirmed; a cache of metadata would answer for all
+        // but the first
         for stats in [0, 16] {
             assert_eq!(prefetch(&cache, &array, &chunks(1)).0, 0);
             assert!(chunks(1).into_iter().all(|chunk| byte_of(&cache, &array, chunk) == 9));

@@ -1,19 +1,20 @@
-//! Finds out how a file is read: sequentially, in equal steps, or at random. This module sees offsets and lengths
-//! alone.
+//! Finds out how a file is read: sequentially, in equal steps, or at random. This module sees
+//! offsets and lengths alone.
 
-/// Maximum number of readers of one open file that are distinguished: threads that share a descriptor, each at
-/// its own offset.
+/// Maximum number of readers of one open file that are distinguished: threads that share a
+/// descriptor, each at its own offset.
 const MAX_READERS: usize = 8;
 
-/// Maximum distance in bytes of a sequential request from where it was expected: the kernel sends several at a time,
-/// and they overtake each other.
+/// Maximum distance in bytes of a sequential request from where it was expected: the kernel sends
+/// several at a time, and they overtake each other.
 const DISORDER: u64 = 1 << 20;
 
 /// Like [`DISORDER`], for a reader that has read little in a row.
 const SMALL_DISORDER: u64 = 256 << 10;
 
-/// Bytes read in a row from the beginning of the file that make a reader sequential. The kernel's own read-ahead asks
-/// for as many, so a reader that reads less may need no more. With a longer read-ahead, its first request is enough.
+/// Bytes read in a row from the beginning of the file that make a reader sequential. The kernel's
+/// own read-ahead asks for as many, so a reader that reads less may need no more. With a longer
+/// read-ahead, its first request is enough.
 const FROM_START: u64 = 128 << 10;
 
 /// Bytes read in a row from elsewhere that make a reader sequential. Smaller reads may be random.
@@ -47,7 +48,8 @@ struct Reader {
     /// Number of bytes that were read in a row.
     row: u64,
     from_start: bool,
-    /// The distance between the last two requests, and the number of times that it occurred in a row.
+    /// The distance between the last two requests, and the number of times that it occurred in a
+    /// row.
     step: i64,
     steps: u32,
     plan: Plan,
@@ -56,13 +58,14 @@ struct Reader {
 /// The progress of prefetching for a reader. It starts again when the pattern changes.
 #[derive(Default)]
 pub struct Plan {
-    /// Sequential: maximum bytes to prefetch: twice those read in a row, since more would be a guess. Unlimited for a
-    /// reader that began at the start.
+    /// Sequential: maximum bytes to prefetch: twice those read in a row, since more would be a
+    /// guess. Unlimited for a reader that began at the start.
     pub limit: u64,
-    /// Sequential: the first chunk of the working set that is prefetched in parts, the chunk with which that began, and
-    /// how many were prefetched.
+    /// Sequential: the first chunk of the working set that is prefetched in parts, the chunk with
+    /// which that began, and how many were prefetched.
     pub set: Option<(u64, u64, u64)>,
-    /// Sequential: chunks below this number were prefetched. Strided: number of requests that were prefetched.
+    /// Sequential: chunks below this number were prefetched. Strided: number of requests that were
+    /// prefetched.
     pub ahead: u64,
     /// Sequential: chunks below this number were dropped.
     pub dropped: Option<u64>,
@@ -137,8 +140,8 @@ impl AccessHistory {
         (pattern, &mut self.readers[0].plan)
     }
 
-    /// Returns a new reader. It may be the latest reader without a pattern, after that one's first step, so its step is
-    /// measured from there.
+    /// Returns a new reader. It may be the latest reader without a pattern, after that one's first
+    /// step, so its step is measured from there.
     fn new_reader(&self, offset: u64) -> Reader {
         let last = self.readers.iter().find(|r| r.pattern() == Pattern::Random).map_or(offset, |r| r.last);
         Reader { last, end: offset, row: 0, from_start: false, step: 0, steps: 0, plan: Plan::default() }

@@ -1,5 +1,5 @@
-//! Requests that need no copy: their bytes lie side by side in one cached chunk or window, from which the reply is
-//! sent. Such requests load nothing and never wait.
+//! Requests that need no copy: their bytes lie side by side in one cached chunk or window, from
+//! which the reply is sent. Such requests load nothing and never wait.
 
 use super::{PrefetchState, Prefetcher};
 use crate::array::Array;
@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::util::memory::lock;
 use std::ops::Range;
 
-/// Bytes that lie side by side in a cached chunk or window. They stay in memory as long as this value.
+/// Bytes that lie side by side in a cached chunk or window. They stay in memory as long as this
+/// value.
 pub struct CachedRun {
     part: DecodedPart,
     /// Offset in the chunk or window, in bytes.
@@ -17,7 +18,8 @@ pub struct CachedRun {
 }
 
 impl CachedRun {
-    /// Returns the `len` bytes at `offset` of a chunk or window; `None` if `part` does not have all of them.
+    /// Returns the `len` bytes at `offset` of a chunk or window; `None` if `part` does not have all
+    /// of them.
     fn new(part: DecodedPart, offset: usize, len: usize) -> Option<Self> {
         let is_whole = part.at(offset).is_some_and(|bytes| bytes.len() >= len);
         is_whole.then_some(CachedRun { part, offset, len })
@@ -30,7 +32,8 @@ impl CachedRun {
 }
 
 impl Prefetcher {
-    /// Returns the flat bytes `range`, which are not empty, if they lie side by side in a cached chunk or window.
+    /// Returns the flat bytes `range`, which are not empty, if they lie side by side in a cached
+    /// chunk or window.
     ///
     /// # Errors
     ///
@@ -40,7 +43,9 @@ impl Prefetcher {
             return Ok(self.window_run(state, array, &range));
         }
         let len = (range.end - range.start) as usize;
-        let Some(run) = array.grid().runs(range).next().filter(|run| run.len == len) else { return Ok(None) };
+        let Some(run) = array.grid().runs(range).next().filter(|run| run.len == len) else {
+            return Ok(None);
+        };
         let part = ChunkPart::Bytes { start: run.offset, end: run.offset + len };
         let found = self.cache.peek(array, run.chunk, part).transpose()?.flatten();
         Ok(found.and_then(|part| CachedRun::new(part, run.offset, len)))

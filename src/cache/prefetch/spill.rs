@@ -1,6 +1,6 @@
-//! Spill files: decoded chunks that are needed again and do not fit into memory. A spill file has no name, so that it
-//! disappears with its last reader or with the process. This module knows the numbers and versions of chunks, not
-//! their origin.
+//! Spill files: decoded chunks that are needed again and do not fit into memory. A spill file has
+//! no name, so that it disappears with its last reader or with the process. This module knows the
+//! numbers and versions of chunks, not their origin.
 
 use crate::array::{Opening, VersionTag};
 use crate::error::{Error, Result};
@@ -29,7 +29,8 @@ pub struct Spill {
     promised: Arc<AtomicU64>,
     /// Held while chunks are put. Protects no data.
     put_lock: Mutex<()>,
-    /// Protects the map: the version of each chunk in the file, and the opening in which the store confirmed it.
+    /// Protects the map: the version of each chunk in the file, and the opening in which the store
+    /// confirmed it.
     versions: Mutex<HashMap<ChunkId, (VersionTag, Opening)>>,
 }
 
@@ -48,7 +49,8 @@ impl Spills {
     ///
     /// # Errors
     ///
-    /// Fails if the file may exceed the limit or half of the free space, or if the directory is in memory.
+    /// Fails if the file may exceed the limit or half of the free space, or if the directory is in
+    /// memory.
     pub fn open(&self, chunks: Range<u64>, max_chunk_size: usize) -> Result<Spill> {
         let SpillOptions { directory, limit } = &self.options;
         let max_chunk_size = max_chunk_size as u64;
@@ -65,7 +67,8 @@ impl Spills {
         let opened = unnamed_file(directory).inspect_err(|_| {
             self.promised.fetch_sub(bytes, Ordering::Relaxed);
         });
-        let (file, promised) = (opened?, self.promised.clone());
+        let file = opened?;
+        let promised = self.promised.clone();
         Ok(Spill { chunks, max_chunk_size, file, promised, put_lock: Mutex::default(), versions: Mutex::default() })
     }
 }
@@ -113,7 +116,9 @@ impl Spill {
     /// Puts a chunk into the file. Returns false if it could not be written.
     pub fn put(&self, chunk: ChunkId, tag: VersionTag, confirmed: Opening, bytes: &[u8]) -> bool {
         let fits = bytes.len() as u64 <= self.max_chunk_size;
-        let Some(position) = self.position(chunk).filter(|_| fits) else { return false };
+        let Some(position) = self.position(chunk).filter(|_| fits) else {
+            return false;
+        };
         // a reader must not take a half-written chunk for either version
         lock(&self.versions).remove(&chunk);
         let done = self.file.write_all_at(bytes, position).is_ok();
@@ -135,9 +140,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let spills = Spills::new(SpillOptions { directory: directory.path().into(), limit: 3000 });
         assert!(spills.open(5..9, 1000).is_err());
-        let Ok(spill) = spills.open(5..8, 1000) else { return }; // a tmpfs
+        let Ok(spill) = spills.open(5..8, 1000) else {
+            return;
+        }; // a tmpfs
         assert!(spills.open(0..1, 1).is_err(), "the limit is for all");
-        let (a, b) = (VersionTag::of(Some(&Version::Count(1))), VersionTag::of(Some(&Version::Count(2))));
+        let a = VersionTag::of(Some(&Version::Count(1)));
+        let b = VersionTag::of(Some(&Version::Count(2)));
         assert!(
             spill.put(ChunkId(7), a, Opening::default(), &[7; 1000])
                 && spill.put(ChunkId(7), b, Opening::default(), &[8; 1000])

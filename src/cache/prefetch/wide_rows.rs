@@ -1,10 +1,12 @@
-//! Sequential reads of rows that cross more chunks than the cache can hold. They are served from *windows*: stretches
-//! of flat bytes that are built by visiting each chunk once per window, not once per row.
+//! Sequential reads of rows that cross more chunks than the cache can hold. They are served from
+//! *windows*: stretches of flat bytes that are built by visiting each chunk once per window, not
+//! once per row.
 
 use super::spill::Spill;
 use super::window::Window;
 use super::{PrefetchState, Prefetcher};
 use crate::array::Array;
+use crate::cache::Wait;
 use crate::cache::chunk_cache::{CachedItem, ChunkPart};
 use crate::util::memory::lock;
 use crate::zarr::codec::PartialDecode;
@@ -12,7 +14,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of the first window of a reader. That window begins at a multiple of them, since requests overtake each other.
+/// Bytes of the first window of a reader. That window begins at a multiple of them, since requests
+/// overtake each other.
 const FIRST_WINDOW: u64 = 2 << 20;
 
 /// Windows remembered for an open file: those of a few readers.
@@ -30,13 +33,14 @@ impl Prefetcher {
         if array.is_read_in_ranges() {
             return true;
         }
-        let (grid, set) = (array.grid(), array.grid().working_set(offset));
+        let grid = array.grid();
+        let set = array.grid().working_set(offset);
         set.chunks.end - set.chunks.start > 1
             && (set.chunks.end - set.chunks.start).saturating_mul(grid.max_chunk_size() as u64) > self.max_bytes()
     }
 
-    /// Prefetches the window after the one that holds `offset`. With `once`, also drops the windows that the
-    /// reader has passed.
+    /// Prefetches the window after the one that holds `offset`. With `once`, also drops the windows
+    /// that the reader has passed.
     pub(super) fn prefetch_window(&self, state: &PrefetchState, array: &Arc<Array>, offset: u64, once: bool) {
         let writes = array.freshness().writes();
         let mut windows = lock(&state.windows);
@@ -57,7 +61,9 @@ impl Prefetcher {
         if next.memory(array).saturating_add((here.end - here.start) as usize + KEPT_FREE) > self.cache.bound() {
             return;
         }
-        let (cache, array, closed) = (self.cache.clone(), array.clone(), state.closed.clone());
+        let cache = self.cache.clone();
+        let array = array.clone();
+        let closed = state.closed.clone();
         self.pool.run(move || {
             if !closed.load(Ordering::Relaxed) {
                 cache.prefetch_window(&array, &next);
@@ -65,7 +71,8 @@ impl Prefetcher {
         });
     }
 
-    /// Drops the adjacent windows before `here` that end before `behind`. Others belong to other readers.
+    /// Drops the adjacent windows before `here` that end before `behind`. Others belong to other
+    /// readers.
     fn drop_windows_behind(&self, array: &Array, windows: &mut Vec<Window>, here: &Range<u64>, behind: u64) {
         let mut start = here.start;
         while let Some(i) = windows.iter().position(|w| w.range.end == start) {
@@ -77,8 +84,8 @@ impl Prefetcher {
         }
     }
 
-    /// Returns the window that holds `offset`. The first one of a reader is small, since the reader waits for it; later
-    /// ones are up to four times as large as the one before.
+    /// Returns the window that holds `offset`. The first one of a reader is small, since the reader
+    /// waits for it; later ones are up to four times as large as the one before.
     pub(super) fn window_at(
         &self,
         windows: &mut Vec<Window>,
@@ -100,7 +107,8 @@ impl Prefetcher {
         let end = start.saturating_add(len.min((self.max_bytes() / 3).max(FIRST_WINDOW))).min(set.flat.end);
         let spill = windows.iter().filter_map(|w| w.spill.as_ref()).find(|s| *s.chunks() == set.chunks).cloned();
         let spill = spill.or_else(|| self.open_spill(array, set.chunks, has_warned));
-        let (is_first, is_last) = (before.is_none(), end == set.flat.end);
+        let is_first = before.is_none();
+        let is_last = end == set.flat.end;
         let threads = self.window_threads(array);
         let window = Window { range: start..end, is_first, is_last, is_broken: false, spill, threads, writes };
         windows.push(window.clone());
@@ -110,15 +118,15 @@ impl Prefetcher {
         window
     }
 
-    /// Returns the number of threads that build a window: as many as fit into a quarter of the cache, each
-    /// with its chunk.
+    /// Returns the number of threads that build a window: as many as fit into a quarter of the
+    /// cache, each with its chunk.
     fn window_threads(&self, array: &Array) -> u64 {
         let each = array.grid().max_chunk_size().saturating_mul(2).max(1);
         ((self.cache.bound() / 4 / each) as u64).clamp(1, array.concurrency(self.threads as usize) as u64)
     }
 
-    /// Opens a spill file for chunks that have to be decoded. Returns `None` for uncompressed chunks, and if there can
-    /// be no spill file.
+    /// Opens a spill file for chunks that have to be decoded. Returns `None` for uncompressed
+    /// chunks, and if there can be no spill file.
     fn open_spill(&self, array: &Array, chunks: Range<u64>, has_warned: &AtomicBool) -> Option<Arc<Spill>> {
         if array.partial_decode() == PartialDecode::Plain || self.spill.is_off() {
             return None;
@@ -134,16 +142,17 @@ impl Prefetcher {
         }
     }
 
-    /// Reads up to `len` bytes into `out` from windows, if `offset` is that of a sequential reader that needs them.
-    /// Returns `None` if it is not, or if a window cannot be built: then the caller reads chunk by chunk, to find out
-    /// which bytes can be read. With `cached`, returns `Some(false)` if reading would need the store or a wait.
+    /// Reads up to `len` bytes into `out` from windows, if `offset` is that of a sequential reader
+    /// that needs them. Returns `None` if it is not, or if a window cannot be built: then the
+    /// caller reads chunk by chunk, to find out which bytes can be read. Returns `Some(false)` if
+    /// reading would need the store or a wait and `wait` does not allow it.
     pub fn read(
         &self,
         state: &PrefetchState,
         array: &Array,
         offset: u64,
         len: usize,
-        cached: bool,
+        wait: Wait,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
         let end = offset.saturating_add(len as u64).min(array.size());
@@ -152,7 +161,8 @@ impl Prefetcher {
         }
         let writes = array.freshness().writes();
         out.resize((end - offset) as usize, 0);
-        let (mut at, mut before) = (offset, None);
+        let mut at = offset;
+        let mut before = None;
         while at < end {
             if !self.is_wide(array, at) {
                 return None;
@@ -163,7 +173,7 @@ impl Prefetcher {
             if window.is_broken {
                 return None;
             }
-            let part = if cached {
+            let part = if wait == Wait::Never {
                 match self.cache.peek_window(array, &window) {
                     Some(part) => part,
                     None => return Some(false),

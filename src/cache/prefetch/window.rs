@@ -1,13 +1,14 @@
-//! A window: flat bytes of a row of chunks that does not fit into the cache. Building it visits each chunk once. A
-//! visit decodes only the blocks that it needs, or it takes the chunk from a spill file that keeps it decoded until the
-//! reader has passed it.
+//! A window: flat bytes of a row of chunks that does not fit into the cache. Building it visits
+//! each chunk once. A visit decodes only the blocks that it needs, or it takes the chunk from a
+//! spill file that keeps it decoded until the reader has passed it.
 
 use super::spill::Spill;
 use crate::array::{Array, BlockIndex, OpenedChunk, Opening, Scratch, VersionTag};
 use crate::cache::Cache;
 use crate::cache::chunk_cache::{CachedChunk, CachedItem, ChunkPart, LoadingSlot, PartResult, Sources};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::util::memory::{self, lock};
+use crate::util::pool::on_threads;
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use std::ops::Range;
@@ -43,8 +44,8 @@ impl Window {
         (self.range.end - self.range.start) as usize
     }
 
-    /// Returns the bytes of memory that building it takes: the window, and a chunk, encoded and decoded, for each
-    /// thread.
+    /// Returns the bytes of memory that building it takes: the window, and a chunk, encoded and
+    /// decoded, for each thread.
     pub fn memory(&self, array: &Array) -> usize {
         array.chunk_memory().saturating_mul(self.threads as usize).saturating_add(self.len())
     }
@@ -113,15 +114,7 @@ fn build(cache: &Cache, array: &Array, window: &Window, mut buffer: Vec<u8>) -> 
     let chunks = array.grid().chunks_around(window.range.clone());
     let built = Mutex::new((buffer, Vec::new()));
     let building = Building { cache, array, window, chunks, next: AtomicU64::new(0), built };
-    std::thread::scope(|scope| {
-        let work = || building.visit_all();
-        let others: Vec<_> = (1..window.threads).map(|_| scope.spawn(work)).collect();
-        let mine = work();
-        let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
-            done.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))
-        };
-        others.into_iter().map(join).fold(mine, Result::and)
-    })?;
+    on_threads(window.threads as usize, &|| building.visit_all())?;
     let (bytes, mut sources) = building.built.into_inner().unwrap_or_else(PoisonError::into_inner);
     sources.sort_unstable_by_key(|(chunk, _)| *chunk);
     Ok((bytes, sources))
@@ -156,7 +149,9 @@ impl Building<'_> {
     /// Copies the window's bytes of a chunk.
     fn visit(&self, chunk: ChunkId, memory: &mut ThreadMemory) -> Result<()> {
         let runs = self.array.grid().chunk_runs(chunk, self.window.range.clone());
-        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
+            return Ok(());
+        };
         let needed = first.1.offset..last.1.offset + last.1.len;
         let visited = self.bytes_of(chunk, needed, memory)?;
         let mut built = lock(&self.built);
@@ -173,7 +168,8 @@ impl Building<'_> {
         Ok(())
     }
 
-    /// Returns at least the bytes `needed` of a chunk: from the dirty chunks, the spill file or the store.
+    /// Returns at least the bytes `needed` of a chunk: from the dirty chunks, the spill file or the
+    /// store.
     fn bytes_of<'m>(&self, chunk: ChunkId, needed: Range<usize>, memory: &'m mut ThreadMemory) -> Result<Visited<'m>> {
         let opening = self.array.freshness().opening();
         // the window has reserved memory for a chunk of each thread
@@ -211,15 +207,15 @@ impl Building<'_> {
         }
     }
 
-    /// Returns whether to decode blocks instead of the whole chunk. If less than a block is needed, later windows would
-    /// decode that block again, so the whole chunk is decoded once and spilled.
+    /// Returns whether to decode blocks instead of the whole chunk. If less than a block is needed,
+    /// later windows would decode that block again, so the whole chunk is decoded once and spilled.
     fn takes_blocks(&self, chunk: ChunkId, needed: &Range<usize>, block_size: usize) -> bool {
         let once = self.window.is_first || self.window.is_last || self.window.spill.is_none();
         needed.len() < self.array.grid().chunk_size(chunk) && (once || needed.len() >= block_size)
     }
 
-    /// Decodes the blocks that hold `needed`. Returns the offset of the first; `None` if the chunk was replaced
-    /// meanwhile.
+    /// Decodes the blocks that hold `needed`. Returns the offset of the first; `None` if the chunk
+    /// was replaced meanwhile.
     fn load_blocks(
         &self,
         chunk: ChunkId,
@@ -265,8 +261,12 @@ impl Building<'_> {
         needed: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<Option<VersionTag>> {
-        let Some(spill) = &self.window.spill else { return Ok(None) };
-        let Some((tag, confirmed)) = spill.version(chunk) else { return Ok(None) };
+        let Some(spill) = &self.window.spill else {
+            return Ok(None);
+        };
+        let Some((tag, confirmed)) = spill.version(chunk) else {
+            return Ok(None);
+        };
         if confirmed < now {
             let stat = self.array.stat_chunk(chunk)?;
             if VersionTag::of(stat.as_ref().map(|stat| &stat.version)) != tag {

@@ -1,5 +1,5 @@
-//! A dirty chunk: its bytes, the ranges of them that were written, and the known version of the stored chunk below, the
-//! *base*. This module never asks the store.
+//! A dirty chunk: its bytes, the ranges of them that were written, and the known version of the
+//! stored chunk below, the *base*. This module never asks the store.
 
 use super::Part;
 use crate::array::{Array, Opening, Ranges, VersionTag};
@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(in crate::cache) struct DirtyChunk {
     pub array: Arc<Array>,
     pub chunk: ChunkId,
-    /// A number that increases with each chunk that becomes dirty: the oldest chunks are stored first.
+    /// A number that increases with each chunk that becomes dirty: the oldest chunks are stored
+    /// first.
     pub number: u64,
     /// Held during a write-back. Protects no data.
     pub write_back_lock: Mutex<()>,
@@ -27,8 +28,9 @@ pub(in crate::cache) struct DirtyChunk {
 }
 
 pub(in crate::cache) struct DirtyState {
-    /// All bytes of the chunk, C layout. Bytes that were not written are valid only if `base` is known. `None` once the
-    /// chunk has left the map of dirty chunks: the caller must look up the chunk again.
+    /// All bytes of the chunk, C layout. Bytes that were not written are valid only if `base` is
+    /// known. `None` once the chunk has left the map of dirty chunks: the caller must look up the
+    /// chunk again.
     pub bytes: Option<Arc<Decoded>>,
     /// The bytes that were written since the last write-back began.
     pub dirty: Ranges,
@@ -51,7 +53,8 @@ pub(in crate::cache) struct DirtyState {
 #[derive(Clone, PartialEq)]
 pub(in crate::cache) enum Base {
     Unknown,
-    /// The bytes that were not written are those of this version. `None` stands for an uninitialized chunk.
+    /// The bytes that were not written are those of this version. `None` stands for an
+    /// uninitialized chunk.
     Known(Option<Version>),
 }
 
@@ -124,7 +127,8 @@ impl DirtyChunk {
 }
 
 impl DirtyState {
-    /// Returns the state of a chunk that is about to be written, with the bytes of its slot if that has them.
+    /// Returns the state of a chunk that is about to be written, with the bytes of its slot if that
+    /// has them.
     pub fn over(slot: Option<&Slot>, inside: Option<Ranges>, account: Account) -> Self {
         let (bytes, base, confirmed) = match slot {
             Some(Slot::Ready { content: CachedChunk::Whole(bytes, version, _), confirmed, .. }) => {
@@ -138,13 +142,15 @@ impl DirtyState {
         state
     }
 
-    /// Moves the written bytes into a state of the same chunk of `array`, which has another shape. Padding over which
-    /// the array has grown is left out, whether written or stored, since the store has fill values there now.
+    /// Moves the written bytes into a state of the same chunk of `array`, which has another shape.
+    /// Padding over which the array has grown is left out, whether written or stored, since the
+    /// store has fill values there now.
     pub fn transfer(&mut self, array: &Array, chunk: ChunkId) -> Option<DirtyState> {
         let bytes = self.bytes.clone()?;
         // no other write-back is in flight, but one that panicked may have left its snapshot
         self.undo_snapshot();
-        let (mut dirty, mut base) = (std::mem::take(&mut self.dirty), self.base.clone());
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let mut base = self.base.clone();
         let now_inside = inside(array, chunk);
         if let Some(inside) = self.inside.as_ref().filter(|_| self.inside != now_inside) {
             dirty.remove_all(&inside.complement(bytes.len()));
@@ -165,7 +171,8 @@ impl DirtyState {
         Some(moved)
     }
 
-    /// Counts the memory of the ranges, after they have changed. The ranges of a write-back in flight exist twice.
+    /// Counts the memory of the ranges, after they have changed. The ranges of a write-back in
+    /// flight exist twice.
     fn count_ranges(&mut self) {
         let inside = self.inside.as_ref().map_or(0, Ranges::memory);
         self.account.set(inside + self.dirty.memory() + 2 * self.storing.memory());
@@ -215,8 +222,8 @@ impl DirtyState {
         completed
     }
 
-    /// Fills the padding of an edge chunk once all its bytes inside the array were written. Then the base need
-    /// not be read.
+    /// Fills the padding of an edge chunk once all its bytes inside the array were written. Then
+    /// the base need not be read.
     fn complete_edge(&mut self, cache: &Cache, array: &Array) -> Result<()> {
         let size = self.bytes.as_ref().ok_or_else(removed)?.len();
         let is_covered = |inside: &Ranges| self.dirty.len() < size && self.dirty.contains_all(inside);
@@ -230,7 +237,8 @@ impl DirtyState {
         Ok(())
     }
 
-    /// Copies the written bytes over those of the base, which were loaded in the opening `confirmed`.
+    /// Copies the written bytes over those of the base, which were loaded in the opening
+    /// `confirmed`.
     pub fn overlay(
         &mut self,
         cache: &Cache,
@@ -247,8 +255,8 @@ impl DirtyState {
         Ok(())
     }
 
-    /// Returns the request to the store that is needed before all bytes are valid in `opening`. With `revalidate`, a
-    /// known base is revalidated in any case.
+    /// Returns the request to the store that is needed before all bytes are valid in `opening`.
+    /// With `revalidate`, a known base is revalidated in any case.
     pub fn missing(&self, size: usize, opening: Opening, revalidate: bool) -> Missing {
         match &self.base {
             _ if self.bytes.is_none() || self.is_fully_written(size) || self.storing.len() == size => Missing::Nothing,

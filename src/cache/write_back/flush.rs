@@ -1,37 +1,28 @@
-//! Stores the dirty chunks that a request selects: one, those of an array, or all of them, several at a time.
+//! Stores the dirty chunks that a request selects: one, those of an array, or all of them, several
+//! at a time.
 
 use super::DirtyChunk;
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::cache::chunk_cache::CachedItem;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::util::memory::lock;
+use crate::util::pool::on_threads;
 use crate::zarr::grid::ChunkId;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Runs `work` on several threads, also on this one. Returns the first error.
-pub(super) fn on_threads(threads: usize, work: &(impl Fn() -> Result<()> + Sync)) -> Result<()> {
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
-            done.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))
-        };
-        let mine = work();
-        others.into_iter().fold(mine, |done, other| done.and(join(other)))
-    })
-}
-
-/// Returns the number of threads that store chunks of an array. They mostly wait, for the disk or for a server.
+/// Returns the number of threads that store chunks of an array. They mostly wait, for the disk or
+/// for a server.
 pub(super) fn flush_threads(array: &Array) -> usize {
     array.concurrency(std::thread::available_parallelism().map_or(4, |n| n.get()).max(4))
 }
 
 impl Cache {
-    /// Stores a chunk if it is dirty; one of a shard is handed over. Waits for a write-back of it in flight. A loss is
-    /// recorded for the next close of a file of the array.
+    /// Stores a chunk if it is dirty; one of a shard is handed over. Waits for a write-back of it
+    /// in flight. A loss is recorded for the next close of a file of the array.
     pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
         self.dirty_chunk(array, chunk).map_or(Ok(()), |dirty| self.write_back(&dirty, Instant::now(), true))
     }
@@ -42,7 +33,9 @@ impl Cache {
     ///
     /// Also ESTALE if bytes of the chunk are lost: the caller reports that itself.
     pub fn store_written(&self, array: &Array, chunk: ChunkId) -> Result<()> {
-        let Some(dirty) = self.dirty_chunk(array, chunk) else { return Ok(()) };
+        let Some(dirty) = self.dirty_chunk(array, chunk) else {
+            return Ok(());
+        };
         let mut lost = Ok(());
         let stored = self.write_back_reporting(&dirty, Instant::now(), true, &mut |e| {
             self.stats.problem(format!("not stored: {e}"));
@@ -51,32 +44,34 @@ impl Cache {
         lost.and(stored)
     }
 
-    /// Stores all dirty chunks of an array, including those of the `Array`s that stood for it before its metadata
-    /// changed. Losses are recorded, and [`Cache::take_losses`] returns them.
+    /// Stores all dirty chunks of an array, including those of the `Array`s that stood for it
+    /// before its metadata changed. Losses are recorded, and [`Cache::take_losses`] returns them.
     ///
     /// # Errors
     ///
-    /// The first error, after every chunk was tried, or as soon as the store answers nothing at all. Chunks that were
-    /// not stored stay dirty.
+    /// The first error, after every chunk was tried, or as soon as the store answers nothing at
+    /// all. Chunks that were not stored stay dirty.
     pub fn flush_array(&self, array: &Array) -> Result<()> {
         // a failure of this attempt records it again
         self.take_unstored_object(array);
         self.flush_where(|of| of.id() == array.id() || of.key() == array.key())
     }
 
-    /// Stores all dirty chunks of the arrays for which `of` returns true, as [`Cache::flush_array`] does.
+    /// Stores all dirty chunks of the arrays for which `of` returns true, as [`Cache::flush_array`]
+    /// does.
     pub fn flush_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
         let done = self.write_back_where(&of);
         if self.is_in_vain(&done) { done } else { done.and(self.store_pending(of)) }
     }
 
-    /// Returns whether the rest of a flush is in vain: a part of it failed, and the store answers nothing at all. Each
-    /// further request could take its whole time limit.
+    /// Returns whether the rest of a flush is in vain: a part of it failed, and the store answers
+    /// nothing at all. Each further request could take its whole time limit.
     pub fn is_in_vain(&self, done: &Result<()>) -> bool {
         done.is_err() && self.stats.is_failing()
     }
 
-    /// Writes back all dirty chunks of the arrays for which `of` returns true; those of shards are handed over.
+    /// Writes back all dirty chunks of the arrays for which `of` returns true; those of shards are
+    /// handed over.
     pub(super) fn write_back_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
         let list = self.lock().oldest_dirty(|dirty| of(&dirty.array));
         let mut confirmed = HashSet::new();
@@ -95,8 +90,8 @@ impl Cache {
         self.flush_where(|_| true)
     }
 
-    /// Moves the dirty chunks of `old` to `new`, the same array with another first dimension, so that its readers find
-    /// them. The caller ensures that neither is written meanwhile.
+    /// Moves the dirty chunks of `old` to `new`, the same array with another first dimension, so
+    /// that its readers find them. The caller ensures that neither is written meanwhile.
     pub fn transfer(&self, old: &Arc<Array>, new: &Arc<Array>) {
         new.freshness().share_losses(old.freshness());
         if old.id() == new.id() {
@@ -108,7 +103,9 @@ impl Cache {
         for dirty in list {
             let _write_back = lock(&dirty.write_back_lock);
             let mut state = dirty.lock();
-            let Some(moved) = state.transfer(new, dirty.chunk) else { continue };
+            let Some(moved) = state.transfer(new, dirty.chunk) else {
+                continue;
+            };
             let is_fully_written = moved.is_fully_written(dirty.size());
             let moved = DirtyChunk::new(new.clone(), dirty.chunk, dirty.number, moved);
             let mut all = self.lock();
@@ -122,8 +119,8 @@ impl Cache {
         }
     }
 
-    /// Discards a chunk with all bytes that were written to it: the caller is about to erase or replace it. Waits for a
-    /// write-back in flight, so the caller must not hold the chunk's lock.
+    /// Discards a chunk with all bytes that were written to it: the caller is about to erase or
+    /// replace it. Waits for a write-back in flight, so the caller must not hold the chunk's lock.
     pub fn discard_chunk(&self, array: &Array, chunk: ChunkId) {
         if let Some(dirty) = self.dirty_chunk(array, chunk) {
             let _write_back = lock(&dirty.write_back_lock);

@@ -1,9 +1,11 @@
-//! Written bytes that cannot be stored any more, because another program has replaced, shrunk or deleted their array.
+//! Written bytes that cannot be stored any more, because another program has replaced, shrunk or
+//! deleted their array.
 //!
-//! Invariant: each loss is reported by an error of the next close or fsync of a file of the array, or of the next sync
-//! of everything, which unmounting needs; every open file that wrote reports it, too (`fs/write_record.rs`). Therefore
-//! the step that notices a loss records it here at once, instead of returning it: a later failure of the same request
-//! would hide it, and a request that only needs memory would fail for bytes that it did not write.
+//! Invariant: each loss is reported by an error of the next close or fsync of a file of the array,
+//! or of the next sync of everything, which unmounting needs; every open file that wrote reports
+//! it, too (`fs/write_record.rs`). Therefore the step that notices a loss records it here at once,
+//! instead of returning it: a later failure of the same request would hide it, and a request that
+//! only needs memory would fail for bytes that it did not write.
 
 use crate::array::Array;
 use crate::cache::Cache;
@@ -28,8 +30,9 @@ impl Cache {
         lock(&self.failures).lost.entry(array.key().clone()).or_insert(e);
     }
 
-    /// Returns the error for bytes that were lost since the last call, in arrays for which `of` returns true. The
-    /// caller reports it before any other error, since others recur at the next attempt to store.
+    /// Returns the error for bytes that were lost since the last call, in arrays for which `of`
+    /// returns true. The caller reports it before any other error, since others recur at the next
+    /// attempt to store.
     ///
     /// # Errors
     ///
@@ -55,7 +58,8 @@ impl Cache {
         lock(&self.failures).unstored.insert(array.key().clone());
     }
 
-    /// Returns whether an object of `array` could not be stored, and forgets it, because the caller tries again.
+    /// Returns whether an object of `array` could not be stored, and forgets it, because the caller
+    /// tries again.
     pub(super) fn take_unstored_object(&self, array: &Array) -> bool {
         lock(&self.failures).unstored.remove(array.key())
     }

@@ -1,19 +1,21 @@
-//! Decides when the objects of shards are stored. A write-back of a chunk of a shard hands it over to its object; the
-//! object is stored
+//! Decides when the objects of shards are stored. A write-back of a chunk of a shard hands it over
+//! to its object; the object is stored
 //!
 //! * when all of its chunks were handed over as a whole, by the write-back of the last one,
 //! * when the array is flushed: at close of its flat bytes, fsync, sync and unmount,
 //! * when it was not changed for a while,
-//! * when neither memory nor the spill file has space for another chunk: then the one that waits longest comes first.
+//! * when neither memory nor the spill file has space for another chunk: then the one that waits
+//!   longest comes first.
 //!
-//! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still dirty. So a flush
-//! finds it.
+//! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still
+//! dirty. So a flush finds it.
 
-use super::flush::{flush_threads, on_threads};
+use super::flush::flush_threads;
 use crate::array::{Array, are_too_many};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
+use crate::util::pool::on_threads;
 use crate::zarr::grid::ChunkId;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -48,7 +50,8 @@ impl QuietTimer {
         self.set(|state| state.has_ended = true);
     }
 
-    /// Waits until an array has pending chunks, at most for `pause` if that is given. Returns false at the end.
+    /// Waits until an array has pending chunks, at most for `pause` if that is given. Returns false
+    /// at the end.
     fn wait(&self, pause: Option<Duration>) -> bool {
         let state = lock(&self.state);
         let state = match pause {
@@ -68,7 +71,8 @@ impl QuietTimer {
 impl Cache {
     /// Stores objects that are quiet, on a thread that ends with the cache.
     pub fn store_quiet_objects(self: &Arc<Self>) -> Result<()> {
-        let (cache, timer) = (Arc::downgrade(self), self.timer.clone());
+        let cache = Arc::downgrade(self);
+        let timer = self.timer.clone();
         std::thread::Builder::new().name("quiet-objects".into()).spawn(move || run(&cache, &timer))?;
         Ok(())
     }
@@ -88,7 +92,8 @@ impl Cache {
         self.add_pending(new);
     }
 
-    /// Records that a chunk of an array was erased. Stores its object if all its chunks were erased or written.
+    /// Records that a chunk of an array was erased. Stores its object if all its chunks were erased
+    /// or written.
     pub fn record_erased(&self, array: &Arc<Array>, chunk: ChunkId) {
         self.add_pending(array);
         if let Some(object) = array.complete_object(chunk) {
@@ -104,8 +109,9 @@ impl Cache {
         self.lock().pending.values().any(|array| of(array) && !array.pending().is_empty())
     }
 
-    /// Returns the arrays with pending chunks for which `of` returns true, and forgets those without any. First come
-    /// those that another array with the same key has superseded: their chunks are older.
+    /// Returns the arrays with pending chunks for which `of` returns true, and forgets those
+    /// without any. First come those that another array with the same key has superseded: their
+    /// chunks are older.
     fn with_pending(&self, of: impl Fn(&Array) -> bool) -> [Vec<Arc<Array>>; 2] {
         let mut state = self.lock();
         state.pending.retain(|_, array| !array.pending().is_empty());
@@ -116,8 +122,8 @@ impl Cache {
         [older, newest]
     }
 
-    /// Stores the pending chunks of other `Array`s with the key of `array`, which stood for it before its
-    /// metadata changed.
+    /// Stores the pending chunks of other `Array`s with the key of `array`, which stood for it
+    /// before its metadata changed.
     pub fn store_superseded(&self, array: &Array) {
         let is_superseded = |other: &Array| other.key() == array.key() && other.id() != array.id();
         if self.has_pending(is_superseded)
@@ -127,8 +133,8 @@ impl Cache {
         }
     }
 
-    /// Hands over the dirty chunks of an array. Without shards, or if an object could not be stored in the background,
-    /// stores all of them as [`Cache::flush_array`] does.
+    /// Hands over the dirty chunks of an array. Without shards, or if an object could not be stored
+    /// in the background, stores all of them as [`Cache::flush_array`] does.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
         if !array.has_shards() || self.take_unstored_object(array) {
             return self.flush_array(array);
@@ -136,7 +142,8 @@ impl Cache {
         self.write_back_where(|of| of.id() == array.id() || of.key() == array.key())
     }
 
-    /// Stores the objects with pending chunks of the arrays for which `of` returns true, several at a time.
+    /// Stores the objects with pending chunks of the arrays for which `of` returns true, several at
+    /// a time.
     pub(super) fn store_pending(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
         let since = Instant::now();
         let mut done = Ok(());
@@ -164,8 +171,6 @@ impl Cache {
     /// Stores the pending chunks of an object.
     pub(super) fn store_object(&self, array: &Arc<Array>, object: u64, since: Instant) -> Result<()> {
         let mut in_flight = self.begin_write_back(array);
-        // two `Array`s may stand for one array whose metadata has changed
-        let _replacing = self.replacing.exclusive(&[&array.object_key(object)]);
         let done = array.store_object(object, self.spill.as_ref(), since, &mut |e| self.record_loss(array, e));
         in_flight.has_failed = done.is_err();
         done.inspect_err(|e| {
@@ -174,15 +179,15 @@ impl Cache {
         })
     }
 
-    /// Stores an object of `array`, so that there is space for another pending chunk. Returns whether there was one
-    /// that could be stored.
+    /// Stores an object of `array`, so that there is space for another pending chunk. Returns
+    /// whether there was one that could be stored.
     pub(super) fn free_pending_space(&self, array: &Arc<Array>) -> bool {
         let objects = array.pending().objects();
         objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())
     }
 
-    /// Begins to store the objects that are quiet at `now`. Returns the time until the next call; `None` if no array
-    /// has pending chunks.
+    /// Begins to store the objects that are quiet at `now`. Returns the time until the next call;
+    /// `None` if no array has pending chunks.
     fn begin_storing_quiet(self: &Arc<Self>, now: Instant) -> Option<Duration> {
         // first of all: an array that is added meanwhile needs another call
         self.timer.set(|state| state.is_needed = false);

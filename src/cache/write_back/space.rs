@@ -1,23 +1,27 @@
 //! How dirty chunks, write-backs and loads share memory, and which requests wait when it is short.
 //!
-//! **Invariant: a request waits for the store of its own array alone.** The calls to the store for one array may hang
-//! or fail, because another process holds its lock or its disk is full. They hold memory meanwhile, and must neither
-//! delay nor fail the requests of other arrays:
+//! **Invariant: a request waits for the store of its own array alone.** The calls to the store for
+//! one array may hang or fail, because another process holds its lock or its disk is full. They
+//! hold memory meanwhile, and must neither delay nor fail the requests of other arrays:
 //!
-//! * Three quarters of the bound may hold dirty chunks. A writer that finds no space stores chunks of its own array.
-//! * An array without a dirty chunk gets space for one in the last quarter. One such chunk may exceed the bound and use
-//!   the part of [`memory::RESERVE`] that grants leave. So each array progresses alone.
-//! * Background threads store chunks of other arrays that no writer stores. An array takes a limited number of these
-//!   threads, and none for a moment after a failure.
-//! * A load or write-back that finds no other one of its array in flight may use that part of [`memory::RESERVE`], too.
+//! * Three quarters of the bound may hold dirty chunks. A writer that finds no space stores chunks
+//!   of its own array.
+//! * An array without a dirty chunk gets space for one in the last quarter. One such chunk may
+//!   exceed the bound and use the part of [`memory::RESERVE`] that grants leave. So each array
+//!   progresses alone.
+//! * Background threads store chunks of other arrays that no writer stores. An array takes a
+//!   limited number of these threads, and none for a moment after a failure.
+//! * A load or write-back that finds no other one of its array in flight may use that part of
+//!   [`memory::RESERVE`], too.
 //!
-//! Memory comes first. If the stores of many arrays fail together and their chunks exceed the bound, a writer without a
-//! dirty chunk stores chunks of another array, if possible of one that is not known to be slow. A load or write-back
-//! for which the memory does not suffice waits for others.
+//! Memory comes first. If the stores of many arrays fail together and their chunks exceed the
+//! bound, a writer without a dirty chunk stores chunks of another array, if possible of one that is
+//! not known to be slow. A load or write-back for which the memory does not suffice waits for
+//! others.
 //!
-//! **No deadlock: memory is reserved before any lock of a chunk is taken**, and by a thread that has none reserved. So
-//! a thread that has reserved memory waits for no other thread's reservation, and the one that finds no memory reserved
-//! always proceeds, however many bytes are dirty.
+//! **No deadlock: memory is reserved before any lock of a chunk is taken**, and by a thread that
+//! has none reserved. So a thread that has reserved memory waits for no other thread's reservation,
+//! and the one that finds no memory reserved always proceeds, however many bytes are dirty.
 
 use super::DirtyChunk;
 use super::flush::flush_threads;
@@ -38,8 +42,8 @@ pub(in crate::cache) const DIRTY_COST: usize = 1024;
 /// Bytes of dirty chunks above which fully written ones are stored in the background.
 const BACKGROUND_BYTES: usize = 32 << 20;
 
-/// Maximum number of chunks of one array that background threads store at the same time: the initial number of such
-/// threads for a remote store, and a quarter of their maximum number.
+/// Maximum number of chunks of one array that background threads store at the same time: the
+/// initial number of such threads for a remote store, and a quarter of their maximum number.
 const MAX_BACKGROUND: usize = 16;
 
 /// Time for which background threads skip an array after a chunk of it could not be stored.
@@ -132,7 +136,8 @@ impl Drop for WriteBackInFlight<'_> {
 }
 
 impl Cache {
-    /// Returns the bytes that dirty chunks may take, without the exceptions that [`Cache::has_space`] makes.
+    /// Returns the bytes that dirty chunks may take, without the exceptions that
+    /// [`Cache::has_space`] makes.
     fn dirty_bound(&self) -> usize {
         self.bound() / SHARE.1 * SHARE.0
     }
@@ -148,22 +153,25 @@ impl Cache {
         state.dirty.is_empty() || with(array.grid().max_chunk_size()) <= self.dirty_bound() || is_first_with_space()
     }
 
-    /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other one is in flight it
-    /// always may, so that a chunk larger than the bound can be loaded, and each dirty chunk stored.
+    /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other
+    /// one is in flight it always may, so that a chunk larger than the bound can be loaded, and
+    /// each dirty chunk stored.
     pub(in crate::cache) fn may_load(&self, state: &State, array: &Array, bytes: usize) -> bool {
         let more = if state.reserved.has(array) { 0 } else { memory::unused_reserve() };
         let needed = self.needed_by(state).saturating_add(bytes);
         state.reserved.bytes() == 0 || needed <= self.bound.saturating_add(more)
     }
 
-    /// Reserves memory for a load or write-back: evicts slots, and waits while others fill the cache, as
-    /// [`Cache::may_load`] says. The calling thread must hold neither a chunk's lock nor reserved memory.
+    /// Reserves memory for a load or write-back: evicts slots, and waits while others fill the
+    /// cache, as [`Cache::may_load`] says. The calling thread must hold neither a chunk's lock nor
+    /// reserved memory.
     pub(super) fn reserve<'a>(&'a self, array: &'a Array, bytes: usize) -> ReservedMemory<'a> {
         self.reserve_in(self.lock(), array, bytes);
         ReservedMemory { cache: self, array, bytes }
     }
 
-    /// Reserves memory like [`Cache::reserve`], for a caller that has locked the state and returns the memory itself.
+    /// Reserves memory like [`Cache::reserve`], for a caller that has locked the state and returns
+    /// the memory itself.
     pub(in crate::cache) fn reserve_in<'a>(&'a self, mut state: MutexGuard<'a, State>, array: &Array, bytes: usize) {
         loop {
             self.evict(&mut state, bytes);
@@ -179,8 +187,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The error of a chunk that could not be stored. A lost chunk makes space, too, and the next close of a file of
-    /// its array reports the loss.
+    /// The error of a chunk that could not be stored. A lost chunk makes space, too, and the next
+    /// close of a file of its array reports the loss.
     pub fn make_space(&self, array: &Array) -> Result<()> {
         let mut state = self.lock();
         state.short_of_space = Some(array.id());
@@ -192,18 +200,22 @@ impl Cache {
         if self.has_space(&state, array) {
             return Ok(());
         }
-        let (others, before) = (state.newest_of_others(flush_threads(array)), state.dirty_bytes);
+        let others = state.newest_of_others(flush_threads(array));
+        let before = state.dirty_bytes;
         drop(state);
         let stored = self.write_back_all(&others);
         // if there is space now, this array does not depend on a chunk of another one that failed
         if self.lock().dirty_bytes < before { Ok(()) } else { stored }
     }
 
-    /// Stores a chunk in the background: a fully written one if many bytes are dirty or, after the writer of an array
-    /// found no space, the oldest one of another array. Returns false if there was nothing to do.
+    /// Stores a chunk in the background: a fully written one if many bytes are dirty or, after the
+    /// writer of an array found no space, the oldest one of another array. Returns false if there
+    /// was nothing to do.
     pub fn flush_in_background(&self) -> Result<bool> {
         let next = self.lock().next_in_background(self.background_bound());
-        let Some((dirty, keep)) = next else { return Ok(false) };
+        let Some((dirty, keep)) = next else {
+            return Ok(false);
+        };
         self.write_back(&dirty, Instant::now(), keep)?;
         Ok(true)
     }
@@ -227,17 +239,20 @@ impl Cache {
 }
 
 impl State {
-    /// Returns the approximate memory of all dirty chunks: their decoded bytes, and [`DIRTY_COST`] for each.
+    /// Returns the approximate memory of all dirty chunks: their decoded bytes, and [`DIRTY_COST`]
+    /// for each.
     pub(in crate::cache) fn dirty_memory(&self) -> usize {
         self.dirty_bytes + self.dirty.len() * DIRTY_COST
     }
 
-    /// Returns whether fewer than `max` write-backs of the array are in flight and none has failed lately.
+    /// Returns whether fewer than `max` write-backs of the array are in flight and none has failed
+    /// lately.
     pub(super) fn may_write_back(&self, array: u64, max: usize) -> bool {
         self.write_backs.get(&array).is_none_or(|known| known.in_flight < max && !known.failed_lately())
     }
 
-    /// Returns up to `max` chunks of the array: fully written ones, which leave their queue, or else the oldest.
+    /// Returns up to `max` chunks of the array: fully written ones, which leave their queue, or
+    /// else the oldest.
     fn take_oldest(&mut self, array: u64, max: usize) -> Vec<Arc<DirtyChunk>> {
         let mut list: Vec<Arc<DirtyChunk>> = Vec::new();
         self.fully_written.retain(|key| {
@@ -254,8 +269,9 @@ impl State {
         list
     }
 
-    /// Returns up to `max` chunks of one array: the one that became dirty last among those whose write-backs neither
-    /// wait nor fail. Returns the oldest of all chunks if there is no such array.
+    /// Returns up to `max` chunks of one array: the one that became dirty last among those whose
+    /// write-backs neither wait nor fail. Returns the oldest of all chunks if there is no such
+    /// array.
     fn newest_of_others(&self, max: usize) -> Vec<Arc<DirtyChunk>> {
         let mut list = self.oldest_dirty(|dirty| self.may_write_back(dirty.array.id(), 1));
         match list.last().map(|dirty| dirty.array.id()) {
@@ -266,8 +282,9 @@ impl State {
         list
     }
 
-    /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in the cache. `bound` is
-    /// the number of bytes that may be dirty before fully written chunks are stored.
+    /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in
+    /// the cache. `bound` is the number of bytes that may be dirty before fully written chunks are
+    /// stored.
     fn next_in_background(&mut self, bound: usize) -> Option<(Arc<DirtyChunk>, bool)> {
         if self.dirty_memory() > bound
             && let Some(at) = self.fully_written.iter().position(|key| self.may_write_back(key.0, MAX_BACKGROUND))

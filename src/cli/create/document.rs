@@ -1,8 +1,8 @@
-//! Builds the `.zarray` of a new v2 array, in the spelling that every reader of Zarr v2 accepts; `document_v3` builds
-//! the `zarr.json` of a v3 array.
+//! Builds the `.zarray` of a new v2 array, in the spelling that every reader of Zarr v2 accepts;
+//! `document_v3` builds the `zarr.json` of a v3 array.
 //!
-//! Invariant: zarr-python 2.18 opens the array, and reads back the values written to it. If that is impossible,
-//! `create` fails before it creates anything.
+//! Invariant: zarr-python 2.18 opens the array, and reads back the values written to it. If that is
+//! impossible, `create` fails before it creates anything.
 
 use super::CreateArgs;
 use crate::array::hierarchy::MetadataFile;
@@ -46,7 +46,8 @@ impl NewDocument {
     ///
     /// # Errors
     ///
-    /// Fails for arrays that zarr-python would refuse, or read differently, and for options of Zarr v3.
+    /// Fails for arrays that zarr-python would refuse, or read differently, and for options of Zarr
+    /// v3.
     pub fn v2(args: &CreateArgs) -> Result<Self> {
         let for_v3 = [
             ("--codecs", args.codecs.is_some()),
@@ -112,7 +113,8 @@ fn spelled(text: &str, dtype: &DType) -> Result<Value> {
             match STANDARD.decode(word()) {
                 Ok(bytes) if bytes.len() <= dtype.size() => Ok(word().into()),
                 Ok(bytes) => {
-                    let (len, size) = (bytes.len(), dtype.size());
+                    let len = bytes.len();
+                    let size = dtype.size();
                     Err(Error::invalid(format!("{text} is {len} bytes in base64, an item has {size}")))
                 }
                 Err(_) => {
@@ -142,8 +144,8 @@ fn object_fill(asked: Value, dtype: &DType, filters: &Value) -> Result<Value> {
     if is_fine { Ok(asked) } else { Err(Error::invalid(format!("not a value that codec {codec:?} encodes; null is"))) }
 }
 
-/// Returns whether the stored value is the one given: numbers may be rounded to the dtype's precision, but not clipped
-/// to its range or to integers, and texts must not be cut.
+/// Returns whether the stored value is the one given: numbers may be rounded to the dtype's
+/// precision, but not clipped to its range or to integers, and texts must not be cut.
 fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
     let number = |value: &Value| json::float(value).or_else(|| json::text(value).and_then(json::float_word));
     match dtype.kind() {

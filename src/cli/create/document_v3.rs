@@ -1,5 +1,5 @@
-//! Builds the `zarr.json` of a new v3 array, in the spelling that every reader of Zarr v3 accepts: extensions are
-//! objects, and the byte order and the separator are stated.
+//! Builds the `zarr.json` of a new v3 array, in the spelling that every reader of Zarr v3 accepts:
+//! extensions are objects, and the byte order and the separator are stated.
 
 use super::CreateArgs;
 use super::document::{NewDocument, fill_value};
@@ -69,8 +69,8 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
     Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()), zarr_format: 3 })
 }
 
-/// Returns the codecs of an array in shards, whose chunks `codecs` encode. The index is at the end, where every reader
-/// looks for it.
+/// Returns the codecs of an array in shards, whose chunks `codecs` encode. The index is at the end,
+/// where every reader looks for it.
 fn in_shards(shards: &[u64], chunks: &[u64], codecs: &Value) -> Result<Value> {
     let is_multiple = |(shard, chunk): (&u64, &u64)| *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk);
     if shards.len() != chunks.len() || !shards.iter().zip(chunks).all(is_multiple) {
@@ -103,7 +103,9 @@ impl ItemType {
             let value = fill_value_v3::spell(item, &self.data_type, &self.parsed);
             value.ok_or_else(|| Error::invalid("the value has no spelling in Zarr v3"))
         };
-        let Some(text) = given else { return spelled(&[]) };
+        let Some(text) = given else {
+            return spelled(&[]);
+        };
         match &self.numpy {
             Some(dtype) => match fill_value(Some(text), dtype, &Value::Null)? {
                 Value::Null => Err(Error::invalid("null: an array of Zarr v3 must have a fill value")),

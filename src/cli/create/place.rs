@@ -12,7 +12,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Lists of documents, each of which makes a directory an array: of Zarr v2, of an array being removed, of Zarr v1.
+/// Lists of documents, each of which makes a directory an array: of Zarr v2, of an array being
+/// removed, of Zarr v1.
 const ARRAYS: [&[&str]; 3] = [&[ZARRAY], &[REMOVED], &[V1_META, V1_ATTRS]];
 
 fn archive(shown: &dyn Display) -> CommandFailure {
@@ -22,11 +23,13 @@ fn archive(shown: &dyn Display) -> CommandFailure {
 /// The store of a new array, which may not exist yet.
 pub enum NewPlace {
     Directory(PathBuf),
-    /// A store on a server: its URL, and the store with the answers that were needed to find the place.
+    /// A store on a server: its URL, and the store with the answers that were needed to find the
+    /// place.
     Server(StoreLocation, LevelCache),
 }
 
-/// Returns the number of names down to the store of a new array: the first name that ends with .zarr.
+/// Returns the number of names down to the store of a new array: the first name that ends with
+/// .zarr.
 fn depth_of_store(mut names: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<usize> {
     names.position(|name| name.as_ref().as_encoded_bytes().ends_with(b".zarr")).map(|n| n + 1)
 }
@@ -42,8 +45,8 @@ pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
     }
 }
 
-/// Returns the place of an array in a remote store. Without a group above the array, the store is the first name that
-/// ends with .zarr, or else the name above the array.
+/// Returns the place of an array in a remote store. Without a group above the array, the store is
+/// the first name that ends with .zarr, or else the name above the array.
 fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
     let wrong = |e: Error| CommandFailure::new(2, format!("{}: {e}", args.path));
     location::check_url(url)?;
@@ -75,9 +78,9 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
     Ok((NewPlace::Server(top(depth), opened), key))
 }
 
-/// Returns the place of an array in a directory. Without a group above the array, the store is the first directory
-/// whose name ends with .zarr, or else the first that is missing: a directory without documents, empty or not, is no
-/// store unless its name says so.
+/// Returns the place of an array in a directory. Without a group above the array, the store is the
+/// first directory whose name ends with .zarr, or else the first that is missing: a directory
+/// without documents, empty or not, is no store unless its name says so.
 fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
     let shown = path.display();
     location::check_not_mounted(path)?;

@@ -58,7 +58,8 @@ impl Raw {
     pub fn fill(self, made: &StoreLocation, writing: &WriteArgs, args: &CreateArgs) -> Result<(), CommandFailure> {
         let shown = &args.path;
         let flat = put::open(made, &args.memory, writing, &args.store_args())?;
-        let (grid, size) = (flat.array.grid(), flat.array.size());
+        let grid = flat.array.grid();
+        let size = flat.array.size();
         let band = grid.band(0);
         let row_of_chunks = (band.end - band.start).saturating_mul(grid.max_chunk_size() as u64);
         let mut progress = ProgressLine::start(Some(size));
@@ -85,7 +86,8 @@ impl Raw {
 
 /// Copies a file to the flat bytes, chunk by chunk.
 fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut ProgressLine) -> Result<Copied, Error> {
-    let (mut bytes, mut buffer) = (0, Vec::new());
+    let mut bytes = 0;
+    let mut buffer = Vec::new();
     for chunk in 0..flat.array.grid().chunk_count() {
         for (at, run) in flat.array.grid().chunk_runs(ChunkId(chunk), 0..flat.array.size()) {
             buffer.resize(run.len, 0);

@@ -1,8 +1,10 @@
-//! The unfinished array of `create`, which is removed after an error, and when a signal ends the process.
+//! The unfinished array of `create`, which is removed after an error, and when a signal ends the
+//! process.
 //!
-//! Invariant: a `create` that fails leaves nothing that a reader of the store sees. In a directory the array is created
-//! under a hidden name and renamed when it is complete, so that this holds even for SIGKILL and a power loss, which
-//! leave only the hidden directory. In a remote store, which has no atomic rename, its keys are deleted.
+//! Invariant: a `create` that fails leaves nothing that a reader of the store sees. In a directory
+//! the array is created under a hidden name and renamed when it is complete, so that this holds
+//! even for SIGKILL and a power loss, which leave only the hidden directory. In a remote store,
+//! which has no atomic rename, its keys are deleted.
 
 use crate::array::hierarchy::OWN;
 use crate::error::{Error, Result};
@@ -21,14 +23,17 @@ use std::sync::{Arc, Mutex};
 /// Maximum number of attempts to remove a directory into which other threads still write.
 const REMOVALS: usize = 1000;
 
-/// Maximum number of hidden names that are tried: earlier processes of the same number may have left some.
+/// Maximum number of hidden names that are tried: earlier processes of the same number may have
+/// left some.
 const MAX_NAMES: u32 = 1000;
 
 type Removal = Box<dyn FnMut() + Send>;
 
-/// A guard that removes an unfinished array when it is dropped, or when SIGINT, SIGTERM or SIGHUP ends the process.
+/// A guard that removes an unfinished array when it is dropped, or when SIGINT, SIGTERM or SIGHUP
+/// ends the process.
 pub struct UnfinishedArray {
-    /// Protects the removal: it runs once, and never while the work is being finished. `None` once it is finished.
+    /// Protects the removal: it runs once, and never while the work is being finished. `None` once
+    /// it is finished.
     removal: Arc<Mutex<Option<Removal>>>,
 }
 
@@ -37,7 +42,8 @@ impl UnfinishedArray {
     pub fn new(removal: impl FnMut() + Send + 'static) -> Result<Self> {
         let removal: Arc<Mutex<Option<Removal>>> = Arc::new(Mutex::new(Some(Box::new(removal))));
         let ending: Vec<i32> = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect();
-        let (mut signals, shared) = (Signals::new(ending)?, removal.clone());
+        let mut signals = Signals::new(ending)?;
+        let shared = removal.clone();
         let handle = move || {
             for signal in signals.forever() {
                 let mut removal = lock(&shared);
@@ -74,14 +80,16 @@ impl Drop for UnfinishedArray {
 /// Returns whether the process was started with a signal ignored, as nohup(1) does with SIGHUP.
 fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the call writes to the one struct given, which is as large as it must be, and changes no action.
+    // SAFETY: the call writes to the one struct given, which is as large as it must be, and changes
+    // no action.
     let known = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } == 0;
-    // SAFETY: all bytes of the struct are initialized, zero where the call wrote nothing; every field may be zero.
+    // SAFETY: all bytes of the struct are initialized, zero where the call wrote nothing; every
+    // field may be zero.
     known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Creates a hidden directory in `parent` that no other program uses. zarrfs shows its name in no mount, and it has no
-/// document, so that other readers don't treat it as a group.
+/// Creates a hidden directory in `parent` that no other program uses. zarrfs shows its name in no
+/// mount, and it has no document, so that other readers don't treat it as a group.
 pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
     for n in 0..MAX_NAMES {
         let path = parent.join(format!("{OWN}create-{}-{n}", std::process::id()));
@@ -94,7 +102,8 @@ pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
     Err(Error::system(libc::EEXIST).context(parent.display()))
 }
 
-/// Removes a directory with everything in it, while other threads of the process may still write into it.
+/// Removes a directory with everything in it, while other threads of the process may still write
+/// into it.
 pub fn remove_directory(path: &Path) {
     for _ in 0..REMOVALS {
         match std::fs::remove_dir_all(path) {

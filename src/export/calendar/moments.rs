@@ -47,18 +47,20 @@ impl Cycle {
         })
     }
 
-    /// Returns the date with this number: year, month and day. Those of Gregorian and Julian dates count from
-    /// 1970-01-01 of the Gregorian calendar, others from year 0.
+    /// Returns the date with this number: year, month and day. Those of Gregorian and Julian dates
+    /// count from 1970-01-01 of the Gregorian calendar, others from year 0.
     pub fn date(self, day: i128) -> (i128, i128, i128) {
         match self {
             Cycle::Gregorian => {
                 // a year begins with March, so that the leap day comes last (a cycle has 400 years)
-                let (cycle, day) = ((day + 719_468).div_euclid(146_097), (day + 719_468).rem_euclid(146_097));
+                let cycle = (day + 719_468).div_euclid(146_097);
+                let day = (day + 719_468).rem_euclid(146_097);
                 let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
                 from_march(cycle * 400 + year, day - (365 * year + year / 4 - year / 100))
             }
             Cycle::Julian => {
-                let (cycle, day) = ((day + 719_470).div_euclid(1461), (day + 719_470).rem_euclid(1461));
+                let cycle = (day + 719_470).div_euclid(1461);
+                let day = (day + 719_470).rem_euclid(1461);
                 let year = (day - day / 1460) / 365;
                 from_march(cycle * 4 + year, day - 365 * year)
             }
@@ -66,18 +68,21 @@ impl Cycle {
             Cycle::Mixed => Cycle::Gregorian.date(day),
             Cycle::NoLeap | Cycle::AllLeap => {
                 let months = self.months();
-                let (year, day) = (day.div_euclid(months[12]), day.rem_euclid(months[12]));
+                let year = day.div_euclid(months[12]);
+                let day = day.rem_euclid(months[12]);
                 let month = months.partition_point(|before| *before <= day).clamp(1, 12);
                 (year, month as i128, day - months[month - 1] + 1)
             }
             Cycle::Days360 => {
-                let (year, day) = (day.div_euclid(360), day.rem_euclid(360));
+                let year = day.div_euclid(360);
+                let day = day.rem_euclid(360);
                 (year, day / 30 + 1, day % 30 + 1)
             }
         }
     }
 
-    /// Returns the number of a date, as [`Cycle::date`] counts; `None` if the calendar does not have the date.
+    /// Returns the number of a date, as [`Cycle::date`] counts; `None` if the calendar does not
+    /// have the date.
     fn day(self, year: i128, month: i128, day: i128) -> Option<i128> {
         let from_march = |year: i128| {
             let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
@@ -108,7 +113,8 @@ impl Cycle {
         if self == Cycle::AllLeap { leap } else { common }
     }
 
-    /// Returns whether dates of a year are written: four digits, and no year 0 where historians have none.
+    /// Returns whether dates of a year are written: four digits, and no year 0 where historians
+    /// have none.
     fn has_year(self, year: i128) -> bool {
         let first = if matches!(self, Cycle::Mixed | Cycle::Julian) { 1 } else { 0 };
         (first..=9999).contains(&year)
@@ -159,8 +165,9 @@ pub struct TimeScale {
 }
 
 impl TimeScale {
-    /// Parses `UNIT since DATE` in CF's calendar `calendar`; `None` if the calendar does not have the date, if the date
-    /// is in a time zone other than UTC, and for months and years, whose lengths differ.
+    /// Parses `UNIT since DATE` in CF's calendar `calendar`; `None` if the calendar does not have
+    /// the date, if the date is in a time zone other than UTC, and for months and years, whose
+    /// lengths differ.
     pub fn parse(units: &str, calendar: &str) -> Option<Self> {
         let (unit, since) = units.split_once(" since ")?;
         let cycle = Cycle::of(calendar)?;
@@ -179,7 +186,8 @@ impl TimeScale {
         }
     }
 
-    /// Returns the time of a float to the microsecond, or to the millisecond that the float cannot tell from it.
+    /// Returns the time of a float to the microsecond, or to the millisecond that the float cannot
+    /// tell from it.
     pub fn of_float(&self, number: f64) -> Option<Moment> {
         // more than the microseconds of 10,000 years on both sides of an epoch
         if !(number * self.unit).is_finite() || (number * self.unit).abs() > 1e18 {

@@ -21,7 +21,8 @@ pub fn is_shown(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_TEXT && !name.contains(char::is_control)
 }
 
-/// Returns a finite number, or the first number of a list, since all attributes of netCDF are lists.
+/// Returns a finite number, or the first number of a list, since all attributes of netCDF are
+/// lists.
 pub fn number(attributes: &Map<String, Value>, name: &str) -> Option<f64> {
     json::float(first(attributes.get(name)?)?).filter(|number| number.is_finite())
 }

@@ -1,5 +1,6 @@
-//! The coordinate array of a dimension: a 1-D array with the dimension's name and length in the same group or the
-//! nearest ancestor that has one (CF conventions, 1.3, "coordinate variable", and 2.7.1, "Scope").
+//! The coordinate array of a dimension: a 1-D array with the dimension's name and length in the
+//! same group or the nearest ancestor that has one (CF conventions, 1.3, "coordinate variable", and
+//! 2.7.1, "Scope").
 
 use super::super::described::Coordinates;
 use super::{attributes, nearest_array, numbers};
@@ -21,7 +22,8 @@ const MAX_ITEMS: u64 = 1 << 20;
 /// Maximum size of a chunk of a coordinate array, in bytes.
 const MAX_CHUNK: usize = 64 << 20;
 
-/// Maximum number of chunks of a coordinate array: each takes a stat of the store whenever the array is described.
+/// Maximum number of chunks of a coordinate array: each takes a stat of the store whenever the
+/// array is described.
 const MAX_CHUNKS: u64 = 1 << 14;
 
 /// Maximum number of chunks of a remote coordinate array: each takes a request.
@@ -96,12 +98,15 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
         _ => return Err(Error::unsupported("they are not numbers")),
     };
     let number = |name: &str| attributes::number(attributes, name).filter(|_| !is_time);
-    let (scale, offset) = (number("scale_factor").map_or(unit, |scale| scale * unit), number("add_offset"));
+    let scale = number("scale_factor").map_or(unit, |scale| scale * unit);
+    let offset = number("add_offset");
     // the array's fill value is an ordinary coordinate: CF allows no missing coordinates
     let missing = numbers::attribute_nodata(metadata, attributes).map(|number| number.as_f64());
     let mut values = Vec::with_capacity(array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize);
     for bytes in flat(cache, array)?.chunks_exact(dtype.size().max(1)) {
-        let Some(item) = numbers::item(dtype, bytes).map(|number| number.as_f64()) else { break };
+        let Some(item) = numbers::item(dtype, bytes).map(|number| number.as_f64()) else {
+            break;
+        };
         let is_missing = Some(item) == missing || is_time && item == i64::MIN as f64;
         let value = item * scale + offset.unwrap_or(0.0);
         if is_missing || !value.is_finite() {
@@ -172,10 +177,11 @@ pub fn flat_range(cache: &Cache, array: &Array, range: Range<u64>) -> Result<Vec
     Ok(bytes)
 }
 
-/// Returns the first coordinate and the step if all steps are equal within [`TOLERANCE`], or within the deviation that
-/// `precision`, the relative error of a coordinate, explains.
+/// Returns the first coordinate and the step if all steps are equal within [`TOLERANCE`], or within
+/// the deviation that `precision`, the relative error of a coordinate, explains.
 fn regular(values: &[f64], precision: f64) -> Option<(f64, f64)> {
-    let (first, last) = (*values.first()?, *values.last()?);
+    let first = *values.first()?;
+    let last = *values.last()?;
     let step = (last - first) / (values.len() - 1) as f64;
     if !step.is_finite() || step == 0.0 {
         return None;
@@ -192,8 +198,8 @@ fn shorter(step: f64, error: f64) -> f64 {
     rounded.find(|short| (short - step).abs() <= error).unwrap_or(step)
 }
 
-/// Returns the relative error of a coordinate of this dtype: the coordinate and the step it was computed from are
-/// rounded.
+/// Returns the relative error of a coordinate of this dtype: the coordinate and the step it was
+/// computed from are rounded.
 fn precision(dtype: &DType) -> f64 {
     match (dtype.kind(), dtype.size()) {
         (DTypeKind::Float, 2) => 2f64.powi(-10),
@@ -202,7 +208,8 @@ fn precision(dtype: &DType) -> f64 {
     }
 }
 
-/// Returns one unit of a time dtype as a unit of CF and a factor. Years and months, whose lengths differ, have none.
+/// Returns one unit of a time dtype as a unit of CF and a factor. Years and months, whose lengths
+/// differ, have none.
 fn time_unit(metadata: &ArrayMetadata) -> Option<(&'static str, f64)> {
     let (_, unit) = json::text(&metadata.dtype_json)?.strip_suffix(']')?.split_once('[')?;
     let digits = unit.len() - unit.trim_start_matches(|c: char| c.is_ascii_digit()).len();

@@ -1,5 +1,5 @@
-//! The reference system of x and y: GDAL's `_CRS`; CF's grid mapping (CF conventions, 5.6); or else WGS 84 if units say
-//! that they are longitude and latitude, as GDAL's netCDF driver assumes.
+//! The reference system of x and y: GDAL's `_CRS`; CF's grid mapping (CF conventions, 5.6); or else
+//! WGS 84 if units say that they are longitude and latitude, as GDAL's netCDF driver assumes.
 
 use super::super::described::{Coordinates, Crs, DescribedAxis, Role};
 use super::{attributes, nearest_array, projection, role};
@@ -7,8 +7,8 @@ use crate::array::hierarchy::Hierarchy;
 use crate::store::Key;
 use crate::util::json::{self, Map, Value};
 
-/// Returns the reference system of the array at `key`. If a grid mapping has a transform, axes without coordinates get
-/// theirs from it. The array with the grid mapping is added to `sources`.
+/// Returns the reference system of the array at `key`. If a grid mapping has a transform, axes
+/// without coordinates get theirs from it. The array with the grid mapping is added to `sources`.
 pub fn find(
     hierarchy: &Hierarchy,
     key: &Key,
@@ -32,7 +32,8 @@ fn variable(mapping: &str) -> Option<&str> {
     Some(mapping.split_whitespace().next()?.trim_end_matches(':'))
 }
 
-/// Parses `_CRS` of GDAL's Zarr driver ("SRS encoding"), which has any of `url`, `wkt` and `projjson`.
+/// Parses `_CRS` of GDAL's Zarr driver ("SRS encoding"), which has any of `url`, `wkt` and
+/// `projjson`.
 fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
     let projjson = crs.get("projjson").filter(|value| value.is_object());
     let is_geographic = projjson.and_then(|value| json::text(value.get("type")?)) == Some("GeographicCRS");
@@ -100,9 +101,11 @@ fn of_wkt(wkt: String) -> Crs {
     Crs { authority: authority(&wkt), wkt: Some(wkt), projjson: None, is_geographic }
 }
 
-/// Returns the identifier of the outermost object: `AUTHORITY["EPSG","4326"]` in WKT 1, `ID["EPSG",4326]` in WKT 2.
+/// Returns the identifier of the outermost object: `AUTHORITY["EPSG","4326"]` in WKT 1,
+/// `ID["EPSG",4326]` in WKT 2.
 fn authority(wkt: &str) -> Option<String> {
-    let (mut depth, mut quoted) = (0usize, false);
+    let mut depth = 0usize;
+    let mut quoted = false;
     for (at, c) in wkt.char_indices() {
         match c {
             '"' => quoted = !quoted,
@@ -130,8 +133,8 @@ fn identifier(authority: &str, code: &str) -> Option<String> {
     (is_plain(authority) && is_plain(code)).then(|| format!("{authority}:{code}"))
 }
 
-/// Parses GDAL's attribute `x0 dx 0 y0 0 dy`, where x0 and y0 are the corner of the first pixel. Returns `None` for
-/// rotated grids, whose axes have no coordinates.
+/// Parses GDAL's attribute `x0 dx 0 y0 0 dy`, where x0 and y0 are the corner of the first pixel.
+/// Returns `None` for rotated grids, whose axes have no coordinates.
 fn geotransform(mapping: &Map<String, Value>) -> Option<[f64; 6]> {
     let text = attributes::line(mapping, "GeoTransform")?;
     let numbers = text.split([' ', ',']).filter(|word| !word.is_empty()).map(|word| word.parse().ok());

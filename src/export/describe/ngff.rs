@@ -1,5 +1,6 @@
-//! The axes and channels of an OME-NGFF image, versions 0.1 to 0.5, from the attributes `multiscales` and `omero` of
-//! the group that holds its resolutions; version 0.5 has them in the attribute `ome`.
+//! The axes and channels of an OME-NGFF image, versions 0.1 to 0.5, from the attributes
+//! `multiscales` and `omero` of the group that holds its resolutions; version 0.5 has them in the
+//! attribute `ome`.
 
 use super::super::described::{ImageChannel, ImageInfo};
 use super::{attributes, groups_above};
@@ -10,7 +11,8 @@ use crate::util::json::{self, Value};
 /// The axes of every image before version 0.3.
 const FIRST_AXES: [&str; 5] = ["t", "c", "z", "y", "x"];
 
-/// Maximum number of channels whose description is read, and of characters of a name. Both are far above real ones.
+/// Maximum number of channels whose description is read, and of characters of a name. Both are far
+/// above real ones.
 const MAX_CHANNELS: usize = 1024;
 const MAX_NAME: usize = 200;
 
@@ -52,7 +54,8 @@ pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<Imag
     })
 }
 
-/// Returns the name of an image, and its channels as `omero`, the settings of a viewer, describes them.
+/// Returns the name of an image, and its channels as `omero`, the settings of a viewer, describes
+/// them.
 fn info(multiscale: &Value, omero: Option<&Value>, axes: &[ImageAxis]) -> ImageInfo {
     let is_channel = |axis: &ImageAxis| match axis.kind.as_deref() {
         Some(kind) => kind == "channel",
@@ -122,13 +125,15 @@ fn named(name: String) -> ImageAxis {
     ImageAxis { name: Some(name), ..ImageAxis::default() }
 }
 
-/// Applies a `scale` or a `translation` ("The pixel center is the origin") to all axes except channels.
+/// Applies a `scale` or a `translation` ("The pixel center is the origin") to all axes except
+/// channels.
 fn transform(transformation: &Value, axes: &mut [ImageAxis]) {
     let vector = |name: &str| {
         let is_one = transformation.get("type").and_then(json::text) == Some(name);
         attributes::numbers(transformation.get(name).filter(|_| is_one)).filter(|vector| vector.len() == axes.len())
     };
-    let (scale, translation) = (vector("scale"), vector("translation"));
+    let scale = vector("scale");
+    let translation = vector("translation");
     for (i, axis) in axes.iter_mut().enumerate().filter(|(_, axis)| axis.kind.as_deref() != Some("channel")) {
         let of = |vector: &Option<Vec<f64>>| vector.as_ref().and_then(|vector| vector.get(i)).copied();
         let (first, step) = axis.place.unwrap_or((0.0, 1.0));

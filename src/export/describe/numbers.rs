@@ -11,8 +11,8 @@ pub fn is_number(dtype: &DType) -> bool {
     matches!(dtype.kind(), DTypeKind::Int | DTypeKind::UInt) || *dtype.kind() == DTypeKind::Float && dtype.size() <= 8
 }
 
-/// Returns the number in the bytes of one item; `None` unless the dtype is numeric or a time. A four-byte float becomes
-/// the shortest decimal that it represents: 0.1, not 0.10000000149.
+/// Returns the number in the bytes of one item; `None` unless the dtype is numeric or a time. A
+/// four-byte float becomes the shortest decimal that it represents: 0.1, not 0.10000000149.
 pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
     let size = dtype.size();
     let mut little = [0; 8];
@@ -34,8 +34,9 @@ pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
     })
 }
 
-/// Returns the missing value: [`attribute_nodata`], or else the fill value of a v1 or v2 array with xarray's names of
-/// dimensions, as in xarray and GDAL. Every v3 array has a fill value, so that xarray treats it as ordinary data.
+/// Returns the missing value: [`attribute_nodata`], or else the fill value of a v1 or v2 array with
+/// xarray's names of dimensions, as in xarray and GDAL. Every v3 array has a fill value, so that
+/// xarray treats it as ordinary data.
 pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
     let dtype = &metadata.dtype;
     attribute_nodata(metadata, attributes).or_else(|| {
@@ -60,8 +61,8 @@ pub fn attribute_nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value
     ["_FillValue", "missing_value"].iter().filter(|_| is_number(dtype)).find_map(number)
 }
 
-/// Returns the number in an attribute if an item of the numeric dtype can hold it. With `is_v3`, a float may be in
-/// base64.
+/// Returns the number in an attribute if an item of the numeric dtype can hold it. With `is_v3`, a
+/// float may be in base64.
 fn number(dtype: &DType, value: &Value, is_v3: bool) -> Option<MetadataNumber> {
     if *dtype.kind() == DTypeKind::Float {
         let float = json::float(value).or_else(|| parse_float(json::text(value)?, is_v3))?;
@@ -72,7 +73,9 @@ fn number(dtype: &DType, value: &Value, is_v3: bool) -> Option<MetadataNumber> {
         };
         return (!float.is_finite() || float.abs() <= largest).then_some(MetadataNumber::Float(float));
     }
-    let Value::Number(number) = value else { return None };
+    let Value::Number(number) = value else {
+        return None;
+    };
     let whole =
         || json::float(value).filter(|float| float.fract() == 0.0 && float.abs() < 1e30).map(|float| float as i128);
     let number = number.as_str().parse::<i128>().ok().or_else(whole)?;
@@ -84,8 +87,8 @@ fn number(dtype: &DType, value: &Value, is_v3: bool) -> Option<MetadataNumber> {
     range.contains(&number).then_some(MetadataNumber::Int(number))
 }
 
-/// Parses a float from a text: a word, or with `is_v3` eight bytes in base64, as xarray's `FillValueCoder` writes them
-/// into v3 attributes.
+/// Parses a float from a text: a word, or with `is_v3` eight bytes in base64, as xarray's
+/// `FillValueCoder` writes them into v3 attributes.
 pub fn parse_float(text: &str, is_v3: bool) -> Option<f64> {
     json::float_word(text).or_else(|| {
         let bytes: [u8; 8] = json::base64_decode(text.as_bytes()).filter(|_| is_v3)?.try_into().ok()?;

@@ -1,5 +1,5 @@
-//! Converts CF's grid mapping attributes (CF conventions, appendix F, "Grid Mappings") to WKT 1, for the projections
-//! that WKT 1 has.
+//! Converts CF's grid mapping attributes (CF conventions, appendix F, "Grid Mappings") to WKT 1,
+//! for the projections that WKT 1 has.
 
 use super::attributes;
 use crate::util::json::{Map, Value};
@@ -56,7 +56,8 @@ fn projection(name: &str, mapping: &Map<String, Value>) -> Option<(&'static str,
     let number = |name: &str| attributes::number(mapping, name);
     let parallels = attributes::numbers(mapping.get("standard_parallel"));
     let parallels = parallels.or_else(|| Some(vec![number("standard_parallel")?])).unwrap_or_default();
-    let (parallel, second) = (parallels.first().copied(), parallels.get(1).or(parallels.first()).copied());
+    let parallel = parallels.first().copied();
+    let second = parallels.get(1).or(parallels.first()).copied();
     let latitude = number("latitude_of_projection_origin");
     let meridian = number("longitude_of_central_meridian").or(number("longitude_of_projection_origin"));
     let scale = number("scale_factor_at_projection_origin");

@@ -1,5 +1,5 @@
-//! The role of a dimension, from the attributes and units of its coordinates: CF conventions, chapter 4, "Coordinate
-//! Types"; OME-NGFF 0.4, "axes"; or else from usual names.
+//! The role of a dimension, from the attributes and units of its coordinates: CF conventions,
+//! chapter 4, "Coordinate Types"; OME-NGFF 0.4, "axes"; or else from usual names.
 
 use super::super::described::{DescribedAxis, Role};
 use super::coordinates::Coordinate;
@@ -45,8 +45,8 @@ pub fn claim(coordinate: Option<&Coordinate>, image: Option<&ngff::ImageAxis>, n
     }
 }
 
-/// Assigns each role to at most one axis: to the one with the strongest evidence, and among equals to the last, since
-/// GDAL takes the last two dimensions for rows and columns.
+/// Assigns each role to at most one axis: to the one with the strongest evidence, and among equals
+/// to the last, since GDAL takes the last two dimensions for rows and columns.
 pub fn assign(claims: &[Claim], axes: &mut [DescribedAxis]) {
     for role in [Role::X, Role::Y, Role::Z, Role::Time] {
         let claimed = |claim: &Claim| claim.filter(|(_, claimed)| *claimed == role).map(|(evidence, _)| evidence);

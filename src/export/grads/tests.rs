@@ -63,7 +63,8 @@ fn packed_values_have_no_descriptor() {
     let with = |dtype, attributes: &str| {
         let attributes = json::parse_object(attributes.as_bytes()).unwrap();
         let number = |name| attributes.get(name).and_then(json::float);
-        let (scale, offset) = (number("scale_factor").filter(|x| *x != 0.0), number("add_offset"));
+        let scale = number("scale_factor").filter(|x| *x != 0.0);
+        let offset = number("add_offset");
         let nodata = number("_FillValue").map(MetadataNumber::Float);
         can_describe(&Described {
             scale,

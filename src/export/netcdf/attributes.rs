@@ -1,6 +1,7 @@
-//! Converts the attributes of groups and arrays to those of a netCDF file. The file has typed lists and text. An
-//! attribute that stands for values of a variable, such as `_FillValue`, must have the variable's type (CF,
-//! "Attributes", appendix A). This module knows neither dimensions nor offsets.
+//! Converts the attributes of groups and arrays to those of a netCDF file. The file has typed lists
+//! and text. An attribute that stands for values of a variable, such as `_FillValue`, must have the
+//! variable's type (CF, "Attributes", appendix A). This module knows neither dimensions nor
+//! offsets.
 
 use super::classic::{Attribute, ClassicVersion, Type};
 use super::members::GroupArray;
@@ -10,7 +11,8 @@ use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// The attribute with the names of an array's dimensions in xarray's convention, which GDAL and netCDF-C follow.
+/// The attribute with the names of an array's dimensions in xarray's convention, which GDAL and
+/// netCDF-C follow.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
 /// The attribute of the file that lists the arrays that are not in it, with reasons.
@@ -62,7 +64,8 @@ pub fn of_group(stored: &Map<String, Value>, left_out: &[String], version: Class
 
 /// Returns the attributes of an array whose values have the type `kind` in the file.
 pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> Vec<Attribute> {
-    let (stored, dtype) = (&member.attributes, &member.metadata().dtype);
+    let stored = &member.attributes;
+    let dtype = &member.metadata().dtype;
     let unit = time_unit(member.metadata());
     let metadata = metadata_in_file(member.metadata(), member.form());
     let mut out = AttributeList::new(version);
@@ -109,15 +112,15 @@ pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> 
     out.list
 }
 
-/// Returns whether the attribute is private to a library: names of dimensions, which the file has anyway, netCDF-C's
-/// own types and links, GDAL's reference system.
+/// Returns whether the attribute is private to a library: names of dimensions, which the file has
+/// anyway, netCDF-C's own types and links, GDAL's reference system.
 pub fn is_bookkeeping(name: &str) -> bool {
     let prefixes = ["_NCZARR", "_nczarr", "_NCProperties"];
     [DIMENSIONS, "_CRS"].contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Returns the Zarr fill value as a value of the file if it may stand for missing values, as xarray reads it. For
-/// booleans, texts and times it is an ordinary value, except NaT.
+/// Returns the Zarr fill value as a value of the file if it may stand for missing values, as xarray
+/// reads it. For booleans, texts and times it is an ordinary value, except NaT.
 fn missing_value(metadata: &ArrayMetadata, is_time: bool) -> Option<Vec<u8>> {
     let dtype = &metadata.dtype;
     let item = big_endian(dtype, metadata.fill.clone()?);
@@ -130,8 +133,8 @@ fn missing_value(metadata: &ArrayMetadata, is_time: bool) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the big-endian values of an attribute that must have the variable's type. Returns `None` for other
-/// attributes, and if the conversion would change a value.
+/// Returns the big-endian values of an attribute that must have the variable's type. Returns `None`
+/// for other attributes, and if the conversion would change a value.
 fn typed(name: &str, metadata: &ArrayMetadata, value: &Value) -> Option<Vec<u8>> {
     let item: fn(&DType, &Value) -> Option<Vec<u8>> = match name {
         "_FillValue" | "missing_value" if metadata.v3.is_some() => missing_v3,
@@ -147,11 +150,14 @@ fn typed(name: &str, metadata: &ArrayMetadata, value: &Value) -> Option<Vec<u8>>
     Some(list.iter().map(|value| item(&metadata.dtype, value)).collect::<Option<Vec<_>>>()?.concat())
 }
 
-/// Converts a missing value of a v3 array: floats may be in base64, as xarray's `FillValueCoder` writes them.
+/// Converts a missing value of a v3 array: floats may be in base64, as xarray's `FillValueCoder`
+/// writes them.
 fn missing_v3(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     let encoded = json::text(value).filter(|_| *dtype.kind() == DTypeKind::Float);
     let bytes = encoded.filter(|text| json::float_word(text).is_none() && text.parse::<f64>().is_err());
-    let Some(bytes) = bytes else { return missing(dtype, value) };
+    let Some(bytes) = bytes else {
+        return missing(dtype, value);
+    };
     let x = f64::from_le_bytes(json::base64_decode(bytes.as_bytes())?.try_into().ok()?);
     Some(if dtype.size() == 4 { (x as f32).to_be_bytes().to_vec() } else { x.to_be_bytes().to_vec() })
 }
@@ -166,8 +172,8 @@ fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Converts a value that is spelled as a number of the variable's type: an integer has no point and no exponent. CF
-/// reads a value of another type as unpacked.
+/// Converts a value that is spelled as a number of the variable's type: an integer has no point and
+/// no exponent. CF reads a value of another type as unpacked.
 fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     match dtype.kind() {
         DTypeKind::Int | DTypeKind::UInt => integer(value).and_then(|_| missing(dtype, value)),
@@ -176,7 +182,8 @@ fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Converts an item to a value of the file. `item` is in the dtype's byte order, without its trailing zero bytes.
+/// Converts an item to a value of the file. `item` is in the dtype's byte order, without its
+/// trailing zero bytes.
 fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Vec<u8> {
     item.resize(dtype.size(), 0);
     if !dtype.is_big_endian() {
@@ -193,8 +200,9 @@ fn items(value: &Value) -> &[Value] {
     }
 }
 
-/// Converts any value. A text stays, numbers get the smallest type of the file that holds all of them exactly, or else
-/// become doubles. Words are joined with spaces, as CF lists names, and everything else becomes JSON.
+/// Converts any value. A text stays, numbers get the smallest type of the file that holds all of
+/// them exactly, or else become doubles. Words are joined with spaces, as CF lists names, and
+/// everything else becomes JSON.
 fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
     let as_json = || (Type::Char, json::write(value).into_bytes());
     let list = items(value);

@@ -1,8 +1,10 @@
-//! Writes the header of a netCDF file: dimensions, attributes and variables, by "The NetCDF Classic Format
-//! Specification" (netcdf-c, `docs/file_format_specifications.md`) and PnetCDF's "CDF-5". All numbers are big-endian,
-//! and all fields are padded to multiples of four bytes. This module knows nothing of Zarr.
+//! Writes the header of a netCDF file: dimensions, attributes and variables, by "The NetCDF Classic
+//! Format Specification" (netcdf-c, `docs/file_format_specifications.md`) and PnetCDF's "CDF-5".
+//! All numbers are big-endian, and all fields are padded to multiples of four bytes. This module
+//! knows nothing of Zarr.
 
-/// The 32-bit `vsize` of a variable of more than 2^32 - 4 bytes: readers compute it from the dimensions.
+/// The 32-bit `vsize` of a variable of more than 2^32 - 4 bytes: readers compute it from the
+/// dimensions.
 const TOO_LARGE: u32 = u32::MAX;
 
 /// A version of the format.
@@ -75,7 +77,8 @@ pub struct ClassicDimension {
     pub name: String,
     /// The length, at least 1; of the record dimension the number of records, which may be 0.
     pub len: u64,
-    /// Whether it is the record dimension, of which a file has at most one. The format marks it by length 0.
+    /// Whether it is the record dimension, of which a file has at most one. The format marks it by
+    /// length 0.
     pub is_record: bool,
 }
 
@@ -108,8 +111,8 @@ pub struct Variable {
 }
 
 impl Variable {
-    /// Returns `vsize`: "the product of the dimension lengths and the number of bytes per value, increased to the next
-    /// multiple of 4".
+    /// Returns `vsize`: "the product of the dimension lengths and the number of bytes per value,
+    /// increased to the next multiple of 4".
     pub fn padded_size(&self) -> u64 {
         self.size.saturating_add(3) / 4 * 4
     }
@@ -140,8 +143,8 @@ impl ClassicHeader {
         first.is_some_and(|dimension| dimension.is_record)
     }
 
-    /// Returns the number of bytes from one record to the next: "if there is only one record variable, ... records are
-    /// not padded".
+    /// Returns the number of bytes from one record to the next: "if there is only one record
+    /// variable, ... records are not padded".
     pub fn record_step(&self) -> u64 {
         let mut variables = self.variables.iter().filter(|variable| self.is_record(variable));
         match (variables.next(), variables.next()) {
@@ -316,8 +319,8 @@ mod tests {
         assert_eq!(hex(&header.bytes()), format!("43444602{}", "0".repeat(56)));
     }
 
-    // "The 32-bit vsize field is not large enough to contain the size of variables that require more than 2^32 - 4
-    // bytes, so 2^32 - 1 is used"
+    // "The 32-bit vsize field is not large enough to contain the size of variables that require
+    // more than 2^32 - 4 bytes, so 2^32 - 1 is used"
     #[test]
     fn the_size_of_a_large_variable_is_capped_in_32_bits() {
         let size = |size| {

@@ -1,5 +1,5 @@
-//! The dimensions of the file. Dimensions of several arrays with the same name and length become one. This module knows
-//! neither attributes nor data.
+//! The dimensions of the file. Dimensions of several arrays with the same name and length become
+//! one. This module knows neither attributes nor data.
 
 use super::classic::ClassicDimension;
 use super::names::{UniqueNames, legal, with_suffix};
@@ -13,8 +13,8 @@ struct Identity {
     len: u64,
     /// The number of unnamed dimensions of the same length that precede it in the array.
     before: usize,
-    /// Whether it is the record dimension. Only the first dimension of a variable can be that; where the same name
-    /// stands for another one, that is a dimension of its own.
+    /// Whether it is the record dimension. Only the first dimension of a variable can be that;
+    /// where the same name stands for another one, that is a dimension of its own.
     is_record: bool,
 }
 
@@ -27,13 +27,14 @@ pub struct Dimensions<'a> {
 }
 
 impl<'a> Dimensions<'a> {
-    /// Returns an empty list. Invented names avoid the names of `variables`, which would become coordinates.
+    /// Returns an empty list. Invented names avoid the names of `variables`, which would become
+    /// coordinates.
     pub fn new(variables: &'a UniqueNames) -> Self {
         Dimensions { list: Vec::new(), numbers: HashMap::new(), names: UniqueNames::default(), variables }
     }
 
-    /// Returns the indices of an array's dimensions, given by names and nonzero lengths. If `is_record` is set, the
-    /// first one is the record dimension, which may have length 0.
+    /// Returns the indices of an array's dimensions, given by names and nonzero lengths. If
+    /// `is_record` is set, the first one is the record dimension, which may have length 0.
     pub fn numbers<'d>(
         &mut self,
         dimensions: impl Iterator<Item = (Option<&'d str>, u64)>,
@@ -64,8 +65,8 @@ impl<'a> Dimensions<'a> {
         self.list.len() - 1
     }
 
-    /// Returns a unique name: the dimension's own if it is free, else with the length appended. Unnamed dimensions are
-    /// named after their length.
+    /// Returns a unique name: the dimension's own if it is free, else with the length appended.
+    /// Unnamed dimensions are named after their length.
     fn free_name(&mut self, identity: &Identity) -> String {
         let len = identity.len.to_string();
         let own = identity.name.as_deref().unwrap_or("dim");
@@ -106,7 +107,8 @@ mod tests {
 
     #[test]
     fn the_same_name_and_length_are_one_dimension() {
-        let (x, y) = (Some("x"), Some("y"));
+        let x = Some("x");
+        let y = Some("y");
         assert_eq!(names(&[&[(y, 3), (x, 4)], &[(x, 4)], &[(y, 3), (y, 3)]], &["x"]), ["y x", "x", "y y"]);
         assert_eq!(names(&[&[(x, 4)], &[(x, 5)], &[(x, 5), (x, 4)]], &[]), ["x", "x_5", "x_5 x"]);
         // a name that another dimension already has

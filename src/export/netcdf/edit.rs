@@ -1,6 +1,7 @@
-//! Compares a group's netCDF file with a file that another program wrote in its place: checks that the layout is the
-//! same, and lists the attributes that differ. Each attribute returns to its former JSON form, such as a list or nested
-//! JSON. Attributes that exist only in the file, or that come from the arrays' metadata, cannot be changed.
+//! Compares a group's netCDF file with a file that another program wrote in its place: checks that
+//! the layout is the same, and lists the attributes that differ. Each attribute returns to its
+//! former JSON form, such as a list or nested JSON. Attributes that exist only in the file, or that
+//! come from the arrays' metadata, cannot be changed.
 
 use super::attributes::{LEFT_OUT, is_bookkeeping};
 use super::classic::{Attribute, ClassicDimension, ClassicHeader, Type, Variable};
@@ -40,8 +41,8 @@ pub struct Moved {
 }
 
 impl HeaderEdit {
-    /// Parses the headers at the beginning of `old` and `new` and compares their layouts. Returns `None` if `new` ends
-    /// before its header does.
+    /// Parses the headers at the beginning of `old` and `new` and compares their layouts. Returns
+    /// `None` if `new` ends before its header does.
     ///
     /// # Errors
     ///
@@ -51,7 +52,9 @@ impl HeaderEdit {
         let new = match parse(new) {
             Ok(new) => new,
             Err(ParseFailure::Short) => return Ok(None),
-            Err(ParseFailure::Wrong) => return Err(refused("no netCDF file of the classic format")),
+            Err(ParseFailure::Wrong) => {
+                return Err(refused("no netCDF file of the classic format"));
+            }
         };
         let edited = HeaderEdit { old, new };
         edited.check_layout()?;
@@ -113,7 +116,8 @@ impl HeaderEdit {
     /// Returns the offsets, in both files, of all variables that hold an array.
     pub fn moved(&self, file: &Composite) -> Vec<Moved> {
         let pairs = self.pairs().unwrap_or_default().into_iter();
-        let (step, count) = (self.new.record_step(), self.new.record_count().unwrap_or(0));
+        let step = self.new.record_step();
+        let count = self.new.record_count().unwrap_or(0);
         let moved = |(old, new): (&Variable, &Variable)| {
             let (step, count) = if self.new.is_record(new) { (step, count) } else { (new.size, 1) };
             Moved { part: file.part_at(old.begin), from: new.begin, len: new.size, step, count }
@@ -121,8 +125,8 @@ impl HeaderEdit {
         pairs.filter(|(old, _)| array_at(file, old.begin).is_some()).map(moved).collect()
     }
 
-    /// Returns the changed attributes of the group at `group` and of the arrays in its `file`; `stored` returns the
-    /// current attributes of a key.
+    /// Returns the changed attributes of the group at `group` and of the arrays in its `file`;
+    /// `stored` returns the current attributes of a key.
     ///
     /// # Errors
     ///
@@ -173,8 +177,8 @@ fn array_at(file: &Composite, begin: u64) -> Option<(&Key, Option<&DType>)> {
     }
 }
 
-/// Returns the changes that turn `old` into `new`. An attribute of the file without a counterpart in `stored`, or for
-/// which `is_derived` holds, cannot be changed.
+/// Returns the changes that turn `old` into `new`. An attribute of the file without a counterpart
+/// in `stored`, or for which `is_derived` holds, cannot be changed.
 ///
 /// # Errors
 ///
@@ -186,7 +190,8 @@ fn changes(
     is_derived: impl Fn(&str) -> bool,
 ) -> std::result::Result<HeaderChanges, String> {
     let by_name = |list: &'_ [Attribute]| list.iter().map(|a| (a.name.clone(), a.clone())).collect::<HashMap<_, _>>();
-    let (before, after) = (by_name(old), by_name(new));
+    let before = by_name(old);
+    let after = by_name(new);
     let mut changes = HeaderChanges::new();
     for attribute in new.iter().filter(|attribute| before.get(&attribute.name) != Some(*attribute)) {
         let name = &attribute.name;
@@ -206,7 +211,8 @@ fn changes(
     Ok(changes)
 }
 
-/// Converts an attribute of the file to JSON in the form that it had `before`; `None` if JSON cannot represent it.
+/// Converts an attribute of the file to JSON in the form that it had `before`; `None` if JSON
+/// cannot represent it.
 fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     if attribute.kind == Type::Char {
         // NCO includes the terminating NUL
@@ -232,8 +238,8 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     }
 }
 
-/// Returns a float in base64 if `before` is in base64: xarray's `_FillValue` in v3 attributes is eight little-endian
-/// bytes.
+/// Returns a float in base64 if `before` is in base64: xarray's `_FillValue` in v3 attributes is
+/// eight little-endian bytes.
 fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     let was = json::base64_decode(json::text(before?)?.as_bytes()).filter(|bytes| bytes.len() == 8);
     was.filter(|_| attribute.name == "_FillValue")?;

@@ -1,5 +1,6 @@
-//! Converts GDAL's `_CRS` to CF's form: a grid mapping variable, which has only attributes (CF conventions, 5.6), and
-//! the attribute `axis` of its coordinates. Arrays that name a grid mapping themselves stay unchanged.
+//! Converts GDAL's `_CRS` to CF's form: a grid mapping variable, which has only attributes (CF
+//! conventions, 5.6), and the attribute `axis` of its coordinates. Arrays that name a grid mapping
+//! themselves stay unchanged.
 
 use super::GroupArray;
 use super::classic::{Attribute, Type, Variable};
@@ -35,7 +36,8 @@ impl<'a> Mappings<'a> {
         })
     }
 
-    /// Returns the attribute that an array needs: the name of its mapping, or the axis of a coordinate.
+    /// Returns the attribute that an array needs: the name of its mapping, or the axis of a
+    /// coordinate.
     pub fn attribute(&self, member: &GroupArray) -> Option<Attribute> {
         if let Some(name) = wkt(member).and_then(|wkt| self.0.get(wkt)) {
             return Some(text("grid_mapping", name));

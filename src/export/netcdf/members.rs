@@ -1,5 +1,6 @@
-//! The arrays of a group that become variables of its netCDF file. This module decides which arrays these are, in which
-//! order, which of them have records, and which are left out. It knows neither headers nor offsets.
+//! The arrays of a group that become variables of its netCDF file. This module decides which arrays
+//! these are, in which order, which of them have records, and which are left out. It knows neither
+//! headers nor offsets.
 
 use super::classic::{ClassicVersion, Type};
 use super::types::{are_exact, native_type, widened};
@@ -39,7 +40,8 @@ pub struct GroupArray {
 }
 
 impl GroupArray {
-    /// Reads the array's attributes and the names of its dimensions; groups that provide names are added to `sources`.
+    /// Reads the array's attributes and the names of its dimensions; groups that provide names are
+    /// added to `sources`.
     fn new(hierarchy: &Hierarchy, array: Arc<Array>, kind: Type, sources: &mut Vec<Key>) -> Result<Self> {
         let attributes = hierarchy.attributes(array.key())?;
         let names = axis_names(hierarchy, &array, &attributes, sources);
@@ -68,8 +70,8 @@ impl GroupArray {
         self.dimensions().map(|(name, _)| name).eq([Some(self.name())])
     }
 
-    /// Returns whether the array is a time coordinate of 64-bit integers whose unit is coarse enough that doubles
-    /// represent all usual dates exactly.
+    /// Returns whether the array is a time coordinate of 64-bit integers whose unit is coarse
+    /// enough that doubles represent all usual dates exactly.
     fn counts_time(&self) -> bool {
         let units = self.attributes.get("units").and_then(json::text).unwrap_or_default();
         let unit = units.split_once(" since ").map(|(unit, _)| unit.to_ascii_lowercase());
@@ -83,8 +85,8 @@ impl GroupArray {
         super::types::form(self.metadata(), self.kind)
     }
 
-    /// Returns the size of the variable in bytes, of a record variable in each record; the largest number if 64 bits do
-    /// not hold it.
+    /// Returns the size of the variable in bytes, of a record variable in each record; the largest
+    /// number if 64 bits do not hold it.
     pub fn variable_size(&self) -> u64 {
         let metadata = self.metadata();
         match (&self.values, self.letters) {
@@ -101,7 +103,8 @@ impl GroupArray {
         self.variable_size() > MAX_VARIABLE
     }
 
-    /// Returns whether a dimension other than the record dimension has length 0, which marks the record dimension.
+    /// Returns whether a dimension other than the record dimension has length 0, which marks the
+    /// record dimension.
     fn is_empty(&self) -> bool {
         self.metadata().shape.iter().skip(usize::from(self.is_record)).any(|len| *len == 0)
     }
@@ -117,7 +120,8 @@ pub struct GroupArrays {
     left_out: BTreeMap<String, String>,
     /// Size of all variables in bytes.
     size: u64,
-    /// The groups and arrays whose documents the file is made from, including arrays that are left out.
+    /// The groups and arrays whose documents the file is made from, including arrays that are left
+    /// out.
     pub sources: Vec<Key>,
     /// Memory of all attributes and strings, in bytes.
     pub memory: usize,
@@ -134,12 +138,14 @@ impl GroupArrays {
     ///
     /// # Errors
     ///
-    /// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for the memory.
+    /// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for
+    /// the memory.
     pub fn of_group(hierarchy: &Hierarchy, cache: &Cache, key: &Key, options: &NetcdfOptions) -> Result<Self> {
         if !matches!(hierarchy.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::not_found("no such group").context(key));
         }
-        let (options, sources) = (options.clone(), vec![key.clone()]);
+        let options = options.clone();
+        let sources = vec![key.clone()];
         let mut members = GroupArrays { options, sources, ..GroupArrays::default() };
         members.add_group(hierarchy, key)?;
         members.add_inherited(hierarchy, key)?;
@@ -151,7 +157,8 @@ impl GroupArrays {
             NetcdfVersion::Cdf2 => members.fit_into_cdf2(cache),
             NetcdfVersion::Cdf5 => {}
         }
-        // records follow the other variables, and in CDF-2 only the last variable of either may exceed the limit
+        // records follow the other variables, and in CDF-2 only the last variable of either may
+        // exceed the limit
         members.list.sort_by_key(|member| (member.is_record, member.is_large()));
         Ok(members)
     }
@@ -238,15 +245,19 @@ impl GroupArrays {
         Ok(())
     }
 
-    /// Finds the arrays whose first dimension is the record dimension. If they differ in its length, the
-    /// coordinate variable, or else the first array, decides the number of records. Arrays of other lengths get a
-    /// dimension of their own.
+    /// Finds the arrays whose first dimension is the record dimension. If they differ in its
+    /// length, the coordinate variable, or else the first array, decides the number of records.
+    /// Arrays of other lengths get a dimension of their own.
     fn find_records(&mut self) {
-        let Some(wanted) = self.options.record.as_deref() else { return };
+        let Some(wanted) = self.options.record.as_deref() else {
+            return;
+        };
         let len =
             |member: &GroupArray| member.dimensions().next().filter(|(name, _)| *name == Some(wanted)).map(|d| d.1);
         let coordinate = self.list.iter().find(|member| member.is_coordinate() && member.name() == wanted);
-        let Some(count) = coordinate.and_then(len).or_else(|| self.list.iter().find_map(len)) else { return };
+        let Some(count) = coordinate.and_then(len).or_else(|| self.list.iter().find_map(len)) else {
+            return;
+        };
         for member in &mut self.list {
             let first = member.dimensions().next();
             member.is_record = first == Some((Some(wanted), count));
@@ -277,7 +288,8 @@ impl GroupArrays {
 
     /// Reads the arrays of strings of any length, as long as there is memory.
     fn read_strings(&mut self, cache: &Cache) {
-        let (mut memory, mut found) = (self.memory, BTreeMap::new());
+        let mut memory = self.memory;
+        let mut found = BTreeMap::new();
         self.leave_out(|member| {
             if !member.metadata().has_objects() {
                 return None;
@@ -300,7 +312,8 @@ impl GroupArrays {
         }
     }
 
-    /// Returns the smallest version of the format that can hold all variables, or the one that was asked for.
+    /// Returns the smallest version of the format that can hold all variables, or the one that was
+    /// asked for.
     pub fn version(&self) -> ClassicVersion {
         let needs_64_bits = |member: &GroupArray| {
             member.kind > Type::UByte || member.metadata().shape.iter().any(|&len| len > MAX_DIMENSION)
@@ -315,8 +328,8 @@ impl GroupArrays {
         }
     }
 
-    /// Returns the variables that are too large for CDF-2. It has room for one at the end of the file, or of a record
-    /// (`NC_check_vlens` in netcdf-c).
+    /// Returns the variables that are too large for CDF-2. It has room for one at the end of the
+    /// file, or of a record (`NC_check_vlens` in netcdf-c).
     fn extra_large(&self) -> HashSet<&str> {
         let large =
             |is_record| self.list.iter().filter(move |member| member.is_record == is_record && member.is_large());
@@ -340,9 +353,10 @@ impl GroupArrays {
         });
     }
 
-    /// Makes time coordinates doubles, as most CF files have them, if the file can then be CDF-2: xarray stores times
-    /// as 64-bit integers, and many programs do not know CDF-5. **No read of a file may fail because of a value.**
-    /// Therefore the file is CDF-5 if a coordinate is not exact as a double or if the coordinates cannot be read.
+    /// Makes time coordinates doubles, as most CF files have them, if the file can then be CDF-2:
+    /// xarray stores times as 64-bit integers, and many programs do not know CDF-5. **No read of a
+    /// file may fail because of a value.** Therefore the file is CDF-5 if a coordinate is not exact
+    /// as a double or if the coordinates cannot be read.
     fn convert_time_to_doubles(&mut self, cache: &Cache) {
         self.set_time_type(Type::Double);
         let are_exact = |member: &GroupArray| match member.form() {
@@ -361,8 +375,8 @@ impl GroupArrays {
     }
 }
 
-/// Returns the array `name` of the nearest ancestor of `key` that has one, provided that it fits: a coordinate variable
-/// of length `len`, or, without a length, a scalar as grid mappings are.
+/// Returns the array `name` of the nearest ancestor of `key` that has one, provided that it fits: a
+/// coordinate variable of length `len`, or, without a length, a scalar as grid mappings are.
 fn find_inherited(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
     // an attribute may hold a name too long for the store to look up
     if name.len() > names::MAX_NAME {
@@ -370,8 +384,12 @@ fn find_inherited(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>
     }
     for above in hierarchy.upwards(key).skip(1) {
         // not a valid name of an array
-        let Ok(place) = above.child(name) else { return Ok(None) };
-        let Some(StoredNode::Array(array)) = hierarchy.find(&place)? else { continue };
+        let Ok(place) = above.child(name) else {
+            return Ok(None);
+        };
+        let Some(StoredNode::Array(array)) = hierarchy.find(&place)? else {
+            continue;
+        };
         let found = GroupArray::new(hierarchy, array, Type::Byte, &mut Vec::new())?;
         let fits = match len {
             Some(len) => found.is_coordinate() && found.metadata().shape == [len],

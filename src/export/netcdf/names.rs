@@ -1,7 +1,7 @@
 //! Valid netCDF names: "Names should match the regular expression
-//! `([a-zA-Z0-9_]|{MUTF8})([^\x00-\x1F/\x7F-\xFF]|{MUTF8})*`", and "names that have trailing space characters are also
-//! not permitted" (format specification, "Note on names"), which also wants them "normalized according to Unicode NFC".
-//! This module knows nothing of arrays.
+//! `([a-zA-Z0-9_]|{MUTF8})([^\x00-\x1F/\x7F-\xFF]|{MUTF8})*`", and "names that have trailing space
+//! characters are also not permitted" (format specification, "Note on names"), which also wants
+//! them "normalized according to Unicode NFC". This module knows nothing of arrays.
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 use std::collections::HashMap;
@@ -9,14 +9,14 @@ use std::collections::HashMap;
 /// Maximum length of a name in bytes (`NC_MAX_NAME` of netcdf-c).
 pub const MAX_NAME: usize = 256;
 
-/// The names given so far in one namespace of a file (variables, dimensions, or the attributes of one list), each with
-/// the number of times that it was requested.
+/// The names given so far in one namespace of a file (variables, dimensions, or the attributes of
+/// one list), each with the number of times that it was requested.
 #[derive(Default)]
 pub struct UniqueNames(HashMap<String, u64>);
 
 impl UniqueNames {
-    /// Returns a legal, unique netCDF name based on `wanted`: the first request gets the name, later ones a numbered
-    /// suffix.
+    /// Returns a legal, unique netCDF name based on `wanted`: the first request gets the name,
+    /// later ones a numbered suffix.
     pub fn give(&mut self, wanted: &str) -> String {
         let name = legal(wanted);
         let mut free = name.clone();

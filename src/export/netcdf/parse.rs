@@ -1,5 +1,6 @@
-//! Parses headers of netCDF's classic formats that other programs wrote: the counterpart of `classic`. The input is
-//! untrusted: the parser accepts a count only if the file has bytes for that many items.
+//! Parses headers of netCDF's classic formats that other programs wrote: the counterpart of
+//! `classic`. The input is untrusted: the parser accepts a count only if the file has bytes for
+//! that many items.
 
 use super::classic::{Attribute, ClassicDimension, ClassicHeader, ClassicVersion, Type, Variable};
 
@@ -21,7 +22,8 @@ enum Width {
     Of(ClassicVersion),
 }
 
-/// Parses the header at the beginning of `bytes`. A CDF-1 file is reported as CDF-2, which can hold the same.
+/// Parses the header at the beginning of `bytes`. A CDF-1 file is reported as CDF-2, which can hold
+/// the same.
 ///
 /// # Errors
 ///
@@ -39,7 +41,8 @@ pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
     };
     let records = reader.record_count()?;
     let dimensions = reader.list(0x0A, |reader| {
-        let (name, len) = (reader.name()?, reader.number()?);
+        let name = reader.name()?;
+        let len = reader.number()?;
         // length 0 marks the record dimension
         let is_record = len == 0;
         Ok(ClassicDimension { name, len: if is_record { records } else { len }, is_record })
@@ -82,7 +85,8 @@ impl<'a> HeaderReader<'a> {
         self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| ParseFailure::Short)
     }
 
-    /// Reads the number of records. `STREAMING`, an unknown number, is refused: netCDF-C does not write it.
+    /// Reads the number of records. `STREAMING`, an unknown number, is refused: netCDF-C does not
+    /// write it.
     fn record_count(&mut self) -> Result<u64, ParseFailure> {
         match self.number()? {
             count if self.width != Width::Of(ClassicVersion::Data64) && count == u64::from(u32::MAX) => {
@@ -109,7 +113,8 @@ impl<'a> HeaderReader<'a> {
         tag: u32,
         mut item: impl FnMut(&mut Self) -> Result<T, ParseFailure>,
     ) -> Result<Vec<T>, ParseFailure> {
-        let (found, count) = (self.short()?, self.number()?);
+        let found = self.short()?;
+        let count = self.number()?;
         if found != tag && (found, count) != (0, 0) {
             return Err(ParseFailure::Wrong);
         }
@@ -122,13 +127,15 @@ impl<'a> HeaderReader<'a> {
     }
 
     fn attribute(&mut self) -> Result<Attribute, ParseFailure> {
-        let (name, kind) = (self.name()?, self.kind()?);
+        let name = self.name()?;
+        let kind = self.kind()?;
         let len = self.number()?.checked_mul(kind.size() as u64).ok_or(ParseFailure::Wrong)?;
         Ok(Attribute { name, kind, values: self.padded(len)?.to_vec() })
     }
 
     fn variable(&mut self, dimensions: &[ClassicDimension]) -> Result<Variable, ParseFailure> {
-        let (name, count) = (self.name()?, self.number()?);
+        let name = self.name()?;
+        let count = self.number()?;
         let mut numbers = Vec::new();
         for _ in 0..count {
             numbers.push(usize::try_from(self.number()?).map_err(|_| ParseFailure::Wrong)?);

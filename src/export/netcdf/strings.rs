@@ -1,5 +1,5 @@
-//! Strings of any length as characters of a fixed number of bytes: they have no flat bytes, so that the whole array is
-//! read to find the longest one. This module knows nothing of files.
+//! Strings of any length as characters of a fixed number of bytes: they have no flat bytes, so that
+//! the whole array is read to find the longest one. This module knows nothing of files.
 
 use crate::array::Array;
 use crate::cache::{Cache, ChunkPart};
@@ -27,8 +27,8 @@ pub fn are_strings(metadata: &ArrayMetadata) -> bool {
     metadata.has_objects() && metadata.object_codec().is_some_and(|codec| codec.id == "vlen-utf8")
 }
 
-/// Reads all strings. Returns the length in bytes of the longest one, at least 1, and the strings in C order, each
-/// padded with NUL to that length. They take at most `free` bytes of memory.
+/// Reads all strings. Returns the length in bytes of the longest one, at least 1, and the strings
+/// in C order, each padded with NUL to that length. They take at most `free` bytes of memory.
 ///
 /// # Errors
 ///
@@ -56,10 +56,11 @@ pub fn read(cache: &Cache, array: &Array, free: usize) -> Result<(u64, Arc<[u8]>
     Ok((longest as u64, values.into()))
 }
 
-/// Calls `show` with the number in C order and the text of each string. Strings of chunks that are not stored are the
-/// fill value, or empty.
+/// Calls `show` with the number in C order and the text of each string. Strings of chunks that are
+/// not stored are the fill value, or empty.
 fn for_each(cache: &Cache, array: &Array, mut show: impl FnMut(usize, &str)) -> Result<(), String> {
-    let (grid, metadata) = (array.grid(), array.metadata());
+    let grid = array.grid();
+    let metadata = array.metadata();
     let fill = json::text(&metadata.fill_value).unwrap_or_default();
     for chunk in (0..grid.chunk_count()).map(ChunkId) {
         let part = cache.get(array, chunk, ChunkPart::Whole).map_err(|e| e.to_string())?;
@@ -78,8 +79,8 @@ fn for_each(cache: &Cache, array: &Array, mut show: impl FnMut(usize, &str)) -> 
     Ok(())
 }
 
-/// Returns the strings of a chunk in C order. numcodecs' format: the number of strings, then each one after its length,
-/// all as little-endian 32-bit numbers.
+/// Returns the strings of a chunk in C order. numcodecs' format: the number of strings, then each
+/// one after its length, all as little-endian 32-bit numbers.
 fn texts<'a>(bytes: &'a [u8], metadata: &ArrayMetadata) -> Result<Vec<&'a str>, String> {
     let short = || "a chunk is cut short".to_string();
     let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) as usize;

@@ -213,12 +213,13 @@ fn missing_coordinates_are_inherited() {
     assert_eq!(variables(&header(&h, "a")), ["Short t(x=4)"]);
 }
 
-// GDAL's Zarr driver, "SRS encoding"; CF conventions, 5.6: "a grid mapping variable ... is of arbitrary type since it
-// contains no data"
+// GDAL's Zarr driver, "SRS encoding"; CF conventions, 5.6: "a grid mapping variable ... is of
+// arbitrary type since it contains no data"
 #[test]
 fn the_reference_system_of_gdal_becomes_a_grid_mapping() {
     let crs = |wkt: &str| format!(r#"{{"_ARRAY_DIMENSIONS":["Y","X"],"_CRS":{{"url":"u","wkt":"{wkt}"}}}}"#);
-    let (utm, own) = (crs("PROJCS[..."), r#"{"grid_mapping":"crs","_CRS":{"wkt":"x"}}"#);
+    let utm = crs("PROJCS[...");
+    let own = r#"{"grid_mapping":"crs","_CRS":{"wkt":"x"}}"#;
     let (_, h) = hierarchy(&[
         ("X", "\"<f8\"", &[3], &dims(&["X"])),
         ("Y", "\"<f8\"", &[2], r#"{"_ARRAY_DIMENSIONS":["Y"],"units":"km"}"#),
@@ -321,8 +322,8 @@ fn attributes_of(dtype: &str, fill: &str, attributes: &str) -> String {
     shown(&header(&h, "").variables[0].attributes).join("; ")
 }
 
-// CF, appendix A: "_FillValue ... must have the same type as its associated variable", and so must attributes of packed
-// values
+// CF, appendix A: "_FillValue ... must have the same type as its associated variable", and so must
+// attributes of packed values
 #[test]
 fn attributes_of_values_have_the_type_of_the_variable() {
     for (dtype, attributes, expected) in [
@@ -349,8 +350,8 @@ fn attributes_of_values_have_the_type_of_the_variable() {
     }
 }
 
-// xarray's FillValueCoder: `base64.standard_b64encode(struct.pack("<d", x))` in the attributes of v3; there, the fill
-// value of the array is an ordinary value
+// xarray's FillValueCoder: `base64.standard_b64encode(struct.pack("<d", x))` in the attributes of
+// v3; there, the fill value of the array is an ordinary value
 #[test]
 fn missing_values_of_v3_are_in_base64() {
     for (data_type, attributes, expected) in [
@@ -435,7 +436,8 @@ fn int64_times_are_doubles_if_the_file_can_then_be_cdf_2() {
         matches!(part.content, PartContent::Flat { form: ItemForm::Widened { .. }, .. })
     };
     assert_eq!(file(&h).parts().iter().filter(|part| is_double(part)).count(), 1);
-    // times stay int64 if another variable needs CDF-5, or if one of them is not exact as a double or cannot be read
+    // times stay int64 if another variable needs CDF-5, or if one of them is not exact as a double
+    // or cannot be read
     let (store, h) = hierarchy(&[("time", "\"<i8\"", &[2], &days), ("t", "\"<f4\"", &[2], &dims(&["time"]))]);
     store.insert("time/0", ((1i64 << 53) + 1).to_le_bytes());
     assert_eq!(variables(&header(&h, "")), ["Float t(time=2)", "Int64 time(time=2)"]);

@@ -69,7 +69,9 @@ fn cdf_2_has_wider_types() {
         PartContent::Flat { form: ItemForm::Widened { shown, .. }, .. } => Some((shown, part.len)),
         _ => None,
     };
-    let (short, int, double) = (ShownNumber::Short, ShownNumber::Int, ShownNumber::Double);
+    let short = ShownNumber::Short;
+    let int = ShownNumber::Int;
+    let double = ShownNumber::Double;
     let expected = [(short, 4), (int, 8), (double, 16), (double, 16), (double, 16), (double, 16)];
     assert_eq!(file.parts().iter().filter_map(form).collect::<Vec<_>>(), expected);
 }

@@ -1,5 +1,5 @@
-//! The types of variables: what netCDF has for the dtype of an array, and wider types for what CDF-2 lacks. This module
-//! knows neither names nor dimensions.
+//! The types of variables: what netCDF has for the dtype of an array, and wider types for what
+//! CDF-2 lacks. This module knows neither names nor dimensions.
 
 use super::classic::Type;
 use crate::array::Array;
@@ -39,7 +39,8 @@ pub fn native_type(array: &Array) -> Result<Type, String> {
     }
 }
 
-/// Returns UDUNITS' word for the unit of a `datetime64`; `None` if it has no such word, and for other dtypes.
+/// Returns UDUNITS' word for the unit of a `datetime64`; `None` if it has no such word, and for
+/// other dtypes.
 pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
     if *metadata.dtype.kind() != DTypeKind::DateTime {
         return None;
@@ -57,7 +58,8 @@ pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
     })
 }
 
-/// Returns the type of CDF-2 that holds the values of `kind`; a double holds not all integers of 64 bits.
+/// Returns the type of CDF-2 that holds the values of `kind`; a double holds not all integers of 64
+/// bits.
 pub fn widened(kind: Type) -> Type {
     match kind {
         Type::UByte => Type::Short,
@@ -67,11 +69,13 @@ pub fn widened(kind: Type) -> Type {
     }
 }
 
-/// Returns how a file, in which all numbers are big-endian, holds the items of an array as values of `kind`.
+/// Returns how a file, in which all numbers are big-endian, holds the items of an array as values
+/// of `kind`.
 pub fn form(metadata: &ArrayMetadata, kind: Type) -> ItemForm {
     let dtype = &metadata.dtype;
     let widened = |shown| {
-        let (is_signed, fill) = (*dtype.kind() != DTypeKind::UInt, metadata.fill.as_deref().unwrap_or_default());
+        let is_signed = *dtype.kind() != DTypeKind::UInt;
+        let fill = metadata.fill.as_deref().unwrap_or_default();
         ItemForm::Widened { stored: StoredInteger::new(dtype.size(), is_signed, dtype.is_big_endian(), fill), shown }
     };
     match (dtype.kind(), dtype.size(), kind) {
@@ -85,7 +89,8 @@ pub fn form(metadata: &ArrayMetadata, kind: Type) -> ItemForm {
     }
 }
 
-/// Returns the metadata with the dtype and the fill value that the array has in the file. Texts are letters there.
+/// Returns the metadata with the dtype and the fill value that the array has in the file. Texts are
+/// letters there.
 pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, ArrayMetadata> {
     let name = match form {
         ItemForm::Widened { shown: ShownNumber::Short, .. } => ">i2",
@@ -95,7 +100,9 @@ pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, Arr
         _ if metadata.has_objects() => "|S1",
         _ => return Cow::Borrowed(metadata),
     };
-    let Ok(dtype) = DType::parse_str(name) else { return Cow::Borrowed(metadata) };
+    let Ok(dtype) = DType::parse_str(name) else {
+        return Cow::Borrowed(metadata);
+    };
     let fill = metadata.fill.clone().filter(|_| matches!(form, ItemForm::Widened { .. })).and_then(|mut item| {
         item.resize(metadata.dtype.size(), 0);
         form.show(&mut item).is_ok().then_some(item)
@@ -103,7 +110,8 @@ pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, Arr
     Cow::Owned(ArrayMetadata { dtype, fill, ..metadata.clone() })
 }
 
-/// Checks that a file can show all items of an array in this form. Integers of 64 bits are read for that.
+/// Checks that a file can show all items of an array in this form. Integers of 64 bits are read for
+/// that.
 ///
 /// # Errors
 ///
@@ -112,7 +120,8 @@ pub fn are_exact(cache: &Cache, array: &Array, form: ItemForm) -> Result<(), Str
     if !matches!(form, ItemForm::Widened { stored: StoredInteger { size: 8, .. }, .. }) {
         return Ok(());
     }
-    let (grid, items) = (array.grid(), array.size() / 8);
+    let grid = array.grid();
+    let items = array.size() / 8;
     if items > MAX_CHECKED || grid.chunk_count() > MAX_CHUNKS[usize::from(array.is_remote())] {
         return Err(format!("{items} integers of 64 bits are too many to find out whether doubles hold all of them"));
     }

@@ -37,7 +37,8 @@ type Case<'a> = (&'a str, &'a [u8], &'a str, usize, [f64; 4]);
 fn values_are_those_of_xarray() {
     let i2: Vec<u8> = [1i16, 2, 3, -1].iter().flat_map(|n| n.to_le_bytes()).collect();
     let f4: Vec<u8> = [1e20f32, 1.0, 0.1, -9999.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-    let (tenth, large) = (f64::from(0.1f32), f64::from(1e20f32));
+    let tenth = f64::from(0.1f32);
+    let large = f64::from(1e20f32);
     let cases: [Case; 18] = [
         ("<i2", &i2, r#"{"scale_factor":0.1}"#, 8, [0.1, 0.2, 3.0 * 0.1, -0.1]),
         ("<i2", &i2, r#"{"scale_factor":10}"#, 8, [10.0, 20.0, 30.0, -10.0]),
@@ -94,7 +95,8 @@ fn arrays_of_plain_values_are_not_packed() {
     assert_eq!(packing("<i2", &many, None), None);
 }
 
-/// xarray takes the fill value of a v2 array for `_FillValue`, whatever the attribute says, and that of v3 for data.
+/// xarray takes the fill value of a v2 array for `_FillValue`, whatever the attribute says, and
+/// that of v3 for data.
 #[test]
 fn fill_values_of_xarray_are_missing() {
     let names = r#"{"_ARRAY_DIMENSIONS":["x"],"_FillValue":7}"#;
@@ -158,7 +160,8 @@ fn items_that_read_as_zeros() {
 }
 
 proptest! {
-    /// Values that were read are stored as the items they were read from, and any value as the nearest item.
+    /// Values that were read are stored as the items they were read from, and any value as the
+    /// nearest item.
     #[test]
     fn values_round_trip(
         dtype in prop::sample::select(vec!["|i1", "|u1", "<i2", ">i2", "<u2", ">i4", "<u4", "<f2", ">f4", "<f8"]),
@@ -183,7 +186,8 @@ proptest! {
         } else {
             prop_assert!(is_float || shown.chunks(packing.shown_size()).any(|v| v[v.len() - 1] & 0x7f == 0x7f));
         }
-        let (low, high) = (packing.value(-100.0), packing.value(100.0));
+        let low = packing.value(-100.0);
+        let high = packing.value(100.0);
         let value = if low.is_finite() && high.is_finite() { low + (high - low) * at } else { at };
         let value = values_of(&packing, &bytes(&packing, &[value]))[0];
         if let Ok(stored) = packing.pack(&bytes(&packing, &[value])) {

@@ -18,8 +18,8 @@ pub struct CfTimes<'a> {
 }
 
 impl<'a> CfTimes<'a> {
-    /// Returns the times of an array with these values; `None` if its values are no times, or if one cannot be written
-    /// as a date. Then all values are written as the numbers that they are.
+    /// Returns the times of an array with these values; `None` if its values are no times, or if
+    /// one cannot be written as a date. Then all values are written as the numbers that they are.
     pub fn of(array: &'a Described, values: &[u8]) -> Option<Self> {
         let calendar = array.attributes.get("calendar").map(json::text);
         // a calendar that is no text is none that is known

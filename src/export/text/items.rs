@@ -1,4 +1,5 @@
-//! The text of one item of a dtype. Numbers have the fewest digits that read back equal, as C's `strtod` reads them.
+//! The text of one item of a dtype. Numbers have the fewest digits that read back equal, as C's
+//! `strtod` reads them.
 
 use super::super::MetadataNumber;
 use super::numpy_times::TimeUnit;
@@ -39,7 +40,8 @@ impl ItemText {
         Self::of_dtype(&metadata.dtype, &metadata.dtype_json)
     }
 
-    /// Like [`ItemText::of`]; `spelled` is the JSON form of the dtype, which alone has the units of times.
+    /// Like [`ItemText::of`]; `spelled` is the JSON form of the dtype, which alone has the units of
+    /// times.
     fn of_dtype(dtype: &DType, spelled: &Value) -> Option<Self> {
         let kind = match (dtype.kind(), dtype.size()) {
             (DTypeKind::Bool, _) => ItemKind::Bool,
@@ -132,7 +134,8 @@ fn push(value: impl std::fmt::Display, out: &mut String) {
 }
 
 fn write_fields(fields: &[(ItemText, usize)], bytes: &[u8], out: &mut String) {
-    let (mut at, mut is_first) = (0usize, true);
+    let mut at = 0usize;
+    let mut is_first = true;
     for (field, count) in fields {
         for _ in 0..*count {
             if !std::mem::take(&mut is_first) {
@@ -180,8 +183,9 @@ fn without_padding(bytes: &[u8]) -> &[u8] {
     bytes.get(..end).unwrap_or_default()
 }
 
-/// Writes a string as one word. If it is empty or has spaces, double quotes, control characters or bytes that are not
-/// UTF-8, it stands in double quotes, with escapes as in JSON and `\x` before other bytes.
+/// Writes a string as one word. If it is empty or has spaces, double quotes, control characters or
+/// bytes that are not UTF-8, it stands in double quotes, with escapes as in JSON and `\x` before
+/// other bytes.
 fn write_word(bytes: &[u8], out: &mut String) {
     let is_word = |text: &&str| {
         let breaks = |c: char| c.is_whitespace() || c == '"';

@@ -1,4 +1,5 @@
-//! Dates of `datetime64` as NumPy's `datetime_as_string` writes them: ISO 8601, as exact as the unit.
+//! Dates of `datetime64` as NumPy's `datetime_as_string` writes them: ISO 8601, as exact as the
+//! unit.
 
 use super::super::calendar::moments::Cycle;
 use std::fmt::Write;
@@ -58,7 +59,8 @@ impl TimeUnit {
         let _ = match self.kind {
             UnitKind::Months { per_unit, shows_month } => {
                 let months = number * i128::from(per_unit) + 1970 * 12;
-                let (year, month) = (months.div_euclid(12), months.rem_euclid(12) + 1);
+                let year = months.div_euclid(12);
+                let month = months.rem_euclid(12) + 1;
                 if shows_month { write!(out, "{year:04}-{month:02}") } else { write!(out, "{year:04}") }
             }
             UnitKind::Days(per_unit) => {
@@ -81,7 +83,8 @@ impl TimeUnit {
 
 fn write_seconds(number: i128, digits: u32, out: &mut String) -> std::fmt::Result {
     let per_second = 10i128.pow(digits);
-    let (seconds, fraction) = (number.div_euclid(per_second), number.rem_euclid(per_second));
+    let seconds = number.div_euclid(per_second);
+    let fraction = number.rem_euclid(per_second);
     let (year, month, day) = Cycle::Gregorian.date(seconds.div_euclid(86_400));
     let second = seconds.rem_euclid(86_400);
     let [hour, minute, second] = [second / 3600, second / 60 % 60, second % 60];

@@ -1,4 +1,5 @@
-//! GeoTIFF 1.1 (OGC 19-008r4), the position of the raster and its reference system; and GDAL's own tags.
+//! GeoTIFF 1.1 (OGC 19-008r4), the position of the raster and its reference system; and GDAL's own
+//! tags.
 
 use super::super::{raster, spelling};
 use super::{Described, TagValue, Tags};

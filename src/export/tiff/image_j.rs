@@ -1,5 +1,5 @@
-//! ImageJ's description of a stack in lines of `name=value`, and the resolution, as ImageJ's `TiffEncoder` writes them.
-//! tifffile and Bio-Formats read them too.
+//! ImageJ's description of a stack in lines of `name=value`, and the resolution, as ImageJ's
+//! `TiffEncoder` writes them. tifffile and Bio-Formats read them too.
 
 use super::super::described::{DescribedAxis, Role};
 use super::super::spelling;
@@ -13,8 +13,8 @@ enum StackDimension {
     Channels,
 }
 
-/// Returns the description of the first page. It has frames, slices and channels if the dimensions are in ImageJ's
-/// order; else all pages are images of one stack.
+/// Returns the description of the first page. It has frames, slices and channels if the dimensions
+/// are in ImageJ's order; else all pages are images of one stack.
 pub fn description(array: &Described, pages: u64) -> String {
     let mut text = format!("ImageJ=1.53t\nimages={pages}\n");
     let mut add = |name: &str, value: String| text.push_str(&format!("{name}={value}\n"));
@@ -53,7 +53,8 @@ pub fn pixels_per_unit(array: &Described, tags: &mut Tags) {
     }
 }
 
-/// Returns the dimensions before the last two if they are in ImageJ's order; those of one item are left out.
+/// Returns the dimensions before the last two if they are in ImageJ's order; those of one item are
+/// left out.
 fn stack(array: &Described) -> Option<Vec<(StackDimension, u64)>> {
     let leading = array.axes.len().saturating_sub(2);
     let many = array.axes.iter().take(leading).filter(|axis| axis.len > 1);
@@ -70,13 +71,16 @@ fn dimension(axis: &DescribedAxis) -> Option<StackDimension> {
     }
 }
 
-/// Returns the steps of the last two dimensions and their units, for images without a reference system.
+/// Returns the steps of the last two dimensions and their units, for images without a reference
+/// system.
 fn pixel(array: &Described) -> Option<[(f64, Option<&str>); 2]> {
-    let (count, none) = (array.axes.len(), array.crs.is_none());
+    let count = array.axes.len();
+    let none = array.crs.is_none();
     let step = |axis: usize| {
         let (_, step) = spelling::spacing(array, axis)?;
         Some((step.abs(), array.axes.get(axis)?.units.as_deref()))
     };
-    let (y, x) = (step(count.checked_sub(2).filter(|_| none)?)?, step(count - 1)?);
+    let y = step(count.checked_sub(2).filter(|_| none)?)?;
+    let x = step(count - 1)?;
     Some([y, x])
 }

@@ -1,7 +1,8 @@
-//! OME-XML 2016-06 (<https://docs.openmicroscopy.org/ome-model/latest/ome-tiff/specification.html>), the description of
-//! an image of microscopy. Bio-Formats, tifffile and all that build on them read the dimensions, channels and sizes of
-//! pixels from it. The text is UTF-8, as OME asks for, though TIFF has ASCII alone: Bio-Formats reads no references of
-//! XML such as `&#181;`.
+//! OME-XML 2016-06
+//! (<https://docs.openmicroscopy.org/ome-model/latest/ome-tiff/specification.html>), the
+//! description of an image of microscopy. Bio-Formats, tifffile and all that build on them read the
+//! dimensions, channels and sizes of pixels from it. The text is UTF-8, as OME asks for, though
+//! TIFF has ASCII alone: Bio-Formats reads no references of XML such as `&#181;`.
 
 use super::super::described::Role;
 use super::super::raster::Raster;
@@ -14,8 +15,8 @@ const SCHEMA: &str = "http://www.openmicroscopy.org/Schemas/OME/2016-06";
 /// A dimension of OME's model besides the rows and columns, in the letters of `DimensionOrder`.
 const STACK: [char; 3] = ['Z', 'C', 'T'];
 
-/// Returns the description of the first page; `None` if the array is no image of OME-NGFF, or if the schema does not
-/// have its type or its dimensions.
+/// Returns the description of the first page; `None` if the array is no image of OME-NGFF, or if
+/// the schema does not have its type or its dimensions.
 pub fn description(array: &Described, raster: &Raster) -> Option<String> {
     let image = array.image.as_ref()?;
     let pixel_type = pixel_type(&array.metadata.dtype)?;
@@ -70,10 +71,13 @@ fn pixel_type(dtype: &DType) -> Option<&'static str> {
     spelling::type_name(dtype, NAMES)
 }
 
-/// Returns the dimensions of a page's number, the fastest first: those of the array, then those that it lacks. Returns
-/// `None` if the array has others, or if a page does not consist of rows and columns.
+/// Returns the dimensions of a page's number, the fastest first: those of the array, then those
+/// that it lacks. Returns `None` if the array has others, or if a page does not consist of rows and
+/// columns.
 fn stack(array: &Described) -> Option<Vec<(char, u64)>> {
-    let [leading @ .., y, x] = array.axes.as_slice() else { return None };
+    let [leading @ .., y, x] = array.axes.as_slice() else {
+        return None;
+    };
     let channel_axis = array.image.as_ref()?.channel_axis;
     if (y.role, x.role) != (Role::Y, Role::X) {
         return None;
@@ -95,8 +99,8 @@ fn stack(array: &Described) -> Option<Vec<(char, u64)>> {
     Some(stack)
 }
 
-/// Returns the first coordinate, the step without its sign, and the unit of the axis with a role. A step of 1 without a
-/// unit tells nothing.
+/// Returns the first coordinate, the step without its sign, and the unit of the axis with a role. A
+/// step of 1 without a unit tells nothing.
 fn step(array: &Described, role: Role) -> Option<(f64, f64, Option<&str>)> {
     let axis = array.axes.iter().position(|axis| axis.role == role)?;
     let (first, step) = spelling::spacing(array, axis)?;
@@ -106,7 +110,8 @@ fn step(array: &Described, role: Role) -> Option<(f64, f64, Option<&str>)> {
     (is_float(step) && (unit.is_some() || step != 1.0)).then_some((first, spelling::rounded(step.abs()), unit))
 }
 
-/// Returns the attributes for the size of a pixel. A unit that the schema lacks becomes its arbitrary one.
+/// Returns the attributes for the size of a pixel. A unit that the schema lacks becomes its
+/// arbitrary one.
 fn physical_size(array: &Described, letter: char, role: Role) -> Option<String> {
     let (_, step, unit) = step(array, role)?;
     let symbol = unit.and_then(units::length).map_or("reference frame".to_string(), |unit| unit.symbol);
@@ -117,7 +122,8 @@ fn physical_size(array: &Described, letter: char, role: Role) -> Option<String> 
     ))
 }
 
-/// Returns the attributes for the time from one image to the next, if its unit is one of the schema's.
+/// Returns the attributes for the time from one image to the next, if its unit is one of the
+/// schema's.
 fn time_increment(array: &Described) -> Option<String> {
     let (_, step, unit) = step(array, Role::Time)?;
     let unit = units::time(unit?)?;

@@ -17,8 +17,9 @@ pub const CENTIMETER: u16 = 3;
 /// Maximum relative error of a ratio with a power of ten.
 const TOLERANCE: f64 = 1e-6;
 
-/// Returns the reciprocal of the step as a ratio of 32-bit numbers: of a power of ten if one is exact enough, or else
-/// of the largest numbers. Returns `None` if the step is too large or too small.
+/// Returns the reciprocal of the step as a ratio of 32-bit numbers: of a power of ten if one is
+/// exact enough, or else of the largest numbers. Returns `None` if the step is too large or too
+/// small.
 pub fn for_each_unit(step: f64) -> Option<TagValue> {
     let largest = f64::from(u32::MAX);
     let powers = (0..10u32).rev().map(|digits| f64::from(10u32.pow(digits)));

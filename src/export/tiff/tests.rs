@@ -33,8 +33,10 @@ impl Read {
     }
 
     fn directories(&self) -> Vec<PageDirectory> {
-        let (width, count_width) = (self.width, if self.width == 8 { 8 } else { 2 });
-        let (mut at, mut found) = (self.number(width, width) as usize, Vec::new());
+        let width = self.width;
+        let count_width = if self.width == 8 { 8 } else { 2 };
+        let mut at = self.number(width, width) as usize;
+        let mut found = Vec::new();
         while at != 0 {
             assert_eq!(at % 2, 0);
             let count = self.number(at, count_width) as usize;

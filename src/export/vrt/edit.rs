@@ -1,5 +1,6 @@
-//! Finds the changes that GDAL made in `data.vrt`, which it rewrites as a whole in its own spelling. The raster's
-//! metadata are the array's attributes and can be changed; everything else comes from other metadata.
+//! Finds the changes that GDAL made in `data.vrt`, which it rewrites as a whole in its own
+//! spelling. The raster's metadata are the array's attributes and can be changed; everything else
+//! comes from other metadata.
 
 use crate::util::json::{self, Map, Value};
 use quick_xml::events::{BytesStart, Event};
@@ -31,7 +32,8 @@ pub struct VrtEdits {
 impl VrtContent {
     /// Parses the beginning of a file. Returns `None` unless it has a first band.
     pub fn parse(text: &str) -> Option<Self> {
-        let (mut reader, mut content) = (Reader::from_str(text), VrtContent::default());
+        let mut reader = Reader::from_str(text);
+        let mut content = VrtContent::default();
         // the names of open elements, and the text of the innermost
         let (mut open, mut inner): (Vec<String>, String) = (Vec::new(), String::new());
         let mut key = None;
@@ -90,8 +92,9 @@ impl VrtContent {
         Some(())
     }
 
-    /// Returns the changes in `new`, which was written in place of this file. `stored` holds the array's attributes.
-    /// Returns `None` if it describes another raster, such as a copy from another directory.
+    /// Returns the changes in `new`, which was written in place of this file. `stored` holds the
+    /// array's attributes. Returns `None` if it describes another raster, such as a copy from
+    /// another directory.
     pub fn edits(&self, new: &VrtContent, stored: &Map<String, Value>) -> Option<VrtEdits> {
         if self.layout != new.layout {
             return None;

@@ -1,17 +1,19 @@
-//! Open chunk files. A chunk file has a fixed size, and a program may change it in place. A file that was created or
-//! truncated becomes a *draft* with the first write at its beginning: the program is about to replace it, and may write
-//! bytes that are no decoded chunk, such as a chunk that it has encoded, or one of another store.
+//! Open chunk files. A chunk file has a fixed size, and a program may change it in place. A file
+//! that was created or truncated becomes a *draft* with the first write at its beginning: the
+//! program is about to replace it, and may write bytes that are no decoded chunk, such as a chunk
+//! that it has encoded, or one of another store.
 //!
-//! Invariant: a draft is stored as a whole when it is closed or synced, or not at all. What has the size of the chunk
-//! is the decoded chunk. What is shorter must decode by the codecs of the array, or nothing of it reaches the array,
-//! and the writes of other files to the chunk stay. What may be either is refused.
+//! Invariant: a draft is stored as a whole when it is closed or synced, or not at all. What has the
+//! size of the chunk is the decoded chunk. What is shorter must decode by the codecs of the array,
+//! or nothing of it reaches the array, and the writes of other files to the chunk stay. What may be
+//! either is refused.
 
 pub mod created;
 mod draft;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
-use crate::cache::ChunkPart;
+use crate::cache::{ChunkPart, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
@@ -27,8 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
-/// An open chunk file. Chunk files of arrays of objects are only read this way; a [`super::draft::Draft`] takes their
-/// writes.
+/// An open chunk file. Chunk files of arrays of objects are only read this way; a
+/// [`super::draft::Draft`] takes their writes.
 pub struct ChunkFile {
     inode: u64,
     array: CurrentArray,
@@ -75,9 +77,9 @@ impl ChunkFile {
         self.array.key().join(&self.name)
     }
 
-    /// Locks the draft. Returns `None` if that would need a wait and `may_wait` is not set.
-    fn lock_draft(&self, may_wait: bool) -> Option<MutexGuard<'_, Option<ChunkDraft>>> {
-        if may_wait { Some(lock(&self.draft)) } else { self.draft.try_lock().ok() }
+    /// Locks the draft. Returns `None` if that would need a wait and `wait` does not allow it.
+    fn lock_draft(&self, wait: Wait) -> Option<MutexGuard<'_, Option<ChunkDraft>>> {
+        wait.lock(&self.draft)
     }
 
     fn write_current(
@@ -96,12 +98,12 @@ impl ChunkFile {
         let begins = offset == 0 && !mode.is_gap;
         if let Some(draft) = slot.as_mut().filter(|draft| !mode.mapped && (begins || draft.bytes.is_some())) {
             // session threads must not wait for a disk
-            if !mode.may_wait && draft.may_wait() {
+            if mode.wait == Wait::Never && draft.is_on_disk() {
                 return Ok(None);
             }
             draft.is_too_long |= data_in_file.as_ref().map_or(true, |fits| fits.len() < data.len());
             let data = data_in_file?;
-            draft.write(array, size, &fs.spill.directory, offset as usize, data)?;
+            draft.write(array, size, &fs.options.spill.directory, offset as usize, data)?;
             self.is_written.fetch_or(!data.is_empty(), Ordering::Relaxed);
             return Ok(Some(data.len()));
         }
@@ -128,13 +130,13 @@ impl ChunkFile {
         Ok(written.then_some(data.len()))
     }
 
-    /// Creates a chunk of fill values, unless another file has created it. Returns `false` if that would need a wait
-    /// that the mode forbids.
+    /// Creates a chunk of fill values, unless another file has created it. Returns `false` if that
+    /// would need a wait that the mode forbids.
     fn fill(&self, fs: &Fs, array: &Arc<Array>, chunk: ChunkId, mode: WriteMode) -> Result<bool> {
         if fs.cache.is_dirty(array, chunk) {
             return Ok(true);
         }
-        if !mode.may_wait {
+        if mode.wait == Wait::Never {
             return Ok(false);
         }
         if array.stat_chunk(chunk)?.is_some() {
@@ -175,8 +177,8 @@ impl ChunkFile {
         fs.hand_over(&*self.array.latest(fs)?)
     }
 
-    /// Stores a chunk of fill values for a created file. It stays a draft: a shell closes the file before the program
-    /// that it starts writes to it.
+    /// Stores a chunk of fill values for a created file. It stays a draft: a shell closes the file
+    /// before the program that it starts writes to it.
     fn store_created(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
         let array = self.write_latest(fs, |array, chunk| self.fill(fs, array, chunk, WriteMode::internal()))?;
         fs.hand_over(&array)?;
@@ -193,7 +195,9 @@ impl ChunkFile {
     fn store_draft(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
         let array = self.array.latest(fs)?;
         let chunk = self.chunk(&array)?;
-        let Some(content) = draft.content().transpose()? else { return self.refuse_draft(fs, &array, draft) };
+        let Some(content) = draft.content().transpose()? else {
+            return self.refuse_draft(fs, &array, draft);
+        };
         match fs.is_encoded(&array, chunk, &content) {
             Ok(true) => {
                 let losses = array.freshness().losses();
@@ -217,8 +221,9 @@ impl ChunkFile {
     fn write_content(&self, fs: &Fs, content: &[u8]) -> Result<()> {
         self.write_latest(fs, |array, chunk| {
             let losses = array.freshness().losses();
-            // one write, so that no write-back stores a part of the draft; the guard also holds against the file's own
-            // pages, which may have become dirty since the kernel sent the draft
+            // one write, so that no write-back stores a part of the draft; the guard also holds
+            // against the file's own pages, which may have become dirty since the kernel sent the
+            // draft
             let written = fs.write_chunk_bytes(array, chunk, 0, content, WriteMode::internal());
             self.record.add(array, losses);
             written
@@ -235,7 +240,7 @@ impl ChunkFile {
 
     /// Calls `write` with the latest array and the file's chunk in it, and returns that array.
     fn write_latest(&self, fs: &Fs, write: impl FnOnce(&Arc<Array>, ChunkId) -> Result<bool>) -> Result<Arc<Array>> {
-        let written = self.array.write_latest(fs, true, |array| {
+        let written = self.array.write_latest(fs, Wait::Allowed, |array| {
             write(array, self.chunk(array)?)?;
             Ok(array.clone())
         });
@@ -255,7 +260,9 @@ impl ChunkFile {
     /// Erases the fill values stored for a created file, unless the chunk was written since.
     fn erase_filled(&self, fs: &Fs, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
         let chunk = self.chunk(array)?;
-        let Some(filled) = draft.filled.take().filter(|_| !fs.cache.is_dirty(array, chunk)) else { return Ok(()) };
+        let Some(filled) = draft.filled.take().filter(|_| !fs.cache.is_dirty(array, chunk)) else {
+            return Ok(());
+        };
         if array.stat_chunk(chunk)?.is_some_and(|stat| stat.version == filled) {
             fs.erase_chunk(array, chunk)?;
         }
@@ -278,12 +285,16 @@ impl ChunkFile {
         e
     }
 
-    /// Copies the draft over `out`, which holds the chunk's bytes from `offset` on. Returns `false` if that would need
-    /// a wait and `may_wait` is not set.
-    fn overlay_draft(&self, offset: u64, out: &mut [u8], may_wait: bool) -> Result<bool> {
-        let Some(draft) = self.lock_draft(may_wait) else { return Ok(false) };
-        let Some(draft) = draft.as_ref().filter(|draft| draft.bytes.is_some()) else { return Ok(true) };
-        if !may_wait && draft.may_wait() {
+    /// Copies the draft over `out`, which holds the chunk's bytes from `offset` on. Returns `false`
+    /// if that would need a wait and `wait` does not allow it.
+    fn overlay_draft(&self, offset: u64, out: &mut [u8], wait: Wait) -> Result<bool> {
+        let Some(draft) = self.lock_draft(wait) else {
+            return Ok(false);
+        };
+        let Some(draft) = draft.as_ref().filter(|draft| draft.bytes.is_some()) else {
+            return Ok(true);
+        };
+        if wait == Wait::Never && draft.is_on_disk() {
             return Ok(false);
         }
         draft.overlay(offset as usize, out).map(|()| true)
@@ -300,9 +311,11 @@ impl OpenFile for ChunkFile {
         true
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
-        let Some(array) = self.array.latest_if(fs, may_wait)? else { return Ok(false) };
-        match fs.read_chunk(&array, &self.name, offset, len, may_wait, out) {
+    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+        let Some(array) = self.array.latest_if(fs, wait)? else {
+            return Ok(false);
+        };
+        match fs.read_chunk(&array, &self.name, offset, len, wait, out) {
             Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
                 let size = array.grid().chunk_size(self.chunk(&array)?) as u64;
                 let end = offset.saturating_add(len as u64).min(size);
@@ -313,16 +326,18 @@ impl OpenFile for ChunkFile {
             Ok(false) => return Ok(false),
             read => drop(read?),
         }
-        self.overlay_draft(offset, out, may_wait)
+        self.overlay_draft(offset, out, wait)
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        // lock the draft before the array, as a flush does, because a flush holds the draft while it waits for the
-        // store
-        let Some(mut draft) = self.lock_draft(mode.may_wait) else { return Ok(None) };
+        // lock the draft before the array, as a flush does, because a flush holds the draft while
+        // it waits for the store
+        let Some(mut draft) = self.lock_draft(mode.wait) else {
+            return Ok(None);
+        };
         let mode = WriteMode { inode: self.inode, ..mode };
         let write = |array: &Arc<Array>| self.write_current(fs, &mut draft, array, offset, data, mode);
-        Ok(self.array.write_latest(fs, mode.may_wait, write)?.flatten())
+        Ok(self.array.write_latest(fs, mode.wait, write)?.flatten())
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
@@ -377,8 +392,8 @@ impl Fs {
         let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(outside)?;
         let mut pages = KernelPages::None;
         let is_created = self.created_chunks.contains(&key.join(name));
-        // take the version before the opening begins: pages that are newer than their recorded version are dropped,
-        // while older ones would be kept
+        // take the version before the opening begins: pages that are newer than their recorded
+        // version are dropped, while older ones would be kept
         let stat = if array.is_remote() && !for_writing {
             // the load below finds out whether the chunk is stored
             None
@@ -392,10 +407,10 @@ impl Fs {
         if is_created {
             // the chunk may not be stored yet
         } else if array.metadata().has_objects() || stat.is_none() {
-            // a file of size 0 would look empty; loading yields the size of a chunk of objects, and finds out whether a
-            // remote chunk exists
+            // a file of size 0 would look empty; loading yields the size of a chunk of objects, and
+            // finds out whether a remote chunk exists
             self.cache.get(&array, chunk, ChunkPart::Whole)?.ok_or_else(Error::stale)?;
-        } else if let Some(stat) = stat.filter(|_| self.read_only) {
+        } else if let Some(stat) = stat.filter(|_| self.options.read_only) {
             // in a writable mount each write of flat bytes would have to drop the pages
             pages = self.pages_at_open(inode, VersionTag::of_array(&array, Some(&stat.version)), true);
         }
@@ -421,9 +436,12 @@ impl Fs {
         (NewFile::new(Arc::new(file), KernelPages::None), Attributes { inode, ..attributes })
     }
 
-    /// Returns the attributes of a chunk file that was created and may not be stored yet; `None` for any other file.
+    /// Returns the attributes of a chunk file that was created and may not be stored yet; `None`
+    /// for any other file.
     pub(in crate::fs) fn created_attributes(&self, node: &Node) -> Option<Attributes> {
-        let Node::Chunk(key, name) = node else { return None };
+        let Node::Chunk(key, name) = node else {
+            return None;
+        };
         if !self.created_chunks.contains(&node.path()) {
             return None;
         }
@@ -432,7 +450,8 @@ impl Fs {
         Some(Attributes { inode: self.tree.inode(node), ..attributes })
     }
 
-    /// Reads a stored chunk by its name in the mount, in the array's own order, as [`OpenFile::read`] does.
+    /// Reads a stored chunk by its name in the mount, in the array's own order, as
+    /// [`OpenFile::read`] does.
     ///
     /// # Errors
     ///
@@ -443,13 +462,13 @@ impl Fs {
         name: &str,
         offset: u64,
         len: usize,
-        may_wait: bool,
+        wait: Wait,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(Error::stale)?;
         let piece = match self.cache.peek(array, chunk, ChunkPart::Whole) {
             Some(piece) => piece?,
-            None if !may_wait => return Ok(false),
+            None if wait == Wait::Never => return Ok(false),
             None => self.cache.get(array, chunk, ChunkPart::Whole)?,
         };
         let piece = piece.ok_or_else(Error::stale)?;
@@ -467,7 +486,8 @@ impl Fs {
     }
 }
 
-/// Returns the size in bytes of a chunk file that was created; 0 if the array has lost the chunk meanwhile.
+/// Returns the size in bytes of a chunk file that was created; 0 if the array has lost the chunk
+/// meanwhile.
 fn created_size(array: &Array, name: &str) -> u64 {
     let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
     chunk.map_or(0, |chunk| array.grid().chunk_size(chunk) as u64)

@@ -1,6 +1,7 @@
-//! Open headers and containers: files composed of bytes and of the flat bytes of arrays. Reads and writes go part by
-//! part; requests for flat bytes work as through `data.raw`, with a conversion if the part has one. Bytes that belong
-//! to no array cannot be changed, except the attributes in a header (`edit`) and the number of records (`growth`).
+//! Open headers and containers: files composed of bytes and of the flat bytes of arrays. Reads and
+//! writes go part by part; requests for flat bytes work as through `data.raw`, with a conversion if
+//! the part has one. Bytes that belong to no array cannot be changed, except the attributes in a
+//! header (`edit`) and the number of records (`growth`).
 
 mod edit;
 mod growth;
@@ -12,6 +13,7 @@ use super::flat::FlatFile;
 use super::items::{another_array, shown_items};
 use super::{NewFile, OpenFile};
 use crate::array::Array;
+use crate::cache::Wait;
 use crate::error::{Error, Kind, Result};
 use crate::export::{Composite, FilePart, FileSlice, ItemForm, PartContent};
 use crate::fs::tree::{Node, ViewedFile};
@@ -38,25 +40,28 @@ pub struct CompositeFile {
     file: Arc<Composite>,
     /// The number of records, which grows as records are appended.
     count: AtomicU64,
-    /// The open flat bytes of each part that has some, opened at the first use: only a few parts of a large group are
-    /// ever used.
+    /// The open flat bytes of each part that has some, opened at the first use: only a few parts of
+    /// a large group are ever used.
     flat: Vec<OnceLock<Box<FlatFile>>>,
     /// Whether the kernel keeps the bytes read, so that the cache need not.
     is_kept_elsewhere: bool,
-    /// Whether a write across the end is short, as in `data.raw`. It is in files of one array, and for a writer with
-    /// O_DIRECT, which can only write whole blocks. Any other write across the end of `dataset.nc` comes from a program
-    /// that moves the arrays to make room for a longer header (netCDF-C begins at the end), and is refused as a whole.
+    /// Whether a write across the end is short, as in `data.raw`. It is in files of one array, and
+    /// for a writer with O_DIRECT, which can only write whole blocks. Any other write across the
+    /// end of `dataset.nc` comes from a program that moves the arrays to make room for a longer
+    /// header (netCDF-C begins at the end), and is refused as a whole.
     short_at_end: bool,
     /// The beginning of the text written in place of `data.vrt`.
     text: Mutex<Vec<u8>>,
     /// The header of a group's file with the writes to it; `None` before the first.
     edited: Mutex<Option<HeaderDraft>>,
-    /// Writes behind the last record that the header does not count yet, and those that came after them.
+    /// Writes behind the last record that the header does not count yet, and those that came after
+    /// them.
     held: Mutex<Option<HeldWrites>>,
     /// Items that were written in part and cannot be stored without their other part.
     torn: Mutex<TornItems>,
-    /// Whether a write was refused. A program that makes room for a longer header moves the arrays' bytes, continues
-    /// when that fails, and writes the header last (netCDF-C does so): from then on every write is refused.
+    /// Whether a write was refused. A program that makes room for a longer header moves the arrays'
+    /// bytes, continues when that fails, and writes the header last (netCDF-C does so): from then
+    /// on every write is refused.
     refused: AtomicBool,
 }
 
@@ -72,9 +77,9 @@ struct FlatPart<'a> {
 }
 
 impl Fs {
-    /// Opens a header or container. In a read-only mount the kernel keeps what it reads until the file is opened again;
-    /// in other mounts each read must return writes through other files. `direct` is set if the program asked for
-    /// O_DIRECT.
+    /// Opens a header or container. In a read-only mount the kernel keeps what it reads until the
+    /// file is opened again; in other mounts each read must return writes through other files.
+    /// `direct` is set if the program asked for O_DIRECT.
     pub(in crate::fs) fn open_composite(
         &self,
         inode: u64,
@@ -94,7 +99,8 @@ impl Fs {
                 self.stats.problem(e.to_string());
             }
         })?;
-        // all readers of the file share the kernel's pages, which must not come from older checks of the store
+        // all readers of the file share the kernel's pages, which must not come from older checks
+        // of the store
         for part in file.parts() {
             if let PartContent::Flat { key, .. } = &part.content
                 && let Some(array) = self.tree.hierarchy().cached_array(key)
@@ -104,7 +110,7 @@ impl Fs {
         }
         let takes_whole_items =
             |part: &FilePart| matches!(&part.content, PartContent::Flat { form, .. } if form.takes_whole_items());
-        let pages = if self.read_only && !self.direct_io {
+        let pages = if self.options.read_only && !self.options.direct_io {
             KernelPages::Fresh
         } else if for_writing && file.parts().iter().any(takes_whole_items) {
             // pages of a writable map could not be written
@@ -180,10 +186,11 @@ impl CompositeFile {
         arrays.map(|array| fs.flush_array(&array)).fold(header, Result::and)
     }
 
-    /// Returns the bytes of a slice that belong to the file itself, as written in place of a header; `None` for flat
-    /// bytes.
+    /// Returns the bytes of a slice that belong to the file itself, as written in place of a
+    /// header; `None` for flat bytes.
     fn own_bytes<'a>(&'a self, slice: &'a FileSlice) -> Option<Cow<'a, [u8]>> {
-        let (at, len) = (slice.at as usize, slice.len);
+        let at = slice.at as usize;
+        let len = slice.len;
         Some(match &slice.part.content {
             PartContent::Bytes(bytes) => match &*lock(&self.edited) {
                 Some(draft) if slice.number == 0 => Cow::Owned(draft.shown[at..at + len].to_vec()),
@@ -201,8 +208,8 @@ impl CompositeFile {
         })
     }
 
-    /// Returns whether the file shows `data` already, or takes any bytes there: those of an array, or the padding of
-    /// records, in which netCDF-C writes fill values.
+    /// Returns whether the file shows `data` already, or takes any bytes there: those of an array,
+    /// or the padding of records, in which netCDF-C writes fill values.
     fn shows(&self, slice: &FileSlice, data: &[u8]) -> bool {
         match &slice.part.content {
             PartContent::Padding if slice.part.is_record => true,
@@ -215,12 +222,18 @@ impl CompositeFile {
     ///
     /// # Errors
     ///
-    /// ESTALE if the array has another shape or dtype than the file says. Without `may_wait`, the array is taken as it
-    /// was last looked up.
-    fn flat_of(&self, fs: &Fs, number: usize, may_wait: bool) -> Result<Option<FlatPart<'_>>> {
-        let Some(part) = self.file.parts().get(number) else { return Ok(None) };
-        let PartContent::Flat { key, start, form, .. } = &part.content else { return Ok(None) };
-        let Some(cell) = self.flat.get(number) else { return Ok(None) };
+    /// ESTALE if the array has another shape or dtype than the file says. If it must not wait, the
+    /// array is taken as it was last looked up.
+    fn flat_of(&self, fs: &Fs, number: usize, wait: Wait) -> Result<Option<FlatPart<'_>>> {
+        let Some(part) = self.file.parts().get(number) else {
+            return Ok(None);
+        };
+        let PartContent::Flat { key, start, form, .. } = &part.content else {
+            return Ok(None);
+        };
+        let Some(cell) = self.flat.get(number) else {
+            return Ok(None);
+        };
         let flat = match cell.get() {
             Some(flat) => flat,
             None => {
@@ -230,7 +243,7 @@ impl CompositeFile {
                 cell.get_or_init(|| Box::new(FlatFile::part(array, self.is_kept_elsewhere)))
             }
         };
-        let array = if may_wait { flat.array.latest(fs)? } else { flat.array.known() };
+        let array = if wait == Wait::Allowed { flat.array.latest(fs)? } else { flat.array.known() };
         if part.is_of(array.metadata()) {
             Ok(Some(FlatPart { number, part, flat, start: *start, form }))
         } else {
@@ -238,7 +251,8 @@ impl CompositeFile {
         }
     }
 
-    /// Fails if a write would change anything but flat bytes and the attributes in the header of a group's file.
+    /// Fails if a write would change anything but flat bytes and the attributes in the header of a
+    /// group's file.
     ///
     /// # Errors
     ///
@@ -275,11 +289,11 @@ impl CompositeFile {
         Ok(())
     }
 
-    /// Writes all of `data`, or less at the end of the file if a write across the end may be short, and at the end of a
-    /// long write if whole items alone can be written. Outside the flat
-    /// bytes, only attributes in a header can change; a write that changes anything else writes nothing. A file without
-    /// flat bytes accepts everything, so that a directory can be copied over another; only attributes in `data.vrt`
-    /// take effect.
+    /// Writes all of `data`, or less at the end of the file if a write across the end may be short,
+    /// and at the end of a long write if whole items alone can be written. Outside the flat bytes,
+    /// only attributes in a header can change; a write that changes anything else writes nothing. A
+    /// file without flat bytes accepts everything, so that a directory can be copied over another;
+    /// only attributes in `data.vrt` take effect.
     pub(in crate::fs) fn write_all(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
         if self.is_text() {
             self.keep_text(offset, data);
@@ -317,10 +331,12 @@ impl CompositeFile {
         Ok(written)
     }
 
-    /// Writes bytes of a part that holds flat bytes, at an offset in the part. Returns how many: all of them, unless
-    /// whole items alone can be written and a part of one is left.
+    /// Writes bytes of a part that holds flat bytes, at an offset in the part. Returns how many:
+    /// all of them, unless whole items alone can be written and a part of one is left.
     fn write_values(&self, fs: &Fs, number: usize, at: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
-        let Some(of) = self.flat_of(fs, number, true)? else { return Ok(data.len()) };
+        let Some(of) = self.flat_of(fs, number, Wait::Allowed)? else {
+            return Ok(data.len());
+        };
         let array = of.flat.array.latest(fs)?;
         let losses = array.freshness().losses();
         array.writable()?;
@@ -330,14 +346,16 @@ impl CompositeFile {
     }
 
     /// Reads the bytes of a slice of flat bytes. Returns `false` where [`OpenFile::read`] does.
-    fn read_values(&self, fs: &Fs, slice: &FileSlice, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+    fn read_values(&self, fs: &Fs, slice: &FileSlice, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
         let is_open = self.flat.get(slice.number).is_some_and(|cell| cell.get().is_some());
-        if !may_wait && !is_open {
+        if wait == Wait::Never && !is_open {
             return Ok(false);
         }
-        let Some(of) = self.flat_of(fs, slice.number, may_wait)? else { return Ok(true) };
+        let Some(of) = self.flat_of(fs, slice.number, wait)? else {
+            return Ok(true);
+        };
         let items = shown_items(slice.at, slice.len, of.form);
-        if !read_exact(fs, &of, items.stored, may_wait, out)? {
+        if !read_exact(fs, &of, items.stored, wait, out)? {
             return Ok(false);
         }
         if *of.form == ItemForm::AsStored {
@@ -359,14 +377,16 @@ impl OpenFile for CompositeFile {
     fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
         let slices = self.slices(offset, len);
         slices.iter().filter(|slice| slice.part.is_flat()).all(|slice| {
-            let PartContent::Flat { start, form, .. } = &slice.part.content else { return true };
+            let PartContent::Flat { start, form, .. } = &slice.part.content else {
+                return true;
+            };
             let items = shown_items(slice.at, slice.len, form).stored;
             let flat = self.flat.get(slice.number).and_then(OnceLock::get);
             flat.is_some_and(|flat| flat.record_access(fs, start + items.start, (items.end - items.start) as usize))
         })
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
         let slices = self.slices(offset, len);
         let end = offset.saturating_add(len as u64).min(self.size());
         let len_here = end.saturating_sub(offset) as usize;
@@ -375,7 +395,7 @@ impl OpenFile for CompositeFile {
             && slice.part.is_flat()
             && slice.len == len_here
         {
-            if !self.read_values(fs, slice, may_wait, out)? {
+            if !self.read_values(fs, slice, wait, out)? {
                 return Ok(false);
             }
         } else {
@@ -385,12 +405,12 @@ impl OpenFile for CompositeFile {
             for slice in &slices {
                 match self.own_bytes(slice) {
                     Some(own) => slice.scatter(&own, out),
-                    None if self.read_values(fs, slice, may_wait, &mut piece)? => slice.scatter(&piece, out),
+                    None if self.read_values(fs, slice, wait, &mut piece)? => slice.scatter(&piece, out),
                     None => return Ok(false),
                 }
             }
         }
-        let held = if may_wait { Some(lock(&self.held)) } else { self.held.try_lock().ok() };
+        let held = wait.lock(&self.held);
         match held.as_deref() {
             Some(Some(held)) => held.show(offset, len, out).map(|()| true),
             Some(None) => Ok(true),
@@ -399,7 +419,7 @@ impl OpenFile for CompositeFile {
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        if mode.may_wait {
+        if mode.wait == Wait::Allowed {
             self.write_all(fs, offset, data, WriteMode { inode: self.inode, ..mode }).map(Some)
         } else {
             Ok(None)

@@ -1,9 +1,11 @@
-//! Open control files: statistics, metrics, or the errors of a sync. The text is generated when the file is opened.
+//! Open control files: statistics, metrics, or the errors of a sync. The text is generated when the
+//! file is opened.
 //!
-//! Invariant: users other than the owner of the mount read counters, and nothing that quotes the store, since names and
-//! values in a problem may come from private documents.
+//! Invariant: users other than the owner of the mount read counters, and nothing that quotes the
+//! store, since names and values in a problem may come from private documents.
 
 use super::{NewFile, OpenFile, copy_range};
+use crate::cache::Wait;
 use crate::error::Result;
 use crate::fs::tree::{Audience, ControlFile};
 use crate::fs::{Fs, KernelPages};
@@ -88,7 +90,7 @@ impl OpenFile for OpenControl {
         false
     }
 
-    fn read(&self, _: &Fs, offset: u64, len: usize, _: bool, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(&self, _: &Fs, offset: u64, len: usize, _: Wait, out: &mut Vec<u8>) -> Result<bool> {
         copy_range(&self.text, offset, len, out);
         Ok(true)
     }

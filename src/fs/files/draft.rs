@@ -1,8 +1,10 @@
-//! Files that cannot be stored piece by piece while they are written: metadata documents, chunks of objects, values
-//! that programs encode, and plain keys of a store whose values are not files. A draft is shared by all processes that
-//! have the file open for writing, and becomes the file as a whole when it is closed.
+//! Files that cannot be stored piece by piece while they are written: metadata documents, chunks of
+//! objects, values that programs encode, and plain keys of a store whose values are not files. A
+//! draft is shared by all processes that have the file open for writing, and becomes the file as a
+//! whole when it is closed.
 
 use super::{NewFile, OpenFile, copy_range};
+use crate::cache::Wait;
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
@@ -25,7 +27,8 @@ pub struct Draft {
     limit: u64,
     /// The node, for its name. The lock protects it alone.
     node: Mutex<Node>,
-    /// The content. Its lock is held while the content is stored, so that it does not change meanwhile.
+    /// The content. Its lock is held while the content is stored, so that it does not change
+    /// meanwhile.
     content: Mutex<DraftContent>,
 }
 
@@ -52,8 +55,8 @@ pub struct DraftContent {
     pub modified: SystemTime,
     /// Error of the last attempt to store the text, if it failed.
     pub refused: Option<Error>,
-    /// Whether the text is the content of the file. An encoded value that is stored is not loaded: it can only be
-    /// written after it was truncated, as a whole.
+    /// Whether the text is the content of the file. An encoded value that is stored is not loaded:
+    /// it can only be written after it was truncated, as a whole.
     is_complete: bool,
     fate: Fate,
     /// Grant for the memory of the text.
@@ -94,8 +97,8 @@ impl Drafts {
         lock(&self.open).values().all(|draft| draft.strong_count() == 0)
     }
 
-    /// Returns the draft of `node`, which the kernel knows by `inode`. If there is none, a new one starts with the
-    /// stored text, or as a new file, and may grow to `limit` bytes.
+    /// Returns the draft of `node`, which the kernel knows by `inode`. If there is none, a new one
+    /// starts with the stored text, or as a new file, and may grow to `limit` bytes.
     pub fn open(&self, node: &Node, inode: u64, stored: Option<StoredText>, limit: u64) -> Result<Arc<Draft>> {
         let memory = memory::take(stored.as_ref().map_or(0, |(text, _)| text.capacity()))?;
         memory::check_available()?;
@@ -106,8 +109,9 @@ impl Drafts {
         Ok(self.insert(node, inode, permissions, limit, content))
     }
 
-    /// Returns the draft of an encoded value as [`Drafts::open`] does. If there is none, a new one is written to the
-    /// empty file `file`. A value that exists, with the permissions `exists`, has to be truncated first.
+    /// Returns the draft of an encoded value as [`Drafts::open`] does. If there is none, a new one
+    /// is written to the empty file `file`. A value that exists, with the permissions `exists`, has
+    /// to be truncated first.
     pub fn open_encoded(&self, node: &Node, inode: u64, file: File, exists: Option<Option<Permissions>>) -> Arc<Draft> {
         let content = DraftContent::new(DraftText::File(file), exists.is_none(), Grant::default());
         let content = DraftContent { is_complete: exists.is_none(), ..content };
@@ -122,25 +126,27 @@ impl Drafts {
         limit: u64,
         content: DraftContent,
     ) -> Arc<Draft> {
-        let (mut open, path) = (lock(&self.open), node.path());
+        let mut open = lock(&self.open);
+        let path = node.path();
         if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
             return draft;
         }
-        let (node, content) = (Mutex::new(node.clone()), Mutex::new(content));
+        let node = Mutex::new(node.clone());
+        let content = Mutex::new(content);
         let draft = Arc::new(Draft { inode, permissions, limit, node, content });
         open.retain(|_, draft| draft.strong_count() > 0);
         open.insert(path, Arc::downgrade(&draft));
         draft
     }
 
-    /// Separates the draft at `path` from its name, because the file was removed or replaced. Returns whether there was
-    /// one.
+    /// Separates the draft at `path` from its name, because the file was removed or replaced.
+    /// Returns whether there was one.
     pub fn forget(&self, path: &Key) -> bool {
         self.end(path, Fate::Removed)
     }
 
-    /// Separates the draft at `path` from its name, because its content has become something else: later writes fail.
-    /// Returns whether there was one.
+    /// Separates the draft at `path` from its name, because its content has become something else:
+    /// later writes fail. Returns whether there was one.
     pub fn take(&self, path: &Key) -> bool {
         self.end(path, Fate::Taken)
     }
@@ -205,8 +211,8 @@ impl Draft {
     ///
     /// # Errors
     ///
-    /// EFBIG beyond the limit or the available memory; ESTALE if the content was taken; EPERM in an encoded value that
-    /// was not truncated.
+    /// EFBIG beyond the limit or the available memory; ESTALE if the content was taken; EPERM in an
+    /// encoded value that was not truncated.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset.saturating_add(data.len() as u64);
         let mut content = self.lock();
@@ -284,9 +290,9 @@ impl OpenFile for Draft {
         self.inode
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
         // the content is locked while it is stored
-        if !may_wait {
+        if wait == Wait::Never {
             return Ok(false);
         }
         let content = self.lock();
@@ -297,7 +303,8 @@ impl OpenFile for Draft {
                 read_at(file, offset, out)?;
             }
             DraftText::File(_) => {
-                let (key, end) = (self.node().path(), offset.saturating_add(len as u64));
+                let key = self.node().path();
+                let end = offset.saturating_add(len as u64);
                 let got = fs.tree.hierarchy().store().get_range(&key, offset..end, out);
                 got.map_err(|e| e.context(&key))?.ok_or_else(Error::stale)?;
             }
@@ -306,7 +313,7 @@ impl OpenFile for Draft {
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        if !mode.may_wait {
+        if mode.wait == Wait::Never {
             return Ok(None);
         }
         let written = self.write_at(offset, data);
@@ -337,8 +344,8 @@ impl OpenFile for Draft {
         Ok(())
     }
 
-    /// Stores the draft, and records the error if that fails. An earlier close does not record it, since another
-    /// process may still be writing the file.
+    /// Stores the draft, and records the error if that fails. An earlier close does not record it,
+    /// since another process may still be writing the file.
     fn release(&self, fs: &Fs) {
         if fs.flush_draft(self).is_err()
             && let Some(e) = self.lock().refused.take()

@@ -5,7 +5,7 @@ pub mod holes;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
-use crate::cache::{CachedRun, PrefetchState};
+use crate::cache::{CachedRun, PrefetchState, Wait};
 use crate::error::{Error, Result};
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::waiting::WaitingWrite;
@@ -34,7 +34,8 @@ pub struct FlatFile {
     is_kept_elsewhere: bool,
     /// Whether writes bypass the kernel's page cache.
     is_past_pages: AtomicBool,
-    /// Whether the file was open a second time while this was open: that reader may have filled the page cache.
+    /// Whether the file was open a second time while this was open: that reader may have filled the
+    /// page cache.
     is_shared: AtomicBool,
 }
 
@@ -55,8 +56,8 @@ impl FlatFile {
         }
     }
 
-    /// Writes flat bytes through the file that `mode` names: see [`OpenFile::write`]. `check` is called with the array
-    /// before anything changes, and may refuse the write.
+    /// Writes flat bytes through the file that `mode` names: see [`OpenFile::write`]. `check` is
+    /// called with the array before anything changes, and may refuse the write.
     pub fn write_through(
         &self,
         fs: &Fs,
@@ -68,17 +69,21 @@ impl FlatFile {
         let end = offset.saturating_add(data.len() as u64);
         let mut growth = None;
         let written = loop {
-            let Some(mut array) = self.array.latest_if(fs, mode.may_wait)? else { return Ok(None) };
+            let Some(mut array) = self.array.latest_if(fs, mode.wait)? else {
+                return Ok(None);
+            };
             check(&array)?;
-            if fs.resizes && !data.is_empty() && end > fs.resizing.end(&array) {
-                if !mode.may_wait {
+            if fs.options.resize && !data.is_empty() && end > fs.resizing.end(&array) {
+                if mode.wait == Wait::Never {
                     return Ok(None);
                 }
                 let grown;
                 (array, grown) = fs.reach(array.key(), end)?;
                 growth = growth.or(grown);
             }
-            let Some(_writing) = fs.resizing.writing_if(array.key(), mode.may_wait) else { return Ok(None) };
+            let Some(_writing) = fs.resizing.writing_if(array.key(), mode.wait) else {
+                return Ok(None);
+            };
             // from here on the array cannot change
             if !array.is_superseded() {
                 let losses = array.freshness().losses();
@@ -88,7 +93,7 @@ impl FlatFile {
                 fs.record_write(&self.record, &array, losses, mode);
                 break written;
             }
-            if !mode.may_wait {
+            if mode.wait == Wait::Never {
                 return Ok(None);
             }
         };
@@ -98,8 +103,8 @@ impl FlatFile {
         written
     }
 
-    /// Returns where the next data or hole begins at or after `offset`, where bytes that are not stored read as zeros
-    /// if `is_zero`.
+    /// Returns where the next data or hole begins at or after `offset`, where bytes that are not
+    /// stored read as zeros if `is_zero`.
     ///
     /// # Errors
     ///
@@ -117,17 +122,23 @@ impl FlatFile {
         self.stored.seek(&array, offset, target, has_holes)
     }
 
-    /// Records a write that has to wait for memory. Reads of its bytes wait until the returned value is dropped.
+    /// Records a write that has to wait for memory. Reads of its bytes wait until the returned
+    /// value is dropped.
     pub fn begin_waiting_write(&self, fs: &Fs, offset: u64, len: usize) -> WaitingWrite {
         fs.waiting.begin(self.array.key(), offset..offset.saturating_add(len as u64))
     }
 }
 
 impl Fs {
-    /// Lets writes through an open file bypass the kernel's page cache, if it is `data.raw`. Returns whether they do.
+    /// Lets writes through an open file bypass the kernel's page cache, if it is `data.raw`.
+    /// Returns whether they do.
     pub fn write_past_pages(&self, handle: u64) -> bool {
-        let Ok(file) = self.files.get(handle) else { return false };
-        let Some(flat) = file.as_flat() else { return false };
+        let Ok(file) = self.files.get(handle) else {
+            return false;
+        };
+        let Some(flat) = file.as_flat() else {
+            return false;
+        };
         flat.is_past_pages.store(true, Ordering::Relaxed);
         self.note_sharing(flat.inode);
         true
@@ -142,21 +153,24 @@ impl Fs {
         }
     }
 
-    /// Returns whether pages of a write through this file must be dropped after its reply. The kernel drops them before
-    /// it sends a write past the page cache, and a reader that overtakes the write fills them again.
+    /// Returns whether pages of a write through this file must be dropped after its reply. The
+    /// kernel drops them before it sends a write past the page cache, and a reader that overtakes
+    /// the write fills them again.
     pub fn leaves_stale_pages(&self, handle: u64) -> bool {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         let leaves = |flat: &FlatFile| is_set(&flat.is_past_pages) && is_set(&flat.is_shared);
         self.files.get(handle).is_ok_and(|file| file.as_flat().is_some_and(leaves))
     }
 
-    /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's page cache.
+    /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's
+    /// page cache.
     pub(in crate::fs) fn open_flat(&self, inode: u64, key: &Key, for_writing: bool, direct: bool) -> Result<NewFile> {
         let array = self.open_array(key)?;
-        // held until the pages are recorded: another opening must not keep pages that this one drops
+        // held until the pages are recorded: another opening must not keep pages that this one
+        // drops
         let opening_lock = array.freshness().lock_opening();
         let same = self.cache.served().begin_opening(&array, &opening_lock);
-        let pages = if self.direct_io {
+        let pages = if self.options.direct_io {
             KernelPages::None
         } else {
             self.pages_at_open(inode, VersionTag::of_array(&array, None), same)
@@ -166,7 +180,7 @@ impl Fs {
             inode,
             writable: for_writing,
             pending_drop: PendingDrop::new(inode, pages),
-            ..FlatFile::part(array, !direct && !self.direct_io)
+            ..FlatFile::part(array, !direct && !self.options.direct_io)
         };
         let array = file.array.latest(self)?;
         if for_writing {
@@ -195,24 +209,28 @@ impl OpenFile for FlatFile {
         true
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
-        let Some(array) = self.array.latest_if(fs, may_wait)? else { return Ok(false) };
+    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+        let Some(array) = self.array.latest_if(fs, wait)? else {
+            return Ok(false);
+        };
         let range = offset..offset.saturating_add(len as u64);
-        if may_wait {
+        if wait == Wait::Allowed {
             fs.waiting.wait_for(array.key(), &range);
         } else if fs.waiting.overlaps(array.key(), &range) {
             return Ok(false);
         }
         let whole = self.readers.is_sequential(offset);
-        if let Some(done) = fs.ahead.read(&self.readers, &array, offset, len, !may_wait, out) {
+        if let Some(done) = fs.ahead.read(&self.readers, &array, offset, len, wait, out) {
             return Ok(done);
         }
         let request = FlatRead { cache: &fs.cache, ahead: &fs.ahead, array: &array, offset, whole };
-        request.read(len, may_wait, &fs.stats, out)
+        request.read(len, wait, &fs.stats, out)
     }
 
     fn cached_run(&self, fs: &Fs, offset: u64, len: usize) -> Result<Option<CachedRun>> {
-        let Some(array) = self.array.latest_if(fs, false)? else { return Ok(None) };
+        let Some(array) = self.array.latest_if(fs, Wait::Never)? else {
+            return Ok(None);
+        };
         let range = offset..offset.saturating_add(len as u64).min(array.size());
         if range.is_empty() || fs.waiting.overlaps(array.key(), &range) {
             return Ok(None);
@@ -226,7 +244,7 @@ impl OpenFile for FlatFile {
 
     fn write_zeros(&self, fs: &Fs, range: Range<u64>) -> Result<()> {
         let mode = WriteMode { is_flat: true, inode: self.inode, ..WriteMode::internal() };
-        let zeroed = self.array.write_latest(fs, true, |array| {
+        let zeroed = self.array.write_latest(fs, Wait::Allowed, |array| {
             let losses = array.freshness().losses();
             let zeroed = fs.zero_flat(array, range, mode);
             fs.record_write(&self.record, array, losses, mode);

@@ -1,17 +1,17 @@
-//! Items of flat bytes in files that show them in another form: where they lie, and whole ones that are written. This
-//! module knows no open files.
+//! Items of flat bytes in files that show them in another form: where they lie, and whole ones that
+//! are written. This module knows no open files.
 
 use crate::error::{Error, Kind, Result};
 use crate::export::ItemForm;
 use crate::fs::write::WriteMode;
 use std::ops::Range;
 
-/// Bytes of a request of which the end may be a part of an item. The kernel cuts writes of more than 128 KiB at pages
-/// of the program's buffer, which may lie anywhere.
+/// Bytes of a request of which the end may be a part of an item. The kernel cuts writes of more
+/// than 128 KiB at pages of the program's buffer, which may lie anywhere.
 const CUT_BY_KERNEL: usize = 64 << 10;
 
-/// Returns the stored bytes for `data`, which begins at `at` of the bytes in `form`, and how many bytes of `data` they
-/// stand for.
+/// Returns the stored bytes for `data`, which begins at `at` of the bytes in `form`, and how many
+/// bytes of `data` they stand for.
 ///
 /// # Errors
 ///
@@ -45,8 +45,10 @@ pub(super) struct ItemRange {
 
 /// Returns the whole items around `len` bytes at `at`.
 pub(super) fn shown_items(at: u64, len: usize, form: &ItemForm) -> ItemRange {
-    let (shown, stored) = (form.shown_item() as u64, form.stored_item() as u64);
-    let (first, end) = (at / shown, at.saturating_add(len as u64).div_ceil(shown));
+    let shown = form.shown_item() as u64;
+    let stored = form.stored_item() as u64;
+    let first = at / shown;
+    let end = at.saturating_add(len as u64).div_ceil(shown);
     ItemRange { shown: first * shown..end.saturating_mul(shown), stored: first * stored..end.saturating_mul(stored) }
 }
 

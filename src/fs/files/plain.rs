@@ -1,6 +1,8 @@
-//! An open plain key: a file of the store, read and written in place. This module knows nothing of arrays.
+//! An open plain key: a file of the store, read and written in place. This module knows nothing of
+//! arrays.
 
 use super::{NewFile, OpenFile};
+use crate::cache::Wait;
 use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
@@ -17,7 +19,8 @@ pub struct PlainFile {
     inode: u64,
     /// The file, if the store keeps values in files. Without it nothing can be written.
     file: Option<File>,
-    /// Whether the content became a chunk, a document or flat bytes: later writes through this file fail.
+    /// Whether the content became a chunk, a document or flat bytes: later writes through this file
+    /// fail.
     is_taken: AtomicBool,
 }
 
@@ -33,16 +36,18 @@ impl OpenFile for PlainFile {
         self.inode
     }
 
-    /// Reads the value that is stored under the file's name, if it has one: the kernel keeps one set of pages for all
-    /// descriptors of the file. Without a name it reads the file itself.
-    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
-        if !may_wait {
+    /// Reads the value that is stored under the file's name, if it has one: the kernel keeps one
+    /// set of pages for all descriptors of the file. Without a name it reads the file itself.
+    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+        if wait == Wait::Never {
             return Ok(false);
         }
         if let Ok(node) = fs.tree.node(self.inode) {
-            let Node::Value(key) = &*node else { return Err(Error::stale()) };
+            let Node::Value(key) = &*node else {
+                return Err(Error::stale());
+            };
             if let Some(draft) = fs.drafts.get(key) {
-                return draft.read(fs, offset, len, may_wait, out);
+                return draft.read(fs, offset, len, wait, out);
             }
             let end = offset.saturating_add(len as u64);
             let got = fs.tree.hierarchy().store().get_range(key, offset..end, out).map_err(|e| e.context(key))?;
@@ -54,7 +59,7 @@ impl OpenFile for PlainFile {
     }
 
     fn write(&self, _: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        if !mode.may_wait {
+        if mode.wait == Wait::Never {
             return Ok(None);
         }
         let file = self.file.as_ref().ok_or_else(|| Error::system(libc::EBADF))?;

@@ -1,10 +1,11 @@
-//! Open flat bytes of a view: `data.raw` of physical values or of a part of an array. Requests work as through the
-//! array's own `data.raw`, with a conversion if the view has one.
+//! Open flat bytes of a view: `data.raw` of physical values or of a part of an array. Requests work
+//! as through the array's own `data.raw`, with a conversion if the view has one.
 
 use super::flat::FlatFile;
 use super::items::{ItemRange, another_array, packed, shown_items};
 use super::{NewFile, OpenFile, Seek};
 use crate::array::Array;
+use crate::cache::Wait;
 use crate::error::{Error, Result};
 use crate::export::{ArrayView, ItemForm};
 use crate::fs::tree::{Node, View};
@@ -27,7 +28,8 @@ struct OpenView {
 }
 
 impl Fs {
-    /// Opens the flat bytes of a view of the array at `key`. The kernel keeps what it reads as of a container.
+    /// Opens the flat bytes of a view of the array at `key`. The kernel keeps what it reads as of a
+    /// container.
     pub(in crate::fs) fn open_view(
         &self,
         inode: u64,
@@ -43,7 +45,7 @@ impl Fs {
         // only the next opening of `data.raw` may take the list of what has changed in the store
         array.freshness().begin_opening();
         let (array, view) = self.tree.viewed(array.key(), view)?;
-        let pages = if self.read_only && !self.direct_io {
+        let pages = if self.options.read_only && !self.options.direct_io {
             KernelPages::Fresh
         } else if for_writing && view.form.takes_whole_items() {
             // pages of a writable map could not be written
@@ -72,7 +74,8 @@ impl OpenView {
         }
     }
 
-    /// Returns the size of a view of a part of an array; that of a whole array changes with the array.
+    /// Returns the size of a view of a part of an array; that of a whole array changes with the
+    /// array.
     fn fixed_size(&self) -> u64 {
         self.view.end().map_or(u64::MAX, |end| end - self.view.range.start)
     }
@@ -89,14 +92,16 @@ impl OpenFile for OpenView {
         self.flat.record_access(fs, from, (stored.end - stored.start) as usize)
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
         let form = &self.view.form;
         let len = len.min(usize::try_from(self.fixed_size().saturating_sub(offset)).unwrap_or(usize::MAX));
         let ItemRange { shown, stored } = shown_items(offset, len, form);
-        let Some(array) = self.flat.array.latest_if(fs, may_wait)? else { return Ok(false) };
+        let Some(array) = self.flat.array.latest_if(fs, wait)? else {
+            return Ok(false);
+        };
         self.check(&array)?;
         let from = self.view.range.start.saturating_add(stored.start);
-        if !self.flat.read(fs, from, (stored.end - stored.start) as usize, may_wait, out)? {
+        if !self.flat.read(fs, from, (stored.end - stored.start) as usize, wait, out)? {
             return Ok(false);
         }
         if *form != ItemForm::AsStored {
@@ -108,7 +113,7 @@ impl OpenFile for OpenView {
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        if !mode.may_wait {
+        if mode.wait == Wait::Never {
             return Ok(None);
         }
         let in_file = |e: Error| e.context(self.node.path());
@@ -131,7 +136,8 @@ impl OpenFile for OpenView {
     }
 
     fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
-        let (start, form) = (self.view.range.start, &self.view.form);
+        let start = self.view.range.start;
+        let form = &self.view.form;
         let end = self.fixed_size();
         if offset >= end {
             return Err(Error::system(libc::ENXIO));

@@ -7,8 +7,8 @@ use super::*;
 struct ShardPlan {
     /// For each level, the innermost first, the number of inner chunks along each dimension.
     times: Vec<Vec<u64>>,
-    /// Along each dimension, lengths of the outermost shards in entries, used in turn; empty if all have the shape of
-    /// `times`.
+    /// Along each dimension, lengths of the outermost shards in entries, used in turn; empty if all
+    /// have the shape of `times`.
     outermost: Vec<Vec<u64>>,
     /// Codecs of a chunk.
     codecs: &'static str,
@@ -19,9 +19,12 @@ struct ShardPlan {
 }
 
 impl ShardPlan {
-    /// Returns the grid of the outermost shards of an array of shape `shape`, whose entries have the shape `entry`.
+    /// Returns the grid of the outermost shards of an array of shape `shape`, whose entries have
+    /// the shape `entry`.
     fn grid(&self, entry: &[u64], shape: &[u64]) -> String {
-        let Some(times) = self.times.last() else { return String::new() };
+        let Some(times) = self.times.last() else {
+            return String::new();
+        };
         if self.outermost.is_empty() {
             let outer: Vec<u64> = entry.iter().zip(times).map(|(len, times)| len * times).collect();
             return format!(r#"{{"name":"regular","configuration":{{"chunk_shape":{outer:?}}}}}"#);
@@ -49,7 +52,9 @@ impl Model {
     fn sharded(chunks: &[u64], shape: &[u64], item: u64, shards: &ShardPlan, fill: bool, bound: usize) -> Self {
         let fill = if fill && item == 4 { vec![1, 2, 3, 4] } else { vec![0; item as usize] };
         let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
-        let (mut codecs, mut inner, mut grid) = (shards.codecs.to_string(), chunks.to_vec(), String::new());
+        let mut codecs = shards.codecs.to_string();
+        let mut inner = chunks.to_vec();
+        let mut grid = String::new();
         for (level, times) in shards.times.iter().enumerate() {
             let location = if (shards.at_start + level).is_multiple_of(2) { "end" } else { "start" };
             let around = if level + 1 == shards.times.len() { shards.around } else { "" };
@@ -72,8 +77,8 @@ impl Model {
         Model::of(&document, metadata, bound)
     }
 
-    /// Returns a model of a Zarr v3 array with chunks of listed lengths. Each dimension has these lengths, and the
-    /// fraction of their sum that the array covers.
+    /// Returns a model of a Zarr v3 array with chunks of listed lengths. Each dimension has these
+    /// lengths, and the fraction of their sum that the array covers.
     fn irregular(
         dimensions: &[(Vec<u64>, f64)],
         item: u64,

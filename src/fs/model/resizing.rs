@@ -9,7 +9,8 @@ use crate::util::json::{self, Value};
 const MAX_ITEMS: u64 = 4000;
 
 impl Model {
-    /// Changes the length of a dimension. Without `is_foreign` the mount does, with its flat file or its document.
+    /// Changes the length of a dimension. Without `is_foreign` the mount does, with its flat file
+    /// or its document.
     pub(super) fn resize(&mut self, dimension: f64, factor: f64, is_foreign: bool) -> Result<()> {
         let old = self.meta.shape.clone();
         let d = (dimension * old.len() as f64) as usize;
@@ -120,11 +121,15 @@ impl Model {
         json::parse(&text).unwrap()
     }
 
-    /// Returns for each byte of the flat array its position in an array of shape `new`; `None` outside of it.
+    /// Returns for each byte of the flat array its position in an array of shape `new`; `None`
+    /// outside of it.
     fn positions(&self, new: &[u64]) -> Vec<Option<usize>> {
-        let (old, item) = (&self.meta.shape, self.meta.dtype.size());
+        let old = &self.meta.shape;
+        let item = self.meta.dtype.size();
         let position = |byte: usize| {
-            let (mut rest, mut place, mut stride) = ((byte / item) as u64, 0, 1);
+            let mut rest = (byte / item) as u64;
+            let mut place = 0;
+            let mut stride = 1;
             for (old, new) in old.iter().zip(new).rev() {
                 if rest % old >= *new {
                     return None;
@@ -137,10 +142,12 @@ impl Model {
         (0..self.grid.size() as usize).map(position).collect()
     }
 
-    /// Gives the model the shape that the store has now: elements that were always inside keep their values, any other
-    /// holds the fill value or, with `keeps`, what is stored. Padding keeps its bytes.
+    /// Gives the model the shape that the store has now: elements that were always inside keep
+    /// their values, any other holds the fill value or, with `keeps`, what is stored. Padding keeps
+    /// its bytes.
     fn take_shape(&mut self, new: &[u64], keeps: bool) -> Result<()> {
-        let (flat, places) = (self.flat(), self.positions(new));
+        let flat = self.flat();
+        let places = self.positions(new);
         let meta = match self.meta.zarr_format {
             2 => ArrayMetadata::parse(json::write(&self.document("a/.zarray")).as_bytes()),
             _ => ArrayMetadata::parse_v3(json::write(&self.document("a/zarr.json")).as_bytes()),
@@ -154,7 +161,8 @@ impl Model {
             place.into_iter().for_each(|place| (now[place], is_known[place]) = (byte, true));
         }
         let stored = Array::new(Key::normalize("a")?, meta.clone(), self.memory.clone(), Arc::default())?;
-        let (mut chunks, mut there) = (Vec::new(), Vec::new());
+        let mut chunks = Vec::new();
+        let mut there = Vec::new();
         for id in (0..grid.chunk_count()).map(ChunkId) {
             let indices = grid.indices(id);
             let is_old = indices.iter().zip(self.grid.counts()).all(|(index, count)| index < count);

@@ -6,8 +6,8 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
 use crate::zarr::metadata::ZGROUP;
 
-/// The users to whom a node's extended attributes are shown. The kernel lets readers of the node read an attribute by
-/// its name, but lets all users list the names.
+/// The users to whom a node's extended attributes are shown. The kernel lets readers of the node
+/// read an attribute by its name, but lets all users list the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// The owner of the mount, or root.
@@ -18,8 +18,8 @@ pub enum Audience {
     Everyone,
 }
 
-/// Returns the permissions of an array's flat bytes. Its document and its directory stand for its chunks, because
-/// `stat` must not take longer for a larger array.
+/// Returns the permissions of an array's flat bytes. Its document and its directory stand for its
+/// chunks, because `stat` must not take longer for a larger array.
 pub(super) fn of_flat(document: Option<&Stat>, directory: &Stat) -> Option<Permissions> {
     both(document.and_then(|stat| stat.permissions), directory.permissions.map(Permissions::inside))
 }
@@ -30,8 +30,8 @@ impl Tree {
         Ok(stat.and_then(|stat| stat.permissions))
     }
 
-    /// Returns the permissions of a document. A document without a stat, such as a link out of the store, grants
-    /// nothing.
+    /// Returns the permissions of a document. A document without a stat, such as a link out of the
+    /// store, grants nothing.
     fn permissions_of_document(&self, key: &Key) -> Result<Option<Permissions>> {
         match self.permissions(key) {
             Err(e) if e.kind() != Kind::System(libc::EIO) => Ok(Some(Permissions::OWNER_ONLY)),
@@ -39,13 +39,15 @@ impl Tree {
         }
     }
 
-    /// Returns the permissions that all documents and chunks of the groups and arrays at these keys grant. In a store
-    /// without modes only the first key is looked up.
+    /// Returns the permissions that all documents and chunks of the groups and arrays at these keys
+    /// grant. In a store without modes only the first key is looked up.
     pub(super) fn permissions_of_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Result<Option<Permissions>> {
         let mut granted = None;
         for key in keys {
             let directory = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(Error::stale)?;
-            let Some(of_directory) = directory.permissions else { return Ok(None) };
+            let Some(of_directory) = directory.permissions else {
+                return Ok(None);
+            };
             granted = both(granted, Some(of_directory.inside()));
             let mut documents = vec![self.hierarchy.attributes_key(key), key.join(ZGROUP)];
             match self.hierarchy.find(key)? {
@@ -60,14 +62,19 @@ impl Tree {
         Ok(granted)
     }
 
-    /// Returns whether `audience` may read a document whose content is part of the extended attributes of `node`.
+    /// Returns whether `audience` may read a document whose content is part of the extended
+    /// attributes of `node`.
     pub(super) fn may_tell(&self, audience: Audience, node: &Node, document: &Key) -> Result<bool> {
-        let Some(of_document) = self.permissions_of_document(document)? else { return Ok(true) };
+        let Some(of_document) = self.permissions_of_document(document)? else {
+            return Ok(true);
+        };
         let readers = match (audience, node) {
             (Audience::Owner, _) => return Ok(true),
             (Audience::Everyone, _) => Some(Permissions::EVERYONE),
             // headers grant no more than the documents
-            (Audience::Readers, Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)) => return Ok(true),
+            (Audience::Readers, Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)) => {
+                return Ok(true);
+            }
             (Audience::Readers, Node::Chunk(key, name)) => {
                 let (array, chunk) = self.chunk(key, name)?;
                 array.stat_chunk(chunk)?.and_then(|stat| stat.permissions)

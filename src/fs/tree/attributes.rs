@@ -1,5 +1,5 @@
-//! Attributes: sizes, times and permissions of nodes. They come from the store. No chunk is read, except chunks of
-//! objects, whose size is known only after decoding.
+//! Attributes: sizes, times and permissions of nodes. They come from the store. No chunk is read,
+//! except chunks of objects, whose size is known only after decoding.
 
 use super::Tree;
 use super::access;
@@ -31,10 +31,12 @@ pub struct Attributes {
     pub modified: SystemTime,
     /// Preferred size of a read in bytes.
     pub block_size: u32,
-    /// The permissions of the stored files that the node is made of; `None` if the store has no modes.
+    /// The permissions of the stored files that the node is made of; `None` if the store has no
+    /// modes.
     pub permissions: Option<Permissions>,
-    /// Whether the kernel may keep the attributes for a second, until a file is opened. It may for directories, where
-    /// only times can change, and for chunks, where only times and the stored size can.
+    /// Whether the kernel may keep the attributes for a second, until a file is opened. It may for
+    /// directories, where only times can change, and for chunks, where only times and the stored
+    /// size can.
     pub lasting: bool,
 }
 
@@ -100,8 +102,8 @@ impl Tree {
         Ok(self.made(node, array.size(), stored.bytes.div_ceil(512), modified, permissions))
     }
 
-    /// Returns the size of a decoded chunk in bytes. A chunk of objects has to be decoded; if that fails, its file
-    /// shows as empty, and opening the file reports the error.
+    /// Returns the size of a decoded chunk in bytes. A chunk of objects has to be decoded; if that
+    /// fails, its file shows as empty, and opening the file reports the error.
     fn chunk_size(&self, array: &Array, chunk: ChunkId) -> u64 {
         if !array.metadata().has_objects() {
             return array.grid().chunk_size(chunk) as u64;
@@ -110,7 +112,8 @@ impl Tree {
         decoded.ok().flatten().map_or(0, |decoded| decoded.bytes().len() as u64)
     }
 
-    /// Returns the attributes of a file of `size` bytes that need not be stored yet. The caller sets the inode number.
+    /// Returns the attributes of a file of `size` bytes that need not be stored yet. The caller
+    /// sets the inode number.
     pub fn file_attributes(&self, size: u64, modified: SystemTime, permissions: Option<Permissions>) -> Attributes {
         let node = Node::Value(Key::root());
         self.made(&node, size, size.div_ceil(512), modified, permissions)

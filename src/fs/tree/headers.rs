@@ -1,5 +1,5 @@
-//! Headers and containers in the tree. Selects those that an array or a group shows, and caches their content for a
-//! second.
+//! Headers and containers in the tree. Selects those that an array or a group shows, and caches
+//! their content for a second.
 
 use super::{Attributes, Node, Tree};
 use crate::array::Array;
@@ -12,7 +12,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Maximum age of a description for requests that open no file: a listing needs it once for each header.
+/// Maximum age of a description for requests that open no file: a listing needs it once for each
+/// header.
 pub(super) const KEPT: Duration = Duration::from_secs(1);
 
 /// The headers and containers that the mount shows.
@@ -49,7 +50,8 @@ struct ValuesText {
     file: Arc<Composite>,
 }
 
-/// A group as a netCDF file, its modification time, and the permissions of the stored files that it is made of.
+/// A group as a netCDF file, its modification time, and the permissions of the stored files that it
+/// is made of.
 type Dataset = (Arc<Composite>, SystemTime, Option<Permissions>);
 
 /// A description of an array, and the files that were made of it.
@@ -67,7 +69,8 @@ pub(super) struct KnownHeaders {
     datasets: Mutex<LruCache<Key, (Instant, Dataset)>>,
     /// Protects the map alone.
     texts: Mutex<LruCache<Key, ValuesText>>,
-    /// Protects the map alone: the groups for which the log says what their files leave out, and those words.
+    /// Protects the map alone: the groups for which the log says what their files leave out, and
+    /// those words.
     left_out: Mutex<LruCache<Key, Vec<String>>>,
 }
 
@@ -104,8 +107,8 @@ impl Tree {
         self.headers.formats.iter().copied().filter(fits).filter(move |format| self.tells(*format, array))
     }
 
-    /// Returns whether a format that fits an array can describe it truthfully. If the description fails, the file is
-    /// shown, and opening it reports the error.
+    /// Returns whether a format that fits an array can describe it truthfully. If the description
+    /// fails, the file is shown, and opening it reports the error.
     fn tells(&self, format: Format, array: &Array) -> bool {
         if format.reads_values() {
             return export::check_values(array, 0..array.size()).is_ok();
@@ -212,8 +215,9 @@ impl Tree {
         Ok(file)
     }
 
-    /// Returns `values.txt` of an array, or of a view at `path`. The text is at most `age` old and contains every write
-    /// through the mount; a `stat` and the read that follows get the same text, so the size is right.
+    /// Returns `values.txt` of an array, or of a view at `path`. The text is at most `age` old and
+    /// contains every write through the mount; a `stat` and the read that follows get the same
+    /// text, so the size is right.
     pub(super) fn values_text(
         &self,
         format: Format,
@@ -236,7 +240,8 @@ impl Tree {
             None => described,
         };
         let file = Arc::new(format.file(&described)?.counted()?);
-        let (made, array_used) = (Instant::now(), Arc::downgrade(array));
+        let made = Instant::now();
+        let array_used = Arc::downgrade(array);
         let text = ValuesText { made, array: array_used, changes, file: file.clone() };
         lock(&self.known_headers.texts).put(path, text);
         Ok(file)
@@ -286,12 +291,13 @@ impl Tree {
         Ok(newest)
     }
 
-    /// Returns the attributes of a header or container. Its modification time is that of the array. Its stored size
-    /// excludes the array's bytes, because `du` would count them twice.
+    /// Returns the attributes of a header or container. Its modification time is that of the array.
+    /// Its stored size excludes the array's bytes, because `du` would count them twice.
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
         let (file, modified, permissions) = match node {
             Node::Dataset(key) => match self.dataset(key, KEPT) {
-                // a listing must not fail: the file shows as empty, and opening it reports the error
+                // a listing must not fail: the file shows as empty, and opening it reports the
+                // error
                 Err(e) if [Kind::System(libc::ENOMEM), Kind::Damaged].contains(&e.kind()) => {
                     let modified = self.attributes_of_found(&Node::Directory(key.clone()))?.modified;
                     return Ok(self.made(node, 0, 0, modified, Some(Permissions::OWNER_ONLY)));
@@ -312,7 +318,8 @@ impl Tree {
     }
 }
 
-/// Returns the error for the netCDF file of a group: if memory was missing, most holds what the file needs itself.
+/// Returns the error for the netCDF file of a group: if memory was missing, most holds what the
+/// file needs itself.
 fn too_many_arrays(key: &Key, e: Error) -> Error {
     if e.errno() != libc::ENOMEM {
         return e;

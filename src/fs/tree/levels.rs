@@ -1,11 +1,13 @@
-//! Levels of chunk keys: the directories of an array whose separator is `/`. The mount shows chunks as `0.0` and says
-//! so in the metadata, but a program that has created the array itself, or copies one, writes `0/0`, in v3 `c/0/0`.
-//! Therefore levels exist by name, but are never listed. A chunk's name below a level stands for the chunk, or for the
-//! stored value if the program encodes chunks itself
+//! Levels of chunk keys: the directories of an array whose separator is `/`. The mount shows chunks
+//! as `0.0` and says so in the metadata, but a program that has created the array itself, or copies
+//! one, writes `0/0`, in v3 `c/0/0`. Therefore levels exist by name, but are never listed. A
+//! chunk's name below a level stands for the chunk, or for the stored value if the program encodes
+//! chunks itself
 //! ([`Hierarchy::shows_stored_keys`](crate::array::hierarchy::Hierarchy::shows_stored_keys)).
 //!
-//! The keys of an array that cannot be used are unknown. Whatever could be a key of a chunk of it, in any encoding, is
-//! an error and never missing, since libraries take a missing chunk for fill values.
+//! The keys of an array that cannot be used are unknown. Whatever could be a key of a chunk of it,
+//! in any encoding, is an error and never missing, since libraries take a missing chunk for fill
+//! values.
 
 use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
@@ -25,7 +27,8 @@ pub struct EncodedValue {
 }
 
 impl Tree {
-    /// Returns the directory and the name that `name` in `parent` stands for: below a level, the array and the chunk.
+    /// Returns the directory and the name that `name` in `parent` stands for: below a level, the
+    /// array and the chunk.
     pub fn canonical(&self, parent: Arc<Node>, name: &str) -> (Arc<Node>, String) {
         let chunk = match &*parent {
             Node::Directory(key) => match self.array_of_level(key) {
@@ -41,11 +44,13 @@ impl Tree {
         }
     }
 
-    /// Returns the array's key and the chunk's name in the mount that `name`, such as `c.0.1`, stands for in an array
-    /// of v3 without levels.
+    /// Returns the array's key and the chunk's name in the mount that `name`, such as `c.0.1`,
+    /// stands for in an array of v3 without levels.
     fn prefixed_chunk(&self, key: &Key, name: &str) -> Option<(Key, String)> {
         let rest = name.strip_prefix('c').filter(|rest| rest.is_empty() || rest.starts_with('.'))?;
-        let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(key) else { return None };
+        let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(key) else {
+            return None;
+        };
         let chunk = array.chunk_stored_at(name)?;
         let shown = if rest.is_empty() { "0".to_string() } else { rest[1..].to_string() };
         (array.metadata().has_key_prefix() && chunk.0 < array.grid().chunk_count()).then(|| (key.clone(), shown))
@@ -59,7 +64,8 @@ impl Tree {
         }
     }
 
-    /// Returns the array, usable or not, nearest above `key`, if only names of levels are between them.
+    /// Returns the array, usable or not, nearest above `key`, if only names of levels are between
+    /// them.
     fn node_of_level(&self, key: &Key) -> Option<StoredNode> {
         let mut above = key.clone();
         while is_level_name(above.name()) {
@@ -71,8 +77,8 @@ impl Tree {
         None
     }
 
-    /// Returns why the array whose chunk keys may lead through the directory `key` cannot be used; `None` if there is
-    /// no such array.
+    /// Returns why the array whose chunk keys may lead through the directory `key` cannot be used;
+    /// `None` if there is no such array.
     pub(super) fn damage_above(&self, key: &Key) -> Option<Error> {
         match (self.node_of_level(key)?, self.hierarchy.find(key)) {
             (_, Ok(Some(StoredNode::Array(_) | StoredNode::Damaged(_)))) => None,
@@ -86,13 +92,15 @@ impl Tree {
         self.array_of_level(key).is_some() || self.damage_above(key).is_some()
     }
 
-    /// Returns the encoded value that programs find at `key`, or would create there; `None` for any other key.
+    /// Returns the encoded value that programs find at `key`, or would create there; `None` for any
+    /// other key.
     ///
     /// # Errors
     ///
     /// EINVAL if the key looks like that of a chunk, and no chunk of the array has it.
     pub fn encoded_value(&self, key: &Key) -> Result<Option<EncodedValue>> {
-        let (name, parent) = (key.name(), key.parent());
+        let name = key.name();
+        let parent = key.parent();
         if !is_key_like(name) {
             return Ok(None);
         }
@@ -104,7 +112,9 @@ impl Tree {
             None => return Ok(None),
             Some(array) => array,
         };
-        let Some(path) = key.relative_to(array.key()) else { return Ok(None) };
+        let Some(path) = key.relative_to(array.key()) else {
+            return Ok(None);
+        };
         if !self.hierarchy.shows_stored_keys(array.key()) {
             return Ok(None);
         }
@@ -126,7 +136,8 @@ impl Tree {
     }
 }
 
-/// Returns the array's key and the chunk's name in the mount, or a name like one, that `name` below a level stands for.
+/// Returns the array's key and the chunk's name in the mount, or a name like one, that `name` below
+/// a level stands for.
 fn chunk_below(array: &Array, level: &Key, name: &str) -> Option<(Key, String)> {
     let path = level.relative_to(array.key())?.join(name);
     let indices = if array.metadata().has_key_prefix() { path.as_str().strip_prefix("c/")? } else { path.as_str() };
@@ -140,7 +151,8 @@ pub(super) fn is_level_name(name: &str) -> bool {
     parse_index(name).is_some() || name == "c"
 }
 
-/// Returns whether a name may be the end of a chunk key, in any encoding: of a chunk, or of a level.
+/// Returns whether a name may be the end of a chunk key, in any encoding: of a chunk, or of a
+/// level.
 pub(super) fn is_key_like(name: &str) -> bool {
     let rest = name.strip_prefix("c.").unwrap_or(name);
     (name == "c" || is_chunk_like(rest)) && !is_partial(name)

@@ -1,7 +1,8 @@
-//! The nodes that the kernel knows: it names them by inode number until it forgets them. A file or directory that is
-//! renamed keeps its number, as open files expect, and so does one that is removed, until its last open file is closed.
-//! Whatever takes such a path meanwhile gets another number. The kernel forgets names only when it is short of memory
-//! itself, so this module also selects names that the kernel should be asked to forget. It knows nothing of the store.
+//! The nodes that the kernel knows: it names them by inode number until it forgets them. A file or
+//! directory that is renamed keeps its number, as open files expect, and so does one that is
+//! removed, until its last open file is closed. Whatever takes such a path meanwhile gets another
+//! number. The kernel forgets names only when it is short of memory itself, so this module also
+//! selects names that the kernel should be asked to forget. It knows nothing of the store.
 
 use super::node::inode;
 use super::{Node, ROOT_INODE};
@@ -11,14 +12,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Bytes of nodes above which the kernel is asked to forget some: about 100,000 names of usual length. They count in
-/// the 24 MiB that remain of the 64 MiB promised in docs/operations.md, without the 40 MiB budget of `util::memory`.
+/// Bytes of nodes above which the kernel is asked to forget some: about 100,000 names of usual
+/// length. They count in the 24 MiB that remain of the 64 MiB promised in docs/operations.md,
+/// without the 40 MiB budget of `util::memory`.
 const LIMIT: usize = 20 << 20;
 
 /// Bytes by which the nodes must have grown before the kernel is asked again.
 const STEP: usize = LIMIT / 16;
 
-/// Bytes that a node takes beside its path: its entry in the map and its memory in the allocator (measured: 170).
+/// Bytes that a node takes beside its path: its entry in the map and its memory in the allocator
+/// (measured: 170).
 const NODE_BYTES: usize = 180;
 
 /// Nodes by inode number.
@@ -32,8 +35,8 @@ pub struct LiveNodes {
 
 struct KnownNodes {
     nodes: HashMap<u64, Live>,
-    /// Numbers that differ from [`Node::inode`]: those of renamed nodes, and of nodes at a path whose number was taken.
-    /// The key is the path, and whether it is that of a directory.
+    /// Numbers that differ from [`Node::inode`]: those of renamed nodes, and of nodes at a path
+    /// whose number was taken. The key is the path, and whether it is that of a directory.
     numbers: HashMap<(bool, Key), u64>,
     /// Bytes that the nodes take.
     bytes: usize,
@@ -60,7 +63,8 @@ impl Default for KnownNodes {
 }
 
 impl LiveNodes {
-    /// Returns the node of an inode number, or `None` if it was removed or the kernel has forgotten it.
+    /// Returns the node of an inode number, or `None` if it was removed or the kernel has forgotten
+    /// it.
     pub fn get(&self, inode: u64) -> Option<Arc<Node>> {
         let mut known = lock(&self.known);
         known.clock += 1;
@@ -104,7 +108,9 @@ impl LiveNodes {
     /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         let mut known = lock(&self.known);
-        let Some(live) = known.nodes.get_mut(&inode) else { return };
+        let Some(live) = known.nodes.get_mut(&inode) else {
+            return;
+        };
         live.lookups = live.lookups.saturating_sub(count);
         if live.lookups == 0 {
             known.remove(inode);
@@ -113,14 +119,16 @@ impl LiveNodes {
         }
     }
 
-    /// Returns whether the kernel should be asked to forget names. Returns `true` once each time this becomes so.
+    /// Returns whether the kernel should be asked to forget names. Returns `true` once each time
+    /// this becomes so.
     pub fn take_crowded(&self) -> bool {
         self.is_crowded.load(Ordering::Relaxed) && self.is_crowded.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns a quarter of all names, those that no request has used for longest, by the number of their directory.
-    /// Names in `kept` stay. A directory is returned only if there are too few files, since it may be the working
-    /// directory of a process, and only if the kernel knows no name in it.
+    /// Returns a quarter of all names, those that no request has used for longest, by the number of
+    /// their directory. Names in `kept` stay. A directory is returned only if there are too few
+    /// files, since it may be the working directory of a process, and only if the kernel knows no
+    /// name in it.
     pub fn least_used(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
         let mut known = lock(&self.known);
         let wanted = known.nodes.len() / 4;
@@ -137,7 +145,9 @@ impl LiveNodes {
         let now = known.clock;
         let mut names: HashMap<u64, Vec<String>> = HashMap::new();
         for number in chosen {
-            let Some(Live { node: Some(node), used, .. }) = known.nodes.get_mut(&number) else { continue };
+            let Some(Live { node: Some(node), used, .. }) = known.nodes.get_mut(&number) else {
+                continue;
+            };
             // the kernel may refuse to forget this name: the next call returns others first
             *used = now;
             let path = node.path();
@@ -155,7 +165,8 @@ impl LiveNodes {
         }
     }
 
-    /// Records that `node` was renamed to `to`, with everything below it, in place of the nodes there.
+    /// Records that `node` was renamed to `to`, with everything below it, in place of the nodes
+    /// there.
     pub fn renamed(&self, node: &Node, to: &Node) {
         let mut known = lock(&self.known);
         let moved = known.at_and_below(node);
@@ -163,10 +174,15 @@ impl LiveNodes {
             known.remove(number);
         }
         for number in moved {
-            let Some(live) = known.nodes.get_mut(&number) else { continue };
-            let Some(old) = live.node.take() else { continue };
+            let Some(live) = known.nodes.get_mut(&number) else {
+                continue;
+            };
+            let Some(old) = live.node.take() else {
+                continue;
+            };
             let new = if node.is_directory() { old.rebased(&node.path(), &to.path()) } else { to.clone() };
-            let (at, size) = (place(&new), bytes_of(&new));
+            let at = place(&new);
+            let size = bytes_of(&new);
             live.node = Some(Arc::new(new));
             known.bytes = known.bytes + size - bytes_of(&old);
             known.numbers.remove(&place(&old));
@@ -182,7 +198,8 @@ impl LiveNodes {
 
 impl KnownNodes {
     fn number(&self, node: &Node) -> u64 {
-        let (own, at) = (node.inode(), place(node));
+        let own = node.inode();
+        let at = place(node);
         if let Some(number) = self.numbers.get(&at) {
             return *number;
         }
@@ -212,7 +229,8 @@ impl KnownNodes {
         }
     }
 
-    /// Returns the numbers of at most `most` of the nodes that `filter` accepts, the least recently used.
+    /// Returns the numbers of at most `most` of the nodes that `filter` accepts, the least recently
+    /// used.
     fn least_used(&self, most: usize, filter: impl Fn(u64, &Node) -> bool) -> Vec<u64> {
         let nodes = self.nodes.iter().filter(|(number, live)| live.node.as_ref().is_some_and(|n| filter(**number, n)));
         let mut ages: Vec<(u64, u64)> = nodes.map(|(number, live)| (live.used, *number)).collect();
@@ -247,7 +265,8 @@ mod tests {
     #[test]
     fn a_renamed_file_keeps_its_number_and_its_successor_gets_another() {
         let live = LiveNodes::default();
-        let (new, old) = (live.remember(value("index.lock")), live.remember(value("index")));
+        let new = live.remember(value("index.lock"));
+        let old = live.remember(value("index"));
         live.renamed(&value("index.lock"), &value("index"));
         assert_eq!((live.get(new).as_deref(), live.get(old)), (Some(&value("index")), None));
         assert_eq!(live.number(&value("index")), new);

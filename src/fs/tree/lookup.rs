@@ -1,5 +1,6 @@
-//! Finds the nodes and attributes of names in a directory: of one name that is looked up, or of many that are listed.
-//! Most names need one stat of one key; the others need the rules of their directory.
+//! Finds the nodes and attributes of names in a directory: of one name that is looked up, or of
+//! many that are listed. Most names need one stat of one key; the others need the rules of their
+//! directory.
 
 use super::levels::{is_key_like, is_level_name, is_partial};
 use super::names::{ARRAY_FILES, GROUP_FILES};
@@ -58,7 +59,8 @@ impl Tree {
         }
     }
 
-    /// Looks up `name` in the directory `parent`, with its attributes. Returns `None` if there is no such name.
+    /// Looks up `name` in the directory `parent`, with its attributes. Returns `None` if there is
+    /// no such name.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
         if name == CONTROL && *parent == Node::Directory(Key::root()) {
             // send no request, since a server may not answer
@@ -82,8 +84,8 @@ impl Tree {
         }
     }
 
-    /// Looks up `name` in a directory. The name of a chunk is accepted if it lies in the grid; only its attributes show
-    /// whether the chunk is stored.
+    /// Looks up `name` in a directory. The name of a chunk is accepted if it lies in the grid; only
+    /// its attributes show whether the chunk is stored.
     pub(super) fn lookup_in(&self, directory: &DirectoryKind, name: &str) -> Result<Option<Node>> {
         match directory {
             DirectoryKind::Array(key, array) => self.lookup_in_array(key, array.as_deref(), name),
@@ -113,7 +115,9 @@ impl Tree {
 
     /// Returns the stat of a key in a group, with the kind of its node.
     fn node_stat(&self, key: &Key) -> Result<Option<Stat>> {
-        let Some(stat) = self.hierarchy.store().stat(key).map_err(|e| e.context(key))? else { return Ok(None) };
+        let Some(stat) = self.hierarchy.store().stat(key).map_err(|e| e.context(key))? else {
+            return Ok(None);
+        };
         Ok(Some(Stat { kind: self.hierarchy.node_kind(key, stat.kind)?, ..stat }))
     }
 
@@ -164,7 +168,8 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// The document of the node could not be read: then the node may be a group, and its names are unknown.
+    /// The document of the node could not be read: then the node may be a group, and its names are
+    /// unknown.
     fn unknown_name(&self, key: &Key) -> Result<Option<Node>> {
         match self.hierarchy.find(key)? {
             Some(StoredNode::Damaged(e)) if matches!(e.kind(), Kind::System(_)) => Err(e),
@@ -197,7 +202,8 @@ impl Tree {
         (node, attributes)
     }
 
-    /// Returns the nodes of names that were listed just now; `None` for a name that was removed meanwhile.
+    /// Returns the nodes of names that were listed just now; `None` for a name that was removed
+    /// meanwhile.
     pub fn listed(&self, directory: &DirectoryKind, names: &[Name]) -> Vec<Option<ListedNode>> {
         let values: Vec<Option<SingleValue>> =
             names.iter().map(|name| self.single_value(directory, &name.name)).collect();
@@ -215,7 +221,8 @@ impl Tree {
                 self.hierarchy.store().stat_many(&mut keys.cloned(), &mut push);
             }
         }
-        let (mut stats, mut levels) = (stats.into_iter(), LevelPermissions::default());
+        let mut stats = stats.into_iter();
+        let mut levels = LevelPermissions::default();
         let mut found = |name: &Name, value: Option<SingleValue>| match value {
             Some(value) => {
                 let mut stat = stats.next().transpose()?.flatten();
@@ -241,8 +248,9 @@ impl Tree {
         ListedNode { node, attributes, sound: true }
     }
 
-    /// Returns the single value that determines the attributes of a name: a chunk whose size the grid knows, or a key
-    /// in a group that is no metadata document. Returns `None` for other names.
+    /// Returns the single value that determines the attributes of a name: a chunk whose size the
+    /// grid knows, or a key in a group that is no metadata document. Returns `None` for other
+    /// names.
     fn single_value(&self, level: &DirectoryKind, name: &str) -> Option<SingleValue> {
         match level {
             DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
@@ -266,12 +274,15 @@ impl Tree {
             let stat = self.document_stat(key, file)?;
             return Ok(stat.map(|stat| self.stored_attributes(&node, &stat)).map(|attributes| (node, attributes)));
         }
-        let Some(node) = self.lookup_in(directory, name)? else { return Ok(None) };
+        let Some(node) = self.lookup_in(directory, name)? else {
+            return Ok(None);
+        };
         let attributes = self.attributes_of_found(&node)?;
         Ok(Some((node, attributes)))
     }
 
-    /// Returns the entry of a name whose lookup has failed. The name is listed nevertheless; its use reports the error.
+    /// Returns the entry of a name whose lookup has failed. The name is listed nevertheless; its
+    /// use reports the error.
     fn unsound(&self, directory: &DirectoryKind, name: &Name) -> Option<ListedNode> {
         let (key, size) = match directory {
             DirectoryKind::Array(key, array) => {
@@ -300,8 +311,8 @@ impl Tree {
 }
 
 impl DirectoryKind {
-    /// Returns whether the attributes of a listed name may take decoding a chunk or reading the whole hierarchy, so
-    /// that a listing should not look them up early.
+    /// Returns whether the attributes of a listed name may take decoding a chunk or reading the
+    /// whole hierarchy, so that a listing should not look them up early.
     pub fn is_costly(&self, name: &str) -> bool {
         match self {
             DirectoryKind::Array(_, Some(array)) => array.metadata().has_objects() && is_chunk_like(name),

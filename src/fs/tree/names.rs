@@ -1,5 +1,5 @@
-//! The names that a directory lists, streamed from the store. This module handles names, not the nodes that they stand
-//! for.
+//! The names that a directory lists, streamed from the store. This module handles names, not the
+//! nodes that they stand for.
 
 use super::levels::is_level_name;
 use super::node::inode;
@@ -82,15 +82,20 @@ impl Tree {
         if key.is_root() {
             fixed.extend(self.views_beside(key));
         }
-        let (key, array) = (key.clone(), array.clone());
+        let key = key.clone();
+        let array = array.clone();
         array.prefetch_levels();
         let names = array.entries()?.filter_map(move |entry| {
             let name = match entry {
                 Err(e) => return Some(Err(e)),
                 Ok(ArrayEntry::Unlisted) => return None,
                 Ok(ArrayEntry::Chunk(chunk)) => array.grid().chunk_key(chunk, Separator::Dot),
-                Ok(ArrayEntry::Value(name)) if is_hidden(Some(&array), &name) || flat && name == FLAT => return None,
-                Ok(ArrayEntry::Value(name)) if formats.iter().any(|format| format.name() == name) => return None,
+                Ok(ArrayEntry::Value(name)) if is_hidden(Some(&array), &name) || flat && name == FLAT => {
+                    return None;
+                }
+                Ok(ArrayEntry::Value(name)) if formats.iter().any(|format| format.name() == name) => {
+                    return None;
+                }
                 Ok(ArrayEntry::Value(name)) => name,
             };
             Some(Ok(name_at(&key, name, false)))
@@ -98,8 +103,8 @@ impl Tree {
         Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
     }
 
-    /// Returns the names in a node that cannot be used because of `e`. One whose document could not be read may be a
-    /// group, so its directories are listed; their use reports the error.
+    /// Returns the names in a node that cannot be used because of `e`. One whose document could not
+    /// be read may be a group, so its directories are listed; their use reports the error.
     fn names_of_damaged(&self, key: &Key, e: &Error) -> Result<NameStream> {
         let fixed = self.metadata_names(key, ARRAY_FILES)?;
         let may_be_group = matches!(e.kind(), Kind::System(_));

@@ -19,7 +19,8 @@ pub(super) const ROOT_NAME: &str = "data";
 /// A file or directory of the mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// The directory of a group or an array. Each request checks which it is, because one may become the other.
+    /// The directory of a group or an array. Each request checks which it is, because one may
+    /// become the other.
     Directory(Key),
     /// `data.raw` of the array at this key.
     Flat(Key),
@@ -31,7 +32,8 @@ pub enum Node {
     ViewDirectory(Key, View),
     /// A file in such a directory.
     ViewFile(Key, View, ViewedFile),
-    /// A stored chunk of the array at this key, by its name in the mount; its number depends on the shape.
+    /// A stored chunk of the array at this key, by its name in the mount; its number depends on the
+    /// shape.
     Chunk(Key, String),
     /// A metadata document of the group or array at this key.
     Metadata(Key, MetadataFile),
@@ -159,9 +161,9 @@ impl Node {
         }
     }
 
-    /// Returns the inode number: a function of the path, so that it is the same in every listing and every mount. Nodes
-    /// that were renamed, or took a path that the kernel still knows as another file, have the number that
-    /// [`Tree::inode`](super::Tree::inode) returns.
+    /// Returns the inode number: a function of the path, so that it is the same in every listing
+    /// and every mount. Nodes that were renamed, or took a path that the kernel still knows as
+    /// another file, have the number that [`Tree::inode`](super::Tree::inode) returns.
     pub fn inode(&self) -> u64 {
         inode(self.is_directory(), self.path().as_str())
     }

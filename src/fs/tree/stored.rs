@@ -1,5 +1,5 @@
-//! The stored size of an array for `du`, and the time of its newest chunk. Both are estimated from a bounded number of
-//! names and objects, because `stat` must not take longer for a larger array.
+//! The stored size of an array for `du`, and the time of its newest chunk. Both are estimated from
+//! a bounded number of names and objects, because `stat` must not take longer for a larger array.
 
 use crate::array::{Array, ArrayEntry};
 use crate::util::memory::lock;
@@ -14,8 +14,8 @@ const OBJECTS: usize = 1024;
 /// Maximum number of names listed, chunks and others alike.
 const NAMES: usize = 16_384;
 
-/// Maximum number of names listed of a remote store, which lists a thousand per request. A listing of the directory
-/// repeats these requests.
+/// Maximum number of names listed of a remote store, which lists a thousand per request. A listing
+/// of the directory repeats these requests.
 const NAMES_REMOTE: usize = 2_000;
 
 /// Time for which an estimate is reused: one program often needs it several times.
@@ -24,9 +24,10 @@ const KEPT: Duration = Duration::from_secs(1);
 /// The stored size of an array.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredSize {
-    /// Bytes of the objects that hold the chunks, and of pending chunks. The sum is exact up to [`OBJECTS`] objects.
-    /// Beyond that it is the mean size of an object times the number of stored objects or, above [`NAMES`] names
-    /// ([`NAMES_REMOTE`] of a remote store), times the number of objects that the array can have.
+    /// Bytes of the objects that hold the chunks, and of pending chunks. The sum is exact up to
+    /// [`OBJECTS`] objects. Beyond that it is the mean size of an object times the number of stored
+    /// objects or, above [`NAMES`] names ([`NAMES_REMOTE`] of a remote store), times the number of
+    /// objects that the array can have.
     pub bytes: u64,
     /// The newest modification time of the objects looked up.
     pub newest: SystemTime,
@@ -54,8 +55,8 @@ impl StoredSizes {
         self.recent(array).is_some()
     }
 
-    /// Returns the stored size of `array`. It is never 0 if the array reads as other bytes than zeros, because `tar`
-    /// and `cp` treat a file without blocks as a hole.
+    /// Returns the stored size of `array`. It is never 0 if the array reads as other bytes than
+    /// zeros, because `tar` and `cp` treat a file without blocks as a hole.
     pub fn of(&self, array: &Arc<Array>) -> StoredSize {
         if let Some(stored) = self.recent(array) {
             return stored;
@@ -69,15 +70,19 @@ impl StoredSizes {
     }
 }
 
-/// Estimates the stored size. Objects that cannot be listed or looked up do not count; reading them reports the error.
+/// Estimates the stored size. Objects that cannot be listed or looked up do not count; reading them
+/// reports the error.
 fn sample(array: &Arc<Array>) -> StoredSize {
-    let (mut objects, mut asked, mut names) = (0u64, 0u64, 0);
+    let mut objects = 0u64;
+    let mut asked = 0u64;
+    let mut names = 0;
     let mut stored = StoredSize { bytes: 0, newest: SystemTime::UNIX_EPOCH };
     if !array.lists_all() {
         // the size is unknown; a file without blocks would be copied as zeros
         return StoredSize { bytes: array.size(), ..stored };
     }
-    // take this before the store is asked: a chunk that is stored meanwhile counts twice rather than never
+    // take this before the store is asked: a chunk that is stored meanwhile counts twice rather
+    // than never
     let pending = array.pending().size();
     array.prefetch_levels();
     let most = if array.is_remote() { NAMES_REMOTE } else { NAMES };

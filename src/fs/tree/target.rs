@@ -1,5 +1,5 @@
-//! Decides what a new or replaced file becomes: a chunk, a document, flat bytes or a plain key. The directory and the
-//! name decide, not a file that exists under the name.
+//! Decides what a new or replaced file becomes: a chunk, a document, flat bytes or a plain key. The
+//! directory and the name decide, not a file that exists under the name.
 
 use super::levels::{is_key_like, is_partial};
 use super::{CONTROL, DirectoryKind, EncodedValue, FLAT, Node, Tree, has_flat, is_hidden};
@@ -45,13 +45,16 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// EPERM for names that the mount itself provides; EINVAL for names that look like chunks and lie outside the grid.
+    /// EPERM for names that the mount itself provides; EINVAL for names that look like chunks and
+    /// lie outside the grid.
     pub fn target(&self, parent: &Node, name: &str) -> Result<Target> {
         let level = self.directory(parent)?;
         let (key, array) = match &level {
             DirectoryKind::Group(key) => (key, None),
             DirectoryKind::Array(key, array) => (key, Some(array.as_ref())),
-            DirectoryKind::View(..) | DirectoryKind::Control => return Err(Error::system(libc::EPERM)),
+            DirectoryKind::View(..) | DirectoryKind::Control => {
+                return Err(Error::system(libc::EPERM));
+            }
         };
         let path = key.child(name)?;
         if let Some(file) = MetadataFile::of_name(name) {

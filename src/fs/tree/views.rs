@@ -1,5 +1,5 @@
-//! Views of arrays in the tree: directories beside an array, with files like the array's own. They come with the array;
-//! a stored key of the same name takes their place.
+//! Views of arrays in the tree: directories beside an array, with files like the array's own. They
+//! come with the array; a stored key of the same name takes their place.
 
 use super::headers::KEPT;
 use super::names::{NameStream, name_at};
@@ -9,7 +9,7 @@ use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::error::{Error, Result};
 use crate::export::{self, ArrayView, Composite, Described, Format};
-use crate::store::{Key, Permissions};
+use crate::store::{Hint, Key, Permissions};
 use crate::zarr::chunk_key::parse_index;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -35,7 +35,9 @@ pub struct Views {
 impl View {
     /// Returns the view of one more index.
     fn at(&self, index: u64) -> Option<View> {
-        let View::Slices(indices) = self else { return None };
+        let View::Slices(indices) = self else {
+            return None;
+        };
         Some(View::Slices(indices.iter().copied().chain([index]).collect()))
     }
 
@@ -74,7 +76,9 @@ impl Views {
 
 /// Returns an array and what a view shows of it; `None` if there is no such view.
 fn find(hierarchy: &Hierarchy, key: &Key, view: &View) -> Result<Option<(Arc<Array>, ArrayView)>> {
-    let Some(StoredNode::Array(array)) = hierarchy.find(key)? else { return Ok(None) };
+    let Some(StoredNode::Array(array)) = hierarchy.find(key)? else {
+        return Ok(None);
+    };
     if !has_flat(&array) {
         return Ok(None);
     }
@@ -109,11 +113,13 @@ impl Tree {
         find(&self.hierarchy, key, view)?.ok_or_else(Error::stale)
     }
 
-    /// Returns the view that `name` is in a group, or in the root if that is an array. The caller has made sure that no
-    /// key of this name is stored.
+    /// Returns the view that `name` is in a group, or in the root if that is an array. The caller
+    /// has made sure that no key of this name is stored.
     pub(super) fn view_in(&self, directory: &Key, name: &str) -> Result<Option<Node>> {
         for (end, view) in self.views.shown() {
-            let Some(stem) = name.strip_suffix(end).filter(|stem| !stem.is_empty()) else { continue };
+            let Some(stem) = name.strip_suffix(end).filter(|stem| !stem.is_empty()) else {
+                continue;
+            };
             let is_array = directory.is_root() && matches!(self.hierarchy.find(directory)?, Some(StoredNode::Array(_)));
             let key = if !is_array {
                 directory.child(stem)?
@@ -147,20 +153,25 @@ impl Tree {
         self.views.beside(&self.hierarchy, key)
     }
 
-    /// Adds the views of the arrays in a group to the names in it. Those of an array come before it, because a program
-    /// that removes a tree removes them with the array. A listing of a directory of stores opens none of them.
+    /// Adds the views of the arrays in a group to the names in it. Those of an array come before
+    /// it, because a program that removes a tree removes them with the array. A listing of a
+    /// directory of stores opens none of them.
     pub(super) fn with_views_of(&self, group: &Key, names: NameStream) -> NameStream {
-        let (hierarchy, views, group) = (self.hierarchy.clone(), self.views, group.clone());
+        let hierarchy = self.hierarchy.clone();
+        let views = self.views;
+        let group = group.clone();
         if views == Views::default() || !self.hierarchy.is_in_store(&group).unwrap_or(true) {
             return names;
         }
-        let (mut names, mut batch) = (names, Vec::new().into_iter());
+        let mut names = names;
+        let mut batch = Vec::new().into_iter();
         let next = std::iter::from_fn(move || {
             let name = batch.next().or_else(|| {
                 let some: Vec<_> = names.by_ref().take(TOGETHER).collect();
                 let directories = some.iter().flatten().filter(|name| name.is_directory);
                 // a server is asked for the documents of these arrays together
-                hierarchy.store().prefetch(&directories.map(|name| group.join(&name.name)).collect::<Vec<_>>());
+                let keys: Vec<_> = directories.map(|name| group.join(&name.name)).collect();
+                hierarchy.store().hint(Hint::Nodes(&keys));
                 batch = some.into_iter();
                 batch.next()
             })?;
@@ -236,13 +247,18 @@ impl Tree {
             ViewedFile::Header(Format::Npy) => Arc::new(Described::of_metadata(key, array.metadata())),
             ViewedFile::Header(_) => self.described(&array, age)?,
         };
-        let ViewedFile::Header(format) = file else { return Err(Error::stale()) };
+        let ViewedFile::Header(format) = file else {
+            return Err(Error::stale());
+        };
         shown.file(format, &shown.describe(&described), array.metadata())?.counted().map(Arc::new)
     }
 
-    /// Returns when a document that only a view shows was changed: the attributes that say what items stand for.
+    /// Returns when a document that only a view shows was changed: the attributes that say what
+    /// items stand for.
     pub(super) fn view_modified(&self, node: &Node) -> Result<SystemTime> {
-        let Node::ViewFile(key, View::Unpacked, _) = node else { return Ok(SystemTime::UNIX_EPOCH) };
+        let Node::ViewFile(key, View::Unpacked, _) = node else {
+            return Ok(SystemTime::UNIX_EPOCH);
+        };
         let document = self.hierarchy.attributes_key(key);
         let stat = self.hierarchy.store().stat(&document).map_err(|e| e.context(&document))?;
         Ok(stat.map_or(SystemTime::UNIX_EPOCH, |stat| stat.modified))

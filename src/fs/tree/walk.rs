@@ -1,8 +1,9 @@
-//! Notices programs that walk through a remote store, such as `find`, `du` and `ls -lR`: they list one directory of a
-//! group after the other. What the next directories need is then requested together.
+//! Notices programs that walk through a remote store, such as `find`, `du` and `ls -lR`: they list
+//! one directory of a group after the other. What the next directories need is then requested
+//! together.
 
 use super::Tree;
-use crate::store::Key;
+use crate::store::{Hint, Key};
 use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
@@ -15,8 +16,8 @@ const GROUPS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// Maximum pause between two directories of a walk.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The time after which a request for the next directories is repeated: half of the time for which answers are valid by
-/// default. Only those that became invalid are requested again.
+/// The time after which a request for the next directories is repeated: half of the time for which
+/// answers are valid by default. Only those that became invalid are requested again.
 const REPEATED: Duration = Duration::from_millis(500);
 
 /// Numbers of directories that are requested together: twice as many each time.
@@ -43,7 +44,8 @@ impl Walks {
         Walks(Mutex::new(LruCache::new(GROUPS)))
     }
 
-    /// Records that the directory `key` is listed. Returns the number of directories to request: it and those after it.
+    /// Records that the directory `key` is listed. Returns the number of directories to request: it
+    /// and those after it.
     fn record(&self, key: &Key, now: Instant) -> usize {
         let mut walks = lock(&self.0);
         let start = Walk { last: key.clone(), listed: now, count: FEWEST, left: 0, requested: now };
@@ -65,8 +67,8 @@ impl Walks {
 }
 
 impl Tree {
-    /// Requests the content of the directory `key` and of those that a program will list next, if it walks through
-    /// their group.
+    /// Requests the content of the directory `key` and of those that a program will list next, if
+    /// it walks through their group.
     pub fn look_ahead(&self, key: &Key) {
         let store = self.hierarchy.store();
         if key.is_root() || store.concurrency() == 1 || !store.lists_all() {
@@ -77,9 +79,11 @@ impl Tree {
             return;
         }
         // an error belongs to the listing of the group
-        let Ok(below) = self.hierarchy.prefixes(&key.parent()) else { return };
+        let Ok(below) = self.hierarchy.prefixes(&key.parent()) else {
+            return;
+        };
         let end = below.keys.partition_point(|other| other >= key);
-        store.prefetch(below.keys.get(end.saturating_sub(count)..end).unwrap_or_default());
+        store.hint(Hint::Nodes(below.keys.get(end.saturating_sub(count)..end).unwrap_or_default()));
     }
 }
 
@@ -89,7 +93,8 @@ mod tests {
 
     #[test]
     fn the_second_directory_of_a_group_begins_a_walk() {
-        let (walks, start) = (Walks::new(), Instant::now());
+        let walks = Walks::new();
+        let start = Instant::now();
         let at = |name: &str, millis| walks.record(&Key::root().join(name), start + Duration::from_millis(millis));
         assert_eq!([at("g/a", 0), at("g/a", 1), at("h/a", 2), at("g", 3)], [0; 4]);
         assert_eq!([at("g/b", 10), at("g/b", 11)], [8, 0]);

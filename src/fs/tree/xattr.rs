@@ -1,5 +1,5 @@
-//! Extended attributes: metadata and user attributes of arrays and their views as JSON, and the key of a chunk in the
-//! store.
+//! Extended attributes: metadata and user attributes of arrays and their views as JSON, and the key
+//! of a chunk in the store.
 
 use super::{Audience, Node, Tree, View};
 use crate::error::Result;
@@ -14,8 +14,8 @@ const MAX_LIST: usize = 64 << 10;
 
 const DIMENSION_NAMES: &str = "user.zarr.dimension_names";
 
-/// Returns the extended attributes of `node`, except those that exceed the system's limits, and those from a document
-/// that not all of `audience` may read.
+/// Returns the extended attributes of `node`, except those that exceed the system's limits, and
+/// those from a document that not all of `audience` may read.
 pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
     let mut list: Vec<(String, Vec<u8>)> = Vec::new();
     match node {
@@ -55,8 +55,8 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
     Ok(list)
 }
 
-/// Adds the properties of a view: its shape, dtype, fill value and dimension names, where a slice begins in the flat
-/// bytes of its array, and attributes of the array.
+/// Adds the properties of a view: its shape, dtype, fill value and dimension names, where a slice
+/// begins in the flat bytes of its array, and attributes of the array.
 fn of_view(
     tree: &Tree,
     node: &Node,
@@ -84,7 +84,8 @@ fn of_view(
     let mut sources = Vec::new();
     let names = export::axis_names(hierarchy, &array, &attributes, &mut sources);
     let names = names.get(names.len().saturating_sub(shown.metadata.shape.len())..).unwrap_or_default();
-    // the names of an image's dimensions come from its group, which the audience may be unable to read
+    // the names of an image's dimensions come from its group, which the audience may be unable to
+    // read
     if sources.is_empty() && names.iter().any(Option::is_some) {
         push("dimension_names", &names.iter().cloned().map(Value::from).collect());
     }
@@ -95,13 +96,18 @@ fn of_view(
     Ok(())
 }
 
-/// Adds the user attributes that are kept; the dimension names of xarray have an extended attribute of their own.
+/// Adds the user attributes that are kept; the dimension names of xarray have an extended attribute
+/// of their own.
 fn push_attributes(attributes: &Map<String, Value>, is_kept: &dyn Fn(&str) -> bool, list: &mut Vec<(String, Vec<u8>)>) {
     let mut room = MAX_LIST;
     for (name, value) in attributes.iter().filter(|(name, _)| is_kept(name)) {
         // a value beyond the system's limits is not even formatted
-        let Some(text) = json::write_within(value, MAX_VALUE).map(String::into_bytes) else { continue };
-        let Some(left) = room.checked_sub(name.len()) else { break };
+        let Some(text) = json::write_within(value, MAX_VALUE).map(String::into_bytes) else {
+            continue;
+        };
+        let Some(left) = room.checked_sub(name.len()) else {
+            break;
+        };
         room = left;
         // a v3 document has dimension names of its own
         if name == "_ARRAY_DIMENSIONS" && !list.iter().any(|(other, _)| other == DIMENSION_NAMES) {

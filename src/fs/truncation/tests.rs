@@ -1,5 +1,5 @@
-//! Random openings, truncations, writes and closes of `data.raw` by several descriptors against a plain model of what a
-//! program believes.
+//! Random openings, truncations, writes and closes of `data.raw` by several descriptors against a
+//! plain model of what a program believes.
 
 use crate::error::Result;
 use crate::fs::model::mount;
@@ -89,7 +89,9 @@ impl Model {
                 }
             }
             Op::Write(n, at, len) => {
-                let Some(handle) = handle(n) else { return Ok(()) };
+                let Some(handle) = handle(n) else {
+                    return Ok(());
+                };
                 let at = (at * whole) as usize;
                 let len = ((len * whole) as usize + 1).min(self.bytes.len() - at);
                 self.next = self.next.wrapping_add(1).max(1);
@@ -106,14 +108,19 @@ impl Model {
                 }
             }
             Op::Punch(n, at, len) => {
-                let Some(handle) = handle(n) else { return Ok(()) };
-                let (at, len) = ((at * whole) as usize, (len * whole) as usize);
+                let Some(handle) = handle(n) else {
+                    return Ok(());
+                };
+                let at = (at * whole) as usize;
+                let len = (len * whole) as usize;
                 self.fs.punch(handle, at as u64, len as u64)?;
                 let end = (at + len).min(self.size());
                 self.bytes[at.min(end)..end].fill(0);
             }
             Op::Close(n) => {
-                let Some(handle) = handle(n) else { return Ok(()) };
+                let Some(handle) = handle(n) else {
+                    return Ok(());
+                };
                 self.fs.flush(handle)?;
                 self.fs.release(handle);
                 self.open.retain(|open| *open != handle);

@@ -1,5 +1,5 @@
-//! Writing a large value past the page cache of the kernel. The value is synced right after it is written, so the cache
-//! would only take new memory for a second copy of it.
+//! Writing a large value past the page cache of the kernel. The value is synced right after it is
+//! written, so the cache would only take new memory for a second copy of it.
 
 use crate::error::Result;
 use crate::store::ValuePiece;
@@ -12,12 +12,12 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Minimum size in bytes of values that are written past the cache. For smaller ones, the disk takes longer to answer
-/// each write than the cache takes to copy them.
+/// Minimum size in bytes of values that are written past the cache. For smaller ones, the disk
+/// takes longer to answer each write than the cache takes to copy them.
 const MIN_VALUE: u64 = 1 << 20;
 
-/// Alignment in bytes of the position, length and memory of a direct write: a multiple of the block size of every usual
-/// disk.
+/// Alignment in bytes of the position, length and memory of a direct write: a multiple of the block
+/// size of every usual disk.
 const ALIGNMENT: usize = 4096;
 
 /// Maximum number of bytes of one write. The kernel sends its parts to the disk at the same time.
@@ -26,8 +26,9 @@ const MAX_WRITE: usize = 4 << 20;
 /// `f_type` of ext4.
 const EXT4: FsWord = 0xEF53;
 
-/// Writes the pieces of a value to the new file `file`, past the cache if the value is large and the file system can.
-/// `old` is the file of the value that is replaced. `is_refused` is set if the file system refuses direct writes.
+/// Writes the pieces of a value to the new file `file`, past the cache if the value is large and
+/// the file system can. `old` is the file of the value that is replaced. `is_refused` is set if the
+/// file system refuses direct writes.
 ///
 /// # Errors
 ///
@@ -59,8 +60,8 @@ pub(super) fn write_value(
     writer.finish()
 }
 
-/// Returns whether a copy of a file may share its blocks on disk. A file system that shares them copies any length in
-/// no time; ext4, the usual one, can't.
+/// Returns whether a copy of a file may share its blocks on disk. A file system that shares them
+/// copies any length in no time; ext4, the usual one, can't.
 fn may_share_blocks(file: &File) -> bool {
     fstatfs(file).is_ok_and(|stat| stat.f_type != EXT4)
 }
@@ -76,7 +77,8 @@ fn set_direct(file: &File, is_direct: bool) -> Result<bool> {
     }
 }
 
-/// A new file that is written in order, past the cache as long as its file system and the lengths of the writes allow.
+/// A new file that is written in order, past the cache as long as its file system and the lengths
+/// of the writes allow.
 struct DirectFile<'a> {
     file: &'a File,
     is_direct: bool,
@@ -116,8 +118,8 @@ impl DirectFile<'_> {
     }
 }
 
-/// Appends bytes to a file in large writes. Bytes that do not lie at a multiple of [`ALIGNMENT`] are collected in a
-/// buffer.
+/// Appends bytes to a file in large writes. Bytes that do not lie at a multiple of [`ALIGNMENT`]
+/// are collected in a buffer.
 struct DirectWriter<'a> {
     target: DirectFile<'a>,
     /// The buffer, which begins at `start`; empty until it is needed.
@@ -232,13 +234,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// A value has the bytes of its pieces, wherever they lie and whether or not direct writes are refused.
+        /// A value has the bytes of its pieces, wherever they lie and whether or not direct writes
+        /// are refused.
         #[test]
         fn values_have_the_bytes_of_their_pieces(
             pieces in proptest::collection::vec(any_piece(), 1..6),
             refused in any::<bool>(),
         ) {
-            let (directory, is_refused) = (tempfile::tempdir().unwrap(), AtomicBool::new(refused));
+            let directory = tempfile::tempdir().unwrap();
+            let is_refused = AtomicBool::new(refused);
             let got = written(directory.path(), &pieces, &is_refused);
             let all = pieces.iter().map(|&(_, start, len)| &SOURCE[start..start + len]);
             let expected: Vec<u8> = all.flatten().copied().collect();
@@ -249,7 +253,8 @@ mod tests {
 
     #[test]
     fn a_source_that_is_cut_short_is_an_error() {
-        let (directory, is_refused) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
+        let directory = tempfile::tempdir().unwrap();
+        let is_refused = AtomicBool::new(false);
         let [old, path] = ["old", "new"].map(|name| directory.path().join(name));
         std::fs::write(&old, [1; 1000]).unwrap();
         let pieces = [ValuePiece::Old(0..2 * MIN_VALUE)];

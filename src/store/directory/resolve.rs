@@ -1,5 +1,5 @@
-//! Resolution of keys to files below the root of a directory store. Names are opened with `RESOLVE_BENEATH`, so none
-//! leads out of the store. This module does not read values.
+//! Resolution of keys to files below the root of a directory store. Names are opened with
+//! `RESOLVE_BENEATH`, so none leads out of the store. This module does not read values.
 
 use super::DirectoryStore;
 use crate::error::{Error, Kind, Result};
@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 
-/// Number of keys looked up in an open directory before its path is resolved again, since it may have been renamed.
+/// Number of keys looked up in an open directory before its path is resolved again, since it may
+/// have been renamed.
 pub(super) const KEYS_PER_RESOLVE: u32 = 1024;
 
 /// A directory of the store that stays open while several of its keys are looked up.
@@ -24,7 +25,8 @@ pub(super) struct OpenDirectory {
 }
 
 impl DirectoryStore {
-    /// Returns the metadata of `key`. Uses `level` if it is the directory of `key`, and replaces it otherwise.
+    /// Returns the metadata of `key`. Uses `level` if it is the directory of `key`, and replaces it
+    /// otherwise.
     pub(super) fn stat_in(&self, key: &Key, level: &mut Option<OpenDirectory>) -> Result<Option<Stat>> {
         if key.is_root() {
             return self.stat(key);
@@ -35,9 +37,13 @@ impl DirectoryStore {
             let (directory, skipped) = opened.map_or((None, None), |(directory, skipped)| (Some(directory), skipped));
             *level = Some(OpenDirectory { path: parent.to_string(), directory, skipped, left: KEYS_PER_RESOLVE });
         }
-        let Some(level) = level else { return self.stat(key) };
+        let Some(level) = level else {
+            return self.stat(key);
+        };
         level.left -= 1;
-        let Some(directory) = &level.directory else { return Ok(None) };
+        let Some(directory) = &level.directory else {
+            return Ok(None);
+        };
         match fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(None),
             Ok(s) if FileType::from_raw_mode(s.st_mode) != FileType::Symlink => {
@@ -49,9 +55,10 @@ impl DirectoryStore {
     }
 }
 
-/// Returns the kind of entry that a symbolic link leads to, or `None` if its target does not exist. A link that leads
-/// out of the store is not followed and counts as [`EntryKind::Other`]. So does a link to a directory below another
-/// such link: two links to their own directory would make listings endless.
+/// Returns the kind of entry that a symbolic link leads to, or `None` if its target does not exist.
+/// A link that leads out of the store is not followed and counts as [`EntryKind::Other`]. So does a
+/// link to a directory below another such link: two links to their own directory would make
+/// listings endless.
 pub(super) fn kind_behind(root: &OwnedFd, prefix: &Key, name: &str) -> Option<EntryKind> {
     let key = prefix.join(name);
     match open_beneath(root, key.as_str(), OFlags::PATH).and_then(|fd| fd.map(|fd| stat_of(&fd)).transpose()) {
@@ -91,8 +98,11 @@ pub(super) fn create_beneath(root: &OwnedFd, path: &str, flags: OFlags, mode: Mo
         match fs::openat2(root.as_fd(), path, flags | OFlags::CLOEXEC, mode, resolve) {
             Ok(fd) => return Ok(Some(fd)),
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            // a component is longer than any file system allows; a path that is only too long as a whole may exist
-            Err(Errno::NAMETOOLONG) if !flags.contains(OFlags::CREATE) && path.len() < MAX_PATH => return Ok(None),
+            // a component is longer than any file system allows; a path that is only too long as a
+            // whole may exist
+            Err(Errno::NAMETOOLONG) if !flags.contains(OFlags::CREATE) && path.len() < MAX_PATH => {
+                return Ok(None);
+            }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(Errno::XDEV) => return Err(leads_out()),
             Err(Errno::NXIO) => return Err(Error::damaged("is not a regular file")),
@@ -106,8 +116,9 @@ pub(super) fn leads_out() -> Error {
     Error::new(Kind::System(libc::EACCES), "a symbolic link leads out of the store")
 }
 
-/// Opens `path` below `root`; `flags` must include `OFlags::PATH`. If a symbolic link led to the file, also returns the
-/// permissions of the directories that the link skipped, since a link must not reveal files that they hide.
+/// Opens `path` below `root`; `flags` must include `OFlags::PATH`. If a symbolic link led to the
+/// file, also returns the permissions of the directories that the link skipped, since a link must
+/// not reveal files that they hide.
 pub(super) fn open_seen(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Option<(OwnedFd, Option<Permissions>)>> {
     let plain = if path.is_empty() { "." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -122,11 +133,12 @@ pub(super) fn open_seen(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Opt
     }
 }
 
-/// Returns the permissions to search all directories between the root of the store and an open file, or `None` if the
-/// kernel does not report the file's path.
+/// Returns the permissions to search all directories between the root of the store and an open
+/// file, or `None` if the kernel does not report the file's path.
 fn permissions_between(root: &OwnedFd, file: &OwnedFd) -> Option<Permissions> {
     let path = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok();
-    let (file, root_path) = (path(file)?, path(root)?);
+    let file = path(file)?;
+    let root_path = path(root)?;
     let below = file.strip_prefix(root_path).ok()?.to_path_buf();
     let mut granted = stat_of(root).ok()?.permissions?.search();
     for directory in below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()) {

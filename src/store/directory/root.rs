@@ -1,10 +1,11 @@
-//! The root of a directory store. It is held open, so that it stays the store if it is renamed or mounted over.
-//! Programs that replace a whole store (`mode="w"` of zarr-python and xarray) remove it and create another one.
+//! The root of a directory store. It is held open, so that it stays the store if it is renamed or
+//! mounted over. Programs that replace a whole store (`mode="w"` of zarr-python and xarray) remove
+//! it and create another one.
 //!
-//! Invariant: a removed root is never taken for an empty store. The directory that took its place is found by its name
-//! in the directory above, which is held open, too; while there is none, every access is an error. The place is taken
-//! only by a directory of the same owner, reached through no link and no mount, so that a store never leads into the
-//! mount that shows it.
+//! Invariant: a removed root is never taken for an empty store. The directory that took its place
+//! is found by its name in the directory above, which is held open, too; while there is none, every
+//! access is an error. The place is taken only by a directory of the same owner, reached through no
+//! link and no mount, so that a store never leads into the mount that shows it.
 
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
@@ -51,7 +52,8 @@ impl StoreRoot {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns what `open` finds at `path` below the root, or below the directory that took its place.
+    /// Returns what `open` finds at `path` below the root, or below the directory that took its
+    /// place.
     ///
     /// # Errors
     ///
@@ -72,7 +74,9 @@ impl StoreRoot {
 
     /// Returns the directory that took the place of `old`; `None` if that was not removed.
     fn replacement(&self, old: &Arc<OwnedFd>) -> Result<Option<Arc<OwnedFd>>> {
-        let Some(RootPlace { above, name, stats }) = &self.place else { return Ok(None) };
+        let Some(RootPlace { above, name, stats }) = &self.place else {
+            return Ok(None);
+        };
         let before = fs::fstat(old)?;
         if before.st_nlink > 0 {
             return Ok(None);

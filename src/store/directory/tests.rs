@@ -73,8 +73,8 @@ fn a_name_that_is_too_long_does_not_exist() {
     assert_eq!(store.stat(&Key::normalize(&deep).unwrap()).unwrap_err().errno(), libc::ENAMETOOLONG);
 }
 
-/// Returns the results of `stat_many` as texts: the error, `-` for a missing key, or kind and size. Checks that
-/// `stat` agrees.
+/// Returns the results of `stat_many` as texts: the error, `-` for a missing key, or kind and size.
+/// Checks that `stat` agrees.
 fn many(store: &DirectoryStore, keys: &[&str]) -> Vec<String> {
     let keys: Vec<Key> = keys.iter().map(|k| Key::normalize(k).unwrap()).collect();
     let mut said = Vec::new();
@@ -348,7 +348,9 @@ impl Drop for Tmpfs {
 
 #[test]
 fn a_full_disk_leaves_only_the_old_value() {
-    let Some(tmpfs) = Tmpfs::mount(c"size=256k") else { return };
+    let Some(tmpfs) = Tmpfs::mount(c"size=256k") else {
+        return;
+    };
     let store = DirectoryStore::open(tmpfs.0.path()).unwrap();
     store.put(&key("a/k"), &[1; 100_000]).unwrap();
     let error = store.put(&key("a/k"), &[2; 200_000]).unwrap_err();
@@ -361,7 +363,9 @@ fn a_full_disk_leaves_only_the_old_value() {
 
 #[test]
 fn a_read_only_file_system_is_not_writable() {
-    let Some(tmpfs) = Tmpfs::mount(c"size=256k") else { return };
+    let Some(tmpfs) = Tmpfs::mount(c"size=256k") else {
+        return;
+    };
     let store = DirectoryStore::open(tmpfs.0.path()).unwrap();
     store.put(&key("a/k"), b"1").unwrap();
     assert!(store.is_writable() && store.check_writable(&key("a")).is_ok());

@@ -1,6 +1,6 @@
-//! The writing half of a directory store. A value is replaced by renaming a file that is already durable: at every
-//! moment, also after a power loss, the key has the whole old or the whole new value. The store keeps track of changed
-//! directories until they are synced.
+//! The writing half of a directory store. A value is replaced by renaming a file that is already
+//! durable: at every moment, also after a power loss, the key has the whole old or the whole new
+//! value. The store keeps track of changed directories until they are synced.
 
 use super::DirectoryStore;
 use super::direct_write::write_value;
@@ -24,7 +24,8 @@ const TEMPORARY: &str = ".zarrfs-";
 /// Maximum number of symbolic links followed for one key, the same as in the kernel.
 const MAX_LINKS: u32 = 40;
 
-/// Number of changed directories that triggers a sync, so that memory does not grow with the number of chunks.
+/// Number of changed directories that triggers a sync, so that memory does not grow with the number
+/// of chunks.
 pub(super) const MAX_CHANGED: usize = 1024;
 
 /// Directories whose entries have changed since the last sync.
@@ -32,7 +33,8 @@ pub(super) const MAX_CHANGED: usize = 1024;
 pub(super) struct ChangedDirectories {
     /// Protects the set.
     directories: Mutex<HashSet<ChangedDirectory>>,
-    /// Held during a sync: a second sync must not return before the changes that the first one took are durable.
+    /// Held during a sync: a second sync must not return before the changes that the first one took
+    /// are durable.
     syncing: Mutex<()>,
 }
 
@@ -109,8 +111,8 @@ impl DirectoryStore {
         self.put_content(key, pieces, old.as_ref(), replaces)
     }
 
-    /// Replaces a value by a new file that holds `pieces`. `old` is the file of the former value if pieces lie in it.
-    /// Returns `None` if the value does not satisfy `replaces`.
+    /// Replaces a value by a new file that holds `pieces`. `old` is the file of the former value if
+    /// pieces lie in it. Returns `None` if the value does not satisfy `replaces`.
     fn put_content(
         &self,
         key: &Key,
@@ -140,7 +142,9 @@ impl DirectoryStore {
                 Err(e) => return Err(e.into()),
             };
             match found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-                None | Some(FileType::RegularFile) => return self.replace(&entry, found, &write, replaces),
+                None | Some(FileType::RegularFile) => {
+                    return self.replace(&entry, found, &write, replaces);
+                }
                 Some(FileType::Symlink) => entry = self.follow(&entry)?,
                 Some(FileType::Directory) => return Err(Error::system(libc::EISDIR)),
                 Some(_) => return Err(Error::damaged("is not a regular file")),
@@ -179,7 +183,9 @@ impl DirectoryStore {
     }
 
     pub(super) fn delete_value(&self, key: &Key) -> Result<bool> {
-        let Some(entry) = self.entry(key.as_str())? else { return Ok(false) };
+        let Some(entry) = self.entry(key.as_str())? else {
+            return Ok(false);
+        };
         match fs::unlinkat(&entry.directory, &entry.name, AtFlags::empty()) {
             Ok(()) => self.record_change(&entry).map(|()| true),
             Err(Errno::NOENT) => Ok(false),
@@ -190,8 +196,8 @@ impl DirectoryStore {
     pub(super) fn make_directory(&self, path: &str) -> Result<()> {
         let entry = self.existing_entry(path)?;
         let directory = ChangedDirectory::of(&entry.path, &entry.directory)?;
-        // the lock keeps another thread from syncing a file in the new directory before the directory itself is
-        // recorded
+        // the lock keeps another thread from syncing a file in the new directory before the
+        // directory itself is recorded
         let mut directories = lock(&self.changes.directories);
         let mode = self.next_mode(path).unwrap_or(Mode::RWXU | Mode::RWXG | Mode::RWXO);
         fs::mkdirat(&entry.directory, &entry.name, mode)?;
@@ -221,7 +227,8 @@ impl DirectoryStore {
     }
 
     pub(super) fn rename_key(&self, from: &Key, to: &Key) -> Result<()> {
-        let (from_entry, to_entry) = (self.existing_entry(from.as_str())?, self.existing_entry(to.as_str())?);
+        let from_entry = self.existing_entry(from.as_str())?;
+        let to_entry = self.existing_entry(to.as_str())?;
         fs::renameat(&from_entry.directory, &from_entry.name, &to_entry.directory, &to_entry.name)?;
         let mut directories = lock(&self.changes.directories);
         directories.retain(|d| d.path != to.as_str());
@@ -248,7 +255,8 @@ impl DirectoryStore {
         Ok(file)
     }
 
-    /// Sets the permission bits of the file or directory at `path`, or of the one that is created there next.
+    /// Sets the permission bits of the file or directory at `path`, or of the one that is created
+    /// there next.
     pub(super) fn set_mode_of(&self, path: &str, mode: u32, target: ModeTarget) -> Result<()> {
         let existing = self.open_key(path, OFlags::PATH)?;
         match (existing, target) {
@@ -269,8 +277,8 @@ impl DirectoryStore {
         lock(&self.next_modes).peek(path).map(|mode| Mode::from_raw_mode(*mode))
     }
 
-    /// Opens the lock file of a key, which is created with `mode` if it is missing. Returns `None` if its directory is
-    /// missing.
+    /// Opens the lock file of a key, which is created with `mode` if it is missing. Returns `None`
+    /// if its directory is missing.
     pub(in crate::store) fn open_lock_file(&self, key: &Key, mode: Mode) -> Result<Option<File>> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
         create_beneath(&self.root.held(), key.as_str(), flags, mode)?.map(regular_file).transpose()
@@ -367,8 +375,8 @@ impl DirectoryStore {
     }
 }
 
-/// Returns whether the file at an entry satisfies a condition now. Another process may still replace that file
-/// before the rename.
+/// Returns whether the file at an entry satisfies a condition now. Another process may still
+/// replace that file before the rename.
 fn satisfies(entry: &OpenDirectoryName, replaces: Replaces) -> Result<bool> {
     if replaces == Replaces::Anything {
         return Ok(true);
@@ -398,7 +406,8 @@ fn file_mode() -> Mode {
 
 /// Gives a new file the mode and, if permitted, the owner of the file that it will replace.
 fn keep_owner_and_mode(file: &File, old: &fs::Stat) {
-    let (uid, gid) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
+    let uid = Uid::from_raw(old.st_uid);
+    let gid = Gid::from_raw(old.st_gid);
     let is_ours = fs::fstat(file).is_ok_and(|new| (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid));
     if !is_ours && fs::fchown(file, Some(uid), Some(gid)).is_err() {
         // changing only the group is often permitted

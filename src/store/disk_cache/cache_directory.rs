@@ -1,5 +1,6 @@
-//! The directory of a cache. Files are named by hashes in 256 subdirectories, and published by a rename. All programs
-//! that use the directory share one limit. Nothing is synced, and symbolic links are not followed.
+//! The directory of a cache. Files are named by hashes in 256 subdirectories, and published by a
+//! rename. All programs that use the directory share one limit. Nothing is synced, and symbolic
+//! links are not followed.
 
 use super::usage::{EvictionLock, Usage};
 use crate::error::{Error, Result};
@@ -11,7 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Name of the subdirectory that the cache creates and never leaves. It ends with the version of the format.
+/// Name of the subdirectory that the cache creates and never leaves. It ends with the version of
+/// the format.
 const SUBDIRECTORY: &str = "zarrfs-cache-1";
 
 /// Prefix of the names of temporary files.
@@ -90,8 +92,8 @@ impl CacheDirectory {
         }
     }
 
-    /// Publishes a file of `size` bytes for `hash`; `write` writes its content. Returns `false` if there is no
-    /// space for it now.
+    /// Publishes a file of `size` bytes for `hash`; `write` writes its content. Returns `false` if
+    /// there is no space for it now.
     pub fn put(&self, hash: u64, size: u64, write: impl FnOnce(&File) -> std::io::Result<()>) -> Result<bool> {
         let mut temporary = TemporaryFile::create(&self.directory, TEMPORARY, Mode::RUSR | Mode::WUSR)?;
         // a concurrent scan must count the final size
@@ -143,15 +145,18 @@ impl CacheDirectory {
         add() || self.evict(space, own) && add()
     }
 
-    /// Evicts the least recently used files until `more` bytes and an eighth of the limit are free. The file `own` is
-    /// not counted yet. Returns `false` if another thread or program is evicting.
+    /// Evicts the least recently used files until `more` bytes and an eighth of the limit are free.
+    /// The file `own` is not counted yet. Returns `false` if another thread or program is evicting.
     fn evict(&self, more: u64, own: &str) -> bool {
-        let Some(_lock) = EvictionLock::begin(&self.directory) else { return false };
+        let Some(_lock) = EvictionLock::begin(&self.directory) else {
+            return false;
+        };
         let before = self.usage.get().unwrap_or_default();
         let mut found = self.scan();
         found.retain(|f| f.path != own);
         let there: u64 = found.iter().map(|f| f.space).sum();
-        let (mut left, goal) = (there, (self.limit / 8 * 7).saturating_sub(more));
+        let mut left = there;
+        let goal = (self.limit / 8 * 7).saturating_sub(more);
         found.sort_unstable_by_key(|f| f.used);
         for f in found {
             if left <= goal {
@@ -161,20 +166,23 @@ impl CacheDirectory {
                 left -= f.space;
             }
         }
-        // the scan may lack files that were added since, so their bytes are counted here; files that were removed since
-        // stay counted until the next scan
+        // the scan may lack files that were added since, so their bytes are counted here; files
+        // that were removed since stay counted until the next scan
         self.usage.change(|now| left.saturating_add(now.added.wrapping_sub(before.added)));
         true
     }
 
-    /// Returns all files. Temporary files are scanned first, so that one that is renamed during the scan is not missed.
+    /// Returns all files. Temporary files are scanned first, so that one that is renamed during the
+    /// scan is not missed.
     fn scan(&self) -> Vec<ScannedFile> {
         let mut found = Vec::new();
         let levels = (0..=255).map(|level| format!("{level:02x}/"));
         for level in [String::new()].into_iter().chain(levels) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let path = if level.is_empty() { "." } else { &level };
-            let Ok(names) = self.open_file(path, flags).and_then(Dir::new) else { continue };
+            let Ok(names) = self.open_file(path, flags).and_then(Dir::new) else {
+                continue;
+            };
             for name in names.flatten().filter_map(|entry| entry.file_name().to_str().ok().map(str::to_string)) {
                 if !level.is_empty() || name.starts_with(TEMPORARY) {
                     found.extend(self.scan_file(format!("{level}{name}"), level.is_empty()));

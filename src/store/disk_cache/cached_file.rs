@@ -1,5 +1,5 @@
-//! A cached value in a file: its name, its version, checksums and the bytes. A file that was torn by a crash, truncated
-//! or changed is detected and never used.
+//! A cached value in a file: its name, its version, checksums and the bytes. A file that was torn
+//! by a crash, truncated or changed is detected and never used.
 
 use crate::error::Result;
 use crate::util::memory;
@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 /// First bytes of a file; the last one is the version of the format.
 const MAGIC: [u8; 8] = *b"zarrfs\0\x01";
 
-/// Size of the fixed part of the header in bytes: magic, checksum of the header, its length, and the lengths of value,
-/// name and version.
+/// Size of the fixed part of the header in bytes: magic, checksum of the header, its length, and
+/// the lengths of value, name and version.
 const FIXED: usize = 32;
 
 /// Number of bytes per checksum. A small block keeps the cost of reading a part low.
@@ -51,7 +51,8 @@ impl CachedFile {
             return None;
         }
         let size = u64::from_le_bytes(*header.get(16..24)?.first_chunk()?);
-        let (name_len, version_len) = (u32_at(header, 24)? as usize, u32_at(header, 28)? as usize);
+        let name_len = u32_at(header, 24)? as usize;
+        let version_len = u32_at(header, 28)? as usize;
         let (stored_name, rest) = header.get(FIXED..)?.split_at_checked(name_len)?;
         let (version, checksums) = rest.split_at_checked(version_len)?;
         let is_whole = file_size.checked_sub(len as u64) == Some(size);
@@ -64,8 +65,8 @@ impl CachedFile {
         Some(CachedFile { file, version, size, start: len as u64, checksums })
     }
 
-    /// Reads the bytes of `range` into `out`, fewer if the value ends earlier. Returns `false` if the bytes are
-    /// damaged.
+    /// Reads the bytes of `range` into `out`, fewer if the value ends earlier. Returns `false` if
+    /// the bytes are damaged.
     pub fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<bool> {
         let end = range.end.min(self.size);
         let start = range.start.min(end);

@@ -139,7 +139,8 @@ fn values_are_read_once_and_cached_across_mounts() {
 
 #[test]
 fn servers_with_the_same_location_are_separate() {
-    let (place, other) = (Place::new(), Server::default());
+    let place = Place::new();
+    let other = Server::default();
     place.insert("v", "one");
     other.values.insert("v", "two");
     assert_eq!(place.server.stat(&key("v")).unwrap().unwrap().version, other.stat(&key("v")).unwrap().unwrap().version);
@@ -158,7 +159,8 @@ fn servers_with_the_same_location_are_separate() {
 #[test]
 fn ranges_come_from_cached_values() {
     let place = Place::new();
-    let (value, cache) = (pattern(3, 250_001), place.cache());
+    let value = pattern(3, 250_001);
+    let cache = place.cache();
     place.insert("v", &*value);
     assert_eq!(part(&cache, "v", 5..9).unwrap(), value[5..9]);
     assert_eq!(place.hits(), (0, 1));
@@ -255,7 +257,8 @@ fn torn_and_damaged_files_are_never_used() {
 #[test]
 fn the_least_recently_used_files_are_evicted_at_the_limit() {
     let place = Place::new();
-    let (cache, own) = (place.cache(), place.own());
+    let cache = place.cache();
+    let own = place.own();
     let name = |i: usize| format!("a/{i}");
     for i in 0..200 {
         place.insert(&name(i), pattern(i, 20_000));
@@ -318,7 +321,8 @@ fn a_lost_or_wrong_count_is_corrected() {
 #[test]
 fn a_failing_disk_does_not_prevent_reads() {
     let place = Place::new();
-    let (cache, own) = (place.cache(), place.own());
+    let cache = place.cache();
+    let own = place.own();
     place.insert("v", "value");
     get(&cache, "v").unwrap();
     std::fs::remove_dir_all(&own).unwrap();
@@ -342,13 +346,15 @@ fn a_failing_disk_does_not_prevent_reads() {
 #[test]
 fn links_are_not_followed_and_other_users_are_excluded() {
     let place = Place::new();
-    let (cache, own) = (place.cache(), place.own());
+    let cache = place.cache();
+    let own = place.own();
     assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
     place.insert("v", "value");
     get(&cache, "v").unwrap();
     let (path, _) = files(&own).remove(0);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    // an entry that was moved elsewhere and replaced by a link is neither read nor written through the link
+    // an entry that was moved elsewhere and replaced by a link is neither read nor written through
+    // the link
     let outside = place.home.path().join("outside");
     std::fs::rename(&path, &outside).unwrap();
     let before = std::fs::read(&outside).unwrap();
@@ -358,7 +364,8 @@ fn links_are_not_followed_and_other_users_are_excluded() {
     assert_eq!((place.hits().0, std::fs::read(&outside).unwrap()), (hits, before));
     assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
     // a subdirectory that is a link
-    let (level, elsewhere) = (path.parent().unwrap(), place.home.path().join("elsewhere"));
+    let level = path.parent().unwrap();
+    let elsewhere = place.home.path().join("elsewhere");
     std::fs::rename(level, &elsewhere).unwrap();
     symlink(&elsewhere, level).unwrap();
     get(&cache, "v").unwrap().unwrap();
@@ -384,10 +391,11 @@ fn child(home: &Path, seed: usize) -> Child {
     command.stdout(std::process::Stdio::null()).spawn().unwrap()
 }
 
-/// Reads random values and checks them against the server, whose content is the same in each process. Returns the
-/// number of hits and misses.
+/// Reads random values and checks them against the server, whose content is the same in each
+/// process. Returns the number of hits and misses.
 fn use_cache(directory: &Path, mut seed: usize, rounds: usize) -> (u64, u64) {
-    let (server, stats) = (Arc::new(Server::default()), Arc::new(Stats::default()));
+    let server = Arc::new(Server::default());
+    let stats = Arc::new(Stats::default());
     let value = |i: usize| pattern(i, 3000 + 517 * i);
     (0..60).for_each(|i| server.values.insert(&format!("{i}"), value(i)));
     let cache = DiskCache::open(server, directory, LIMIT / 2, stats.clone()).unwrap();
@@ -416,7 +424,8 @@ fn processes_share_a_cache_and_may_be_killed() {
     for seed in 10..16 {
         let mut killed = child(home.path(), seed);
         std::thread::sleep(Duration::from_millis(40));
-        // the lock keeps files from being published during the count, which could count both a file and its replacement
+        // the lock keeps files from being published during the count, which could count both a file
+        // and its replacement
         let lock = std::fs::File::open(own.join("used")).unwrap();
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
         assert!(disk(&own) <= LIMIT / 2, "{}", disk(&own));
@@ -435,6 +444,7 @@ fn processes_share_a_cache_and_may_be_killed() {
     }
     assert!(disk(&own) <= LIMIT / 2 && disk(&own) <= counted(&own), "{} of {}", disk(&own), counted(&own));
     let (hits, misses) = use_cache(home.path(), 99, 300);
-    // about half of the values fit; temporary files of killed processes may take more than a third of the space
+    // about half of the values fit; temporary files of killed processes may take more than a third
+    // of the space
     assert!(10 * hits > misses, "{hits} {misses}");
 }

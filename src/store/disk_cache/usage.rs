@@ -1,6 +1,6 @@
-//! The number of bytes that a cache takes on disk, stored in a locked file, since several programs share the cache.
-//! After a crash the number may be too high, never too low; the next eviction corrects it. A program may be stopped
-//! while it holds the lock, so waits for it are short.
+//! The number of bytes that a cache takes on disk, stored in a locked file, since several programs
+//! share the cache. After a crash the number may be too high, never too low; the next eviction
+//! corrects it. A program may be stopped while it holds the lock, so waits for it are short.
 
 use crate::error::Result;
 use crate::util::memory::lock;
@@ -21,15 +21,16 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Counts {
     /// Number of bytes in use.
     pub used: u64,
-    /// Number of bytes that were ever added. Its increase during the scan of an eviction shows the bytes that were
-    /// added meanwhile.
+    /// Number of bytes that were ever added. Its increase during the scan of an eviction shows the
+    /// bytes that were added meanwhile.
     pub added: u64,
 }
 
 /// The file with the counts.
 pub(super) struct Usage {
     file: File,
-    /// Held together with the lock of the file, which does not exclude other threads of this process.
+    /// Held together with the lock of the file, which does not exclude other threads of this
+    /// process.
     guard: Mutex<()>,
 }
 
@@ -43,16 +44,19 @@ impl Usage {
     pub fn get(&self) -> Option<Counts> {
         let mut bytes = [0; 16];
         self.file.read_exact_at(&mut bytes, 0).ok()?;
-        let (used, added) = (bytes.first_chunk()?, bytes.last_chunk()?);
+        let used = bytes.first_chunk()?;
+        let added = bytes.last_chunk()?;
         Some(Counts { used: u64::from_le_bytes(*used), added: u64::from_le_bytes(*added) })
     }
 
-    /// Replaces the number of bytes in use by the result of `change`. Does nothing if the lock is not free in time.
+    /// Replaces the number of bytes in use by the result of `change`. Does nothing if the lock is
+    /// not free in time.
     pub fn change(&self, change: impl FnOnce(Counts) -> u64) {
         self.locked(|counts| Some(Counts { used: change(counts), ..counts }));
     }
 
-    /// Adds `more` bytes. Returns `false` if the sum would exceed `limit`, or if the lock is not free in time.
+    /// Adds `more` bytes. Returns `false` if the sum would exceed `limit`, or if the lock is not
+    /// free in time.
     pub fn add_within(&self, more: u64, limit: u64) -> bool {
         self.locked(|counts| {
             let used = counts.used.checked_add(more).filter(|sum| *sum <= limit)?;
@@ -62,8 +66,12 @@ impl Usage {
 
     fn locked(&self, change: impl FnOnce(Counts) -> Option<Counts>) -> bool {
         let _guard = lock(&self.guard);
-        let Some(_lock) = UsageLock::take(&self.file) else { return false };
-        let Some(counts) = change(self.get().unwrap_or_default()) else { return false };
+        let Some(_lock) = UsageLock::take(&self.file) else {
+            return false;
+        };
+        let Some(counts) = change(self.get().unwrap_or_default()) else {
+            return false;
+        };
         let bytes = [counts.used.to_le_bytes(), counts.added.to_le_bytes()].concat();
         self.file.write_all_at(&bytes, 0).is_ok()
     }

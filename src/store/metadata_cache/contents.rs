@@ -1,5 +1,5 @@
-//! The content of a metadata cache, within bounded memory, and the rules for its validity. This module sends no
-//! requests.
+//! The content of a metadata cache, within bounded memory, and the rules for its validity. This
+//! module sends no requests.
 
 use super::MAX_VALUE;
 use super::bounded_map::BoundedMap;
@@ -29,13 +29,13 @@ const MAX_LISTING_BYTES: usize = 16 << 20;
 /// Maximum number of names in a cached listing.
 pub(super) const MAX_NAMES: usize = 1 << 13;
 
-/// Maximum number of prefixes whose invalidation is recorded. When a record is dropped, all entries from before its
-/// invalidation become invalid.
+/// Maximum number of prefixes whose invalidation is recorded. When a record is dropped, all entries
+/// from before its invalidation become invalid.
 const MAX_FORGOTTEN: NonZeroUsize = NonZeroUsize::new(1 << 12).unwrap();
 
-/// Maximum age of metadata from a listing, unless the time to live is longer. Until then it stays valid while a
-/// program goes through the names of the listing, since `ls -l` and `find` call `stat` for each name some time after
-/// they listed it.
+/// Maximum age of metadata from a listing, unless the time to live is longer. Until then it stays
+/// valid while a program goes through the names of the listing, since `ls -l` and `find` call
+/// `stat` for each name some time after they listed it.
 const LISTING_KEPT: Duration = Duration::from_secs(60);
 
 /// Maximum pause between two of these calls, unless the time to live is longer.
@@ -51,7 +51,8 @@ const GRANT_STEP: usize = 256 << 10;
 pub(super) struct CacheContents {
     /// Time to live; `None` is forever.
     ttl: Option<Duration>,
-    /// Number of calls of [`Self::forget`]. Answers to requests of an earlier generation may be invalid.
+    /// Number of calls of [`Self::forget`]. Answers to requests of an earlier generation may be
+    /// invalid.
     generation: u64,
     /// Generation in which each prefix was invalidated.
     forgotten: LruCache<Key, u64>,
@@ -122,8 +123,8 @@ pub(super) struct ListingRun {
     began: Instant,
     /// Protects the time of the latest use.
     used: Mutex<Instant>,
-    /// Whether the listing has ended, or the level has changed since the listing began. Names that arrive later may be
-    /// stale and are not cached.
+    /// Whether the listing has ended, or the level has changed since the listing began. Names that
+    /// arrive later may be stale and are not cached.
     is_closed: AtomicBool,
 }
 
@@ -209,8 +210,8 @@ impl CacheContents {
         self.requested_stat(key).or_else(|| self.stat_in_level(key)).or_else(|| self.stat_of_level(key))
     }
 
-    /// Returns the metadata of `key` like [`Self::stat`]. Unless `key` is a document, a listing counts only while a
-    /// program goes through its names.
+    /// Returns the metadata of `key` like [`Self::stat`]. Unless `key` is a document, a listing
+    /// counts only while a program goes through its names.
     pub fn stat_to_read(&mut self, key: &Key) -> Option<Option<Stat>> {
         if self.is_document(key) { self.stat(key) } else { self.requested_stat(key) }
     }
@@ -238,19 +239,22 @@ impl CacheContents {
 
     /// Returns the metadata of `key` as a prefix, if a listing of it shows documents.
     fn stat_of_level(&mut self, key: &Key) -> Option<Option<Stat>> {
-        let (documents, names) = (self.documents, self.level(key, key)?);
+        let documents = self.documents;
+        let names = self.level(key, key)?;
         documents.iter().any(|name| names.entry(name).is_some()).then(|| Some(Stat::prefix()))
     }
 
     /// Returns the cached names of a level, if they are valid for `key`.
     fn level(&mut self, level: &Key, key: &Key) -> Option<Arc<KnownNames>> {
         let cached = self.listings.get(level)?;
-        let (ended, generation, names) = (cached.ended, cached.run.generation, cached.names.clone());
+        let ended = cached.ended;
+        let generation = cached.run.generation;
+        let names = cached.names.clone();
         (self.is_young(ended) && self.is_current(key, generation)).then_some(names)
     }
 
-    /// Returns the level of `key`, if `key` is a document and no valid names of the level are cached. A document of a
-    /// known level that alone was invalidated is requested alone.
+    /// Returns the level of `key`, if `key` is a document and no valid names of the level are
+    /// cached. A document of a known level that alone was invalidated is requested alone.
     pub fn unknown_level(&mut self, key: &Key) -> Option<Key> {
         let level = key.parent();
         if !self.is_document(key) || self.level(&level, key).is_some() {
@@ -266,7 +270,9 @@ impl CacheContents {
     pub fn knows_levels(&mut self, prefix: &Key) -> bool {
         let mut levels = vec![prefix.clone()];
         while let Some(level) = levels.pop() {
-            let Some(names) = self.level(&level, &level).filter(|names| names.is_complete()) else { return false };
+            let Some(names) = self.level(&level, &level).filter(|names| names.is_complete()) else {
+                return false;
+            };
             let prefixes = names.entries.iter().filter(|entry| entry.is_prefix());
             levels.extend(prefixes.map(|entry| level.join(&entry.name)));
         }
@@ -279,28 +285,33 @@ impl CacheContents {
         !self.documents.is_empty() && self.level(prefix, prefix).is_none()
     }
 
-    /// Returns whether the names in `prefix` should be requested with those of other prefixes: they are not known, or
-    /// expire soon.
+    /// Returns whether the names in `prefix` should be requested with those of other prefixes: they
+    /// are not known, or expire soon.
     pub fn is_expiring_level(&mut self, prefix: &Key) -> bool {
         let ended = self.level(prefix, prefix).and_then(|_| self.listings.peek(prefix)).map(|level| level.ended);
         ended.is_none_or(|ended| self.ttl.is_some_and(|ttl| ended.elapsed() >= ttl / 2))
     }
 
-    /// Returns the keys of those `documents` of a level that exist, are small enough to be cached, and are not cached.
+    /// Returns the keys of those `documents` of a level that exist, are small enough to be cached,
+    /// and are not cached.
     pub fn uncached(&mut self, level: &Key, documents: &[&str]) -> Vec<Key> {
         let keys = documents.iter().map(|name| level.join(name));
         let is_missing = |contents: &mut Self, key: &Key| {
-            let Some(Some(stat)) = contents.stat(key) else { return false };
+            let Some(Some(stat)) = contents.stat(key) else {
+                return false;
+            };
             let is_small = stat.kind == EntryKind::Value && stat.size <= MAX_VALUE as u64;
             is_small && contents.value(key, &stat.version).is_none()
         };
         keys.filter(|key| is_missing(self, key)).collect()
     }
 
-    /// Returns the metadata of `key` from a request for it, or from a listing in use, if it is valid.
+    /// Returns the metadata of `key` from a request for it, or from a listing in use, if it is
+    /// valid.
     fn requested_stat(&mut self, key: &Key) -> Option<Option<Stat>> {
         let cached = self.stats.get(key)?;
-        let (stat, generation) = (cached.stat.clone(), cached.generation);
+        let stat = cached.stat.clone();
+        let generation = cached.generation;
         let is_young = match &cached.source {
             StatSource::Request(at) => self.ttl.is_none_or(|ttl| at.elapsed() < ttl),
             StatSource::Listing(run) => run.is_used(self.ttl),
@@ -322,13 +333,15 @@ impl CacheContents {
         }
     }
 
-    /// Returns requests for those documents of the level of `key` that were requested before and are no longer valid.
-    /// The caller must send them. There are none unless `key` and another document are among them.
+    /// Returns requests for those documents of the level of `key` that were requested before and
+    /// are no longer valid. The caller must send them. There are none unless `key` and another
+    /// document are among them.
     pub fn request_documents(&mut self, key: &Key) -> Vec<(Key, Arc<PendingStat>)> {
         if !self.is_document(key) {
             return Vec::new();
         }
-        let (documents, level) = (self.documents, key.parent());
+        let documents = self.documents;
+        let level = key.parent();
         let is_stale =
             |contents: &mut Self, key: &Key| contents.stats.peek(key).is_some() && contents.stat(key).is_none();
         let keys = documents.iter().map(|name| level.join(name));
@@ -340,15 +353,16 @@ impl CacheContents {
         requests.filter_map(|((pending, is_sender), key)| is_sender.then_some((key, pending))).collect()
     }
 
-    /// Ends a request and inserts its result, unless the key was invalidated meanwhile. `stat` is `None`
-    /// after an error.
+    /// Ends a request and inserts its result, unless the key was invalidated meanwhile. `stat` is
+    /// `None` after an error.
     pub fn finish(&mut self, key: &Key, pending: &Arc<PendingStat>, stat: Option<&Option<Stat>>) {
         if self.pending.get(key).is_some_and(|current| Arc::ptr_eq(current, pending)) {
             self.pending.remove(key);
             if let Some(stat) = stat
                 && self.is_current(key, pending.generation)
             {
-                let (generation, source) = (pending.generation, StatSource::Request(Instant::now()));
+                let generation = pending.generation;
+                let source = StatSource::Request(Instant::now());
                 self.insert_stat(key.clone(), CachedStat { stat: stat.clone(), generation, source });
             }
         }
@@ -362,7 +376,8 @@ impl CacheContents {
             StatSource::Listing(_) => false,
         });
         if !is_requested && !run.is_closed() && self.is_current(&key, run.generation) {
-            let (generation, source) = (run.generation, StatSource::Listing(run.clone()));
+            let generation = run.generation;
+            let source = StatSource::Listing(run.clone());
             self.insert_stat(key, CachedStat { stat: Some(stat), generation, source });
         }
     }
@@ -372,7 +387,8 @@ impl CacheContents {
         self.values.get(key).filter(|(cached, _)| cached == version).map(|(_, value)| value.as_slice())
     }
 
-    /// Inserts a value, if it is small. It is returned only for a key whose metadata has the same version.
+    /// Inserts a value, if it is small. It is returned only for a key whose metadata has the same
+    /// version.
     pub fn insert_value(&mut self, key: &Key, version: Version, value: &[u8]) {
         if value.len() > MAX_VALUE {
             self.values.remove(key)
@@ -406,12 +422,14 @@ impl CacheContents {
         run
     }
 
-    /// Inserts the names that a listing has returned, unless the level has changed since the listing began.
+    /// Inserts the names that a listing has returned, unless the level has changed since the
+    /// listing began.
     pub fn insert_listing(&mut self, run: &Arc<ListingRun>, names: Arc<KnownNames>) {
         self.insert_level(run.prefix.clone(), run, names, false);
     }
 
-    /// Inserts the names that a listing has returned for one of its levels. In a snapshot, other names do not exist.
+    /// Inserts the names that a listing has returned for one of its levels. In a snapshot, other
+    /// names do not exist.
     fn insert_level(&mut self, level: Key, run: &Arc<ListingRun>, names: Arc<KnownNames>, is_snapshot: bool) {
         if !run.is_closed() {
             self.keep_level(level, CachedLevel { run: run.clone(), ended: Instant::now(), names, is_snapshot });
@@ -445,8 +463,8 @@ impl CacheContents {
         }
     }
 
-    /// Gives the cached metadata of `key` the version of its value, if the server states none. Two answers of such a
-    /// server never have equal versions.
+    /// Gives the cached metadata of `key` the version of its value, if the server states none. Two
+    /// answers of such a server never have equal versions.
     pub fn restate(&mut self, key: &Key, version: &Version) {
         if version.is_unstated()
             && let Some(Some(stat)) = self.stats.get_mut(key).map(|cached| &mut cached.stat)
@@ -480,9 +498,12 @@ impl CacheContents {
         Some(self.level(&key.parent(), key)?.entry(key.name())?.kind)
     }
 
-    /// Applies a change of `key` to the names of a level above it. Its metadata is requested when it is needed.
+    /// Applies a change of `key` to the names of a level above it. Its metadata is requested when
+    /// it is needed.
     fn change_level(&mut self, level: &Key, key: &Key, change: KeyChange) {
-        let Some(mut cached) = self.listings.take(level) else { return };
+        let Some(mut cached) = self.listings.take(level) else {
+            return;
+        };
         let path = key.relative_to(level).unwrap_or_default();
         let (name, is_here) = match path.as_str().split_once('/') {
             Some((name, _)) => (name, false),
@@ -531,7 +552,8 @@ impl ListingRun {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a program still goes through the names of the listing. A call that returns true counts as a use.
+    /// Returns whether a program still goes through the names of the listing. A call that returns
+    /// true counts as a use.
     fn is_used(&self, ttl: Option<Duration>) -> bool {
         let Some(ttl) = ttl else { return true };
         let mut used = lock(&self.used);

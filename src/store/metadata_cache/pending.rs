@@ -11,7 +11,8 @@ type StatResult = Result<Option<Stat>>;
 pub(super) struct PendingStat {
     /// Generation of the cache when the request was sent.
     pub generation: u64,
-    /// Protects the result: `None` while the request is in flight, `Some(None)` if it ended without a result.
+    /// Protects the result: `None` while the request is in flight, `Some(None)` if it ended without
+    /// a result.
     result: Mutex<Option<Option<StatResult>>>,
     finished: Condvar,
 }
@@ -35,7 +36,8 @@ impl PendingStat {
         lock(&self.result).is_some()
     }
 
-    /// Returns a guard for the sending thread. The waiting threads continue when it is dropped, even by a panic.
+    /// Returns a guard for the sending thread. The waiting threads continue when it is dropped,
+    /// even by a panic.
     pub fn sender(self: &Arc<Self>) -> PendingStatSender {
         PendingStatSender(self.clone())
     }

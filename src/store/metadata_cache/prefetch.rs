@@ -7,11 +7,12 @@ use crate::util::memory::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 
-/// Minimum number of prefixes whose values are listed together, which may take two requests in vain.
+/// Minimum number of prefixes whose values are listed together, which may take two requests in
+/// vain.
 const TOGETHER: usize = 6;
 
-/// Requests the names in these prefixes and the documents among them. Errors are ignored: a caller that needs a failed
-/// answer requests it again, and gets the error then.
+/// Requests the names in these prefixes and the documents among them. Errors are ignored: a caller
+/// that needs a failed answer requests it again, and gets the error then.
 pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
     let documents = lock(&cache.contents).documents();
     if documents.is_empty() || prefixes.is_empty() {
@@ -35,7 +36,8 @@ pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
     });
 }
 
-/// Lists the values below prefixes of one level together, if many of these are unknown or will be soon.
+/// Lists the values below prefixes of one level together, if many of these are unknown or will be
+/// soon.
 fn list_together(cache: &MetadataCache, prefixes: &[Key]) {
     let mut unknown: Vec<&Key> = prefixes.iter().collect();
     let is_dense = {
@@ -44,7 +46,9 @@ fn list_together(cache: &MetadataCache, prefixes: &[Key]) {
         unknown.first().is_some_and(|key| contents.dense.as_ref() == Some(&key.parent()))
     };
     unknown.sort_unstable();
-    let (Some(first), Some(last)) = (unknown.first(), unknown.last()) else { return };
+    let (Some(first), Some(last)) = (unknown.first(), unknown.last()) else {
+        return;
+    };
     let level = first.parent();
     if unknown.len() < TOGETHER || is_dense || unknown.iter().any(|key| key.parent() != level) {
         return;
@@ -54,9 +58,9 @@ fn list_together(cache: &MetadataCache, prefixes: &[Key]) {
     }
 }
 
-/// Requests metadata of several documents of a level together, if the metadata of `key` and of others is no longer
-/// valid, and returns the answer for `key`. A server that cannot list is asked for several documents to recognize a
-/// node, and again when a file is opened.
+/// Requests metadata of several documents of a level together, if the metadata of `key` and of
+/// others is no longer valid, and returns the answer for `key`. A server that cannot list is asked
+/// for several documents to recognize a node, and again when a file is opened.
 pub(super) fn revalidate_documents(cache: &MetadataCache, key: &Key) -> Option<Result<Option<Stat>>> {
     let requests = lock(&cache.contents).request_documents(key);
     if requests.is_empty() {
@@ -65,9 +69,12 @@ pub(super) fn revalidate_documents(cache: &MetadataCache, key: &Key) -> Option<R
     let mut keys = requests.iter().map(|(key, _)| key.clone());
     // threads that wait for an answer go on when its sender is dropped
     let senders: Vec<_> = requests.iter().map(|(key, pending)| (key, pending, pending.sender())).collect();
-    let (mut senders, mut answer) = (senders.into_iter(), None);
+    let mut senders = senders.into_iter();
+    let mut answer = None;
     cache.below.stat_many(&mut keys, &mut |stat| {
-        let Some((requested, pending, sender)) = senders.next() else { return false };
+        let Some((requested, pending, sender)) = senders.next() else {
+            return false;
+        };
         lock(&cache.contents).finish(requested, pending, stat.as_ref().ok());
         if requested == key {
             answer = Some(stat.clone());

@@ -1,7 +1,8 @@
-//! A snapshot of all names below a prefix, from a listing across all levels, if that takes few requests.
+//! A snapshot of all names below a prefix, from a listing across all levels, if that takes few
+//! requests.
 
 use super::contents::CacheContents;
-use crate::store::{Entry, EntryKind, Key, Stat, Store};
+use crate::store::{Entry, EntryKind, Key, PagedListing, Stat};
 use crate::util::memory::lock;
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,36 +14,48 @@ const MAX_KEYS: usize = 1 << 15;
 /// Number of pages that are requested in any case.
 const PAGES: usize = 2;
 
-/// Minimum average number of levels per page. Pages are requested one after the other, but levels concurrently, so a
-/// page full of chunks costs more than it saves.
+/// Minimum average number of levels per page. Pages are requested one after the other, but levels
+/// concurrently, so a page full of chunks costs more than it saves.
 const LEVELS: usize = 8;
 
-/// Lists the values below `prefix`, and records the levels that are completely known. Errors are ignored:
-/// later requests report them. If the snapshot `is_final`, names that are not in it do not exist for the
-/// command that takes it.
-pub(super) fn take(store: &dyn Store, prefix: &Key, is_final: bool, contents: &Mutex<CacheContents>) {
+/// Lists the values below `prefix`, and records the levels that are completely known. Errors are
+/// ignored: later requests report them. If the snapshot `is_final`, names that are not in it do not
+/// exist for the command that takes it.
+pub(super) fn take(store: &dyn PagedListing, prefix: &Key, is_final: bool, contents: &Mutex<CacheContents>) {
     let run = lock(contents).begin_listing(prefix);
-    let Some((levels, _)) = read(store, prefix, None) else { return };
+    let Some((levels, _)) = read(store, prefix, None) else {
+        return;
+    };
     lock(contents).insert_levels(levels.below(prefix), &run, is_final);
 }
 
-/// Lists the values below `first`, `last` and the siblings between them, as [`take`] does. Returns whether that took
-/// few requests.
-pub(super) fn take_siblings(store: &dyn Store, first: &Key, last: &Key, contents: &Mutex<CacheContents>) -> bool {
+/// Lists the values below `first`, `last` and the siblings between them, as [`take`] does. Returns
+/// whether that took few requests.
+pub(super) fn take_siblings(
+    store: &dyn PagedListing,
+    first: &Key,
+    last: &Key,
+    contents: &Mutex<CacheContents>,
+) -> bool {
     let run = lock(contents).begin_listing(&first.parent());
-    let Some((levels, is_whole)) = read(store, &first.parent(), Some((first, last))) else { return false };
+    let Some((levels, is_whole)) = read(store, &first.parent(), Some((first, last))) else {
+        return false;
+    };
     lock(contents).insert_levels(levels.below(&first.parent()), &run, false);
     is_whole
 }
 
-/// Reads the values below `prefix`, or of its children from the first to the last one in `range`, as long as that takes
-/// few requests. Returns the levels that are completely known, and whether these are all.
-fn read(store: &dyn Store, prefix: &Key, range: Option<(&Key, &Key)>) -> Option<(Levels, bool)> {
+/// Reads the values below `prefix`, or of its children from the first to the last one in `range`,
+/// as long as that takes few requests. Returns the levels that are completely known, and whether
+/// these are all.
+fn read(store: &dyn PagedListing, prefix: &Key, range: Option<(&Key, &Key)>) -> Option<(Levels, bool)> {
     let pages = store.values_below(prefix, range.map(|(first, _)| first)).ok()??;
     // in ASCII, `0` follows the slash
     let end = range.map(|(_, last)| format!("{}0", last.as_str()));
     let (mut levels, mut last): (_, Option<Key>) = (Levels::default(), None);
-    let (mut is_complete, mut is_whole, mut is_sorted) = (true, true, true);
+    let mut is_complete = true;
+    let mut is_whole = true;
+    let mut is_sorted = true;
     for (number, page) in pages.enumerate() {
         let page = page.ok()?;
         let keys = last.iter().chain(page.values.iter().map(|(key, _)| key));

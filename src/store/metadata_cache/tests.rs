@@ -107,7 +107,8 @@ fn forgotten_entries_are_requested_again_but_unchanged_values_are_not() {
 #[test]
 fn own_changes_are_visible_immediately() {
     let c = case(&["a/x"], None);
-    let (x, y) = (key("a/x"), key("n/m/y"));
+    let x = key("a/x");
+    let y = key("n/m/y");
     assert_eq!((c.size("n/m/y"), c.size("n/m"), c.size("n"), c.names("").len()), (None, None, None, 1));
     c.store.put(&y, b"12").unwrap();
     assert_eq!(
@@ -164,7 +165,8 @@ fn names_of_a_listing_need_no_requests() {
 #[test]
 fn stat_many_keeps_the_order_of_cached_and_requested_keys() {
     let c = case(&["a", "b", "c", "d"], None);
-    let (mut given, wanted) = (Vec::new(), ["a", "none", "b", "none", "c", "d"]);
+    let mut given = Vec::new();
+    let wanted = ["a", "none", "b", "none", "c", "d"];
     assert_eq!(c.size("b"), c.size("d"));
     let mut give = |up_to: usize| {
         given.clear();
@@ -202,6 +204,8 @@ struct Slow {
     go: Mutex<mpsc::Receiver<Result<()>>>,
     asked: Mutex<u64>,
 }
+
+impl PagedListing for Slow {}
 
 impl Store for Slow {
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -280,6 +284,7 @@ fn a_panic_of_the_sender_does_not_block_others() {
         memory: MemoryStore,
         panicked: Mutex<bool>,
     }
+    impl PagedListing for Panicking {}
     impl Store for Panicking {
         fn stat(&self, key: &Key) -> Result<Option<Stat>> {
             if !std::mem::replace(&mut *lock(&self.panicked), true) {
@@ -330,6 +335,12 @@ impl Store for ListedStore {
         self.memory.list(prefix)
     }
 
+    fn concurrency(&self) -> usize {
+        8
+    }
+}
+
+impl PagedListing for ListedStore {
     fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
         self.add("names", prefix);
         let entries = self.memory.list(prefix).map_or(Ok(Vec::new()), |names| names.collect::<Result<Vec<Entry>>>())?;
@@ -342,7 +353,8 @@ impl Store for ListedStore {
 
     fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
         self.add("values", after.unwrap_or(prefix));
-        let (mut found, mut levels) = (Vec::new(), vec![prefix.clone()]);
+        let mut found = Vec::new();
+        let mut levels = vec![prefix.clone()];
         while let Some(level) = levels.pop() {
             for entry in self.memory.list(&level)? {
                 let key = level.join(&entry?.name);
@@ -360,10 +372,6 @@ impl Store for ListedStore {
             |(n, page): (usize, &[(Key, Stat)])| Ok(ValuePage { values: page.to_vec(), is_last: n + 1 == count });
         let pages: Vec<_> = found.chunks(size).enumerate().map(page).collect();
         Ok(Some(Box::new(pages.into_iter())))
-    }
-
-    fn concurrency(&self) -> usize {
-        8
     }
 }
 
@@ -433,14 +441,14 @@ fn expired_names_of_a_level_are_requested_again() {
 #[test]
 fn a_snapshot_answers_for_all_keys() {
     let (below, store) = listed(&["a/.doc", "a/c/0", "a/c/1", "b/.doc", "d"], None);
-    store.take_snapshot();
+    store.hint(Hint::WholeStore);
     assert_eq!(taken(&below), "values ");
     let size = |path: &str| store.stat(&key(path)).unwrap().map(|stat| stat.size);
     let all = ["a", "a/.doc", "a/c", "a/c/1", "b/doc.json", "d", "a/c/2", "x", "x/.doc"].map(size);
     assert_eq!(all, [Some(0), Some(6), Some(0), Some(5), None, Some(1), None, None, None]);
     assert_eq!(store.list(&key("a/c")).unwrap().count(), 2);
     assert_eq!(taken(&below), "");
-    store.prefetch(&["a", "b"].map(key));
+    store.hint(Hint::Nodes(&["a", "b"].map(key)));
     assert_eq!(taken(&below), "get a/.doc, get b/.doc");
     let mut value = Vec::new();
     store.get(&key("a/.doc"), 100, &mut value).unwrap();
@@ -452,7 +460,7 @@ fn a_snapshot_answers_for_all_keys() {
 fn a_snapshot_of_a_large_store_ends_early() {
     let keys: Vec<String> = (0..50).map(|i| format!("a/{i:02}")).chain(["b/.doc".into(), "0/.doc".into()]).collect();
     let (below, store) = listed(&keys.iter().map(String::as_str).collect::<Vec<_>>(), None);
-    store.take_snapshot();
+    store.hint(Hint::WholeStore);
     taken(&below);
     let size = |path: &str| store.stat(&key(path)).unwrap().map(|stat| stat.size);
     assert_eq!((size("0/doc.json"), taken(&below).as_str()), (None, ""));
@@ -468,7 +476,7 @@ fn siblings_are_listed_together() {
     let (below, store) = listed(&values.iter().map(String::as_str).collect::<Vec<_>>(), None);
     let keys: Vec<Key> = names.iter().map(|name| key(name)).collect();
     below.page.store(100, Ordering::Relaxed);
-    store.prefetch(&keys[2..10]);
+    store.hint(Hint::Nodes(&keys[2..10]));
     let gets: Vec<String> = names[2..10].iter().map(|name| format!("get {name}/.doc")).collect();
     assert_eq!(taken(&below), format!("{}, values g/02", gets.join(", ")));
     for name in &names[2..10] {
@@ -485,12 +493,12 @@ fn siblings_are_listed_together() {
 #[test]
 fn unknown_levels_are_listed_together() {
     let (below, store) = listed(&["a/.doc", "a/c/0/0", "a/c/1/0"], None);
-    store.prefetch_levels(&key("a"));
+    store.hint(Hint::Below(&key("a")));
     assert_eq!(taken(&below), "values a");
     for (level, count) in [("a", 2), ("a/c", 2), ("a/c/1", 1)] {
         assert_eq!(store.list(&key(level)).unwrap().count(), count);
     }
-    store.prefetch_levels(&key("a"));
+    store.hint(Hint::Below(&key("a")));
     assert_eq!(taken(&below), "");
     below.memory.insert("a/c/1/1", "1");
     assert_eq!(store.stat(&key("a/c/1/1")).unwrap().unwrap().size, 1, "no snapshot");

@@ -5,7 +5,8 @@ use reqwest::StatusCode;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue};
 use std::ops::Range;
 
-/// A Content-Range header, by RFC 9110, 14.4: `bytes 0-9/100`, or `bytes */100` for a range after the end.
+/// A Content-Range header, by RFC 9110, 14.4: `bytes 0-9/100`, or `bytes */100` for a range after
+/// the end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ContentRange {
     /// Bytes of the part; `None` if it is empty.
@@ -42,10 +43,13 @@ pub(super) fn content_range_of(range: Range<u64>, size: u64) -> Option<HeaderVal
     HeaderValue::try_from(text).ok()
 }
 
-/// Returns whether an answer with status 200 to a request for a part of a value is that part, as its Content-Range
-/// says: some servers send the wrong status. `wanted` is the part, unless it is the end of the value.
+/// Returns whether an answer with status 200 to a request for a part of a value is that part, as
+/// its Content-Range says: some servers send the wrong status. `wanted` is the part, unless it is
+/// the end of the value.
 pub(super) fn is_part(headers: &HeaderMap, wanted: Option<&Range<u64>>) -> Result<bool, Cause> {
-    let Some(ContentRange { range: Some(range), size }) = content_range(headers) else { return Ok(false) };
+    let Some(ContentRange { range: Some(range), size }) = content_range(headers) else {
+        return Ok(false);
+    };
     if length(headers).is_some_and(|length| length != range.end - range.start) {
         return Err(Cause::Wrong("the server sends a body of another length than its Content-Range says"));
     }

@@ -1,8 +1,9 @@
-//! A store in a bucket of S3, Google Cloud Storage or Azure, read through the clients of the `object_store` crate. This
-//! module does not know how requests are sent.
+//! A store in a bucket of S3, Google Cloud Storage or Azure, read through the clients of the
+//! `object_store` crate. This module does not know how requests are sent.
 //!
-//! A bucket contains only values. A prefix exists if a value is below it, or if this process created it; a prefix whose
-//! last value this process removed also exists until the prefix itself is removed.
+//! A bucket contains only values. A prefix exists if a value is below it, or if this process
+//! created it; a prefix whose last value this process removed also exists until the prefix itself
+//! is removed.
 
 use super::EndOfValue;
 use super::connector::{IsListing, NamesRemoved, ValueBuffer, ValueLimit};
@@ -69,14 +70,16 @@ impl Bucket {
     /// Reads the value of `key` into `value`.
     pub async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let found = self.get_part(key, None, limit, value).await?;
-        let Some(found) = self.found(found)? else { return Ok(None) };
+        let Some(found) = self.found(found)? else {
+            return Ok(None);
+        };
         let version = self.version_of(&found.meta);
         *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
         Ok(Some(version))
     }
 
-    /// Requests a value, or a part of it. The answer takes the memory of `value`, and gives it back if the request
-    /// fails.
+    /// Requests a value, or a part of it. The answer takes the memory of `value`, and gives it back
+    /// if the request fails.
     async fn get_part(
         &self,
         key: &Key,
@@ -84,7 +87,8 @@ impl Bucket {
         limit: u64,
         value: &mut Vec<u8>,
     ) -> Result<object_store::Result<GetResult>> {
-        let (path, buffer) = (self.path(key)?, ValueBuffer::new(value));
+        let path = self.path(key)?;
+        let buffer = ValueBuffer::new(value);
         let mut options = GetOptions { range, ..Default::default() };
         options.extensions.insert(ValueLimit(limit));
         options.extensions.insert(buffer.clone());
@@ -102,8 +106,11 @@ impl Bucket {
             // the range begins after the end of the value
             return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value));
         }
-        let Some(found) = self.found(found)? else { return Ok(None) };
-        let (stat, length) = (self.stat_of(&found.meta), found.range.end - found.range.start);
+        let Some(found) = self.found(found)? else {
+            return Ok(None);
+        };
+        let stat = self.stat_of(&found.meta);
+        let length = found.range.end - found.range.start;
         *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
         if value.len() as u64 == length {
             Ok(Some(stat))
@@ -126,8 +133,11 @@ impl Bucket {
             self.lacks_ends.fetch_or(lacks_ends, Ordering::Relaxed);
             return Ok(EndOfValue::Unsupported);
         }
-        let Some(found) = self.found(found)? else { return Ok(EndOfValue::Nothing) };
-        let (stat, range) = (self.stat_of(&found.meta), found.range.clone());
+        let Some(found) = self.found(found)? else {
+            return Ok(EndOfValue::Nothing);
+        };
+        let stat = self.stat_of(&found.meta);
+        let range = found.range.clone();
         *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
         let is_end = range.end == stat.size && range.start == stat.size.saturating_sub(len);
         if is_end && value.len() as u64 == range.end - range.start {
@@ -165,7 +175,8 @@ impl Bucket {
 
     /// Returns whether values or the marker of a directory exist below `prefix`.
     pub async fn has_below(&self, prefix: &Key) -> Result<bool> {
-        let (mut token, mut progress) = (None, ListingProgress::default());
+        let mut token = None;
+        let mut progress = ListingProgress::default();
         loop {
             let page = self.page(prefix, token, PageKind::OneLevel(Some(1))).await?;
             if !page.is_empty || page.next.is_none() {
@@ -187,7 +198,8 @@ impl Bucket {
         let path = self.full(prefix);
         let path = (!path.is_root()).then(|| format!("{}/", path.as_str()));
         let page = self.client.list_paginated(path.as_deref(), options).await.map_err(|e| failed(&e))?;
-        let (objects, prefixes) = (page.result.objects, page.result.common_prefixes);
+        let objects = page.result.objects;
+        let prefixes = page.result.common_prefixes;
         let are_names_removed = page.result.extensions.get::<NamesRemoved>().is_some();
         let is_empty = objects.is_empty() && prefixes.is_empty() && !are_names_removed;
         Ok(ListingPage { objects, prefixes, is_empty, next: page.page_token })
@@ -221,8 +233,8 @@ impl Bucket {
         Stat::value(meta.size, meta.last_modified.into(), self.version_of(meta))
     }
 
-    /// Returns the version of a value: its entity tag or, if the server sends none, date and size. Generations are not
-    /// used, since not all answers and listings have them.
+    /// Returns the version of a value: its entity tag or, if the server sends none, date and size.
+    /// Generations are not used, since not all answers and listings have them.
     fn version_of(&self, meta: &ObjectMeta) -> Version {
         // a missing date is 1970
         let has_date = meta.last_modified.timestamp_millis() != 0;
@@ -283,7 +295,8 @@ pub(super) fn unexpected(message: impl Into<String>) -> Error {
     Error::new(Kind::System(libc::EIO), message)
 }
 
-/// Returns the innermost cause of an error on one line. The outer ones show URLs, which may hold signatures.
+/// Returns the innermost cause of an error on one line. The outer ones show URLs, which may hold
+/// signatures.
 pub(super) fn line_of(error: &object_store::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
@@ -292,8 +305,8 @@ pub(super) fn line_of(error: &object_store::Error) -> String {
     innermost.to_string().lines().next().unwrap_or_default().to_string()
 }
 
-/// Returns whether a server lacks the requested range of a value, or has answered with another one. `object_store`
-/// reports the latter as an error that no failed request caused.
+/// Returns whether a server lacks the requested range of a value, or has answered with another one.
+/// `object_store` reports the latter as an error that no failed request caused.
 fn is_other_range(e: &object_store::Error) -> bool {
     match request_error_of(e) {
         Some(e) => e.lacks_range(),

@@ -1,4 +1,5 @@
-//! Failures of connections: which of them no retry can mend, and what to do about them. This module sends nothing.
+//! Failures of connections: which of them no retry can mend, and what to do about them. This module
+//! sends nothing.
 
 use super::request_error::Cause;
 use hyper_util::client::proxy::matcher::Matcher;
@@ -15,11 +16,12 @@ const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 /// What the first line of a certificate in a file begins with.
 const PEM: &[u8] = b"-----BEGIN ";
 
-/// What the error of hyper-util says if a proxy answers CONNECT with status 407. The type of that error is private.
+/// What the error of hyper-util says if a proxy answers CONNECT with status 407. The type of that
+/// error is private.
 const LACKS_PASSWORD: &str = "proxy authorization required";
 
-/// Returns the cause for a request to `url` that failed before its answer. `certificates` is the result of
-/// [`lack_of_certificates`].
+/// Returns the cause for a request to `url` that failed before its answer. `certificates` is the
+/// result of [`lack_of_certificates`].
 pub(super) fn cause_of(error: &reqwest::Error, url: &Url, certificates: Option<&str>) -> Cause {
     if let Some(why) = find::<rustls::Error>(error).and_then(|e| refusal(e, certificates)) {
         return Cause::Unusable(why);
@@ -32,7 +34,9 @@ pub(super) fn cause_of(error: &reqwest::Error, url: &Url, certificates: Option<&
         return refusal_of_proxy(url);
     }
     Cause::Unreachable(match proxy_for(url) {
-        Some(proxy) => format!("{text}; through the proxy {proxy} (HTTP_PROXY, HTTPS_PROXY or ALL_PROXY)"),
+        Some(proxy) => {
+            format!("{text}; through the proxy {proxy} (HTTP_PROXY, HTTPS_PROXY or ALL_PROXY)")
+        }
         None => text,
     })
 }
@@ -49,7 +53,8 @@ fn proxy_for(url: &Url) -> Option<String> {
     Some(proxy.uri().to_string().trim_end_matches('/').to_string())
 }
 
-/// Returns why `https://` cannot work: a variable names certificates that cannot be read, or the system has none.
+/// Returns why `https://` cannot work: a variable names certificates that cannot be read, or the
+/// system has none.
 pub(super) fn lack_of_certificates(is_any_loaded: bool) -> Option<String> {
     let named = CERTIFICATES.into_iter().filter_map(|name| Some((name, PathBuf::from(env::var_os(name)?))));
     let lacks = |(name, path): (&str, PathBuf)| {
@@ -78,7 +83,8 @@ fn lack_of(path: &Path) -> Option<String> {
     }
 }
 
-/// Returns why a TLS connection is impossible, and what to do; `None` if another attempt may succeed.
+/// Returns why a TLS connection is impossible, and what to do; `None` if another attempt may
+/// succeed.
 fn refusal(error: &rustls::Error, certificates: Option<&str>) -> Option<String> {
     use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage, PeerIncompatible};
     let unknown = || match certificates {
@@ -96,7 +102,9 @@ fn refusal(error: &rustls::Error, certificates: Option<&str>) -> Option<String> 
         InvalidCertificate(why) => format!("the server's certificate is refused: {why}"),
         InvalidMessage(_) => "the server does not speak TLS on this port; is it http://?".to_string(),
         PeerIncompatible(why) => format!("the server supports no TLS that zarrfs knows: {why:?}"),
-        AlertReceived(why) if !may_pass(*why) => format!("the server refuses the TLS connection: {why:?}"),
+        AlertReceived(why) if !may_pass(*why) => {
+            format!("the server refuses the TLS connection: {why:?}")
+        }
         _ => return None,
     })
 }
@@ -107,7 +115,8 @@ fn may_pass(alert: AlertDescription) -> bool {
     matches!(alert, CloseNotify | InternalError | UserCanceled)
 }
 
-/// Finds an error among the sources of another one, also in those of the standard library, which hide theirs.
+/// Finds an error among the sources of another one, also in those of the standard library, which
+/// hide theirs.
 fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,4 +1,5 @@
-//! Adapts the transport to `object_store`, whose clients of S3, Google and Azure send their requests through it.
+//! Adapts the transport to `object_store`, whose clients of S3, Google and Azure send their
+//! requests through it.
 
 use super::answer_headers::{content_range, text};
 use super::page_filter;
@@ -22,11 +23,12 @@ use tokio::time::timeout;
 /// Maximum size of an answer that is not a value, such as a listing or a token, in bytes.
 const MAX_ANSWER: u64 = 10 << 20;
 
-/// Timeout of a request to the metadata service of a cloud's own machines. On other machines nothing answers.
+/// Timeout of a request to the metadata service of a cloud's own machines. On other machines
+/// nothing answers.
 const METADATA: Duration = Duration::from_secs(2);
 
-/// Time after a failure of the metadata service in which it is not asked again: each request of a store without
-/// credentials would wait for it.
+/// Time after a failure of the metadata service in which it is not asked again: each request of a
+/// store without credentials would wait for it.
 const METADATA_PAUSE: Duration = Duration::from_secs(10);
 
 /// Request extension: the maximum size of the value in bytes.
@@ -79,7 +81,8 @@ pub(super) struct Connector {
     pub transport: Arc<Transport>,
     /// The bucket or container, for messages.
     bucket: String,
-    /// When the metadata service failed last, without an answer since. The lock protects the time alone.
+    /// When the metadata service failed last, without an answer since. The lock protects the time
+    /// alone.
     metadata_failed: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -98,7 +101,8 @@ impl HttpConnector for Connector {
 #[async_trait]
 impl HttpService for Connector {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let (url, mut body) = (url_of(&request)?, ValueBuffer::of(&request));
+        let url = url_of(&request)?;
+        let mut body = ValueBuffer::of(&request);
         let answer = match self.exchange(&url, &request, None, &mut body).await {
             Ok(answer) => self.response(&url, &request, answer, body),
             Err(failure) => Err(failure),
@@ -143,8 +147,8 @@ impl Connector {
         answer
     }
 
-    /// Sends a request and returns the answer unchanged, with its body in `body`. `region` is the region of the
-    /// bucket, if the provider has regions.
+    /// Sends a request and returns the answer unchanged, with its body in `body`. `region` is the
+    /// region of the bucket, if the provider has regions.
     pub async fn exchange(
         &self,
         url: &Url,
@@ -153,7 +157,8 @@ impl Connector {
         body: &mut Vec<u8>,
     ) -> Result<ServerAnswer, RequestError> {
         let is_read = [Method::GET, Method::HEAD].contains(request.method());
-        let (range, mut headers) = (bounded_range(request), request.headers().clone());
+        let range = bounded_range(request);
+        let mut headers = request.headers().clone();
         if range.is_some() {
             headers.remove(RANGE); // the transport adds it
         }
@@ -238,8 +243,8 @@ fn bounded_range(request: &HttpRequest) -> Option<Range<u64>> {
     Some(first..last.checked_add(1).filter(|end| *end > first)?)
 }
 
-/// Returns why a success is not an answer to its request. `object_store` would report it without the URL, and a stored
-/// value as a failure.
+/// Returns why a success is not an answer to its request. `object_store` would report it without
+/// the URL, and a stored value as a failure.
 fn wrong_answer(request: &HttpRequest, answer: &ServerAnswer) -> Option<&'static str> {
     if !answer.status.is_success() {
         return None;
@@ -257,13 +262,14 @@ fn wrong_answer(request: &HttpRequest, answer: &ServerAnswer) -> Option<&'static
     )
 }
 
-/// Returns whether this module turns a status into an error. The clients of `object_store` do so for 304, 404,
-/// 409 and 412.
+/// Returns whether this module turns a status into an error. The clients of `object_store` do so
+/// for 304, 404, 409 and 412.
 fn is_handled_here(status: StatusCode) -> bool {
     !matches!(status.as_u16(), 304 | 404 | 409 | 412) && status.as_u16() >= 300
 }
 
-/// Returns whether an answer says that the bucket is missing. An answer to HEAD has no body, so it cannot say this.
+/// Returns whether an answer says that the bucket is missing. An answer to HEAD has no body, so it
+/// cannot say this.
 fn names_missing_bucket(status: StatusCode, body: &[u8]) -> bool {
     status == 404 && [&b"<Code>NoSuchBucket"[..], b"<Code>ContainerNotFound"].iter().any(|code| contains(body, code))
 }

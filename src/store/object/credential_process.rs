@@ -1,5 +1,5 @@
-//! The `credential_process` of an AWS profile: a program that prints keys as JSON. Its output is a secret and never
-//! appears in messages.
+//! The `credential_process` of an AWS profile: a program that prints keys as JSON. Its output is a
+//! secret and never appears in messages.
 
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
@@ -22,7 +22,8 @@ const MAX_OUTPUT: u64 = 64 << 10;
 /// Maximum number of characters of the program's messages that an error shows.
 const MAX_SHOWN: usize = 300;
 
-/// Time after the program's end in which the processes that it started may still write to its output, or close it.
+/// Time after the program's end in which the processes that it started may still write to its
+/// output, or close it.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Keys and their time of expiry. The type has no `Debug`, so that nothing prints keys.
@@ -32,9 +33,9 @@ pub(super) struct ProcessKeys {
     pub expires: Option<SystemTime>,
 }
 
-/// Runs `command` with the shell in `directory`, as the SDKs of AWS do, and returns the keys that it prints. Kills
-/// the program and all processes that it started if it takes longer than `limit`, or if they keep its output open
-/// after its end.
+/// Runs `command` with the shell in `directory`, as the SDKs of AWS do, and returns the keys that
+/// it prints. Kills the program and all processes that it started if it takes longer than `limit`,
+/// or if they keep its output open after its end.
 ///
 /// # Errors
 ///
@@ -51,8 +52,8 @@ pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Res
 }
 
 async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
-    // the shell changes to the directory: a missing one does no harm, and a server that does not answer blocks
-    // only the shell
+    // the shell changes to the directory: a missing one does no harm, and a server that does not
+    // answer blocks only the shell
     let mut child = Command::new("/bin/sh")
         .args(["-c", "cd -- \"$1\" 2>/dev/null; exec /bin/sh -c \"$2\"", "sh"])
         .arg(directory)
@@ -76,7 +77,9 @@ async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(
             Ok(None) => break,
             // a process in the background may keep the pipes open for as long as it runs
             Err(_) => {
-                let Some(end) = leader.and_then(end_of) else { continue };
+                let Some(end) = leader.and_then(end_of) else {
+                    continue;
+                };
                 let is_over = ended.get_or_insert_with(Instant::now).elapsed() >= grace;
                 if is_over && (end.exit_status() != Some(0) || parse(&lock(&output), SystemTime::now()).is_ok()) {
                     group.kill();
@@ -88,17 +91,19 @@ async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(
     let status = child.wait().await?;
     // from now on, another process may have its number
     group.0 = None;
-    let (output, said) = (std::mem::take(&mut *lock(&output)), std::mem::take(&mut *lock(&said)));
+    let output = std::mem::take(&mut *lock(&output));
+    let said = std::mem::take(&mut *lock(&said));
     Ok((status, output, said))
 }
 
-/// Starts to read a pipe to its end, or up to the limit. Both pipes are read concurrently, since a program that cannot
-/// write does not end. Returns the buffer that receives the bytes.
+/// Starts to read a pipe to its end, or up to the limit. Both pipes are read concurrently, since a
+/// program that cannot write does not end. Returns the buffer that receives the bytes.
 fn read(pipe: impl AsyncRead + Send + Unpin + 'static, readers: &mut JoinSet<()>) -> Arc<Mutex<Vec<u8>>> {
     let bytes = Arc::<Mutex<Vec<u8>>>::default();
     let received = bytes.clone();
     readers.spawn(async move {
-        let (mut pipe, mut piece) = (pipe.take(MAX_OUTPUT), [0; 4096]);
+        let mut pipe = pipe.take(MAX_OUTPUT);
+        let mut piece = [0; 4096];
         // the bytes before an error are parsed or shown
         while let Ok(len @ 1..) = pipe.read(&mut piece).await {
             lock(&received).extend_from_slice(&piece[..len]);
@@ -107,7 +112,8 @@ fn read(pipe: impl AsyncRead + Send + Unpin + 'static, readers: &mut JoinSet<()>
     bytes
 }
 
-/// Returns the state of a process if it has ended. Does not reap it, so no other process can get its number.
+/// Returns the state of a process if it has ended. Does not reap it, so no other process can get
+/// its number.
 fn end_of(process: Pid) -> Option<WaitIdStatus> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(process), options).ok().flatten()
@@ -131,8 +137,8 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Parses the output: an object with `Version` 1, `AccessKeyId`, `SecretAccessKey`, and perhaps `SessionToken` and
-/// `Expiration`.
+/// Parses the output: an object with `Version` 1, `AccessKeyId`, `SecretAccessKey`, and perhaps
+/// `SessionToken` and `Expiration`.
 fn parse(output: &[u8], now: SystemTime) -> Result<ProcessKeys> {
     let wrong = |what: &str| denied(format!("its output {what}"));
     // the error of the parser could quote a secret

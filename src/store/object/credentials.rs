@@ -1,6 +1,6 @@
-//! Finds the credentials of S3 requests, in the order of the AWS command line: keys in the environment, then the
-//! profile, then the role of the machine. This module sends no requests to buckets. Messages name profiles,
-//! and never show keys, tokens or commands.
+//! Finds the credentials of S3 requests, in the order of the AWS command line: keys in the
+//! environment, then the profile, then the role of the machine. This module sends no requests to
+//! buckets. Messages name profiles, and never show keys, tokens or commands.
 
 use super::credential_process::{self, ProcessKeys};
 use super::key_renewal::{KeyOrigin, Refusal};
@@ -46,7 +46,8 @@ impl AwsCredentials {
     }
 }
 
-/// The source of keys that a profile names. The type has no `Debug`, so that nothing prints keys or commands.
+/// The source of keys that a profile names. The type has no `Debug`, so that nothing prints keys or
+/// commands.
 #[derive(PartialEq, Eq)]
 pub(super) enum ProfileSource {
     Keys(AwsCredential),
@@ -65,8 +66,8 @@ pub(super) enum ProfileSource {
 /// Settings of a profile that uses IAM Identity Center.
 const SSO: [&str; 2] = ["sso_account_id", "sso_role_name"];
 
-/// Returns the source of the keys of a profile. As in the AWS command line, the order is: role, web identity, SSO, keys
-/// of the file for credentials, program, keys of the other file.
+/// Returns the source of the keys of a profile. As in the AWS command line, the order is: role, web
+/// identity, SSO, keys of the file for credentials, program, keys of the other file.
 ///
 /// # Errors
 ///
@@ -82,7 +83,8 @@ pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
             "there is no such profile; check AWS_PROFILE and the files in ~/.aws{files}"
         ))));
     }
-    let (role, token_file) = (profile.get("role_arn"), profile.get("web_identity_token_file"));
+    let role = profile.get("role_arn");
+    let token_file = profile.get("web_identity_token_file");
     match (role, token_file) {
         (Some(role), Some(token_file)) => {
             let session = profile.get("role_session_name").map(str::to_string);
@@ -109,8 +111,8 @@ pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
     }
 }
 
-/// Returns the error for a source of keys that only the AWS command line supports. The message says how to use
-/// its keys here.
+/// Returns the error for a source of keys that only the AWS command line supports. The message says
+/// how to use its keys here.
 fn unsupported(profile: &Profile, way: &str, login: &str) -> Error {
     let name = &profile.name;
     let first = if login.is_empty() { String::new() } else { format!("run `{login} --profile {name}`, then ") };
@@ -149,8 +151,8 @@ pub(super) fn has_web_identity() -> bool {
 
 /// A source of keys: the profile that the environment chooses.
 pub(super) struct ProfileKeys {
-    /// The directory in which zarrfs was started, to resolve relative paths. A background mount changes its
-    /// working directory.
+    /// The directory in which zarrfs was started, to resolve relative paths. A background mount
+    /// changes its working directory.
     directory: PathBuf,
     /// Maximum duration of reading the files, and of running the program.
     limit: Duration,

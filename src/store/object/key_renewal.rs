@@ -1,17 +1,19 @@
-//! Decides when keys are read again: after a server has refused them, and before they expire. This module reads no
-//! clock and no keys.
+//! Decides when keys are read again: after a server has refused them, and before they expire. This
+//! module reads no clock and no keys.
 //!
-//! A refusal causes a reading if this minimum time has passed since the latest one. A minimum with a range doubles:
+//! A refusal causes a reading if this minimum time has passed since the latest one. A minimum with
+//! a range doubles:
 //!
 //! | keys from | the answer names the keys | the answer may mean the keys |
 //! |---|---|---|
 //! | a file | 1 s | 1 s to 10 s, while readings return the same keys |
 //! | a program or a service | 10 s to 5 min, while readings return the same keys | 5 min to 1 h |
 //!
-//! If a program or a service has returned the same keys again, an answer that may mean the keys causes no reading.
+//! If a program or a service has returned the same keys again, an answer that may mean the keys
+//! causes no reading.
 //!
-//! A server that forbids an object refuses every request for it. An answer that does not name the keys must therefore
-//! not run programs all the time.
+//! A server that forbids an object refuses every request for it. An answer that does not name the
+//! keys must therefore not run programs all the time.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -59,8 +61,8 @@ pub(super) enum Validity {
     None,
 }
 
-/// A moment on two clocks: the monotonic one, which measures pauses, and the system time, which the expiry of keys
-/// is stated in.
+/// A moment on two clocks: the monotonic one, which measures pauses, and the system time, which the
+/// expiry of keys is stated in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyMoment {
     pub instant: Instant,
@@ -140,8 +142,8 @@ impl KeyRenewal {
         }
     }
 
-    /// Returns whether missing keys must not be read now, because the latest reading failed less than
-    /// [`AFTER_FAILURE`] ago.
+    /// Returns whether missing keys must not be read now, because the latest reading failed less
+    /// than [`AFTER_FAILURE`] ago.
     pub fn is_paused(&self, now: KeyMoment) -> bool {
         self.has_failed && self.since_reading(now) < AFTER_FAILURE
     }
@@ -150,7 +152,9 @@ impl KeyRenewal {
     pub fn is_due(&self, refusal: Refusal, now: KeyMoment) -> bool {
         let pause = match refusal {
             Refusal::OfKeys => &self.of_keys,
-            Refusal::Unclear if self.origin == KeyOrigin::Program && self.are_confirmed => return false,
+            Refusal::Unclear if self.origin == KeyOrigin::Program && self.are_confirmed => {
+                return false;
+            }
             Refusal::Unclear => &self.unclear,
         };
         self.since_reading(now) >= pause.current
@@ -181,7 +185,8 @@ impl KeyRenewal {
         }
         match (are_other, origin) {
             (true, KeyOrigin::File) => self.unclear.reset(),
-            // a service may return other keys each time, which the server refuses for the same reason
+            // a service may return other keys each time, which the server refuses for the same
+            // reason
             (_, _) if cause == Some(Refusal::Unclear) => self.unclear.double(),
             (_, _) => {}
         }
@@ -190,14 +195,16 @@ impl KeyRenewal {
 
     /// Returns the time at which keys that expire at `end` are replaced.
     fn renewal(&self, end: SystemTime, are_other: bool, now: KeyMoment) -> SystemTime {
-        // not before three quarters of the remaining time, so that keys that are valid only for minutes are used, too
+        // not before three quarters of the remaining time, so that keys that are valid only for
+        // minutes are used, too
         let left = end.duration_since(now.time).unwrap_or_default();
         let renewal = end - EARLY.min(left / 4);
         // a program may return the same keys until they expire
         if are_other { renewal } else { renewal.max(now.time + self.of_keys.current) }
     }
 
-    /// Records that the server accepts keys that were read after a refusal: reading them again was of use.
+    /// Records that the server accepts keys that were read after a refusal: reading them again was
+    /// of use.
     pub fn record_use(&mut self) {
         self.of_keys.reset();
         self.unclear.reset();

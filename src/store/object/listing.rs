@@ -1,4 +1,5 @@
-//! The listing of one level of a bucket, page by page. The next page is requested while one is read.
+//! The listing of one level of a bucket, page by page. The next page is requested while one is
+//! read.
 
 use super::cloud::{Bucket, ListingPage, PageKind};
 use super::listing_progress::ListingProgress;
@@ -19,7 +20,8 @@ pub(super) struct BucketListing {
     prefix: Key,
     /// Names of prefixes that this process created and that have not been listed yet.
     created: BTreeSet<String>,
-    /// Listed values whose prefix of the same name may still follow; the name of each is the beginning of the next one.
+    /// Listed values whose prefix of the same name may still follow; the name of each is the
+    /// beginning of the next one.
     values: Vec<Entry>,
     ready: VecDeque<Entry>,
     next: Option<JoinHandle<Result<ListingPage>>>,
@@ -82,8 +84,9 @@ impl BucketListing {
         }
     }
 
-    /// Returns the reach of a page that is not the last one. Pages that are not sorted, such as those of S3's directory
-    /// buckets, show nothing of missing names; neither do Azure's, which may be sorted otherwise.
+    /// Returns the reach of a page that is not the last one. Pages that are not sorted, such as
+    /// those of S3's directory buckets, show nothing of missing names; neither do Azure's, which
+    /// may be sorted otherwise.
     fn reach_of(&self, page: &ListingPage) -> Reach {
         let values: Vec<String> = page.objects.iter().filter_map(|meta| self.name(&meta.location)).collect();
         let prefixes: Vec<String> = page.prefixes.iter().filter_map(|path| Some(self.name(path)? + "/")).collect();
@@ -97,15 +100,19 @@ impl BucketListing {
 
     /// Requests a page.
     fn request_page(&mut self, token: Option<String>) -> Result<()> {
-        let (bucket, prefix) = (self.bucket.clone(), self.prefix.clone());
+        let bucket = self.bucket.clone();
+        let prefix = self.prefix.clone();
         self.next =
             Some(runtime::handle()?.spawn(async move { bucket.page(&prefix, token, PageKind::OneLevel(None)).await }));
         Ok(())
     }
 
-    /// Waits for the requested page, and requests the next one. Returns `false` if the server listed nothing.
+    /// Waits for the requested page, and requests the next one. Returns `false` if the server
+    /// listed nothing.
     fn read_page(&mut self) -> Result<bool> {
-        let Some(next) = self.next.take() else { return Ok(false) };
+        let Some(next) = self.next.take() else {
+            return Ok(false);
+        };
         let page = runtime::block_on(async { next.await.unwrap_or_else(|e| Err(runtime::interrupted(&e))) })?;
         let reach = if page.next.is_some() { self.reach_of(&page) } else { Reach::All };
         let ListingPage { objects, prefixes, is_empty, next } = page;
@@ -129,8 +136,8 @@ impl BucketListing {
         Ok(!is_empty)
     }
 
-    /// Adds an entry. A value waits until no prefix of its name can follow. An empty one marks a directory, and is left
-    /// out if the prefix exists.
+    /// Adds an entry. A value waits until no prefix of its name can follow. An empty one marks a
+    /// directory, and is left out if the prefix exists.
     fn add(&mut self, entry: Entry) {
         self.created.remove(&entry.name);
         let sorted = if entry.kind == EntryKind::Prefix { format!("{}/", entry.name) } else { entry.name.clone() };
@@ -211,7 +218,8 @@ pub(super) struct ValueListing {
 impl ValueListing {
     /// Starts a listing, without a request.
     pub fn new(bucket: Arc<Bucket>, prefix: &Key, after: Option<&Key>) -> Self {
-        let (prefix, after) = (prefix.clone(), after.cloned());
+        let prefix = prefix.clone();
+        let after = after.cloned();
         ValueListing { bucket, prefix, after, next: Some(None), progress: ListingProgress::default() }
     }
 

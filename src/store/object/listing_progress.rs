@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 /// Maximum number of pages of a listing. A page has up to a thousand names.
 const MAX_PAGES: usize = 100_000;
 
-/// The progress of a listing, which reveals one that does not end. **Every loop over a server's answers ends**,
-/// whatever the server answers: here by the number of pages and the time without names, in `transport` by the timeout
-/// of a request.
+/// The progress of a listing, which reveals one that does not end. **Every loop over a server's
+/// answers ends**, whatever the server answers: here by the number of pages and the time without
+/// names, in `transport` by the timeout of a request.
 #[derive(Default)]
 pub(super) struct ListingProgress {
     /// Hashes of the page tokens so far. A repeated token leads in a circle.
@@ -20,8 +20,8 @@ pub(super) struct ListingProgress {
 }
 
 impl ListingProgress {
-    /// Records a page: the token of the next one, and whether it had names. Pages may lack names for no longer than
-    /// `timeout`.
+    /// Records a page: the token of the next one, and whether it had names. Pages may lack names
+    /// for no longer than `timeout`.
     ///
     /// # Errors
     ///

@@ -1,9 +1,11 @@
-//! Outages of a server: periods in which every request fails or gets a temporary error. Each is logged once when it
-//! lasts, and once when it is over, so that a log tells when a store failed, and how, without a line for each request.
+//! Outages of a server: periods in which every request fails or gets a temporary error. Each is
+//! logged once when it lasts, and once when it is over, so that a log tells when a store failed,
+//! and how, without a line for each request.
 //!
-//! After a request was given up, further ones are probes until the server answers: one is in flight at a time, and gets
-//! one attempt. Others wait for it, and fail with its error. After a probe that was silent, the next ones are short, as
-//! long as they follow within a second: a server that is back answers them, and one that is not costs little.
+//! After a request was given up, further ones are probes until the server answers: one is in flight
+//! at a time, and gets one attempt. Others wait for it, and fail with its error. After a probe that
+//! was silent, the next ones are short, as long as they follow within a second: a server that is
+//! back answers them, and one that is not costs little.
 
 use super::request_error::Cause;
 use crate::stats::{ServerOutcome, Stats};
@@ -65,8 +67,8 @@ impl OutageState {
         format!("{:.1} s: {}", time.as_secs_f64(), failures.join(", "))
     }
 
-    /// Returns why the latest attempt failed, if a request was given up, and the server has answered nothing since, but
-    /// has failed less than `limit` ago.
+    /// Returns why the latest attempt failed, if a request was given up, and the server has
+    /// answered nothing since, but has failed less than `limit` ago.
     fn given_up(&self, limit: Duration, now: Instant) -> Option<&(Instant, Cause)> {
         let failed = self.failed.as_ref().filter(|_| self.is_given_up);
         failed.filter(|(at, _)| now.saturating_duration_since(*at) < limit)
@@ -114,8 +116,9 @@ impl Outage {
         Outage { state: Mutex::default(), stats }
     }
 
-    /// Waits until a request may be sent. Returns a probe if it is to be sent once. A probe in flight is waited for at
-    /// most `patience`; then the request is a probe as well, since a large value takes long to be sent.
+    /// Waits until a request may be sent. Returns a probe if it is to be sent once. A probe in
+    /// flight is waited for at most `patience`; then the request is a probe as well, since a large
+    /// value takes long to be sent.
     ///
     /// # Errors
     ///
@@ -141,7 +144,9 @@ impl Outage {
     /// Returns what happens at `now` to a request that waits since `began`.
     fn admission(&self, limit: Duration, began: Instant, now: Instant, is_patient: bool) -> Admission {
         let mut state = lock(&self.state);
-        let Some((failed, cause)) = state.given_up(limit, now) else { return Admission::Usual };
+        let Some((failed, cause)) = state.given_up(limit, now) else {
+            return Admission::Usual;
+        };
         if is_patient && *failed > began {
             return Admission::Refused(cause.clone());
         }
@@ -160,8 +165,8 @@ impl Outage {
         Admission::Probe { number, is_short }
     }
 
-    /// Records that the attempt that began at `began` failed at `now`, and whether no other follows. Returns what to
-    /// log, once an outage.
+    /// Records that the attempt that began at `began` failed at `now`, and whether no other
+    /// follows. Returns what to log, once an outage.
     pub fn failed(&self, cause: &Cause, began: Instant, now: Instant, is_last: bool) -> Option<String> {
         let mut state = lock(&self.state);
         let began = state.answered.map_or(began, |answered| answered.max(began));
@@ -172,7 +177,8 @@ impl Outage {
             state.silent = (now.saturating_duration_since(began) >= SILENT).then_some(now);
             state.patient.get_or_insert(now);
         }
-        // a server that takes no connection is none that is busy; the error of the last attempt says so itself
+        // a server that takes no connection is none that is busy; the error of the last attempt
+        // says so itself
         let is_gone = cause.outcome() == ServerOutcome::Unreachable && !is_last;
         let lasts = is_gone || now.saturating_duration_since(since) >= GRACE;
         if !lasts || state.is_logged {
@@ -183,12 +189,14 @@ impl Outage {
         Some(format!("fails for {}", state.shown(now)))
     }
 
-    /// Returns whether a request was given up since the latest answer, and the latest failure is less than `limit` ago.
+    /// Returns whether a request was given up since the latest answer, and the latest failure is
+    /// less than `limit` ago.
     pub fn is_given_up(&self, limit: Duration, now: Instant) -> bool {
         lock(&self.state).given_up(limit, now).is_some()
     }
 
-    /// Records that the server has answered at `now`. Returns a line for the log if this ends a logged outage.
+    /// Records that the server has answered at `now`. Returns a line for the log if this ends a
+    /// logged outage.
     pub fn answered(&self, now: Instant) -> Option<String> {
         let mut state = lock(&self.state);
         let line = state.is_logged.then(|| format!("answers again, after {}", state.shown(now)));

@@ -1,5 +1,5 @@
-//! Removes names that cannot be keys from pages of listings. `object_store` refuses a whole page that contains one.
-//! This module knows the XML elements in which S3, Google and Azure list names.
+//! Removes names that cannot be keys from pages of listings. `object_store` refuses a whole page
+//! that contains one. This module knows the XML elements in which S3, Google and Azure list names.
 
 use quick_xml::escape::unescape;
 
@@ -7,8 +7,8 @@ use quick_xml::escape::unescape;
 const ENTRIES: [(&str, &str); 4] =
     [("Contents", "Key"), ("CommonPrefixes", "Prefix"), ("Blob", "Name"), ("BlobPrefix", "Name")];
 
-/// Returns the XML of a page without the entries whose names have an empty level, `.`, `..` or a control character, or
-/// `None` if there are no such entries.
+/// Returns the XML of a page without the entries whose names have an empty level, `.`, `..` or a
+/// control character, or `None` if there are no such entries.
 pub(super) fn remove_invalid_names(page: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(page).ok()?;
     let mut invalid: Vec<_> = ENTRIES.iter().flat_map(|(entry, name)| invalid_entries(text, entry, name)).collect();
@@ -28,11 +28,14 @@ pub(super) fn remove_invalid_names(page: &[u8]) -> Option<Vec<u8>> {
 
 /// Returns the byte ranges of entries whose names cannot be keys.
 fn invalid_entries(text: &str, entry: &str, name: &str) -> Vec<(usize, usize)> {
-    let (open, close) = (format!("<{entry}>"), format!("</{entry}>"));
+    let open = format!("<{entry}>");
+    let close = format!("</{entry}>");
     let mut found = Vec::new();
     let mut at = 0;
     while let Some(start) = text[at..].find(&open).map(|n| at + n) {
-        let Some(end) = text[start..].find(&close).map(|n| start + n + close.len()) else { break };
+        let Some(end) = text[start..].find(&close).map(|n| start + n + close.len()) else {
+            break;
+        };
         if name_in(&text[start..end], name).and_then(|name| unescape(name).ok()).is_some_and(|name| !is_key(&name)) {
             found.push((start, end));
         }

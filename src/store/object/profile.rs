@@ -1,5 +1,5 @@
-//! The profiles of the AWS command line in `~/.aws/credentials` and `~/.aws/config`: keys, region, endpoint, and the
-//! ways to get keys. This module does not know the meaning of the settings.
+//! The profiles of the AWS command line in `~/.aws/credentials` and `~/.aws/config`: keys, region,
+//! endpoint, and the ways to get keys. This module does not know the meaning of the settings.
 
 use crate::error::Error;
 use std::collections::HashMap;
@@ -26,8 +26,9 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// Loads the profile that `AWS_PROFILE` names, or `default`. A missing profile has no settings. Files that cannot
-    /// be read are left out, as by the AWS command line. Relative paths begin at `directory`.
+    /// Loads the profile that `AWS_PROFILE` names, or `default`. A missing profile has no settings.
+    /// Files that cannot be read are left out, as by the AWS command line. Relative paths begin at
+    /// `directory`.
     pub fn load(directory: &Path) -> Self {
         let chosen = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
         let name = chosen.as_deref().unwrap_or("default");
@@ -38,7 +39,8 @@ impl Profile {
     }
 
     fn read(name: &str, config: &str, credentials: &str) -> Self {
-        // in the config file, sections of profiles begin with "profile", which the default one may lack
+        // in the config file, sections of profiles begin with "profile", which the default one may
+        // lack
         let is_of_config = |section: &str| match section.split_once(char::is_whitespace) {
             Some(("profile", rest)) => unquoted(rest) == name,
             _ => section == name && name == "default",
@@ -78,8 +80,8 @@ impl Profile {
     }
 }
 
-/// Returns the text of the file that a variable names, or of the usual one. A missing file is empty; if the variable
-/// names it, `missing` gets a line.
+/// Returns the text of the file that a variable names, or of the usual one. A missing file is
+/// empty; if the variable names it, `missing` gets a line.
 fn file(variable_name: &str, usual: &str, directory: &Path, missing: &mut Vec<String>) -> String {
     let home = std::env::home_dir();
     let path = match (variable(variable_name), home) {
@@ -111,8 +113,8 @@ fn unquoted(name: &str) -> &str {
     quoted('"').or_else(|| quoted('\'')).unwrap_or(name)
 }
 
-/// Returns the settings of the sections that `is_wanted` accepts. Indented lines belong to nested settings, which are
-/// ignored.
+/// Returns the settings of the sections that `is_wanted` accepts. Indented lines belong to nested
+/// settings, which are ignored.
 fn settings(text: &str, is_wanted: impl Fn(&str) -> bool) -> Option<HashMap<String, String>> {
     let mut found = None;
     let mut is_inside = false;

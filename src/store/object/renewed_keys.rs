@@ -1,5 +1,6 @@
-//! Keys that are read again when they expire or are refused, without delaying the requests that have valid ones. This
-//! module does not know the sources of keys; `key_renewal` decides when they are read. Messages never show keys.
+//! Keys that are read again when they expire or are refused, without delaying the requests that
+//! have valid ones. This module does not know the sources of keys; `key_renewal` decides when they
+//! are read. Messages never show keys.
 
 use super::key_renewal::{KeyMoment, KeyOrigin, KeyRenewal, ReadingOutcome, Refusal, Validity};
 use crate::error::{Error, Kind, Result};
@@ -106,8 +107,8 @@ impl RenewedKeys {
         lock(&self.0.state).renewal.record_use();
     }
 
-    /// Starts to read the keys unless a reading is in flight; `cause` is the refusal that led to it, if any. The
-    /// reading continues if the request is dropped.
+    /// Starts to read the keys unless a reading is in flight; `cause` is the refusal that led to
+    /// it, if any. The reading continues if the request is dropped.
     fn begin(&self, state: &mut KeysState, cause: Option<Refusal>) -> watch::Receiver<()> {
         if let Some(reading) = &state.reading {
             return reading.clone();

@@ -42,7 +42,8 @@ pub(super) enum Cause {
     Wrong(&'static str),
     /// A status that is not a success, with the explanation of the server.
     Status(StatusCode, String),
-    /// A refusal by a server whose time differs from that of this machine, with its explanation and the difference.
+    /// A refusal by a server whose time differs from that of this machine, with its explanation and
+    /// the difference.
     Clock(StatusCode, String, Option<Duration>),
     /// The server has no bucket or container of this name.
     NoBucket(String),
@@ -89,16 +90,24 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Unreachable(text) | Cause::Broken(text) | Cause::Unusable(text) => f.write_str(text),
-            Cause::TimedOut(time) => write!(f, "no data for {:.1} s (--timeout)", time.as_secs_f32()),
+            Cause::TimedOut(time) => {
+                write!(f, "no data for {:.1} s (--timeout)", time.as_secs_f32())
+            }
             Cause::Busy(status, _) => write!(f, "the server answers {status}"),
-            Cause::Short { received, wanted } => write!(f, "received {received} bytes instead of {wanted}"),
+            Cause::Short { received, wanted } => {
+                write!(f, "received {received} bytes instead of {wanted}")
+            }
             Cause::TooLarge { size: Some(size), limit } => {
                 write!(f, "{size} bytes, more than the {limit} it may have")
             }
-            Cause::TooLarge { size: None, limit } => write!(f, "more than the {limit} bytes it may have"),
+            Cause::TooLarge { size: None, limit } => {
+                write!(f, "more than the {limit} bytes it may have")
+            }
             Cause::Redirects => f.write_str("too many redirects"),
             Cause::Wrong(text) => f.write_str(text),
-            Cause::Status(status, said) if said.is_empty() => write!(f, "the server answers {status}"),
+            Cause::Status(status, said) if said.is_empty() => {
+                write!(f, "the server answers {status}")
+            }
             Cause::Status(status, said) => write!(f, "the server answers {status}: {said}"),
             Cause::Clock(status, said, difference) => {
                 write!(f, "the server answers {status}{}{said}", if said.is_empty() { "" } else { ": " })?;
@@ -152,14 +161,14 @@ impl RequestError {
         }
     }
 
-    /// Returns whether the server has no such range of the value, does not know such ranges, or ignores them and sends
-    /// more than was requested.
+    /// Returns whether the server has no such range of the value, does not know such ranges, or
+    /// ignores them and sends more than was requested.
     pub fn lacks_range(&self) -> bool {
         matches!(self.status(), Some(416 | 501)) || matches!(self.cause, Cause::TooLarge { .. })
     }
 
-    /// Returns whether the answer is 403, and does not say that the credentials are the cause. An answer to HEAD says
-    /// nothing.
+    /// Returns whether the answer is 403, and does not say that the credentials are the cause. An
+    /// answer to HEAD says nothing.
     pub fn may_mean_missing(&self) -> bool {
         matches!(&self.cause, Cause::Status(status, said)
             if *status == StatusCode::FORBIDDEN && !is_expired(said) && !WRONG.contains(&code_of(said)))
@@ -196,7 +205,8 @@ impl RequestError {
 const NO_CREDENTIALS: &str = "no credentials were found in the environment, in a profile or from the machine's role; \
     --anon sends none";
 
-/// Codes of answers with status 400 or 403 that other credentials may avoid. `InvalidTokenId` is one of MinIO.
+/// Codes of answers with status 400 or 403 that other credentials may avoid. `InvalidTokenId` is
+/// one of MinIO.
 const EXPIRED: [&str; 5] = ["ExpiredToken", "InvalidToken", "InvalidTokenId", "TokenRefreshRequired", "RequestExpired"];
 
 /// Codes of answers of S3 and Azure that refuse wrong credentials, whatever the key of the request.
@@ -209,19 +219,22 @@ const WRONG: [&str; 6] = [
     "SignatureDoesNotMatch",
 ];
 
-/// Code of an answer that refuses a request because of the clock of this machine, which other credentials cannot help.
+/// Code of an answer that refuses a request because of the clock of this machine, which other
+/// credentials cannot help.
 const TOO_SKEWED: &str = "RequestTimeTooSkewed";
 
-/// Difference of the clocks from which on a refusal is put down to it: Google and Azure accept no more.
+/// Difference of the clocks from which on a refusal is put down to it: Google and Azure accept no
+/// more.
 const MAX_SKEW: Duration = Duration::from_secs(5 * 60);
 
-/// Returns whether a server has refused credentials because they have expired. `said` begins with the code
-/// of its answer.
+/// Returns whether a server has refused credentials because they have expired. `said` begins with
+/// the code of its answer.
 pub(super) fn is_expired(said: &str) -> bool {
     EXPIRED.contains(&code_of(said))
 }
 
-/// Returns the kind of refusal, if an answer refuses the credentials of a request. An answer to HEAD has no code.
+/// Returns the kind of refusal, if an answer refuses the credentials of a request. An answer to
+/// HEAD has no code.
 pub(super) fn refusal_of(status: StatusCode, code: Option<&str>) -> Option<Refusal> {
     let names_keys = code.is_some_and(|code| EXPIRED.contains(&code) || WRONG.contains(&code));
     match (status.as_u16(), code) {

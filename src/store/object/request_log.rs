@@ -1,5 +1,6 @@
-//! The log of requests: at `debug` a line for each attempt, at `trace` also the headers. No line holds a secret: it
-//! shows only those parameters of a URL and those values of headers whose names are listed here.
+//! The log of requests: at `debug` a line for each attempt, at `trace` also the headers. No line
+//! holds a secret: it shows only those parameters of a URL and those values of headers whose names
+//! are listed here.
 
 use super::request_error::Cause;
 use log::Level;
@@ -80,7 +81,8 @@ impl Attempt<'_> {
                 0
             }
         };
-        let (time, sent) = (self.time.as_secs_f64() * 1e3, self.sent);
+        let time = self.time.as_secs_f64() * 1e3;
+        let sent = self.sent;
         let _ = write!(line, ", {time:.1} ms, {sent} bytes sent, {received} received, try {}", self.tries);
         line
     }
@@ -124,7 +126,8 @@ mod tests {
     #[test]
     fn a_line_names_method_key_status_time_bytes_and_try() {
         let url = Url::parse("https://me:secret@host/b/x.zarr/0.0?X-Amz-Signature=secret").unwrap();
-        let (range, time) = (16..48, Duration::from_micros(12_340));
+        let range = 16..48;
+        let time = Duration::from_micros(12_340);
         let outcome = Ok((StatusCode::PARTIAL_CONTENT, 32));
         let range = Some(&range);
         let attempt = Attempt { method: &Method::GET, url: &url, range, sent: 0, outcome, time, tries: 2 };

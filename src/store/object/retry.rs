@@ -23,8 +23,9 @@ impl Backoff {
         self.pauses
     }
 
-    /// Returns the pause before the next attempt. It is random, so that clients that failed together do not retry
-    /// together. It is at least as long as the server asks for, if that is at most twice [`LONGEST`].
+    /// Returns the pause before the next attempt. It is random, so that clients that failed
+    /// together do not retry together. It is at least as long as the server asks for, if that is at
+    /// most twice [`LONGEST`].
     pub fn next(&mut self, after: Option<Duration>) -> Duration {
         let pause = FIRST.saturating_mul(1 << self.pauses.min(16)).min(LONGEST);
         self.pauses += 1;
@@ -40,7 +41,8 @@ pub(super) fn may_pass(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// Returns the pause that a server asks for in seconds, by RFC 9110, 10.2.3. Dates are ignored, since clocks differ.
+/// Returns the pause that a server asks for in seconds, by RFC 9110, 10.2.3. Dates are ignored,
+/// since clocks differ.
 pub(super) fn after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
@@ -56,7 +58,8 @@ mod tests {
             let mut backoff = Backoff::default();
             (0..12).map(|_| backoff.next(None)).collect()
         };
-        let (a, b) = (pauses(), pauses());
+        let a = pauses();
+        let b = pauses();
         for (n, pause) in a.iter().enumerate() {
             let middle = FIRST.saturating_mul(1 << n).min(LONGEST);
             assert!(*pause >= middle / 2 && *pause < middle * 3 / 2, "{n}: {pause:?}");

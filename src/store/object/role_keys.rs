@@ -1,4 +1,5 @@
-//! The keys of a role of the machine, of the container, or of the holder of a token. `object_store` requests them.
+//! The keys of a role of the machine, of the container, or of the holder of a token. `object_store`
+//! requests them.
 
 use super::connector::{Connector, element, http_error, url_of};
 use super::credentials::checked;
@@ -17,7 +18,8 @@ use std::time::SystemTime;
 
 /// A source of keys: a role.
 pub(super) struct RoleKeys {
-    /// The settings that name the role. Each reading builds a new client, which has not cached any keys.
+    /// The settings that name the role. Each reading builds a new client, which has not cached any
+    /// keys.
     builder: AmazonS3Builder,
     connector: Connector,
 }
@@ -54,7 +56,8 @@ impl KeySource for RoleKeys {
     }
 }
 
-/// A connector that sends requests for keys and records their time of expiry, which `object_store` does not reveal.
+/// A connector that sends requests for keys and records their time of expiry, which `object_store`
+/// does not reveal.
 #[derive(Clone)]
 struct StatedEnd {
     connector: Connector,

@@ -1,5 +1,5 @@
-//! The asynchronous runtime for requests to servers, shared by all stores of the process. Callers use [`block_on`], and
-//! the modules above are synchronous.
+//! The asynchronous runtime for requests to servers, shared by all stores of the process. Callers
+//! use [`block_on`], and the modules above are synchronous.
 
 use crate::error::{Error, Result};
 use std::future::Future;
@@ -28,9 +28,9 @@ pub(super) fn handle() -> Result<&'static Handle> {
     }
 }
 
-/// Runs a request that receives into the memory of `value`, and waits for it. The threads of the runtime copy what they
-/// have read from a socket, since it takes more processor time to wake the caller for each piece. `request` gets the
-/// memory, and returns it with its result.
+/// Runs a request that receives into the memory of `value`, and waits for it. The threads of the
+/// runtime copy what they have read from a socket, since it takes more processor time to wake the
+/// caller for each piece. `request` gets the memory, and returns it with its result.
 pub(super) fn receive<T, W>(value: &mut Vec<u8>, request: impl FnOnce(Vec<u8>) -> W) -> Result<T>
 where
     T: Send + 'static,

@@ -1,5 +1,6 @@
-//! The clients of S3, Google Cloud Storage and Azure. Endpoint, region and credentials come from options, environment
-//! variables and profiles, as users of the command lines of these clouds expect.
+//! The clients of S3, Google Cloud Storage and Azure. Endpoint, region and credentials come from
+//! options, environment variables and profiles, as users of the command lines of these clouds
+//! expect.
 
 use super::answer_headers::text;
 use super::cloud::Client;
@@ -88,8 +89,9 @@ fn setting(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> Option<String> 
     builder.get_config_value(&key).filter(|value| !value.is_empty())
 }
 
-/// Finds the credentials of S3, in the order of the AWS command line: keys of the environment, a role of the profile,
-/// web identity of the environment, the rest of the profile, the container, the machine.
+/// Finds the credentials of S3, in the order of the AWS command line: keys of the environment, a
+/// role of the profile, web identity of the environment, the rest of the profile, the container,
+/// the machine.
 fn credentials_of(
     profile: &Profile,
     builder: &AmazonS3Builder,
@@ -144,11 +146,15 @@ fn credentials_of(
 ///
 /// Sends the request by a transport of its own: an outage of AWS is not one of the bucket.
 fn region_of(bucket: &str, options: &ObjectOptions) -> Result<Option<String>> {
-    let Ok(url) = Url::parse(&format!("https://s3.amazonaws.com/{bucket}")) else { return Ok(None) };
-    let (timeout, retries) = (options.timeout.min(Duration::from_secs(10)), options.retries.min(1));
+    let Ok(url) = Url::parse(&format!("https://s3.amazonaws.com/{bucket}")) else {
+        return Ok(None);
+    };
+    let timeout = options.timeout.min(Duration::from_secs(10));
+    let retries = options.retries.min(1);
     let transport = Transport::new(Vec::new(), HeaderMap::new(), timeout, retries, Arc::default());
     let transport = transport.map_err(Error::unsupported)?;
-    let (request, mut body) = (ServerRequest::new(Method::HEAD, url), Vec::new());
+    let request = ServerRequest::new(Method::HEAD, url);
+    let mut body = Vec::new();
     let answer = runtime::block_on(async { Ok(transport.send(&request, &mut body).await) })?;
     let region = |answer: super::transport::ServerAnswer| {
         text(&answer.headers, &BUCKET_REGION).filter(|region| is_region(region)).map(str::to_string)
@@ -198,7 +204,8 @@ fn check_readable(variable: &str, path: &str) -> Result<()> {
     opened.map(drop).map_err(|e| Error::new(Kind::System(libc::EACCES), e.message()))
 }
 
-/// Checks that a key of Azure has the characters of a key. The error of `object_store` would show one of them.
+/// Checks that a key of Azure has the characters of a key. The error of `object_store` would show
+/// one of them.
 fn check_azure_key(key: &str) -> Result<()> {
     match base64::engine::general_purpose::STANDARD.decode(key) {
         Ok(_) => Ok(()),

@@ -1,5 +1,6 @@
-//! Signs the requests to a bucket of S3. Signs a request again if the server refuses the credentials and there are
-//! others, or if it says that the bucket is in another region. This module does not know where credentials come from.
+//! Signs the requests to a bucket of S3. Signs a request again if the server refuses the
+//! credentials and there are others, or if it says that the bucket is in another region. This
+//! module does not know where credentials come from.
 
 use super::answer_headers::text;
 use super::connector::{Connector, ValueBuffer, element, http_error, url_of};
@@ -20,14 +21,16 @@ use std::sync::{Arc, Mutex};
 /// Header with the digest of the body, which `object_store` sets.
 const DIGEST: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
-/// Codes of answers whose body names the region of the bucket. Some servers send only this, and no header.
+/// Codes of answers whose body names the region of the bucket. Some servers send only this, and no
+/// header.
 const ELSEWHERE: [&str; 3] =
     ["AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"];
 
 /// Maximum length of the name of a region.
 const MAX_REGION: usize = 64;
 
-/// A connector that signs requests. The clients of `object_store` sign with a placeholder, which it replaces.
+/// A connector that signs requests. The clients of `object_store` sign with a placeholder, which it
+/// replaces.
 #[derive(Clone)]
 pub(super) struct Signer(Arc<SignerState>);
 
@@ -84,7 +87,9 @@ impl Signer {
             Some(credentials) => Some(credentials.current().await.map_err(|e| failed(request, &url, e))?),
             None => None,
         };
-        let (mut may_move, mut may_renew, mut body) = (true, true, ValueBuffer::of(request));
+        let mut may_move = true;
+        let mut may_renew = true;
+        let mut body = ValueBuffer::of(request);
         loop {
             let region = lock(&state.region).clone();
             state.enter(&region, &mut url, request).map_err(|e| failed(request, &url, e))?;
@@ -119,8 +124,12 @@ impl SignerState {
     /// Addresses a request to the provider's host of a region. Other servers have one host for all.
     fn enter(&self, region: &str, url: &mut Url, request: &mut HttpRequest) -> Result<(), Error> {
         let host = |region: &str| format!("s3.{region}.amazonaws.com");
-        let Some(own) = url.host_str().filter(|_| region != self.first_region) else { return Ok(()) };
-        let Some(before) = own.strip_suffix(&host(&self.first_region)) else { return Ok(()) };
+        let Some(own) = url.host_str().filter(|_| region != self.first_region) else {
+            return Ok(());
+        };
+        let Some(before) = own.strip_suffix(&host(&self.first_region)) else {
+            return Ok(());
+        };
         let new = format!("{before}{}", host(region));
         let wrong = || Error::invalid(format!("{new} is not a host"));
         url.set_host(Some(&new)).map_err(|_| wrong())?;

@@ -1,5 +1,6 @@
-//! Whether a server states versions of its values. Without them, equal content cannot be shown: a cached value is never
-//! current, two parts of a value are compared by its size, and a conditional put is impossible, so none is made.
+//! Whether a server states versions of its values. Without them, equal content cannot be shown: a
+//! cached value is never current, two parts of a value are compared by its size, and a conditional
+//! put is impossible, so none is made.
 
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;

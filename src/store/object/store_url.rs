@@ -22,15 +22,16 @@ pub(super) enum StoreUrl {
         cloud: Cloud,
         /// The bucket or, for Azure, the container.
         bucket: String,
-        /// The Azure account, if the URL names it: `abfs://container@account.dfs.core.windows.net/prefix`.
+        /// The Azure account, if the URL names it:
+        /// `abfs://container@account.dfs.core.windows.net/prefix`.
         account: Option<String>,
         prefix: Key,
     },
 }
 
 impl StoreUrl {
-    /// Parses a URL. Names after `s3://`, `gs://`, `az://` and `abfs://` are literal, those after `http://` are
-    /// percent-encoded.
+    /// Parses a URL. Names after `s3://`, `gs://`, `az://` and `abfs://` are literal, those after
+    /// `http://` are percent-encoded.
     pub fn parse(url: &str) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid("not a URL"))?;
         let (place, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -90,8 +91,8 @@ impl StoreUrl {
     }
 }
 
-/// Returns whether a text can be the name of a bucket on any server, and part of a URL as it is. Each server has
-/// stricter rules.
+/// Returns whether a text can be the name of a bucket on any server, and part of a URL as it is.
+/// Each server has stricter rules.
 fn is_name(text: &str) -> bool {
     ![".", ".."].contains(&text)
         && (1..=255).contains(&text.len())

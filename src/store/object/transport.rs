@@ -1,5 +1,5 @@
-//! HTTP requests with retries. An answer is complete or an error. This module does not know stores, and leaves the
-//! meaning of a status to its callers.
+//! HTTP requests with retries. An answer is complete or an error. This module does not know stores,
+//! and leaves the meaning of a status to its callers.
 
 use super::answer_headers::{content_range_of, is_part, length, part_of, text};
 use super::connection_error::{cause_of, lack_of_certificates, refusal_of_proxy, text_of};
@@ -26,8 +26,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Headers that a redirect to another origin may carry, since they select the right answer. Any other header may be a
-/// secret: credentials, session tokens, encryption keys of objects.
+/// Headers that a redirect to another origin may carry, since they select the right answer. Any
+/// other header may be a secret: credentials, session tokens, encryption keys of objects.
 const HARMLESS: [HeaderName; 8] =
     [ACCEPT, ACCEPT_ENCODING, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE, USER_AGENT];
 
@@ -46,14 +46,16 @@ const MAX_SKIPPED: u64 = 64 << 20;
 /// Maximum time to establish a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Maximum number of requests in flight to a server that closes each connection. Small servers, such as Python's,
-/// accept a backlog of about six connections and drop others, which the system retries after a second.
+/// Maximum number of requests in flight to a server that closes each connection. Small servers,
+/// such as Python's, accept a backlog of about six connections and drop others, which the system
+/// retries after a second.
 const NEW_CONNECTIONS: usize = 6;
 
 /// Share of the timeout, as a divisor, after which an answer without new data is given up.
 const STALLS: u32 = 3;
 
-/// Remaining time below which pauses are no longer shortened, so that the next attempt is the last one.
+/// Remaining time below which pauses are no longer shortened, so that the next attempt is the last
+/// one.
 const LAST: Duration = Duration::from_millis(500);
 
 /// A request.
@@ -68,11 +70,11 @@ pub(super) struct ServerRequest {
     pub body: Option<HttpRequestBody>,
     /// Maximum size of the body of the answer, in bytes.
     pub limit: u64,
-    /// The requested range. If the server sends the whole value instead, only its bytes are kept, and the answer is
-    /// changed to that of a server that supports ranges.
+    /// The requested range. If the server sends the whole value instead, only its bytes are kept,
+    /// and the answer is changed to that of a server that supports ranges.
     pub range: Option<Range<u64>>,
-    /// Region of the bucket. A redirect that names another region is returned as an answer, since a signature is valid
-    /// in one region only.
+    /// Region of the bucket. A redirect that names another region is returned as an answer, since a
+    /// signature is valid in one region only.
     pub region: Option<String>,
 }
 
@@ -149,7 +151,8 @@ impl Transport {
         // without certificates, http:// still works
         let client = client.or_else(|_| builder().tls_certs_only([]).build()).map_err(|e| text_of(&e))?;
         let new_connections = Semaphore::new(NEW_CONNECTIONS);
-        let (is_closing, outage) = (AtomicBool::new(false), Outage::new(stats.clone()));
+        let is_closing = AtomicBool::new(false);
+        let outage = Outage::new(stats.clone());
         let hosts = Mutex::new(hosts);
         let redirects = None;
         Ok(Transport {
@@ -183,15 +186,17 @@ impl Transport {
         memory::lock(&self.hosts).iter().any(|h| h == host)
     }
 
-    /// Returns whether a request goes to the store. That a service for credentials fails is no outage of the store.
+    /// Returns whether a request goes to the store. That a service for credentials fails is no
+    /// outage of the store.
     fn is_of_store(&self, request: &ServerRequest) -> bool {
         request.url.host_str().is_some_and(|host| self.is_own(host))
     }
 
-    /// Sends a request, and retries temporary failures. The answer's body replaces the content of `body`, whose memory
-    /// is reused. All attempts together end within the timeout. If the server has answered nothing since a request was
-    /// given up, one request at a time gets one attempt, and the others fail with it; a silent server is given little
-    /// time: programs that close several files, or ask for several values, wait for the server once and not each time.
+    /// Sends a request, and retries temporary failures. The answer's body replaces the content of
+    /// `body`, whose memory is reused. All attempts together end within the timeout. If the server
+    /// has answered nothing since a request was given up, one request at a time gets one attempt,
+    /// and the others fail with it; a silent server is given little time: programs that close
+    /// several files, or ask for several values, wait for the server once and not each time.
     pub async fn send(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
@@ -303,7 +308,9 @@ impl Transport {
 
     /// Checks that a redirect leads where requests may be sent.
     fn check_redirect(&self, next: &Url) -> Result<(), Cause> {
-        let Some(places) = &self.redirects else { return Ok(()) };
+        let Some(places) = &self.redirects else {
+            return Ok(());
+        };
         if TargetPlace::of_url(next.as_str()).is_ok_and(|place| place.is_below_any(places)) {
             return Ok(());
         }
@@ -355,7 +362,8 @@ impl Transport {
         body: &mut Vec<u8>,
     ) -> Result<ServerAnswer, Cause> {
         body.clear();
-        let (mut status, mut headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let mut status = response.status();
+        let mut headers = std::mem::take(response.headers_mut());
         if retry::may_pass(status) {
             return Err(Cause::Busy(status, retry::after(&headers)));
         }
@@ -381,7 +389,8 @@ impl Transport {
             None if status.is_success() => request.limit,
             None => MAX_ERROR,
         };
-        let (wanted, kept) = (kept.is_some(), kept.cloned().unwrap_or(0..u64::MAX));
+        let wanted = kept.is_some();
+        let kept = kept.cloned().unwrap_or(0..u64::MAX);
         let received = self.receive_body(&mut response, length, limit, kept.clone(), body).await?;
         // without the size of the value, the answer stays as it is
         if let Some(size) = length.or((received < kept.end).then_some(received)).filter(|_| wanted) {
@@ -400,8 +409,8 @@ impl Transport {
         Ok(ServerAnswer { tries: 1, status, headers })
     }
 
-    /// Receives the bytes of the body that are in `kept` into the empty `body`, and no more after them. Returns the
-    /// number of bytes received.
+    /// Receives the bytes of the body that are in `kept` into the empty `body`, and no more after
+    /// them. Returns the number of bytes received.
     async fn receive_body(
         &self,
         response: &mut Response,
@@ -417,10 +426,13 @@ impl Transport {
             }
             memory::reserve(body, wanted.saturating_sub(kept.start) as usize).map_err(Cause::System)?;
         }
-        let (end, mut received) = (wanted.unwrap_or(kept.end), 0);
+        let end = wanted.unwrap_or(kept.end);
+        let mut received = 0;
         while received < end {
             let piece = timeout(self.stall(), response.chunk()).await.map_err(|_| Cause::TimedOut(self.stall()))?;
-            let Some(piece) = piece.map_err(|e| Cause::Broken(text_of(&e)))? else { break };
+            let Some(piece) = piece.map_err(|e| Cause::Broken(text_of(&e)))? else {
+                break;
+            };
             let len = (end - received).min(piece.len() as u64);
             if received + len > limit {
                 return Err(Cause::TooLarge { size: None, limit });
@@ -445,8 +457,8 @@ impl Transport {
     }
 }
 
-/// Returns the target of a redirect to follow. A redirect from `a` to `a/` says that `a` is a directory, and is
-/// not followed.
+/// Returns the target of a redirect to follow. A redirect from `a` to `a/` says that `a` is a
+/// directory, and is not followed.
 fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<Url> {
     let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
     if !is_redirect || !is_safe(&request.method) {

@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 const PART: usize = 16 << 20;
 
 impl Bucket {
-    /// Puts a value of `pieces`. Servers accept no condition for such a put, so this function compares the current
-    /// value with `replaces` before the new one replaces it.
+    /// Puts a value of `pieces`. Servers accept no condition for such a put, so this function
+    /// compares the current value with `replaces` before the new one replaces it.
     pub async fn put_in_parts(
         &self,
         key: &Key,
@@ -42,7 +42,8 @@ impl Bucket {
         let total: u64 = pieces.iter().map(ValuePiece::len).sum();
         // a vector that grows would take up to twice the memory that was granted
         let new_part = |left: u64| Vec::with_capacity(PART.min(usize::try_from(left).unwrap_or(PART)));
-        let (mut part, mut done) = (new_part(total), 0);
+        let mut part = new_part(total);
+        let mut done = 0;
         for piece in pieces {
             let mut at = 0;
             while at < piece.len() {
@@ -68,7 +69,8 @@ impl Bucket {
         Ok(Some(tag_version(&tag)))
     }
 
-    /// Appends `len` bytes of a piece, from its byte `at` on. Returns false if the old value was replaced.
+    /// Appends `len` bytes of a piece, from its byte `at` on. Returns false if the old value was
+    /// replaced.
     async fn append(
         &self,
         key: &Key,
@@ -86,7 +88,8 @@ impl Bucket {
                 file.read_exact_at(&mut part[start..], range.start + at)?;
             }
             ValuePiece::Old(range) => {
-                let (start, mut bytes) = (range.start + at, Vec::new());
+                let start = range.start + at;
+                let mut bytes = Vec::new();
                 let found = self.get_range(key, start..start + len as u64, &mut bytes).await?;
                 match found {
                     Some(stat) if replaces == Replaces::Version(&stat.version) && bytes.len() == len => {

@@ -1,5 +1,5 @@
-//! A read-only store below a URL of a web server: GET reads values, HEAD returns their metadata. A web server cannot
-//! list names.
+//! A read-only store below a URL of a web server: GET reads values, HEAD returns their metadata. A
+//! web server cannot list names.
 
 use super::EndOfValue;
 use super::answer_headers::{content_range, length, text};
@@ -35,7 +35,8 @@ enum Found {
     /// The server redirects from `a` to `a/`.
     Directory,
     Value,
-    /// The answer says neither of these: an HTML page, or status 405. Some servers answer so for a directory.
+    /// The answer says neither of these: an HTML page, or status 405. Some servers answer so for a
+    /// directory.
     Neither(Error),
 }
 
@@ -86,7 +87,9 @@ impl Web {
             return Ok(EndOfValue::Unsupported);
         }
         let mut request = ServerRequest { limit: len, ..ServerRequest::new(Method::GET, self.url(key)) };
-        let Ok(suffix) = HeaderValue::try_from(format!("bytes=-{len}")) else { return Ok(EndOfValue::Unsupported) };
+        let Ok(suffix) = HeaderValue::try_from(format!("bytes=-{len}")) else {
+            return Ok(EndOfValue::Unsupported);
+        };
         request.headers.insert(RANGE, suffix);
         let answer = match self.transport.send(&request, value).await {
             Err(e) if e.lacks_range() => {
@@ -122,7 +125,8 @@ impl Web {
         Ok(self.stat_of(&answer.headers, size))
     }
 
-    /// Returns the metadata of `key`. The root is always a prefix; another key is one only if the server says so.
+    /// Returns the metadata of `key`. The root is always a prefix; another key is one only if the
+    /// server says so.
     pub async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         if key.is_root() {
             return Ok(Some(Stat::prefix()));
@@ -145,7 +149,8 @@ impl Web {
     }
 
     async fn stat_by_get(&self, key: &Key) -> Result<Option<Stat>> {
-        let (request, mut first) = (ServerRequest::for_range(self.url(key), 0..1), Vec::new());
+        let request = ServerRequest::for_range(self.url(key), 0..1);
+        let mut first = Vec::new();
         let answer = self.send(&request, &mut first).await?;
         if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
             // the value is empty
@@ -191,8 +196,8 @@ impl Web {
         Ok(Found::Value)
     }
 
-    /// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a part that the server
-    /// says is the end, or the whole value.
+    /// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a
+    /// part that the server says is the end, or the whole value.
     fn end_of(&self, answer: &ServerAnswer, received: u64, len: u64) -> EndOfValue {
         let headers = &answer.headers;
         let size = match answer.status {
@@ -233,8 +238,8 @@ impl Web {
     }
 }
 
-/// Bytes that are escaped in a URL: all but the unreserved ones of RFC 3986, 2.3, and the slash. `Url::set_path` alone
-/// would drop tabs and line ends, which changes a key.
+/// Bytes that are escaped in a URL: all but the unreserved ones of RFC 3986, 2.3, and the slash.
+/// `Url::set_path` alone would drop tabs and line ends, which changes a key.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 fn invalid_answer(request: &ServerRequest, what: &str) -> Error {

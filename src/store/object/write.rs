@@ -1,5 +1,5 @@
-//! Writing to a bucket: conditional puts of whole values, removal, and renames by copies on the server. Servers have no
-//! prefixes, so empty ones are kept in memory.
+//! Writing to a bucket: conditional puts of whole values, removal, and renames by copies on the
+//! server. Servers have no prefixes, so empty ones are kept in memory.
 
 use super::cloud::{Bucket, PageKind, failed, request_error_of, tag_version, unexpected};
 use super::connector::WasRetried;
@@ -77,13 +77,17 @@ impl Bucket {
         Ok(found.filter(|_| stored == value))
     }
 
-    /// Returns the condition that the value still has `version`, or `None` if it does not. Google takes generations
-    /// instead of entity tags as conditions, so the generation is looked up.
+    /// Returns the condition that the value still has `version`, or `None` if it does not. Google
+    /// takes generations instead of entity tags as conditions, so the generation is looked up.
     async fn update_of(&self, key: &Key, version: &Version) -> Result<Option<UpdateVersion>> {
-        let Version::Tag(tag) = version else { return Ok(None) };
+        let Version::Tag(tag) = version else {
+            return Ok(None);
+        };
         let mut update = UpdateVersion { e_tag: Some(tag.clone()), version: None };
         if self.cloud == Cloud::Google {
-            let Some((meta, _)) = self.head(key).await? else { return Ok(None) };
+            let Some((meta, _)) = self.head(key).await? else {
+                return Ok(None);
+            };
             if meta.e_tag.as_deref().map(tag_version).as_ref() != Some(version) {
                 return Ok(None);
             }
@@ -129,8 +133,8 @@ impl Bucket {
         Ok(())
     }
 
-    /// Returns an error if anything exists below `prefix`, including a directory marker: `object_store` cannot name
-    /// markers, so it cannot remove them.
+    /// Returns an error if anything exists below `prefix`, including a directory marker:
+    /// `object_store` cannot name markers, so it cannot remove them.
     async fn check_empty(&self, prefix: &Key) -> Result<()> {
         let is_created = lock(&self.created).iter().any(|key| key != prefix && key.relative_to(prefix).is_some());
         let page = self.page(prefix, None, PageKind::OneLevel(Some(2))).await?;
@@ -154,7 +158,8 @@ impl Bucket {
     /// Renames `from` to `to`. Everything is copied before anything is removed.
     pub async fn rename(self: &Arc<Self>, from: &Key, to: &Key) -> Result<()> {
         check_prefix(self.kind(&to.parent()).await?)?;
-        let (source, target) = (self.kind(from).await?, self.kind(to).await?);
+        let source = self.kind(from).await?;
+        let target = self.kind(to).await?;
         let source = check_rename(from, to, source, target)?;
         if from == to {
             return Ok(());
@@ -165,7 +170,8 @@ impl Bucket {
             }
             return self.rename_prefix(from, to).await;
         }
-        let (from_path, to_path) = (self.path(from)?, self.path(to)?);
+        let from_path = self.path(from)?;
+        let to_path = self.path(to)?;
         self.client.copy(&from_path, &to_path).await.map_err(|e| failed(&e))?;
         self.client.delete(&from_path).await.map_err(|e| failed(&e))?;
         self.record_prefix(&from.parent());
@@ -173,7 +179,8 @@ impl Bucket {
     }
 
     async fn rename_prefix(self: &Arc<Self>, from: &Key, to: &Key) -> Result<()> {
-        let (from_path, to_path) = (self.path(from)?, self.path(to)?);
+        let from_path = self.path(from)?;
+        let to_path = self.path(to)?;
         let mut moves = Vec::new();
         for path in self.all_below(from).await? {
             if let Some(rest) = path.as_ref().strip_prefix(from_path.as_ref()) {
@@ -202,7 +209,9 @@ impl Bucket {
 
     /// Returns the paths of all values below `prefix`, or E2BIG if there are too many to move.
     async fn all_below(&self, prefix: &Key) -> Result<Vec<Path>> {
-        let (mut found, mut token, mut progress) = (Vec::new(), None, ListingProgress::default());
+        let mut found = Vec::new();
+        let mut token = None;
+        let mut progress = ListingProgress::default();
         loop {
             let page = self.page(prefix, token, PageKind::AllLevels(None)).await?;
             progress.after(page.next.as_deref(), !page.objects.is_empty(), self.timeout)?;

@@ -55,13 +55,16 @@ impl OverlayStore {
         let value = match lower {
             Some(_) if self.is_hidden(key)? => None,
             Some(stat) if stat.kind == EntryKind::Prefix => return is_directory(),
-            Some(stat) if stat.kind == EntryKind::Other => return Err(Error::damaged("is not a regular file")),
+            Some(stat) if stat.kind == EntryKind::Other => {
+                return Err(Error::damaged("is not a regular file"));
+            }
             stat => stat,
         };
         Ok(BeforeChange { record, value, is_upper: false, below })
     }
 
-    /// Puts the value that `write` puts into the upper store, if the visible one satisfies `replaces`.
+    /// Puts the value that `write` puts into the upper store, if the visible one satisfies
+    /// `replaces`.
     pub(super) fn put_value(
         &self,
         key: &Key,
@@ -91,7 +94,9 @@ impl OverlayStore {
             self.set_aside(key)?;
         }
         self.open_parents(key)?;
-        let Some(version) = write(&before)? else { return Ok(None) };
+        let Some(version) = write(&before)? else {
+            return Ok(None);
+        };
         if before.record.as_ref().is_none_or(|record| record.kind != ChangeKind::Changed) {
             if before.record.is_some() {
                 // after a power loss the record must not say that there is a value which is lost
@@ -121,8 +126,8 @@ impl OverlayStore {
         self.upper.rename(key, &aside)
     }
 
-    /// Puts pieces into the upper store. Old pieces that are in the lower store are copied to an unnamed file first,
-    /// since a value may be larger than memory.
+    /// Puts pieces into the upper store. Old pieces that are in the lower store are copied to an
+    /// unnamed file first, since a value may be larger than memory.
     pub(super) fn put_upper_pieces(
         &self,
         key: &Key,
@@ -139,7 +144,8 @@ impl OverlayStore {
         if before.is_upper {
             return self.upper.put_pieces(key, pieces, replaces);
         }
-        let (copies, mut end) = (unnamed_file(&self.scratch)?, 0);
+        let copies = unnamed_file(&self.scratch)?;
+        let mut end = 0;
         let mut whole = Vec::with_capacity(pieces.len());
         for piece in pieces {
             whole.push(match piece {
@@ -256,7 +262,8 @@ impl OverlayStore {
         record::put(self.upper.as_ref(), key, ChangeKind::Removed, below)
     }
 
-    /// Renames a value or a prefix. What the lower store has is copied; an interrupted rename leaves copies.
+    /// Renames a value or a prefix. What the lower store has is copied; an interrupted rename
+    /// leaves copies.
     pub(super) fn rename_key(&self, from: &Key, to: &Key) -> Result<()> {
         check_key(from)?;
         check_key(to)?;
@@ -300,7 +307,8 @@ impl OverlayStore {
         self.open_prefix(to, self.record(to)?)?;
         for entry in self.list(from)? {
             let entry = entry?;
-            let (from, to) = (from.join(&entry.name), to.join(&entry.name));
+            let from = from.join(&entry.name);
+            let to = to.join(&entry.name);
             match entry.kind {
                 EntryKind::Prefix => self.copy_below(&from, &to)?,
                 _ => self.copy_value(&from, &to)?,
@@ -371,8 +379,8 @@ impl OverlayStore {
         }
     }
 
-    /// Drops the change of a key, so that the lower store shows there again. Keys that the overlay made below a prefix
-    /// stay.
+    /// Drops the change of a key, so that the lower store shows there again. Keys that the overlay
+    /// made below a prefix stay.
     pub(super) fn drop_change(upper: &dyn Store, key: &Key) -> Result<()> {
         record::delete(upper, key)?;
         match upper.stat(key)?.map(|stat| stat.kind) {
@@ -383,8 +391,8 @@ impl OverlayStore {
     }
 }
 
-/// Removes a prefix of the upper store that holds neither records nor prefixes, with values that do not count. Returns
-/// `false` if it holds any.
+/// Removes a prefix of the upper store that holds neither records nor prefixes, with values that do
+/// not count. Returns `false` if it holds any.
 pub(super) fn clear_prefix(upper: &dyn Store, key: &Key) -> Result<bool> {
     let records = record::records_of(key);
     let has_records = OverlayStore::names_in(upper, &records)?.is_some_and(|mut names| names.next().is_some());
@@ -424,10 +432,12 @@ pub(super) fn remove_tree(upper: &dyn Store, prefix: &Key) -> Result<()> {
 /// Maximum number of values, left by interrupted changes, that are removed with a prefix.
 const MAX_LEFT: usize = 1000;
 
-/// Copies a range of a value to a position of a file. Returns `false` if the value has another version.
+/// Copies a range of a value to a position of a file. Returns `false` if the value has another
+/// version.
 fn copy_range(store: &dyn Store, key: &Key, range: Range<u64>, version: &Version, to: (&File, u64)) -> Result<bool> {
     let (file, mut position) = to;
-    let (mut start, mut part) = (range.start, Vec::new());
+    let mut start = range.start;
+    let mut part = Vec::new();
     while start < range.end {
         let len = STEP.min(range.end - start);
         memory::reserve(&mut part, len as usize)?;

@@ -1,10 +1,11 @@
 //! What an overlay changes, and the transfer of its changes to a store.
 //!
-//! A change is committed only if the store has what it was laid on: the recorded version or, in a copy of the lower
-//! store, the same bytes as the lower store has at that version. Values are put under that condition. Each committed
-//! change leaves the overlay at once, and a value that is there already counts as committed, so an interrupted commit
-//! can be repeated. In its order, the store is valid at every moment for its readers: chunks come before the documents
-//! that may need them, the documents of the root last. Removals come at the end, first of documents.
+//! A change is committed only if the store has what it was laid on: the recorded version or, in a
+//! copy of the lower store, the same bytes as the lower store has at that version. Values are put
+//! under that condition. Each committed change leaves the overlay at once, and a value that is
+//! there already counts as committed, so an interrupted commit can be repeated. In its order, the
+//! store is valid at every moment for its readers: chunks come before the documents that may need
+//! them, the documents of the root last. Removals come at the end, first of documents.
 
 use super::OverlayStore;
 use super::change::clear_prefix;
@@ -40,7 +41,8 @@ pub struct CommitReport {
     pub conflicts: u64,
 }
 
-/// A function that compares two values of a key whose bytes differ, such as two spellings of a document.
+/// A function that compares two values of a key whose bytes differ, such as two spellings of a
+/// document.
 pub type SameContent<'a> = &'a dyn Fn(&Key, &[u8], &[u8]) -> bool;
 
 /// A commit of the changes in `upper` to `target`.
@@ -79,13 +81,14 @@ impl OverlayChange {
 }
 
 impl OverlayStore {
-    /// Calls `each` with every change in the upper store. A prefix follows the changes below it. `each` may drop the
-    /// change.
+    /// Calls `each` with every change in the upper store. A prefix follows the changes below it.
+    /// `each` may drop the change.
     pub fn visit_changes(upper: &dyn Store, each: &mut dyn FnMut(OverlayChange) -> Result<()>) -> Result<()> {
         visit(upper, &Key::root(), &Key::root(), &|_| true, each)
     }
 
-    /// Drops the changes at and below `key`, and returns their number. The lower store shows there again.
+    /// Drops the changes at and below `key`, and returns their number. The lower store shows there
+    /// again.
     pub fn discard_changes(upper: &dyn Store, key: &Key) -> Result<u64> {
         let mut dropped = 0;
         let mut drop_one = |change: OverlayChange| {
@@ -114,7 +117,8 @@ fn change_of(upper: &dyn Store, place: &Key, key: &Key) -> Result<Option<Overlay
     Ok(found.map(change))
 }
 
-/// Calls `each` with the changes below `prefix` whose keys satisfy `wanted`. `place` is the prefix in the upper store.
+/// Calls `each` with the changes below `prefix` whose keys satisfy `wanted`. `place` is the prefix
+/// in the upper store.
 fn visit(
     upper: &dyn Store,
     place: &Key,
@@ -145,7 +149,8 @@ fn visit(
     Ok(())
 }
 
-/// Streams the names of prefixes below a prefix of the upper store, without the prefix that holds the records.
+/// Streams the names of prefixes below a prefix of the upper store, without the prefix that holds
+/// the records.
 fn prefixes_in(upper: &dyn Store, place: &Key) -> Result<impl Iterator<Item = Result<String>> + use<>> {
     let names = OverlayStore::names_in(upper, place)?.into_iter().flatten();
     Ok(names.filter_map(|entry| match entry {
@@ -183,17 +188,20 @@ enum CommitState {
 }
 
 impl<'a> Committer<'a> {
-    /// Prepares the commit of the changes in `upper`, an overlay of `lower`, to `target`: the same store, or a copy.
+    /// Prepares the commit of the changes in `upper`, an overlay of `lower`, to `target`: the same
+    /// store, or a copy.
     ///
-    /// `rank` is 0 for a chunk, and for a document 1 to 3, in the order in which they are put. `is_same` compares
-    /// documents whose bytes differ. `on_conflict` is called with each key that stays, and the reason.
+    /// `rank` is 0 for a chunk, and for a document 1 to 3, in the order in which they are put.
+    /// `is_same` compares documents whose bytes differ. `on_conflict` is called with each key that
+    /// stays, and the reason.
     pub fn new(
         [upper, lower, target]: [&'a dyn Store; 3],
         rank: &'a dyn Fn(&Key) -> u8,
         is_same: SameContent<'a>,
         on_conflict: &'a mut dyn FnMut(&Key, &str) -> Result<()>,
     ) -> Self {
-        let (report, unsettled) = (CommitReport::default(), Vec::new());
+        let report = CommitReport::default();
+        let unsettled = Vec::new();
         Committer { upper, lower, target, rank, is_same, on_conflict, report, unsettled }
     }
 
@@ -282,9 +290,11 @@ impl<'a> Committer<'a> {
         }
     }
 
-    /// Removes the prefix of the target whose place a value took. Returns `false` if something there stays.
+    /// Removes the prefix of the target whose place a value took. Returns `false` if something
+    /// there stays.
     fn make_room(&mut self, change: &OverlayChange) -> Result<bool> {
-        let (upper, conflicts) = (self.upper, self.report.conflicts);
+        let upper = self.upper;
+        let conflicts = self.report.conflicts;
         visit(upper, &record::aside_of(&change.place), &change.key, &|_| true, &mut |change| match change.kind {
             ChangeKind::Removed => self.commit_removal(change),
             _ => Ok(()),
@@ -314,7 +324,8 @@ impl<'a> Committer<'a> {
         }
     }
 
-    /// Settles a prefix whose content was committed. While changes stay below it, it hides what they don't belong to.
+    /// Settles a prefix whose content was committed. While changes stay below it, it hides what
+    /// they don't belong to.
     fn commit_made(&mut self, change: OverlayChange) -> Result<()> {
         self.settle_all()?;
         let mut is_used = change.below.is_some();
@@ -348,8 +359,8 @@ impl<'a> Committer<'a> {
         if is_cleared { record::put(self.upper, key, ChangeKind::Made, None) } else { Ok(()) }
     }
 
-    /// Deletes the values below a prefix of the target that the overlay hides without a record, because the lower store
-    /// cannot list. Returns `false` if others stay.
+    /// Deletes the values below a prefix of the target that the overlay hides without a record,
+    /// because the lower store cannot list. Returns `false` if others stay.
     fn clear_target(&mut self, prefix: &Key) -> Result<bool> {
         let mut is_clear = true;
         for entry in OverlayStore::names_in(self.target, prefix)?.into_iter().flatten() {
@@ -411,7 +422,9 @@ impl<'a> Committer<'a> {
 
     /// Returns whether `store` and the target have the same value.
     fn equals(&self, store: &dyn Store, key: &Key) -> Result<bool> {
-        let (Some(a), Some(b)) = (store.stat(key)?, self.target.stat(key)?) else { return Ok(false) };
+        let (Some(a), Some(b)) = (store.stat(key)?, self.target.stat(key)?) else {
+            return Ok(false);
+        };
         if [a.kind, b.kind] != [EntryKind::Value; 2] {
             return Ok(false);
         }
@@ -421,14 +434,18 @@ impl<'a> Committer<'a> {
         if (self.rank)(key) == 0 || a.size.max(b.size) > MAX_COMPARED {
             return Ok(false);
         }
-        let (a, b) = (get_counted(store, key, MAX_COMPARED)?, get_counted(self.target, key, MAX_COMPARED)?);
+        let a = get_counted(store, key, MAX_COMPARED)?;
+        let b = get_counted(self.target, key, MAX_COMPARED)?;
         Ok(a.zip(b).is_some_and(|(a, b)| (self.is_same)(key, &a.bytes, &b.bytes)))
     }
 }
 
-/// Returns whether the key at `path` below the prefix `place` of the upper store has a record, there or aside.
+/// Returns whether the key at `path` below the prefix `place` of the upper store has a record,
+/// there or aside.
 fn has_record(upper: &dyn Store, place: &Key, path: &str) -> Result<bool> {
-    let Some((name, rest)) = path.split_once('/') else { return record::exists(upper, &place.join(path)) };
+    let Some((name, rest)) = path.split_once('/') else {
+        return record::exists(upper, &place.join(path));
+    };
     let below = place.join(name);
     for place in [record::aside_of(&below), below] {
         if upper.stat(&place)?.is_some() && has_record(upper, &place, rest)? {
@@ -442,7 +459,8 @@ fn has_record(upper: &dyn Store, place: &Key, path: &str) -> Result<bool> {
 const DIFFERS: &str = "the store has changed it since";
 
 fn has_same_bytes(a: &dyn Store, b: &dyn Store, key: &Key, size: u64) -> Result<bool> {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut ours = Vec::new();
+    let mut theirs = Vec::new();
     let mut start = 0;
     while start < size {
         let range = start..size.min(start + STEP);

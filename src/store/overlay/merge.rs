@@ -5,9 +5,9 @@ use crate::error::Result;
 use crate::store::{Entry, EntryKind, Key, Listing, Stat, Store};
 use std::sync::Arc;
 
-/// Streams the names below `prefix`: first the names of the lower store that are neither changed nor removed, then the
-/// names of the upper store. It keeps no names, so a name that changes meanwhile may appear twice. `shown` adapts
-/// metadata of the lower store.
+/// Streams the names below `prefix`: first the names of the lower store that are neither changed
+/// nor removed, then the names of the upper store. It keeps no names, so a name that changes
+/// meanwhile may appear twice. `shown` adapts metadata of the lower store.
 pub(super) fn merged(
     upper: Arc<dyn Store>,
     prefix: Key,
@@ -15,7 +15,9 @@ pub(super) fn merged(
     upper_names: Option<Listing>,
     shown: impl Fn(Stat) -> Stat + Send + 'static,
 ) -> Listing {
-    let (has_changes, of_lower, level) = (upper_names.is_some(), upper.clone(), prefix.clone());
+    let has_changes = upper_names.is_some();
+    let of_lower = upper.clone();
+    let level = prefix.clone();
     let below = lower_names.into_iter().flatten().filter_map(move |entry| {
         let entry = match entry {
             Ok(entry) => Entry { stat: entry.stat.map(&shown), ..entry },

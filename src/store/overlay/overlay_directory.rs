@@ -1,5 +1,5 @@
-//! The directory of an overlay: `overlay.json` describes it, `store` holds the values and records, and `lock` is locked
-//! while a mount or a command uses the overlay.
+//! The directory of an overlay: `overlay.json` describes it, `store` holds the values and records,
+//! and `lock` is locked while a mount or a command uses the overlay.
 
 use crate::error::{Error, Kind, Result};
 use crate::store::{DirectoryStore, Key, Replaces, Store, ValuePiece};
@@ -29,8 +29,9 @@ pub struct OverlayDirectory {
 }
 
 impl OverlayDirectory {
-    /// Opens and locks the overlay of `store`, a location without secrets, in the directory at `path`. Creates a
-    /// missing directory, which only its owner can access, and an overlay in an empty one.
+    /// Opens and locks the overlay of `store`, a location without secrets, in the directory at
+    /// `path`. Creates a missing directory, which only its owner can access, and an overlay in an
+    /// empty one.
     ///
     /// # Errors
     ///
@@ -49,7 +50,8 @@ impl OverlayDirectory {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`] if the directory holds no overlay or one of another store, EBUSY if the overlay is in use.
+    /// [`Kind::Invalid`] if the directory holds no overlay or one of another store, EBUSY if the
+    /// overlay is in use.
     pub fn open_of(path: &Path, store: &str) -> Result<Self> {
         let opened = Self::open(path, true)?;
         if opened.store != store {
@@ -97,7 +99,8 @@ impl OverlayDirectory {
         self.path.join(VALUES)
     }
 
-    /// Removes the overlay, and its directory if nothing else is in it. An interrupted removal can be repeated.
+    /// Removes the overlay, and its directory if nothing else is in it. An interrupted removal can
+    /// be repeated.
     pub fn remove(self) -> Result<()> {
         let named = |e: std::io::Error| Error::from(e).context(self.path.display());
         let missing_is_fine = |e: std::io::Error| match e.kind() {

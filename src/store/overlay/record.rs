@@ -1,6 +1,6 @@
-//! Records of changes, one small value for each changed key in the upper store: the record of `a/b` is
-//! `a/.zarrfs-overlay/b`. Records move with the directory that they are in. If a value takes the place of a directory
-//! that was removed, the directory's records move aside.
+//! Records of changes, one small value for each changed key in the upper store: the record of `a/b`
+//! is `a/.zarrfs-overlay/b`. Records move with the directory that they are in. If a value takes the
+//! place of a directory that was removed, the directory's records move aside.
 
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Stat, Store};
@@ -33,7 +33,8 @@ pub enum ChangeKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChangeRecord {
     pub kind: ChangeKind,
-    /// The version in the lower store on which the change was laid, as text; `None` if there was nothing.
+    /// The version in the lower store on which the change was laid, as text; `None` if there was
+    /// nothing.
     pub below: Option<String>,
 }
 
@@ -76,7 +77,8 @@ pub(super) fn records_of(prefix: &Key) -> Key {
     prefix.join(RECORDS)
 }
 
-/// Returns the key of the removed prefix `key` after a value took its place: its records are needed by a commit.
+/// Returns the key of the removed prefix `key` after a value took its place: its records are needed
+/// by a commit.
 pub(super) fn aside_of(key: &Key) -> Key {
     records_of(&records_of(&key.parent())).join(key.name())
 }
@@ -90,7 +92,8 @@ pub(super) fn read(upper: &dyn Store, key: &Key) -> Result<Option<ChangeRecord>>
     if key.is_root() {
         return Ok(None);
     }
-    let (place, mut text) = (record_key(key), Vec::new());
+    let place = record_key(key);
+    let mut text = Vec::new();
     let named = |e: Error| e.context(format!("the overlay's record {place}"));
     if upper.get(&place, MAX_RECORD, &mut text).map_err(named)?.is_none() {
         return Ok(None);
@@ -133,7 +136,8 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let (store, key) = (MemoryStore::default(), Key::root().join("a/b"));
+        let store = MemoryStore::default();
+        let key = Key::root().join("a/b");
         for below in [None, Some("\"x\"\n\u{1b}".to_string())] {
             put(&store, &key, ChangeKind::Removed, below.clone()).unwrap();
             assert_eq!(read(&store, &key).unwrap(), Some(ChangeRecord { kind: ChangeKind::Removed, below }));
@@ -146,7 +150,8 @@ mod tests {
 
     #[test]
     fn garbage_is_no_record() {
-        let (store, key) = (MemoryStore::default(), Key::root().join("b"));
+        let store = MemoryStore::default();
+        let key = Key::root().join("b");
         let long = vec![b' '; MAX_RECORD as usize + 1];
         let texts: [&[u8]; 6] =
             [b"", b"[]", b"{\"state\": \"changed\"}", b"{\"state\": 1, \"below\": null}", b"\xff", &long];

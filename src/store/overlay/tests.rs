@@ -110,7 +110,8 @@ proptest! {
 
     #[test]
     fn an_overlay_is_like_a_store_of_its_own(n in 0..LOWER.len(), ops in prop::collection::vec(op(), 1..40)) {
-        let (below, model) = (lower(n), lower(n));
+        let below = lower(n);
+        let model = lower(n);
         let directory = tempfile::tempdir().unwrap();
         let uppers: [Arc<dyn Store>; 2] = [
             Arc::new(MemoryStore::default()),
@@ -166,12 +167,14 @@ proptest! {
         }
     }
 
-    /// Commits to the lower store and to a copy of it, also if each call fails in turn and the commit is repeated.
+    /// Commits to the lower store and to a copy of it, also if each call fails in turn and the
+    /// commit is repeated.
     #[test]
     fn a_commit_makes_the_store_equal_to_the_view(
         n in 0..LOWER.len(), ops in prop::collection::vec(op(), 1..20), is_copy in any::<bool>(), failing in 0u64..12,
     ) {
-        let (below, directory) = (lower(n), tempfile::tempdir().unwrap());
+        let below = lower(n);
+        let directory = tempfile::tempdir().unwrap();
         let upper: Arc<dyn Store> = Arc::new(DirectoryStore::open(directory.path()).unwrap().without_fsync());
         let store = overlay(below.clone(), upper.clone());
         ops.iter().for_each(|op| _ = apply(&store, op));
@@ -201,10 +204,14 @@ proptest! {
     }
 }
 
-/// Returns whether each value is at its old or at its new place, or at both: a rename copies values first.
+/// Returns whether each value is at its old or at its new place, or at both: a rename copies values
+/// first.
 fn is_interrupted_rename(last: &Op, found: &Content, old: &Content, new: &Content) -> bool {
-    let Op::Rename(from, to) = last else { return false };
-    let (from, to) = (key(KEYS[*from]), key(KEYS[*to]));
+    let Op::Rename(from, to) = last else {
+        return false;
+    };
+    let from = key(KEYS[*from]);
+    let to = key(KEYS[*to]);
     let is_kept = |(key, value): (&Key, &Option<Vec<u8>>)| {
         let moved = key.moved(&from, &to).and_then(|moved| found.get(&moved));
         found.get(key) == Some(value) || moved == Some(value) || *key == to
@@ -228,7 +235,8 @@ fn get(store: &dyn Store, path: &str) -> Option<Vec<u8>> {
 
 #[test]
 fn a_changed_lower_value_is_reported_and_not_shown() {
-    let (below, upper) = (lower(0), Arc::new(MemoryStore::default()));
+    let below = lower(0);
+    let upper = Arc::new(MemoryStore::default());
     let stats = Arc::new(Stats::default());
     let store = OverlayStore::over(below.clone(), upper.clone(), std::env::temp_dir(), stats.clone()).unwrap();
     store.put(&key("b"), b"ours").unwrap();
@@ -264,7 +272,8 @@ fn a_changed_lower_value_is_reported_and_not_shown() {
 
 #[test]
 fn a_commit_leaves_conflicts_and_takes_what_is_there_already() {
-    let (below, directory) = (lower(0), tempfile::tempdir().unwrap());
+    let below = lower(0);
+    let directory = tempfile::tempdir().unwrap();
     let upper: Arc<dyn Store> = Arc::new(DirectoryStore::open(directory.path()).unwrap());
     let store = overlay(below.clone(), upper.clone());
     for path in ["a/b/c", "b", "x", "y"] {
@@ -380,7 +389,8 @@ fn the_names_of_records_are_no_keys() {
 
 #[test]
 fn only_the_owner_may_write_and_nobody_sees_more_than_below() {
-    let (below, above) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let below = tempfile::tempdir().unwrap();
+    let above = tempfile::tempdir().unwrap();
     let set_mode = |path: &str, mode| {
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(below.path().join(path), permissions).unwrap();

@@ -1,5 +1,5 @@
-//! Parses a document of references: version 0, an object of references by key, and version 1 with templates and
-//! generators. The form is that of fsspec's `ReferenceFileSystem`.
+//! Parses a document of references: version 0, an object of references by key, and version 1 with
+//! templates and generators. The form is that of fsspec's `ReferenceFileSystem`.
 
 use super::index::ReferenceIndex;
 use super::json_text::JsonText;
@@ -27,10 +27,12 @@ struct Rules {
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`](crate::error::Kind::Damaged) for anything that is no document of references or that needs more
-/// memory than there is, [`Kind::Unsupported`](crate::error::Kind::Unsupported) for other versions and for expressions.
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) for anything that is no document of references or
+/// that needs more memory than there is, [`Kind::Unsupported`](crate::error::Kind::Unsupported) for
+/// other versions and for expressions.
 pub(super) fn parse(text: &mut JsonText) -> Result<ReferenceIndex> {
-    let (mut index, mut rules) = (ReferenceIndex::default(), Rules::default());
+    let mut index = ReferenceIndex::default();
+    let mut rules = Rules::default();
     text.members(MAX_NAME, &mut |text, name| member(text, &name, &mut rules, &mut index))?;
     text.end()?;
     if rules.is_first && rules.is_zeroth {
@@ -95,7 +97,9 @@ fn object(text: &mut JsonText) -> Result<json::Object> {
 fn check_templates(templates: &json::Object) -> Result<()> {
     for (name, value) in templates {
         match value {
-            Value::String(text) if text.contains("{{") || text.contains("{%") => return Err(expression(text)),
+            Value::String(text) if text.contains("{{") || text.contains("{%") => {
+                return Err(expression(text));
+            }
             Value::String(_) => {}
             _ => return Err(Error::damaged(format!("the template {name:?} is no text"))),
         }
@@ -122,7 +126,8 @@ fn reference(text: &mut JsonText, key: &str, index: &mut ReferenceIndex) -> Resu
             index.add_inline(key, &value)
         }
         b'[' => {
-            let (mut target, mut numbers) = (None, Vec::new());
+            let mut target = None;
+            let mut numbers = Vec::new();
             text.items(&mut |text| {
                 match target {
                     None => target = Some(text.string(MAX_NAME)?),
@@ -142,7 +147,8 @@ fn reference(text: &mut JsonText, key: &str, index: &mut ReferenceIndex) -> Resu
     }
 }
 
-/// Decodes base64. Unlike Python, refuses other characters: a value that lost some would be another one.
+/// Decodes base64. Unlike Python, refuses other characters: a value that lost some would be another
+/// one.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=\n\r".contains(&byte);
     if !text.bytes().all(is_known) {

@@ -1,5 +1,5 @@
-//! Generators: references that a document describes by a pattern and ranges of numbers. The memory of all that a
-//! generator makes is granted before it makes any.
+//! Generators: references that a document describes by a pattern and ranges of numbers. The memory
+//! of all that a generator makes is granted before it makes any.
 
 use super::index::ReferenceIndex;
 use super::template::{Substitute, substitute};
@@ -26,7 +26,8 @@ enum Dimension {
 ///
 /// # Errors
 ///
-/// Fails if the generator is invalid, if it contains expressions, or if its references need too much memory.
+/// Fails if the generator is invalid, if it contains expressions, or if its references need too
+/// much memory.
 pub(super) fn generate(generator: &json::Object, templates: Substitute, index: &mut ReferenceIndex) -> Result<()> {
     let generator = Generator::parse(generator)?;
     let lens = generator.dimensions.iter().map(|(_, dimension)| dimension.len());
@@ -59,7 +60,9 @@ impl Generator {
         let range = match (text("offset")?, text("length")?) {
             (Some(offset), Some(length)) => Some((offset, length)),
             (None, None) => None,
-            _ => return Err(Error::damaged("a generator with only one of offset and length")),
+            _ => {
+                return Err(Error::damaged("a generator with only one of offset and length"));
+            }
         };
         let Some(Value::Object(dimensions)) = object.get("dimensions") else {
             return Err(Error::damaged("a generator without dimensions"));
@@ -111,7 +114,9 @@ impl Dimension {
                     Some(value) => value.as_i64().ok_or_else(wrong),
                     None => default.ok_or_else(wrong),
                 };
-                let (start, stop, step) = (number("start", Some(0))?, number("stop", None)?, number("step", Some(1))?);
+                let start = number("start", Some(0))?;
+                let stop = number("stop", None)?;
+                let step = number("step", Some(1))?;
                 Dimension::range(start, stop, step).ok_or_else(wrong)
             }
             _ => Err(wrong()),
@@ -120,7 +125,8 @@ impl Dimension {
 
     /// Returns the numbers of Python's `range`.
     fn range(start: i64, stop: i64, step: i64) -> Option<Self> {
-        let (distance, width) = (i128::from(stop) - i128::from(start), i128::from(step));
+        let distance = i128::from(stop) - i128::from(start);
+        let width = i128::from(step);
         let len = match width.signum() {
             0 => return None,
             sign => ((distance * sign).max(0) + width.abs() - 1) / width.abs(),

@@ -1,5 +1,5 @@
-//! The references of a document, sorted by key, so that binary search finds the names of one level. A reference takes
-//! 32 bytes beside its key; targets that several references name are kept once.
+//! The references of a document, sorted by key, so that binary search finds the names of one level.
+//! A reference takes 32 bytes beside its key; targets that several references name are kept once.
 
 use super::template::Substitute;
 use crate::error::{Error, Kind, Result};
@@ -146,12 +146,14 @@ impl ReferenceIndex {
         Ok(())
     }
 
-    /// Sorts the index after all references were added. Of references with the same key, only the last one is kept.
+    /// Sorts the index after all references were added. Of references with the same key, only the
+    /// last one is kept.
     pub fn finish(&mut self) -> Result<()> {
         self.memory.grow(std::mem::take(&mut self.uncounted)).map_err(|e| e.context("the references"))?;
         self.numbers = HashMap::new();
         let keys = &self.keys;
-        // among references with the same key, the last one added sorts last, since its key has the largest offset
+        // among references with the same key, the last one added sorts last, since its key has the
+        // largest offset
         self.references.sort_unstable_by(|a, b| (key_of(keys, a), a.key).cmp(&(key_of(keys, b), b.key)));
         self.references.dedup_by(|later, kept| {
             let is_same = key_of(keys, later) == key_of(keys, kept);

@@ -1,7 +1,8 @@
-//! Reads a JSON document block by block, so that only the kept parts of a document take memory. The module does not
-//! know the meaning of a document.
+//! Reads a JSON document block by block, so that only the kept parts of a document take memory. The
+//! module does not know the meaning of a document.
 //!
-//! Nothing here is recursive: nested values are taken as text, and parsed by the module that wants them.
+//! Nothing here is recursive: nested values are taken as text, and parsed by the module that wants
+//! them.
 
 use crate::error::{Error, Kind, Result};
 use crate::util::json::without_mark;
@@ -13,7 +14,8 @@ const MEMORY_OF_TEXT: usize = 5;
 /// Maximum length of a number in bytes.
 const MAX_NUMBER: usize = 32;
 
-/// A source of blocks: replaces the content of its argument by the next block, which is empty at the end.
+/// A source of blocks: replaces the content of its argument by the next block, which is empty at
+/// the end.
 pub(super) type NextBlock<'a> = dyn FnMut(&mut Vec<u8>) -> Result<()> + 'a;
 
 /// A JSON document that is being read.
@@ -124,7 +126,9 @@ impl<'a> JsonText<'a> {
 
     /// Calls `each` with the bytes of a value. Only strings and brackets are looked at.
     fn take_value(&mut self, each: &mut dyn FnMut(&mut Self, u8) -> Result<()>) -> Result<()> {
-        let (mut depth, mut is_string, mut taken) = (0usize, false, 0u64);
+        let mut depth = 0usize;
+        let mut is_string = false;
+        let mut taken = 0u64;
         self.peek()?;
         while let Some(byte) = self.look()? {
             match byte {

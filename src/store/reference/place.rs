@@ -1,8 +1,8 @@
-//! Places: normalized paths and URLs. A comparison of names tells whether one place lies below another. This module
-//! opens nothing.
+//! Places: normalized paths and URLs. A comparison of names tells whether one place lies below
+//! another. This module opens nothing.
 //!
-//! Targets are hostile: no request is ever made from their text. A place becomes a key in a store that was opened at a
-//! prefix which the user named.
+//! Targets are hostile: no request is ever made from their text. A place becomes a key in a store
+//! that was opened at a prefix which the user named.
 
 use crate::error::{Error, Kind, Result};
 use percent_encoding::percent_decode_str;
@@ -31,7 +31,8 @@ impl TargetPlace {
         resolved(LOCAL.to_string(), &[], text, false)
     }
 
-    /// Returns the place of a URL from the user or from a redirect, without its user, password and query.
+    /// Returns the place of a URL from the user or from a redirect, without its user, password and
+    /// query.
     ///
     /// # Errors
     ///
@@ -45,11 +46,13 @@ impl TargetPlace {
         Self::on_server(scheme, host, path)
     }
 
-    /// Returns the place of a target that a document names, relative to the `folder` of the document.
+    /// Returns the place of a target that a document names, relative to the `folder` of the
+    /// document.
     ///
     /// # Errors
     ///
-    /// EACCES for a target that leads nowhere where it may, [`Kind::Unsupported`] for a URL with a query.
+    /// EACCES for a target that leads nowhere where it may, [`Kind::Unsupported`] for a URL with a
+    /// query.
     pub(super) fn of_target(text: &str, folder: &TargetPlace) -> Result<Self> {
         let Some((scheme, rest)) = split_scheme(text) else {
             let is_web = !text.starts_with('/') && folder.is_web();
@@ -135,7 +138,8 @@ fn is_web(scheme: &str) -> bool {
 /// Returns the host and port of a URL in the one spelling that is compared.
 fn host(authority: &str, default_port: &str) -> Result<String> {
     let host = authority.to_ascii_lowercase();
-    // a user or password in a document is none that the user has given; a backslash ends the host for some parsers
+    // a user or password in a document is none that the user has given; a backslash ends the host
+    // for some parsers
     let is_known = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
     if host.is_empty() || !host.chars().all(is_known) {
         return Err(refused("has no plain host"));
@@ -171,15 +175,18 @@ fn resolved(origin: String, names: &[String], path: &str, is_encoded: bool) -> R
             "" | "." => {}
             ".." => drop(names.pop().ok_or_else(|| refused("leads above the top"))?),
             name if name.contains(['/', '\0']) => return Err(refused("has a name that is none")),
-            name if is_web && may_climb(name) => return Err(refused("has a name that may lead elsewhere")),
+            name if is_web && may_climb(name) => {
+                return Err(refused("has a name that may lead elsewhere"));
+            }
             name => names.push(name.to_string()),
         }
     }
     Ok(TargetPlace { origin, names })
 }
 
-/// Returns whether some server takes a decoded name for several, or for `..`: it may decode the name again, end it at
-/// a semicolon, or treat a backslash or a sign that looks like a slash as one.
+/// Returns whether some server takes a decoded name for several, or for `..`: it may decode the
+/// name again, end it at a semicolon, or treat a backslash or a sign that looks like a slash as
+/// one.
 fn may_climb(name: &str) -> bool {
     let again = percent_decode_str(name).decode_utf8_lossy();
     let is_separator = |c: char| "/\\\0\u{2044}\u{2215}\u{2216}\u{29f8}\u{ff0f}\u{ff3c}".contains(c);
@@ -194,7 +201,9 @@ pub(super) fn refused(why: &str) -> Error {
 
 /// Returns a target without user, password and query, for messages.
 pub(super) fn shown(text: &str) -> String {
-    let Some((scheme, rest)) = split_scheme(text) else { return text.to_string() };
+    let Some((scheme, rest)) = split_scheme(text) else {
+        return text.to_string();
+    };
     let rest =
         if is_web(&scheme.to_ascii_lowercase()) { rest.split(['?', '#']).next().unwrap_or_default() } else { rest };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

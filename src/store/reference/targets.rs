@@ -1,5 +1,5 @@
-//! The stores that hold the targets of references: one for each prefix below which targets may lie, opened when the
-//! first value below it is read.
+//! The stores that hold the targets of references: one for each prefix below which targets may lie,
+//! opened when the first value below it is read.
 
 use super::place::{TargetPlace, refused, shown};
 use crate::error::{Error, Kind, Result};

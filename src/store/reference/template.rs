@@ -1,5 +1,6 @@
-//! Names in double braces, which references use for what many targets have in common. Names are replaced by texts;
-//! nothing is evaluated, so that a document cannot run anything, nor take time that does not follow from its size.
+//! Names in double braces, which references use for what many targets have in common. Names are
+//! replaced by texts; nothing is evaluated, so that a document cannot run anything, nor take time
+//! that does not follow from its size.
 
 use super::MAX_NAME;
 use crate::error::{Error, Result};
@@ -13,9 +14,11 @@ pub(super) type Substitute<'a> = &'a dyn Fn(&str) -> Option<Cow<'a, str>>;
 /// # Errors
 ///
 /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for anything else in braces, and
-/// [`Kind::Damaged`](crate::error::Kind::Damaged) for an unknown name and for a result longer than a key.
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) for an unknown name and for a result longer than
+/// a key.
 pub(super) fn substitute(text: &str, templates: Substitute) -> Result<String> {
-    let (mut out, mut rest) = (String::new(), text);
+    let mut out = String::new();
+    let mut rest = text;
     loop {
         let (before, after) = rest.split_once("{{").unwrap_or((rest, ""));
         if before.contains("{%") || before.contains("{#") {

@@ -1,8 +1,8 @@
-//! A store whose calls fail on demand, before or after they took effect, or block like those to a disk or a server that
-//! hangs.
+//! A store whose calls fail on demand, before or after they took effect, or block like those to a
+//! disk or a server that hangs.
 
 use crate::error::{Error, Result};
-use crate::store::{Key, KeyLock, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store};
+use crate::store::{Key, KeyLock, Listing, PagedListing, Replaces, Stat, Store, ValuePiece, Version, delegate_store};
 use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::fs::File;
@@ -109,7 +109,8 @@ impl FaultyStore {
         lock(&self.plan).calls.get(&operation).copied().unwrap_or(0)
     }
 
-    /// Blocks all calls at and below `prefix`, and all syncs, after `after` more calls, until [`FaultyStore::resume`].
+    /// Blocks all calls at and below `prefix`, and all syncs, after `after` more calls, until
+    /// [`FaultyStore::resume`].
     pub fn stop(&self, prefix: Key, after: u64) {
         lock(&self.plan).stop = Some(Stop { prefix, after });
     }
@@ -163,13 +164,17 @@ impl FaultyStore {
 
     fn call<T>(&self, operation: Operation, key: Option<&Key>, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.wait(key);
-        let Some(fault) = self.due(operation) else { return call() };
+        let Some(fault) = self.due(operation) else {
+            return call();
+        };
         if fault.applied {
             call()?;
         }
         Err(Error::system(fault.errno))
     }
 }
+
+impl PagedListing for FaultyStore {}
 
 impl Store for FaultyStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
@@ -250,7 +255,8 @@ mod tests {
 
     #[test]
     fn faults_happen_as_planned() {
-        let (store, key) = (FaultyStore::new(Arc::new(MemoryStore::default())), Key::root().join("k"));
+        let store = FaultyStore::new(Arc::new(MemoryStore::default()));
+        let key = Key::root().join("k");
         let put = |value: &[u8]| store.put(&key, value).map_err(|e| e.errno());
         let value = || {
             let mut value = Vec::new();

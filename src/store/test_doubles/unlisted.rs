@@ -1,7 +1,7 @@
 //! A store without listings, as a plain web server is.
 
 use crate::error::Result;
-use crate::store::{EntryKind, Key, Listing, Stat, Store, delegate_store};
+use crate::store::{EntryKind, Key, Listing, PagedListing, Stat, Store, delegate_store};
 use std::sync::Arc;
 
 /// A read-only view of another store that cannot list keys and does not know prefixes.
@@ -15,6 +15,8 @@ impl UnlistedStore {
         UnlistedStore { inner }
     }
 }
+
+impl PagedListing for UnlistedStore {}
 
 impl Store for UnlistedStore {
     delegate_store!(inner: get get_range location forget);

@@ -10,7 +10,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Number of bytes that are read for a small member of a remote archive: documents lie side by side.
+/// Number of bytes that are read for a small member of a remote archive: documents lie side by
+/// side.
 const WINDOW: u64 = 64 << 10;
 
 /// Number of windows that are kept.
@@ -43,7 +44,8 @@ pub(super) fn damaged(why: impl Into<String>) -> ArchiveError {
 pub(super) struct ArchiveFile {
     below: Arc<dyn Store>,
     key: Key,
-    /// The open file if the archive is local, since resolving its name for each read would double the cost.
+    /// The open file if the archive is local, since resolving its name for each read would double
+    /// the cost.
     file: Option<File>,
     /// Metadata of the archive.
     pub stat: Stat,
@@ -68,7 +70,9 @@ impl ArchiveFile {
             Some((file, stat)) => (Some(file), Some(stat)),
             None => (None, below.stat(&key)?),
         };
-        let Some(stat) = stat else { return Err(Error::not_found("no such archive")) };
+        let Some(stat) = stat else {
+            return Err(Error::not_found("no such archive"));
+        };
         match stat.kind {
             EntryKind::Value => Ok(ArchiveFile {
                 below,
@@ -105,13 +109,14 @@ impl ArchiveFile {
         }
     }
 
-    /// Keeps the bytes after a small member for the members that follow, because the archive is read once.
+    /// Keeps the bytes after a small member for the members that follow, because the archive is
+    /// read once.
     pub fn keep_windows(&self) {
         self.keeps_windows.store(true, Ordering::Relaxed);
     }
 
-    /// Reads like [`ArchiveFile::read`]. If the archive is remote and read once, also reads the bytes after a small
-    /// range, for the small members that follow.
+    /// Reads like [`ArchiveFile::read`]. If the archive is remote and read once, also reads the
+    /// bytes after a small range, for the small members that follow.
     pub fn read_with_neighbors(&self, range: Range<u64>, out: &mut Vec<u8>) -> ArchiveResult<()> {
         let end = range.end.min(self.stat.size);
         if self.is_local()
@@ -131,8 +136,11 @@ impl ArchiveFile {
         if lock(&self.windows).iter().any(|window| copy(window, out).is_some()) {
             return Ok(());
         }
-        let (start, len) = (range.start, WINDOW.min(self.stat.size - range.start));
-        let Ok(memory) = memory::take(len as usize) else { return self.read(range, out) };
+        let start = range.start;
+        let len = WINDOW.min(self.stat.size - range.start);
+        let Ok(memory) = memory::take(len as usize) else {
+            return self.read(range, out);
+        };
         let mut bytes = Vec::new();
         self.read_all(start..start + len, &mut bytes)?;
         let window = ReadWindow { start, bytes, _memory: memory };

@@ -1,4 +1,5 @@
-//! Parses the central directory of an archive, as specified by PKWARE's APPNOTE.TXT 6.3.10, sections 4.3.12 to 4.3.16.
+//! Parses the central directory of an archive, as specified by PKWARE's APPNOTE.TXT 6.3.10,
+//! sections 4.3.12 to 4.3.16.
 
 use super::archive_file::{ArchiveError, ArchiveFile, ArchiveResult, damaged};
 use super::fields::RecordFields;
@@ -15,8 +16,8 @@ const END64_SIZE: usize = 56;
 const RECORD: u32 = u32::from_le_bytes(*b"PK\x01\x02");
 const RECORD_SIZE: usize = 46;
 
-/// Number of bytes read from the end of the archive first. They contain the longest comment, the end records, and the
-/// whole directory of an archive of some hundred members.
+/// Number of bytes read from the end of the archive first. They contain the longest comment, the
+/// end records, and the whole directory of an archive of some hundred members.
 const TAIL: u64 = 128 << 10;
 
 /// Number of bytes of the directory read at a time, more than the longest record.
@@ -61,7 +62,8 @@ pub(super) fn read(
     mut each: impl FnMut(CentralRecord) -> ArchiveResult<()>,
 ) -> ArchiveResult<u64> {
     let size = archive.stat.size;
-    let (tail_start, mut buffer) = (size.saturating_sub(TAIL), Vec::new());
+    let tail_start = size.saturating_sub(TAIL);
+    let mut buffer = Vec::new();
     archive.read_all(tail_start..size, &mut buffer)?;
     let directory = find(archive, &buffer, tail_start)?;
     let end = directory.start + directory.size;
@@ -79,7 +81,8 @@ pub(super) fn read(
             each(record)?;
             (at, count) = (at + len, count + 1);
         } else if next < end {
-            let (from, mut piece) = (next - (buffer.len() - at) as u64, Vec::new());
+            let from = next - (buffer.len() - at) as u64;
+            let mut piece = Vec::new();
             next = end.min(next + PIECE);
             archive.read_all(from..next, &mut piece)?;
             (buffer, at) = (piece, 0);
@@ -94,7 +97,8 @@ pub(super) fn read(
     }
 }
 
-/// Parses the record at the start of `bytes`, and returns it with its length, or `None` if it is incomplete.
+/// Parses the record at the start of `bytes`, and returns it with its length, or `None` if it is
+/// incomplete.
 fn parse(bytes: &[u8], before: u64) -> ArchiveResult<Option<(CentralRecord<'_>, usize)>> {
     let mut fields = RecordFields(bytes);
     match fields.u32() {
@@ -102,7 +106,9 @@ fn parse(bytes: &[u8], before: u64) -> ArchiveResult<Option<(CentralRecord<'_>, 
         Some(_) => return Err(damaged("its central directory contains an unknown record")),
         None => return Ok(None),
     }
-    let Some((record, lens)) = fixed_part(&mut fields) else { return Ok(None) };
+    let Some((record, lens)) = fixed_part(&mut fields) else {
+        return Ok(None);
+    };
     let [name, extra, comment] = lens.map(usize::from);
     let (Some(name), Some(extra), Some(_)) = (fields.bytes(name), fields.bytes(extra), fields.bytes(comment)) else {
         return Ok(None);
@@ -119,16 +125,26 @@ fn parse(bytes: &[u8], before: u64) -> ArchiveResult<Option<(CentralRecord<'_>, 
 
 /// Parses the fixed part of a record. Also returns the lengths of name, extra fields and comment.
 fn fixed_part<'a>(fields: &mut RecordFields<'a>) -> Option<(CentralRecord<'a>, [u16; 3])> {
-    let (_made_by, _needed, flags, method) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
-    let (time, date) = (fields.u16()?, fields.u16()?);
-    let (crc, stored_size, size) = (fields.u32()?, fields.u32()?.into(), fields.u32()?.into());
+    let _made_by = fields.u16()?;
+    let _needed = fields.u16()?;
+    let flags = fields.u16()?;
+    let method = fields.u16()?;
+    let time = fields.u16()?;
+    let date = fields.u16()?;
+    let crc = fields.u32()?;
+    let stored_size = fields.u32()?.into();
+    let size = fields.u32()?.into();
     let lens = [fields.u16()?, fields.u16()?, fields.u16()?];
-    let (_disk, _internal, _external) = (fields.u16()?, fields.u16()?, fields.u32()?);
-    let (offset, modified) = (fields.u32()?.into(), dos_time(date, time));
+    let _disk = fields.u16()?;
+    let _internal = fields.u16()?;
+    let _external = fields.u32()?;
+    let offset = fields.u32()?.into();
+    let modified = dos_time(date, time);
     Some((CentralRecord { name: &[], extra: &[], flags, method, crc, stored_size, size, offset, modified }, lens))
 }
 
-/// Replaces saturated 32-bit fields by those of the zip64 extra field. Returns `None` if they are missing.
+/// Replaces saturated 32-bit fields by those of the zip64 extra field. Returns `None` if they are
+/// missing.
 fn large_sizes(record: &mut CentralRecord, extra: &[u8]) -> Option<()> {
     let places = [&mut record.size, &mut record.stored_size, &mut record.offset];
     let mut large = places.into_iter().filter(|n| **n == u64::from(u32::MAX)).peekable();
@@ -141,23 +157,28 @@ fn large_sizes(record: &mut CentralRecord, extra: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Returns the modification time in seconds since 1970, if its flag says that the field contains it.
+/// Returns the modification time in seconds since 1970, if its flag says that the field contains
+/// it.
 fn universal_time(extra: &[u8]) -> Option<u32> {
     let mut fields = RecordFields(extra).extra(EXTRA_TIME)?;
     (fields.bytes(1)?[0] & 1 == 1).then(|| fields.u32())?
 }
 
-/// Converts a time of MS-DOS, which has no zone, as if it were UTC. Archivers without a time write January 1980, which
-/// counts as none.
+/// Converts a time of MS-DOS, which has no zone, as if it were UTC. Archivers without a time write
+/// January 1980, which counts as none.
 fn dos_time(date: u16, time: u16) -> Option<SystemTime> {
-    let (year, month, day) = (1980 + i32::from(date >> 9), u32::from(date >> 5 & 15), u32::from(date & 31));
-    let (hour, minute, second) = (u32::from(time >> 11), u32::from(time >> 5 & 63), u32::from(time & 31) * 2);
+    let year = 1980 + i32::from(date >> 9);
+    let month = u32::from(date >> 5 & 15);
+    let day = u32::from(date & 31);
+    let hour = u32::from(time >> 11);
+    let minute = u32::from(time >> 5 & 63);
+    let second = u32::from(time & 31) * 2;
     let date = NaiveDate::from_ymd_opt(year, month, day).filter(|_| (year, month) != (1980, 1))?;
     Some(date.and_hms_opt(hour, minute, second)?.and_utc().into())
 }
 
-/// Finds the last end record whose comment ends with the archive and which a central directory precedes. A comment may
-/// contain the signature, too.
+/// Finds the last end record whose comment ends with the archive and which a central directory
+/// precedes. A comment may contain the signature, too.
 fn find(archive: &ArchiveFile, tail: &[u8], tail_start: u64) -> ArchiveResult<CentralDirectory> {
     let mut why = damaged("not a zip archive, or truncated: the end record is missing");
     let starts = tail.windows(END.len()).enumerate().rev().filter(|(_, bytes)| **bytes == END).map(|(at, _)| at);
@@ -198,23 +219,25 @@ fn directory_before(archive: &ArchiveFile, tail: &[u8], tail_start: u64, at: usi
     Ok(CentralDirectory { start, size, count, before: start - offset })
 }
 
-/// Parses an end record after its signature: the disk numbers, which must be 0, and count, size and offset of the
-/// directory.
+/// Parses an end record after its signature: the disk numbers, which must be 0, and count, size and
+/// offset of the directory.
 fn end_fields(fields: &mut RecordFields) -> Option<(u32, [u64; 3])> {
     let disks = u32::from(fields.u16()? | fields.u16()?);
     let _on_this_disk = fields.u16()?;
     Some((disks, [fields.u16()?.into(), fields.u32()?.into(), fields.u32()?.into()]))
 }
 
-/// Parses the zip64 locator, which precedes the end record, and returns the stated offset of the zip64 end record.
+/// Parses the zip64 locator, which precedes the end record, and returns the stated offset of the
+/// zip64 end record.
 fn locator(bytes: &[u8]) -> Option<u64> {
     let mut fields = RecordFields(bytes);
-    let (signature, _disk) = (fields.u32()?, fields.u32()?);
+    let signature = fields.u32()?;
+    let _disk = fields.u32()?;
     if signature == LOCATOR { fields.u64() } else { None }
 }
 
-/// Reads the zip64 end record at its stated offset or, if bytes precede the archive, directly before its locator.
-/// Returns its offset and the same fields as [`end_fields`].
+/// Reads the zip64 end record at its stated offset or, if bytes precede the archive, directly
+/// before its locator. Returns its offset and the same fields as [`end_fields`].
 fn large_end(archive: &ArchiveFile, stated: u64, locator: u64) -> ArchiveResult<(u64, u32, [u64; 3])> {
     let near = locator.saturating_sub(END64_SIZE as u64);
     for at in [stated, near] {
@@ -232,7 +255,9 @@ fn large_end(archive: &ArchiveFile, stated: u64, locator: u64) -> ArchiveResult<
 
 fn end64_fields(fields: &mut RecordFields) -> Option<(u32, [u64; 3])> {
     let signature = fields.u32()?;
-    let (_size, _made_by, _needed) = (fields.u64()?, fields.u16()?, fields.u16()?);
+    let _size = fields.u64()?;
+    let _made_by = fields.u16()?;
+    let _needed = fields.u16()?;
     let disks = fields.u32()? | fields.u32()?;
     let _on_this_disk = fields.u64()?;
     (signature == END64).then_some((disks, [fields.u64()?, fields.u64()?, fields.u64()?]))

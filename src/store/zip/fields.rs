@@ -28,10 +28,12 @@ impl<'a> RecordFields<'a> {
         Some(first)
     }
 
-    /// Returns the data of the first extra field with this identifier; the rest must be a list of extra fields.
+    /// Returns the data of the first extra field with this identifier; the rest must be a list of
+    /// extra fields.
     pub fn extra(mut self, id: u16) -> Option<RecordFields<'a>> {
         loop {
-            let (kind, len) = (self.u16()?, self.u16()?);
+            let kind = self.u16()?;
+            let len = self.u16()?;
             let data = self.bytes(len.into())?;
             if kind == id {
                 return Some(RecordFields(data));

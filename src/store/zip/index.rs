@@ -1,5 +1,5 @@
-//! The members of an archive, sorted by name, so that binary search finds the names of one level. A member takes about
-//! fifty bytes and its name.
+//! The members of an archive, sorted by name, so that binary search finds the names of one level. A
+//! member takes about fifty bytes and its name.
 
 use super::archive_file::{ArchiveResult, damaged};
 use super::central::CentralRecord;
@@ -9,7 +9,8 @@ use crate::util::memory::Grant;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Memory of a member without its name, in bytes: its entry and its index in [`MemberIndex::mark_overlaps`].
+/// Memory of a member without its name, in bytes: its entry and its index in
+/// [`MemberIndex::mark_overlaps`].
 const MEMBER: usize = size_of::<ArchiveMember>() + size_of::<u32>();
 
 /// Step by which the grant for memory grows, in bytes.
@@ -124,11 +125,12 @@ impl MemberIndex {
         Ok(())
     }
 
-    /// Sorts the index after all members were added. `end` is the offset of the central directory. Of members with the
-    /// same name, only the last one is kept.
+    /// Sorts the index after all members were added. `end` is the offset of the central directory.
+    /// Of members with the same name, only the last one is kept.
     pub fn finish(&mut self, end: u64) {
         let names = &self.names;
-        // of members with the same name, the one that was added last sorts last: its name has the largest offset
+        // of members with the same name, the one that was added last sorts last: its name has the
+        // largest offset
         self.members.sort_unstable_by(|a, b| (name_of(names, a), a.name).cmp(&(name_of(names, b), b.name)));
         self.members.dedup_by(|later, kept| {
             let is_same = name_of(names, later) == name_of(names, kept);
@@ -142,8 +144,8 @@ impl MemberIndex {
         self.mark_overlaps(end);
     }
 
-    /// Marks members that share bytes with another one. Such archives unpack to far more than their size, and no
-    /// archiver creates them.
+    /// Marks members that share bytes with another one. Such archives unpack to far more than their
+    /// size, and no archiver creates them.
     fn mark_overlaps(&mut self, end: u64) {
         let mut order: Vec<u32> = (0..self.members.len() as u32).collect();
         order.sort_unstable_by_key(|&i| (self.members[i as usize].offset, i));

@@ -1,5 +1,6 @@
-//! Caches recently used deflated members, since programs read one part after another. Small values are cached whole,
-//! others as a [`MemberStream`]. The memory is granted, and released if other requests need it.
+//! Caches recently used deflated members, since programs read one part after another. Small values
+//! are cached whole, others as a [`MemberStream`]. The memory is granted, and released if other
+//! requests need it.
 
 use super::archive_file::ArchiveResult;
 use super::index::ArchiveMember;
@@ -22,7 +23,8 @@ const LOCKS: usize = 16;
 /// A cache of deflated members.
 #[derive(Default)]
 pub(super) struct InflatedMembers {
-    /// Cached members by the offsets of their headers, the most recently used last. The lock protects the list.
+    /// Cached members by the offsets of their headers, the most recently used last. The lock
+    /// protects the list.
     values: Mutex<VecDeque<(u64, Arc<CachedMember>)>>,
     /// Held while a member is inflated, so that only one thread inflates it.
     locks: [Mutex<()>; LOCKS],

@@ -18,7 +18,8 @@ const SIZES_FOLLOW: u16 = 8;
 /// Expected size of the extra fields in a local header of a remote archive, in bytes.
 const EXPECTED_EXTRA: u64 = 128;
 
-/// Maximum number of bytes of a value that are read in vain to avoid a separate request for the local header.
+/// Maximum number of bytes of a value that are read in vain to avoid a separate request for the
+/// local header.
 const SMALL: u64 = 64 << 10;
 
 /// Maximum ratio of compression that deflate can achieve.
@@ -83,7 +84,8 @@ impl MemberReader<'_> {
             data = member.data();
         }
         if data.is_none() {
-            let (mut header, len) = (Vec::new(), HEADER_SIZE + u64::from(member.stored_name_len));
+            let mut header = Vec::new();
+            let len = HEADER_SIZE + u64::from(member.stored_name_len);
             self.archive.read(member.offset..member.offset.saturating_add(len), &mut header)?;
             self.check_header(member, &header)?;
             data = member.data();
@@ -98,8 +100,8 @@ impl MemberReader<'_> {
         if out.len() as u64 == range.end - range.start { Ok(()) } else { Err(damaged("truncated")) }
     }
 
-    /// Checks the local header against the central directory. Records and returns the distance from it to the data, in
-    /// bytes.
+    /// Checks the local header against the central directory. Records and returns the distance from
+    /// it to the data, in bytes.
     fn check_header(&self, member: &ArchiveMember, bytes: &[u8]) -> ArchiveResult<usize> {
         let header = LocalHeader::parse(bytes).ok_or_else(|| damaged("no member is at its offset in the archive"))?;
         // the extra fields with another name may lie beyond the bytes that were read
@@ -136,9 +138,16 @@ impl<'a> LocalHeader<'a> {
     /// Parses the header at the start of `bytes`, which need not contain its extra fields.
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut fields = RecordFields(bytes);
-        let (signature, _needed, flags, method) = (fields.u32()?, fields.u16()?, fields.u16()?, fields.u16()?);
-        let (_time, _crc, stored_size, size) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
-        let (name, extra) = (fields.u16()?, fields.u16()?);
+        let signature = fields.u32()?;
+        let _needed = fields.u16()?;
+        let flags = fields.u16()?;
+        let method = fields.u16()?;
+        let _time = fields.u32()?;
+        let _crc = fields.u32()?;
+        let stored_size = fields.u32()?;
+        let size = fields.u32()?;
+        let name = fields.u16()?;
+        let extra = fields.u16()?;
         let len = HEADER_SIZE as u32 + u32::from(name) + u32::from(extra);
         let name = fields.bytes(name.into())?;
         (signature == HEADER).then_some(LocalHeader { name, flags, method, stored_size, size, len })

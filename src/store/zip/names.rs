@@ -1,5 +1,5 @@
-//! Names of members: their encoding, and the keys that they become. Source of the rules: PKWARE's APPNOTE.TXT 6.3.10,
-//! sections 4.4.4, 4.6.9 and appendix D.
+//! Names of members: their encoding, and the keys that they become. Source of the rules: PKWARE's
+//! APPNOTE.TXT 6.3.10, sections 4.4.4, 4.6.9 and appendix D.
 
 use super::fields::RecordFields;
 use crate::store::Key;
@@ -17,8 +17,9 @@ const CP437: &str = "\
     └┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀\
     αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
 
-/// Converts the name of a member to a key, with a trailing slash for a directory. Returns `None` for a name that cannot
-/// be one, such as an absolute path, a path that leads out of its directory, or one that is too long.
+/// Converts the name of a member to a key, with a trailing slash for a directory. Returns `None`
+/// for a name that cannot be one, such as an absolute path, a path that leads out of its directory,
+/// or one that is too long.
 pub(super) fn key_name(name: &[u8], flags: u16, extra: &[u8]) -> Option<String> {
     let name = decoded(name, flags, extra)?;
     // some archivers write backslashes
@@ -44,7 +45,8 @@ fn decoded(name: &[u8], flags: u16, extra: &[u8]) -> Option<String> {
     }
 }
 
-/// Returns the name in the extra fields, unless it belongs to another name than the member has by now.
+/// Returns the name in the extra fields, unless it belongs to another name than the member has by
+/// now.
 pub(super) fn unicode_name<'a>(name: &[u8], extra: &'a [u8]) -> Option<&'a str> {
     let mut field = RecordFields(extra).extra(EXTRA_NAME)?;
     let is_version_1 = field.bytes(1)? == [1];

@@ -1,5 +1,5 @@
-//! Reads parts of a deflated member in bounded memory: it inflates from the nearest checkpoint before the part. The
-//! whole value is verified once, before its first part is returned.
+//! Reads parts of a deflated member in bounded memory: it inflates from the nearest checkpoint
+//! before the part. The whole value is verified once, before its first part is returned.
 
 use super::archive_file::{ArchiveResult, damaged};
 use super::index::ArchiveMember;
@@ -24,8 +24,8 @@ const MAX_WHOLE: u64 = 1 << 20;
 /// Number of inflated bytes kept before the cursor, since programs do not read strictly in order.
 const WINDOW: usize = 1 << 20;
 
-/// Maximum number of checkpoints of a value, and minimum number of bytes between two of them. Each checkpoint holds the
-/// last 32 KiB before it.
+/// Maximum number of checkpoints of a value, and minimum number of bytes between two of them. Each
+/// checkpoint holds the last 32 KiB before it.
 const MAX_CHECKPOINTS: u64 = 32;
 const CHECKPOINT_DISTANCE: u64 = 4 << 20;
 
@@ -106,7 +106,9 @@ impl InflateCursor {
             match step.status {
                 Ok(MZStatus::StreamEnd) => break,
                 Ok(_) | Err(MZError::Buf) if step.bytes_consumed + step.bytes_written > 0 => {}
-                _ => return Err(damaged(format!("deflate: damaged or truncated, {} bytes", member.stored_size))),
+                _ => {
+                    return Err(damaged(format!("deflate: damaged or truncated, {} bytes", member.stored_size)));
+                }
             }
         }
         Ok(made)
@@ -150,8 +152,9 @@ impl MemberStream {
     /// Inflates the whole member once to verify it, and creates its checkpoints.
     pub fn open(reader: &MemberReader, member: &ArchiveMember) -> ArchiveResult<Self> {
         let between = CHECKPOINT_DISTANCE.max(member.size.div_ceil(MAX_CHECKPOINTS));
-        let (mut checkpoints, mut cursor, mut piece) =
-            (vec![Checkpoint::start()], InflateCursor::at(Checkpoint::start()), vec![0; PIECE]);
+        let mut checkpoints = vec![Checkpoint::start()];
+        let mut cursor = InflateCursor::at(Checkpoint::start());
+        let mut piece = vec![0; PIECE];
         let mut crc = crc32fast::Hasher::new();
         loop {
             let len = PIECE.min((member.size - cursor.checkpoint.made) as usize);
@@ -196,20 +199,22 @@ impl MemberStream {
         Ok(())
     }
 
-    /// Appends the bytes of `range` that are in the window or, if `n` is given, in the first `n` bytes of the piece.
-    /// The first byte of either is byte `start` of the value.
+    /// Appends the bytes of `range` that are in the window or, if `n` is given, in the first `n`
+    /// bytes of the piece. The first byte of either is byte `start` of the value.
     fn add(&self, range: Range<u64>, start: u64, n: Option<usize>, out: &mut Vec<u8>) {
         let bytes = n.map_or(&self.window[..], |n| &self.piece[..n]);
         let clip = |at: u64| at.saturating_sub(start).min(bytes.len() as u64) as usize;
         out.extend_from_slice(&bytes[clip(range.start)..clip(range.end)]);
     }
 
-    /// Moves the cursor to the nearest checkpoint before `position`, unless the window contains that byte or the cursor
-    /// is nearer.
+    /// Moves the cursor to the nearest checkpoint before `position`, unless the window contains
+    /// that byte or the cursor is nearer.
     fn seek(&mut self, position: u64) {
         let made = self.cursor.checkpoint.made;
         let nearest = self.checkpoints.partition_point(|checkpoint| checkpoint.made <= position).saturating_sub(1);
-        let Some(checkpoint) = self.checkpoints.get(nearest) else { return };
+        let Some(checkpoint) = self.checkpoints.get(nearest) else {
+            return;
+        };
         if position < made - self.window.len() as u64 || made < checkpoint.made {
             self.cursor = InflateCursor::at(checkpoint.clone());
             self.window.clear();

@@ -1,4 +1,5 @@
-//! Valid archives of every form. `hostile` tests invalid archives, and `python` those that Python creates.
+//! Valid archives of every form. `hostile` tests invalid archives, and `python` those that Python
+//! creates.
 
 mod changes;
 mod hostile;
@@ -23,7 +24,8 @@ pub fn archive_of(values: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 fn both(bytes: &[u8]) -> Both {
-    let (home, memory) = (tempfile::tempdir().unwrap(), MemoryStore::default());
+    let home = tempfile::tempdir().unwrap();
+    let memory = MemoryStore::default();
     std::fs::write(home.path().join("x.zip"), bytes).unwrap();
     memory.insert("x.zip", bytes);
     let local = Arc::new(DirectoryStore::open(home.path()).unwrap());
@@ -33,7 +35,9 @@ fn both(bytes: &[u8]) -> Both {
 
 fn names(store: &dyn Store, prefix: &str) -> Vec<String> {
     let entries = store.list(&key(prefix)).unwrap().map(|e| e.unwrap());
-    let marked = |e: Entry| if e.kind == EntryKind::Prefix { e.name + "/" } else { e.name };
+    let marked = |e: Entry| {
+        if e.kind == EntryKind::Prefix { e.name + "/" } else { e.name }
+    };
     let mut names: Vec<_> = entries.map(marked).collect();
     names.sort();
     names
@@ -44,7 +48,8 @@ fn check(store: &ZipStore, members: &[Member]) {
     for m in members {
         let name = std::str::from_utf8(&m.name).unwrap();
         // the range comes first, while the local header is unknown
-        let (half, len) = (m.value.len() / 2, m.value.len() as u64);
+        let half = m.value.len() / 2;
+        let len = m.value.len() as u64;
         assert_eq!(part(store, name, half as u64..len + 9).unwrap().unwrap(), m.value[half..], "{name}");
         assert_eq!(get(store, name).unwrap().unwrap(), m.value, "{name}");
         assert_eq!(
@@ -149,7 +154,8 @@ fn a_comment_may_contain_the_signature_of_an_end_record() {
     let members = [member("a", "1"), member("b", "2")];
     let inner = archive_with(&members, b"", false);
     let end = &inner.bytes[inner.bytes.len() - 22..];
-    // false end records: one ends too early, and one ends with the archive but has no directory before it
+    // false end records: one ends too early, and one ends with the archive but has no directory
+    // before it
     let false_end = [b"PK\x05\x06".as_slice(), &[0; 4], &[9, 0, 9, 0, 5, 0, 0, 0, 1, 0, 0, 0], &[2, 0], b"xx"].concat();
     for comment in [[b"abc", end, b"tail"].concat(), false_end, b"PK\x05\x06".to_vec()] {
         for zip64 in [false, true] {

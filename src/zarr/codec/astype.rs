@@ -1,5 +1,5 @@
-//! The filter `astype`: numbers stored as another type. Source of the rules: `numcodecs.AsType`, which uses NumPy's
-//! casts.
+//! The filter `astype`: numbers stored as another type. Source of the rules: `numcodecs.AsType`,
+//! which uses NumPy's casts.
 
 use super::items::{self, Items};
 use super::{Codec, CodecResult, Size};

@@ -1,5 +1,5 @@
-//! The filter `base64`. Source of the rules: `numcodecs.Base64`, which uses Python's `base64` and so ignores characters
-//! outside the alphabet.
+//! The filter `base64`. Source of the rules: `numcodecs.Base64`, which uses Python's `base64` and
+//! so ignores characters outside the alphabet.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::Result;

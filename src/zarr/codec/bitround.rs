@@ -1,6 +1,6 @@
-//! The filter `bitround`: floats whose mantissas, or integers whose digits, are rounded to fewer bits. Source of the
-//! rules: `numcodecs.BitRound` for floats, and the registry of Zarr extensions, "bitround codec", for the other types.
-//! Decoding changes nothing.
+//! The filter `bitround`: floats whose mantissas, or integers whose digits, are rounded to fewer
+//! bits. Source of the rules: `numcodecs.BitRound` for floats, and the registry of Zarr extensions,
+//! "bitround codec", for the other types. Decoding changes nothing.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer, word};
 use crate::error::{Error, Result};
@@ -9,14 +9,15 @@ use crate::zarr::metadata::CodecConfig;
 
 /// The filter `bitround`.
 pub struct BitRound {
-    /// Number of bits to keep: of a float's mantissa, or of an integer, counted from its highest set bit.
+    /// Number of bits to keep: of a float's mantissa, or of an integer, counted from its highest
+    /// set bit.
     keep: u32,
     /// Size of an item in bytes.
     itemsize: usize,
     /// The numbers of the items; `None` if numcodecs does not round items of this size.
     numbers: Option<Numbers>,
-    /// Whether the configuration states the dtype, as v3 does. If not, the rules of numcodecs hold, which refuses to
-    /// keep more bits than the mantissa has.
+    /// Whether the configuration states the dtype, as v3 does. If not, the rules of numcodecs hold,
+    /// which refuses to keep more bits than the mantissa has.
     is_typed: bool,
 }
 
@@ -39,8 +40,8 @@ enum Rounding {
 }
 
 impl BitRound {
-    /// Creates the filter from `keepbits`, for items of `itemsize` bytes: little-endian floats, unless there is a
-    /// `dtype`.
+    /// Creates the filter from `keepbits`, for items of `itemsize` bytes: little-endian floats,
+    /// unless there is a `dtype`.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         config.allow_only(&["keepbits", "dtype"])?;
         config.required("keepbits")?;
@@ -70,7 +71,8 @@ impl Numbers {
         Some(Numbers { size, kind: Rounding::Float(mantissa), is_big_endian })
     }
 
-    /// Returns the numbers of the element type `name`, or `None` if the registry does not define how to round it.
+    /// Returns the numbers of the element type `name`, or `None` if the registry does not define
+    /// how to round it.
     fn of(name: &str) -> Option<Self> {
         let is_big_endian = name.starts_with('>');
         match name.trim_start_matches(['<', '>']) {
@@ -81,7 +83,8 @@ impl Numbers {
             _ => {}
         }
         let dtype = DType::parse_str(name).ok()?;
-        let (size, is_big_endian) = (dtype.size(), dtype.is_big_endian());
+        let size = dtype.size();
+        let is_big_endian = dtype.is_big_endian();
         match dtype.kind() {
             DTypeKind::Float => Numbers::floats(size, is_big_endian),
             DTypeKind::Complex => Numbers::floats(size / 2, is_big_endian),
@@ -120,13 +123,15 @@ impl Numbers {
     }
 }
 
-/// Rounds the bits `x` of a float half to even to a multiple of `1 << drop`, where `drop` is from 1 to 52.
+/// Rounds the bits `x` of a float half to even to a multiple of `1 << drop`, where `drop` is from 1
+/// to 52.
 fn round_float(x: u64, drop: u32) -> u64 {
     let quantum = 1 << drop;
     x.wrapping_add(((x >> drop) & 1) + (quantum >> 1) - 1) & !(quantum - 1)
 }
 
-/// Rounds `x` half to even to `keep` bits from the highest set one, or down if the result would exceed `limit`.
+/// Rounds `x` half to even to `keep` bits from the highest set one, or down if the result would
+/// exceed `limit`.
 fn round_integer(x: u64, keep: u32, limit: u64) -> u64 {
     let drop = (u64::BITS - x.leading_zeros()).saturating_sub(keep);
     if drop == 0 {

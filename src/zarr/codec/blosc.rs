@@ -1,5 +1,6 @@
-//! The compressor `blosc`. The decoder is part of this crate and needs only the frame; c-blosc encodes. Source of the
-//! rules: numcodecs' blosc, except that a truncated frame is an error and an empty buffer round-trips.
+//! The compressor `blosc`. The decoder is part of this crate and needs only the frame; c-blosc
+//! encodes. Source of the rules: numcodecs' blosc, except that a truncated frame is an error and an
+//! empty buffer round-trips.
 
 mod blosclz;
 mod frame;
@@ -18,17 +19,17 @@ const OVERHEAD: usize = blosc_src::BLOSC_MAX_OVERHEAD as usize;
 /// Maximum item size that c-blosc knows; it shuffles larger items as single bytes.
 const MAX_TYPESIZE: usize = blosc_src::BLOSC_MAX_TYPESIZE as usize;
 
-/// The compressor `{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}`. Decoding needs no
-/// parameter.
+/// The compressor `{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}`.
+/// Decoding needs no parameter.
 pub struct Blosc {
     arguments: CodecResult<EncoderArguments>,
 }
 
 /// Arguments of c-blosc's encoder, each within the range that it supports.
 ///
-/// Invariant: every number from a store or a command line is checked here before it reaches c-blosc, which keeps sizes
-/// in signed 32-bit integers and divides by the item size. A size of 0 would end the process with SIGFPE, and an
-/// overflow would write past its buffers.
+/// Invariant: every number from a store or a command line is checked here before it reaches
+/// c-blosc, which keeps sizes in signed 32-bit integers and divides by the item size. A size of 0
+/// would end the process with SIGFPE, and an overflow would write past its buffers.
 struct EncoderArguments {
     compressor: &'static CStr,
     clevel: i32,
@@ -55,7 +56,9 @@ impl EncoderArguments {
             "snappy" => c"snappy",
             "zlib" => c"zlib",
             "zstd" => c"zstd",
-            other => return Err(config.invalid("cname", &format!("is {other:?}, which blosc doesn't know"))),
+            other => {
+                return Err(config.invalid("cname", &format!("is {other:?}, which blosc doesn't know")));
+            }
         };
         let typesize = config.int("typesize", itemsize as i64, 1, i64::MAX)? as usize;
         let shuffle = match config.int("shuffle", 1, -1, 2)? {
@@ -68,19 +71,21 @@ impl EncoderArguments {
             clevel: config.int("clevel", 5, 0, 9)? as i32,
             shuffle,
             blocksize: config.int("blocksize", 0, 0, i64::from(i32::MAX))? as usize,
-            // 1 for larger items, which c-blosc shuffles as single bytes, and for items of 0 bytes, which have no data
+            // 1 for larger items, which c-blosc shuffles as single bytes, and for items of 0 bytes,
+            // which have no data
             typesize: if (1..=MAX_TYPESIZE).contains(&typesize) { typesize } else { 1 },
         })
     }
 
-    /// Appends c-blosc's frame of `decoded` to `out` and returns c-blosc's result: the size of the frame, or 0 or less
-    /// for an error.
+    /// Appends c-blosc's frame of `decoded` to `out` and returns c-blosc's result: the size of the
+    /// frame, or 0 or less for an error.
     fn compress(&self, decoded: &[u8], out: &mut Vec<u8>) -> i32 {
         out.reserve(decoded.len() + OVERHEAD);
         let spare = out.spare_capacity_mut();
         let room = spare.len().min(decoded.len() + OVERHEAD);
-        // SAFETY: both pointers belong to slices at least as long as the lengths given, which do not overlap; the name
-        // is NUL-terminated. Told to use one thread, the call starts none and keeps no state.
+        // SAFETY: both pointers belong to slices at least as long as the lengths given, which do
+        // not overlap; the name is NUL-terminated. Told to use one thread, the call starts none and
+        // keeps no state.
         let code = unsafe {
             blosc_src::blosc_compress_ctx(
                 self.clevel,

@@ -14,7 +14,8 @@ pub(super) fn copy(bytes: &[u8], out: &mut [u8]) -> CodecResult<usize> {
     Ok(bytes.len())
 }
 
-/// Returns the number of items of `size` bytes in `bytes`. An incomplete item is an error, as for NumPy's `view`.
+/// Returns the number of items of `size` bytes in `bytes`. An incomplete item is an error, as for
+/// NumPy's `view`.
 pub(super) fn count(bytes: &[u8], size: usize) -> CodecResult<usize> {
     if size == 0 || !bytes.len().is_multiple_of(size) {
         return Err(CodecError::new(format!("{} bytes are not whole items of {size}", bytes.len())));

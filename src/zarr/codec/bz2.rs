@@ -1,5 +1,5 @@
-//! The compressor `bz2`: a sequence of bzip2 streams. Source of the rules: Python's `bz2.compress` and
-//! `bz2.decompress`.
+//! The compressor `bz2`: a sequence of bzip2 streams. Source of the rules: Python's `bz2.compress`
+//! and `bz2.decompress`.
 
 use super::streams::{self, StreamError, StreamStep};
 use super::{Codec, CodecError, CodecResult, encode_only};
@@ -24,7 +24,8 @@ impl Bz2 {
 fn decode_one(encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), StreamError> {
     let mut stream = Decompress::new(false);
     streams::run(encoded, out, |input, room| {
-        let (used, made) = (stream.total_in(), stream.total_out());
+        let used = stream.total_in();
+        let made = stream.total_out();
         let status = stream.decompress(input, room).map_err(|_| StreamError::Invalid("damaged"))?;
         let step = match status {
             Status::StreamEnd => StreamStep::End,

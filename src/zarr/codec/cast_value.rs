@@ -1,5 +1,6 @@
-//! The codec `cast_value` of Zarr v3: numbers converted to another type by value. Source of the rules: the registry of
-//! Zarr extensions, "cast_value codec", and its implementation cast-value-rs 0.5.
+//! The codec `cast_value` of Zarr v3: numbers converted to another type by value. Source of the
+//! rules: the registry of Zarr extensions, "cast_value codec", and its implementation cast-value-rs
+//! 0.5.
 
 use super::real::{Misfit, OutOfRange, RealType};
 use super::{Codec, CodecError, CodecResult, Size, buffer};
@@ -25,8 +26,8 @@ struct ValueCast {
     to: RealType,
     mode: RoundingMode,
     out_of_range: OutOfRange,
-    /// The pairs of `scalar_map`, sorted: the bits of a number, as [`matchable`] returns them, and the bits of its
-    /// result.
+    /// The pairs of `scalar_map`, sorted: the bits of a number, as [`matchable`] returns them, and
+    /// the bits of its result.
     map: Vec<(u64, u64)>,
 }
 
@@ -34,8 +35,10 @@ impl CastValue {
     /// Creates the codec from `from`, `to`, `rounding`, `out_of_range` and `scalar_map`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["from", "to", "rounding", "out_of_range", "scalar_map"])?;
-        let (from, to) = (real_type(config, "from")?, real_type(config, "to")?);
-        let (mode, out_of_range) = (rounding(config)?, out_of_range(config)?);
+        let from = real_type(config, "from")?;
+        let to = real_type(config, "to")?;
+        let mode = rounding(config)?;
+        let out_of_range = out_of_range(config)?;
         let direction = |from, to, name| {
             let map = scalar_map(config, name, from, to)?;
             Ok::<_, Error>(ValueCast { from, to, mode, out_of_range, map })
@@ -67,24 +70,33 @@ fn out_of_range(config: &CodecConfig) -> Result<OutOfRange> {
         "error" => OutOfRange::Error,
         "clamp" => OutOfRange::Clamp,
         "wrap" => OutOfRange::Wrap,
-        _ => return Err(config.invalid("out_of_range", "is neither \"clamp\", \"wrap\" nor \"error\"")),
+        _ => {
+            return Err(config.invalid("out_of_range", "is neither \"clamp\", \"wrap\" nor \"error\""));
+        }
     })
 }
 
-/// Parses the pairs of one direction of `scalar_map`. Of pairs for the same number the first counts.
+/// Parses the pairs of one direction of `scalar_map`. Of pairs for the same number the first
+/// counts.
 fn scalar_map(config: &CodecConfig, direction: &str, from: RealType, to: RealType) -> Result<Vec<(u64, u64)>> {
     let invalid = |why: &str| config.invalid("scalar_map", why);
-    let Some(value) = config.get("scalar_map") else { return Ok(Vec::new()) };
+    let Some(value) = config.get("scalar_map") else {
+        return Ok(Vec::new());
+    };
     let members = value.as_object().ok_or_else(|| invalid("is not an object"))?;
     if members.keys().any(|key| key != "encode" && key != "decode") {
         return Err(Error::unsupported("codec \"cast_value\": scalar_map has members other than encode and decode"));
     }
-    let Some(pairs) = members.get(direction).filter(|pairs| !pairs.is_null()) else { return Ok(Vec::new()) };
+    let Some(pairs) = members.get(direction).filter(|pairs| !pairs.is_null()) else {
+        return Ok(Vec::new());
+    };
     let pairs = pairs.as_array().filter(|pairs| pairs.len() <= MAX_PAIRS);
     let pairs =
         pairs.ok_or_else(|| invalid(&format!("has an {direction} that is no list of at most {MAX_PAIRS} pairs")))?;
     let parse = |pair: &Value| {
-        let [key, result] = pair.as_array()?.as_slice() else { return None };
+        let [key, result] = pair.as_array()?.as_slice() else {
+            return None;
+        };
         Some((matchable(from, from.scalar(key)?), to.scalar(result)?))
     };
     let bad = |i| invalid(&format!("has a pair {i} in {direction} that does not fit the types"));
@@ -95,8 +107,8 @@ fn scalar_map(config: &CodecConfig, direction: &str, from: RealType, to: RealTyp
     Ok(map)
 }
 
-/// Returns the bits by which a map finds an item: the same for all NaNs, for both zeros, and for items that differ only
-/// in spare bits.
+/// Returns the bits by which a map finds an item: the same for all NaNs, for both zeros, and for
+/// items that differ only in spare bits.
 fn matchable(real: RealType, bits: u64) -> u64 {
     let value = match real.value(bits) {
         FloatValue::Nan { .. } => FloatValue::Nan { is_negative: false },
@@ -159,7 +171,8 @@ impl Codec for CastValue {
     fn is_lossless(&self) -> bool {
         let ValueCast { from, to, .. } = self.encoding;
         let is_mapped = !self.encoding.map.is_empty() || !self.decoding.map.is_empty();
-        // items of other types may differ in spare bits or in the payload of a NaN, which a cast changes
+        // items of other types may differ in spare bits or in the payload of a NaN, which a cast
+        // changes
         !is_mapped && (from.kind == to.kind || from.is_canonical() && from.is_integer_within(to))
     }
 
@@ -170,7 +183,8 @@ impl Codec for CastValue {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        let (start, len) = (out.len(), self.encoding.len(decoded)?);
+        let start = out.len();
+        let len = self.encoding.len(decoded)?;
         // the pipeline has reserved the memory, unless the items become more than twice as large
         out.resize(start + len, 0);
         self.encoding.items(decoded, &mut out[start..])

@@ -1,6 +1,6 @@
-//! The filter `categorize`: each text is stored as the number of its label, counted from 1; 0 stands for all other
-//! texts. Source of the rules: `numcodecs.Categorize` for texts of fixed length (`U`). Python objects are not
-//! supported.
+//! The filter `categorize`: each text is stored as the number of its label, counted from 1; 0
+//! stands for all other texts. Source of the rules: `numcodecs.Categorize` for texts of fixed
+//! length (`U`). Python objects are not supported.
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
@@ -36,7 +36,9 @@ impl Categorize {
         }
         let list = config.get("labels").and_then(json::Value::as_array);
         let list = list.ok_or_else(|| config.invalid("labels", "is not a list"))?;
-        let ordered = |c: char| if dtype.is_big_endian() { (c as u32).to_be_bytes() } else { (c as u32).to_le_bytes() };
+        let ordered = |c: char| {
+            if dtype.is_big_endian() { (c as u32).to_be_bytes() } else { (c as u32).to_le_bytes() }
+        };
         let label = |v| {
             let text = json::text(v).ok_or_else(|| config.invalid("labels", "has an item that is not a string"))?;
             Ok(text.trim_end_matches('\0').chars().flat_map(ordered).collect())

@@ -1,5 +1,6 @@
-//! The filters `crc32`, `crc32c`, `adler32`, `fletcher32` and `jenkins_lookup3`: the bytes with a 32-bit checksum
-//! before or after them. Source of the rules: `numcodecs.checksum32`, and HDF5's Fletcher checksum.
+//! The filters `crc32`, `crc32c`, `adler32`, `fletcher32` and `jenkins_lookup3`: the bytes with a
+//! 32-bit checksum before or after them. Source of the rules: `numcodecs.checksum32`, and HDF5's
+//! Fletcher checksum.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer, jenkins_lookup3};
 use crate::error::Result;
@@ -17,8 +18,9 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// Creates the filter that the id names. `jenkins_lookup3` has an initial value; its parameter `prefix` has no JSON
-    /// form and so must be null. `crc32`, `crc32c` and `adler32` have a `location`, and `fletcher32` has no parameters.
+    /// Creates the filter that the id names. `jenkins_lookup3` has an initial value; its parameter
+    /// `prefix` has no JSON form and so must be null. `crc32`, `crc32c` and `adler32` have a
+    /// `location`, and `fletcher32` has no parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         let located = |default| {
             config.allow_only(&["location"])?;
@@ -51,7 +53,8 @@ impl Checksum {
         })
     }
 
-    /// Checks that the bytes of `fletcher32` are not empty: numcodecs, which uses HDF5's code, refuses an empty buffer.
+    /// Checks that the bytes of `fletcher32` are not empty: numcodecs, which uses HDF5's code,
+    /// refuses an empty buffer.
     fn check_empty(&self, bytes: &[u8]) -> CodecResult<()> {
         if bytes.is_empty() && self.name == "fletcher32" {
             Err(CodecError::new("fletcher32 has no sum of no bytes"))
@@ -98,10 +101,12 @@ impl Codec for Checksum {
     }
 }
 
-/// Returns HDF5's Fletcher checksum of big-endian 16-bit words. An odd last byte is the high byte of a word.
+/// Returns HDF5's Fletcher checksum of big-endian 16-bit words. An odd last byte is the high byte
+/// of a word.
 fn fletcher32(bytes: &[u8]) -> u32 {
     let fold = |s: u32| (s & 0xffff) + (s >> 16);
-    let (mut sum1, mut sum2) = (0u32, 0u32);
+    let mut sum1 = 0u32;
+    let mut sum2 = 0u32;
     let (words, last) = bytes.as_chunks::<2>();
     // 360 words are the most whose sums cannot overflow
     for block in words.chunks(360) {

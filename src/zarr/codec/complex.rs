@@ -1,5 +1,5 @@
-//! NumPy's numbers that are no Rust primitive: complex numbers and counts of time units. Like `number`, the module
-//! knows neither buffers nor codecs. Source of the rules: NumPy 2 on x86-64.
+//! NumPy's numbers that are no Rust primitive: complex numbers and counts of time units. Like
+//! `number`, the module knows neither buffers nor codecs. Source of the rules: NumPy 2 on x86-64.
 
 use super::number::{Float, Number};
 
@@ -41,7 +41,8 @@ impl<R: Float> Number for Complex<R> {
         }
     }
 
-    /// Divides by Smith's method with a reciprocal, as NumPy does. Filters only divide by real numbers.
+    /// Divides by Smith's method with a reciprocal, as NumPy does. Filters only divide by real
+    /// numbers.
     fn div(self, other: Self) -> Self {
         if !other.re.to::<bool>() {
             return Complex { re: self.re.div(other.re), im: self.im.div(other.re) };
@@ -81,7 +82,8 @@ impl<R: Float> Number for Complex<R> {
     }
 }
 
-/// A count of time units. The least value is "not a time", and so is every sum and difference with it.
+/// A count of time units. The least value is "not a time", and so is every sum and difference with
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ticks(i64);
 

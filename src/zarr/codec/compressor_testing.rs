@@ -1,4 +1,5 @@
-//! Helpers for the unit tests of compressors: sample bytes, round trips, and damage to small encodings.
+//! Helpers for the unit tests of compressors: sample bytes, round trips, and damage to small
+//! encodings.
 
 use super::{Codec, CodecError, Size, build};
 use crate::util::json;
@@ -71,8 +72,8 @@ pub fn round_trip(codec: &dyn Codec) {
     }
 }
 
-/// Cuts the encoding of `data` at every byte, flips each of its bits, and appends bytes of every value, and checks that
-/// decoding never panics.
+/// Cuts the encoding of `data` at every byte, flips each of its bits, and appends bytes of every
+/// value, and checks that decoding never panics.
 pub fn hostile(codec: &dyn Codec, data: &[u8]) {
     let good = encoded(codec, data);
     hostile_bytes(codec, &good, data.len());

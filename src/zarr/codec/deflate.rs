@@ -1,6 +1,7 @@
-//! Decoding and encoding of one zlib stream, gzip member or bare deflate stream in memory, by libdeflate. The C
-//! functions are called directly because the safe crate does not return the length of a stream, which is needed to find
-//! the next gzip member. The module does not know what may follow a stream.
+//! Decoding and encoding of one zlib stream, gzip member or bare deflate stream in memory, by
+//! libdeflate. The C functions are called directly because the safe crate does not return the
+//! length of a stream, which is needed to find the next gzip member. The module does not know what
+//! may follow a stream.
 
 use super::CodecError;
 use super::streams::StreamError;
@@ -31,8 +32,9 @@ thread_local! {
     static COMPRESSOR: RefCell<Option<LevelCompressor>> = const { RefCell::new(None) };
 }
 
-/// Decodes the stream at the start of `encoded` into the front of `out` and returns the numbers of bytes read and
-/// written. Bytes after the stream are ignored. Output beyond the end of `out` is an error.
+/// Decodes the stream at the start of `encoded` into the front of `out` and returns the numbers of
+/// bytes read and written. Bytes after the stream are ignored. Output beyond the end of `out` is an
+/// error.
 pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamError> {
     DECOMPRESSOR.with(|kept| match kept {
         Some(decompressor) => decompressor.run(container, encoded, out),
@@ -40,8 +42,8 @@ pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Resul
     })
 }
 
-/// Decodes a bare deflate stream, as zip archives hold them, into the front of `out` and returns the number of bytes
-/// written.
+/// Decodes a bare deflate stream, as zip archives hold them, into the front of `out` and returns
+/// the number of bytes written.
 pub fn inflate(deflated: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     let done = decompress(Container::None, deflated, out).map(|(_, made)| made);
     done.map_err(|e| e.into_codec_error(Container::None.name(), deflated.len(), out.len()))
@@ -55,7 +57,8 @@ pub fn deflate_for_tests(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Appends one stream that holds `decoded` to `out`. `level` is one of zlib's: 0 to 9, or -1 for the default of 6.
+/// Appends one stream that holds `decoded` to `out`. `level` is one of zlib's: 0 to 9, or -1 for
+/// the default of 6.
 pub fn compress(container: Container, level: i32, decoded: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let level = if level < 0 { 6 } else { level };
     COMPRESSOR.with_borrow_mut(|kept| {
@@ -82,10 +85,12 @@ impl Decompressor {
             Container::Gzip => sys::libdeflate_gzip_decompress_ex,
             Container::None => sys::libdeflate_deflate_decompress_ex,
         };
-        let (mut used, mut made) = (0, 0);
-        let (input, output) = (encoded.as_ptr().cast(), out.as_mut_ptr().cast());
-        // SAFETY: the decompressor is live and belongs to this thread alone; the pointers and lengths belong to valid
-        // slices that do not overlap, and the library stays within both.
+        let mut used = 0;
+        let mut made = 0;
+        let input = encoded.as_ptr().cast();
+        let output = out.as_mut_ptr().cast();
+        // SAFETY: the decompressor is live and belongs to this thread alone; the pointers and
+        // lengths belong to valid slices that do not overlap, and the library stays within both.
         let code =
             unsafe { call(self.0.as_ptr(), input, encoded.len(), output, out.len(), &raw mut used, &raw mut made) };
         match code {
@@ -111,7 +116,8 @@ struct LevelCompressor {
 
 impl LevelCompressor {
     fn new(level: i32) -> Option<Self> {
-        // SAFETY: any level may be passed; null, for a bad level or if memory is short, becomes None.
+        // SAFETY: any level may be passed; null, for a bad level or if memory is short, becomes
+        // None.
         let raw = NonNull::new(unsafe { sys::libdeflate_alloc_compressor(level) })?;
         Some(LevelCompressor { level, raw })
     }
@@ -127,10 +133,13 @@ impl LevelCompressor {
         let room = unsafe { sys::libdeflate_gzip_compress_bound(self.raw.as_ptr(), decoded.len()) };
         out.reserve(room);
         let spare = out.spare_capacity_mut();
-        let (input, output) = (decoded.as_ptr().cast(), spare.as_mut_ptr().cast());
-        // SAFETY: the same as in Decompressor::run; the library writes at most spare.len() bytes to the spare capacity.
+        let input = decoded.as_ptr().cast();
+        let output = spare.as_mut_ptr().cast();
+        // SAFETY: the same as in Decompressor::run; the library writes at most spare.len() bytes to
+        // the spare capacity.
         let made = unsafe { call(self.raw.as_ptr(), input, decoded.len(), output, spare.len()) };
-        // SAFETY: the library has written `made` bytes after the current length, within the capacity; 0 means failure.
+        // SAFETY: the library has written `made` bytes after the current length, within the
+        // capacity; 0 means failure.
         unsafe { out.set_len(out.len() + made) };
         made > 0
     }

@@ -1,5 +1,6 @@
-//! The filter `delta`: each item but the first is stored as its difference from the item before. Source of the rules:
-//! `numcodecs.Delta`, which uses `numpy.diff`, and `numpy.cumsum` with its accumulator type.
+//! The filter `delta`: each item but the first is stored as its difference from the item before.
+//! Source of the rules: `numcodecs.Delta`, which uses `numpy.diff`, and `numpy.cumsum` with its
+//! accumulator type.
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
@@ -64,10 +65,11 @@ impl Delta {
         })
     }
 
-    /// Checks that the first item fits a signed encoded type. NumPy assigns this item, which can fail, but casts the
-    /// differences, which wraps.
+    /// Checks that the first item fits a signed encoded type. NumPy assigns this item, which can
+    /// fail, but casts the differences, which wraps.
     fn check_first(&self, input: &[u8]) -> CodecResult<()> {
-        let (from, to) = (self.decoded.scalar, self.encoded.scalar);
+        let from = self.decoded.scalar;
+        let to = self.encoded.scalar;
         let mut native = [0; 8];
         let size = self.decoded.size();
         let head = input.get(..size).ok_or_else(|| CodecError::new("delta can't encode an empty buffer"))?;

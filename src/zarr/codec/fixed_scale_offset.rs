@@ -1,5 +1,6 @@
-//! The filter `fixedscaleoffset`: numbers stored as `(x - offset) * scale`, rounded. Source of the rules:
-//! `numcodecs.FixedScaleOffset` with NumPy 2, where a JSON integer takes the integer type of the array.
+//! The filter `fixedscaleoffset`: numbers stored as `(x - offset) * scale`, rounded. Source of the
+//! rules: `numcodecs.FixedScaleOffset` with NumPy 2, where a JSON integer takes the integer type of
+//! the array.
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
@@ -39,7 +40,8 @@ impl Operand {
         Ok(Operand { float, is_integer, integer: text.and_then(|text| text.parse().ok()) })
     }
 
-    /// Returns the number as an integer of type `T`, or an error if it is none or out of range, as NumPy does.
+    /// Returns the number as an integer of type `T`, or an error if it is none or out of range, as
+    /// NumPy does.
     fn integer_of<T: Number>(self, scalar: Scalar) -> CodecResult<T> {
         let bits = 8 * scalar.size();
         let range = if scalar.is_signed() { -(1i128 << (bits - 1))..1i128 << (bits - 1) } else { 0..1i128 << bits };
@@ -60,7 +62,8 @@ impl FixedScaleOffset {
     /// Creates the filter from `offset`, `scale`, `dtype` and `astype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["offset", "scale", "dtype", "astype"])?;
-        let (offset, scale) = (Operand::new(config, "offset")?, Operand::new(config, "scale")?);
+        let offset = Operand::new(config, "offset")?;
+        let scale = Operand::new(config, "scale")?;
         let decoded = Items::param(config, "dtype", None)?;
         let encoded = Items::param(config, "astype", Some(decoded))?;
         if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")].iter().find(|i| i.0.scalar == Scalar::Ticks)
@@ -71,7 +74,8 @@ impl FixedScaleOffset {
     }
 
     fn decode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        let (offset, scale) = (T::from_f64(self.offset.float), T::from_f64(self.scale.float));
+        let offset = T::from_f64(self.offset.float);
+        let scale = T::from_f64(self.scale.float);
         items::decode(self.encoded, work, self.decoded, input, out, |block| {
             items::each::<T>(block, |x| x.div(scale).add(offset));
         })
@@ -79,7 +83,8 @@ impl FixedScaleOffset {
 
     /// Encodes with all arithmetic in type `T`.
     fn encode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        let (offset, scale) = (self.offset.value::<T>(work)?, self.scale.value::<T>(work)?);
+        let offset = self.offset.value::<T>(work)?;
+        let scale = self.scale.value::<T>(work)?;
         items::encode(self.decoded, work, self.encoded, input, out, |block| {
             items::each::<T>(block, |x| x.sub(offset).mul(scale).round());
         })

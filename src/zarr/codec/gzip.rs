@@ -1,6 +1,6 @@
-//! The compressor `gzip`: a sequence of gzip members. Source of the rules: Python's `gzip` module, which skips NUL
-//! bytes after a member and refuses any other trailing byte. An early C++ writer stored zlib streams under this name,
-//! which are recognized by their first two bytes.
+//! The compressor `gzip`: a sequence of gzip members. Source of the rules: Python's `gzip` module,
+//! which skips NUL bytes after a member and refuses any other trailing byte. An early C++ writer
+//! stored zlib streams under this name, which are recognized by their first two bytes.
 
 use super::deflate::{self, Container};
 use super::streams::StreamError;
@@ -21,15 +21,16 @@ impl Gzip {
     }
 }
 
-/// Returns whether `bytes` start with a zlib header: deflate with a window of up to 32 KiB, and a check value that
-/// makes the two bytes a multiple of 31.
+/// Returns whether `bytes` start with a zlib header: deflate with a window of up to 32 KiB, and a
+/// check value that makes the two bytes a multiple of 31.
 fn is_zlib(bytes: &[u8]) -> bool {
     matches!(*bytes, [a, b, ..] if a & 0x0f == 8 && a >> 4 <= 7 && (u32::from(a) * 256 + u32::from(b)) % 31 == 0)
 }
 
 /// Decodes the members of `encoded` and returns the number of bytes written.
 fn decode_members(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
-    let (mut rest, mut written) = (encoded, 0);
+    let mut rest = encoded;
+    let mut written = 0;
     while !rest.is_empty() {
         if !rest.starts_with(&[0x1f, 0x8b]) {
             let first = rest.len() == encoded.len();

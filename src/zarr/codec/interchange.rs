@@ -1,6 +1,7 @@
-//! Checks that other programs can use an array with given codecs. The codecs of this crate are more lenient than
-//! numcodecs, because they read everything that numcodecs may have written. A new array, however, must be usable with
-//! zarr-python and numcodecs 0.15. Source of the rules: the constructors and `view` calls of numcodecs 0.15.
+//! Checks that other programs can use an array with given codecs. The codecs of this crate are more
+//! lenient than numcodecs, because they read everything that numcodecs may have written. A new
+//! array, however, must be usable with zarr-python and numcodecs 0.15. Source of the rules: the
+//! constructors and `view` calls of numcodecs 0.15.
 
 use super::{Pipeline, build};
 use crate::error::{Error, Result};
@@ -23,9 +24,9 @@ struct Intermediate {
     is_variable: bool,
 }
 
-/// Checks that zarr-python can open an array with this metadata and chunks of `chunk_size` bytes, and reads back the
-/// values that it writes. Filters may round. Filters configured for another type than that of their items are refused:
-/// they would misread the bytes and lose the values.
+/// Checks that zarr-python can open an array with this metadata and chunks of `chunk_size` bytes,
+/// and reads back the values that it writes. Filters may round. Filters configured for another type
+/// than that of their items are refused: they would misread the bytes and lose the values.
 ///
 /// # Errors
 ///
@@ -54,7 +55,8 @@ pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> 
     if meta.has_objects() { Ok(()) } else { pipeline.check_encodes(meta.dtype.size(), chunk_size) }
 }
 
-/// Checks that a codec is a compressor, which any array may use, and that numcodecs accepts its parameters.
+/// Checks that a codec is a compressor, which any array may use, and that numcodecs accepts its
+/// parameters.
 ///
 /// # Errors
 ///
@@ -73,7 +75,8 @@ fn single_bytes() -> Result<DType> {
     DType::parse_str("|u1")
 }
 
-/// Returns the output of a codec for the input `given`, or an error if the codec must not be applied to it.
+/// Returns the output of a codec for the input `given`, or an error if the codec must not be
+/// applied to it.
 fn check_step(config: &CodecConfig, given: Intermediate) -> Result<Intermediate> {
     let refused = |why: &str| Err(Error::invalid(format!("codec {:?}: {why}", config.id)));
     let id = config.id.as_str();
@@ -104,9 +107,12 @@ fn check_step(config: &CodecConfig, given: Intermediate) -> Result<Intermediate>
     }
 }
 
-/// Returns the output of a filter whose parameters `from` and `to` state the types of decoded and encoded items.
+/// Returns the output of a filter whose parameters `from` and `to` state the types of decoded and
+/// encoded items.
 fn check_typed(config: &CodecConfig, from: &str, to: &str, given: &Intermediate) -> Result<Intermediate> {
-    let Some(dtype) = config.dtype(from)? else { return Err(config.invalid(from, "is missing")) };
+    let Some(dtype) = config.dtype(from)? else {
+        return Err(config.invalid(from, "is missing"));
+    };
     let loses = !build(config, given.items.size())?.is_lossless();
     // a lossless filter may be configured for another type of the same size
     if dtype.size() != given.items.size() || loses && dtype != given.items {
@@ -139,8 +145,8 @@ fn check_object_codec(config: &CodecConfig, dtype: &DType) -> Result<()> {
     }
 }
 
-/// Checks that numcodecs accepts every parameter as it is spelled. The codecs of this crate also accept null for a
-/// default, and 1.0 and true for 1.
+/// Checks that numcodecs accepts every parameter as it is spelled. The codecs of this crate also
+/// accept null for a default, and 1.0 and true for 1.
 fn check_parameters(config: &CodecConfig) -> Result<()> {
     for (name, value) in config.parameters() {
         let is_fine = match (config.id.as_str(), name, value) {
@@ -169,8 +175,8 @@ fn check_parameters(config: &CodecConfig) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a parameter of an object codec is numcodecs' default. This crate does not interpret these
-/// parameters.
+/// Returns whether a parameter of an object codec is numcodecs' default. This crate does not
+/// interpret these parameters.
 fn is_default(config: &CodecConfig, name: &str, value: &Value) -> bool {
     match (config.id.as_str(), name) {
         ("json2", "encoding") => value == "utf-8",

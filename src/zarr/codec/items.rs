@@ -1,6 +1,6 @@
-//! Conversion of numbers in buffers: the type and byte order of a dtype, and one loop that converts items of one type
-//! to another, block by block so that intermediate values stay in the cache. Each filter of numbers calls this loop
-//! with its own step. The module must not know the filters.
+//! Conversion of numbers in buffers: the type and byte order of a dtype, and one loop that converts
+//! items of one type to another, block by block so that intermediate values stay in the cache. Each
+//! filter of numbers calls this loop with its own step. The module must not know the filters.
 
 use super::number::Number;
 use super::{CodecResult, Size, buffer};
@@ -48,7 +48,8 @@ macro_rules! with_type {
 pub(super) use with_type;
 
 impl Scalar {
-    /// Returns the type of a dtype's items, or `None` for text, bytes, structs, objects and 16-byte floats.
+    /// Returns the type of a dtype's items, or `None` for text, bytes, structs, objects and 16-byte
+    /// floats.
     pub fn of(dtype: &DType) -> Option<Self> {
         Some(match (dtype.kind(), dtype.size()) {
             (DTypeKind::Bool, _) => Scalar::Bool,
@@ -137,13 +138,15 @@ impl Items {
         Some(Items { scalar: Scalar::of(dtype)?, swapped })
     }
 
-    /// Returns the size in bytes of `decoded` bytes of these items after they are cast to `encoded`.
+    /// Returns the size in bytes of `decoded` bytes of these items after they are cast to
+    /// `encoded`.
     pub fn encoded_size(self, encoded: Items, decoded: usize) -> Size {
         Size::Exact((decoded / self.size()).saturating_mul(encoded.size()))
     }
 
-    /// Returns whether a cast to `encoded` items and back preserves all bytes. This holds for integers cast to at least
-    /// as many bits. Casts of floats change some NaNs, and casts of booleans change bytes other than 0 and 1.
+    /// Returns whether a cast to `encoded` items and back preserves all bytes. This holds for
+    /// integers cast to at least as many bits. Casts of floats change some NaNs, and casts of
+    /// booleans change bytes other than 0 and 1.
     pub fn is_preserved_by(self, encoded: Items) -> bool {
         self.scalar.is_integer() && encoded.scalar.is_integer() && encoded.size() >= self.size()
     }
@@ -187,8 +190,8 @@ pub fn not_numeric(config: &CodecConfig, name: &str) -> Error {
     Error::unsupported(format!("codec {:?}: {name} is not a type it can compute with", config.id))
 }
 
-/// Returns whether no conversion of time units is needed: the dtype parameters `a` and `b` have the same unit, or at
-/// most one of them is a time.
+/// Returns whether no conversion of time units is needed: the dtype parameters `a` and `b` have the
+/// same unit, or at most one of them is a time.
 pub fn same_units(config: &CodecConfig, a: &str, b: &str) -> Result<bool> {
     let unit = |name: &str| -> Result<Option<String>> {
         let timed = config.dtype(name)?.is_some_and(|d| matches!(d.kind(), DTypeKind::TimeDelta | DTypeKind::DateTime));
@@ -234,11 +237,14 @@ pub fn each<T: Number>(block: &mut [u8], mut step: impl FnMut(T) -> T) {
     }
 }
 
-/// Casts the items `from` in `input` to type `work`, applies `step` to each block in order, and casts the result to the
-/// items `to` in `output`. Both buffers hold the same number of whole items.
+/// Casts the items `from` in `input` to type `work`, applies `step` to each block in order, and
+/// casts the result to the items `to` in `output`. Both buffers hold the same number of whole
+/// items.
 pub fn convert(from: Items, work: Scalar, to: Items, input: &[u8], output: &mut [u8], mut step: impl FnMut(&mut [u8])) {
-    let (into_work, out_of_work) = (cast_of(from.scalar, work), cast_of(work, to.scalar));
-    let (mut loaded, mut worked) = ([0; BLOCK * WIDEST], [0; BLOCK * WIDEST]);
+    let into_work = cast_of(from.scalar, work);
+    let out_of_work = cast_of(work, to.scalar);
+    let mut loaded = [0; BLOCK * WIDEST];
+    let mut worked = [0; BLOCK * WIDEST];
     for (a, b) in input.chunks(BLOCK * from.size()).zip(output.chunks_mut(BLOCK * to.size())) {
         let items = a.len() / from.size();
         let worked = &mut worked[..items * work.size()];
@@ -256,7 +262,8 @@ pub fn convert(from: Items, work: Scalar, to: Items, input: &[u8], output: &mut 
     }
 }
 
-/// Converts items as [`convert`] does, into the front of `out`. Returns the number of bytes written.
+/// Converts items as [`convert`] does, into the front of `out`. Returns the number of bytes
+/// written.
 pub fn decode(
     from: Items,
     work: Scalar,

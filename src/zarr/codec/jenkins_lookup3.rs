@@ -1,5 +1,5 @@
-//! Bob Jenkins' 32-bit hash, the checksum of the filter `jenkins_lookup3`. Source of the rules: the published
-//! description of `hashlittle` in lookup3.
+//! Bob Jenkins' 32-bit hash, the checksum of the filter `jenkins_lookup3`. Source of the rules: the
+//! published description of `hashlittle` in lookup3.
 
 type HashState = [u32; 3];
 

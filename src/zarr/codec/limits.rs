@@ -1,11 +1,12 @@
-//! Tests of every codec with parameters and item sizes at and beyond the limits of its library. Many libraries are C,
-//! so a number passed on unchecked may end the test process with a signal.
+//! Tests of every codec with parameters and item sizes at and beyond the limits of its library.
+//! Many libraries are C, so a number passed on unchecked may end the test process with a signal.
 
 use super::build;
 use super::testing::config;
 use crate::util::json::Value;
 
-/// Returns numbers around the limits of 8, 16, 32 and 64 bits, and numbers whose lowest 32 bits are small.
+/// Returns numbers around the limits of 8, 16, 32 and 64 bits, and numbers whose lowest 32 bits are
+/// small.
 fn numbers() -> Vec<i64> {
     let powers = [0, 7, 8, 15, 16, 20, 31, 32, 33, 62].map(|bits| 1i64 << bits);
     let around = powers.iter().flat_map(|n| [-n - 1, -n, 1 - n, n - 1, *n, n + 1]);
@@ -67,7 +68,9 @@ const PLAIN: [&str; 10] = [
 /// Encodes some bytes and checks that they decode to the same bytes, unless the codec refuses them.
 fn try_codec(text: &str, itemsize: usize) {
     let config = config(text);
-    let Ok(codec) = build(&config, itemsize) else { return };
+    let Ok(codec) = build(&config, itemsize) else {
+        return;
+    };
     for len in [0, 1, 16, 300, 5000] {
         // packbits preserves only booleans
         let data: Vec<u8> = (0..len).map(|i| (i % 7 == 0) as u8).collect();

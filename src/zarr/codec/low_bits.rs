@@ -1,5 +1,6 @@
-//! The integers of 2 and 4 bits of Zarr v3, which `bytes` stores in one byte each. Readers ignore the upper bits;
-//! writers fill them with the sign. Source of the rule: the registry of Zarr extensions, data types `int2` to `uint4`.
+//! The integers of 2 and 4 bits of Zarr v3, which `bytes` stores in one byte each. Readers ignore
+//! the upper bits; writers fill them with the sign. Source of the rule: the registry of Zarr
+//! extensions, data types `int2` to `uint4`.
 
 use super::{Codec, CodecResult, Size, buffer};
 use crate::error::Result;
@@ -21,7 +22,9 @@ impl LowBits {
             "int4" => (4, true),
             "uint2" => (2, false),
             "uint4" => (4, false),
-            other => return Err(config.invalid("dtype", &format!("is {other:?}, no integer of 2 or 4 bits"))),
+            other => {
+                return Err(config.invalid("dtype", &format!("is {other:?}, no integer of 2 or 4 bits")));
+            }
         };
         Ok(LowBits { bits, is_signed })
     }
@@ -67,7 +70,8 @@ mod tests {
             ("uint2", [0x03, 0x00, 0x03, 0x00]),
         ] {
             let codec = LowBits::new(&CodecConfig::parse(&json!({"id": "low_bits", "dtype": dtype})).unwrap()).unwrap();
-            let (mut decoded, mut encoded) = ([0; 4], Vec::new());
+            let mut decoded = [0; 4];
+            let mut encoded = Vec::new();
             codec.decode(&[0x07, 0x08, 0xff, 0xf0], &mut decoded).unwrap();
             codec.encode(&[0x07, 0x08, 0xff, 0xf0], &mut encoded).unwrap();
             assert_eq!((decoded, encoded.as_slice()), (expected, &expected[..]), "{dtype}");

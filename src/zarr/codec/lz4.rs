@@ -1,5 +1,6 @@
-//! The compressor `lz4`: the size as a little-endian i32, then one LZ4 block (not the frame format). The decoder is
-//! that of the C library: blosc links it anyway, and it is fuzzed more than others.
+//! The compressor `lz4`: the size as a little-endian i32, then one LZ4 block (not the frame
+//! format). The decoder is that of the C library: blosc links it anyway, and it is fuzzed more than
+//! others.
 
 use super::streams::StreamError;
 use super::{Codec, CodecError, CodecResult, encode_only};
@@ -16,7 +17,8 @@ pub struct Lz4 {
 }
 
 impl Lz4 {
-    /// Creates the compressor from its parameters. An acceleration below 1 counts as 1, as in numcodecs.
+    /// Creates the compressor from its parameters. An acceleration below 1 counts as 1, as in
+    /// numcodecs.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["acceleration"])?;
         let acceleration = config.int("acceleration", 1, i64::from(i32::MIN), i64::from(i32::MAX));
@@ -24,11 +26,13 @@ impl Lz4 {
     }
 }
 
-/// Decodes a whole block into the front of `out` and returns the number of bytes written. Returns `None` if it is
-/// damaged or decodes to more than `out` holds.
+/// Decodes a whole block into the front of `out` and returns the number of bytes written. Returns
+/// `None` if it is damaged or decodes to more than `out` holds.
 pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Option<usize> {
-    let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).unwrap_or(i32::MAX));
-    // SAFETY: both pointers belong to slices at least as long as the lengths given, which the library stays within.
+    let len = i32::try_from(block.len()).ok()?;
+    let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
+    // SAFETY: both pointers belong to slices at least as long as the lengths given, which the
+    // library stays within.
     let made = unsafe { lz4_sys::LZ4_decompress_safe(block.as_ptr().cast(), out.as_mut_ptr().cast(), len, room) };
     usize::try_from(made).ok()
 }
@@ -44,11 +48,14 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Decodes the first bytes of a block into `out` and returns the number of bytes written. It is less than `out` holds
-/// only if the block has no more bytes. Returns `None` if the bytes read are damaged.
+/// Decodes the first bytes of a block into `out` and returns the number of bytes written. It is
+/// less than `out` holds only if the block has no more bytes. Returns `None` if the bytes read are
+/// damaged.
 pub fn decompress_beginning(block: &[u8], out: &mut [u8]) -> Option<usize> {
-    let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).ok()?);
-    let (from, to) = (block.as_ptr().cast(), out.as_mut_ptr().cast());
+    let len = i32::try_from(block.len()).ok()?;
+    let room = i32::try_from(out.len()).ok()?;
+    let from = block.as_ptr().cast();
+    let to = out.as_mut_ptr().cast();
     // SAFETY: both pointers belong to slices of the lengths given, which the library stays within.
     let made = unsafe { LZ4_decompress_safe_partial(from, to, len, room, room) };
     usize::try_from(made).ok()
@@ -62,7 +69,8 @@ fn compress_block(decoded: &[u8], acceleration: i32, out: &mut Vec<u8>) -> Optio
     out.reserve(usize::try_from(bound).ok()?);
     let spare = out.spare_capacity_mut();
     let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
-    let (input, output) = (decoded.as_ptr().cast(), spare.as_mut_ptr().cast());
+    let input = decoded.as_ptr().cast();
+    let output = spare.as_mut_ptr().cast();
     // SAFETY: the pointers belong to slices at least as long as the lengths given.
     let made = unsafe { lz4_sys::LZ4_compress_fast(input, output, len, room, acceleration) };
     let made = usize::try_from(made).ok().filter(|n| *n > 0)?;

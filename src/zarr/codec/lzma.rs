@@ -1,6 +1,7 @@
-//! The compressor `lzma`: the formats XZ, ALONE (.lzma) and RAW. Source of the rules: Python's `lzma.compress` and
-//! `lzma.decompress`. One exception: XZ data with filters, which Python writes but refuses to read, are decoded with
-//! the chain that the data state. [`lzma_filters`](super::lzma_filters) has the filter chains.
+//! The compressor `lzma`: the formats XZ, ALONE (.lzma) and RAW. Source of the rules: Python's
+//! `lzma.compress` and `lzma.decompress`. One exception: XZ data with filters, which Python writes
+//! but refuses to read, are decoded with the chain that the data state.
+//! [`lzma_filters`](super::lzma_filters) has the filter chains.
 
 use super::lzma_filters::LzmaFilters;
 use super::streams::{self, StreamError, StreamStep};
@@ -9,8 +10,9 @@ use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use liblzma::stream::{Action, Check, Error, LzmaOptions, Status, Stream};
 
-/// Minimum memory limit of a decoder in bytes. The strongest preset claims 65 MiB for data of any size, but liblzma
-/// touches only the part that it fills. A limit of four times as much still refuses headers that claim gigabytes.
+/// Minimum memory limit of a decoder in bytes. The strongest preset claims 65 MiB for data of any
+/// size, but liblzma touches only the part that it fills. A limit of four times as much still
+/// refuses headers that claim gigabytes.
 const MIN_MEMORY_LIMIT: u64 = 256 << 20;
 
 /// The default preset of liblzma.
@@ -76,7 +78,8 @@ impl Lzma {
     fn decode_one(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), StreamError> {
         let mut stream = self.decoder(out.len()).map_err(stream_error)?;
         streams::run(encoded, out, |input, room| {
-            let (used, made) = (stream.total_in(), stream.total_out());
+            let used = stream.total_in();
+            let made = stream.total_out();
             let step = match stream.process(input, room, Action::Run).map_err(stream_error)? {
                 Status::StreamEnd => StreamStep::End,
                 _ => StreamStep::More,
@@ -88,7 +91,8 @@ impl Lzma {
     /// Returns an encoder, or an error if the parameters contradict each other.
     fn encoder(&self) -> CodecResult<Stream> {
         let fail = |why: &str| Err(CodecError(format!("lzma: can't encode: {why}")));
-        let (check, preset) = (self.check.clone()?, self.preset.clone()?);
+        let check = self.check.clone()?;
+        let preset = self.preset.clone()?;
         if preset.is_some() && self.filters.is_some() {
             return fail("preset and filters exclude each other");
         }
@@ -225,7 +229,8 @@ mod tests {
     #[test]
     fn bytes_after_the_first_stream_are_decoded_or_ignored() {
         let xz = lzma("");
-        let (one, two) = (hex(XZ), TEXT.repeat(2));
+        let one = hex(XZ);
+        let two = TEXT.repeat(2);
         assert_eq!(decoded(&*xz, &[&one[..], &one].concat(), 46).unwrap(), two);
         assert_eq!(decoded(&*xz, &[&one[..], &[0; 12], &one].concat(), 46).unwrap(), TEXT);
         assert_eq!(decoded(&*xz, &[&one[..], b"twelve bytes"].concat(), 23).unwrap(), TEXT);

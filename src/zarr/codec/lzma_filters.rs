@@ -1,5 +1,5 @@
-//! Filter chains of the compressor `lzma`: from the list of dicts of Python's `lzma` module to liblzma's options. The
-//! module knows neither formats nor data.
+//! Filter chains of the compressor `lzma`: from the list of dicts of Python's `lzma` module to
+//! liblzma's options. The module knows neither formats nor data.
 
 use crate::util::json::{self, Value};
 use liblzma::stream::{Error, Filters, LzmaOptions, MatchFinder, Mode};
@@ -51,8 +51,8 @@ impl LzmaFilters {
         self.with_dict(u32::MAX)
     }
 
-    /// Returns liblzma's chain for decoding at most `room` bytes. A dictionary larger than that would never be used, so
-    /// it is not allocated.
+    /// Returns liblzma's chain for decoding at most `room` bytes. A dictionary larger than that
+    /// would never be used, so it is not allocated.
     pub fn for_decoding(&self, room: usize) -> Result<Filters, Error> {
         self.with_dict(u32::try_from(room).unwrap_or(u32::MAX).max(MIN_DICT))
     }
@@ -80,7 +80,8 @@ impl LzmaFilters {
     }
 }
 
-/// Appends the branch converter with liblzma's number `id`. Without properties the start offset is 0.
+/// Appends the branch converter with liblzma's number `id`. Without properties the start offset is
+/// 0.
 fn push_bcj(filters: &mut Filters, id: u64, offset: u32) -> Result<&mut Filters, Error> {
     let bytes = offset.to_le_bytes();
     let properties: &[u8] = if offset == 0 { &[] } else { &bytes };

@@ -1,10 +1,11 @@
-//! NumPy's arithmetic and casts on one number, for every type that filters compute in. Integers wrap, and a float out
-//! of an integer's range is cast as NumPy's C code casts it. The module knows neither buffers, byte order nor codecs.
-//! Source of the rules: NumPy 2 on x86-64.
+//! NumPy's arithmetic and casts on one number, for every type that filters compute in. Integers
+//! wrap, and a float out of an integer's range is cast as NumPy's C code casts it. The module knows
+//! neither buffers, byte order nor codecs. Source of the rules: NumPy 2 on x86-64.
 
 use half::f16;
 
-/// A number in the machine's byte order. `add`, `sub`, `mul` and `div` are NumPy's operators, and `to` is its `astype`.
+/// A number in the machine's byte order. `add`, `sub`, `mul` and `div` are NumPy's operators, and
+/// `to` is its `astype`.
 pub trait Number: Copy + Default {
     /// Size in bytes.
     const SIZE: usize;
@@ -46,8 +47,8 @@ pub trait Float: Number {}
 impl Float for f32 {}
 impl Float for f64 {}
 
-/// Casts as the instruction `cvttsd2si` does: numbers out of range become `i32::MIN`. Narrower integers take the low
-/// bits.
+/// Casts as the instruction `cvttsd2si` does: numbers out of range become `i32::MIN`. Narrower
+/// integers take the low bits.
 fn to_i32(v: f64) -> i32 {
     if v.abs() < 2147483648.0 { v as i32 } else { i32::MIN }
 }
@@ -76,7 +77,8 @@ macro_rules! bytes {
     };
 }
 
-/// Implements [`Number`] for a primitive. Each function is an expression with parameters; the rest is the same for all.
+/// Implements [`Number`] for a primitive. Each function is an expression with parameters; the rest
+/// is the same for all.
 macro_rules! primitive {
     ($T:ty { $($name:ident($self:ident $(, $other:ident)?) $body:expr;)* }, to: $from:ident($wide:ty), $($rest:tt)*) => {
         impl Number for $T {
@@ -104,8 +106,8 @@ macro_rules! primitive {
     };
 }
 
-/// Implements [`Number`] for integers: `$from` and `$wide` are the cast to other types, `$cast` is NumPy's cast from a
-/// float.
+/// Implements [`Number`] for integers: `$from` and `$wide` are the cast to other types, `$cast` is
+/// NumPy's cast from a float.
 macro_rules! integers {
     ($($T:ty: $from:ident($wide:ty), $cast:ident;)*) => {
         $(primitive!($T {
@@ -130,8 +132,8 @@ integers! {
     i64: from_i64(i64), to_i64;
     u8: from_u64(u64), to_i32;
     u16: from_u64(u64), to_i32;
-    // NumPy's result for numbers out of u32's range depends on the length of the array; this is the result of its
-    // scalar loop
+    // NumPy's result for numbers out of u32's range depends on the length of the array; this is the
+    // result of its scalar loop
     u32: from_u64(u64), to_i64;
     u64: from_u64(u64), to_u64;
 }
@@ -200,8 +202,8 @@ impl Number for f16 {
     }
 }
 
-/// Narrows a float. Unlike with `f16::from_f32` of the `half` crate, a NaN keeps its sign and the upper bits of its
-/// payload.
+/// Narrows a float. Unlike with `f16::from_f32` of the `half` crate, a NaN keeps its sign and the
+/// upper bits of its payload.
 fn half(v: f32) -> f16 {
     if v.is_nan() { half_nan(v.to_bits() >> 31, v.to_bits() >> 13) } else { narrow(f64::from(v)) }
 }
@@ -215,7 +217,8 @@ fn half_nan(sign: u32, payload: u32) -> f16 {
 /// Widens a float exactly.
 #[inline(always)]
 fn widen(v: f16) -> f32 {
-    let (bits, sign) = (u32::from(v.to_bits()), u32::from(v.to_bits() & 0x8000) << 16);
+    let bits = u32::from(v.to_bits());
+    let sign = u32::from(v.to_bits() & 0x8000) << 16;
     let magnitude = bits & 0x7fff;
     if magnitude >= 0x7c00 {
         return f32::from_bits(sign | 0x7f80_0000 | (magnitude & 0x3ff) << 13);
@@ -225,7 +228,8 @@ fn widen(v: f16) -> f32 {
     f32::from_bits(sign | (f32::from_bits(magnitude << 13) * scale).to_bits())
 }
 
-/// Narrows a double, rounding half to even by all 53 bits of its mantissa. The `half` crate uses only the upper bits.
+/// Narrows a double, rounding half to even by all 53 bits of its mantissa. The `half` crate uses
+/// only the upper bits.
 fn narrow(v: f64) -> f16 {
     let sign = ((v.to_bits() >> 48) & 0x8000) as u16;
     let v = v.abs();
@@ -241,7 +245,8 @@ fn narrow(v: f64) -> f16 {
     f16::from_bits(sign | bits)
 }
 
-/// A boolean: `add` is "or" and `sub` is "differs", as in NumPy's `cumsum` and `diff`. Every byte but 0 is true.
+/// A boolean: `add` is "or" and `sub` is "differs", as in NumPy's `cumsum` and `diff`. Every byte
+/// but 0 is true.
 impl Number for bool {
     const SIZE: usize = 1;
     #[inline(always)]

@@ -1,5 +1,6 @@
-//! The codecs `vlen-utf8`, `vlen-bytes`, `vlen-array`, `json2`, `msgpack2` and `pickle`: encodings of Python objects.
-//! Objects have no form as flat bytes, so their encoding is passed through in both directions.
+//! The codecs `vlen-utf8`, `vlen-bytes`, `vlen-array`, `json2`, `msgpack2` and `pickle`: encodings
+//! of Python objects. Objects have no form as flat bytes, so their encoding is passed through in
+//! both directions.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::Result;
@@ -48,8 +49,9 @@ impl Codec for Passthrough {
     }
 }
 
-/// Checks that `bytes` have the form of `items` objects encoded by the object codec `config`: the lengths of vlen
-/// items, one list of JSON or MessagePack, the first and the last byte of a pickle. A pickle is never loaded.
+/// Checks that `bytes` have the form of `items` objects encoded by the object codec `config`: the
+/// lengths of vlen items, one list of JSON or MessagePack, the first and the last byte of a pickle.
+/// A pickle is never loaded.
 ///
 /// # Errors
 ///
@@ -72,15 +74,16 @@ pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> CodecRes
     }
 }
 
-/// Checks that `bytes` are one MessagePack array and nothing else. Source of the format: MessagePack specification,
-/// "Formats".
+/// Checks that `bytes` are one MessagePack array and nothing else. Source of the format:
+/// MessagePack specification, "Formats".
 fn check_message(bytes: &[u8]) -> CodecResult<()> {
     let broken = || CodecError::new("msgpack2: not a list");
     if !matches!(bytes.first(), Some(0x90..=0x9f | 0xdc | 0xdd)) {
         return Err(broken());
     }
     // `left` is the number of values still expected; a container adds its members
-    let (mut rest, mut left) = (bytes, 1u64);
+    let mut rest = bytes;
+    let mut left = 1u64;
     while left > 0 {
         let (&first, after) = rest.split_first().ok_or_else(broken)?;
         let number = |size: usize| {
@@ -111,8 +114,8 @@ fn check_message(bytes: &[u8]) -> CodecResult<()> {
     if rest.is_empty() { Ok(()) } else { Err(broken()) }
 }
 
-/// Checks numcodecs' vlen format: the number of items, then each item after its length, all as little-endian 32-bit
-/// numbers.
+/// Checks numcodecs' vlen format: the number of items, then each item after its length, all as
+/// little-endian 32-bit numbers.
 fn check_lengths(bytes: &[u8], items: u64, is_valid: impl Fn(&[u8]) -> bool) -> CodecResult<()> {
     let short = || CodecError::new("cut short");
     let (count, mut rest) = bytes.split_first_chunk().ok_or_else(short)?;

@@ -1,5 +1,5 @@
-//! The filter `packbits`: one byte with the number of padding bits, then eight booleans in each byte, the first one in
-//! the highest bit. Source of the rules: `numcodecs.PackBits`.
+//! The filter `packbits`: one byte with the number of padding bits, then eight booleans in each
+//! byte, the first one in the highest bit. Source of the rules: `numcodecs.PackBits`.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::Result;

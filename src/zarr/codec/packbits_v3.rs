@@ -1,6 +1,6 @@
-//! The codec `packbits` of Zarr v3, with the id `packbits_v3` here: numbers of any width in bits without gaps, the
-//! least significant bit first. `packbits` of numcodecs packs the most significant bit first. Source of the rules: the
-//! registry of Zarr extensions, "packbits codec".
+//! The codec `packbits` of Zarr v3, with the id `packbits_v3` here: numbers of any width in bits
+//! without gaps, the least significant bit first. `packbits` of numcodecs packs the most
+//! significant bit first. Source of the rules: the registry of Zarr extensions, "packbits codec".
 
 use super::word::{load, store};
 use super::{Codec, CodecError, CodecResult, Size, buffer};
@@ -77,14 +77,16 @@ impl PackBitsV3 {
         Ok(PackBitsV3 { component, first: first as u32, bits: (last - first) as u32 + 1, padding })
     }
 
-    /// Returns the number of bytes that `count` components are packed into, without the padding byte.
+    /// Returns the number of bytes that `count` components are packed into, without the padding
+    /// byte.
     fn packed_size(&self, count: usize) -> usize {
         let bits = self.bits as usize;
         (count / 8).saturating_mul(bits).saturating_add((count % 8 * bits).div_ceil(8))
     }
 
-    /// Splits off the byte that counts the padding bits. Returns the packed bytes and the number of components in them.
-    /// Without such a byte, the number follows from `out`, the size of the decoded bytes.
+    /// Splits off the byte that counts the padding bits. Returns the packed bytes and the number of
+    /// components in them. Without such a byte, the number follows from `out`, the size of the
+    /// decoded bytes.
     fn unpadded<'a>(&self, encoded: &'a [u8], out: usize) -> CodecResult<(&'a [u8], usize)> {
         let split = match self.padding {
             Padding::None => {
@@ -129,7 +131,8 @@ impl PackBitsV3 {
 
     /// Packs components of `N` bytes.
     fn pack<const N: usize>(&self, decoded: &[u8], out: &mut Vec<u8>) {
-        let (mut pending, mut held) = (0u128, 0);
+        let mut pending = 0u128;
+        let mut held = 0;
         for bytes in decoded.as_chunks::<N>().0 {
             pending |= u128::from(self.extract(load(bytes, self.component.is_big_endian))) << held;
             held += self.bits;
@@ -145,7 +148,8 @@ impl PackBitsV3 {
     /// Unpacks as many components of `N` bytes as `out` holds.
     fn unpack<const N: usize>(&self, packed: &[u8], out: &mut [u8]) {
         let mut words = packed.chunks(8);
-        let (mut pending, mut held) = (0u128, 0);
+        let mut pending = 0u128;
+        let mut held = 0;
         for bytes in out.as_chunks_mut::<N>().0 {
             if held < self.bits {
                 pending |= u128::from(load(words.next().unwrap_or_default(), false)) << held;
@@ -159,7 +163,8 @@ impl PackBitsV3 {
 }
 
 impl Component {
-    /// Returns the component of the element type `name`, or `None` if the registry does not define how to pack it.
+    /// Returns the component of the element type `name`, or `None` if the registry does not define
+    /// how to pack it.
     fn of(name: &str) -> Option<Self> {
         let (is_big_endian, bare) = match name.strip_prefix('>') {
             Some(bare) => (true, bare),
@@ -363,7 +368,8 @@ mod tests {
             let number = |n: i64| if is_signed { n << unused >> unused >> first << first } else { ((n as u64) << unused >> unused >> first << first) as i64 };
             let bytes = |n| if is_big_endian { number(n).to_be_bytes() } else { number(n).to_le_bytes() };
             let plain: Vec<u8> = numbers.iter().flat_map(|n| bytes(*n)).collect();
-            let (order, letter) = (if is_big_endian { '>' } else { '<' }, if is_signed { 'i' } else { 'u' });
+            let order = if is_big_endian { '>' } else { '<' };
+            let letter = if is_signed { 'i' } else { 'u' };
             let text = packbits(&format!(r#""dtype": "{order}{letter}8", "first_bit": {first}, "last_bit": {last}"#));
             let stored = encoded(&text, &plain);
             prop_assert_eq!(stored.len(), (numbers.len() * (last - first + 1) as usize).div_ceil(8));

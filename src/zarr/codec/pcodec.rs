@@ -1,6 +1,6 @@
-//! The compressor `pcodec`: a standalone `.pco` file of numbers. Source of the parameters: `numcodecs.PCodec`; of the
-//! format: "format.md" of pcodec. A small file may claim any number of values, so this module checks the claimed sizes
-//! before the library allocates memory for them.
+//! The compressor `pcodec`: a standalone `.pco` file of numbers. Source of the parameters:
+//! `numcodecs.PCodec`; of the format: "format.md" of pcodec. A small file may claim any number of
+//! values, so this module checks the claimed sizes before the library allocates memory for them.
 
 use super::items::{Items, Scalar};
 use super::number::Number;
@@ -16,8 +16,8 @@ use pco::{ChunkConfig, DeltaSpec, ModeSpec, PagingSpec, wrapped};
 /// Number of numbers decoded at a time: a multiple of 256, as the library requires.
 const BATCH: usize = 1024;
 
-/// Maximum length, in numbers, of the window of a small chunk: twice the maximum of the library's encoder. The window
-/// of a larger chunk may have twice the chunk's length.
+/// Maximum length, in numbers, of the window of a small chunk: twice the maximum of the library's
+/// encoder. The window of a larger chunk may have twice the chunk's length.
 const MAX_WINDOW: usize = 1 << 16;
 
 /// Size in bytes of the type and count before each of a file's chunks.
@@ -32,8 +32,8 @@ pub struct Pcodec {
 }
 
 impl Pcodec {
-    /// Creates the compressor from `dtype`, which the caller adds to the parameters of numcodecs. Decoding needs no
-    /// other parameter.
+    /// Creates the compressor from `dtype`, which the caller adds to the parameters of numcodecs.
+    /// Decoding needs no other parameter.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&[
             "dtype",
@@ -71,7 +71,9 @@ fn chunk_config(config: &CodecConfig, page: usize) -> Result<ChunkConfig> {
     let order = config.get("delta_encoding_order").map(|_| config.int("delta_encoding_order", 0, 0, 7)).transpose()?;
     let delta = match (config.text("delta_spec", "auto")?, order) {
         ("auto" | "try_consecutive", Some(order)) => DeltaSpec::TryConsecutive(order as usize),
-        ("try_consecutive", None) => return Err(config.invalid("delta_encoding_order", "is missing")),
+        ("try_consecutive", None) => {
+            return Err(config.invalid("delta_encoding_order", "is missing"));
+        }
         ("none" | "try_lookback", Some(_)) => {
             return Err(config.invalid("delta_encoding_order", "needs the delta_spec \"try_consecutive\""));
         }
@@ -97,7 +99,8 @@ fn damaged(what: &str) -> CodecError {
     CodecError::new(format!("pcodec: {what}"))
 }
 
-/// Returns the decompressor of the format version that the header states, and the bytes after the header.
+/// Returns the decompressor of the format version that the header states, and the bytes after the
+/// header.
 fn read_header(encoded: &[u8]) -> CodecResult<(wrapped::FileDecompressor, &[u8])> {
     let (file, rest) = standalone::FileDecompressor::new(encoded).map_err(failed)?;
     // the header ends with the version, which has a minor number since version 4
@@ -106,7 +109,8 @@ fn read_header(encoded: &[u8]) -> CodecResult<(wrapped::FileDecompressor, &[u8])
     wrapped::FileDecompressor::new(&encoded[version..]).map_err(failed)
 }
 
-/// Decodes a file of numbers of type `T` into the front of `out` and returns the number of bytes written.
+/// Decodes a file of numbers of type `T` into the front of `out` and returns the number of bytes
+/// written.
 fn decode<T: PcoNumber + Number>(encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
     let (file, mut rest) = read_header(encoded)?;
     let mut written = 0;
@@ -130,7 +134,8 @@ fn decode<T: PcoNumber + Number>(encoded: &[u8], out: &mut [u8]) -> CodecResult<
     }
 }
 
-/// Decodes a chunk of `count` numbers into `out`, which has exactly their size, and returns the bytes after the chunk.
+/// Decodes a chunk of `count` numbers into `out`, which has exactly their size, and returns the
+/// bytes after the chunk.
 fn decode_chunk<'a, T: PcoNumber + Number>(
     file: &wrapped::FileDecompressor,
     encoded: &'a [u8],
@@ -153,9 +158,9 @@ fn decode_chunk<'a, T: PcoNumber + Number>(
     Ok(page.into_src())
 }
 
-/// Checks that a dictionary of numbers of `size` bytes, for which the library allocates memory before it reads them, is
-/// not longer than the file. Mode 4 in the lowest 4 bits means that there is a dictionary; the next 25 bits are its
-/// length in numbers.
+/// Checks that a dictionary of numbers of `size` bytes, for which the library allocates memory
+/// before it reads them, is not longer than the file. Mode 4 in the lowest 4 bits means that there
+/// is a dictionary; the next 25 bits are its length in numbers.
 fn check_dictionary(encoded: &[u8], size: usize) -> CodecResult<()> {
     let word = encoded.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let entries = (word >> 4 & ((1 << 25) - 1)) as usize;
@@ -166,7 +171,8 @@ fn check_dictionary(encoded: &[u8], size: usize) -> CodecResult<()> {
     }
 }
 
-/// Checks that the window of earlier numbers, which the library allocates as a whole, fits a chunk of `count` numbers.
+/// Checks that the window of earlier numbers, which the library allocates as a whole, fits a chunk
+/// of `count` numbers.
 fn check_window(meta: &ChunkMeta, count: usize) -> CodecResult<()> {
     match &meta.delta_encoding {
         DeltaEncoding::Lookback { config, .. }

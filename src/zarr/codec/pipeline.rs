@@ -1,6 +1,7 @@
-//! The codecs of one array in sequence: filters, then compressor, as zarr-python's `_encode_chunk` applies them, and in
-//! reverse for decoding. The pipeline knows a bound for every intermediate result. So no codec writes more than
-//! expected, and decoding takes no more memory than one chunk may, whatever filters a document names.
+//! The codecs of one array in sequence: filters, then compressor, as zarr-python's `_encode_chunk`
+//! applies them, and in reverse for decoding. The pipeline knows a bound for every intermediate
+//! result. So no codec writes more than expected, and decoding takes no more memory than one chunk
+//! may, whatever filters a document names.
 
 use super::{Codec, Size, build};
 use crate::error::{Error, Result};
@@ -16,7 +17,8 @@ const MAX_OBJECT_CHUNK: usize = 256 << 20;
 /// Maximum size of an intermediate result in bytes: that of a decoded chunk.
 const MAX_INTERMEDIATE: usize = (1 << 31) - 1;
 
-/// Number of bytes by which another encoder's output may exceed twice the bound of this crate's encoder.
+/// Number of bytes by which another encoder's output may exceed twice the bound of this crate's
+/// encoder.
 const SLACK: usize = 1 << 16;
 
 thread_local! {
@@ -31,9 +33,11 @@ pub enum PartialDecode {
     No,
     /// Chunks are stored decoded, so any range of bytes can be read.
     Plain,
-    /// Chunks are stored as blosc frames, whose blocks can be decoded; see [`BloscHeader`](super::BloscHeader).
+    /// Chunks are stored as blosc frames, whose blocks can be decoded; see
+    /// [`BloscHeader`](super::BloscHeader).
     Blosc,
-    /// Chunks are stored as zstd frames, whose beginnings can be decoded; see [`ZstdFrame`](super::ZstdFrame).
+    /// Chunks are stored as zstd frames, whose beginnings can be decoded; see
+    /// [`ZstdFrame`](super::ZstdFrame).
     Zstd,
 }
 
@@ -55,23 +59,25 @@ pub enum PartialDecode {
 pub struct Pipeline {
     /// The codecs in the order of encoding.
     steps: Vec<Box<dyn Codec>>,
-    /// `sizes[i]` is the size of the input of `steps[i]` when encoding; the last one is the stored size.
+    /// `sizes[i]` is the size of the input of `steps[i]` when encoding; the last one is the stored
+    /// size.
     sizes: Vec<Size>,
 }
 
 impl Pipeline {
-    /// Creates the pipeline of `meta` for decoded chunks of `chunk_size` bytes. It leaves out an object codec: a
-    /// decoded chunk of objects is the output of that codec.
+    /// Creates the pipeline of `meta` for decoded chunks of `chunk_size` bytes. It leaves out an
+    /// object codec: a decoded chunk of objects is the output of that codec.
     ///
     /// # Errors
     ///
-    /// The errors of [`build`], and [`Kind::Unsupported`](crate::error::Kind::Unsupported) if an intermediate result
-    /// may be too large.
+    /// The errors of [`build`], and [`Kind::Unsupported`](crate::error::Kind::Unsupported) if an
+    /// intermediate result may be too large.
     pub fn new(meta: &ArrayMetadata, chunk_size: usize) -> Result<Self> {
         Self::with_filters(meta, &meta.filters, chunk_size)
     }
 
-    /// Creates a pipeline like [`Pipeline::new`], with other filters than those of the largest chunk.
+    /// Creates a pipeline like [`Pipeline::new`], with other filters than those of the largest
+    /// chunk.
     ///
     /// # Errors
     ///
@@ -96,13 +102,13 @@ impl Pipeline {
         Self::of(configs.iter(), (Size::AtMost(bound), 1), None, bound)
     }
 
-    /// Creates a pipeline for values of exactly `size` bytes, in items of `itemsize` bytes, whose encoding also has an
-    /// exact size.
+    /// Creates a pipeline for values of exactly `size` bytes, in items of `itemsize` bytes, whose
+    /// encoding also has an exact size.
     ///
     /// # Errors
     ///
-    /// The errors of [`Pipeline::new`], and [`Kind::Damaged`](crate::error::Kind::Damaged) for a codec without a fixed
-    /// size.
+    /// The errors of [`Pipeline::new`], and [`Kind::Damaged`](crate::error::Kind::Damaged) for a
+    /// codec without a fixed size.
     pub fn of_exact_bytes(configs: &[CodecConfig], size: usize, itemsize: usize) -> Result<Self> {
         let pipeline = Self::of(configs.iter(), (Size::Exact(size), itemsize), None, size)?;
         if pipeline.sizes.iter().all(|size| matches!(size, Size::Exact(_))) {
@@ -112,14 +118,16 @@ impl Pipeline {
         }
     }
 
-    /// Creates a pipeline for values of a size and item size in bytes, and of a dtype that the codecs may need.
+    /// Creates a pipeline for values of a size and item size in bytes, and of a dtype that the
+    /// codecs may need.
     fn of<'a>(
         configs: impl Iterator<Item = &'a CodecConfig>,
         (mut size, mut itemsize): (Size, usize),
         mut dtype: Option<&'a Value>,
         chunk_size: usize,
     ) -> Result<Self> {
-        let (mut steps, mut sizes) = (Vec::new(), vec![size]);
+        let mut steps = Vec::new();
+        let mut sizes = vec![size];
         for config in configs {
             let codec = build(&with_dtype(config, dtype), itemsize)?;
             dtype = encoded_dtype(config, dtype);
@@ -143,7 +151,8 @@ impl Pipeline {
         self.steps.is_empty()
     }
 
-    /// Returns whether stored chunks can be told from decoded ones, by their size or by what a compressor checks.
+    /// Returns whether stored chunks can be told from decoded ones, by their size or by what a
+    /// compressor checks.
     pub fn is_recognizable(&self) -> bool {
         self.sizes.first() != self.sizes.last()
     }
@@ -162,7 +171,8 @@ impl Pipeline {
         }
     }
 
-    /// Returns the memory in bytes for intermediate results while a chunk is decoded or encoded: two buffers at a time.
+    /// Returns the memory in bytes for intermediate results while a chunk is decoded or encoded:
+    /// two buffers at a time.
     pub fn scratch(&self) -> usize {
         let between = self.sizes.get(1..self.steps.len()).unwrap_or_default();
         let largest = |first| between.iter().skip(first).step_by(2).map(|size| size.max()).max().unwrap_or(0);
@@ -204,14 +214,14 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the chunk is damaged, and ENOMEM if there is not enough
-    /// memory.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the chunk is damaged, and ENOMEM if there
+    /// is not enough memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
         self.decode_within(stored, decoded, memory::available_for_chunk())
     }
 
-    /// Decodes as [`Pipeline::decode`] does, with at most `room` bytes of memory for the decoded chunk and intermediate
-    /// results.
+    /// Decodes as [`Pipeline::decode`] does, with at most `room` bytes of memory for the decoded
+    /// chunk and intermediate results.
     ///
     /// # Errors
     ///
@@ -225,7 +235,8 @@ impl Pipeline {
         self.check_size(decoded.len())
     }
 
-    /// Applies the steps in reverse. The last one decodes into `decoded`, the others into `input` and `other` in turn.
+    /// Applies the steps in reverse. The last one decodes into `decoded`, the others into `input`
+    /// and `other` in turn.
     fn decode_steps<'a>(
         &self,
         stored: &[u8],
@@ -260,8 +271,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if a codec cannot encode these bytes, or cannot encode with its
-    /// parameters.
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if a codec cannot encode these bytes, or
+    /// cannot encode with its parameters.
     pub fn encode(&self, decoded: &[u8], stored: &mut Vec<u8>) -> Result<()> {
         if self.is_identity() {
             memory::reserve(stored, decoded.len())?;
@@ -272,8 +283,8 @@ impl Pipeline {
         with_scratch(|a, b| self.encode_steps(decoded, stored, a, b))
     }
 
-    /// Checks that a chunk of `chunk_size` bytes can be encoded. It tries one item of zeros, then, for codecs that need
-    /// more than an item, a whole chunk.
+    /// Checks that a chunk of `chunk_size` bytes can be encoded. It tries one item of zeros, then,
+    /// for codecs that need more than an item, a whole chunk.
     ///
     /// # Errors
     ///
@@ -284,7 +295,8 @@ impl Pipeline {
         zeros(itemsize).or_else(|_| zeros(chunk_size))
     }
 
-    /// Applies the steps. The last one encodes into `stored`, the others into `input` and `other` in turn.
+    /// Applies the steps. The last one encodes into `stored`, the others into `input` and `other`
+    /// in turn.
     fn encode_steps<'a>(
         &self,
         decoded: &[u8],
@@ -314,7 +326,8 @@ fn with_dtype<'a>(config: &'a CodecConfig, dtype: Option<&Value>) -> Cow<'a, Cod
     }
 }
 
-/// Returns the dtype of the items into which the codec `config` encodes items of type `dtype`, or `None` for bytes.
+/// Returns the dtype of the items into which the codec `config` encodes items of type `dtype`, or
+/// `None` for bytes.
 fn encoded_dtype<'a>(config: &'a CodecConfig, dtype: Option<&'a Value>) -> Option<&'a Value> {
     match config.id.as_str() {
         "delta" | "fixedscaleoffset" | "quantize" => config.get("astype").or(config.get("dtype")),
@@ -334,12 +347,14 @@ fn with_scratch<T>(work: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> T) -> T {
     })
 }
 
-/// Returns the maximum size of an encoding by another program, where this crate's encoder needs at most `n` bytes.
+/// Returns the maximum size of an encoding by another program, where this crate's encoder needs at
+/// most `n` bytes.
 fn room(n: usize) -> usize {
     n.saturating_add(n).saturating_add(SLACK)
 }
 
-/// Decodes one step, whose output has the size `size`, into `to`, with at most `left` bytes of memory.
+/// Decodes one step, whose output has the size `size`, into `to`, with at most `left` bytes of
+/// memory.
 fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>, left: usize) -> Result<()> {
     let wanted = match size {
         Size::Exact(n) => n,
@@ -365,7 +380,8 @@ fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>, lef
         Size::Exact(_) => Err(Error::damaged(format!("decoded to {n} bytes where {len} are expected"))),
         Size::AtMost(_) => {
             to.truncate(n);
-            // a chunk of objects stays in memory and should not keep the reserved memory that it did not need
+            // a chunk of objects stays in memory and should not keep the reserved memory that it
+            // did not need
             if to.capacity() > 2 * n + SLACK {
                 to.shrink_to_fit();
             }

@@ -1,5 +1,5 @@
-//! The filter `quantize`: floats rounded to a multiple of a power of two that preserves a number of decimal digits.
-//! Source of the rules: `numcodecs.Quantize`.
+//! The filter `quantize`: floats rounded to a multiple of a power of two that preserves a number of
+//! decimal digits. Source of the rules: `numcodecs.Quantize`.
 
 use super::items::{self, Items, Scalar};
 use super::number::Number;

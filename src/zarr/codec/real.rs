@@ -1,13 +1,15 @@
-//! Real numbers of any element type: bits to numbers, numbers to bits by stated rules, and scalars in configurations.
-//! The codecs of v3 that compute by value share it. The module knows neither codecs nor buffers. Source of the rules:
-//! the registry of Zarr extensions, "cast_value" and "scale_offset" codecs.
+//! Real numbers of any element type: bits to numbers, numbers to bits by stated rules, and scalars
+//! in configurations. The codecs of v3 that compute by value share it. The module knows neither
+//! codecs nor buffers. Source of the rules: the registry of Zarr extensions, "cast_value" and
+//! "scale_offset" codecs.
 
 use super::word;
 use crate::util::json::{self, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::float_format::{Dyadic, FloatFormat, FloatValue, RoundingMode};
 
-/// Largest integer below which every integer is a double, so that `1.0` stands for exactly one integer.
+/// Largest integer below which every integer is a double, so that `1.0` stands for exactly one
+/// integer.
 const MAX_WHOLE: f64 = 9007199254740992.0;
 
 /// An element type of real numbers: its layout in bytes.
@@ -38,8 +40,8 @@ pub(super) enum RealKind {
 pub(super) enum OutOfRange {
     /// An error.
     Error,
-    /// The nearest number: the lowest or highest integer, an infinity, or the lowest or highest float of a type without
-    /// infinities.
+    /// The nearest number: the lowest or highest integer, an infinity, or the lowest or highest
+    /// float of a type without infinities.
     Clamp,
     /// For integers, the number modulo the number of integers of the type; for floats, an error.
     Wrap,
@@ -55,8 +57,8 @@ pub(super) enum Misfit {
 }
 
 impl RealType {
-    /// Returns the element type of a codec configuration, such as `<f4` or `float8_e4m3`. Returns `None` for other
-    /// spellings and for types that are no real numbers.
+    /// Returns the element type of a codec configuration, such as `<f4` or `float8_e4m3`. Returns
+    /// `None` for other spellings and for types that are no real numbers.
     pub fn parse(name: &str) -> Option<Self> {
         let is_big_endian = name.starts_with('>');
         let bare = name.trim_start_matches(['<', '>']);
@@ -74,7 +76,8 @@ impl RealType {
             return Some(RealType { kind: RealKind::Float(format), size: format.size(), is_big_endian });
         }
         let dtype = DType::parse_str(name).ok().filter(|dtype| dtype.size() <= 8)?;
-        let (size, bits) = (dtype.size(), 8 * dtype.size() as u32);
+        let size = dtype.size();
+        let bits = 8 * dtype.size() as u32;
         let kind = match (dtype.kind(), size) {
             (DTypeKind::Int, _) => RealKind::Integer { bits, is_signed: true },
             (DTypeKind::UInt, _) => RealKind::Integer { bits, is_signed: false },
@@ -98,15 +101,17 @@ impl RealType {
         word::store(bits, item, self.is_big_endian);
     }
 
-    /// Returns whether two items of different bytes are always different numbers. Narrow types have spare bits, and
-    /// floats have many NaNs.
+    /// Returns whether two items of different bytes are always different numbers. Narrow types have
+    /// spare bits, and floats have many NaNs.
     pub fn is_canonical(self) -> bool {
         matches!(self.kind, RealKind::Integer { bits, .. } if bits == 8 * self.size as u32)
     }
 
     /// Returns whether this is a type of integers and `other` has all of its numbers.
     pub fn is_integer_within(self, other: RealType) -> bool {
-        let RealKind::Integer { bits, is_signed } = self.kind else { return false };
+        let RealKind::Integer { bits, is_signed } = self.kind else {
+            return false;
+        };
         match other.kind {
             RealKind::Integer { bits: wider, is_signed: true } => bits + u32::from(!is_signed) <= wider,
             RealKind::Integer { bits: wider, is_signed: false } => !is_signed && bits <= wider,
@@ -157,8 +162,8 @@ impl RealType {
     ///
     /// # Errors
     ///
-    /// [`Misfit::Nan`] for a NaN that the type lacks; [`Misfit::Range`] for a number out of range without a rule for
-    /// it.
+    /// [`Misfit::Nan`] for a NaN that the type lacks; [`Misfit::Range`] for a number out of range
+    /// without a rule for it.
     #[inline]
     pub fn convert(self, value: FloatValue, mode: RoundingMode, out_of_range: OutOfRange) -> Result<u64, Misfit> {
         match (self.kind, value) {
@@ -172,7 +177,8 @@ impl RealType {
             },
             (RealKind::Integer { .. }, FloatValue::Infinity { is_negative }) => self.clamped(is_negative, out_of_range),
             (RealKind::Float(format), FloatValue::Finite(number)) => {
-                // a format without a sign lacks zero and negative numbers, which lie below its range
+                // a format without a sign lacks zero and negative numbers, which lie below its
+                // range
                 let is_below = number.is_negative || number.magnitude == 0;
                 format.round(number, mode).map_or_else(|| self.clamped(is_below, out_of_range), Ok)
             }
@@ -182,7 +188,9 @@ impl RealType {
 
     fn convert_integer(self, number: Dyadic, mode: RoundingMode, out_of_range: OutOfRange) -> Result<u64, Misfit> {
         let units = number.rounded(0, mode);
-        let signed = |units: u64| if number.is_negative { -i128::from(units) } else { i128::from(units) };
+        let signed = |units: u64| {
+            if number.is_negative { -i128::from(units) } else { i128::from(units) }
+        };
         if let Some(bits) = units.and_then(|units| self.integer_bits(signed(units))) {
             return Ok(bits);
         }
@@ -194,8 +202,8 @@ impl RealType {
         Ok(self.integer(signed(low) as u64) as u64)
     }
 
-    /// Returns the bits of the lowest (`is_below`) or highest number of the type if `out_of_range` is `Clamp`;
-    /// otherwise the error `Misfit::Range`.
+    /// Returns the bits of the lowest (`is_below`) or highest number of the type if `out_of_range`
+    /// is `Clamp`; otherwise the error `Misfit::Range`.
     fn clamped(self, is_below: bool, out_of_range: OutOfRange) -> Result<u64, Misfit> {
         if out_of_range == OutOfRange::Clamp { Ok(self.bound(is_below)) } else { Err(Misfit::Range) }
     }
@@ -213,9 +221,9 @@ impl RealType {
         }
     }
 
-    /// Returns the bits of a scalar, which is written like a fill value of v3: an integer, a number, `"NaN"`,
-    /// `"Infinity"`, `"-Infinity"`, or the bits of a float in hexadecimal. Returns `None` if the type has no such
-    /// number.
+    /// Returns the bits of a scalar, which is written like a fill value of v3: an integer, a
+    /// number, `"NaN"`, `"Infinity"`, `"-Infinity"`, or the bits of a float in hexadecimal. Returns
+    /// `None` if the type has no such number.
     pub fn scalar(self, value: &Value) -> Option<u64> {
         let RealKind::Float(format) = self.kind else {
             let whole = || json::float(value).filter(|x| x.fract() == 0.0 && x.abs() <= MAX_WHOLE).map(|x| x as i128);

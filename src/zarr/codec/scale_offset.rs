@@ -1,5 +1,5 @@
-//! The codec `scale_offset` of Zarr v3: numbers stored as `(x - offset) * scale`, in the arithmetic of their type.
-//! Source of the rules: the registry of Zarr extensions, "scale_offset codec".
+//! The codec `scale_offset` of Zarr v3: numbers stored as `(x - offset) * scale`, in the arithmetic
+//! of their type. Source of the rules: the registry of Zarr extensions, "scale_offset codec".
 
 use super::real::{RealKind, RealType};
 use super::{Codec, CodecError, CodecResult, Size, buffer};
@@ -20,8 +20,9 @@ pub struct ScaleOffset {
 enum Arithmetic {
     /// Exact integers; `scale` is not 0.
     Integer { offset: i128, scale: i128 },
-    /// Floats. Every operation is computed with doubles and rounded to the format. The format is the double or has less
-    /// than half its digits, so the second rounding does not change the result.
+    /// Floats. Every operation is computed with doubles and rounded to the format. The format is
+    /// the double or has less than half its digits, so the second rounding does not change the
+    /// result.
     Float { format: FloatFormat, offset: f64, scale: f64 },
 }
 
@@ -42,7 +43,8 @@ impl ScaleOffset {
                 None => Ok(None),
             }
         };
-        let (offset, scale) = (scalar("offset")?, scalar("scale")?);
+        let offset = scalar("offset")?;
+        let scale = scalar("scale")?;
         let arithmetic = match items.kind {
             RealKind::Integer { .. } => Arithmetic::Integer {
                 offset: offset.map_or(0, |bits| items.integer(bits)),
@@ -106,8 +108,8 @@ impl ScaleOffset {
     }
 }
 
-/// Rounds the result of an operation. Returns `None` if the format has no such NaN, infinity or number. In a format
-/// with infinities a number out of range becomes infinite, as in IEEE 754.
+/// Rounds the result of an operation. Returns `None` if the format has no such NaN, infinity or
+/// number. In a format with infinities a number out of range becomes infinite, as in IEEE 754.
 fn rounded(format: FloatFormat, result: f64) -> Option<u64> {
     if result.is_nan() {
         // the sign of a computed NaN depends on the processor

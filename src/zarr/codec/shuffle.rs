@@ -1,5 +1,6 @@
-//! The filter `shuffle`: the first bytes of all items, then their second bytes, and so on. Source of the rules:
-//! `numcodecs.Shuffle`. Blosc's shuffle is the same for each block; this one is for the whole buffer.
+//! The filter `shuffle`: the first bytes of all items, then their second bytes, and so on. Source
+//! of the rules: `numcodecs.Shuffle`. Blosc's shuffle is the same for each block; this one is for
+//! the whole buffer.
 
 use super::blosc::unshuffle;
 use super::{Codec, CodecResult, Size, buffer};

@@ -1,6 +1,6 @@
-//! Decoding of data that consist of one or more compressed streams. As in Python's `lzma.decompress` and
-//! `bz2.decompress`, bytes after the first stream are ignored if they do not start a stream, and an unfinished stream
-//! is an error. The module knows no format.
+//! Decoding of data that consist of one or more compressed streams. As in Python's
+//! `lzma.decompress` and `bz2.decompress`, bytes after the first stream are ignored if they do not
+//! start a stream, and an unfinished stream is an error. The module knows no format.
 
 use super::CodecError;
 
@@ -26,20 +26,23 @@ impl StreamError {
     }
 }
 
-/// Decodes every stream of `encoded` into the front of `out` and returns the number of bytes written. `decode_one`
-/// decodes the stream at the start of its input and returns the numbers of bytes read and written.
+/// Decodes every stream of `encoded` into the front of `out` and returns the number of bytes
+/// written. `decode_one` decodes the stream at the start of its input and returns the numbers of
+/// bytes read and written.
 pub fn decode_all(
     encoded: &[u8],
     out: &mut [u8],
     mut decode_one: impl FnMut(&[u8], &mut [u8]) -> Result<(usize, usize), StreamError>,
 ) -> Result<usize, StreamError> {
-    let (mut rest, mut written) = (encoded, 0);
+    let mut rest = encoded;
+    let mut written = 0;
     while !rest.is_empty() {
         match decode_one(rest, &mut out[written..]) {
             Ok((used, made)) => {
                 rest = &rest[used..];
                 written += made;
-                // no stream is empty: without this check a faulty library could cause an endless loop
+                // no stream is empty: without this check a faulty library could cause an endless
+                // loop
                 if used == 0 {
                     return Err(StreamError::Invalid("damaged"));
                 }
@@ -59,15 +62,17 @@ pub enum StreamStep {
     More,
 }
 
-/// Runs a streaming decoder over one stream and returns the numbers of bytes read and written. `step` receives the rest
-/// of the input and of the output and returns the same numbers for one call. When `out` is full, `step` receives one
-/// more byte of output. If it writes this byte, the data are too long; otherwise only the end of the stream was left.
+/// Runs a streaming decoder over one stream and returns the numbers of bytes read and written.
+/// `step` receives the rest of the input and of the output and returns the same numbers for one
+/// call. When `out` is full, `step` receives one more byte of output. If it writes this byte, the
+/// data are too long; otherwise only the end of the stream was left.
 pub fn run(
     input: &[u8],
     out: &mut [u8],
     mut step: impl FnMut(&[u8], &mut [u8]) -> Result<(usize, usize, StreamStep), StreamError>,
 ) -> Result<(usize, usize), StreamError> {
-    let (mut used, mut made) = (0, 0);
+    let mut used = 0;
+    let mut made = 0;
     loop {
         let full = made == out.len();
         let mut beyond = [0];

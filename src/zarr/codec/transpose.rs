@@ -1,5 +1,6 @@
-//! The codec `transpose` of Zarr v3: the items of a chunk in C order of its permuted axes. Source of the rules: the
-//! Zarr v3 specification, "Transpose codec". The codec knows the size of the items, not their type.
+//! The codec `transpose` of Zarr v3: the items of a chunk in C order of its permuted axes. Source
+//! of the rules: the Zarr v3 specification, "Transpose codec". The codec knows the size of the
+//! items, not their type.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::Result;
@@ -17,8 +18,8 @@ pub struct Transpose {
 }
 
 impl Transpose {
-    /// Creates the codec from `order` and `shape`, the shape of the decoded chunk, for items of `itemsize` bytes. Axis
-    /// `i` of the encoded chunk is axis `order[i]` of the decoded one.
+    /// Creates the codec from `order` and `shape`, the shape of the decoded chunk, for items of
+    /// `itemsize` bytes. Axis `i` of the encoded chunk is axis `order[i]` of the decoded one.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         let axes = AxisOrder::parse(config)?;
         let size = byte_size(&axes.shape, itemsize).ok_or_else(|| config.invalid("shape", "is too large"))?;
@@ -145,7 +146,8 @@ mod tests {
             let text = format!(r#"{{"id": "transpose", "shape": {shape:?}, "order": {order:?}}}"#);
             let codec = Transpose::new(&config(&text), item).unwrap();
             let plain: Vec<u8> = (0..codec.size).map(|i| (i ^ i >> 8) as u8).collect();
-            let (mut stored, mut decoded) = (Vec::new(), vec![0; plain.len()]);
+            let mut stored = Vec::new();
+            let mut decoded = vec![0; plain.len()];
             codec.encode(&plain, &mut stored).unwrap();
             prop_assert_eq!(codec.decode(&stored, &mut decoded), Ok(plain.len()));
             prop_assert_eq!(decoded, plain);

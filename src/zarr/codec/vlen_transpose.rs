@@ -1,6 +1,7 @@
-//! The codec `vlen_transpose`: `transpose` for items of variable length, as `vlen-utf8` and `vlen-bytes` encode them.
-//! The decoded bytes are these encodings in C order, the encoded bytes in C order of the permuted axes. The codec does
-//! not know what the items mean. Source of the format: `numcodecs.vlen`.
+//! The codec `vlen_transpose`: `transpose` for items of variable length, as `vlen-utf8` and
+//! `vlen-bytes` encode them. The decoded bytes are these encodings in C order, the encoded bytes in
+//! C order of the permuted axes. The codec does not know what the items mean. Source of the format:
+//! `numcodecs.vlen`.
 
 use super::transpose::AxisOrder;
 use super::{Codec, CodecError, CodecResult, Size, buffer};
@@ -26,7 +27,8 @@ impl VlenTranspose {
         Ok(VlenTranspose { axes, items })
     }
 
-    /// Returns the position in `bytes` of each item's length, which precedes the item, and the end of the last item.
+    /// Returns the position in `bytes` of each item's length, which precedes the item, and the end
+    /// of the last item.
     fn positions(&self, bytes: &[u8]) -> CodecResult<(Vec<u64>, usize)> {
         let short = || CodecError::new("vlen_transpose: cut short");
         let count = read_length(bytes, 0).ok_or_else(short)?;
@@ -37,7 +39,8 @@ impl VlenTranspose {
         if bytes.len() / LENGTH < count {
             return Err(short());
         }
-        let (mut positions, mut at) = (Vec::with_capacity(count), LENGTH);
+        let mut positions = Vec::with_capacity(count);
+        let mut at = LENGTH;
         for _ in 0..count {
             positions.push(at as u64);
             let len = read_length(bytes, at).ok_or_else(short)?;
@@ -46,8 +49,8 @@ impl VlenTranspose {
         Ok((positions, at))
     }
 
-    /// Writes the items of `bytes`, an array of shape `shape`, to `out` in C order of the axes `order`. Both slices
-    /// have the same length.
+    /// Writes the items of `bytes`, an array of shape `shape`, to `out` in C order of the axes
+    /// `order`. Both slices have the same length.
     fn reorder(&self, shape: &[u64], order: &[usize], bytes: &[u8], out: &mut [u8]) -> CodecResult<()> {
         let (positions, end) = self.positions(bytes)?;
         let from: Vec<u8> = positions.iter().flat_map(|at| at.to_ne_bytes()).collect();
@@ -145,7 +148,8 @@ mod tests {
             let text = format!(r#"{{"id": "vlen_transpose", "shape": [4, 2, 3], "order": {order:?}}}"#);
             let codec = VlenTranspose::new(&config(&text)).unwrap();
             let plain = vlen(&items.iter().map(Vec::as_slice).collect::<Vec<_>>());
-            let (mut stored, mut decoded) = (Vec::new(), vec![0; plain.len()]);
+            let mut stored = Vec::new();
+            let mut decoded = vec![0; plain.len()];
             codec.encode(&plain, &mut stored).unwrap();
             prop_assert_eq!(codec.decode(&stored, &mut decoded), Ok(plain.len()));
             prop_assert_eq!(decoded, plain);

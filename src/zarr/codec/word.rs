@@ -1,5 +1,5 @@
-//! Items of up to 8 bytes as integers, in either byte order, for codecs that work on bits. The module does not know
-//! what the bits mean.
+//! Items of up to 8 bytes as integers, in either byte order, for codecs that work on bits. The
+//! module does not know what the bits mean.
 
 /// Returns the integer in `bytes`, which has at most 8 bytes.
 #[inline(always)]

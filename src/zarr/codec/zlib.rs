@@ -1,5 +1,5 @@
-//! The compressor `zlib`: one zlib stream, whose checksum is verified. Source of the rules: Python's `zlib.compress`
-//! and `zlib.decompress`; the latter ignores bytes after the stream.
+//! The compressor `zlib`: one zlib stream, whose checksum is verified. Source of the rules:
+//! Python's `zlib.compress` and `zlib.decompress`; the latter ignores bytes after the stream.
 
 use super::deflate::{self, Container};
 use super::{Codec, CodecResult, encode_only};

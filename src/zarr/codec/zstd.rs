@@ -1,6 +1,7 @@
-//! The compressor `zstd`: a sequence of Zstandard frames, which may include skippable frames. The decoder reads more
-//! than numcodecs 0.15: frames without a content size, several frames, and empty frames. It refuses the formats before
-//! zstd 1.0, whose decoders in the library are no longer tested.
+//! The compressor `zstd`: a sequence of Zstandard frames, which may include skippable frames. The
+//! decoder reads more than numcodecs 0.15: frames without a content size, several frames, and empty
+//! frames. It refuses the formats before zstd 1.0, whose decoders in the library are no longer
+//! tested.
 
 use super::streams::StreamError;
 use super::{Codec, CodecError, CodecResult, PartialDecode, encode_only};
@@ -17,7 +18,8 @@ pub struct Zstd {
 }
 
 impl Zstd {
-    /// Creates the compressor from its parameters. A level above the highest counts as the highest, as in numcodecs.
+    /// Creates the compressor from its parameters. A level above the highest counts as the highest,
+    /// as in numcodecs.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["level", "checksum"])?;
         let level = config.int("level", 0, -131_072, i64::MAX);
@@ -39,12 +41,14 @@ thread_local! {
 /// The first four bytes of a frame, as a little-endian number.
 const MAGIC: u32 = 0xFD2F_B528;
 
-/// Decodes every frame of `encoded` into the front of `out` and returns the number of bytes written.
+/// Decodes every frame of `encoded` into the front of `out` and returns the number of bytes
+/// written.
 pub fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
     if encoded.is_empty() {
         return Err(StreamError::CutShort);
     }
-    let (mut rest, mut written) = (encoded, 0);
+    let mut rest = encoded;
+    let mut written = 0;
     while !rest.is_empty() {
         let magic = rest.first_chunk().map(|b| u32::from_le_bytes(*b)).ok_or(StreamError::CutShort)?;
         let is_skippable = magic & 0xFFFF_FFF0 == 0x184D_2A50;
@@ -77,8 +81,8 @@ const STEP: usize = 16 << 10;
 /// Maximum size in bytes of a frame's header.
 const MAX_HEADER: usize = 18;
 
-/// A value that is one frame with a known size and no checksum. Its beginning can be decoded alone. zarrfs shows no
-/// byte of a frame with a checksum before it has verified the checksum.
+/// A value that is one frame with a known size and no checksum. Its beginning can be decoded alone.
+/// zarrfs shows no byte of a frame with a checksum before it has verified the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZstdFrame {
     /// Size of the decoded value in bytes.
@@ -91,11 +95,12 @@ impl ZstdFrame {
     /// Maximum decoded size of a block of a frame in bytes. Decoding ends between two blocks.
     pub const BLOCK: usize = 128 << 10;
 
-    /// Returns the frame at the start of a value of `len` bytes, of which `encoded` are the first ones; `None` if the
-    /// value is no such frame.
+    /// Returns the frame at the start of a value of `len` bytes, of which `encoded` are the first
+    /// ones; `None` if the value is no such frame.
     pub fn parse(encoded: &[u8], len: usize) -> Option<Self> {
         let encoded = encoded.get(..MAX_HEADER.min(len))?;
-        let (magic, descriptor) = (encoded.first_chunk()?, encoded.get(4)?);
+        let magic = encoded.first_chunk()?;
+        let descriptor = encoded.get(4)?;
         let has_checksum = descriptor & 0x04 != 0;
         if u32::from_le_bytes(*magic) != MAGIC || has_checksum {
             return None;
@@ -114,13 +119,14 @@ impl ZstdFrame {
         self.cbytes
     }
 
-    /// Returns the number of bytes that [`ZstdFrame::decode_beginning`] should decode for a reader of the first `len`
-    /// bytes.
+    /// Returns the number of bytes that [`ZstdFrame::decode_beginning`] should decode for a reader
+    /// of the first `len` bytes.
     pub fn decoded_len(&self, len: usize) -> usize {
         len.min(self.nbytes).next_multiple_of(Self::BLOCK).min(self.nbytes)
     }
 
-    /// Decodes at least the first `len` bytes of the value into `out`, which has room for all of them.
+    /// Decodes at least the first `len` bytes of the value into `out`, which has room for all of
+    /// them.
     pub fn decode_beginning(&self, encoded: &[u8], len: usize, out: &mut [u8]) -> CodecResult<()> {
         let room = out.len();
         let done = BEGINNING_DECODER.with_borrow_mut(|kept| {
@@ -131,7 +137,8 @@ impl ZstdFrame {
             decoder.reset(ResetDirective::SessionOnly).map_err(stream_error)?;
             // the decoder would otherwise allocate memory for a second copy of the value
             decoder.set_parameter(DParameter::StableOutBuffer(true)).map_err(stream_error)?;
-            let (mut output, mut left) = (OutBuffer::around(out), encoded);
+            let mut output = OutBuffer::around(out);
+            let mut left = encoded;
             while output.pos() < len {
                 let mut input = InBuffer::around(&left[..left.len().min(STEP)]);
                 let hint = decoder.decompress_stream(&mut output, &mut input).map_err(stream_error)?;
@@ -169,7 +176,8 @@ impl Codec for Zstd {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        let (level, checksum) = (self.level.clone()?, self.checksum.clone()?);
+        let level = self.level.clone()?;
+        let checksum = self.checksum.clone()?;
         ENCODER.with_borrow_mut(|kept| {
             if kept.is_none() {
                 *kept = CCtx::try_create();
@@ -262,7 +270,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// The beginning of a frame decodes to the beginning of the value, and no damage is more than an error.
+        /// The beginning of a frame decodes to the beginning of the value, and no damage is more
+        /// than an error.
         #[test]
         fn a_beginning_decodes_to_the_beginning_of_the_value(
             size in prop_oneof![0..5000usize, 0..600_000usize],
@@ -270,7 +279,8 @@ mod tests {
             (seed, level) in (any::<u64>(), -5..10),
             (damage, cut) in (any::<proptest::sample::Index>(), any::<proptest::sample::Index>()),
         ) {
-            let (value, len) = (value(size, seed), len.index(size + 1));
+            let value = value(size, seed);
+            let len = len.index(size + 1);
             let zstd = codec(&format!(r#"{{"id": "zstd", "level": {level}, "checksum": false}}"#), 1);
             let mut frame = encoded(&*zstd, &value);
             let header = ZstdFrame::parse(&frame, frame.len()).unwrap();

@@ -77,7 +77,8 @@ fn dtypes_have_a_canonical_spelling() {
         (r#"[["a","int16",3],["","S2",[]]]"#, r#"[["a","<i2",[3]],["f1","|S2"]]"#),
         (r#"[["a",[["b","bool"]],[2,2]]]"#, r#"[["a",[["b","|b1"]],[2,2]]]"#),
     ] {
-        let (spelled, expected) = (json::parse(spelled.as_bytes()).unwrap(), json::parse(expected.as_bytes()).unwrap());
+        let spelled = json::parse(spelled.as_bytes()).unwrap();
+        let expected = json::parse(expected.as_bytes()).unwrap();
         assert_eq!(DType::canonical_json(&spelled).unwrap(), expected);
         assert_eq!(DType::parse(&spelled).unwrap(), DType::parse(&expected).unwrap(), "{expected}");
     }

@@ -6,10 +6,11 @@ fn format(name: &str) -> FloatFormat {
     FloatFormat::parse(name).unwrap()
 }
 
-/// Small formats, the number of their bit patterns, and CRC-32s of three results of NumPy 2.4 with ml_dtypes 0.6: all
-/// patterns converted to float64; all float16 numbers, in the order of their bits, converted to the format; and all
-/// bfloat16 numbers. NaNs are left out, and so are numbers between 2^-127 and 2^-126, which ml_dtypes rounds up in
-/// float8_e8m0fnu even if the lower neighbor is nearer.
+/// Small formats, the number of their bit patterns, and CRC-32s of three results of NumPy 2.4 with
+/// ml_dtypes 0.6: all patterns converted to float64; all float16 numbers, in the order of their
+/// bits, converted to the format; and all bfloat16 numbers. NaNs are left out, and so are numbers
+/// between 2^-127 and 2^-126, which ml_dtypes rounds up in float8_e8m0fnu even if the lower
+/// neighbor is nearer.
 const SMALL: [(&str, u64, u32, u32, u32); 11] = [
     ("float8_e3m4", 256, 0xfe02_1dd0, 0x49c9_e9c3, 0xc260_572f),
     ("float8_e4m3", 256, 0xbe38_7453, 0x7c23_3851, 0x78ab_903f),
@@ -109,7 +110,8 @@ fn numbers_are_rounded_by_mode() {
 proptest! {
     #[test]
     fn conversions_match_the_processor(bits: u64, narrow: u32, integer: i64) {
-        let (wide, single) = (f64::from_bits(bits), f32::from_bits(narrow));
+        let wide = f64::from_bits(bits);
+        let single = f32::from_bits(narrow);
         prop_assume!(!wide.is_nan() && !single.is_nan());
         prop_assert_eq!(FLOAT64.to_f64(bits).to_bits(), bits);
         prop_assert_eq!(FLOAT64.from_f64(wide, TowardsNegative), Some(bits));

@@ -1,11 +1,12 @@
-//! Byte ranges of the flat array as blocks: the runs that consecutive rows have in one chunk. A row that many chunks
-//! cross has short runs, and copying them block by block costs one lookup a block, not one a run.
+//! Byte ranges of the flat array as blocks: the runs that consecutive rows have in one chunk. A row
+//! that many chunks cross has short runs, and copying them block by block costs one lookup a block,
+//! not one a run.
 
 use super::{ChunkId, Run, Runs};
 use std::ops::Range;
 
-/// Runs of one chunk in consecutive rows of the array. All have the same length. The caller may have dealt with the
-/// beginning of the first one, which counts as done.
+/// Runs of one chunk in consecutive rows of the array. All have the same length. The caller may
+/// have dealt with the beginning of the first one, which counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     chunk: ChunkId,
@@ -16,7 +17,8 @@ pub struct Block {
     /// Offset of the first run in the chunk, and distance of neighboring runs there, in bytes.
     offset: usize,
     chunk_stride: usize,
-    /// Distance of the first run from the start of the range, and of neighboring runs in the flat array, in bytes.
+    /// Distance of the first run from the start of the range, and of neighboring runs in the flat
+    /// array, in bytes.
     at: usize,
     flat_stride: usize,
     /// Number of bytes of the first run that are done, fewer than its length.
@@ -34,12 +36,14 @@ impl Block {
         self.chunk
     }
 
-    /// Returns the distance from the start of the range of the first byte that is not done, in bytes.
+    /// Returns the distance from the start of the range of the first byte that is not done, in
+    /// bytes.
     pub fn at(&self) -> usize {
         self.at + self.done
     }
 
-    /// Returns the runs that are not done, each with its distance from the start of the range in bytes.
+    /// Returns the runs that are not done, each with its distance from the start of the range in
+    /// bytes.
     pub fn runs(&self) -> impl Iterator<Item = (Run, usize)> + use<> {
         let Block { chunk, rows, len, offset, chunk_stride, at, flat_stride, done } = *self;
         (0..rows).map(move |n| {
@@ -88,8 +92,12 @@ impl<'a> Blocks<'a> {
 
     /// Returns the number of whole rows at the current position that cross the same chunks.
     fn whole_rows(&self) -> usize {
-        let [.., outer, row] = self.runs.grid.axes.as_slice() else { return 0 };
-        let [.., index, column] = self.runs.index.as_slice() else { return 0 };
+        let [.., outer, row] = self.runs.grid.axes.as_slice() else {
+            return 0;
+        };
+        let [.., index, column] = self.runs.index.as_slice() else {
+            return 0;
+        };
         if *column != 0 {
             return 0;
         }
@@ -102,7 +110,8 @@ impl<'a> Blocks<'a> {
         let row = self.runs.grid.axes.last()?;
         let chunk = row.edges.index_of(self.column);
         let span = row.edges.span(chunk);
-        let (len, chunk_stride) = (span.end.min(row.len) - span.start, (span.end - span.start) as usize);
+        let len = span.end.min(row.len) - span.start;
+        let chunk_stride = (span.end - span.start) as usize;
         let block = Block {
             chunk: ChunkId(self.runs.id + chunk),
             rows: self.rows,

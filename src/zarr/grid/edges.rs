@@ -1,5 +1,5 @@
-//! The lengths of the chunks along one dimension: one for all, or a list. The module knows neither arrays nor chunks of
-//! several dimensions.
+//! The lengths of the chunks along one dimension: one for all, or a list. The module knows neither
+//! arrays nor chunks of several dimensions.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -23,7 +23,8 @@ const SHOWN: usize = 6;
 pub enum Edges {
     /// All chunks have this length, which is at least 1.
     Equal(u64),
-    /// Stretches of chunks of equal length, in order, each unlike the one before it. There is at least one.
+    /// Stretches of chunks of equal length, in order, each unlike the one before it. There is at
+    /// least one.
     Listed(Arc<[Stretch]>),
 }
 
@@ -70,10 +71,12 @@ impl Edges {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) for no chunk, a length or repetition of 0, or a sum above 2^63.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) for no chunk, a length or repetition of 0, or
+    /// a sum above 2^63.
     pub fn listed(list: &[(u64, u64)]) -> Result<Self> {
         let mut stretches: Vec<Stretch> = Vec::new();
-        let (mut first, mut start) = (0u64, 0u64);
+        let mut first = 0u64;
+        let mut start = 0u64;
         for &(len, count) in list {
             let end = len.checked_mul(count).and_then(|more| start.checked_add(more)).filter(|n| *n <= i64::MAX as u64);
             let (Some(end), true) = (end, len > 0 && count > 0) else {
@@ -96,8 +99,8 @@ impl Edges {
         }
     }
 
-    /// Returns the length of the longest chunk that holds any of the first `len` items; of the first chunk if there are
-    /// none.
+    /// Returns the length of the longest chunk that holds any of the first `len` items; of the
+    /// first chunk if there are none.
     pub fn max(&self, len: u64) -> u64 {
         match self {
             Edges::Equal(edge) => *edge,
@@ -108,7 +111,8 @@ impl Edges {
         }
     }
 
-    /// Returns whether the chunks that hold the first `len` items have the same lengths as those of `other`.
+    /// Returns whether the chunks that hold the first `len` items have the same lengths as those of
+    /// `other`.
     pub fn begins_like(&self, other: &Edges, len: u64) -> bool {
         match (self, other) {
             (Edges::Equal(one), Edges::Equal(other)) => one == other,
@@ -136,7 +140,8 @@ impl Edges {
         }
     }
 
-    /// Returns the number of chunks that hold any of the first `len` items. `len` must not exceed [`Edges::capacity`].
+    /// Returns the number of chunks that hold any of the first `len` items. `len` must not exceed
+    /// [`Edges::capacity`].
     pub fn count(&self, len: u64) -> u64 {
         match self {
             Edges::Equal(edge) => len.div_ceil(*edge),
@@ -173,7 +178,8 @@ impl Edges {
         span.end - span.start
     }
 
-    /// Returns the edges of the chunks that hold the first `len` items, each item being `times` items of the result.
+    /// Returns the edges of the chunks that hold the first `len` items, each item being `times`
+    /// items of the result.
     pub(super) fn scaled(&self, len: u64, times: u64) -> Edges {
         match self {
             Edges::Equal(edge) => Edges::Equal(edge * times),

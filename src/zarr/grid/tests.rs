@@ -15,7 +15,8 @@ fn grid_of(shape: &[u64], chunks: &[Vec<u64>], item: u64) -> Grid {
     Grid::with_edges(shape, &chunks.iter().map(edges).collect::<Vec<_>>(), item as usize).unwrap()
 }
 
-/// Returns the index of the chunk that holds the item `index` along a dimension, and the index of its first item.
+/// Returns the index of the chunk that holds the item `index` along a dimension, and the index of
+/// its first item.
 fn chunk_along(lengths: &[u64], index: u64) -> (usize, u64) {
     let mut start = 0;
     for (chunk, len) in lengths.iter().enumerate() {
@@ -32,11 +33,14 @@ fn count_along(lengths: &[u64], len: u64) -> u64 {
     chunk_along(lengths, len - 1).0 as u64 + 1
 }
 
-/// Computes from the definition, for each byte of the flat array, its chunk and the offset in that chunk.
+/// Computes from the definition, for each byte of the flat array, its chunk and the offset in that
+/// chunk.
 fn definition(shape: &[u64], chunks: &[Vec<u64>], item: u64) -> Vec<(u64, u64)> {
     let size: u64 = shape.iter().product::<u64>() * item;
     let locate = |byte: u64| {
-        let (mut element, mut id, mut inside) = (byte / item, 0, 0);
+        let mut element = byte / item;
+        let mut id = 0;
+        let mut inside = 0;
         let mut index = vec![0; shape.len()];
         for d in (0..shape.len()).rev() {
             index[d] = element % shape[d];
@@ -52,7 +56,8 @@ fn definition(shape: &[u64], chunks: &[Vec<u64>], item: u64) -> Vec<(u64, u64)> 
     (0..size).map(locate).collect()
 }
 
-/// Returns the length of a dimension and the lengths of its chunks: equal ones, or any that reach at least to its end.
+/// Returns the length of a dimension and the lengths of its chunks: equal ones, or any that reach
+/// at least to its end.
 fn any_dimension() -> impl Strategy<Value = (u64, Vec<u64>)> {
     let equal = (1u64..9, 1u64..10).prop_map(|(len, chunk)| (len, vec![chunk; len.div_ceil(chunk) as usize]));
     let listed = prop::collection::vec(1u64..5, 1..5);
@@ -73,7 +78,8 @@ fn any_grid() -> impl Strategy<Value = (Vec<u64>, Vec<Vec<u64>>, u64)> {
         })
 }
 
-/// Returns the bytes of a block that are not done: the offset of each in the chunk, and its distance from the start.
+/// Returns the bytes of a block that are not done: the offset of each in the chunk, and its
+/// distance from the start.
 fn bytes_of(block: &Block) -> impl Iterator<Item = (usize, usize)> {
     block.runs().flat_map(|(run, at)| (0..run.len).map(move |n| (run.offset + n, at + n)))
 }
@@ -108,7 +114,8 @@ proptest! {
         let grid = grid_of(&shape, &chunks, item);
         let bytes = definition(&shape, &chunks, item);
         prop_assert_eq!(grid.size() as usize, bytes.len());
-        let (a, b) = ((a * bytes.len() as f64) as u64, (b * bytes.len() as f64) as u64);
+        let a = (a * bytes.len() as f64) as u64;
+        let b = (b * bytes.len() as f64) as u64;
         let range = a.min(b)..a.max(b);
         let runs = grid.runs(range.clone()).flat_map(|r| (0..r.len).map(move |i| (r.chunk.0, (r.offset + i) as u64)));
         let clip = |n: u64| (n as usize).min(bytes.len());

@@ -1,14 +1,14 @@
-//! Permutation of the axes of a chunk whose items have a fixed size. The module is pure arithmetic and knows neither
-//! codecs nor chunk grids. Axes that stay together are merged first, so every permutation becomes a copy, a copy of
-//! blocks, or a transposition of planes in tiles.
+//! Permutation of the axes of a chunk whose items have a fixed size. The module is pure arithmetic
+//! and knows neither codecs nor chunk grids. Axes that stay together are merged first, so every
+//! permutation becomes a copy, a copy of blocks, or a transposition of planes in tiles.
 
-/// Items per side of a tile. Strides of chunks are usually powers of two, so the lines of larger tiles would compete
-/// for the same few sets of the L1 cache.
+/// Items per side of a tile. Strides of chunks are usually powers of two, so the lines of larger
+/// tiles would compete for the same few sets of the L1 cache.
 const TILE: usize = 8;
 
-/// Permutes the axes of a whole chunk with items of `itemsize` bytes. `from` has the shape `shape` in C layout; in
-/// `to`, also in C layout, axis `i` is axis `order[i]` of `from`. Does nothing if `order` is no permutation of the
-/// axes, or if a slice has another length than the chunk.
+/// Permutes the axes of a whole chunk with items of `itemsize` bytes. `from` has the shape `shape`
+/// in C layout; in `to`, also in C layout, axis `i` is axis `order[i]` of `from`. Does nothing if
+/// `order` is no permutation of the axes, or if a slice has another length than the chunk.
 pub fn permute(shape: &[u64], order: &[usize], itemsize: usize, from: &[u8], to: &mut [u8]) {
     let fits = |bytes| bytes == from.len() && bytes == to.len();
     if !is_permutation(order, shape.len()) || from.is_empty() || !byte_size(shape, itemsize).is_some_and(fits) {
@@ -41,7 +41,8 @@ pub fn is_permutation(order: &[usize], rank: usize) -> bool {
     order.len() == rank && order.iter().all(&mut is_new)
 }
 
-/// Returns the size in bytes of a chunk of shape `shape` with items of `itemsize` bytes, or `None` on overflow.
+/// Returns the size in bytes of a chunk of shape `shape` with items of `itemsize` bytes, or `None`
+/// on overflow.
 pub fn byte_size(shape: &[u64], itemsize: usize) -> Option<usize> {
     shape.iter().try_fold(itemsize, |size, len| size.checked_mul(usize::try_from(*len).ok()?))
 }
@@ -53,8 +54,8 @@ struct Axis {
     to: usize,
 }
 
-/// Returns the axes of the permuted chunk in order. Axes of length 1 are left out, and axes that are neighbors on both
-/// sides are one. All lengths are positive and their product fits in `usize`.
+/// Returns the axes of the permuted chunk in order. Axes of length 1 are left out, and axes that
+/// are neighbors on both sides are one. All lengths are positive and their product fits in `usize`.
 fn merged_axes(shape: &[u64], order: &[usize]) -> Vec<Axis> {
     let mut from = vec![1; shape.len()];
     for d in (1..shape.len()).rev() {
@@ -91,10 +92,12 @@ impl Plane {
         Some(Plane { rows: axes.remove(rows), columns, outer: axes })
     }
 
-    /// Calls `each` with the positions in items, in `from` and in `to`, of the first item of every plane.
+    /// Calls `each` with the positions in items, in `from` and in `to`, of the first item of every
+    /// plane.
     fn for_each_plane(&self, mut each: impl FnMut(usize, usize)) {
         let mut index = vec![0; self.outer.len()];
-        let (mut from, mut to) = (0, 0);
+        let mut from = 0;
+        let mut to = 0;
         loop {
             each(from, to);
             let mut axes = index.iter_mut().zip(&self.outer).rev();
@@ -111,8 +114,8 @@ impl Plane {
         }
     }
 
-    /// Calls `each` for every tile with its position in `from`, its position in `to`, and its numbers of rows and
-    /// columns, all in items.
+    /// Calls `each` for every tile with its position in `from`, its position in `to`, and its
+    /// numbers of rows and columns, all in items.
     fn for_each_tile(&self, mut each: impl FnMut(usize, usize, usize, usize)) {
         self.for_each_plane(|from, to| {
             for row in (0..self.rows.len).step_by(TILE) {
@@ -127,10 +130,13 @@ impl Plane {
 
     /// Permutes items of `N` bytes.
     fn permute_items<const N: usize>(&self, from: &[u8], to: &mut [u8]) {
-        let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
-        let (column_stride, row_stride) = (self.columns.from, self.rows.to);
+        let from = from.as_chunks::<N>().0;
+        let to = to.as_chunks_mut::<N>().0;
+        let column_stride = self.columns.from;
+        let row_stride = self.rows.to;
         self.for_each_tile(|at, put, rows, columns| {
-            let (from, to) = (&from[at..], &mut to[put..]);
+            let from = &from[at..];
+            let to = &mut to[put..];
             if rows == TILE && columns == TILE {
                 return tile(from, column_stride, to, row_stride);
             }
@@ -147,7 +153,8 @@ impl Plane {
         self.for_each_tile(|at, put, rows, columns| {
             for i in 0..rows {
                 for j in 0..columns {
-                    let (at, put) = ((at + i + j * self.columns.from) * size, (put + i * self.rows.to + j) * size);
+                    let at = (at + i + j * self.columns.from) * size;
+                    let put = (put + i * self.rows.to + j) * size;
                     to[put..put + size].copy_from_slice(&from[at..at + size]);
                 }
             }
@@ -155,7 +162,8 @@ impl Plane {
     }
 }
 
-/// Transposes one whole tile. A copy on the stack lets both sides be accessed in contiguous stretches.
+/// Transposes one whole tile. A copy on the stack lets both sides be accessed in contiguous
+/// stretches.
 fn tile<const N: usize>(from: &[[u8; N]], column_stride: usize, to: &mut [[u8; N]], row_stride: usize) {
     let mut tile = [[[0; N]; TILE]; TILE];
     for (j, column) in tile.iter_mut().enumerate() {
@@ -223,10 +231,12 @@ mod tests {
             let items = shape.iter().product::<u64>() as usize;
             let from: Vec<u8> = (0..items * item).map(|i| ((i * 31) >> 3) as u8 ^ i as u8).collect();
             let permuted: Vec<u64> = order.iter().map(|d| shape[*d]).collect();
-            // the definition: item (b0, b1, ...) of the result is the item whose index on axis order[i] is bi
+            // the definition: item (b0, b1, ...) of the result is the item whose index on axis
+            // order[i] is bi
             let mut expected = Vec::new();
             for b in 0..items {
-                let (mut rest, mut index) = (b, vec![0; shape.len()]);
+                let mut rest = b;
+                let mut index = vec![0; shape.len()];
                 for i in (0..shape.len()).rev() {
                     index[order[i]] = rest % permuted[i] as usize;
                     rest /= permuted[i] as usize;

@@ -1,5 +1,5 @@
-//! The checked metadata of one array. Source of the rules: Zarr v2 specification, "Arrays", read as leniently as
-//! zarr-python 2.18 does.
+//! The checked metadata of one array. Source of the rules: Zarr v2 specification, "Arrays", read as
+//! leniently as zarr-python 2.18 does.
 
 use super::{CodecConfig, Separator};
 use crate::error::{Error, Result};
@@ -12,11 +12,13 @@ use std::borrow::Cow;
 /// Maximum number of dimensions: NumPy's limit when the format was made.
 pub(super) const MAX_DIMENSIONS: usize = 32;
 
-/// Maximum size of a decoded chunk in bytes: the largest length that codecs with signed 32-bit lengths can state.
+/// Maximum size of a decoded chunk in bytes: the largest length that codecs with signed 32-bit
+/// lengths can state.
 pub const MAX_CHUNK: u64 = (1 << 31) - 1;
 
-/// Number of times that a field of a document is in memory, beside the parsed document, while an array is made of it:
-/// its copy, its spelling in v2, what it was parsed to, and temporary lists. Fill values take four bytes a character.
+/// Number of times that a field of a document is in memory, beside the parsed document, while an
+/// array is made of it: its copy, its spelling in v2, what it was parsed to, and temporary lists.
+/// Fill values take four bytes a character.
 pub(super) const COPIES: usize = 4;
 
 /// Number of these copies that an array keeps.
@@ -44,8 +46,8 @@ impl Order {
     }
 }
 
-/// Checked metadata of an array: every size fits its integer, every chunk dimension is at least 1, and the fill value
-/// fits the dtype.
+/// Checked metadata of an array: every size fits its integer, every chunk dimension is at least 1,
+/// and the fill value fits the dtype.
 ///
 /// ```
 /// use zarrfs::zarr::metadata::ArrayMetadata;
@@ -61,21 +63,25 @@ impl Order {
 pub struct ArrayMetadata {
     /// The length of each dimension in items; empty for a 0-d array.
     pub shape: Vec<u64>,
-    /// The length of a chunk along each dimension in items; where they differ, the largest length inside the shape.
+    /// The length of a chunk along each dimension in items; where they differ, the largest length
+    /// inside the shape.
     pub chunks: Vec<u64>,
-    /// The lengths of the chunks along each dimension; `None` if all chunks have the shape `chunks`.
+    /// The lengths of the chunks along each dimension; `None` if all chunks have the shape
+    /// `chunks`.
     pub edges: Option<Vec<Edges>>,
     /// The dtype of the items.
     pub dtype: DType,
-    /// The dtype as the document spells it. For a v3 document its spelling in v2, which is opaque bytes if NumPy lacks
-    /// the type.
+    /// The dtype as the document spells it. For a v3 document its spelling in v2, which is opaque
+    /// bytes if NumPy lacks the type.
     pub dtype_json: Value,
-    /// The fill value as the document spells it. For a v3 document its spelling in v2, or null if v2 has none.
+    /// The fill value as the document spells it. For a v3 document its spelling in v2, or null if
+    /// v2 has none.
     pub fill_value: Value,
-    /// The bytes of one item with the fill value, without the zero bytes at its end; `None` if the fill value is null.
+    /// The bytes of one item with the fill value, without the zero bytes at its end; `None` if the
+    /// fill value is null.
     pub fill: Option<Vec<u8>>,
-    /// The layout of a decoded chunk. For a v1 array, [`V1Order`](super::V1Order) decides what the document's order
-    /// means.
+    /// The layout of a decoded chunk. For a v1 array, [`V1Order`](super::V1Order) decides what the
+    /// document's order means.
     pub order: Order,
     /// The compressor; `None` if chunks are not compressed.
     pub compressor: Option<CodecConfig>,
@@ -83,7 +89,8 @@ pub struct ArrayMetadata {
     pub filters: Vec<CodecConfig>,
     /// The separator of chunk keys; `None` if the document does not state it.
     pub separator: Option<Separator>,
-    /// The levels of shards that hold the chunks, outermost first; empty if each chunk is a value of its own.
+    /// The levels of shards that hold the chunks, outermost first; empty if each chunk is a value
+    /// of its own.
     pub shards: Vec<ShardLevel>,
     /// The fields that only a v3 document has; `None` for v1 and v2.
     pub v3: Option<Box<V3Fields>>,
@@ -126,15 +133,17 @@ fn edges_or_equal<'a>(edges: Option<&'a [Edges]>, shape: &[u64]) -> Cow<'a, [Edg
 /// One level of shards. Source of the rules: `sharding_indexed` of the Zarr v3 specification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardLevel {
-    /// The length of a shard along each dimension of the array in items: a multiple of the next level's, or of a
-    /// chunk's. Where they differ, the largest length inside the array's shape.
+    /// The length of a shard along each dimension of the array in items: a multiple of the next
+    /// level's, or of a chunk's. Where they differ, the largest length inside the array's shape.
     pub shape: Vec<u64>,
-    /// The lengths of the shards along each dimension; `None` if all have the shape `shape`, as on all levels but the
-    /// outermost.
+    /// The lengths of the shards along each dimension; `None` if all have the shape `shape`, as on
+    /// all levels but the outermost.
     pub edges: Option<Vec<Edges>>,
-    /// The order of the dimensions in the index: its dimension `i` is dimension `axes[i]` of the array.
+    /// The order of the dimensions in the index: its dimension `i` is dimension `axes[i]` of the
+    /// array.
     pub axes: Vec<usize>,
-    /// The codecs of the index, in the order of encoding, for the bytes of its numbers: items of 8 bytes.
+    /// The codecs of the index, in the order of encoding, for the bytes of its numbers: items of 8
+    /// bytes.
     pub index_codecs: Vec<CodecConfig>,
     /// Whether the numbers of the index are big-endian.
     pub is_index_big_endian: bool,
@@ -149,7 +158,8 @@ impl ArrayMetadata {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document breaks the format or a size limit.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document breaks the format or a size
+    /// limit.
     pub fn parse(document: &[u8]) -> Result<Self> {
         let doc = object(document, 2)?;
         let mut memory = take_for_fields(&doc, &["dtype", "fill_value", "compressor", "filters"])?;
@@ -174,7 +184,9 @@ impl ArrayMetadata {
                 Some("") => None,
                 Some(".") => Some(Separator::Dot),
                 Some("/") => Some(Separator::Slash),
-                _ => return Err(Error::damaged("dimension_separator is neither \".\" nor \"/\"")),
+                _ => {
+                    return Err(Error::damaged("dimension_separator is neither \".\" nor \"/\""));
+                }
             },
         };
         let meta = Self::common(&doc, 2)?;
@@ -270,7 +282,8 @@ impl ArrayMetadata {
         edges_or_equal(self.edges.as_deref(), &self.chunks)
     }
 
-    /// Returns whether both arrays have chunks of the same lengths. The number of chunks may differ.
+    /// Returns whether both arrays have chunks of the same lengths. The number of chunks may
+    /// differ.
     pub fn has_chunks_of(&self, other: &ArrayMetadata) -> bool {
         self.chunk_edges() == other.chunk_edges()
     }
@@ -283,14 +296,15 @@ impl ArrayMetadata {
         }
     }
 
-    /// Returns the chunk lengths, one entry per dimension: an integer if all chunks have that length, otherwise a list
-    /// of lengths and of `[length, count]` pairs, as in the v3 grid `rectilinear`.
+    /// Returns the chunk lengths, one entry per dimension: an integer if all chunks have that
+    /// length, otherwise a list of lengths and of `[length, count]` pairs, as in the v3 grid
+    /// `rectilinear`.
     pub fn chunks_json(&self) -> Value {
         self.chunk_edges().iter().map(spell_edges).collect()
     }
 
-    /// Returns the lengths of the outermost shards in the form of [`ArrayMetadata::chunks_json`]; `None` without
-    /// shards.
+    /// Returns the lengths of the outermost shards in the form of [`ArrayMetadata::chunks_json`];
+    /// `None` without shards.
     pub(super) fn shards_json(&self) -> Option<Value> {
         self.shards.first().map(|level| level.shard_edges().iter().map(spell_edges).collect())
     }
@@ -305,27 +319,28 @@ impl ArrayMetadata {
         }
     }
 
-    /// Returns the size in bytes of one item of the first dimension, as if that had a length; the largest number if
-    /// 64 bits do not hold it.
+    /// Returns the size in bytes of one item of the first dimension, as if that had a length; the
+    /// largest number if 64 bits do not hold it.
     pub fn row_size(&self) -> u64 {
         let inner = self.shape.get(1..).unwrap_or_default().iter();
         inner.fold(self.dtype.size() as u64, |bytes, len| bytes.saturating_mul(*len))
     }
 
-    /// Returns the codec that encodes Python objects: the first filter of an array of objects. The mount does not
-    /// decode it.
+    /// Returns the codec that encodes Python objects: the first filter of an array of objects. The
+    /// mount does not decode it.
     pub fn object_codec(&self) -> Option<&CodecConfig> {
         self.filters.first().filter(|_| self.dtype.has_objects())
     }
 
-    /// Returns the filters that the document states, in the order of encoding. The codec of integers of 2 and 4 bits,
-    /// which no document states, is left out.
+    /// Returns the filters that the document states, in the order of encoding. The codec of
+    /// integers of 2 and 4 bits, which no document states, is left out.
     pub fn stated_filters(&self) -> impl Iterator<Item = &CodecConfig> {
         self.filters.iter().filter(|filter| filter.id != LOW_BITS)
     }
 
-    /// Returns whether both arrays encode chunks in the same way. Only the shape, the separator, the names of
-    /// dimensions, and the spelling of dtype, fill value and codecs may differ. Callers compare the separators.
+    /// Returns whether both arrays encode chunks in the same way. Only the shape, the separator,
+    /// the names of dimensions, and the spelling of dtype, fill value and codecs may differ.
+    /// Callers compare the separators.
     pub fn encodes_like(&self, other: &ArrayMetadata) -> bool {
         let same_otherwise = ArrayMetadata {
             shape: self.shape.clone(),
@@ -354,7 +369,8 @@ impl ArrayMetadata {
         self.v3.as_ref().is_some_and(|v3| v3.has_key_prefix)
     }
 
-    /// Returns whether the items are, or contain, Python objects. These have no fixed size, so there is no flat array.
+    /// Returns whether the items are, or contain, Python objects. These have no fixed size, so
+    /// there is no flat array.
     pub fn has_objects(&self) -> bool {
         self.dtype.has_objects()
     }
@@ -375,8 +391,8 @@ impl ArrayMetadata {
         ]
     }
 
-    /// Returns the `.zarray` document of the decoded view: a v2 array without compressor and filters, except the object
-    /// codec, with chunk keys separated by `.`.
+    /// Returns the `.zarray` document of the decoded view: a v2 array without compressor and
+    /// filters, except the object codec, with chunk keys separated by `.`.
     pub fn decoded_view(&self) -> String {
         let kept = self.object_codec().map(std::slice::from_ref).unwrap_or_default();
         self.document(None, kept)
@@ -402,14 +418,16 @@ impl ArrayMetadata {
         json::write_pretty(&Value::Object(doc))
     }
 
-    /// Returns the dtype as v2 spells it. zarr 1.x wrote spellings that today's NumPy does not accept.
+    /// Returns the dtype as v2 spells it. zarr 1.x wrote spellings that today's NumPy does not
+    /// accept.
     fn dtype_v2(&self) -> Value {
         let canonical = (self.zarr_format == 1).then(|| DType::canonical_json(&self.dtype_json).ok());
         canonical.flatten().unwrap_or_else(|| self.dtype_json.clone())
     }
 
-    /// Returns the fill value as v2 spells it. v1 has no base64, writes NaN bare, and writes 0 for a complex number, a
-    /// void or a struct. The spelling of a v2 document is kept unless readers of v2 refuse it.
+    /// Returns the fill value as v2 spells it. v1 has no base64, writes NaN bare, and writes 0 for
+    /// a complex number, a void or a struct. The spelling of a v2 document is kept unless readers
+    /// of v2 refuse it.
     fn fill_value_v2(&self) -> Value {
         let given = &self.fill_value;
         let is_bare_word = given.is_string() && json::text(given).is_none();
@@ -464,7 +482,9 @@ pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
 
 /// Returns the lengths of the chunks along a dimension, as a document spells them.
 pub(super) fn spell_edges(edges: &Edges) -> Value {
-    let stretch = |(len, count): (u64, u64)| if count == 1 { json!(len) } else { json!([len, count]) };
+    let stretch = |(len, count): (u64, u64)| {
+        if count == 1 { json!(len) } else { json!([len, count]) }
+    };
     match edges {
         Edges::Equal(len) => json!(len),
         Edges::Listed(_) => edges.list().into_iter().map(stretch).collect(),

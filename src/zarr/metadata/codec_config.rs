@@ -1,4 +1,5 @@
-//! The configuration of one codec: its id and its parameters, as a filter or the compressor of a `.zarray` states them.
+//! The configuration of one codec: its id and its parameters, as a filter or the compressor of a
+//! `.zarray` states them.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
@@ -54,11 +55,13 @@ impl CodecConfig {
         self
     }
 
-    /// Checks that all parameters are in `known`. An unknown one may change the meaning of the bytes.
+    /// Checks that all parameters are in `known`. An unknown one may change the meaning of the
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if a parameter is unknown, as in numcodecs' constructors.
+    /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if a parameter is unknown, as in
+    /// numcodecs' constructors.
     pub fn allow_only(&self, known: &[&str]) -> Result<()> {
         match self.parameters.keys().find(|k| !known.contains(&k.as_str())) {
             Some(key) => Err(Error::unsupported(format!("codec {:?} has no parameter {key:?}", self.id))),
@@ -85,15 +88,17 @@ impl CodecConfig {
         self.get(name).ok_or_else(|| self.invalid(name, "is missing"))
     }
 
-    /// Returns an integer parameter from `low` to `high`, or `default` if it is absent or null. As in Python, true and
-    /// false count as 1 and 0, and floats without a fraction as integers.
+    /// Returns an integer parameter from `low` to `high`, or `default` if it is absent or null. As
+    /// in Python, true and false count as 1 and 0, and floats without a fraction as integers.
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is no such integer. [`CodecConfig::text`] and
-    /// [`CodecConfig::dtype`] fail likewise.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is no such integer.
+    /// [`CodecConfig::text`] and [`CodecConfig::dtype`] fail likewise.
     pub fn int(&self, name: &str, default: i64, low: i64, high: i64) -> Result<i64> {
-        let Some(value) = self.get(name) else { return Ok(default) };
+        let Some(value) = self.get(name) else {
+            return Ok(default);
+        };
         let whole = json::float(value).filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);
         let n = value
             .as_i64()
@@ -117,7 +122,8 @@ impl CodecConfig {
         self.get(name).map(parse).transpose()
     }
 
-    /// Returns the error for a wrong value of parameter `name`. `why` follows the name, as in "is not an integer".
+    /// Returns the error for a wrong value of parameter `name`. `why` follows the name, as in "is
+    /// not an integer".
     pub fn invalid(&self, name: &str, why: &str) -> Error {
         Error::damaged(format!("codec {:?}: {name} {why}", self.id))
     }

@@ -1,12 +1,12 @@
-//! Zarr v1: the `meta` document of the one array of a store. Source of the rules: the v1 specification, and the output
-//! of zarr 1.x, its only writer.
+//! Zarr v1: the `meta` document of the one array of a store. Source of the rules: the v1
+//! specification, and the output of zarr 1.x, its only writer.
 
 use super::{ArrayMetadata, CodecConfig, Order, Separator, array};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 
-/// The meaning of order F in v1. zarr 1.x stored F layout only with blosc; otherwise it stored C layout, whatever order
-/// the document states.
+/// The meaning of order F in v1. zarr 1.x stored F layout only with blosc; otherwise it stored C
+/// layout, whatever order the document states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum V1Order {
     /// The layout that zarr 1.x stored.
@@ -40,8 +40,8 @@ impl ArrayMetadata {
     }
 }
 
-/// Parses the compressor: `compression` is a codec id, null or "none", and `compression_opts` holds its parameters, or
-/// its level as a number.
+/// Parses the compressor: `compression` is a codec id, null or "none", and `compression_opts` holds
+/// its parameters, or its level as a number.
 fn compressor(doc: &Map<String, Value>) -> Result<Option<CodecConfig>> {
     let id = match doc.get("compression") {
         None | Some(Value::Null) => return Ok(None),
@@ -54,7 +54,9 @@ fn compressor(doc: &Map<String, Value>) -> Result<Option<CodecConfig>> {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(parameters)) => parameters.clone(),
         Some(level @ Value::Number(_)) => [("level".to_string(), level.clone())].into_iter().collect(),
-        Some(_) => return Err(Error::damaged("compression_opts is neither an object nor a number")),
+        Some(_) => {
+            return Err(Error::damaged("compression_opts is neither an object nor a number"));
+        }
     };
     Ok(Some(CodecConfig::new(id, parameters)))
 }

@@ -1,6 +1,6 @@
 //! Zarr v3: `zarr.json` documents. Data types, fill values and codec chains become those of
-//! [`ArrayMetadata`](super::ArrayMetadata). Nothing here knows stores. Source of the rules: the Zarr v3.1 specification
-//! and the registry of its extensions.
+//! [`ArrayMetadata`](super::ArrayMetadata). Nothing here knows stores. Source of the rules: the
+//! Zarr v3.1 specification and the registry of its extensions.
 
 pub mod as_v2;
 mod chain;

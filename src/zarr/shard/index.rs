@@ -38,7 +38,8 @@ impl IndexCodec {
     pub fn new(level: &ShardLevel, entries: usize) -> Result<Self> {
         let size = entries.checked_mul(ENTRY).ok_or_else(|| Error::damaged("an index is too large"))?;
         let pipeline = Pipeline::of_exact_bytes(&level.index_codecs, size, ENTRY / 2)?;
-        let (is_big_endian, is_at_start) = (level.is_index_big_endian, level.is_index_at_start);
+        let is_big_endian = level.is_index_big_endian;
+        let is_at_start = level.is_index_at_start;
         Ok(IndexCodec { entries, pipeline, is_big_endian, is_at_start })
     }
 
@@ -80,15 +81,17 @@ impl IndexCodec {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if a checksum or the size is wrong, ENOMEM without memory.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if a checksum or the size is wrong, ENOMEM
+    /// without memory.
     pub fn decode(&self, encoded: &[u8], size: u64) -> Result<Index> {
         let place = self.place(size)?;
         // besides both forms, which the caller has
         let _decoded = memory::take(self.memory())?;
         let mut bytes = Vec::new();
         self.pipeline.decode(encoded, &mut bytes).map_err(|e| e.context("the shard's index"))?;
-        let number =
-            |bytes: &[u8; 8]| if self.is_big_endian { u64::from_be_bytes(*bytes) } else { u64::from_le_bytes(*bytes) };
+        let number = |bytes: &[u8; 8]| {
+            if self.is_big_endian { u64::from_be_bytes(*bytes) } else { u64::from_le_bytes(*bytes) }
+        };
         let (numbers, _) = bytes.as_chunks::<8>();
         let entries = numbers.chunks_exact(2).map(|entry| (number(&entry[0]), number(&entry[1]))).collect();
         let room = if self.is_at_start { place.end..size } else { 0..place.start };
@@ -97,7 +100,9 @@ impl IndexCodec {
 
     /// Encodes an index with these offsets and lengths.
     pub(super) fn encode(&self, entries: &[(u64, u64)]) -> Result<Vec<u8>> {
-        let number = |n: u64| if self.is_big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
+        let number = |n: u64| {
+            if self.is_big_endian { n.to_be_bytes() } else { n.to_le_bytes() }
+        };
         let mut bytes = Vec::new();
         memory::reserve(&mut bytes, entries.len() * ENTRY)?;
         bytes.extend(entries.iter().flat_map(|(offset, len)| [number(*offset), number(*len)]).flatten());
@@ -108,11 +113,13 @@ impl IndexCodec {
 }
 
 impl Index {
-    /// Returns the range of the shard that holds the chunk of entry `slot`; `None` if the chunk is not stored.
+    /// Returns the range of the shard that holds the chunk of entry `slot`; `None` if the chunk is
+    /// not stored.
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the entry leads out of the shard or into the index.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the entry leads out of the shard or into
+    /// the index.
     pub fn get(&self, slot: usize) -> Result<Option<Range<u64>>> {
         let entry = self.entries.get(slot).copied();
         let (offset, len) = entry.ok_or_else(|| Error::damaged(format!("the index has no entry {slot}")))?;

@@ -1,12 +1,13 @@
-//! The new bytes of a shard some of whose entries have changed, as a list of pieces. The module copies no bytes.
+//! The new bytes of a shard some of whose entries have changed, as a list of pieces. The module
+//! copies no bytes.
 
 use super::index::{EMPTY, Index, IndexCodec};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// An entry that points outside of any shard. It replaces damaged entries, which could point to other chunks after a
-/// move.
+/// An entry that points outside of any shard. It replaces damaged entries, which could point to
+/// other chunks after a move.
 const DAMAGED: (u64, u64) = (u64::MAX - 1, 1);
 
 /// A change of an entry of an index.
@@ -33,11 +34,12 @@ pub enum ShardPiece {
 pub const MAX_RANGES: usize = 1 << 16;
 
 impl IndexCodec {
-    /// Returns the pieces of a shard after `changes`, in order; `None` if no chunk is left in it. `old` is its former
-    /// index.
+    /// Returns the pieces of a shard after `changes`, in order; `None` if no chunk is left in it.
+    /// `old` is its former index.
     ///
-    /// The former bytes stay at their offsets and new ones follow, so that a file system that shares blocks copies
-    /// nothing. If more than a quarter of the former bytes would be waste, the kept ranges move together.
+    /// The former bytes stay at their offsets and new ones follow, so that a file system that
+    /// shares blocks copies nothing. If more than a quarter of the former bytes would be waste, the
+    /// kept ranges move together.
     ///
     /// # Errors
     ///
@@ -49,7 +51,8 @@ impl IndexCodec {
     ) -> Result<Option<Vec<ShardPiece>>> {
         let mut entries = vec![(EMPTY, EMPTY); self.entries()];
         let start = if self.is_at_start() { self.stored_size() } else { 0 };
-        let (mut pieces, mut position) = (Vec::new(), start);
+        let mut pieces = Vec::new();
+        let mut position = start;
         if let Some(old) = old {
             let kept = KeptEntries::new(old, self.entries(), changes, &mut entries);
             for range in kept.place(position, &mut entries) {
@@ -79,8 +82,8 @@ impl IndexCodec {
 /// The entries of a former index whose chunks stay.
 struct KeptEntries<'a> {
     index: &'a Index,
-    /// Their positions in the index, in the order of the chunks' bytes, which may overlap. An index has less than 2^32
-    /// entries.
+    /// Their positions in the index, in the order of the chunks' bytes, which may overlap. An index
+    /// has less than 2^32 entries.
     slots: Vec<u32>,
 }
 
@@ -102,7 +105,8 @@ impl<'a> KeptEntries<'a> {
         KeptEntries { index, slots }
     }
 
-    /// Returns ranges that include all chunks, in order, with no gap of at most `gap` bytes between them.
+    /// Returns ranges that include all chunks, in order, with no gap of at most `gap` bytes between
+    /// them.
     fn joined(&self, gap: u64) -> impl Iterator<Item = Range<u64>> {
         let mut ranges = self.slots.iter().map(|slot| range_of(self.index, *slot)).peekable();
         std::iter::from_fn(move || {
@@ -114,13 +118,14 @@ impl<'a> KeptEntries<'a> {
         })
     }
 
-    /// Returns the ranges of the former shard that stay, and sets the entries of their chunks, for a new shard that has
-    /// these ranges from `start` on.
+    /// Returns the ranges of the former shard that stay, and sets the entries of their chunks, for
+    /// a new shard that has these ranges from `start` on.
     fn place(&self, start: u64, entries: &mut [(u64, u64)]) -> Vec<Range<u64>> {
         if self.slots.is_empty() {
             return Vec::new();
         }
-        let (room, live) = (self.index.room(), self.joined(0).map(|range| range.end - range.start).sum::<u64>());
+        let room = self.index.room();
+        let live = self.joined(0).map(|range| range.end - range.start).sum::<u64>();
         let size = room.end - room.start;
         let ranges: Vec<Range<u64>> = if size - live <= size / 4 {
             vec![room]

@@ -25,7 +25,8 @@ fn metadata(shape: &[u64], chunks: &[u64], shards: Vec<ShardLevel>) -> ArrayMeta
 
 #[test]
 fn chunks_have_their_object_and_slots() {
-    // shards of 8 x 12, in them shards of 4 x 6 whose index has its dimensions swapped, in them chunks of 2 x 3
+    // shards of 8 x 12, in them shards of 4 x 6 whose index has its dimensions swapped, in them
+    // chunks of 2 x 3
     let levels = vec![level(&[8, 12], &[0, 1], true, false), level(&[4, 6], &[1, 0], true, false)];
     let shards = Shards::new(&metadata(&[20, 20], &[2, 3], levels)).unwrap().unwrap();
     let chunk = [5, 2];
@@ -85,7 +86,9 @@ fn scattered_chunks_stay_in_a_bounded_number_of_ranges() {
     let size = place(0).0 + 1;
     let old = codec.decode(&codec.encode(&entries).unwrap(), size + codec.stored_size()).unwrap();
     let pieces = codec.rebuild(Some(&old), &[(7, EntryChange::Put(5))].into()).unwrap().unwrap();
-    let (mut moved, mut position, mut index) = (Vec::new(), 0, Vec::new());
+    let mut moved = Vec::new();
+    let mut position = 0;
+    let mut index = Vec::new();
     for piece in pieces {
         match piece {
             ShardPiece::Old(range) => {
@@ -103,7 +106,8 @@ fn scattered_chunks_stay_in_a_bounded_number_of_ranges() {
     assert!(moved.len() <= MAX_RANGES && position < size / 4, "{} {position}", moved.len());
     let new = codec.decode(&index, position + codec.stored_size()).unwrap();
     for slot in (0..count).filter(|slot| *slot != 7) {
-        let (from, to) = (place(slot).0, new.get(slot).unwrap().unwrap());
+        let from = place(slot).0;
+        let to = new.get(slot).unwrap().unwrap();
         let (range, start) = &moved[moved.partition_point(|(range, _)| range.start <= from) - 1];
         assert_eq!((to.start, to.end), (start + from - range.start, start + from - range.start + 1), "{slot}");
     }

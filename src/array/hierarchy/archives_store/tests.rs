@@ -35,7 +35,9 @@ fn get(store: &ArchivesStore, name: &str) -> Result<Option<Vec<u8>>> {
 
 /// The names in a prefix, directories with a slash.
 fn names(store: &dyn Store, prefix: &str) -> Vec<String> {
-    let slash = |entry: &Entry| if entry.kind == EntryKind::Prefix { "/" } else { "" };
+    let slash = |entry: &Entry| {
+        if entry.kind == EntryKind::Prefix { "/" } else { "" }
+    };
     let entries = store.list(&key(prefix)).unwrap().map(|entry| entry.unwrap());
     let mut names: Vec<String> = entries.map(|entry| format!("{}{}", entry.name, slash(&entry))).collect();
     names.sort();

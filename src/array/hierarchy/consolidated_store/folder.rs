@@ -1,8 +1,9 @@
-//! A group of a store as a store of its own: for a group whose documents only the `.zmetadata` of a group above holds.
+//! A group of a store as a store of its own: for a group whose documents only the `.zmetadata` of a
+//! group above holds.
 
 use crate::error::Result;
 use crate::store::{
-    FirstNames, Key, KeyLock, Listing, ModeTarget, Replaces, Stat, Store, ValuePiece, Version, delegate_store,
+    Hint, Key, KeyLock, Listing, ModeTarget, Replaces, Stat, Store, ValuePiece, Version, delegate_store,
 };
 use std::fs::File;
 use std::ops::Range;
@@ -27,7 +28,7 @@ impl FolderStore {
 }
 
 impl Store for FolderStore {
-    delegate_store!(below: lists_all lists_nodes take_snapshot concurrency space is_writable sync);
+    delegate_store!(below: lists_all lists_nodes concurrency space is_writable sync);
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.below.get(&self.full(key), limit, value)
@@ -53,20 +54,15 @@ impl Store for FolderStore {
         self.below.list(&self.full(prefix))
     }
 
-    fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
-        self.below.first_names(&self.full(prefix))
-    }
-
-    fn cache_level(&self, level: &Key) -> Result<()> {
-        self.below.cache_level(&self.full(level))
-    }
-
-    fn prefetch_levels(&self, prefix: &Key) {
-        self.below.prefetch_levels(&self.full(prefix));
-    }
-
-    fn prefetch(&self, prefixes: &[Key]) {
-        self.below.prefetch(&prefixes.iter().map(|key| self.full(key)).collect::<Vec<_>>());
+    fn hint(&self, hint: Hint) {
+        match hint {
+            Hint::WholeStore => self.below.hint(Hint::Below(&self.prefix)),
+            Hint::Below(prefix) => self.below.hint(Hint::Below(&self.full(prefix))),
+            Hint::Level(level) => self.below.hint(Hint::Level(&self.full(level))),
+            Hint::Nodes(prefixes) => {
+                self.below.hint(Hint::Nodes(&prefixes.iter().map(|key| self.full(key)).collect::<Vec<_>>()));
+            }
+        }
     }
 
     fn forget(&self, prefix: &Key) {

@@ -1,4 +1,5 @@
-//! The groups and arrays whose files were opened: their documents are read from the store, no longer from `.zmetadata`.
+//! The groups and arrays whose files were opened: their documents are read from the store, no
+//! longer from `.zmetadata`.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -33,7 +34,9 @@ impl OpenedKeys {
     /// Returns whether `key` or a prefix above it was added.
     pub fn contains(&self, key: &Key) -> bool {
         let keys = lock(&self.keys);
-        let Some(known) = keys.as_ref() else { return true };
+        let Some(known) = keys.as_ref() else {
+            return true;
+        };
         let above = std::iter::successors(Some(key.clone()), |key| (!key.is_root()).then(|| key.parent()));
         !known.is_empty() && above.into_iter().any(|key| known.contains(&key))
     }
@@ -45,7 +48,8 @@ mod tests {
 
     #[test]
     fn keys_below_an_opened_prefix_count_as_opened() {
-        let (opened, key) = (OpenedKeys::new(), |path: &str| Key::normalize(path).unwrap());
+        let opened = OpenedKeys::new();
+        let key = |path: &str| Key::normalize(path).unwrap();
         assert!(!opened.contains(&key("a")));
         opened.add(&key("a/b"));
         let found = ["a/b", "a/b/.zarray", "a", "a/bc", ""].map(|path| opened.contains(&key(path)));

@@ -35,12 +35,14 @@ pub struct DocumentRange {
     digest: u128,
 }
 
-/// The memory of a key in both maps, besides its text, in bytes; nodes of a B-tree may be half empty.
+/// The memory of a key in both maps, besides its text, in bytes; nodes of a B-tree may be half
+/// empty.
 const KEY: usize = 2 * (size_of::<Key>() + size_of::<DocumentRange>()) + 32;
 
 impl Outline {
     fn new(stat: &Stat, memory: Grant) -> Self {
-        let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
+        let documents = BTreeMap::new();
+        let prefixes = BTreeSet::from([Key::root()]);
         let modified = stat.modified;
         let permissions = stat.permissions;
         Outline { modified, permissions, text: Vec::new(), documents, prefixes, memory }
@@ -49,12 +51,16 @@ impl Outline {
     /// Parses the root's `zarr.json`; `None` if it has no consolidated metadata.
     pub fn parse_inline(read: Counted) -> Result<Option<Self>> {
         let Counted { bytes, stat, memory } = read;
-        let Some(entries) = inline_entries(&bytes)? else { return Ok(None) };
+        let Some(entries) = inline_entries(&bytes)? else {
+            return Ok(None);
+        };
         let mut outline = Outline::new(&stat, memory);
         for entry in MemberTexts::of(entries.as_bytes())? {
             let (name, value) = entry?;
             // ignore names that are not valid keys
-            let Some(key) = Key::normalize(&name).ok().filter(|key| !key.is_root()) else { continue };
+            let Some(key) = Key::normalize(&name).ok().filter(|key| !key.is_root()) else {
+                continue;
+            };
             outline.add(key.join(ZARR_JSON), value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
         }
         let root = std::str::from_utf8(&bytes).map_err(|_| Error::damaged("not UTF-8"))?;
@@ -71,7 +77,9 @@ impl Outline {
         for entry in MemberTexts::of(metadata.as_bytes())? {
             let (name, value) = entry?;
             // ignore names that are not valid keys
-            let Some(key) = Key::normalize(&name).ok().filter(is_document) else { continue };
+            let Some(key) = Key::normalize(&name).ok().filter(is_document) else {
+                continue;
+            };
             outline.add(key, value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
         }
         Ok(Some(Outline { text: bytes, ..outline }))
@@ -97,7 +105,8 @@ impl Outline {
         Ok(())
     }
 
-    /// Counts the memory of a key. A quarter of the memory limit stays free for reading the documents.
+    /// Counts the memory of a key. A quarter of the memory limit stays free for reading the
+    /// documents.
     fn count(&mut self, key: &Key) -> Result<()> {
         let more = KEY + key.as_str().len();
         if self.memory.bytes() + more > memory::limit() / 4 * 3 {
@@ -115,12 +124,13 @@ impl Outline {
     pub fn stat_of(&self, place: &DocumentRange) -> Stat {
         // the version depends on the document alone, not on other changes of .zmetadata
         let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
-        let (size, modified) = (place.range.len() as u64, self.modified);
+        let size = place.range.len() as u64;
+        let modified = self.modified;
         Stat { kind: EntryKind::Value, size, modified, version, permissions: self.permissions }
     }
 
-    /// Returns the stat of `key` if it is a group, an array, or a level above one. Readers of the `.zmetadata` may
-    /// search it.
+    /// Returns the stat of `key` if it is a group, an array, or a level above one. Readers of the
+    /// `.zmetadata` may search it.
     pub fn prefix(&self, key: &Key) -> Option<Stat> {
         self.prefixes.contains(key).then(|| self.stat_of_prefix())
     }
@@ -130,8 +140,8 @@ impl Outline {
     }
 }
 
-/// An iterator over the documents, then the groups and arrays, one level below a prefix. It holds no list, since there
-/// may be a million.
+/// An iterator over the documents, then the groups and arrays, one level below a prefix. It holds
+/// no list, since there may be a million.
 pub struct OutlineListing {
     outline: Arc<Outline>,
     prefix: Key,

@@ -1,7 +1,7 @@
-//! Migrates a store of v1 or v2 to v3 in place: puts a `zarr.json` beside the documents of every node, the root's last,
-//! then deletes these documents. Chunks stay where they are. Until the root has its `zarr.json`, readers of v2 find the
-//! store unchanged; from then on, readers of v3 find the new one. A migration that was interrupted is finished by the
-//! next one.
+//! Migrates a store of v1 or v2 to v3 in place: puts a `zarr.json` beside the documents of every
+//! node, the root's last, then deletes these documents. Chunks stay where they are. Until the root
+//! has its `zarr.json`, readers of v2 find the store unchanged; from then on, readers of v3 find
+//! the new one. A migration that was interrupted is finished by the next one.
 
 use super::super::document::check_size;
 use super::super::inline::{ENTRY, check_inline_size, is_same_node};
@@ -17,10 +17,12 @@ use crate::zarr::metadata::{
     ZMETADATA, check_group,
 };
 
-/// The documents of a node in v2, in the order in which they are deleted: attributes mean nothing without the others.
+/// The documents of a node in v2, in the order in which they are deleted: attributes mean nothing
+/// without the others.
 const V2_DOCUMENTS: [&str; 4] = [ZMETADATA, ZARRAY, ZGROUP, ZATTRS];
 
-/// The documents of an array of v1, in the order in which they are deleted: `meta` marks an unfinished migration.
+/// The documents of an array of v1, in the order in which they are deleted: `meta` marks an
+/// unfinished migration.
 const V1_DOCUMENTS: [&str; 2] = [V1_ATTRS, V1_META];
 
 /// A group or array that the migration concerns.
@@ -49,11 +51,12 @@ struct MigratedNodes {
 }
 
 impl Hierarchy {
-    /// Migrates a store to v3, or finishes an interrupted migration. Returns false if there is nothing to do.
+    /// Migrates a store to v3, or finishes an interrupted migration. Returns false if there is
+    /// nothing to do.
     ///
-    /// Everything is checked before anything is put: each array has a form in v3 and can be read, and where a node has
-    /// documents of both formats, these agree. Once the root is of v3, a node may have changed, but only in its
-    /// `zarr.json`.
+    /// Everything is checked before anything is put: each array has a form in v3 and can be read,
+    /// and where a node has documents of both formats, these agree. Once the root is of v3, a node
+    /// may have changed, but only in its `zarr.json`.
     ///
     /// # Errors
     ///
@@ -67,7 +70,8 @@ impl Hierarchy {
         self.check_migration(&nodes, has_begun).map_err(unchanged)?;
         for node in nodes.iter().rev() {
             if node.key.is_root() {
-                // after a power loss, the root's document must not exist without those of the other nodes
+                // after a power loss, the root's document must not exist without those of the other
+                // nodes
                 self.store.sync()?;
             }
             self.put_new_document(node)?;
@@ -83,9 +87,11 @@ impl Hierarchy {
         Ok(!nodes.is_empty())
     }
 
-    /// Lists the nodes with documents of the old formats, and the groups without any document above them.
+    /// Lists the nodes with documents of the old formats, and the groups without any document above
+    /// them.
     fn nodes_to_migrate(&self) -> Result<MigratedNodes> {
-        let (mut found, mut failed) = (MigratedNodes::default(), Ok(()));
+        let mut found = MigratedNodes::default();
+        let mut failed = Ok(());
         self.visit_below(&Key::root(), &mut |key, node| {
             if failed.is_ok() {
                 failed = self.add_node(key, node, &mut found);
@@ -134,20 +140,25 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Returns whether `meta` at `key` is the document of the array there, or the one that `zarr.json` was made from.
-    /// Other programs may have files of this name.
+    /// Returns whether `meta` at `key` is the document of the array there, or the one that
+    /// `zarr.json` was made from. Other programs may have files of this name.
     fn is_of_v1(&self, key: &Key, form: Option<DocumentKind>) -> Result<bool> {
         if form != Some(DocumentKind::V3) || !key.is_root() {
             return Ok(form == Some(DocumentKind::V1));
         }
         let texts = (self.stored(&key.join(V1_META))?, self.stored(&key.join(ZARR_JSON))?);
-        let (Some(meta), Some(new)) = texts else { return Ok(false) };
-        let Ok(old) = self.metadata(&meta.text, DocumentKind::V1) else { return Ok(false) };
+        let (Some(meta), Some(new)) = texts else {
+            return Ok(false);
+        };
+        let Ok(old) = self.metadata(&meta.text, DocumentKind::V1) else {
+            return Ok(false);
+        };
         let made = from_v2::array_document(&old, Separator::Dot, None);
         Ok(made.is_ok_and(|made| is_like(&made, &new.text)))
     }
 
-    /// Checks that every node can be migrated, and that the consolidated metadata will not be too large.
+    /// Checks that every node can be migrated, and that the consolidated metadata will not be too
+    /// large.
     fn check_migration(&self, nodes: &[MigratedNode], has_begun: bool) -> Result<()> {
         let mut consolidated: Vec<(&Key, usize)> = Vec::new();
         for node in nodes {
@@ -170,11 +181,14 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Checks that the stored `zarr.json` of a node equals `made`, the one made from its other documents. After the
-    /// migration has begun, readers of v3 may have changed it: then it must describe the same chunks.
+    /// Checks that the stored `zarr.json` of a node equals `made`, the one made from its other
+    /// documents. After the migration has begun, readers of v3 may have changed it: then it must
+    /// describe the same chunks.
     fn check_stored(&self, node: &MigratedNode, made: &[u8], has_begun: bool) -> Result<()> {
         let document = node.key.join(ZARR_JSON);
-        let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(()) };
+        let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else {
+            return Ok(());
+        };
         let is_made = match (has_begun, node.array_document()) {
             (false, _) => is_same_node(made, &stored.text).map_err(|e| e.context(&document))?,
             (true, Some(_)) => is_like(made, &stored.text),
@@ -225,9 +239,11 @@ impl Hierarchy {
         from_v2::array_document(array.metadata(), array.separator(), attributes)
     }
 
-    /// Puts the `zarr.json` of a node that has none, and the consolidated metadata into that of a group.
+    /// Puts the `zarr.json` of a node that has none, and the consolidated metadata into that of a
+    /// group.
     fn put_new_document(&self, node: &MigratedNode) -> Result<()> {
-        let (key, document) = (&node.key, node.key.join(ZARR_JSON));
+        let key = &node.key;
+        let document = node.key.join(ZARR_JSON);
         if node.has_v3 {
             return if node.is_consolidated { self.make_inline(key).map(drop) } else { Ok(()) };
         }
@@ -242,9 +258,12 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether two documents of arrays describe the same chunks. The shape and the fill value may differ.
+/// Returns whether two documents of arrays describe the same chunks. The shape and the fill value
+/// may differ.
 fn is_like(a: &[u8], b: &[u8]) -> bool {
-    let (Ok(a), Ok(b)) = (ArrayMetadata::parse_v3(a), ArrayMetadata::parse_v3(b)) else { return false };
+    let (Ok(a), Ok(b)) = (ArrayMetadata::parse_v3(a), ArrayMetadata::parse_v3(b)) else {
+        return false;
+    };
     let b = ArrayMetadata { fill: a.fill.clone(), ..b };
     a.separator == b.separator && a.encodes_like(&b)
 }

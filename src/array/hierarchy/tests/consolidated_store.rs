@@ -23,8 +23,8 @@ fn consolidated(values: &[(&str, &str)]) -> String {
     format!("{{\"zarr_consolidated_format\":1,\"metadata\":{{{}}}}}", entries.join(","))
 }
 
-/// Returns a store in memory, a view of it that cannot list and counts requests, and a hierarchy that reads this view
-/// through a cache.
+/// Returns a store in memory, a view of it that cannot list and counts requests, and a hierarchy
+/// that reads this view through a cache.
 fn unlisted(values: &[(&str, &str)], when: UseConsolidated) -> (Arc<MemoryStore>, Arc<FaultyStore>, Hierarchy) {
     let (memory, _) = hierarchy(values);
     let counted = Arc::new(FaultyStore::new(Arc::new(UnlistedStore::new(memory.clone()))));
@@ -119,7 +119,8 @@ fn without_zmetadata_nodes_are_found_by_name() {
 fn a_changed_zmetadata_changes_only_the_versions_of_changed_documents() {
     let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
     memory.insert(".zmetadata", consolidated(&VALUES));
-    let (x, other) = (array(&h, "g/x"), array(&h, "g/0"));
+    let x = array(&h, "g/x");
+    let other = array(&h, "g/0");
     let more = [&VALUES[..], &[("g/new/.zarray", ARRAY)]].concat();
     let more = consolidated(&more).replacen("\"shape\":[4]", "\"shape\":[6]", 1);
     memory.insert(".zmetadata", more);
@@ -155,7 +156,8 @@ fn a_damaged_zmetadata_is_recorded_and_not_used() {
     assert_eq!(h.check().unwrap_err().errno(), libc::EIO);
 }
 
-/// Entries of `zarr.json` that lead out of the store or are no documents are left out, and other kinds are ignored.
+/// Entries of `zarr.json` that lead out of the store or are no documents are left out, and other
+/// kinds are ignored.
 #[test]
 fn hostile_inline_metadata_is_not_used() {
     let group = r#"{"zarr_format":3,"node_type":"group"}"#;
@@ -210,7 +212,8 @@ fn a_listing_store_uses_zmetadata_only_on_request() {
     assert!(h.consolidated_view(&Key::root()).unwrap().is_none());
 }
 
-/// "chunks under `0/0` without `dimension_separator`": where nothing is listed, the first chunk tells.
+/// "chunks under `0/0` without `dimension_separator`": where nothing is listed, the first chunk
+/// tells.
 #[test]
 fn the_first_chunk_decides_an_undeclared_separator() {
     let nested = ARRAY.replace("[4]", "[4,4]").replace("[2]", "[2,2]");

@@ -1,7 +1,7 @@
 //! Another machine that changes the same documents: no change of either is lost.
 
 use super::*;
-use crate::store::{Listing, MetadataCache, Replaces, delegate_store};
+use crate::store::{Listing, MetadataCache, PagedListing, Replaces, delegate_store};
 use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -14,6 +14,8 @@ struct Raced {
     /// The actions of the other process before the next conditional puts.
     next: Mutex<VecDeque<Interference>>,
 }
+
+impl PagedListing for Raced {}
 
 impl Store for Raced {
     delegate_store!(memory: get get_range stat location is_writable put delete sync make_prefix remove_prefix rename);
@@ -66,7 +68,8 @@ fn no_attribute_is_lost() {
     assert_eq!(object(&memory, ".zattrs"), json::parse(br#"{"theirs":5,"a":6}"#).unwrap());
 }
 
-/// "two mounts on one bucket lose no entry of `.zmetadata`"; in the end it agrees with the documents.
+/// "two mounts on one bucket lose no entry of `.zmetadata`"; in the end it agrees with the
+/// documents.
 #[test]
 fn no_entry_of_the_consolidated_metadata_is_lost() {
     let (memory, raced, h) = raced(&[("x/.zarray", ARRAY), (".zmetadata", CONSOLIDATED)]);

@@ -1,11 +1,12 @@
-//! Changes that are interrupted at any step: the store stays readable, and repeating the change finishes it.
+//! Changes that are interrupted at any step: the store stays readable, and repeating the change
+//! finishes it.
 
 use super::shapes::{document, elements, resized, store_chunks};
 use super::*;
 use crate::store::{FaultyStore, Operation, PlannedFault};
 
-/// Calls `change` on stores made by `make`, with the store failing at each call in turn, before or after that call
-/// takes effect; then calls `check` on the store.
+/// Calls `change` on stores made by `make`, with the store failing at each call in turn, before or
+/// after that call takes effect; then calls `check` on the store.
 pub(super) fn at_each_step(
     make: impl Fn() -> Arc<MemoryStore>,
     change: impl Fn(&Hierarchy) -> Result<()>,
@@ -32,7 +33,8 @@ pub(super) fn at_each_step(
 
 #[test]
 fn a_shape_is_the_old_or_the_new_one_and_no_element_returns() {
-    let (old, new) = ([6, 5], [3, 9]);
+    let old = [6, 5];
+    let new = [3, 9];
     let make = || {
         let (store, h) = hierarchy(&[("x/.zarray", &document(&[6, 9], &[2, 2], "C", "."))]);
         store_chunks(&array(&h, "x"), u64::MAX);

@@ -7,7 +7,8 @@ use super::*;
 const V2_GROUP: &str = r#"{"zarr_format":2}"#;
 const DIMENSIONS: &str = r#"{"units":"K","_ARRAY_DIMENSIONS":["y","x"]}"#;
 
-/// Returns a store with nested groups, one of which lacks a document, with attributes and with consolidated metadata.
+/// Returns a store with nested groups, one of which lacks a document, with attributes and with
+/// consolidated metadata.
 fn store() -> Arc<MemoryStore> {
     let (store, h) = hierarchy(&[
         (".zgroup", V2_GROUP),

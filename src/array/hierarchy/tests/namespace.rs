@@ -68,7 +68,8 @@ fn a_directory_shows_no_document_until_one_is_written() {
     }
 }
 
-/// Attributes need a document in a store of v3, and the order of `.zattrs` and `.zgroup` does not matter.
+/// Attributes need a document in a store of v3, and the order of `.zattrs` and `.zgroup` does not
+/// matter.
 #[test]
 fn a_directory_takes_documents_of_either_format_in_any_order() {
     for order in [[MetadataFile::Attributes, MetadataFile::Group], [MetadataFile::Group, MetadataFile::Attributes]] {

@@ -1,5 +1,5 @@
-//! Arrays that get another shape, compared with the definition: an element that was always inside keeps its value, any
-//! other is the fill value.
+//! Arrays that get another shape, compared with the definition: an element that was always inside
+//! keeps its value, any other is the fill value.
 
 use super::*;
 use crate::array::Scratch;
@@ -42,7 +42,10 @@ pub(super) fn store_chunks(array: &Array, which: u64) {
 pub(super) fn resized(elements: &[u16], old: &[u64], new: &[u64]) -> Vec<u16> {
     (0..new.iter().product::<u64>())
         .map(|flat| {
-            let (mut rest, mut place, mut stride, mut inside) = (flat, 0, 1, true);
+            let mut rest = flat;
+            let mut place = 0;
+            let mut stride = 1;
+            let mut inside = true;
             for (old, new) in old.iter().zip(new).rev() {
                 inside &= rest % new < *old;
                 place += rest % new * stride;
@@ -78,7 +81,10 @@ proptest! {
         dims in dimensions(), which in any::<u64>(), f in any::<bool>(), slash in any::<bool>(), list in any::<bool>()
     ) {
         let part = |n: usize| dims.iter().map(|d| [d.0, d.1, d.2, d.3][n]).collect::<Vec<u64>>();
-        let (first, chunks, second, third) = (part(0), part(1), part(2), part(3));
+        let first = part(0);
+        let chunks = part(1);
+        let second = part(2);
+        let third = part(3);
         let text = document(&first, &chunks, if f { "F" } else { "C" }, if slash { "/" } else { "." });
         let (_, h) = hierarchy(&[("x/.zarray", &text)]);
         store_chunks(&array(&h, "x"), which);
@@ -92,7 +98,8 @@ proptest! {
     }
 }
 
-/// A v3 array in listed chunks, or in shards of listed lengths with chunks of length `inner`, in `levels` levels.
+/// A v3 array in listed chunks, or in shards of listed lengths with chunks of length `inner`, in
+/// `levels` levels.
 pub(super) fn document_v3(shape: &[u64], lists: &[Vec<u64>], levels: &[u64]) -> String {
     let mut codecs = json!(["bytes", "zstd"]);
     for inner in levels.iter().rev() {
@@ -117,7 +124,9 @@ proptest! {
         let levels = &[4, 2, 1][3 - depth..];
         let unit = levels.first().copied().unwrap_or(1);
         let part = |n: usize| dims.iter().map(|d| [d.0, d.2, d.3][n]).collect::<Vec<u64>>();
-        let (first, second, third) = (part(0), part(1), part(2));
+        let first = part(0);
+        let second = part(1);
+        let third = part(2);
         let lists: Vec<Vec<u64>> = dims.iter().map(|d| d.1.iter().map(|n| n * unit).collect()).collect();
         let first: Vec<u64> = first.iter().zip(&lists).map(|(len, list)| *len.min(&list.iter().sum())).collect();
         let text = document_v3(&first, &lists, levels);
@@ -302,7 +311,8 @@ fn a_chunk_stored_by_another_process_meanwhile_stays() {
     assert_eq!(elements(&array(&h, "x")), [7, 7, 513, 513]);
 }
 
-/// A shape that a program writes does to the chunks what the same write does in a directory: nothing.
+/// A shape that a program writes does to the chunks what the same write does in a directory:
+/// nothing.
 #[test]
 fn a_written_shape_changes_no_chunk_and_those_outside_can_be_deleted() {
     let sharded = document_v3(&[6, 4], &[], &[2]).replace("rectilinear", "regular");

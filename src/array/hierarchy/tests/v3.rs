@@ -137,17 +137,19 @@ fn the_compressor_is_for_new_arrays_with_bytes_alone() {
     assert_eq!(last("own/zarr.json"), "\"gzip\"");
     assert_eq!(last("copied/zarr.json"), "\"bytes\"", "its chunks are there already, uncompressed");
     assert_eq!(last("old/zarr.json"), "\"bytes\"");
-    // below `c`, a program finds chunks as it wrote them: decoded in one array, encoded in the other
+    // below `c`, a program finds chunks as it wrote them: decoded in one array, encoded in the
+    // other
     assert!(!h.shows_stored_keys(&key("new")) && h.shows_stored_keys(&key("own")));
 }
 
-/// Documents of an array without chunks, and of every change to them: the chunk files that the writer stores afterwards
-/// mean what its document says.
+/// Documents of an array without chunks, and of every change to them: the chunk files that the
+/// writer stores afterwards mean what its document says.
 #[test]
 fn an_array_without_chunks_becomes_what_was_written() {
     let shard = r#"[{"name":"sharding_indexed","configuration":{"chunk_shape":[2],"codecs":["bytes","zstd"],
         "index_codecs":["bytes","crc32c"]}}]"#;
-    let (big, little) = (r#"{"name":"bytes","configuration":{"endian":"big"}}"#, r#"{"name":"bytes"}"#);
+    let big = r#"{"name":"bytes","configuration":{"endian":"big"}}"#;
+    let little = r#"{"name":"bytes"}"#;
     let zstd = |bytes: &str| format!(r#"[{bytes},{{"name":"zstd"}}]"#);
     let regular = |len: u64| format!(r#"{{"name":"regular","configuration":{{"chunk_shape":[{len}]}}}}"#);
     let listed = r#"{"name":"rectilinear","configuration":{"kind":"inline","chunk_shapes":[[1,3]]}}"#;
@@ -183,7 +185,9 @@ fn an_array_without_chunks_becomes_what_was_written() {
         changed[*one] = json::parse(value.as_bytes()).unwrap();
         changed[*two] = json::parse(other.as_bytes()).unwrap();
         let text = json::write(&changed);
-        let Ok(written) = ArrayMetadata::parse_v3(text.as_bytes()) else { continue };
+        let Ok(written) = ArrayMetadata::parse_v3(text.as_bytes()) else {
+            continue;
+        };
         put(&h, "x", &text).unwrap_or_else(|e| panic!("{document} to {text}: {e}"));
         let array = array(&h, "x");
         let now = array.metadata();
@@ -215,7 +219,8 @@ fn what_the_mount_hides_stays_where_only_the_type_changes() {
             _ => changed["data_type"] = json::parse(new_type.as_bytes()).unwrap(),
         }
         put(&h, "x", &json::write(&changed)).unwrap();
-        let (now, before) = (object(&store, "x/zarr.json"), json::parse(document.as_bytes()).unwrap());
+        let now = object(&store, "x/zarr.json");
+        let before = json::parse(document.as_bytes()).unwrap();
         assert_eq!((&now["codecs"], &now["chunk_key_encoding"]), (&before["codecs"], &before["chunk_key_encoding"]));
         assert!(new_type.is_empty() || now["chunk_grid"] == before["chunk_grid"], "{document}");
     }

@@ -31,7 +31,8 @@ impl Setup {
     fn new(shards: bool) -> Setup {
         let below = Arc::new(MemoryStore::default());
         let store = Arc::new(FaultyStore::new(below.clone()));
-        let (key, text) = (Key::root().join("zarr.json"), document(8, shards));
+        let key = Key::root().join("zarr.json");
+        let text = document(8, shards);
         let version = below.put(&key, &text).unwrap();
         let metadata = ArrayMetadata::parse_v3(&text).unwrap();
         let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
@@ -85,7 +86,8 @@ fn bytes_written_outside_while_the_base_is_loaded_are_reported() {
     setup.below.insert("1", vec![1; 4]);
     setup.write(1, 0, &[7]);
     setup.shrink(6);
-    // the first call at this key takes the chunk's lock; the next one, which asks for the base, is stopped
+    // the first call at this key takes the chunk's lock; the next one, which asks for the base, is
+    // stopped
     setup.store.stop(Key::root().join("1"), 1);
     std::thread::scope(|scope| {
         let flush = scope.spawn(|| setup.cache.flush_array(&setup.array));
@@ -135,7 +137,8 @@ fn a_loss_does_not_fail_requests_for_other_bytes() {
 
 #[test]
 fn losses_of_several_arrays_are_all_reported() {
-    let (one, other) = (Setup::new(false), Setup::new(false));
+    let one = Setup::new(false);
+    let other = Setup::new(false);
     for (key, cache) in [("a", &one.cache), ("b", &one.cache)] {
         let metadata = other.array.metadata().clone();
         let array = Array::new(Key::root().join(key), metadata, other.store.clone(), Arc::default()).unwrap();

@@ -219,7 +219,8 @@ fn background_threads_are_left_for_other_arrays() {
     let flush = |many| (0..many).map(|_| setup.spawn(|cache| cache.flush_in_background())).collect::<Vec<_>>();
     let stuck = flush(super::MAX_BACKGROUND);
     wait_for(|| setup.cache.lock().write_backs.get(&setup.stuck.id()).is_some_and(|s| s.in_flight == stuck.len()));
-    // chunks of the stopped array are still the first in the queue; one at a time, since an array has few threads
+    // chunks of the stopped array are still the first in the queue; one at a time, since an array
+    // has few threads
     for done in (0..CHUNKS).flat_map(|_| flush(1)) {
         assert!(done.recv_timeout(LIMIT).expect("no further thread is stopped").unwrap());
     }
@@ -277,7 +278,8 @@ fn write_backs_reserve_the_memory_that_they_take() {
 
 #[test]
 fn tiny_chunks_and_scattered_writes_count_with_all_their_memory() {
-    let (store, stats) = (Arc::new(MemoryStore::default()), Arc::new(Stats::default()));
+    let store = Arc::new(MemoryStore::default());
+    let stats = Arc::new(Stats::default());
     let cache = Cache::new(100 * super::DIRTY_COST, stats.clone());
     let array = |key: &str, chunk: usize| {
         let document = format!(
@@ -309,10 +311,12 @@ fn readers_and_write_backs_of_the_same_chunks_do_not_wait_for_each_other() {
     let other = setup.array("other");
     let work: Vec<_> = (0..6)
         .map(|n| {
-            let (stuck, other) = (setup.stuck.clone(), other.clone());
+            let stuck = setup.stuck.clone();
+            let other = other.clone();
             setup.spawn(move |cache| {
                 for round in 0..40 {
-                    let (array, chunk) = (if round % 2 == 0 { &stuck } else { &other }, ChunkId(round % 3));
+                    let array = if round % 2 == 0 { &stuck } else { &other };
+                    let chunk = ChunkId(round % 3);
                     match n {
                         0 | 1 => cache.write(array, chunk, 100 * n, &[99; 100]).unwrap(),
                         2 | 3 => drop(cache.get(array, chunk, ChunkPart::Whole).unwrap()),

@@ -3,8 +3,9 @@
 use super::*;
 use crate::export::{ImageChannel, ImageInfo};
 
-/// "xarray ... uses the `_ARRAY_DIMENSIONS` attribute to store dimension names" (xarray, Zarr Encoding Specification);
-/// "coordinate variable: a one-dimensional variable with the same name as its dimension" (CF 1.3).
+/// "xarray ... uses the `_ARRAY_DIMENSIONS` attribute to store dimension names" (xarray, Zarr
+/// Encoding Specification); "coordinate variable: a one-dimensional variable with the same name as
+/// its dimension" (CF 1.3).
 #[test]
 fn a_data_set_of_xarray_is_described() {
     let case = case()
@@ -44,7 +45,8 @@ fn a_data_set_of_xarray_is_described() {
     assert_eq!(case.describe("lon").axes[0].role, Role::X);
 }
 
-/// "A coordinate variable ... in the same group or, if there is none, in its nearest ancestor" (CF 2.7.1).
+/// "A coordinate variable ... in the same group or, if there is none, in its nearest ancestor" (CF
+/// 2.7.1).
 #[test]
 fn coordinates_come_from_the_nearest_group() {
     let case = case()
@@ -60,7 +62,8 @@ fn coordinates_come_from_the_nearest_group() {
     assert_eq!(v.crs, None);
 }
 
-/// Attributes of packed coordinates: "scale_factor", "add_offset" (CF 8.1); uninitialised chunks hold the fill value.
+/// Attributes of packed coordinates: "scale_factor", "add_offset" (CF 8.1); uninitialised chunks
+/// hold the fill value.
 #[test]
 fn coordinates_may_be_packed_but_not_missing() {
     let named = r#"{"_ARRAY_DIMENSIONS":["x"]}"#;
@@ -130,8 +133,8 @@ fn equal_steps_are_regular() {
     assert_eq!(case.describe("lat").axes[0].coordinates, regular(-89.95, 0.1));
 }
 
-/// "dimrefs: a list of fully qualified names of dimensions" (netCDF-C, NCZarr): in `.zarray`, and as an attribute since
-/// 4.9.3.
+/// "dimrefs: a list of fully qualified names of dimensions" (netCDF-C, NCZarr): in `.zarray`, and
+/// as an attribute since 4.9.3.
 #[test]
 fn references_of_nczarr_name_dimensions() {
     let array = r#"{"zarr_format":2,"shape":[2,3],"dtype":"<i2","chunks":[2,3],"fill_value":null,"order":"C",
@@ -151,8 +154,8 @@ fn references_of_nczarr_name_dimensions() {
     }
 }
 
-/// "coordinateTransformations ... MUST be applied in the order in which they are listed, those of datasets first";
-/// "They MUST only be of type translation or scale" (OME-NGFF 0.4).
+/// "coordinateTransformations ... MUST be applied in the order in which they are listed, those of
+/// datasets first"; "They MUST only be of type translation or scale" (OME-NGFF 0.4).
 #[test]
 fn an_image_of_ngff_is_described() {
     let case = case()
@@ -210,8 +213,8 @@ fn a_reference_system_of_gdal_is_parsed() {
     assert_eq!(crs("json"), Crs { projjson: Some(json), is_geographic: true, ..Crs::default() });
 }
 
-/// "grid_mapping ... the name of a grid mapping variable, or `name: coordinate ...`"; "crs_wkt" (CF 5.6);
-/// `GeoTransform` is GDAL's and rioxarray's.
+/// "grid_mapping ... the name of a grid mapping variable, or `name: coordinate ...`"; "crs_wkt" (CF
+/// 5.6); `GeoTransform` is GDAL's and rioxarray's.
 #[test]
 fn a_grid_mapping_is_parsed() {
     let wkt = r#"PROJCRS[\"a, [b]\",BASEGEOGCRS[\"x\",ID[\"EPSG\",4258]],ID[\"EPSG\",3035]]"#;
@@ -269,7 +272,8 @@ fn projections_in_attributes_become_wkt() {
     assert_eq!(wkt(r#"{"grid_mapping_name":"geostationary"}"#, "\"m\""), None);
 }
 
-/// "_FillValue", "missing_value" (CF 2.5.1); xarray uses the array's fill value if dimensions have names.
+/// "_FillValue", "missing_value" (CF 2.5.1); xarray uses the array's fill value if dimensions have
+/// names.
 #[test]
 fn each_type_has_its_missing_value() {
     let nodata = |dtype: &str, fill: &str, attributes: &str| {
@@ -294,7 +298,8 @@ fn each_type_has_its_missing_value() {
     assert_eq!(nodata("|b1", "true", named), None);
 }
 
-/// "axis", "standard_name", "units", "positive" (CF 4), the strongest first; GDAL takes the last two dimensions.
+/// "axis", "standard_name", "units", "positive" (CF 4), the strongest first; GDAL takes the last
+/// two dimensions.
 #[test]
 fn each_role_has_at_most_one_axis() {
     let case = case()

@@ -34,7 +34,8 @@ fn documents_name_dimensions() {
     assert_eq!(case.describe("both").nodata, None);
 }
 
-/// xarray's `FillValueCoder`: `base64.standard_b64encode(struct.pack("<d", -9999.0))` is `AAAAAICHw8A=`.
+/// xarray's `FillValueCoder`: `base64.standard_b64encode(struct.pack("<d", -9999.0))` is
+/// `AAAAAICHw8A=`.
 #[test]
 fn missing_values_may_be_in_base64() {
     let nodata = |data_type: &str, fill: &str| {

@@ -1,4 +1,5 @@
-//! Tracks the chunk files that were created and are still open. Such a file exists before its chunk is stored.
+//! Tracks the chunk files that were created and are still open. Such a file exists before its chunk
+//! is stored.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -23,8 +24,8 @@ struct Creation {
 }
 
 impl CreatedChunks {
-    /// Counts one more open file of the current creation of `path`, and returns the creation's number. Without a
-    /// current creation, a new one begins.
+    /// Counts one more open file of the current creation of `path`, and returns the creation's
+    /// number. Without a current creation, a new one begins.
     pub fn opened(&self, path: Key) -> u64 {
         let mut created = lock(&self.created);
         let new = || Creation { number: self.last.fetch_add(1, Ordering::Relaxed) + 1, files: 0 };
@@ -54,7 +55,8 @@ impl CreatedChunks {
         }
     }
 
-    /// Forgets the creation of `path`, because the file was removed or replaced. Returns whether there was one.
+    /// Forgets the creation of `path`, because the file was removed or replaced. Returns whether
+    /// there was one.
     pub fn forget(&self, path: &Key) -> bool {
         lock(&self.created).remove(path).is_some()
     }

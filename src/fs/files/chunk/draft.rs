@@ -12,7 +12,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum size in bytes of a draft in memory, if there is memory to spare. Other drafts are in unnamed files.
+/// Maximum size in bytes of a draft in memory, if there is memory to spare. Other drafts are in
+/// unnamed files.
 const IN_MEMORY: usize = 32 << 20;
 
 /// The future content of a chunk file that was created or truncated.
@@ -47,11 +48,12 @@ pub enum DraftBytes {
 
 impl ChunkDraft {
     /// Returns whether reading or writing the bytes may wait for a disk.
-    pub fn may_wait(&self) -> bool {
+    pub fn is_on_disk(&self) -> bool {
         !matches!(self.bytes, Some(DraftBytes::Memory { .. }))
     }
 
-    /// Returns the bytes of a draft that was written without a gap from its beginning, and not beyond its end.
+    /// Returns the bytes of a draft that was written without a gap from its beginning, and not
+    /// beyond its end.
     pub fn content(&self) -> Option<Result<Cow<'_, [u8]>>> {
         let len = self.written.len();
         let is_whole = !self.is_too_long && self.written.iter().all(|range| range.end <= len);
@@ -59,8 +61,8 @@ impl ChunkDraft {
         Some(bytes.whole(len))
     }
 
-    /// Writes `data` at `offset`, within the `size` bytes of the chunk. The first write reserves memory for all of
-    /// them, or makes a file in `directory`.
+    /// Writes `data` at `offset`, within the `size` bytes of the chunk. The first write reserves
+    /// memory for all of them, or makes a file in `directory`.
     pub fn write(
         &mut self,
         array: &Arc<Array>,
@@ -84,12 +86,16 @@ impl ChunkDraft {
         Ok(())
     }
 
-    /// Copies the written ranges of the draft into `out`, which holds the chunk's bytes from `offset` on.
+    /// Copies the written ranges of the draft into `out`, which holds the chunk's bytes from
+    /// `offset` on.
     pub fn overlay(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        let Some(bytes) = &self.bytes else { return Ok(()) };
+        let Some(bytes) = &self.bytes else {
+            return Ok(());
+        };
         let end = offset + out.len();
         for range in self.written.iter() {
-            let (from, to) = (range.start.max(offset), range.end.min(end));
+            let from = range.start.max(offset);
+            let to = range.end.min(end);
             if from < to {
                 bytes.read(from, &mut out[from - offset..to - offset])?;
             }

@@ -1,7 +1,8 @@
-//! Edits of `dataset.nc` and `data.vrt` by other programs. NCO and netCDF-C rewrite the header of `dataset.nc` in
-//! place, or write a whole file beside it and rename that onto it. **Both may change attributes, which go to `.zattrs`,
-//! and values; in place, the layout must stay the same.** Anything else fails with EPERM and changes nothing. GDAL
-//! writes `data.vrt` anew; only its metadata are stored.
+//! Edits of `dataset.nc` and `data.vrt` by other programs. NCO and netCDF-C rewrite the header of
+//! `dataset.nc` in place, or write a whole file beside it and rename that onto it. **Both may
+//! change attributes, which go to `.zattrs`, and values; in place, the layout must stay the same.**
+//! Anything else fails with EPERM and changes nothing. GDAL writes `data.vrt` anew; only its
+//! metadata are stored.
 
 use super::CompositeFile;
 use crate::error::{Error, Kind, Result};
@@ -19,10 +20,12 @@ const FIRST_READ: u64 = 64 << 10;
 /// Maximum size of a header in bytes: several copies of it are in memory.
 const MAX_HEADER: u64 = 8 << 20;
 
-/// Why a header is refused that has the data elsewhere: netCDF-C moves them if its header outgrows the space for it.
+/// Why a header is refused that has the data elsewhere: netCDF-C moves them if its header outgrows
+/// the space for it.
 const MOVED: &str = "the arrays can't be moved in the file: its header has no more room; keep long texts elsewhere";
 
-/// Maximum number of bytes of `data.vrt` kept while it is written: everything before the second band.
+/// Maximum number of bytes of `data.vrt` kept while it is written: everything before the second
+/// band.
 const MAX_TEXT: u64 = 1 << 20;
 
 /// Changes of attributes, by group or array; `None` removes an attribute.
@@ -46,8 +49,8 @@ pub struct HeaderDraft {
 }
 
 impl CompositeFile {
-    /// Returns the key of the group and the header as it was when the file was opened, with the space behind it; `None`
-    /// for other files.
+    /// Returns the key of the group and the header as it was when the file was opened, with the
+    /// space behind it; `None` for other files.
     pub(super) fn header(&self) -> Option<(&Key, &[u8])> {
         match (&self.node, self.file.parts().first().map(|part| &part.content)) {
             (Node::Dataset(group), Some(PartContent::Bytes(bytes))) => Some((group, bytes)),
@@ -55,12 +58,14 @@ impl CompositeFile {
         }
     }
 
-    /// Keeps `data` if it belongs to the first bytes of `data.vrt`, which GDAL writes from the beginning.
+    /// Keeps `data` if it belongs to the first bytes of `data.vrt`, which GDAL writes from the
+    /// beginning.
     pub(super) fn keep_text(&self, offset: u64, data: &[u8]) {
         if !matches!(self.node, Node::Header(_, Format::Vrt)) || offset >= MAX_TEXT {
             return;
         }
-        let (mut text, at) = (lock(&self.text), offset as usize);
+        let mut text = lock(&self.text);
+        let at = offset as usize;
         let end = (at + data.len()).min(MAX_TEXT as usize);
         if text.len() < end {
             text.resize(end, 0);
@@ -73,13 +78,13 @@ impl CompositeFile {
         lock(&self.edited).as_ref().is_none_or(|draft| draft.shown == draft.stored)
     }
 
-    /// Returns the header as it would be after a write, and, once it is complete, the changes of attributes that it
-    /// asks for.
+    /// Returns the header as it would be after a write, and, once it is complete, the changes of
+    /// attributes that it asks for.
     ///
     /// # Errors
     ///
-    /// EPERM if the header would change anything but attributes and the number of records; EFBIG for more records
-    /// without `--resize`.
+    /// EPERM if the header would change anything but attributes and the number of records; EFBIG
+    /// for more records without `--resize`.
     pub(super) fn edit_header(&self, fs: &Fs, at: u64, data: &[u8]) -> Result<(HeaderDraft, Option<HeaderRequest>)> {
         let (group, opened) = self.header().ok_or_else(|| refused("describes the array: change its metadata"))?;
         let (mut shown, stored, written) = match lock(&self.edited).as_ref() {
@@ -115,12 +120,14 @@ impl CompositeFile {
         Ok(HeaderRequest { attributes, more_records: edited.more_records() })
     }
 
-    /// Writes to the header. A whole header is stored immediately, because netCDF-C ignores the errors of close.
+    /// Writes to the header. A whole header is stored immediately, because netCDF-C ignores the
+    /// errors of close.
     pub(super) fn write_header(&self, fs: &Fs, at: u64, data: &[u8]) -> Result<()> {
         self.write_header_growing(fs, at, data).map(drop)
     }
 
-    /// Like [`CompositeFile::write_header`]. Returns values that hide the new sizes of arrays that became longer.
+    /// Like [`CompositeFile::write_header`]. Returns values that hide the new sizes of arrays that
+    /// became longer.
     pub(super) fn write_header_growing<'a>(&self, fs: &'a Fs, at: u64, data: &[u8]) -> Result<Vec<HiddenGrowth<'a>>> {
         let (mut draft, request) = self.edit_header(fs, at, data)?;
         let mut growth = Vec::new();
@@ -150,22 +157,31 @@ impl CompositeFile {
         Err(e)
     }
 
-    /// Stores the attributes that GDAL has changed in `data.vrt`, and logs its other changes. A text that is not such a
-    /// file, or describes another raster, is discarded without an error, so that a directory can be copied over
-    /// another.
+    /// Stores the attributes that GDAL has changed in `data.vrt`, and logs its other changes. A
+    /// text that is not such a file, or describes another raster, is discarded without an error, so
+    /// that a directory can be copied over another.
     pub(super) fn store_text(&self, fs: &Fs) -> Result<()> {
-        let Node::Header(key, Format::Vrt) = &self.node else { return Ok(()) };
+        let Node::Header(key, Format::Vrt) = &self.node else {
+            return Ok(());
+        };
         let written = std::mem::take(&mut *lock(&self.text));
-        let Some(new) = VrtContent::parse(&String::from_utf8_lossy(&written)) else { return Ok(()) };
+        let Some(new) = VrtContent::parse(&String::from_utf8_lossy(&written)) else {
+            return Ok(());
+        };
         let shown = self.file.parts().iter().take(2).map(|part| match &part.content {
             PartContent::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             PartContent::Bands(bands) => bands.text(),
             _ => String::new(),
         });
-        let Some(shown) = VrtContent::parse(&shown.collect::<String>()) else { return Ok(()) };
-        let Some(edits) = shown.edits(&new, &*fs.tree.hierarchy().attributes(key)?) else { return Ok(()) };
+        let Some(shown) = VrtContent::parse(&shown.collect::<String>()) else {
+            return Ok(());
+        };
+        let Some(edits) = shown.edits(&new, &*fs.tree.hierarchy().attributes(key)?) else {
+            return Ok(());
+        };
         if !edits.lost.is_empty() {
-            let (path, lost) = (self.node.path(), edits.lost.join(", "));
+            let path = self.node.path();
+            let lost = edits.lost.join(", ");
             fs.stats.problem(format!("{path}: not stored: {lost} of what was written: change the array's attributes"));
         }
         if edits.attributes.is_empty() { Ok(()) } else { fs.change_attributes(&vec![(key.clone(), edits.attributes)]) }
@@ -181,16 +197,20 @@ impl Fs {
         Ok(())
     }
 
-    /// Reads the header of the file at `from` and compares it with `header`. Returns that and the size of the file.
+    /// Reads the header of the file at `from` and compares it with `header`. Returns that and the
+    /// size of the file.
     pub(super) fn read_edited(&self, from: &Key, header: &[u8]) -> Result<(HeaderEdit, u64)> {
-        let (mut bytes, mut len) = (Vec::new(), FIRST_READ);
+        let mut bytes = Vec::new();
+        let mut len = FIRST_READ;
         loop {
             let stat =
                 self.tree.hierarchy().store().get_range(from, 0..len, &mut bytes).map_err(|e| e.context(from))?;
             let size = stat.ok_or_else(Error::stale)?.size;
             match HeaderEdit::compare(header, &bytes)? {
                 Some(edited) => return Ok((edited, size)),
-                None if len >= size || len >= MAX_HEADER => return Err(refused("has no whole header")),
+                None if len >= size || len >= MAX_HEADER => {
+                    return Err(refused("has no whole header"));
+                }
                 None => len *= 4,
             }
         }

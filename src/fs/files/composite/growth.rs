@@ -1,7 +1,8 @@
-//! Records that are appended to `dataset.nc`. netCDF-C writes them behind the last one, first as fill values, and
-//! counts them in the header afterwards; the writes look the same when it moves the data to make room for a longer
-//! header. **Only a header that counts more records, and has everything else in its place, makes arrays longer.** Until
-//! then the writes are held back, together with all that follow them.
+//! Records that are appended to `dataset.nc`. netCDF-C writes them behind the last one, first as
+//! fill values, and counts them in the header afterwards; the writes look the same when it moves
+//! the data to make room for a longer header. **Only a header that counts more records, and has
+//! everything else in its place, makes arrays longer.** Until then the writes are held back,
+//! together with all that follow them.
 
 use super::CompositeFile;
 use super::held::HeldWrites;
@@ -25,7 +26,8 @@ impl CompositeFile {
             && (offset.saturating_add(data.len() as u64) > self.size() || lock(&self.held).is_some())
     }
 
-    /// Holds a write back, or makes all such writes if it completes a header that counts their records.
+    /// Holds a write back, or makes all such writes if it completes a header that counts their
+    /// records.
     ///
     /// # Errors
     ///
@@ -47,7 +49,7 @@ impl CompositeFile {
                 *held = Some(HeldWrites::new()?);
             }
             if let Some(held) = held {
-                held.write(&fs.spill, offset + header.len() as u64, values)?;
+                held.write(&fs.options.spill, offset + header.len() as u64, values)?;
             }
         }
         let mut growth = Vec::new();
@@ -83,18 +85,19 @@ impl CompositeFile {
     pub(super) fn check_growth(&self, fs: &Fs) -> Result<()> {
         let refused = |why: String| Err(Error::system(libc::EFBIG).context(why));
         match &self.file.growing.fixed {
-            _ if !fs.resizes => refused("records can only be appended in a mount with --resize".into()),
+            _ if !fs.options.resize => refused("records can only be appended in a mount with --resize".into()),
             Some(name) => refused(format!("no records can be appended: their dimension is not the first of {name:?}")),
             None => Ok(()),
         }
     }
 
-    /// Makes the arrays of the records `count` items long. Returns values that hide the new sizes until the caller has
-    /// written the items.
+    /// Makes the arrays of the records `count` items long. Returns values that hide the new sizes
+    /// until the caller has written the items.
     ///
     /// # Errors
     ///
-    /// EFBIG without `--resize`; an error of the store, after which all arrays are as long as before.
+    /// EFBIG without `--resize`; an error of the store, after which all arrays are as long as
+    /// before.
     pub(super) fn grow<'a>(&self, fs: &'a Fs, count: u64) -> Result<Vec<HiddenGrowth<'a>>> {
         self.check_growth(fs)?;
         if self.file.size_with(count) > MAX_SIZE {
@@ -125,7 +128,8 @@ impl CompositeFile {
     ///
     /// # Errors
     ///
-    /// EPERM for records that the header does not count; EINVAL for items that were written in part.
+    /// EPERM for records that the header does not count; EINVAL for items that were written in
+    /// part.
     pub(super) fn check_complete(&self) -> Result<()> {
         let refused = |kind, why: &str| Err(Error::new(kind, why).context(self.node.path()));
         if lock(&self.held).is_some() {

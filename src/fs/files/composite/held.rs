@@ -1,5 +1,5 @@
-//! Writes that are held back until it is clear what they mean: in memory, and beyond a few MiB in a file without a
-//! name. This module does not know what the bytes are.
+//! Writes that are held back until it is clear what they mean: in memory, and beyond a few MiB in a
+//! file without a name. This module does not know what the bytes are.
 
 use crate::error::{Error, Result};
 use crate::util::memory::{self, Grant};
@@ -87,9 +87,11 @@ impl HeldWrites {
     pub fn show(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         let end = offset.saturating_add(len as u64);
         for (start, its_end) in self.ranges.range(..end) {
-            let (from, to) = (offset.max(*start), end.min(*its_end));
+            let from = offset.max(*start);
+            let to = end.min(*its_end);
             if from < to {
-                let (at, to) = ((from - offset) as usize, (to - offset) as usize);
+                let at = (from - offset) as usize;
+                let to = (to - offset) as usize;
                 // the request bounds it
                 out.resize(out.len().max(to), 0);
                 self.file.read_exact_at(&mut out[at..to], from)?;
@@ -98,7 +100,8 @@ impl HeldWrites {
         Ok(())
     }
 
-    /// Hands all bytes before `end` to `write`, in pieces, and forgets them. Returns whether others are left.
+    /// Hands all bytes before `end` to `write`, in pieces, and forgets them. Returns whether others
+    /// are left.
     pub fn take_before(&mut self, end: u64, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<bool> {
         let mut piece = Vec::new();
         while let Some((&start, &its_end)) = self.ranges.first_key_value().filter(|(start, _)| **start < end) {

@@ -1,8 +1,9 @@
-//! Items of arrays that a file holds in another form: reads and writes at any offset, in bytes of the form that the
-//! file shows.
+//! Items of arrays that a file holds in another form: reads and writes at any offset, in bytes of
+//! the form that the file shows.
 
 use super::{CompositeFile, FlatPart};
 use crate::array::Array;
+use crate::cache::Wait;
 use crate::error::{Error, Result};
 use crate::export::ItemForm;
 use crate::fs::Fs;
@@ -14,11 +15,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum bytes of items that wait for their other part. A program that writes a file in blocks leaves one at a time.
+/// Maximum bytes of items that wait for their other part. A program that writes a file in blocks
+/// leaves one at a time.
 const MAX_TORN: usize = 1 << 20;
 
-/// Items that were written in part, by the number of their part of the file and their offset there. Half a number or a
-/// text may be none that the array can hold; it waits for the other half.
+/// Items that were written in part, by the number of their part of the file and their offset there.
+/// Half a number or a text may be none that the array can hold; it waits for the other half.
 #[derive(Default)]
 pub struct TornItems(BTreeMap<(usize, u64), Vec<u8>>);
 
@@ -52,8 +54,8 @@ impl TornItems {
 }
 
 impl CompositeFile {
-    /// Writes bytes in the file's form at an offset of a part. Returns how many: all of them, unless whole items alone
-    /// can be written and a part of one is left.
+    /// Writes bytes in the file's form at an offset of a part. Returns how many: all of them,
+    /// unless whole items alone can be written and a part of one is left.
     pub(super) fn write_items(&self, fs: &Fs, of: &FlatPart, at: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
         let mut done = data.len();
         match of.form {
@@ -74,11 +76,14 @@ impl CompositeFile {
         Ok(done)
     }
 
-    /// Returns the stored form of the items that `data` is a part of, and where they begin in the array. The rest of
-    /// the first and of the last item stays. Of these, one that cannot be stored yet is kept back.
+    /// Returns the stored form of the items that `data` is a part of, and where they begin in the
+    /// array. The rest of the first and of the last item stays. Of these, one that cannot be stored
+    /// yet is kept back.
     fn converted(&self, fs: &Fs, of: &FlatPart, at: u64, data: &[u8]) -> Result<(Vec<u8>, u64)> {
-        let (number, form) = (of.number, of.form);
-        let (size, mut range) = (form.shown_item() as u64, shown_items(at, data.len(), form));
+        let number = of.number;
+        let form = of.form;
+        let size = form.shown_item() as u64;
+        let mut range = shown_items(at, data.len(), form);
         // two writers of one item must not undo each other's bytes
         let array = of.flat.array.key();
         let _alone = fs.converting.exclusive(&[&array]);
@@ -87,10 +92,11 @@ impl CompositeFile {
         let mut edges = vec![first, range.shown.end.saturating_sub(size)];
         edges.dedup();
         edges.retain(|item| !covers(*item));
-        let (mut items, mut edge) = (vec![0; (range.shown.end - first) as usize], Vec::new());
+        let mut items = vec![0; (range.shown.end - first) as usize];
+        let mut edge = Vec::new();
         for item in &edges {
             let stored = shown_items(*item, 1, form).stored;
-            read_exact(fs, of, stored, true, &mut edge)?;
+            read_exact(fs, of, stored, Wait::Allowed, &mut edge)?;
             form.show(&mut edge)?;
             lock(&self.torn).show(number, *item, &mut edge);
             items[(item - first) as usize..][..edge.len()].copy_from_slice(&edge);
@@ -113,9 +119,9 @@ impl CompositeFile {
 }
 
 /// Reads exactly a range of the flat bytes of a part.
-pub fn read_exact(fs: &Fs, of: &FlatPart, range: Range<u64>, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+pub fn read_exact(fs: &Fs, of: &FlatPart, range: Range<u64>, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
     let len = (range.end - range.start) as usize;
-    let done = of.flat.read(fs, of.start + range.start, len, may_wait, out)?;
+    let done = of.flat.read(fs, of.start + range.start, len, wait, out)?;
     if !done || out.len() == len {
         Ok(done)
     } else {
@@ -124,8 +130,8 @@ pub fn read_exact(fs: &Fs, of: &FlatPart, range: Range<u64>, may_wait: bool, out
     }
 }
 
-/// Writes bytes of reversed items. Every byte of an item is one byte of the stored item, so that nothing has to be
-/// read.
+/// Writes bytes of reversed items. Every byte of an item is one byte of the stored item, so that
+/// nothing has to be read.
 fn write_reversed(fs: &Fs, of: &FlatPart, begin: u64, data: &[u8], item: usize, mode: WriteMode) -> Result<()> {
     let mut done = 0;
     while done < data.len() {
@@ -153,11 +159,11 @@ fn write_stored(fs: &Fs, of: &FlatPart, at: u64, data: &[u8], mode: WriteMode) -
         fs.resizing.written_to(array.key(), at + data.len() as u64);
         fs.write_flat(array, at, data, mode).map(drop)
     };
-    of.flat.array.write_latest(fs, true, write).map(drop)
+    of.flat.array.write_latest(fs, Wait::Allowed, write).map(drop)
 }
 
-/// Returns how many of `len` bytes at `begin` can be written together in a file whose items of `item` bytes are
-/// reversed, and where: whole items, or a part of one.
+/// Returns how many of `len` bytes at `begin` can be written together in a file whose items of
+/// `item` bytes are reversed, and where: whole items, or a part of one.
 fn mirrored(begin: u64, len: usize, item: usize) -> (usize, u64) {
     let within = (begin % item as u64) as usize;
     if within == 0 && len >= item {

@@ -1,5 +1,5 @@
-//! Another file renamed onto `dataset.nc`, which is how NCO and many other programs finish: its values and attributes
-//! go to the arrays, wherever they lie in it, and so do more records.
+//! Another file renamed onto `dataset.nc`, which is how NCO and many other programs finish: its
+//! values and attributes go to the arrays, wherever they lie in it, and so do more records.
 
 use super::CompositeFile;
 use super::edit::refused;
@@ -17,12 +17,13 @@ const BLOCK: u64 = 1 << 20;
 const LONG: u64 = 64 << 10;
 
 impl CompositeFile {
-    /// Takes the values and attributes of the file at `from` over into the group whose file this is. Everything is
-    /// checked before anything is changed.
+    /// Takes the values and attributes of the file at `from` over into the group whose file this
+    /// is. Everything is checked before anything is changed.
     ///
     /// # Errors
     ///
-    /// EPERM if the file cannot become this one; EFBIG if it has more records and the mount has no `--resize`.
+    /// EPERM if the file cannot become this one; EFBIG if it has more records and the mount has no
+    /// `--resize`.
     pub(in crate::fs) fn replace(&self, fs: &Fs, from: &Key) -> Result<()> {
         let (group, header) = self.header().ok_or_else(|| refused("has no header"))?;
         let (edited, size) = fs.read_edited(from, header)?;
@@ -77,8 +78,8 @@ impl CompositeFile {
     }
 }
 
-/// Reads the values of a variable in the file at `from`, in order, whether they lie in one run or in records. Calls
-/// `write` with blocks of them and where they begin among the values.
+/// Reads the values of a variable in the file at `from`, in order, whether they lie in one run or
+/// in records. Calls `write` with blocks of them and where they begin among the values.
 fn for_each_block(fs: &Fs, from: &Key, part: &Moved, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
     let store = fs.tree.hierarchy().store();
     let read = |start: u64, len: u64, block: &mut Vec<u8>| {
@@ -89,9 +90,13 @@ fn for_each_block(fs: &Fs, from: &Key, part: &Moved, mut write: impl FnMut(u64, 
     let (len, count) = if is_run { (part.len.saturating_mul(part.count), 1) } else { (part.len, part.count) };
     // short records are read together, with what lies between them
     let together = if len < LONG { BLOCK / part.step.max(1) } else { 1 };
-    let (mut record, mut at, mut block, mut values) = (0, 0, Vec::new(), Vec::new());
+    let mut record = 0;
+    let mut at = 0;
+    let mut block = Vec::new();
+    let mut values = Vec::new();
     while record < count {
-        let (records, start) = (together.clamp(1, count - record), part.from + record * part.step);
+        let records = together.clamp(1, count - record);
+        let start = part.from + record * part.step;
         if records > 1 {
             read(start, (records - 1) * part.step + len, &mut block)?;
             values.clear();

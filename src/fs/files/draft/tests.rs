@@ -39,7 +39,8 @@ fn a_draft_has_a_limit_and_an_end() {
 
 #[test]
 fn a_draft_is_renamed_with_its_file() {
-    let (drafts, to) = (Drafts::default(), Node::Value(Key::root().child("y").unwrap()));
+    let drafts = Drafts::default();
+    let to = Node::Value(Key::root().child("y").unwrap());
     let [draft, old] = [node(), to.clone()].map(|node| drafts.open(&node, 2, None, 4).unwrap());
     drafts.renamed(&node().path(), &to);
     assert!(drafts.get(&node().path()).is_none() && Arc::ptr_eq(&draft, &drafts.get(&to.path()).unwrap()));

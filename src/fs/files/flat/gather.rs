@@ -1,9 +1,10 @@
-//! Gathers flat bytes into a reply: splits a request into blocks of runs and copies each block from the decoded chunk.
+//! Gathers flat bytes into a reply: splits a request into blocks of runs and copies each block from
+//! the decoded chunk.
 //!
 //! Invariant: in one reply all bytes of a chunk are of one version.
 
 use crate::array::{Array, VersionTag};
-use crate::cache::{Cache, ChunkPart, DecodedPart, Prefetcher};
+use crate::cache::{Cache, ChunkPart, DecodedPart, Prefetcher, Wait};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use crate::zarr::codec::PartialDecode;
@@ -14,8 +15,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Maximum number of decoded parts held during a read: consecutive rows of the array cross the same chunks again and
-/// again.
+/// Maximum number of decoded parts held during a read: consecutive rows of the array cross the same
+/// chunks again and again.
 const HELD: usize = 32;
 
 /// Blocks processed per batch; bounds memory.
@@ -29,7 +30,8 @@ thread_local! {
     static PLAIN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The result of a cache lookup: `None` if the chunk is not cached, `Some(None)` if it is known to be uninitialized.
+/// The result of a cache lookup: `None` if the chunk is not cached, `Some(None)` if it is known to
+/// be uninitialized.
 type Cached = Option<Option<DecodedPart>>;
 
 /// One request for flat bytes.
@@ -55,14 +57,15 @@ struct FlatReply<'a> {
 }
 
 impl FlatRead<'_> {
-    /// Reads up to `len` bytes into `out`, fewer only at the end of the array. Returns `false`, with unspecified bytes
-    /// in `out`, if that would need the store or a wait and `may_wait` is not set.
-    pub fn read(&self, len: usize, may_wait: bool, stats: &Stats, out: &mut Vec<u8>) -> Result<bool> {
+    /// Reads up to `len` bytes into `out`, fewer only at the end of the array. Returns `false`,
+    /// with unspecified bytes in `out`, if that would need the store or a wait and `wait` does not
+    /// allow it.
+    pub fn read(&self, len: usize, wait: Wait, stats: &Stats, out: &mut Vec<u8>) -> Result<bool> {
         let end = self.offset.saturating_add(len as u64).min(self.array.size());
         out.resize(end.saturating_sub(self.offset) as usize, 0);
         for _ in 0..ATTEMPTS {
             let mut reply = FlatReply { request: self, out, tags: Vec::new() };
-            if !self.gather(end, may_wait, stats, &mut reply)? {
+            if !self.gather(end, wait, stats, &mut reply)? {
                 return Ok(false);
             }
             if !reply.mixes_versions() {
@@ -73,14 +76,17 @@ impl FlatRead<'_> {
             .context(format!("{}: chunks are replaced faster than they are read", self.array.key())))
     }
 
-    fn gather(&self, end: u64, may_wait: bool, stats: &Stats, reply: &mut FlatReply) -> Result<bool> {
+    fn gather(&self, end: u64, wait: Wait, stats: &Stats, reply: &mut FlatReply) -> Result<bool> {
         let mut blocks = self.array.grid().blocks(self.offset..end).peekable();
         while blocks.peek().is_some() {
             let start = Instant::now();
-            let missing = self.copy_cached(blocks.by_ref().take(BATCH), may_wait, reply)?;
+            let missing = self.copy_cached(blocks.by_ref().take(BATCH), wait, reply)?;
             stats.copy_time.add_since(start);
-            let Some(mut missing) = missing else { return Ok(false) };
-            // load chunk by chunk: a thread that waits for memory of the cache must not hold a chunk
+            let Some(mut missing) = missing else {
+                return Ok(false);
+            };
+            // load chunk by chunk: a thread that waits for memory of the cache must not hold a
+            // chunk
             missing.sort_unstable_by_key(|block| (block.chunk(), block.at()));
             let by_chunk = || missing.chunk_by(|a, b| a.chunk() == b.chunk());
             // the chunks of a forward reader are prefetched anyway
@@ -95,16 +101,17 @@ impl FlatRead<'_> {
         Ok(true)
     }
 
-    /// Copies the cached blocks and returns the rest, or `None` if there is a rest and `may_wait` is not set. A
-    /// chunk that was missing once is not looked up again.
+    /// Copies the cached blocks and returns the rest, or `None` if there is a rest and `wait` does
+    /// not allow it. A chunk that was missing once is not looked up again.
     fn copy_cached(
         &self,
         blocks: impl Iterator<Item = Block>,
-        may_wait: bool,
+        wait: Wait,
         reply: &mut FlatReply,
     ) -> Result<Option<Vec<Block>>> {
         let mut held: [Option<(ChunkId, Cached)>; HELD] = Default::default();
-        let (mut missing, mut missing_chunks) = (Vec::new(), HashSet::new());
+        let mut missing = Vec::new();
+        let mut missing_chunks = HashSet::new();
         for mut block in blocks {
             let chunk = block.chunk();
             let slot = &mut held[(chunk.0 % HELD as u64) as usize];
@@ -128,7 +135,7 @@ impl FlatRead<'_> {
                 }
                 match slot {
                     Some((_, Some(piece))) => reply.copy(piece.as_ref(), &mut block),
-                    _ if !may_wait => return Ok(None),
+                    _ if wait == Wait::Never => return Ok(None),
                     _ => {
                         missing_chunks.insert(chunk);
                         missing.push(block);
@@ -142,8 +149,11 @@ impl FlatRead<'_> {
 
     /// Loads one chunk and copies its missing blocks, in file order.
     fn load(&self, missing: &[Block], reply: &mut FlatReply) -> Result<()> {
-        let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(()) };
-        let (chunk, range) = (first.chunk(), first.span().start..last.span().end);
+        let (Some(first), Some(last)) = (missing.first(), missing.last()) else {
+            return Ok(());
+        };
+        let chunk = first.chunk();
+        let range = first.span().start..last.span().end;
         let needed: usize = missing.iter().map(Block::bytes).sum();
         let whole = self.want(missing) == ChunkPart::Whole;
         if !whole && self.array.partial_decode() == PartialDecode::Plain && range.len() <= 4 * needed {
@@ -169,7 +179,9 @@ impl FlatRead<'_> {
 
     /// Returns the part of a chunk to load for the blocks `missing`.
     fn want(&self, missing: &[Block]) -> ChunkPart {
-        let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return ChunkPart::Whole };
+        let (Some(first), Some(last)) = (missing.first(), missing.last()) else {
+            return ChunkPart::Whole;
+        };
         let needed: usize = missing.iter().map(Block::bytes).sum();
         let is_small = !self.whole && 2 * needed < self.array.grid().chunk_size(first.chunk());
         // a block of the codec may still fit into memory where the chunk does not
@@ -180,7 +192,8 @@ impl FlatRead<'_> {
         }
     }
 
-    /// Copies parts of an uncompressed chunk straight from the store. The cache would only keep a second copy.
+    /// Copies parts of an uncompressed chunk straight from the store. The cache would only keep a
+    /// second copy.
     fn read_plain(&self, chunk: ChunkId, range: Range<usize>, missing: &[Block], reply: &mut FlatReply) -> Result<()> {
         PLAIN.with_borrow_mut(|bytes| {
             let start = range.start;
@@ -209,8 +222,8 @@ impl FlatReply<'_> {
         self.tags.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1)
     }
 
-    /// Copies the part of `block` that `piece` holds. Without a piece the chunk is uninitialized, and the whole block
-    /// becomes the fill value.
+    /// Copies the part of `block` that `piece` holds. Without a piece the chunk is uninitialized,
+    /// and the whole block becomes the fill value.
     fn copy(&mut self, piece: Option<&DecodedPart>, block: &mut Block) {
         match piece {
             // the caller has checked that the piece holds the first byte
@@ -221,9 +234,12 @@ impl FlatReply<'_> {
 
     /// Copies as much of `block` as `from` has, which begins with the first byte of the block.
     fn copy_bytes(&mut self, from: &[u8], block: &mut Block) {
-        let (start, mut done) = (block.span().start, 0);
+        let start = block.span().start;
+        let mut done = 0;
         for (run, at) in block.runs() {
-            let Some(from) = from.get(run.offset - start..) else { break };
+            let Some(from) = from.get(run.offset - start..) else {
+                break;
+            };
             let n = from.len().min(run.len);
             self.out[at..at + n].copy_from_slice(&from[..n]);
             done += n;

@@ -1,5 +1,6 @@
-//! SEEK_DATA and SEEK_HOLE on flat bytes: if the fill value is zero bytes, uninitialized chunks are holes. A search
-//! looks up a bounded number of chunks or lists the stored ones, but never looks up each chunk of a vast grid.
+//! SEEK_DATA and SEEK_HOLE on flat bytes: if the fill value is zero bytes, uninitialized chunks are
+//! holes. A search looks up a bounded number of chunks or lists the stored ones, but never looks up
+//! each chunk of a vast grid.
 
 use crate::array::{Array, ArrayEntry, Opening};
 use crate::error::{Error, Result};
@@ -14,11 +15,12 @@ const PROBES: usize = 256;
 /// Maximum number of listed chunks kept per open file: 8 MiB of numbers.
 const MAX_LISTED: usize = 1 << 20;
 
-/// Maximum number of listed chunks kept for a remote store: listing them takes some seconds, at a thousand keys per
-/// request.
+/// Maximum number of listed chunks kept for a remote store: listing them takes some seconds, at a
+/// thousand keys per request.
 const MAX_LISTED_REMOTE: usize = 1 << 17;
 
-/// Maximum number of runs examined before the rest of the file is reported as data, which lseek(2) allows.
+/// Maximum number of runs examined before the rest of the file is reported as data, which lseek(2)
+/// allows.
 const MAX_STEPS: usize = 100_000;
 
 /// The target of a seek.
@@ -30,29 +32,33 @@ pub enum Seek {
     Hole,
 }
 
-/// The stored chunks of an open file, listed when they are first needed: a copy of a sparse file seeks again and again.
+/// The stored chunks of an open file, listed when they are first needed: a copy of a sparse file
+/// seeks again and again.
 #[derive(Default)]
 pub struct StoredChunks {
     /// The list, and the state of the array that it shows. The lock protects both.
     listed: Mutex<Option<(ListedState, ListedChunks)>>,
 }
 
-/// The array by its number, its opening, and how many chunks this mount has stored or erased: a list must be no older.
+/// The array by its number, its opening, and how many chunks this mount has stored or erased: a
+/// list must be no older.
 type ListedState = (u64, Opening, u64);
 
-/// Chunks in the order of their numbers; `None` if there are too many to keep, or if some cannot be listed.
+/// Chunks in the order of their numbers; `None` if there are too many to keep, or if some cannot be
+/// listed.
 type ListedChunks = Arc<Option<Vec<ChunkId>>>;
 
 impl StoredChunks {
-    /// Returns the first position at or after `offset` where data or a hole begins. `offset` must be inside the array.
-    /// The end of the file counts as a hole. `has_holes` says whether bytes that are not stored read as zeros.
+    /// Returns the first position at or after `offset` where data or a hole begins. `offset` must
+    /// be inside the array. The end of the file counts as a hole. `has_holes` says whether bytes
+    /// that are not stored read as zeros.
     ///
     /// # Errors
     ///
     /// ENXIO if there is no data up to the end.
     pub fn seek(&self, array: &Arc<Array>, offset: u64, target: Seek, has_holes: bool) -> Result<u64> {
-        // all is data if chunks are dirty because they could not be stored just now, or if the store would have to be
-        // asked for each chunk because it cannot list
+        // all is data if chunks are dirty because they could not be stored just now, or if the
+        // store would have to be asked for each chunk because it cannot list
         let is_all_data = array.is_dirty() || !has_holes || !array.lists_all();
         match target {
             Seek::Data if is_all_data => Ok(offset),
@@ -73,8 +79,8 @@ impl StoredChunks {
         Ok(search.find(offset, MAX_STEPS, false)?.flatten().unwrap_or(array.size()))
     }
 
-    /// Probes a few chunks, then lists the stored ones. Reports data if they cannot be listed: a hole would be copied
-    /// as zeros, while reading reports the error.
+    /// Probes a few chunks, then lists the stored ones. Reports data if they cannot be listed: a
+    /// hole would be copied as zeros, while reading reports the error.
     fn data(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
         let none = || Error::system(libc::ENXIO);
         // a remote store lists a thousand chunks in the time of a probe
@@ -84,8 +90,11 @@ impl StoredChunks {
             return found.ok_or_else(none);
         }
         let listed = self.listed(array);
-        let Some(chunks) = listed.as_ref() else { return Ok(offset) };
-        let (grid, band) = (array.grid(), array.grid().band(offset));
+        let Some(chunks) = listed.as_ref() else {
+            return Ok(offset);
+        };
+        let grid = array.grid();
+        let band = array.grid().band(offset);
         let [start, end] = [band.start, band.end].map(|id| chunks.partition_point(|c| c.0 < id));
         let inside = chunks[start..end].iter().filter_map(|&c| grid.next_in_chunk(c, offset)).min();
         let behind = || chunks.get(end).and_then(|&c| grid.next_in_chunk(c, offset));
@@ -106,7 +115,8 @@ impl StoredChunks {
     }
 }
 
-/// Returns the stored chunks in the order of their numbers; `None` if there are too many, or if some cannot be listed.
+/// Returns the stored chunks in the order of their numbers; `None` if there are too many, or if
+/// some cannot be listed.
 pub fn stored_chunks(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
     let mut chunks = Vec::new();
     let most = if array.is_remote() { MAX_LISTED_REMOTE } else { MAX_LISTED };
@@ -121,7 +131,8 @@ pub fn stored_chunks(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
     Some(chunks)
 }
 
-/// A search along the flat bytes that looks up each chunk at most once, and none if they are listed.
+/// A search along the flat bytes that looks up each chunk at most once, and none if they are
+/// listed.
 struct Search<'a> {
     array: &'a Array,
     stored: HashMap<ChunkId, bool>,
@@ -145,11 +156,14 @@ impl<'a> Search<'a> {
         Ok(stored)
     }
 
-    /// Returns the first position at or after `from` in a chunk that is stored, if `wanted`, or else is not stored;
-    /// `Some(None)` if there is none up to the end, `None` if none was found within `steps` runs.
+    /// Returns the first position at or after `from` in a chunk that is stored, if `wanted`, or
+    /// else is not stored; `Some(None)` if there is none up to the end, `None` if none was found
+    /// within `steps` runs.
     fn find(&mut self, from: u64, steps: usize, wanted: bool) -> Result<Option<Option<u64>>> {
-        let (array, grid) = (self.array, self.array.grid());
-        let (mut row, mut steps) = (from, steps);
+        let array = self.array;
+        let grid = self.array.grid();
+        let mut row = from;
+        let mut steps = steps;
         while row < array.size() {
             let next = grid.next_row_of_chunks(row);
             let mut at = row;

@@ -20,7 +20,8 @@ fn lines(id: &str) -> String {
 /// "role, web identity, SSO, keys of the file for credentials, program, keys of the other file"
 #[test]
 fn the_order_is_that_of_the_aws_command_line() {
-    let (file, other) = (lines("FILE"), lines("OTHER"));
+    let file = lines("FILE");
+    let other = lines("OTHER");
     let process = "credential_process = /bin/keys --of lab\n";
     let sso = "sso_session = s\nsso_account_id = 1\nsso_role_name = r\n";
     let web = "web_identity_token_file = /token\nrole_arn = arn:role\n";

@@ -93,7 +93,8 @@ fn a_service_with_new_keys_each_time_is_rarely_asked_after_unclear_refusals() {
     held.assert_due_after(300, Unclear);
 }
 
-/// "If a program has returned the same keys again, an answer that may mean the keys causes no reading"
+/// "If a program has returned the same keys again, an answer that may mean the keys causes no
+/// reading"
 #[test]
 fn an_unclear_refusal_of_keys_that_a_program_printed_twice_does_not_run_it() {
     let mut held = Held::new(Program, None);

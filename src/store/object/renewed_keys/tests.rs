@@ -91,7 +91,8 @@ fn run(test: impl Future<Output = ()>) {
 #[test]
 fn the_first_requests_wait_for_one_reading() {
     run(async {
-        let (program, mut waiting) = (Program::new(), tokio::task::JoinSet::new());
+        let program = Program::new();
+        let mut waiting = tokio::task::JoinSet::new();
         let keys = Arc::new(program.keys());
         for _ in 0..8 {
             let keys = keys.clone();

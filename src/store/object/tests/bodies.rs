@@ -4,8 +4,8 @@ use super::*;
 
 const DATE: (&str, &str) = ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT");
 
-/// Starts a server whose `answer` gets the last name of the path, the range and the number of the request, and opens it
-/// as a store on a web server and as a bucket.
+/// Starts a server whose `answer` gets the last name of the path, the range and the number of the
+/// request, and opens it as a store on a web server and as a bucket.
 fn stores(answer: impl Fn(&str, Option<&str>, usize) -> Reply + Send + Sync + 'static) -> [ObjectStore; 2] {
     let server = Server::new(move |request, number| {
         let name = request.target.rsplit('/').next().unwrap_or_default();

@@ -20,7 +20,8 @@ enum Ends {
 /// Starts a server with the value `0123456789` in `a` and an empty value in `empty`.
 fn server(ends: Ends) -> Server {
     Server::new(move |request, _| {
-        let (tag, date) = (("etag", "\"one\""), ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT"));
+        let tag = ("etag", "\"one\"");
+        let date = ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT");
         let part = |range: Range<usize>| {
             let place = format!("bytes {}-{}/10", range.start, range.end - 1);
             reply(206, &[tag, date, ("content-range", &place)], &DIGITS[range])

@@ -14,8 +14,8 @@ fn outcome(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) ->
     (got, server.requests().len())
 }
 
-/// Returns the message of a request that must fail with EIO, and the number of attempts. The message must
-/// contain the URL.
+/// Returns the message of a request that must fail with EIO, and the number of attempts. The
+/// message must contain the URL.
 fn failure(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> (String, usize) {
     let (got, requests) = outcome(answer);
     let error = got.unwrap_err();
@@ -24,9 +24,12 @@ fn failure(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) ->
     (error.message().to_string(), requests)
 }
 
-/// Returns a behavior: attempts from number `nth` on, counted from 0, get the right value, and earlier ones `wrong`.
+/// Returns a behavior: attempts from number `nth` on, counted from 0, get the right value, and
+/// earlier ones `wrong`.
 fn at_last(nth: usize, wrong: Reply) -> impl Fn(&Request, usize) -> Reply + Send + Sync {
-    move |_, number| if number >= nth { reply(200, &[("etag", "\"e\"")], b"right") } else { wrong.clone() }
+    move |_, number| {
+        if number >= nth { reply(200, &[("etag", "\"e\"")], b"right") } else { wrong.clone() }
+    }
 }
 
 #[test]
@@ -210,7 +213,8 @@ fn an_answer_never_mixes_versions() {
     let count = Arc::new(AtomicUsize::new(0));
     let server = Server::new(move |_, _| {
         let n = count.fetch_add(1, Ordering::Relaxed);
-        let (tag, byte) = (format!("\"{n}\""), n as u8);
+        let tag = format!("\"{n}\"");
+        let byte = n as u8;
         match n % 2 {
             0 => reply(200, &[("etag", &tag), ("content-length", "1000")], &[byte; 500]).then(After::Close),
             _ => reply(200, &[("etag", &tag)], &[byte; 1000]),

@@ -80,7 +80,7 @@ fn a_silent_server_is_waited_for_once() {
     let sent = || stats.requests.get();
     run(async {
         assert!(send(&transport, Method::GET, url(0)).await.is_err());
-        // "if it was silent, each that follows within a second gets half a second"
+        // "if the server was silent, later requests within a second get half a second"
         let e = send(&transport, Method::GET, url(1)).await.unwrap_err();
         assert!(e.contains("no data for 0.5 s"), "{e}");
         let before = sent();
@@ -129,7 +129,8 @@ fn a_failing_service_for_credentials_is_no_outage_of_the_store() {
     });
 }
 
-/// "`gs://` without credentials keeps `--timeout`": each request would wait for the service otherwise.
+/// "`gs://` without credentials keeps `--timeout`": each request would wait for the service
+/// otherwise.
 #[test]
 fn a_metadata_service_that_is_silent_is_not_asked_again_at_once() {
     let server = Server::new(|_, number| match number {
@@ -142,7 +143,8 @@ fn a_metadata_service_that_is_silent_is_not_asked_again_at_once() {
     let url: Url = server.url.parse().unwrap();
     let ask = || {
         let request = ServerRequest::new(reqwest::Method::GET, url.clone());
-        let (connector, url) = (connector.clone(), url.clone());
+        let connector = connector.clone();
+        let url = url.clone();
         runtime::block_on(async move {
             Ok(connector.ask_metadata(&url, &request, &mut Vec::new()).await.map(|answer| answer.status.as_u16()))
         })

@@ -16,9 +16,12 @@ fn stores(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> [(Objec
     [open(&server.url, &quick()), open("s3://b/p", &options)]
 }
 
-/// Returns the requested bytes, as `rclone serve s3` does: with a right Content-Range, and status 200.
+/// Returns the requested bytes, as `rclone serve s3` does: with a right Content-Range, and status
+/// 200.
 fn part_with_200(request: &Request) -> Reply {
-    let Some((first, last)) = request.range() else { return reply(200, &[TAG, DATE], DIGITS) };
+    let Some((first, last)) = request.range() else {
+        return reply(200, &[TAG, DATE], DIGITS);
+    };
     let range = format!("bytes {first}-{}/10", last.min(9));
     reply(200, &[TAG, DATE, ("content-range", &range)], &DIGITS[first..=last.min(9)])
 }
@@ -68,7 +71,8 @@ fn another_part_than_requested_is_an_error_at_once() {
     }
 }
 
-/// "Two answers never have equal versions": a value of the same size is not taken for the same value.
+/// "Two answers never have equal versions": a value of the same size is not taken for the same
+/// value.
 #[test]
 fn a_bucket_that_states_no_versions_is_read_and_not_written() {
     let [_, (store, stats)] = stores(|request| match request.method.as_str() {

@@ -79,10 +79,12 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
-        let (answer, seen) = (Arc::new(answer), requests.clone());
+        let answer = Arc::new(answer);
+        let seen = requests.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (answer, seen) = (answer.clone(), seen.clone());
+                let answer = answer.clone();
+                let seen = seen.clone();
                 // a client may close the connection at any time
                 std::thread::spawn(move || drop(talk(stream, &*answer, &seen)));
             }
@@ -142,7 +144,9 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Req
     loop {
         let mut line = String::new();
         reader.read_line(&mut line)?;
-        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        let Some((name, value)) = line.trim_end().split_once(':') else {
+            break;
+        };
         request.headers.push((name.to_string(), value.trim().to_string()));
     }
     let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());

@@ -167,7 +167,8 @@ fn user_and_password_of_the_url_become_a_header() {
 #[test]
 fn headers_are_sent_only_to_the_host_of_the_store() {
     let other = Server::new(|_, _| reply(200, &[("etag", "\"there\"")], b"moved"));
-    let (same_host, elsewhere) = (other.port, format!("http://localhost:{}/new", other.port));
+    let same_host = other.port;
+    let elsewhere = format!("http://localhost:{}/new", other.port);
     let server = Server::new(move |request, _| match request.target.as_str() {
         "/data/x.zarr/away" => reply(302, &[("location", &elsewhere)], b""),
         "/data/x.zarr/port" => reply(307, &[("location", &format!("http://127.0.0.1:{same_host}/new"))], b""),
@@ -182,7 +183,9 @@ fn headers_are_sent_only_to_the_host_of_the_store() {
     let sees = |request: &Request| request.header("x-token") == Some("secret") && request.header("cookie").is_some();
     assert_eq!((server.requests().len(), other.requests().len()), (4, 2));
     assert!(server.requests().iter().all(sees));
-    assert!(other.requests().iter().all(|request| request.header("x-token").or(request.header("cookie")).is_none()));
+    assert!(
+        other.requests().iter().all(|request| { request.header("x-token").or(request.header("cookie")).is_none() })
+    );
 }
 
 /// This includes headers of the request itself, such as session tokens of S3 and keys of SSE-C.
@@ -213,7 +216,8 @@ fn no_secret_of_a_request_goes_to_another_origin() {
     let mut body = Vec::new();
     runtime.block_on(transport.send(&ask, &mut body)).unwrap();
     assert_eq!(body, b"done");
-    let (asked, led) = (&server.requests()[0], &other.requests()[0]);
+    let asked = &server.requests()[0];
+    let led = &other.requests()[0];
     assert!(secrets.iter().all(|name| asked.header(name) == Some("secret") && led.header(name).is_none()));
     assert_eq!((led.header("range"), led.header("if-match")), (Some("bytes=0-3"), Some("\"tag\"")));
 }
@@ -273,7 +277,8 @@ fn many_threads_can_wait_together() {
 fn a_server_that_closes_connections_gets_few_requests_at_a_time() {
     let under_way = Arc::new(AtomicUsize::new(0));
     let most = Arc::new(AtomicUsize::new(0));
-    let (now, highest) = (under_way.clone(), most.clone());
+    let now = under_way.clone();
+    let highest = most.clone();
     let server = Server::new(move |_, _| {
         highest.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,5 @@
-//! Archives that are replaced, rewritten or removed while they are read: every result comes from one version.
+//! Archives that are replaced, rewritten or removed while they are read: every result comes from
+//! one version.
 
 use super::*;
 use std::path::Path;
@@ -22,7 +23,8 @@ fn a_replaced_archive_is_noticed() {
     let store = local(home.path());
     let version = || store.get(&key("b"), 100, &mut Vec::new()).unwrap();
     assert_eq!(get(&store, "a").unwrap().unwrap(), b"one");
-    let (before, listing) = (version(), store.list(&Key::root()).unwrap());
+    let before = version();
+    let listing = store.list(&Key::root()).unwrap();
     replace(home.path(), &archive(&[member("b", "same"), member("c", "new")]));
     assert_eq!(store.stat(&key("c")).unwrap().unwrap().size, 3);
     assert_eq!((get(&store, "a").unwrap(), get(&store, "c").unwrap().unwrap()), (None, b"new".to_vec()));
@@ -85,7 +87,8 @@ fn values_come_from_one_archive_during_replacements() {
         .collect();
     below.insert("x.zip", &*archives[0]);
     let store = ZipStore::open(below.clone(), &key("x.zip")).unwrap();
-    let (is_over, gave_up) = (AtomicBool::new(false), AtomicU64::new(0));
+    let is_over = AtomicBool::new(false);
+    let gave_up = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in 0..2000 {
@@ -95,7 +98,9 @@ fn values_come_from_one_archive_during_replacements() {
             is_over.store(true, Ordering::SeqCst);
         });
         for name in ["a", "b"] {
-            let (store, is_over, gave_up) = (&store, &is_over, &gave_up);
+            let store = &store;
+            let is_over = &is_over;
+            let gave_up = &gave_up;
             scope.spawn(move || {
                 while !is_over.load(Ordering::SeqCst) {
                     match get(store, name) {

@@ -1,4 +1,5 @@
-//! Archives that are truncated, damaged or malicious: each member has its stored value or is an error.
+//! Archives that are truncated, damaged or malicious: each member has its stored value or is an
+//! error.
 
 use super::writer::Archive;
 use super::*;
@@ -17,7 +18,8 @@ fn twenty() -> (Vec<Member>, Archive) {
     (members, archive)
 }
 
-/// Reads everything and checks that each returned value is the stored one. Returns the number of values.
+/// Reads everything and checks that each returned value is the stored one. Returns the number of
+/// values.
 fn intact(bytes: &[u8], members: &[Member], parts_may_differ: bool) -> usize {
     let mut least = usize::MAX;
     for store in both(bytes).stores {

@@ -91,15 +91,20 @@ fn puts<const N: usize>(out: &mut Vec<u8>, fields: [(usize, u64); N]) {
 
 const LARGE: u64 = 0xffff_ffff;
 
-/// Returns an archive of `members` with a comment; with `zip64`, the end record refers to the zip64 one.
+/// Returns an archive of `members` with a comment; with `zip64`, the end record refers to the zip64
+/// one.
 pub fn archive_with(members: &[Member], comment: &[u8], zip64: bool) -> Archive {
-    let (mut out, mut directory, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
+    let mut out = Vec::new();
+    let mut directory = Vec::new();
+    let mut offsets = Vec::new();
     for m in members {
         offsets.push(out.len());
         local(&mut out, m);
         central(&mut directory, m, offsets[m.stands_at.unwrap_or(offsets.len() - 1)]);
     }
-    let (start, size, count) = (out.len(), directory.len(), members.len());
+    let start = out.len();
+    let size = directory.len();
+    let count = members.len();
     out.extend(directory);
     if zip64 {
         let end = out.len() as u64;
@@ -122,7 +127,8 @@ pub fn archive(members: &[Member]) -> Vec<u8> {
 
 fn local(out: &mut Vec<u8>, m: &Member) {
     let data = m.data();
-    let (crc, size) = (u64::from(m.crc.unwrap_or(crc32fast::hash(&m.value))), m.size.unwrap_or(m.value.len() as u64));
+    let crc = u64::from(m.crc.unwrap_or(crc32fast::hash(&m.value)));
+    let size = m.size.unwrap_or(m.value.len() as u64);
     let stated = match (m.has_descriptor, m.is_large) {
         (true, _) => [0; 3],
         (_, true) => [crc, LARGE, LARGE],
@@ -149,8 +155,10 @@ fn local(out: &mut Vec<u8>, m: &Member) {
 }
 
 fn central(out: &mut Vec<u8>, m: &Member, offset: usize) {
-    let (crc, size) = (u64::from(m.crc.unwrap_or(crc32fast::hash(&m.value))), m.size.unwrap_or(m.value.len() as u64));
-    let (stored, offset) = (m.stored_size(), offset as u64);
+    let crc = u64::from(m.crc.unwrap_or(crc32fast::hash(&m.value)));
+    let size = m.size.unwrap_or(m.value.len() as u64);
+    let stored = m.stored_size();
+    let offset = offset as u64;
     let [short_stored, short_size, short_offset] = if m.is_large { [LARGE; 3] } else { [stored, size, offset] };
     out.extend(b"PK\x01\x02");
     puts(out, [(2, 45), (2, 45), (2, m.flags().into()), (2, m.method().into()), (2, 0), (2, m.date.into())]);

@@ -1,11 +1,12 @@
-//! A decoder of BloscLZ, c-blosc's own LZ77 format (a descendant of FastLZ). Every read and write is checked. The
-//! module does not know frames.
+//! A decoder of BloscLZ, c-blosc's own LZ77 format (a descendant of FastLZ). Every read and write
+//! is checked. The module does not know frames.
 
-/// The largest distance that 13 bits can hold. It means that 16 more bits follow, which are added to it.
+/// The largest distance that 13 bits can hold. It means that 16 more bits follow, which are added
+/// to it.
 const MAX_SHORT_DISTANCE: usize = 8191;
 
-/// Decodes `src` into the front of `out` and returns the number of bytes written. Returns `None` if `src` is damaged or
-/// cut short, or decodes to more than `out` holds.
+/// Decodes `src` into the front of `out` and returns the number of bytes written. Returns `None` if
+/// `src` is damaged or cut short, or decodes to more than `out` holds.
 pub fn decompress(src: &[u8], out: &mut [u8]) -> Option<usize> {
     let mut input = EncodedInput { src, at: 1 };
     let mut made = 0;
@@ -39,8 +40,8 @@ impl EncodedInput<'_> {
         Some(byte.into())
     }
 
-    /// Copies `len` literals, at most 32. Where both slices allow it, copies 32 bytes, which is faster than a variable
-    /// length.
+    /// Copies `len` literals, at most 32. Where both slices allow it, copies 32 bytes, which is
+    /// faster than a variable length.
     #[inline]
     fn literals(&mut self, len: usize, out: &mut [u8], made: usize) -> Option<usize> {
         let from = self.src.get(self.at..)?;
@@ -74,8 +75,8 @@ impl EncodedInput<'_> {
     }
 }
 
-/// Appends to the first `made` bytes of `out` a copy of `len` bytes that start `distance` bytes before their end.
-/// Source and destination may overlap. Returns the new number of bytes.
+/// Appends to the first `made` bytes of `out` a copy of `len` bytes that start `distance` bytes
+/// before their end. Source and destination may overlap. Returns the new number of bytes.
 #[inline]
 fn copy_match(out: &mut [u8], made: usize, distance: usize, len: usize) -> Option<usize> {
     let from = made.checked_sub(distance)?;

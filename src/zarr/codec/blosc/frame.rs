@@ -1,6 +1,7 @@
-//! Blosc frames: the header, the table of block offsets, and the decoding of blocks. A frame has a header of 16 bytes,
-//! an offset for each block, and the blocks; a block has one compressed stream, or one for each byte of an item.
-//! Decoding needs no codec parameters. Source of the format: README_CHUNK_FORMAT of c-blosc 1.x.
+//! Blosc frames: the header, the table of block offsets, and the decoding of blocks. A frame has a
+//! header of 16 bytes, an offset for each block, and the blocks; a block has one compressed stream,
+//! or one for each byte of an item. Decoding needs no codec parameters. Source of the format:
+//! README_CHUNK_FORMAT of c-blosc 1.x.
 
 use super::{blosclz, shuffle};
 use crate::zarr::codec::deflate::{self, Container};
@@ -66,19 +67,22 @@ pub struct BloscHeader {
 }
 
 impl BloscHeader {
-    /// Parses the header of a frame. `encoded` are the first bytes of a value of `len` bytes, which may have bytes
-    /// after the frame.
+    /// Parses the header of a frame. `encoded` are the first bytes of a value of `len` bytes, which
+    /// may have bytes after the frame.
     ///
     /// # Errors
     ///
-    /// If the header contradicts itself, or announces more than `room` decoded bytes or `len` encoded ones.
+    /// If the header contradicts itself, or announces more than `room` decoded bytes or `len`
+    /// encoded ones.
     pub fn parse(encoded: &[u8], len: usize, room: usize) -> CodecResult<Self> {
         let fail = |why: String| Err(CodecError(format!("blosc: {why}")));
         let Some(header) = encoded.first_chunk::<HEADER>() else {
             return fail(format!("chunk has {} bytes, a header {HEADER}", encoded.len()));
         };
         let [version, compressor_version, flags, typesize, ..] = *header;
-        let (nbytes, blocksize, cbytes) = (word(header, 4), word(header, 8), word(header, 12));
+        let nbytes = word(header, 4);
+        let blocksize = word(header, 8);
+        let cbytes = word(header, 12);
         if version != 2 || flags & 0x08 != 0 {
             return fail(format!("header has format version {version} and flags {flags:#04x}, not those of blosc 1"));
         }
@@ -144,9 +148,9 @@ impl BloscHeader {
         HEADER + if self.is_stored { 0 } else { 4 * self.blocks() }
     }
 
-    /// Returns a range of the frame that starts with block `n` and may include bytes after it. `index` is the frame up
-    /// to [`BloscHeader::index_end`]. Encoders with several threads write the blocks in any order, so the range ends at
-    /// the next larger offset.
+    /// Returns a range of the frame that starts with block `n` and may include bytes after it.
+    /// `index` is the frame up to [`BloscHeader::index_end`]. Encoders with several threads write
+    /// the blocks in any order, so the range ends at the next larger offset.
     pub fn block_range(&self, index: &[u8], n: usize) -> Range<usize> {
         if self.is_stored {
             let start = HEADER + n * self.blocksize;
@@ -157,8 +161,8 @@ impl BloscHeader {
         start..next.unwrap_or(self.cbytes).min(self.cbytes)
     }
 
-    /// Returns the number of bytes of block `n` that [`BloscHeader::decode_one`] should decode for a reader of its
-    /// first `len` bytes: fewer than the whole block only if that saves time.
+    /// Returns the number of bytes of block `n` that [`BloscHeader::decode_one`] should decode for
+    /// a reader of its first `len` bytes: fewer than the whole block only if that saves time.
     pub fn decoded_len(&self, n: usize, len: usize) -> usize {
         let size = self.block_len(n);
         let has_prefixes = match self.shuffle {
@@ -174,8 +178,8 @@ impl BloscHeader {
         }
     }
 
-    /// Decodes block `n`, which is at the start of `src`, into `out`. The length of `out` is that of the block, or a
-    /// result of [`BloscHeader::decoded_len`].
+    /// Decodes block `n`, which is at the start of `src`, into `out`. The length of `out` is that
+    /// of the block, or a result of [`BloscHeader::decoded_len`].
     pub fn decode_one(&self, n: usize, src: &[u8], out: &mut [u8]) -> CodecResult<()> {
         if self.is_stored {
             let src = src.get(..out.len()).ok_or_else(|| self.damaged(n))?;
@@ -191,7 +195,8 @@ impl BloscHeader {
         self.blocksize.min(self.nbytes - n * self.blocksize)
     }
 
-    /// Returns the number of streams of a block of `size` decoded bytes. A short last block is never split.
+    /// Returns the number of streams of a block of `size` decoded bytes. A short last block is
+    /// never split.
     fn streams(&self, size: usize) -> usize {
         let is_long = size == self.blocksize && size / self.typesize >= MIN_SPLIT;
         if self.is_split && self.typesize <= MAX_SPLITS && is_long { self.typesize } else { 1 }
@@ -201,7 +206,8 @@ impl BloscHeader {
         CodecError(format!("blosc: block {n} of {} is damaged", self.blocks()))
     }
 
-    /// Calls `work` with the scratch buffer of this thread, which holds at least one block if blocks are shuffled.
+    /// Calls `work` with the scratch buffer of this thread, which holds at least one block if
+    /// blocks are shuffled.
     fn with_scratch<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut scratch = SCRATCH.take();
         if self.shuffle != FrameShuffle::None && scratch.len() < self.blocksize {
@@ -214,8 +220,8 @@ impl BloscHeader {
         done
     }
 
-    /// Decodes the block of `size` decoded bytes at the start of `src` into `out`, which may be shorter, and returns
-    /// the number of bytes read.
+    /// Decodes the block of `size` decoded bytes at the start of `src` into `out`, which may be
+    /// shorter, and returns the number of bytes read.
     fn decode_block(&self, src: &[u8], size: usize, out: &mut [u8], scratch: &mut [u8]) -> Option<usize> {
         let streams = self.streams(size);
         if !size.is_multiple_of(streams) {
@@ -226,7 +232,8 @@ impl BloscHeader {
             shuffle => shuffle,
         };
         if shuffle == FrameShuffle::None {
-            // without a shuffle the streams follow each other in `out`, so a short `out` does not need the last ones
+            // without a shuffle the streams follow each other in `out`, so a short `out` does not
+            // need the last ones
             return self.decode_streams(src, size / streams, out.chunks_mut(size / streams));
         }
         let scratch = &mut scratch[..out.len()];
@@ -238,8 +245,8 @@ impl BloscHeader {
         Some(used)
     }
 
-    /// Decodes the streams at the start of `src`, of `size` decoded bytes each, one into each of `parts`. A part may be
-    /// shorter than its stream. Returns the number of bytes read.
+    /// Decodes the streams at the start of `src`, of `size` decoded bytes each, one into each of
+    /// `parts`. A part may be shorter than its stream. Returns the number of bytes read.
     fn decode_streams<'a>(&self, src: &[u8], size: usize, parts: impl Iterator<Item = &'a mut [u8]>) -> Option<usize> {
         let mut rest = src;
         for part in parts {
@@ -255,7 +262,8 @@ impl BloscHeader {
         Some(src.len() - rest.len())
     }
 
-    /// Decodes the whole frame at the start of `frame` into `out`, which has the length of the decoded data.
+    /// Decodes the whole frame at the start of `frame` into `out`, which has the length of the
+    /// decoded data.
     pub fn decode_all(&self, frame: &[u8], out: &mut [u8]) -> CodecResult<()> {
         let frame = &frame[..self.cbytes];
         if out.is_empty() {
@@ -271,7 +279,7 @@ impl BloscHeader {
                 let src = frame.get(word(frame, HEADER + 4 * n)..);
                 let done = src.and_then(|src| self.decode_block(src, out.len(), out, scratch));
                 used += done.ok_or_else(|| self.damaged(n))?;
-                // without this, n blocks that refer to one stream would take n times as long as the frame
+                // without this, n blocks that refer to one stream would take n times as long
                 if used > frame.len() { Err(CodecError::new("blosc: blocks overlap")) } else { Ok(()) }
             })
         })
@@ -291,8 +299,8 @@ impl FrameCompressor {
         all.get(usize::from(code)).copied().filter(|_| version == 1)
     }
 
-    /// Decompresses a stream of `size` decoded bytes into the front of `out`, which only LZ4 allows to be shorter.
-    /// Returns the number of bytes written.
+    /// Decompresses a stream of `size` decoded bytes into the front of `out`, which only LZ4 allows
+    /// to be shorter. Returns the number of bytes written.
     fn decompress(self, src: &[u8], size: usize, out: &mut [u8]) -> Option<usize> {
         match self {
             FrameCompressor::Lz4 if out.len() < size => lz4::decompress_beginning(src, out),
@@ -305,7 +313,8 @@ impl FrameCompressor {
     }
 }
 
-/// Returns the little-endian 32-bit number at offset `at`, or the largest such number if `at` is out of bounds.
+/// Returns the little-endian 32-bit number at offset `at`, or the largest such number if `at` is
+/// out of bounds.
 fn word(bytes: &[u8], at: usize) -> usize {
     let word = bytes.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0xFF; 4]);
     u32::from_le_bytes(word) as usize

@@ -1,12 +1,13 @@
-//! The inverse of blosc's byte and bit shuffles: planes of bytes, or rows of bits, become items. Layouts and the
-//! treatment of incomplete items are those of c-blosc 1.21. The code uses AVX2 if the processor has it, which is tested
-//! at run time. The module does not know frames.
+//! The inverse of blosc's byte and bit shuffles: planes of bytes, or rows of bits, become items.
+//! Layouts and the treatment of incomplete items are those of c-blosc 1.21. The code uses AVX2 if
+//! the processor has it, which is tested at run time. The module does not know frames.
 
-/// Number of items of a bit-shuffled block processed together: 64 bytes, one cache line, of each row.
+/// Number of items of a bit-shuffled block processed together: 64 bytes, one cache line, of each
+/// row.
 const TILE: usize = 512;
 
-/// Reverses the byte shuffle: plane j of `src` holds byte j of every item. Bytes after the last whole item are copied.
-/// Both slices have the same length.
+/// Reverses the byte shuffle: plane j of `src` holds byte j of every item. Bytes after the last
+/// whole item are copied. Both slices have the same length.
 pub fn unshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     let items = src.len() / typesize;
     let (whole, tail) = src.split_at(items * typesize);
@@ -17,8 +18,8 @@ pub fn unshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     }
 }
 
-/// Reverses the bit shuffle: row r of `src` holds bit r of every item. Blosc does not shuffle a block unless the number
-/// of its items is a multiple of 8. Both slices have the same length.
+/// Reverses the bit shuffle: row r of `src` holds bit r of every item. Blosc does not shuffle a
+/// block unless the number of its items is a multiple of 8. Both slices have the same length.
 pub fn bitunshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     let items = src.len() / typesize;
     if !items.is_multiple_of(8) {
@@ -37,7 +38,8 @@ pub fn bitunshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
         &mut large[..]
     };
     for (n, out) in whole_out.chunks_mut(TILE * typesize).enumerate() {
-        let (at, width) = (n * TILE / 8, out.len() / typesize / 8);
+        let at = n * TILE / 8;
+        let width = out.len() / typesize / 8;
         for (rows, plane) in whole.chunks_exact(row * 8).zip(tile.chunks_exact_mut(TILE)) {
             gather_bits(&rows[at..], row, &mut plane[..width * 8]);
         }
@@ -59,7 +61,8 @@ fn join(typesize: usize, planes: &[u8], stride: usize, out: &mut [u8]) {
     };
     #[cfg(not(target_arch = "x86_64"))]
     let done = 0;
-    let (planes, out) = (&planes[done..], &mut out[done * typesize..]);
+    let planes = &planes[done..];
+    let out = &mut out[done * typesize..];
     match typesize {
         2 => join_fixed::<2>(planes, stride, out),
         4 => join_fixed::<4>(planes, stride, out),
@@ -84,8 +87,8 @@ fn join_fixed<const P: usize>(planes: &[u8], stride: usize, out: &mut [u8]) {
     }
 }
 
-/// Interleaves the bits of 8 rows, which start every `row` bytes of `rows`, into one plane of bytes. Each byte of a row
-/// makes 8 bytes of `plane`.
+/// Interleaves the bits of 8 rows, which start every `row` bytes of `rows`, into one plane of
+/// bytes. Each byte of a row makes 8 bytes of `plane`.
 fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     let done = if is_x86_feature_detected!("avx2") {
@@ -112,7 +115,8 @@ fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) {
     }
 }
 
-/// Transposes, for every g, the 8 x 8 bits in byte g of the words: bit k of word r becomes bit r of word k.
+/// Transposes, for every g, the 8 x 8 bits in byte g of the words: bit k of word r becomes bit r of
+/// word k.
 fn transpose_bits(words: &mut [u64; 8]) {
     for (step, mask) in [(1, 0x5555_5555_5555_5555), (2, 0x3333_3333_3333_3333), (4, 0x0F0F_0F0F_0F0F_0F0F)] {
         for low in (0..8).filter(|r| r & step == 0) {
@@ -123,8 +127,8 @@ fn transpose_bits(words: &mut [u64; 8]) {
     }
 }
 
-/// AVX2 versions of `join` and `gather_bits`, for 32 bytes of each plane or row at a time. Both interleave the bytes of
-/// P vectors by unpacking the vectors log2(P) times.
+/// AVX2 versions of `join` and `gather_bits`, for 32 bytes of each plane or row at a time. Both
+/// interleave the bytes of P vectors by unpacking the vectors log2(P) times.
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
@@ -145,7 +149,8 @@ mod avx2 {
         unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) }
     }
 
-    /// Interleaves the bytes of P vectors, where P is 2, 4, 8 or 16, and stores the 32 items of P bytes.
+    /// Interleaves the bytes of P vectors, where P is 2, 4, 8 or 16, and stores the 32 items of P
+    /// bytes.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn interleave<const P: usize>(mut v: [__m256i; P], out: &mut [u8]) {
@@ -224,7 +229,8 @@ mod avx2 {
         at
     }
 
-    /// Does what [`super::gather_bits`] does for as many bytes of `plane` as fill vectors, and returns their number.
+    /// Does what [`super::gather_bits`] does for as many bytes of `plane` as fill vectors, and
+    /// returns their number.
     #[target_feature(enable = "avx2")]
     pub fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) -> usize {
         let mut at = 0;
@@ -239,15 +245,16 @@ mod avx2 {
         at * 8
     }
 
-    /// Does one step of the bit transposition: of rows that are STEP apart, the first one's bits outside `mask` are
-    /// swapped with the second one's bits inside it.
+    /// Does one step of the bit transposition: of rows that are STEP apart, the first one's bits
+    /// outside `mask` are swapped with the second one's bits inside it.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn exchange<const STEP: i32>(v: &mut [__m256i; 8], mask: __m256i) {
         let step = STEP as usize;
         for low in 0..8 {
             if low & step == 0 {
-                let (a, b) = (v[low], v[low + step]);
+                let a = v[low];
+                let b = v[low + step];
                 let swap = _mm256_and_si256(_mm256_xor_si256(_mm256_srli_epi64::<STEP>(a), b), mask);
                 v[low + step] = _mm256_xor_si256(b, swap);
                 v[low] = _mm256_xor_si256(a, _mm256_slli_epi64::<STEP>(swap));
@@ -301,7 +308,8 @@ mod tests {
     #[test]
     fn vector_and_plain_code_agree() {
         let rows = bytes(8 * 40);
-        let (mut all, mut plain) = (vec![0; 320], vec![0; 320]);
+        let mut all = vec![0; 320];
+        let mut plain = vec![0; 320];
         gather_bits(&rows, 40, &mut all);
         for (at, eight) in plain.chunks_exact_mut(8).enumerate() {
             gather_bits(&rows[at..], 40, eight);

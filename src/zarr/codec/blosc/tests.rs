@@ -14,7 +14,8 @@ fn blosc(parameters: &str, itemsize: usize) -> Box<dyn Codec> {
 /// Decodes a whole frame with c-blosc; returns `None` on an error.
 fn oracle(frame: &[u8], room: usize) -> Option<Vec<u8>> {
     let mut out = vec![0; room];
-    let (mut nbytes, out_ptr) = (0, out.as_mut_ptr().cast());
+    let mut nbytes = 0;
+    let out_ptr = out.as_mut_ptr().cast();
     // SAFETY: c-blosc checks that the frame is as long as it says and keeps within `room`.
     let code = unsafe {
         match blosc_src::blosc_cbuffer_validate(frame.as_ptr().cast(), frame.len(), &mut nbytes) {
@@ -150,7 +151,8 @@ fn false_headers_are_errors() {
 /// Tests a frame whose blocks all refer to one zlib stream of 20,000 empty parts and one byte.
 #[test]
 fn overlapping_blocks_are_errors() {
-    let (blocks, parts) = (20_000usize, 20_000);
+    let blocks = 20_000usize;
+    let parts = 20_000;
     let stream = [hex("7801"), hex("000000ffff").repeat(parts), hex("010100feff 61 00620062")].concat();
     let mut frame = hex("0201 7001 204e0000 01000000 00000000");
     let start = 16 + 4 * blocks as u32;

@@ -19,8 +19,8 @@ fn bytes(digits: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 
-/// Results of cast-value-rs 0.5.1: both types, `rounding`, `out_of_range`, items in hexadecimal, and the converted
-/// items in hexadecimal, or an empty string for an error.
+/// Results of cast-value-rs 0.5.1: both types, `rounding`, `out_of_range`, items in hexadecimal,
+/// and the converted items in hexadecimal, or an empty string for an error.
 const CASTS: [(&str, &str, &str, &str, &str, &str); 55] = [
     (
         "<f8",

@@ -13,7 +13,8 @@ fn bytes_of(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
 }
 
-/// Returns examples: the configuration, the numbers, and the files that numcodecs wrote with pcodec 0.3.6 and 1.1.0.
+/// Returns examples: the configuration, the numbers, and the files that numcodecs wrote with pcodec
+/// 0.3.6 and 1.1.0.
 fn examples() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
     let numbers: Vec<u8> = [1i32, 2, 3, -4, 5].iter().flat_map(|n| n.to_le_bytes()).collect();
     let range: Vec<u8> = (0..6i64).flat_map(i64::to_le_bytes).collect();

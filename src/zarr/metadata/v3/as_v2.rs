@@ -1,5 +1,5 @@
-//! Documents of v3 in the terms of v2, for a view of decoded chunks: codecs, keys and shards do not matter. The module
-//! is the inverse of [`from_v2`](super::from_v2).
+//! Documents of v3 in the terms of v2, for a view of decoded chunks: codecs, keys and shards do not
+//! matter. The module is the inverse of [`from_v2`](super::from_v2).
 
 use super::from_v2::attributes::{DIMENSIONS, MISSING};
 use super::node;
@@ -32,8 +32,8 @@ pub fn names(metadata: &ArrayMetadata) -> Option<Vec<&str>> {
     names.iter().map(Option::as_deref).collect()
 }
 
-/// Returns the `.zattrs` of a node with these attributes, for an array in the form that xarray uses in v2. Returns
-/// `None` if it would be empty.
+/// Returns the `.zattrs` of a node with these attributes, for an array in the form that xarray uses
+/// in v2. Returns `None` if it would be empty.
 ///
 /// # Errors
 ///
@@ -52,7 +52,9 @@ pub fn attributes(attributes: &[u8], array: Option<&ArrayMetadata>) -> Result<Op
 
 /// Returns the missing value of floats, which xarray writes in base64 into attributes of v3.
 fn missing_value(attributes: &[u8], array: &ArrayMetadata) -> Result<Option<String>> {
-    let Some(stated) = node::member(attributes, MISSING)? else { return Ok(None) };
+    let Some(stated) = node::member(attributes, MISSING)? else {
+        return Ok(None);
+    };
     let stated = json::parse(stated.as_bytes())?;
     let bytes = json::text(&stated).filter(|_| *array.dtype.kind() == DTypeKind::Float);
     let bytes: Option<[u8; 8]> =

@@ -1,6 +1,6 @@
-//! The codec chain of a v3 document, translated to the codecs of one innermost chunk and the levels of shards around
-//! it. Every configuration gets the types and shapes that v3 leaves to the reader. Source of the rules: the Zarr v3.1
-//! specification, "Codecs", and the registry of its extensions.
+//! The codec chain of a v3 document, translated to the codecs of one innermost chunk and the levels
+//! of shards around it. Every configuration gets the types and shapes that v3 leaves to the reader.
+//! Source of the rules: the Zarr v3.1 specification, "Codecs", and the registry of its extensions.
 
 mod array_codecs;
 mod bytes_codecs;
@@ -44,8 +44,8 @@ struct Input {
     is_variable: bool,
     /// The shape of the chunk.
     shape: Vec<u64>,
-    /// The order of the dimensions: dimension `i` of the chunk is dimension `axes[i]` of the array. `None` after a
-    /// reshape.
+    /// The order of the dimensions: dimension `i` of the chunk is dimension `axes[i]` of the array.
+    /// `None` after a reshape.
     axes: Option<Vec<usize>>,
 }
 
@@ -105,7 +105,8 @@ fn parse_codec(codec: &Value, field: &str) -> Result<Extension> {
     Ok(codec)
 }
 
-/// Returns the byte order of the innermost `bytes`. The default is little-endian, as zarr-python wrote it for structs.
+/// Returns the byte order of the innermost `bytes`. The default is little-endian, as zarr-python
+/// wrote it for structs.
 fn is_big_endian(codecs: &[Extension], depth: usize) -> Result<bool> {
     for codec in codecs {
         match codec.name.as_str() {
@@ -117,7 +118,9 @@ fn is_big_endian(codecs: &[Extension], depth: usize) -> Result<bool> {
                 };
             }
             "sharding_indexed" if depth < MAX_LEVELS => {
-                let Some(inner) = codec.get("codecs") else { return Ok(false) };
+                let Some(inner) = codec.get("codecs") else {
+                    return Ok(false);
+                };
                 return is_big_endian(&parse_list(inner, "codecs")?, depth + 1);
             }
             _ => {}
@@ -162,7 +165,8 @@ fn parse_level(codecs: &[Extension], mut input: Input, chain: &mut Chain) -> Res
     Ok(())
 }
 
-/// Adds the array-to-bytes codec. `bytes` itself needs none, since decoded items have its byte order.
+/// Adds the array-to-bytes codec. `bytes` itself needs none, since decoded items have its byte
+/// order.
 fn serialize(codec: Option<&Extension>, filters: &mut Vec<CodecConfig>, input: &mut Input) -> Result<()> {
     let name = codec.map_or("bytes", |codec| codec.name.as_str());
     let is_for_variable = matches!(name, "vlen-utf8" | "vlen-bytes");
@@ -187,7 +191,8 @@ fn serialize(codec: Option<&Extension>, filters: &mut Vec<CodecConfig>, input: &
     Ok(())
 }
 
-/// Returns the codec that clears the upper bits of integers of 2 and 4 bits; `None` for other items.
+/// Returns the codec that clears the upper bits of integers of 2 and 4 bits; `None` for other
+/// items.
 fn low_bits(input: &Input) -> Option<CodecConfig> {
     let element = input.element.as_deref().filter(|element| ["int2", "int4", "uint2", "uint4"].contains(element))?;
     let dtype = ("dtype".to_string(), Value::from(element));
@@ -231,9 +236,12 @@ fn unknown(codec: &Extension) -> Error {
     Error::unsupported(format!("codecs: codec {:?} {why}", codec.name))
 }
 
-/// Returns a dtype parameter, with the byte order of the chain: numcodecs writes the byte order of the machine.
+/// Returns a dtype parameter, with the byte order of the chain: numcodecs writes the byte order of
+/// the machine.
 fn ordered_dtype(codec: &Extension, name: &str, input: &Input) -> Result<Option<String>> {
-    let Some(value) = codec.get(name) else { return Ok(None) };
+    let Some(value) = codec.get(name) else {
+        return Ok(None);
+    };
     let text = json::text(value).ok_or_else(|| codec.invalid(name, "is not a string"))?;
     if text.starts_with('>') {
         // releases of zarr-python disagree on its meaning

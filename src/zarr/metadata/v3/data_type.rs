@@ -1,6 +1,6 @@
-//! The data types of v3: names and extension objects become dtypes, and dtypes become names. The module knows neither
-//! fill values nor codecs. Source of the names: the Zarr v3.1 specification, the registry of its extensions, and
-//! `zarr.core.dtype` of zarr-python 3.1.
+//! The data types of v3: names and extension objects become dtypes, and dtypes become names. The
+//! module knows neither fill values nor codecs. Source of the names: the Zarr v3.1 specification,
+//! the registry of its extensions, and `zarr.core.dtype` of zarr-python 3.1.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
@@ -9,11 +9,13 @@ use crate::zarr::dtype::{DType, DTypeKind, check_values};
 /// A parsed data type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataType {
-    /// The items as a mount shows them. Types that NumPy lacks are opaque bytes, with the byte order of their numbers.
+    /// The items as a mount shows them. Types that NumPy lacks are opaque bytes, with the byte
+    /// order of their numbers.
     pub dtype: DType,
     /// The NumPy spelling as `.zarray` has it; `None` if NumPy lacks the type.
     pub numpy: Option<Value>,
-    /// The type of single numbers in codec configurations, such as `<f4` or `float8_e4m3`; `None` for other items.
+    /// The type of single numbers in codec configurations, such as `<f4` or `float8_e4m3`; `None`
+    /// for other items.
     pub element: Option<String>,
 }
 
@@ -28,13 +30,15 @@ struct Spelling {
 }
 
 impl DataType {
-    /// Parses the `data_type` of a v3 document: a name, or an object of name and configuration. `big_endian` is the
-    /// byte order of the chain's `bytes` codec; it applies to numbers, times, UTF-32 text, and the fields of structs.
+    /// Parses the `data_type` of a v3 document: a name, or an object of name and configuration.
+    /// `big_endian` is the byte order of the chain's `bytes` codec; it applies to numbers, times,
+    /// UTF-32 text, and the fields of structs.
     ///
     /// # Errors
     ///
     /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an unknown name or parameter,
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) for a bad configuration or an item that is too large.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) for a bad configuration or an item that is
+    /// too large.
     pub fn parse(value: &Value, big_endian: bool) -> Result<DataType> {
         let parse = || {
             check_values(value)?;
@@ -194,9 +198,9 @@ pub(super) fn fields(data_type: &Value) -> Option<Vec<(&str, &Value)>> {
     data_type.get("configuration")?.get("fields")?.as_array()?.iter().map(field).collect()
 }
 
-/// Returns the v3 data type for a dtype of v2, and whether its items are big-endian. `spelled` is the JSON form of the
-/// dtype. Returns `None` if v3 has no type for it: extended floats, subarrays, objects, structs of mixed byte order,
-/// and items without bytes.
+/// Returns the v3 data type for a dtype of v2, and whether its items are big-endian. `spelled` is
+/// the JSON form of the dtype. Returns `None` if v3 has no type for it: extended floats, subarrays,
+/// objects, structs of mixed byte order, and items without bytes.
 pub fn name_of(dtype: &DType, spelled: &Value) -> Option<(Value, bool)> {
     let mut orders = [false; 2];
     record_orders(dtype, &mut orders);
@@ -205,7 +209,8 @@ pub fn name_of(dtype: &DType, spelled: &Value) -> Option<(Value, bool)> {
     (orders != [true; 2] && DataType::parse(&data_type, is_big).is_ok()).then_some((data_type, is_big))
 }
 
-/// Records in `orders` whether parts of an item are little-endian, and whether parts are big-endian.
+/// Records in `orders` whether parts of an item are little-endian, and whether parts are
+/// big-endian.
 fn record_orders(dtype: &DType, orders: &mut [bool; 2]) {
     match dtype.kind() {
         DTypeKind::Struct(fields) => fields.iter().for_each(|field| record_orders(&field.dtype, orders)),
@@ -256,7 +261,8 @@ fn unit_of(text: &str) -> Option<Value> {
 /// Time units of NumPy.
 const UNITS: [&str; 14] = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic"];
 
-/// The names of numbers that NumPy has, and their type strings. The first name of a type string is the one to write.
+/// The names of numbers that NumPy has, and their type strings. The first name of a type string is
+/// the one to write.
 const NUMBERS: [(&str, &str); 16] = [
     ("bool", "b1"),
     ("int8", "i1"),
@@ -312,13 +318,17 @@ fn name_and_configuration(value: &Value) -> Result<(&str, Configuration<'_>)> {
         match (member.as_str(), value) {
             ("name" | "configuration", _) | ("must_understand", Value::Bool(_)) => {}
             ("must_understand", _) => return Err(Error::damaged("must_understand is no boolean")),
-            _ => return Err(Error::unsupported(format!("field {member:?} of {name:?} is unknown"))),
+            _ => {
+                return Err(Error::unsupported(format!("field {member:?} of {name:?} is unknown")));
+            }
         }
     }
     let members = match members.get("configuration") {
         None | Some(Value::Null) => None,
         Some(Value::Object(configuration)) => Some(configuration),
-        Some(_) => return Err(Error::damaged(format!("{name:?} has a configuration that is no object"))),
+        Some(_) => {
+            return Err(Error::damaged(format!("{name:?} has a configuration that is no object")));
+        }
     };
     Ok((name, Configuration { name, members }))
 }

@@ -1,5 +1,5 @@
-//! The `zarr.json` of an array: every field checked, and translated to the model that v1, v2 and v3 share. Source of
-//! the rules: the Zarr v3.1 specification, "Array metadata".
+//! The `zarr.json` of an array: every field checked, and translated to the model that v1, v2 and v3
+//! share. Source of the rules: the Zarr v3.1 specification, "Array metadata".
 
 use super::chain::{Chain, is_reshape, parse_chain};
 use super::fill_value;
@@ -33,8 +33,9 @@ impl ArrayMetadata {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document breaks the format or a size limit,
-    /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an extension that this version does not know.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document breaks the format or a size
+    /// limit, [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an extension that this
+    /// version does not know.
     pub fn parse_v3(document: &[u8]) -> Result<Self> {
         let doc = json::parse_object(document)?;
         check_format(document)?;
@@ -48,7 +49,9 @@ impl ArrayMetadata {
         let outer: Vec<u64> = shape.iter().zip(&edges).map(|(&len, edges)| edges.max(len)).collect();
         let keys = parse_keys(&doc)?;
         let required = |field: &str| doc.get(field).ok_or_else(|| Error::damaged(format!("{field} is missing")));
-        let (data_type, codecs, fill_value) = (required("data_type")?, required("codecs")?, required("fill_value")?);
+        let data_type = required("data_type")?;
+        let codecs = required("codecs")?;
+        let fill_value = required("fill_value")?;
         let Chain { data_type: parsed, filters, mut shards, chunks } = parse_chain(codecs, &outer, data_type)?;
         let fill = fill_value::parse(fill_value, data_type, &parsed).map_err(|e| e.context("fill_value"))?;
         let dtype = parsed.dtype;
@@ -108,7 +111,8 @@ impl ArrayMetadata {
         }
     }
 
-    /// Returns the levels of shards for an outermost shard of shape `shape`, where these differ in shape.
+    /// Returns the levels of shards for an outermost shard of shape `shape`, where these differ in
+    /// shape.
     ///
     /// # Errors
     ///
@@ -122,19 +126,22 @@ impl ArrayMetadata {
 }
 
 impl ArrayMetadata {
-    /// Returns the lengths of the outermost shards along each dimension, or of the chunks if there are no shards.
+    /// Returns the lengths of the outermost shards along each dimension, or of the chunks if there
+    /// are no shards.
     pub fn object_edges(&self) -> Cow<'_, [Edges]> {
         self.shards.first().map_or_else(|| self.chunk_edges(), ShardLevel::shard_edges)
     }
 
-    /// Returns whether `other` may be this array after its shape has changed: the chunks that both have are encoded in
-    /// the same way and stored under the same keys. Unlike [`ArrayMetadata::encodes_like`], lists of the lengths of
-    /// chunks may differ beyond the smaller shape.
+    /// Returns whether `other` may be this array after its shape has changed: the chunks that both
+    /// have are encoded in the same way and stored under the same keys. Unlike
+    /// [`ArrayMetadata::encodes_like`], lists of the lengths of chunks may differ beyond the
+    /// smaller shape.
     pub fn is_resize_of(&self, other: &ArrayMetadata) -> bool {
         if self.encodes_like(other) {
             return true;
         }
-        let (ours, theirs) = (self.object_edges(), other.object_edges());
+        let ours = self.object_edges();
+        let theirs = other.object_edges();
         if self.shape.len() != other.shape.len() || [&ours, &theirs].iter().all(|edges| !is_irregular(edges)) {
             return false;
         }
@@ -147,7 +154,9 @@ impl ArrayMetadata {
 
     /// Returns this array with the grid of another one.
     fn with_grid_of(&self, other: &ArrayMetadata) -> Result<ArrayMetadata> {
-        let Some(v3) = &self.v3 else { return Err(Error::unsupported("chunks of different lengths are of v3 alone")) };
+        let Some(v3) = &self.v3 else {
+            return Err(Error::unsupported("chunks of different lengths are of v3 alone"));
+        };
         let outer = other.shards.first().map_or(&other.chunks, |level| &level.shape);
         let Chain { filters, mut shards, chunks, .. } = parse_chain(&v3.codecs, outer, &v3.data_type)?;
         if let (Some(level), Some(of_other)) = (shards.first_mut(), other.shards.first()) {
@@ -156,9 +165,11 @@ impl ArrayMetadata {
         Ok(ArrayMetadata { chunks, edges: other.edges.clone(), filters, shards, ..self.clone() })
     }
 
-    /// Returns whether the chunks that both arrays have are of the same lengths, however they are encoded.
+    /// Returns whether the chunks that both arrays have are of the same lengths, however they are
+    /// encoded.
     pub fn begins_like(&self, other: &ArrayMetadata) -> bool {
-        let (ours, theirs) = (self.chunk_edges(), other.chunk_edges());
+        let ours = self.chunk_edges();
+        let theirs = other.chunk_edges();
         let lengths = self.shape.iter().zip(&other.shape).map(|(a, b)| *a.min(b));
         ours.len() == theirs.len()
             && ours.iter().zip(theirs.iter()).zip(lengths).all(|((a, b), len)| a.begins_like(b, len))
@@ -180,7 +191,9 @@ fn check_irregular(codecs: &Value) -> Result<()> {
 
 /// Checks that the length of each shard is a multiple of the lengths inside it.
 fn check_shard_edges(metadata: &ArrayMetadata) -> Result<()> {
-    let Some(outermost) = metadata.shards.first() else { return Ok(()) };
+    let Some(outermost) = metadata.shards.first() else {
+        return Ok(());
+    };
     let inner = metadata.shards.get(1).map_or(&metadata.chunks, |level| &level.shape);
     for (edges, inner) in outermost.edges.iter().flatten().zip(inner) {
         if let Some((len, _)) = edges.list().iter().find(|(len, _)| len % inner != 0) {
@@ -203,7 +216,9 @@ fn check_fields(doc: &Map<String, Value>) -> Result<()> {
     match doc.get("storage_transformers") {
         None | Some(Value::Null) => {}
         Some(Value::Array(list)) if list.is_empty() => {}
-        Some(Value::Array(_)) => return Err(Error::unsupported("storage_transformers are not supported")),
+        Some(Value::Array(_)) => {
+            return Err(Error::unsupported("storage_transformers are not supported"));
+        }
         Some(_) => return Err(Error::damaged("storage_transformers is not a list")),
     }
     match doc.get("attributes") {

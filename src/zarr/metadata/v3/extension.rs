@@ -1,5 +1,5 @@
-//! Extension points of v3 documents: objects of a name and a configuration, or the bare name. Source of the rules: the
-//! Zarr v3.1 specification, "Extension definition".
+//! Extension points of v3 documents: objects of a name and a configuration, or the bare name.
+//! Source of the rules: the Zarr v3.1 specification, "Extension definition".
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
@@ -31,7 +31,9 @@ impl Extension {
         let configuration = match object.get("configuration") {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(configuration)) => configuration.clone(),
-            Some(_) => return Err(Error::damaged(format!("{field}: the configuration of {name:?} is not an object"))),
+            Some(_) => {
+                return Err(Error::damaged(format!("{field}: the configuration of {name:?} is not an object")));
+            }
         };
         if object.get("must_understand").is_some_and(|value| !value.is_boolean()) {
             return Err(Error::damaged(format!("{field}: must_understand of {name:?} is not a boolean")));
@@ -43,8 +45,8 @@ impl Extension {
         }
     }
 
-    /// Checks that the configuration has no other members than `known`. An unknown one may change the meaning of the
-    /// bytes.
+    /// Checks that the configuration has no other members than `known`. An unknown one may change
+    /// the meaning of the bytes.
     ///
     /// # Errors
     ///
@@ -84,7 +86,8 @@ impl Extension {
         lengths.ok_or_else(|| self.invalid(name, "is not a list of integers"))
     }
 
-    /// Returns the error for a wrong value of parameter `name`. `why` follows the name, as in "is not an integer".
+    /// Returns the error for a wrong value of parameter `name`. `why` follows the name, as in "is
+    /// not an integer".
     pub fn invalid(&self, name: &str, why: &str) -> Error {
         Error::damaged(format!("{:?}: {name} {why}", self.name))
     }

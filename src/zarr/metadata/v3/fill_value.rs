@@ -1,7 +1,9 @@
-//! The fill values of v3: from JSON to the bytes of one item, and back. The module knows neither arrays nor codecs.
-//! Source of the rules: the Zarr v3.1 specification, "Fill value", and the registry of data types.
+//! The fill values of v3: from JSON to the bytes of one item, and back. The module knows neither
+//! arrays nor codecs. Source of the rules: the Zarr v3.1 specification, "Fill value", and the
+//! registry of data types.
 //!
-//! As in [`fill_value`](crate::zarr::fill_value), an item is passed without the zero bytes at its end.
+//! As in [`fill_value`](crate::zarr::fill_value), an item is passed without the zero bytes at its
+//! end.
 
 use super::data_type::{self, DataType};
 use crate::error::{Error, Result};
@@ -12,12 +14,13 @@ use crate::zarr::float_format::{FloatFormat, RoundingMode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Largest integer below which every integer is a double, so that `1.0` stands for exactly one integer.
+/// Largest integer below which every integer is a double, so that `1.0` stands for exactly one
+/// integer.
 const MAX_WHOLE: f64 = 9007199254740992.0;
 
-/// Returns the item that `value` stands for, without the zero bytes at its end. `parsed` is the parsed `data_type`.
-/// Null stands for zeros, as zarrita writes it. Returns `None` for items of variable length, whose fill value is only
-/// checked.
+/// Returns the item that `value` stands for, without the zero bytes at its end. `parsed` is the
+/// parsed `data_type`. Null stands for zeros, as zarrita writes it. Returns `None` for items of
+/// variable length, whose fill value is only checked.
 ///
 /// # Errors
 ///
@@ -34,9 +37,10 @@ pub fn parse(value: &Value, data_type: &Value, parsed: &DataType) -> Result<Opti
     }
 }
 
-/// Returns the fill value for `item`, which may lack the zero bytes at its end: the inverse of [`parse`]. Floats that
-/// no number or word stands for, such as a NaN with a payload, become hexadecimal. Returns `None` if no fill value
-/// stands for the item: a boolean other than 0 and 1, text that is not Unicode, or a large item that is not all zeros.
+/// Returns the fill value for `item`, which may lack the zero bytes at its end: the inverse of
+/// [`parse`]. Floats that no number or word stands for, such as a NaN with a payload, become
+/// hexadecimal. Returns `None` if no fill value stands for the item: a boolean other than 0 and 1,
+/// text that is not Unicode, or a large item that is not all zeros.
 pub fn spell(item: &[u8], data_type: &Value, parsed: &DataType) -> Option<Value> {
     if *parsed.dtype.kind() == DTypeKind::Object {
         return item.is_empty().then(|| "".into());
@@ -85,7 +89,9 @@ fn packed(members: &Map<String, Value>, data_type: &Value, fields: &[Field]) -> 
     if members.len() != fields.len() || types.len() != fields.len() {
         return None;
     }
-    let (mut whole, mut at, mut padding) = (Vec::new(), 0usize, 0usize);
+    let mut whole = Vec::new();
+    let mut at = 0usize;
+    let mut padding = 0usize;
     for (field, (name, data_type)) in fields.iter().zip(types) {
         let item = item_of(members.get(name)?, data_type, &field.dtype)?;
         if !item.is_empty() {
@@ -114,7 +120,9 @@ fn number_item(value: &Value, name: &str, dtype: &DType) -> Option<Vec<u8>> {
     }
     match component(name) {
         Some(part) => {
-            let [re, im] = value.as_array()?.as_slice() else { return None };
+            let [re, im] = value.as_array()?.as_slice() else {
+                return None;
+            };
             let [re, im] = [float_item(re, part, size / 2, dtype)?, float_item(im, part, size / 2, dtype)?];
             Some([re, im].concat())
         }
@@ -148,7 +156,8 @@ fn json_of(item: &[u8], data_type: &Value, dtype: &DType) -> Option<Value> {
     match dtype.kind() {
         DTypeKind::Struct(_) if name == "structured" => Some(STANDARD.encode(item).into()),
         DTypeKind::Struct(fields) => {
-            let (mut members, mut rest) = (Map::new(), item);
+            let mut members = Map::new();
+            let mut rest = item;
             for (field, (name, data_type)) in fields.iter().zip(data_type::fields(data_type)?) {
                 let (part, behind) = rest.split_at_checked(field.dtype.size())?;
                 members.insert(name.to_string(), json_of(part, data_type, &field.dtype)?);
@@ -182,7 +191,8 @@ fn number_json(item: &[u8], name: &str, dtype: &DType) -> Option<Value> {
     }
 }
 
-/// Returns a float as a number or a word if these stand for exactly its bits, otherwise its bits in hexadecimal.
+/// Returns a float as a number or a word if these stand for exactly its bits, otherwise its bits in
+/// hexadecimal.
 fn float_value(item: &[u8], name: &str, dtype: &DType) -> Value {
     let bits = dtype.unsigned_of(item);
     match float_of(bits, name).filter(|number| float_bits(*number, name) == Some(bits)) {
@@ -191,8 +201,8 @@ fn float_value(item: &[u8], name: &str, dtype: &DType) -> Value {
     }
 }
 
-/// Returns the bits of a number in a float type, rounded to the nearest, or `None` if the type has no such number,
-/// infinity or NaN.
+/// Returns the bits of a number in a float type, rounded to the nearest, or `None` if the type has
+/// no such number, infinity or NaN.
 fn float_bits(number: f64, name: &str) -> Option<u64> {
     let format = FloatFormat::parse(name)?;
     // TensorStore writes 0.0 for the smallest number of a type without zero
@@ -244,7 +254,9 @@ fn is_raw(name: &str) -> bool {
 
 /// Parses an integer, which may be written with a fraction of zeros.
 fn integer(value: &Value) -> Option<i128> {
-    let Value::Number(number) = value else { return None };
+    let Value::Number(number) = value else {
+        return None;
+    };
     let whole = || json::float(value).filter(|f| f.fract() == 0.0 && f.abs() <= MAX_WHOLE).map(|f| f as i128);
     number.as_str().parse().ok().or_else(whole)
 }

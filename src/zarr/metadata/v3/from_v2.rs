@@ -1,5 +1,5 @@
-//! Documents of v1 and v2 in the terms of v3. The stored chunks stay as they are, so arrays whose chunks a `zarr.json`
-//! cannot describe are refused.
+//! Documents of v1 and v2 in the terms of v3. The stored chunks stay as they are, so arrays whose
+//! chunks a `zarr.json` cannot describe are refused.
 
 pub(super) mod attributes;
 mod codecs;
@@ -65,8 +65,9 @@ pub fn group_document(attributes: Option<&[u8]>) -> Result<Vec<u8>> {
     with_attributes(node::GROUP_DOCUMENT_V3.as_bytes(), attributes)
 }
 
-/// Returns the `zarr.json` of an array of v1 or v2 whose chunk keys have this separator. `attributes` is its `.zattrs`,
-/// if it has one; the conventions of xarray in it become those that xarray uses for v3.
+/// Returns the `zarr.json` of an array of v1 or v2 whose chunk keys have this separator.
+/// `attributes` is its `.zattrs`, if it has one; the conventions of xarray in it become those that
+/// xarray uses for v3.
 ///
 /// # Errors
 ///
@@ -120,8 +121,9 @@ pub fn fill_value_of(old: &ArrayMetadata, data_type: &Value, is_big_endian: bool
     fill_value(old, data_type, &DataType::parse(data_type, is_big_endian)?)
 }
 
-/// Converts attributes that a user wrote to the `.zattrs` shown for a node of v3. Returns the attributes in the form of
-/// v3, and the names of the dimensions, if they were in the attributes. `array` is `None` for a group.
+/// Converts attributes that a user wrote to the `.zattrs` shown for a node of v3. Returns the
+/// attributes in the form of v3, and the names of the dimensions, if they were in the attributes.
+/// `array` is `None` for a group.
 ///
 /// # Errors
 ///
@@ -151,10 +153,12 @@ fn fill_value(old: &ArrayMetadata, data_type: &Value, parsed: &DataType) -> Resu
     })
 }
 
-/// Returns the document with these attributes, byte for byte, so that a bare NaN and duplicate names keep their
-/// meaning.
+/// Returns the document with these attributes, byte for byte, so that a bare NaN and duplicate
+/// names keep their meaning.
 fn with_attributes(document: &[u8], attributes: Option<&[u8]>) -> Result<Vec<u8>> {
-    let Some(attributes) = attributes else { return Ok(document.to_vec()) };
+    let Some(attributes) = attributes else {
+        return Ok(document.to_vec());
+    };
     json::check_object(attributes)?;
     node::rewrite(document, "attributes", Some(attributes))
 }

@@ -14,8 +14,8 @@ const MAX_VALUES: usize = 1 << 18;
 /// Memory in bytes for each value of a configuration: the parsed value, and the edges made of it.
 const VALUE_MEMORY: usize = 192;
 
-/// Parses `chunk_grid`. Returns the lengths of the outermost chunks along each dimension of `shape`, and the grant for
-/// their memory.
+/// Parses `chunk_grid`. Returns the lengths of the outermost chunks along each dimension of
+/// `shape`, and the grant for their memory.
 ///
 /// # Errors
 ///
@@ -32,7 +32,9 @@ pub fn parse_grid(document: &Map<String, Value>, shape: &[u64]) -> Result<(Vec<E
     let edges = match grid.name.as_str() {
         "regular" => regular(&grid, shape),
         "rectilinear" => rectilinear(&grid, shape),
-        name => return Err(Error::unsupported(format!("chunk_grid {name:?} is unknown"))),
+        name => {
+            return Err(Error::unsupported(format!("chunk_grid {name:?} is unknown")));
+        }
     };
     Ok((edges.map_err(|e| e.context("chunk_grid"))?, memory))
 }
@@ -63,8 +65,8 @@ fn rectilinear(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
     axes.iter().zip(shape).map(|(axis, len)| edges_along(grid, axis, *len)).collect()
 }
 
-/// Parses the lengths of the chunks along a dimension of `len` items: a length, or a list of lengths and of pairs of a
-/// length and its repetitions.
+/// Parses the lengths of the chunks along a dimension of `len` items: a length, or a list of
+/// lengths and of pairs of a length and its repetitions.
 fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
     let bad = |why: &str| grid.invalid("chunk_shapes", why);
     if let Some(edge) = positive(axis) {
@@ -83,8 +85,9 @@ fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
     }
 }
 
-/// Lets the chunks of a document of v2 or v3 reach the end of its `shape`: where the listed lengths of a rectilinear
-/// grid do not, the last one is repeated, and chunks of length 0 get the length that they are read with.
+/// Lets the chunks of a document of v2 or v3 reach the end of its `shape`: where the listed lengths
+/// of a rectilinear grid do not, the last one is repeated, and chunks of length 0 get the length
+/// that they are read with.
 pub fn extend_grid(document: &mut Map<String, Value>) {
     let shape: Option<Vec<u64>> =
         document.get("shape").and_then(Value::as_array).and_then(|list| list.iter().map(Value::as_u64).collect());
@@ -105,9 +108,13 @@ pub fn extend_grid(document: &mut Map<String, Value>) {
 
 fn extend_list(list: &mut Vec<Value>, len: u64) {
     let Some(pairs) = pairs(list) else { return };
-    let Ok(edges) = Edges::listed(&pairs) else { return };
+    let Ok(edges) = Edges::listed(&pairs) else {
+        return;
+    };
     let missing = len.saturating_sub(edges.capacity());
-    let Some((last, count)) = pairs.last().filter(|_| missing > 0) else { return };
+    let Some((last, count)) = pairs.last().filter(|_| missing > 0) else {
+        return;
+    };
     list.pop();
     list.push(json!([last, count + missing.div_ceil(*last)]));
 }
@@ -148,14 +155,18 @@ pub fn parse_keys(document: &Map<String, Value>) -> Result<KeyEncoding> {
     let (has_prefix, default) = match keys.name.as_str() {
         "default" => (true, "/"),
         "v2" => (false, "."),
-        name => return Err(Error::unsupported(format!("chunk_key_encoding {name:?} is unknown"))),
+        name => {
+            return Err(Error::unsupported(format!("chunk_key_encoding {name:?} is unknown")));
+        }
     };
     let in_field = |e: Error| e.context("chunk_key_encoding");
     keys.allow_only(&["separator"]).map_err(in_field)?;
     let separator = match keys.text("separator", default).map_err(in_field)? {
         "." => Separator::Dot,
         "/" => Separator::Slash,
-        _ => return Err(in_field(keys.invalid("separator", "is neither \".\" nor \"/\""))),
+        _ => {
+            return Err(in_field(keys.invalid("separator", "is neither \".\" nor \"/\"")));
+        }
     };
     Ok(KeyEncoding { has_prefix, separator })
 }

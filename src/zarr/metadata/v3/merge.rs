@@ -1,6 +1,6 @@
-//! A `zarr.json` that a program wrote through the mount over that of an existing array. The program edited the shown
-//! document of decoded chunks, or created the array and writes its own document again. In both cases the stored grid,
-//! keys and codecs stay as they are.
+//! A `zarr.json` that a program wrote through the mount over that of an existing array. The program
+//! edited the shown document of decoded chunks, or created the array and writes its own document
+//! again. In both cases the stored grid, keys and codecs stay as they are.
 
 use super::data_type::DataType;
 use super::view::{shown_codecs, shown_grid};
@@ -8,8 +8,8 @@ use crate::util::json::{Map, Value};
 use crate::zarr::chunk_key::Separator;
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Returns a field that the written document changes and that must not change while chunks are stored; `None` if there
-/// is none. `stored` and `written` are the documents of `old` and `new`.
+/// Returns a field that the written document changes and that must not change while chunks are
+/// stored; `None` if there is none. `stored` and `written` are the documents of `old` and `new`.
 pub fn differs_v3(
     stored: &Map<String, Value>,
     old: &ArrayMetadata,
@@ -25,10 +25,12 @@ pub fn differs_v3(
     // TensorStore leaves out a default separator
     let has_shown_keys = !new.has_key_prefix() && new.separator == Some(Separator::Dot);
     let keeps_codecs = new.stated_filters().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
-    let (states_codecs, states_grid) = (is_same || is_stored("codecs"), is_same || is_stored("chunk_grid"));
+    let states_codecs = is_same || is_stored("codecs");
+    let states_grid = is_same || is_stored("chunk_grid");
     let shows_codecs = is_shown("codecs", shown_codecs(old)) || keeps_codecs;
     let shows_grid = is_shown("chunk_grid", shown_grid(old)) || keeps_chunks;
-    // the lengths of shards belong to the codecs that make shards, those of chunks to the shown codecs
+    // the lengths of shards belong to the codecs that make shards, those of chunks to the shown
+    // codecs
     let fits = states_codecs && states_grid || shows_codecs && shows_grid;
     let has_grid = fits || !states_codecs && !shows_codecs && (states_grid || shows_grid);
     let fields = [
@@ -43,7 +45,9 @@ pub fn differs_v3(
 
 /// Returns whether both are spellings of one data type. The byte order is part of the codecs.
 fn is_same_type(old: Option<&Value>, new: Option<&Value>) -> bool {
-    let (Some(old), Some(new)) = (old, new) else { return false };
+    let (Some(old), Some(new)) = (old, new) else {
+        return false;
+    };
     let (Ok(of_old), Ok(of_new)) = (DataType::parse(old, false), DataType::parse(new, false)) else {
         return old == new;
     };
@@ -51,8 +55,9 @@ fn is_same_type(old: Option<&Value>, new: Option<&Value>) -> bool {
     old == new || is_distinguishable && of_old == of_new
 }
 
-/// Returns the stored document with the fields of the written one that may change: all but data type, keys and codecs.
-/// The grid changes if the written one lists other lengths beyond the chunks that both arrays have.
+/// Returns the stored document with the fields of the written one that may change: all but data
+/// type, keys and codecs. The grid changes if the written one lists other lengths beyond the chunks
+/// that both arrays have.
 pub fn merged_v3(
     stored: &Map<String, Value>,
     written: &Map<String, Value>,

@@ -1,11 +1,11 @@
-//! The node that a `zarr.json` defines, found without parsing the whole document: that of a group may hold those of
-//! thousands of arrays.
+//! The node that a `zarr.json` defines, found without parsing the whole document: that of a group
+//! may hold those of thousands of arrays.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, MemberTexts};
 
-/// The field of a group's document that holds the documents below the group. Source: zarr-python 3, "consolidated
-/// metadata"; the specification does not have it.
+/// The field of a group's document that holds the documents below the group. Source: zarr-python 3,
+/// "consolidated metadata"; the specification does not have it.
 pub const CONSOLIDATED: &str = "consolidated_metadata";
 
 /// The `zarr.json` shown for a group that has none in the store.
@@ -25,7 +25,8 @@ pub enum NodeType {
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document is not JSON or has no valid `node_type`.
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document is not JSON or has no valid
+/// `node_type`.
 pub fn node_type(document: &[u8]) -> Result<NodeType> {
     match member(document, "node_type")? {
         Some("\"array\"") => Ok(NodeType::Array),
@@ -35,8 +36,8 @@ pub fn node_type(document: &[u8]) -> Result<NodeType> {
     }
 }
 
-/// Returns whether a `zarr.json` defines a group, judged by its first and its last bytes. Writers put `node_type`
-/// before the consolidated metadata, or last.
+/// Returns whether a `zarr.json` defines a group, judged by its first and its last bytes. Writers
+/// put `node_type` before the consolidated metadata, or last.
 pub fn is_group_at_ends(first: &[u8], last: &[u8]) -> bool {
     let first = first.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let mut members = MemberTexts::of(first.as_bytes()).into_iter().flatten().map_while(Result::ok);
@@ -48,12 +49,14 @@ pub fn is_group_at_ends(first: &[u8], last: &[u8]) -> bool {
     members.any(|(name, value)| name == "node_type" && value == "\"group\"") || ends_in_group().is_some()
 }
 
-/// Checks that `document` is the `zarr.json` of a group. The consolidated metadata in it is not checked.
+/// Checks that `document` is the `zarr.json` of a group. The consolidated metadata in it is not
+/// checked.
 ///
 /// # Errors
 ///
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is not,
-/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for another format or a field that must be understood.
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for another format or a field that must
+/// be understood.
 pub fn check_group_v3(document: &[u8]) -> Result<()> {
     check_format(document)?;
     if node_type(document)? != NodeType::Group {
@@ -66,7 +69,9 @@ pub fn check_group_v3(document: &[u8]) -> Result<()> {
             "attributes" if value == "null" || value.starts_with('{') => {}
             "attributes" => return Err(Error::damaged("attributes is not an object")),
             _ if value.starts_with('{') && member_of(value, "must_understand")? == Some("false") => {}
-            name => return Err(Error::unsupported(format!("field {name:?} is unknown, and must be understood"))),
+            name => {
+                return Err(Error::unsupported(format!("field {name:?} is unknown, and must be understood")));
+            }
         }
     }
     json::check(document)
@@ -76,8 +81,8 @@ pub fn check_group_v3(document: &[u8]) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for the format of a draft or of a later version,
-/// [`Kind::Damaged`](crate::error::Kind::Damaged) otherwise.
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for the format of a draft or of a later
+/// version, [`Kind::Damaged`](crate::error::Kind::Damaged) otherwise.
 pub fn check_format(document: &[u8]) -> Result<()> {
     match member(document, "zarr_format")? {
         Some("3") => Ok(()),
@@ -92,7 +97,8 @@ pub fn check_format(document: &[u8]) -> Result<()> {
     }
 }
 
-/// Returns the `zarr.json` of a group without its consolidated metadata. A document that has none stays unchanged.
+/// Returns the `zarr.json` of a group without its consolidated metadata. A document that has none
+/// stays unchanged.
 ///
 /// # Errors
 ///
@@ -124,14 +130,15 @@ fn member_of<'a>(object: &'a str, name: &str) -> Result<Option<&'a str>> {
     member(object.as_bytes(), name)
 }
 
-/// Returns the JSON object `document` with the text `value` as its member `name`, or without that member. The order of
-/// the members stays.
+/// Returns the JSON object `document` with the text `value` as its member `name`, or without that
+/// member. The order of the members stays.
 ///
 /// # Errors
 ///
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if `document` is not a JSON object.
 pub fn rewrite(document: &[u8], name: &str, value: Option<&[u8]>) -> Result<Vec<u8>> {
-    let (mut text, mut is_placed) = (b"{".to_vec(), false);
+    let mut text = b"{".to_vec();
+    let mut is_placed = false;
     let mut push = |name: &str, value: &[u8]| {
         text.extend_from_slice(if text.len() > 1 { b",\n    " } else { b"\n    " });
         text.extend_from_slice(json::write(&name.into()).as_bytes());

@@ -1,5 +1,5 @@
-//! The `zarr.json` that a mount shows for an array: chunks are innermost chunks, stored decoded under keys such as
-//! `0.0`. All other fields are those of the stored document.
+//! The `zarr.json` that a mount shows for an array: chunks are innermost chunks, stored decoded
+//! under keys such as `0.0`. All other fields are those of the stored document.
 
 use super::data_type::DataType;
 use super::grid::spell_grid;
@@ -26,17 +26,21 @@ fn shown_keys() -> Value {
     json!({"name": "v2", "configuration": {"separator": "."}})
 }
 
-/// Returns the codecs of decoded chunks: `bytes`, or the codec that encodes items of variable length.
+/// Returns the codecs of decoded chunks: `bytes`, or the codec that encodes items of variable
+/// length.
 pub(super) fn shown_codecs(metadata: &ArrayMetadata) -> Value {
     match metadata.object_codec() {
         Some(codec) => json!([{"name": codec.id}]),
-        None if metadata.is_big_endian() => json!([{"name": "bytes", "configuration": {"endian": "big"}}]),
+        None if metadata.is_big_endian() => {
+            json!([{"name": "bytes", "configuration": {"endian": "big"}}])
+        }
         None => json!([{"name": "bytes", "configuration": {"endian": "little"}}]),
     }
 }
 
 impl ArrayMetadata {
-    /// Returns whether NumPy has the type of the items. Types such as `bfloat16` are shown as bytes.
+    /// Returns whether NumPy has the type of the items. Types such as `bfloat16` are shown as
+    /// bytes.
     pub fn has_numpy_dtype(&self) -> bool {
         self.v3.as_ref().is_none_or(|v3| self.numpy_dtype(v3).is_some())
     }
@@ -46,8 +50,8 @@ impl ArrayMetadata {
         DataType::parse(&v3.data_type, self.is_big_endian()).ok().and_then(|parsed| parsed.numpy)
     }
 
-    /// Returns the fields that describe the stored array of v3, for [`ArrayMetadata::description`]. `dtype` is null for
-    /// types that NumPy lacks.
+    /// Returns the fields that describe the stored array of v3, for [`ArrayMetadata::description`].
+    /// `dtype` is null for types that NumPy lacks.
     pub(in crate::zarr::metadata) fn description_v3(&self, v3: &V3Fields) -> Vec<(&'static str, Value)> {
         let mut list = vec![("shape", self.shape.clone().into()), ("chunks", self.chunks_json())];
         list.extend(self.shards_json().map(|shards| ("shards", shards)));

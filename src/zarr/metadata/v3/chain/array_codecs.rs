@@ -6,8 +6,8 @@ use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::DType;
 use crate::zarr::metadata::CodecConfig;
 
-/// Translates an array codec and changes `input` to the output of the codec. Returns `None` for a codec that changes no
-/// bytes.
+/// Translates an array codec and changes `input` to the output of the codec. Returns `None` for a
+/// codec that changes no bytes.
 pub(super) fn parse(codec: &Extension, input: &mut Input) -> Result<Option<CodecConfig>> {
     match codec.name.as_str() {
         "transpose" => return transpose(codec, input),
@@ -55,7 +55,8 @@ fn transpose(codec: &Extension, input: &mut Input) -> Result<Option<CodecConfig>
     Ok(Some(config))
 }
 
-/// Returns the codec that transposes chunks of shape `shape`: axis `i` of the encoded chunk is axis `order[i]`.
+/// Returns the codec that transposes chunks of shape `shape`: axis `i` of the encoded chunk is axis
+/// `order[i]`.
 pub(super) fn transposition(shape: &[u64], order: &[usize], is_variable: bool) -> CodecConfig {
     let mut parameters = Map::new();
     parameters.insert("shape".into(), shape.to_vec().into());
@@ -83,12 +84,13 @@ fn reshape(codec: &Extension, input: &mut Input) -> Result<()> {
     Ok(())
 }
 
-/// Parses the shape of `reshape`: a length, a list of dimensions whose lengths are multiplied, or once -1 for the rest.
-/// Source: the registry of Zarr extensions, "reshape".
+/// Parses the shape of `reshape`: a length, a list of dimensions whose lengths are multiplied, or
+/// once -1 for the rest. Source: the registry of Zarr extensions, "reshape".
 fn reshaped(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
     let bad = || codec.invalid("shape", "is not a list of lengths and lists of dimensions");
     let list = codec.get("shape").and_then(Value::as_array).ok_or_else(bad)?;
-    let (mut lengths, mut rest) = (Vec::new(), None);
+    let mut lengths = Vec::new();
+    let mut rest = None;
     for (i, value) in list.iter().enumerate() {
         let length = match value.as_array() {
             Some(axes) => {
@@ -106,7 +108,9 @@ fn reshaped(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
     if let Some(i) = rest {
         let known = lengths.iter().try_fold(1u64, |n, len| n.checked_mul(*len)).filter(|known| *known > 0);
         let all = shape.iter().try_fold(1u64, |n, len| n.checked_mul(*len));
-        let (Some(known), Some(all)) = (known, all) else { return Err(bad()) };
+        let (Some(known), Some(all)) = (known, all) else {
+            return Err(bad());
+        };
         lengths[i] = all / known;
     }
     Ok(lengths)
@@ -179,7 +183,8 @@ fn numeric(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
     Ok(CodecConfig::new(id, parameters))
 }
 
-/// Returns the NumPy type of the decoded numbers: the parameter `name`, or else the type of the items.
+/// Returns the NumPy type of the decoded numbers: the parameter `name`, or else the type of the
+/// items.
 fn numpy_type(codec: &Extension, name: &str, input: &Input) -> Result<String> {
     let dtype = match ordered_dtype(codec, name, input)? {
         Some(dtype) => dtype,

@@ -32,7 +32,8 @@ pub(super) fn parse(codec: &Extension) -> Result<CodecConfig> {
     }
 }
 
-/// Returns the parameters of a codec of numcodecs from bytes to bytes. Source: the constructors of numcodecs 0.16.
+/// Returns the parameters of a codec of numcodecs from bytes to bytes. Source: the constructors of
+/// numcodecs 0.16.
 fn parameters_of(id: &str) -> Option<&'static [&'static str]> {
     Some(match id {
         "blosc" => &["cname", "clevel", "shuffle", "blocksize", "typesize"],
@@ -57,7 +58,9 @@ fn blosc(codec: &Extension) -> Result<CodecConfig> {
             Some("noshuffle") => 0,
             Some("shuffle") => 1,
             Some("bitshuffle") => 2,
-            _ => return Err(codec.invalid("shuffle", "is none of \"noshuffle\", \"shuffle\" and \"bitshuffle\"")),
+            _ => {
+                return Err(codec.invalid("shuffle", "is none of \"noshuffle\", \"shuffle\" and \"bitshuffle\""));
+            }
         }),
     };
     check_int(codec, "clevel", 0, 9)?;

@@ -1,6 +1,6 @@
-//! `sharding_indexed`: a level of shards. Codecs before it in the chain move into the shard: a transposition permutes
-//! the dimensions of index and chunks, and a filter of single items encodes each chunk. Source of the rules: the Zarr
-//! v3 specification, "Sharding codec".
+//! `sharding_indexed`: a level of shards. Codecs before it in the chain move into the shard: a
+//! transposition permutes the dimensions of index and chunks, and a filter of single items encodes
+//! each chunk. Source of the rules: the Zarr v3 specification, "Sharding codec".
 
 use super::{Chain, CodecKind, Extension, Input, MAX_LEVELS};
 use super::{array_codecs, bytes_codecs, kind_of, parse_level, parse_list, unknown};
@@ -13,8 +13,8 @@ const MAX_ENTRIES: u64 = 1 << 22;
 /// Codecs that encode each item by itself, so that they commute with the division into chunks.
 const ELEMENTWISE: [&str; 6] = ["scale_offset", "cast_value", "bitround", "quantize", "fixedscaleoffset", "astype"];
 
-/// Adds the level of shards `codec` and the chain inside it to `chain`. `before` and `around` are the codecs before and
-/// after it; `input` is its input.
+/// Adds the level of shards `codec` and the chain inside it to `chain`. `before` and `around` are
+/// the codecs before and after it; `input` is its input.
 pub(super) fn parse(
     codec: &Extension,
     before: &[CodecConfig],
@@ -53,7 +53,8 @@ pub(super) fn parse(
     let list = codec.get("codecs").ok_or_else(|| codec.invalid("codecs", "is missing"))?;
     let list = parse_list(list, "codecs")?;
     let is_innermost = !list.iter().any(|codec| codec.name == "sharding_indexed");
-    // decoded chunks have the array's order of dimensions, so the innermost chunks get a transposition of their own
+    // decoded chunks have the array's order of dimensions, so the innermost chunks get a
+    // transposition of their own
     let is_transposed = !axes.iter().copied().eq(0..axes.len());
     let own =
         (is_innermost && is_transposed).then(|| array_codecs::transposition(&chain.chunks, &axes, input.is_variable));
@@ -66,8 +67,8 @@ pub(super) fn parse(
     Ok(())
 }
 
-/// Returns the codecs before a shard, which encode its chunks instead. Transpositions are left out: the axes of the
-/// level contain them.
+/// Returns the codecs before a shard, which encode its chunks instead. Transpositions are left out:
+/// the axes of the level contain them.
 fn moved_inside(before: &[CodecConfig]) -> Result<Vec<CodecConfig>> {
     let is_moved = |filter: &CodecConfig| {
         if ELEMENTWISE.contains(&filter.id.as_str()) {
@@ -101,9 +102,9 @@ fn inner_shape(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
     Ok(inner)
 }
 
-/// Returns the codecs of the index, and whether its numbers are big-endian. `shape` is the number of chunks along each
-/// dimension of the shard. The encoded size must be known: only codecs that add a fixed number of bytes may follow
-/// `bytes`.
+/// Returns the codecs of the index, and whether its numbers are big-endian. `shape` is the number
+/// of chunks along each dimension of the shard. The encoded size must be known: only codecs that
+/// add a fixed number of bytes may follow `bytes`.
 fn index_codecs(codec: &Extension, shape: Vec<u64>) -> Result<(Vec<CodecConfig>, bool)> {
     let list = codec.get("index_codecs").ok_or_else(|| codec.invalid("index_codecs", "is missing"))?;
     let list = parse_list(list, "index_codecs")?;
@@ -124,7 +125,9 @@ fn index_codecs(codec: &Extension, shape: Vec<u64>) -> Result<(Vec<CodecConfig>,
         Some(CodecKind::Bytes) => {
             return Err(codec.invalid("index_codecs", &format!("has {:?} in the place of \"bytes\"", bytes.name)));
         }
-        _ => return Err(Error::unsupported(format!("index_codecs: {:?} is not supported", bytes.name))),
+        _ => {
+            return Err(Error::unsupported(format!("index_codecs: {:?} is not supported", bytes.name)));
+        }
     }
     let is_big_endian = super::is_big_endian(std::slice::from_ref(bytes), 0)?;
     for codec in codecs {

@@ -3,8 +3,8 @@ use crate::error::Kind;
 use crate::util::json::json;
 use crate::zarr::metadata::ArrayMetadata;
 
-/// A document that zarr-python 3.1.6 wrote: `create_array(shape=(10, 6), chunks=(2, 3), shards=(4, 6), dtype=">f4",
-/// ...)`.
+/// A document that zarr-python 3.1.6 wrote: `create_array(shape=(10, 6), chunks=(2, 3), shards=(4,
+/// 6), dtype=">f4", ...)`.
 const SHARDED: &str = r#"{"shape":[10,6],"data_type":"float32","chunk_grid":{"name":"regular","configuration":{"chunk_shape":[4,
     6]}},"chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},"fill_value":"NaN",
     "codecs":[{"name":"sharding_indexed","configuration":{"chunk_shape":[2,3],"codecs":[{"name":"bytes",
@@ -41,7 +41,8 @@ const STRUCTURED: &str = r#"{"shape":[5],"data_type":{"name":"structured","confi
     "fill_value":"AAAAAAAAAAAAAAAA","codecs":[{"name":"bytes"},{"name":"zstd","configuration":{"level":0,
     "checksum":false}}],"attributes":{},"zarr_format":3,"node_type":"array","storage_transformers":[]}"#;
 
-/// A document that TensorStore wrote: transpositions outside and inside a shard whose index is at the start.
+/// A document that TensorStore wrote: transpositions outside and inside a shard whose index is at
+/// the start.
 const TENSORSTORE: &str = r#"{"chunk_grid":{"configuration":{"chunk_shape":[8,8]},"name":"regular"},
     "chunk_key_encoding":{"name":"default"},"codecs":[{"configuration":{"order":[1,0]},"name":"transpose"},
     {"configuration":{"chunk_shape":[4,2],"codecs":[{"configuration":{"order":[1,0]},"name":"transpose"},

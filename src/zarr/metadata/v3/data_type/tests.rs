@@ -1,5 +1,6 @@
-//! Names and spellings are those that zarr-python 3.1.6 has for NumPy's dtypes; those it lacks (`r16`,
-//! `complex_float32`, `struct`, and types without a NumPy name) are those of the specification and the registry.
+//! Names and spellings are those that zarr-python 3.1.6 has for NumPy's dtypes; those it lacks
+//! (`r16`, `complex_float32`, `struct`, and types without a NumPy name) are those of the
+//! specification and the registry.
 
 use super::*;
 use crate::error::Kind;

@@ -6,7 +6,8 @@ use crate::zarr::metadata::v3::merge::{differs_v3, merged_v3};
 use crate::zarr::metadata::v3::view::array_view;
 use proptest::prelude::*;
 
-/// Returns an array's document with `changes`, an object whose members replace others. The value "absent" removes one.
+/// Returns an array's document with `changes`, an object whose members replace others. The value
+/// "absent" removes one.
 fn document(changes: Value) -> Vec<u8> {
     let mut doc = json!({
         "zarr_format": 3, "node_type": "array", "shape": [10, 6], "data_type": "int32",
@@ -208,7 +209,8 @@ fn a_view_describes_the_same_array_and_is_its_own_view() {
         json!({"data_type": "bfloat16", "fill_value": "0x3f80", "x": {"must_understand": false}}),
     ] {
         let stored = document(changes.clone());
-        let (object, old) = (json::parse_object(&stored).unwrap(), ArrayMetadata::parse_v3(&stored).unwrap());
+        let object = json::parse_object(&stored).unwrap();
+        let old = ArrayMetadata::parse_v3(&stored).unwrap();
         let shown = array_view(&object, &old);
         let new = ArrayMetadata::parse_v3(shown.as_bytes()).unwrap();
         assert_eq!((&new.shape, &new.chunks, &new.dtype, &new.fill), (&old.shape, &old.chunks, &old.dtype, &old.fill));
@@ -221,7 +223,8 @@ fn a_view_describes_the_same_array_and_is_its_own_view() {
 #[test]
 fn a_written_document_keeps_codecs_and_keys() {
     let text = document(json!({}));
-    let (stored, old) = (json::parse_object(&text).unwrap(), ArrayMetadata::parse_v3(&text).unwrap());
+    let stored = json::parse_object(&text).unwrap();
+    let old = ArrayMetadata::parse_v3(&text).unwrap();
     let view = json::parse_object(array_view(&stored, &old).as_bytes()).unwrap();
     let check = |written: &Map<String, Value>| {
         let new = ArrayMetadata::parse_v3(json::write(&Value::Object(written.clone())).as_bytes()).unwrap();
@@ -253,7 +256,8 @@ fn a_written_document_keeps_codecs_and_keys() {
 #[test]
 fn documents_do_not_state_the_codec_of_small_integers() {
     let text = document(json!({"data_type": "int4", "fill_value": 0, "codecs": ["bytes", "gzip"]}));
-    let (stored, old) = (json::parse_object(&text).unwrap(), ArrayMetadata::parse_v3(&text).unwrap());
+    let stored = json::parse_object(&text).unwrap();
+    let old = ArrayMetadata::parse_v3(&text).unwrap();
     assert_eq!(old.stated_filters().map(|codec| codec.id.as_str()).collect::<Vec<_>>(), ["gzip"]);
     // the codecs of the view in another spelling
     let mut written = (*stored).clone();
@@ -277,11 +281,12 @@ fn data_types_of_one_numpy_dtype_are_distinguished() {
         (json!("r16"), raw(2), None),
         (json!("complex64"), json!("complex_float32"), None),
     ] {
-        let (a, b) = (with(a, json!(null), json!(["bytes"])), with(b, json!(null), json!(["bytes"])));
+        let a = with(a, json!(null), json!(["bytes"]));
+        let b = with(b, json!(null), json!(["bytes"]));
         assert_eq!(differs_v3(&a.0, &a.1, &b.0, &b.1), expected, "{:?}", b.0);
     }
-    let (a, b) =
-        (with(json!("string"), json!(""), json!(["vlen-utf8"])), with(json!("bytes"), json!(""), json!(["vlen-utf8"])));
+    let a = with(json!("string"), json!(""), json!(["vlen-utf8"]));
+    let b = with(json!("bytes"), json!(""), json!(["vlen-utf8"]));
     assert_eq!(differs_v3(&a.0, &a.1, &b.0, &b.1), Some("data_type"));
 }
 
@@ -295,7 +300,8 @@ fn sharded() -> Value {
 #[test]
 fn a_sharded_array_is_described_and_rewritten_by_its_creator() {
     let text = document(sharded());
-    let (stored, old) = (json::parse_object(&text).unwrap(), ArrayMetadata::parse_v3(&text).unwrap());
+    let stored = json::parse_object(&text).unwrap();
+    let old = ArrayMetadata::parse_v3(&text).unwrap();
     let description = Map::from_iter(old.description().into_iter().map(|(name, value)| (name.to_string(), value)));
     let expected = json!({"shape": [10, 6], "chunks": [2, 4], "shards": [8, 4], "dtype": ">i4", "data_type": "int32",
         "fill_value": 7, "codecs": stored["codecs"], "dimension_names": ["y", null]});
@@ -330,7 +336,8 @@ fn chunks_of_different_lengths_are_shown_as_they_are_stored() {
 
     changes["codecs"] = json!([{"name": "transpose", "configuration": {"order": [1, 0]}}, "bytes"]);
     let text = document(changes.clone());
-    let (stored, old) = (json::parse_object(&text).unwrap(), ArrayMetadata::parse_v3(&text).unwrap());
+    let stored = json::parse_object(&text).unwrap();
+    let old = ArrayMetadata::parse_v3(&text).unwrap();
     assert_eq!(
         json::write(&old.filters[0].to_json()).replace(": ", ":").replace(", ", ","),
         r#"{"id":"transpose","shape":[4,3],"order":[1,0]}"#
@@ -379,7 +386,8 @@ proptest! {
             "data_type": data_type, "fill_value": null, "chunk_key_encoding": keys,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer}},
             "codecs": [{"name": "transpose", "configuration": {"order": order}}, last]}));
-        let (object, old) = (json::parse_object(&stored).unwrap(), ArrayMetadata::parse_v3(&stored).unwrap());
+        let object = json::parse_object(&stored).unwrap();
+        let old = ArrayMetadata::parse_v3(&stored).unwrap();
         prop_assert_eq!(&old.chunks, if is_sharded { &inner } else { &outer });
         let shown = array_view(&object, &old);
         let new = ArrayMetadata::parse_v3(shown.as_bytes()).unwrap();

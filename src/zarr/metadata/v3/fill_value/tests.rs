@@ -1,5 +1,6 @@
-//! Items are those that zarr-python 3.1.6 makes of the same fill values, except for types and values that it does not
-//! read (`r16`, `struct`, null, and types without a NumPy name), and for payloads of NaN, which it loses in part.
+//! Items are those that zarr-python 3.1.6 makes of the same fill values, except for types and
+//! values that it does not read (`r16`, `struct`, null, and types without a NumPy name), and for
+//! payloads of NaN, which it loses in part.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
-//! The attributes with which xarray describes arrays, in the form that it uses for v3: dimension names are a field of
-//! the document, a fill value is no missing value, and the missing value of floats is in base64. Source of the rules:
-//! `xarray.backends.zarr`.
+//! The attributes with which xarray describes arrays, in the form that it uses for v3: dimension
+//! names are a field of the document, a fill value is no missing value, and the missing value of
+//! floats is in base64. Source of the rules: `xarray.backends.zarr`.
 
 use crate::error::Result;
 use crate::util::json::{self, Value};
@@ -13,11 +13,13 @@ use base64::engine::general_purpose::STANDARD;
 /// The attribute that holds the names of the dimensions in v2.
 pub const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
-/// The attribute that holds the missing value. In v2, xarray uses the fill value if there is no such attribute.
+/// The attribute that holds the missing value. In v2, xarray uses the fill value if there is no
+/// such attribute.
 pub const MISSING: &str = "_FillValue";
 
-/// Returns the attributes of an array of v1 or v2 as v3 has them, and the names of its dimensions. Without a name for
-/// each dimension xarray cannot open the array, and the attributes stay as they are.
+/// Returns the attributes of an array of v1 or v2 as v3 has them, and the names of its dimensions.
+/// Without a name for each dimension xarray cannot open the array, and the attributes stay as they
+/// are.
 ///
 /// # Errors
 ///
@@ -26,8 +28,8 @@ pub(super) fn of_array(attributes: &[u8], old: &ArrayMetadata) -> Result<(Vec<u8
     convert(attributes, old, of_fill_value(old))
 }
 
-/// Does what [`of_array`] does, for attributes that were written through a view. The fill value is that of v3, which is
-/// no missing value.
+/// Does what [`of_array`] does, for attributes that were written through a view. The fill value is
+/// that of v3, which is no missing value.
 pub(super) fn of_view(attributes: &[u8], array: &ArrayMetadata) -> Result<(Vec<u8>, Option<Value>)> {
     convert(attributes, array, None)
 }
@@ -51,14 +53,15 @@ fn convert(attributes: &[u8], old: &ArrayMetadata, default: Option<Value>) -> Re
     Ok((text, Some(names)))
 }
 
-/// Returns the missing value `stated` of v2 in the form of v3, or `None` if the form does not change.
+/// Returns the missing value `stated` of v2 in the form of v3, or `None` if the form does not
+/// change.
 fn of_attribute(stated: &Value, dtype: &DType) -> Option<Value> {
     let number = json::float(stated).or_else(|| json::float_word(json::text(stated)?));
     number.filter(|_| *dtype.kind() == DTypeKind::Float).map(float)
 }
 
-/// Returns the missing value that xarray derives from the fill value of an array of v2. Returns `None` if the array has
-/// no fill value or xarray has no form for it.
+/// Returns the missing value that xarray derives from the fill value of an array of v2. Returns
+/// `None` if the array has no fill value or xarray has no form for it.
 fn of_fill_value(old: &ArrayMetadata) -> Option<Value> {
     let dtype = &old.dtype;
     if dtype.has_objects() {

@@ -1,6 +1,6 @@
-//! Filters and compressors of v2 as codecs of v3. A codec of v3 gets an array of one data type, or bytes. A codec of v2
-//! gets any buffer and interprets it as its parameters say. Only chains in which both have the same effect have a form
-//! in v3.
+//! Filters and compressors of v2 as codecs of v3. A codec of v3 gets an array of one data type, or
+//! bytes. A codec of v2 gets any buffer and interprets it as its parameters say. Only chains in
+//! which both have the same effect have a form in v3.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
@@ -23,7 +23,8 @@ struct PartialChain {
 ///
 /// # Errors
 ///
-/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if v3 has no such codec, or no place for it.
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if v3 has no such codec, or no place for
+/// it.
 pub(super) fn chain(old: &ArrayMetadata, is_big_endian: bool) -> Result<Value> {
     let mut chain = PartialChain {
         codecs: Vec::new(),
@@ -96,14 +97,15 @@ impl PartialChain {
         Ok(())
     }
 
-    /// Returns the configuration of a codec of numbers, with all types stated, and changes the type of the items to
-    /// that of the codec's output.
+    /// Returns the configuration of a codec of numbers, with all types stated, and changes the type
+    /// of the items to that of the codec's output.
     fn array_codec(&mut self, codec: &CodecConfig) -> Result<Map<String, Value>> {
         let element = self.element.clone().ok_or_else(|| {
             Error::unsupported(format!("codec {:?} of items that are no numbers has no form in Zarr v3", codec.id))
         })?;
         if self.is_big_endian && codec.id != "bitround" {
-            // zarr-python takes the byte order from the codec or from `bytes`, depending on its release
+            // zarr-python takes the byte order from the codec or from `bytes`, depending on its
+            // release
             let why = format!("codec {:?} of big-endian items has no certain form in Zarr v3", codec.id);
             return Err(Error::unsupported(why));
         }
@@ -158,7 +160,8 @@ fn type_parameter(codec: &CodecConfig, name: &str, default: &str) -> Result<Stri
     }
 }
 
-/// Returns the v3 form of a codec of v2 from bytes to bytes, whose input has items of `itemsize` bytes.
+/// Returns the v3 form of a codec of v2 from bytes to bytes, whose input has items of `itemsize`
+/// bytes.
 ///
 /// # Errors
 ///
@@ -205,7 +208,8 @@ fn blosc(configuration: &mut Map<String, Value>, itemsize: usize) {
         -1 if itemsize == 1 => "bitshuffle",
         _ => "shuffle",
     };
-    let (clevel, blocksize) = (number("clevel", 5), number("blocksize", 0));
+    let clevel = number("clevel", 5);
+    let blocksize = number("blocksize", 0);
     let cname = configuration.get("cname").cloned().unwrap_or_else(|| "lz4".into());
     *configuration = Map::from_iter([
         ("typesize".to_string(), typesize.into()),
