@@ -1,5 +1,6 @@
-//! Decodes every stored chunk of one array with the crate's own pipeline, one after the other in one thread, and prints
-//! the times as JSON. `scripts/bench` derives the bound of a cold read from them.
+//! Decodes every stored chunk of one array with the crate's own pipeline, one after the other in
+//! one thread, and prints the times as JSON. `scripts/bench` derives the bound of a cold read from
+//! them.
 //!
 //! `decode STORE` where STORE is the directory of an array.
 
@@ -18,7 +19,11 @@ use zarrfs::zarr::metadata::V1Order;
 /// Returns the seconds that this thread has run on a processor.
 fn cpu_seconds() -> Result<f64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    let nanoseconds: u64 = text.split_whitespace().next().ok_or("schedstat is empty")?.parse()?;
+    let nanoseconds: u64 = text
+        .split_whitespace()
+        .next()
+        .ok_or("schedstat is empty")?
+        .parse()?;
     Ok(nanoseconds as f64 / 1e9)
 }
 
@@ -35,11 +40,16 @@ fn decode(path: &Path) -> Result<serde_json::Value, Box<dyn Error>> {
             chunks.push(chunk);
         }
     }
-    let (start, cpu) = (Instant::now(), cpu_seconds()?);
+    let start = Instant::now();
+    let cpu = cpu_seconds()?;
     // one buffer for all chunks, as in a mount
-    let (mut buffer, mut scratch) = (Vec::new(), Scratch::default());
+    let mut buffer = Vec::new();
+    let mut scratch = Scratch::default();
     for chunk in &chunks {
-        buffer = array.load(*chunk, buffer, &mut scratch)?.map(|loaded| loaded.bytes).unwrap_or_default();
+        buffer = array
+            .load(*chunk, buffer, &mut scratch)?
+            .map(|loaded| loaded.bytes)
+            .unwrap_or_default();
     }
     Ok(json!({
         "chunks": chunks.len(),

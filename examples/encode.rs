@@ -1,9 +1,10 @@
-//! Encodes every stored chunk of one array with the crate's own pipeline, one after the other in one thread. Then it
-//! writes the encoded chunks to files, THREADS at a time; each file is on stable storage before it gets its name. It
-//! prints the times of both steps as JSON. `scripts/bench` derives the bound of writing the array from them.
+//! Encodes every stored chunk of one array with the crate's own pipeline, one after the other in
+//! one thread. Then it writes the encoded chunks to files, THREADS at a time; each file is on
+//! stable storage before it gets its name. It prints the times of both steps as JSON.
+//! `scripts/bench` derives the bound of writing the array from them.
 //!
-//! `encode STORE DIRECTORY THREADS` where STORE is the directory of an array, and DIRECTORY an empty directory for the
-//! files.
+//! `encode STORE DIRECTORY THREADS` where STORE is the directory of an array, and DIRECTORY an
+//! empty directory for the files.
 
 mod shared;
 
@@ -16,11 +17,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use zarrfs::array::ArrayEntry;
 
-fn encode(path: &Path, directory: &Path, threads: usize) -> Result<serde_json::Value, Box<dyn Error>> {
+fn encode(
+    path: &Path,
+    directory: &Path,
+    threads: usize,
+) -> Result<serde_json::Value, Box<dyn Error>> {
     let mut codecs = Codecs::open(path)?;
-    let (mut files, mut codec_seconds) = (Vec::new(), 0.0);
+    let mut files = Vec::new();
+    let mut codec_seconds = 0.0;
     for entry in codecs.array.clone().entries()? {
-        let ArrayEntry::Chunk(chunk) = entry? else { continue };
+        let ArrayEntry::Chunk(chunk) = entry? else {
+            continue;
+        };
         codecs.load(chunk)?;
         let (stored, seconds) = codecs.encode(chunk)?;
         codec_seconds += seconds;
@@ -46,7 +54,10 @@ fn write(directory: &Path, files: &[(String, Vec<u8>)], threads: usize) -> std::
     };
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        running.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic"))))
+        running.into_iter().try_for_each(|t| {
+            t.join()
+                .unwrap_or_else(|_| Err(std::io::Error::other("a panic")))
+        })
     })?;
     sync_names(directory)
 }

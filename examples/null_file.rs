@@ -1,16 +1,18 @@
-//! A FUSE mount of one file, `data.raw`, served from memory: no file system can be faster through this library and this
-//! kernel. `scripts/bench` compares zarrfs with it.
+//! A FUSE mount of one file, `data.raw`, served from memory: no file system can be faster through
+//! this library and this kernel. `scripts/bench` compares zarrfs with it.
 //!
-//! It is configured as `zarrfs::fuse` is. Each reply is a slice of one prepared buffer, which repeats in the file.
-//! Written bytes are copied into the buffer, so they change all repetitions.
+//! It is configured as `zarrfs::fuse` is. Each reply is a slice of one prepared buffer, which
+//! repeats in the file. Written bytes are copied into the buffer, so they change all repetitions.
 //!
-//! `null_file MOUNTPOINT BYTES [--direct-io] [--keep-cache]` stays in the foreground, prints `ready` when the mount
-//! answers, and unmounts on SIGTERM or SIGINT. With `--keep-cache` a second read comes from the page cache.
+//! `null_file MOUNTPOINT BYTES [--direct-io] [--keep-cache]` stays in the foreground, prints
+//! `ready` when the mount answers, and unmounts on SIGTERM or SIGINT. With `--keep-cache` a second
+//! read comes from the page cache.
 
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyWrite, Request, Session, SessionACL, WriteFlags,
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, SessionACL,
+    WriteFlags,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -45,16 +47,27 @@ impl NullFile {
         let mut state = 1u64;
         let mut pattern = Vec::with_capacity(PERIOD + MAX_REQUEST);
         while pattern.len() < PERIOD {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             pattern.extend_from_slice(&state.to_ne_bytes());
         }
         pattern.extend_from_within(..MAX_REQUEST);
-        NullFile { size, open_flags, pattern: RwLock::new(pattern) }
+        NullFile {
+            size,
+            open_flags,
+            pattern: RwLock::new(pattern),
+        }
     }
 
-    /// Returns the range of the pattern that holds the bytes of a request, up to the end of the file.
+    /// Returns the range of the pattern that holds the bytes of a request, up to the end of the
+    /// file.
     fn place(&self, offset: u64, len: usize) -> Range<usize> {
-        let len = self.size.saturating_sub(offset).min(len as u64).min(MAX_REQUEST as u64) as usize;
+        let len = self
+            .size
+            .saturating_sub(offset)
+            .min(len as u64)
+            .min(MAX_REQUEST as u64) as usize;
         let start = (offset % PERIOD as u64) as usize;
         start..start + len
     }
@@ -70,7 +83,11 @@ impl NullFile {
             mtime: UNIX_EPOCH,
             ctime: UNIX_EPOCH,
             crtime: UNIX_EPOCH,
-            kind: if is_file { FileType::RegularFile } else { FileType::Directory },
+            kind: if is_file {
+                FileType::RegularFile
+            } else {
+                FileType::Directory
+            },
             perm: if is_file { 0o644 } else { 0o555 },
             nlink: 1,
             uid: rustix::process::getuid().as_raw(),
@@ -85,9 +102,11 @@ impl NullFile {
 
 impl Filesystem for NullFile {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> Result<()> {
-        for flag in
-            [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, InitFlags::FUSE_HANDLE_KILLPRIV_V2]
-        {
+        for flag in [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ] {
             let _ = config.add_capabilities(flag);
         }
         let _ = config.set_max_write(MAX_REQUEST as u32);
@@ -144,7 +163,8 @@ impl Filesystem for NullFile {
         if len == 0 && !data.is_empty() {
             return reply.error(Errno::EFBIG);
         }
-        self.pattern.write().unwrap_or_else(PoisonError::into_inner)[place].copy_from_slice(&data[..len]);
+        self.pattern.write().unwrap_or_else(PoisonError::into_inner)[place]
+            .copy_from_slice(&data[..len]);
         reply.written(len as u32);
     }
 
@@ -156,7 +176,14 @@ impl Filesystem for NullFile {
         reply.ok();
     }
 
-    fn readdir(&self, _: &Request, _: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         if offset == 0 {
             let _ = reply.add(FILE, 1, FileType::RegularFile, NAME);
         }
@@ -196,7 +223,11 @@ fn main() -> ExitCode {
             _ => values.push(argument),
         }
     }
-    let (Some(mountpoint), Some(Ok(size)), 2) = (values.first(), values.get(1).map(|v| v.parse()), values.len()) else {
+    let (Some(mountpoint), Some(Ok(size)), 2) = (
+        values.first(),
+        values.get(1).map(|v| v.parse()),
+        values.len(),
+    ) else {
         eprintln!("usage: null_file MOUNTPOINT BYTES [--direct-io] [--keep-cache]");
         return ExitCode::from(2);
     };

@@ -1,9 +1,11 @@
-//! An HTTP server that simulates a remote one: it serves the files of a directory and delays each answer by some
-//! milliseconds. `scripts/bench` reads stores from it. It supports persistent connections, ranges and entity tags and
-//! nothing else, so it is never the bottleneck; `remote_client` measures its speed.
+//! An HTTP server that simulates a remote one: it serves the files of a directory and delays each
+//! answer by some milliseconds. `scripts/bench` reads stores from it. It supports persistent
+//! connections, ranges and entity tags and nothing else, so it is never the bottleneck;
+//! `remote_client` measures its speed.
 //!
-//! `remote_server DIRECTORY MILLISECONDS` listens on a free port of the loopback interface, prints `ready PORT`, and
-//! serves until it is killed. `/.requests` returns, without delay, the number of all other requests so far.
+//! `remote_server DIRECTORY MILLISECONDS` listens on a free port of the loopback interface, prints
+//! `ready PORT`, and serves until it is killed. `/.requests` returns, without delay, the number of
+//! all other requests so far.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Seek, SeekFrom, Write};
@@ -25,7 +27,8 @@ struct Server {
 struct Request {
     is_head: bool,
     path: String,
-    /// The first byte, and the last one if the request names it. Without a first byte, the number of bytes at the end.
+    /// The first byte, and the last one if the request names it. Without a first byte, the number
+    /// of bytes at the end.
     range: Option<(Option<u64>, Option<u64>)>,
 }
 
@@ -36,16 +39,27 @@ fn read_request(from: &mut impl BufRead) -> Result<Option<Request>> {
         return Ok(None);
     }
     let mut words = line.split_whitespace();
-    let (Some(method), Some(path)) = (words.next(), words.next()) else { return Err(ErrorKind::InvalidData.into()) };
-    let mut request = Request { is_head: method == "HEAD", path: path.trim_start_matches('/').into(), range: None };
+    let (Some(method), Some(path)) = (words.next(), words.next()) else {
+        return Err(ErrorKind::InvalidData.into());
+    };
+    let mut request = Request {
+        is_head: method == "HEAD",
+        path: path.trim_start_matches('/').into(),
+        range: None,
+    };
     loop {
         let mut header = String::new();
         if from.read_line(&mut header)? == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        let Some((name, value)) = header.trim_end().split_once(':') else { return Ok(Some(request)) };
+        let Some((name, value)) = header.trim_end().split_once(':') else {
+            return Ok(Some(request));
+        };
         if name.eq_ignore_ascii_case("range") {
-            let bounds = value.trim().strip_prefix("bytes=").and_then(|bounds| bounds.split_once('-'));
+            let bounds = value
+                .trim()
+                .strip_prefix("bytes=")
+                .and_then(|bounds| bounds.split_once('-'));
             request.range = bounds.map(|(first, last)| (first.parse().ok(), last.parse().ok()));
         }
     }
@@ -58,7 +72,11 @@ impl Server {
         while let Some(request) = read_request(&mut reader)? {
             if request.path == ".requests" {
                 let count = self.requests.load(Ordering::Relaxed).to_string();
-                respond(stream, "200 OK", &format!("Content-Length: {}\r\n\r\n{count}", count.len()))?;
+                respond(
+                    stream,
+                    "200 OK",
+                    &format!("Content-Length: {}\r\n\r\n{count}", count.len()),
+                )?;
                 continue;
             }
             self.requests.fetch_add(1, Ordering::Relaxed);
@@ -70,23 +88,35 @@ impl Server {
 
     fn answer(&self, stream: &TcpStream, request: &Request) -> Result<()> {
         let is_inside = request.path.split('/').all(|name| name != "..");
-        let file = File::open(self.directory.join(&request.path)).ok().filter(|_| is_inside);
-        let Some((file, metadata)) = file.and_then(|f| f.metadata().ok().map(|m| (f, m))).filter(|(_, m)| m.is_file())
+        let file = File::open(self.directory.join(&request.path))
+            .ok()
+            .filter(|_| is_inside);
+        let Some((file, metadata)) = file
+            .and_then(|f| f.metadata().ok().map(|m| (f, m)))
+            .filter(|(_, m)| m.is_file())
         else {
             return respond(stream, "404 Not Found", "Content-Length: 0\r\n\r\n");
         };
-        let (size, tag) = (metadata.len(), metadata.mtime_nsec() as u64 ^ (metadata.mtime() as u64) << 32);
+        let size = metadata.len();
+        let tag = metadata.mtime_nsec() as u64 ^ (metadata.mtime() as u64) << 32;
         let (first, last) = match request.range {
             Some((None, Some(len))) => (size.saturating_sub(len), None),
             Some((first, last)) => (first.unwrap_or(0), last),
             None => (0, None),
         };
         if first >= size && request.range.is_some() {
-            return respond(stream, "416 Range Not Satisfiable", "Content-Length: 0\r\n\r\n");
+            return respond(
+                stream,
+                "416 Range Not Satisfiable",
+                "Content-Length: 0\r\n\r\n",
+            );
         }
         let end = last.map_or(size, |last| last.saturating_add(1).min(size));
         let (status, place) = match request.range {
-            Some(_) => ("206 Partial Content", format!("Content-Range: bytes {first}-{}/{size}\r\n", end - 1)),
+            Some(_) => (
+                "206 Partial Content",
+                format!("Content-Range: bytes {first}-{}/{size}\r\n", end - 1),
+            ),
             None => ("200 OK", String::new()),
         };
         let len = end.saturating_sub(first);
@@ -115,11 +145,16 @@ fn respond(mut stream: &TcpStream, status: &str, rest: &str) -> Result<()> {
 
 fn run(directory: &Path, latency: Duration) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let server = Arc::new(Server { directory: directory.into(), latency, requests: AtomicU64::new(0) });
+    let server = Arc::new(Server {
+        directory: directory.into(),
+        latency,
+        requests: AtomicU64::new(0),
+    });
     println!("ready {}", listener.local_addr()?.port());
     std::io::stdout().flush()?;
     for stream in listener.incoming() {
-        let (stream, server) = (stream?, server.clone());
+        let stream = stream?;
+        let server = server.clone();
         // a client may close its connection at any time
         std::thread::spawn(move || drop(server.serve(&stream)));
     }

@@ -110,7 +110,12 @@ impl Array {
     /// # Errors
     ///
     /// Fails if the grid is invalid, or if the store cannot be asked for an undeclared separator.
-    pub fn new(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
+    pub fn new(
+        key: Key,
+        metadata: ArrayMetadata,
+        store: Arc<dyn Store>,
+        stats: Arc<Stats>,
+    ) -> Result<Self> {
         let array = Self::without_chunks(key, metadata, store, stats)?;
         array.detect_separator()?;
         Ok(array)
@@ -122,11 +127,18 @@ impl Array {
     /// # Errors
     ///
     /// Fails if the grid is invalid.
-    pub fn without_chunks(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
+    pub fn without_chunks(
+        key: Key,
+        metadata: ArrayMetadata,
+        store: Arc<dyn Store>,
+        stats: Arc<Stats>,
+    ) -> Result<Self> {
         let grid = metadata.grid(&metadata.shape)?;
         let shards = Shards::new(&metadata)?;
         let pipelines = Pipelines::new(&metadata, grid.max_chunk_size());
-        let declared = metadata.separator.or((grid.dimensions() < 2).then_some(Separator::Dot));
+        let declared = metadata
+            .separator
+            .or((grid.dimensions() < 2).then_some(Separator::Dot));
         Ok(Array {
             separator: declared.map(OnceLock::from).unwrap_or_default(),
             encodable: OnceLock::new(),
@@ -251,7 +263,8 @@ impl Array {
         let size = self.grid.max_chunk_size();
         let transposed = self.is_transposed();
         let scratch = self.pipeline().map_or(0, Pipeline::scratch);
-        size.saturating_mul(2 + usize::from(transposed)).saturating_add(scratch)
+        size.saturating_mul(2 + usize::from(transposed))
+            .saturating_add(scratch)
     }
 
     /// Checks that there is memory for a decoded chunk and for the memory that its codecs are known
@@ -264,9 +277,15 @@ impl Array {
         let size = self.grid.max_chunk_size();
         let pipeline = self.pipeline()?;
         let times = 1 + usize::from(self.is_transposed());
-        let needed = size.saturating_mul(times).saturating_add(pipeline.scratch());
+        let needed = size
+            .saturating_mul(times)
+            .saturating_add(pipeline.scratch());
         // the size of a chunk of objects is not known
-        let needed = if self.metadata.has_objects() { 0 } else { needed };
+        let needed = if self.metadata.has_objects() {
+            0
+        } else {
+            needed
+        };
         memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }
 
@@ -279,7 +298,9 @@ impl Array {
     /// Returns the pipeline of a chunk.
     fn pipeline_of(&self, chunk: ChunkId) -> Result<Arc<Pipeline>> {
         let shape = self.chunk_shape(chunk);
-        let pipeline = self.pipelines.of_shape(&self.metadata, &shape, self.grid.chunk_size(chunk));
+        let pipeline = self
+            .pipelines
+            .of_shape(&self.metadata, &shape, self.grid.chunk_size(chunk));
         pipeline.map_err(|e| self.in_chunk(chunk, e))
     }
 
@@ -293,7 +314,9 @@ impl Array {
 
     /// Returns whether stored chunks have another layout than decoded ones.
     fn is_transposed(&self) -> bool {
-        self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.has_objects()
+        self.metadata.order == Order::F
+            && self.grid.dimensions() > 1
+            && !self.metadata.has_objects()
     }
 
     /// Writes the fill value over `to`, which starts at the byte `position` of the flat array.
@@ -336,9 +359,17 @@ impl Array {
 
     /// Returns the codecs of the array for messages, such as `zlib` or `delta, blosc`.
     pub fn codec_names(&self) -> String {
-        let ids = self.metadata.stated_filters().chain(&self.metadata.compressor).map(|c| c.id.as_str());
+        let ids = self
+            .metadata
+            .stated_filters()
+            .chain(&self.metadata.compressor)
+            .map(|c| c.id.as_str());
         let names = ids.collect::<Vec<_>>().join(", ");
-        if names.is_empty() { "no codec".to_string() } else { names }
+        if names.is_empty() {
+            "no codec".to_string()
+        } else {
+            names
+        }
     }
 
     /// Adds the chunk and the codecs to an error of decoding or encoding.

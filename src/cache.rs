@@ -195,7 +195,10 @@ impl Cache {
     /// Waits until another thread calls [`Cache::wake`].
     fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.waiting += 1;
-        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self
+            .changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner);
         state.waiting -= 1;
         state
     }

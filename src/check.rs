@@ -68,7 +68,12 @@ pub enum Event<'a> {
 
 /// Checks a whole store and calls `tell` for each event.
 pub fn check(hierarchy: &Hierarchy, how: CheckOptions, tell: &mut dyn FnMut(Event)) -> Summary {
-    let mut check = Check { hierarchy, how, tell, summary: Summary::default() };
+    let mut check = Check {
+        hierarchy,
+        how,
+        tell,
+        summary: Summary::default(),
+    };
     check.run();
     check.summary
 }
@@ -119,11 +124,15 @@ impl Check<'_> {
             self.arrays(&std::mem::take(&mut arrays));
             match next {
                 None => drop(levels.pop()),
-                Some((Ok(Some(StoredNode::Group)), key)) => levels.push(Prefixes::sorted(self.group(&key))),
+                Some((Ok(Some(StoredNode::Group)), key)) => {
+                    levels.push(Prefixes::sorted(self.group(&key)))
+                }
                 Some((Ok(Some(StoredNode::Damaged(e))), key)) => self.damaged(&key, &e),
                 // deleted or replaced since it was listed
                 Some((Ok(_), _)) => {}
-                Some((Err(e), key)) if e.kind() == Kind::TooLarge => self.failed(FindingKind::LeftOut, &key, &e),
+                Some((Err(e), key)) if e.kind() == Kind::TooLarge => {
+                    self.failed(FindingKind::LeftOut, &key, &e)
+                }
                 Some((Err(e), key)) => self.failed(FindingKind::Unreadable, &key, &e),
             }
         }
@@ -131,7 +140,8 @@ impl Check<'_> {
         for line in self.hierarchy.left_out() {
             self.found(FindingKind::LeftOut, &Key::root(), line);
         }
-        self.summary.complete = !self.how.is_stopped() && !bounds.is_spent() && self.hierarchy.lists_nodes();
+        self.summary.complete =
+            !self.how.is_stopped() && !bounds.is_spent() && self.hierarchy.lists_nodes();
     }
 
     fn damaged(&mut self, key: &Key, e: &Error) {
@@ -148,7 +158,11 @@ impl Check<'_> {
     fn array(&mut self, array: &Arc<Array>) {
         self.summary.arrays += 1;
         self.array_documents(array);
-        if array.lists_all() { self.listed_chunks(array) } else { self.unlisted_chunks(array) }
+        if array.lists_all() {
+            self.listed_chunks(array)
+        } else {
+            self.unlisted_chunks(array)
+        }
     }
 
     /// Checks all keys below an array.
@@ -165,10 +179,13 @@ impl Check<'_> {
             match names.next() {
                 Some(ArrayKey::Shard(object)) => done += self.shard(array, object, done),
                 Some(ArrayKey::Chunk(chunk)) => batch.push(chunk),
-                Some(ArrayKey::Stray(fault, key, what)) => tally.add(Finding::new(fault, &key, what), self.tell),
-                Some(ArrayKey::Failed(key, e)) => {
-                    tally.add(Finding::of_error(FindingKind::Unreadable, &key, &e), self.tell)
+                Some(ArrayKey::Stray(fault, key, what)) => {
+                    tally.add(Finding::new(fault, &key, what), self.tell)
                 }
+                Some(ArrayKey::Failed(key, e)) => tally.add(
+                    Finding::of_error(FindingKind::Unreadable, &key, &e),
+                    self.tell,
+                ),
                 None => break,
             }
             if batch.len() == batch.capacity() {
@@ -206,7 +223,12 @@ impl Check<'_> {
     /// Examines a batch of an array's chunks after `done` others, and returns the size of the
     /// batch.
     fn chunks(&mut self, array: &Array, batch: &[ChunkId], done: u64) -> u64 {
-        for Examined { chunk, stored, fault } in examine(array, batch, self.how) {
+        for Examined {
+            chunk,
+            stored,
+            fault,
+        } in examine(array, batch, self.how)
+        {
             self.summary.chunks += 1;
             self.summary.bytes += stored;
             if let Some(e) = fault {
@@ -238,7 +260,12 @@ impl Check<'_> {
         let mut examined = 0;
         while members.peek().is_some() && !self.how.is_stopped() {
             let batch: Vec<ChunkId> = members.by_ref().take(per_batch(array)).collect();
-            for Examined { chunk, stored, fault } in examine(array, &batch, self.how) {
+            for Examined {
+                chunk,
+                stored,
+                fault,
+            } in examine(array, &batch, self.how)
+            {
                 self.summary.chunks += 1;
                 self.summary.bytes += stored;
                 if let Some(e) = fault {
@@ -254,9 +281,16 @@ impl Check<'_> {
     }
 
     fn shard_usage(&mut self, key: &Key, usage: &ShardUsage) {
-        let ShardUsage { size, used, outside } = *usage;
+        let ShardUsage {
+            size,
+            used,
+            outside,
+        } = *usage;
         if size.saturating_sub(used) > size / 2 {
-            let what = format!("{} of {size} bytes belong to no chunk of the array", size - used);
+            let what = format!(
+                "{} of {size} bytes belong to no chunk of the array",
+                size - used
+            );
             self.found(FindingKind::ShardWaste, key, what);
         }
         if outside > 0 {
@@ -268,7 +302,11 @@ impl Check<'_> {
 
 /// Returns the kind of finding for an error of examining a chunk.
 fn kind_of_chunk(e: &Error) -> FindingKind {
-    if matches!(e.kind(), Kind::System(_)) { FindingKind::Unreadable } else { FindingKind::Chunk }
+    if matches!(e.kind(), Kind::System(_)) {
+        FindingKind::Unreadable
+    } else {
+        FindingKind::Chunk
+    }
 }
 
 #[cfg(test)]

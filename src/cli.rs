@@ -220,7 +220,9 @@ impl StoreArgs {
         match self.remote.consolidated.into() {
             // a check looks at the documents themselves
             UseConsolidated::Auto if self.lists_unfinished => UseConsolidated::Auto,
-            UseConsolidated::Auto if self.is_read_only || self.reads_once.is_some() => UseConsolidated::UntilOpened,
+            UseConsolidated::Auto if self.is_read_only || self.reads_once.is_some() => {
+                UseConsolidated::UntilOpened
+            }
             when => when,
         }
     }
@@ -321,7 +323,11 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
 }
 
 /// Opens a store for reading.
-fn open_store(location: &StoreLocation, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
+fn open_store(
+    location: &StoreLocation,
+    args: &StoreArgs,
+    stats: Arc<Stats>,
+) -> Result<Hierarchy, CommandFailure> {
     hierarchy(location, args, None, stats)
 }
 
@@ -344,7 +350,11 @@ fn hierarchy(
     if args.holds_stores {
         location::check_holds_stores(location)?;
         let store = location::open(location, args, writing, &stats)?;
-        let hierarchy = Hierarchy::new(Arc::new(ArchivesStore::new(store, stats.clone())), args.v1_order.into(), stats);
+        let hierarchy = Hierarchy::new(
+            Arc::new(ArchivesStore::new(store, stats.clone())),
+            args.v1_order.into(),
+            stats,
+        );
         return Ok(hierarchy.holding_stores());
     }
     let store = open_layers(location, args, writing, &stats)?;
@@ -363,7 +373,8 @@ fn open_layers(
         store.hint(Hint::WholeStore);
     }
     let mut above = stores_above(location, args, writing, stats);
-    let store = ConsolidatedStore::over_or_above(store, args.consolidated(), stats.clone(), &mut above);
+    let store =
+        ConsolidatedStore::over_or_above(store, args.consolidated(), stats.clone(), &mut above);
     store.map_err(|e| not_opened(location, e))
 }
 
@@ -380,11 +391,14 @@ fn hierarchy_of(
 ) -> Result<Hierarchy, CommandFailure> {
     let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
     hierarchy.check().map_err(|e| match e.kind() {
-        Kind::Invalid if is_nowhere(hierarchy.store()) => {
-            CommandFailure::new(3, format!("{location}: no such store, nor a group or array in one"))
-        }
+        Kind::Invalid if is_nowhere(hierarchy.store()) => CommandFailure::new(
+            3,
+            format!("{location}: no such store, nor a group or array in one"),
+        ),
         // this occurs in an archive
-        Kind::NotFound => CommandFailure::new(3, format!("{location}: no such group or array: {e}")),
+        Kind::NotFound => {
+            CommandFailure::new(3, format!("{location}: no such group or array: {e}"))
+        }
         _ => not_opened(location, e),
     })?;
     Ok(hierarchy)
@@ -410,10 +424,13 @@ fn stores_above(
         let (above, name) = location.split_last()?;
         Some((above, name.join_key(key)))
     });
-    outwards.skip(1).take(LEVELS_ABOVE).map_while(move |(above, key)| {
-        let store = location::open(&above, args, writing, stats).ok()?;
-        Some((store, key))
-    })
+    outwards
+        .skip(1)
+        .take(LEVELS_ABOVE)
+        .map_while(move |(above, key)| {
+            let store = location::open(&above, args, writing, stats).ok()?;
+            Some((store, key))
+        })
 }
 
 /// Warns that the groups and arrays in a store that cannot list are unknown.
@@ -431,13 +448,21 @@ const LEVELS_ABOVE: usize = 8;
 /// Returns whether a remote store has no key at all. An empty directory exists; an empty bucket
 /// prefix does not.
 fn is_nowhere(store: &dyn Store) -> bool {
-    let is_empty = || store.list(&Key::root()).is_ok_and(|mut names| names.next().is_none());
+    let is_empty = || {
+        store
+            .list(&Key::root())
+            .is_ok_and(|mut names| names.next().is_none())
+    };
     store.concurrency() > 1 && store.lists_all() && is_empty()
 }
 
 impl WriteArgs {
     fn apply(&self, store: DirectoryStore) -> Result<DirectoryStore, Error> {
-        let store = if self.no_fsync { store.without_fsync() } else { store };
+        let store = if self.no_fsync {
+            store.without_fsync()
+        } else {
+            store
+        };
         Ok(match &self.synchronizer {
             Some(directory) => {
                 let locks = LockFiles::open(directory, self.lock_timeout);
@@ -465,7 +490,11 @@ struct MemoryArgs {
 impl MemoryArgs {
     fn cache(&self, stats: Arc<Stats>) -> Cache {
         self.set_bound();
-        Cache::new(usize::try_from(self.cache_size).unwrap_or(usize::MAX), stats).decoding_with(self.threads())
+        Cache::new(
+            usize::try_from(self.cache_size).unwrap_or(usize::MAX),
+            stats,
+        )
+        .decoding_with(self.threads())
     }
 
     /// Sets the bound that the memory of documents and headers counts against.
@@ -480,7 +509,10 @@ impl MemoryArgs {
 
 /// Returns the number of threads asked for, or one per core.
 fn threads(asked: Option<u16>) -> usize {
-    asked.map_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()), usize::from)
+    asked.map_or_else(
+        || std::thread::available_parallelism().map_or(2, |n| n.get()),
+        usize::from,
+    )
 }
 
 /// Options of every verb that reads flat bytes.
@@ -505,8 +537,17 @@ struct ReadArgs {
 
 impl ReadArgs {
     fn options(&self, read_only: bool, direct_io: bool) -> Options {
-        let spill = SpillOptions { directory: self.spill_directory(), limit: self.spill_size };
-        Options { read_only, resize: false, threads: self.memory.threads(), direct_io, spill }
+        let spill = SpillOptions {
+            directory: self.spill_directory(),
+            limit: self.spill_size,
+        };
+        Options {
+            read_only,
+            resize: false,
+            threads: self.memory.threads(),
+            direct_io,
+            spill,
+        }
     }
 
     /// Returns the directory of spill files.

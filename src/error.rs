@@ -82,30 +82,42 @@ pub fn for_terminal(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() + 16);
     for piece in bytes.utf8_chunks() {
         for c in piece.valid().chars() {
-            if matches!(c, '\n' | '\t') { out.push(c) } else { push_escaped(&mut out, c) }
+            if matches!(c, '\n' | '\t') {
+                out.push(c)
+            } else {
+                push_escaped(&mut out, c)
+            }
         }
-        piece.invalid().iter().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
+        piece
+            .invalid()
+            .iter()
+            .for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
     }
     out
 }
 
 /// Escapes each line of a text of several lines as [`one_line`] does.
 pub fn lines(text: &str) -> String {
-    text.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
+    text.split('\n')
+        .map(one_line)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Returns whether a character moves the cursor, changes the terminal, ends the line, or changes
 /// the direction of text.
 fn is_control(c: char) -> bool {
-    let changes_direction =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let changes_direction = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || changes_direction || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 impl Error {
     /// Creates an error. The message is escaped by [`one_line`] and, if it is long, shortened.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Error { kind, message: one_line(shortened(message.into())) }
+        Error {
+            kind,
+            message: one_line(shortened(message.into())),
+        }
     }
 
     /// Creates an error of [`Kind::Damaged`].
@@ -220,17 +232,30 @@ mod tests {
     #[test]
     fn messages_have_one_line_and_no_control_characters() {
         let e = Error::damaged("\u{1b}[2J\r\nx\ty\u{9b}\u{7f}").context("\u{202e}txt\u{2028}");
-        assert_eq!(e.message(), r"\u202etxt\u2028: \u001b[2J\r\nx\ty\u009b\u007f");
-        assert_eq!(one_line("na\u{ef}ve \\n \u{4e16}"), "na\u{ef}ve \\n \u{4e16}");
+        assert_eq!(
+            e.message(),
+            r"\u202etxt\u2028: \u001b[2J\r\nx\ty\u009b\u007f"
+        );
+        assert_eq!(
+            one_line("na\u{ef}ve \\n \u{4e16}"),
+            "na\u{ef}ve \\n \u{4e16}"
+        );
         assert_eq!(lines("a\r\nb\n"), "a\\r\nb\n");
         let raw = b"<a>\t\xc2\x9b2J\x7f\xe2\x80\xaetxt\n\x1b[\xff\xc3\xa9\xc3";
-        assert_eq!(for_terminal(raw), "<a>\t\\u009b2J\\u007f\\u202etxt\n\\u001b[\\xff\u{e9}\\xc3");
+        assert_eq!(
+            for_terminal(raw),
+            "<a>\t\\u009b2J\\u007f\\u202etxt\n\\u001b[\\xff\u{e9}\\xc3"
+        );
     }
 
     #[test]
     fn long_messages_are_shortened() {
         let e = Error::damaged("é".repeat(1 << 20) + "why").context("x");
-        assert!(e.message().starts_with("x: é") && e.message().contains("é…é") && e.message().ends_with("why"));
+        assert!(
+            e.message().starts_with("x: é")
+                && e.message().contains("é…é")
+                && e.message().ends_with("why")
+        );
         assert!(e.message().len() < MAX_MESSAGE + 8);
     }
 

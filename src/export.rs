@@ -38,7 +38,9 @@ mod xdmf;
 pub use composite::{Composite, FilePart, GrowingArrays, PartContent};
 use describe::flat;
 pub use describe::{axis_names, check_values, describe, describe_values};
-pub use described::{Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role};
+pub use described::{
+    Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role,
+};
 pub use form::{ItemForm, ShownNumber, StoredInteger};
 pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, NetcdfVersion, dataset};
 pub use records::FileSlice;
@@ -107,19 +109,45 @@ impl Format {
     ];
 
     fn spec(self) -> FormatSpec {
-        let spec = |name, id, fits, header| FormatSpec { name, id, fits, header };
+        let spec = |name, id, fits, header| FormatSpec {
+            name,
+            id,
+            fits,
+            header,
+        };
         match self {
-            Format::Npy => spec("data.npy", "npy", npy::fits, |array| Ok(npy::header(&array.metadata).into())),
-            Format::Envi => spec("data.raw.hdr", "envi", envi::fits, |array| Ok(envi::text(array).into())),
+            Format::Npy => spec("data.npy", "npy", npy::fits, |array| {
+                Ok(npy::header(&array.metadata).into())
+            }),
+            Format::Envi => spec("data.raw.hdr", "envi", envi::fits, |array| {
+                Ok(envi::text(array).into())
+            }),
             Format::Vrt => spec("data.vrt", "vrt", vrt::fits, |array| Ok(vrt::file(array))),
-            Format::Nrrd => spec("data.nhdr", "nrrd", nrrd::fits, |array| Ok(nrrd::text(array).into())),
-            Format::MetaImage => spec("data.mhd", "mhd", meta_image::fits, |array| Ok(meta_image::text(array).into())),
-            Format::Xdmf => spec("data.xmf", "xdmf", xdmf::fits, |array| Ok(xdmf::text(array).into())),
-            Format::Grads => spec("data.ctl", "ctl", grads::fits, |array| Ok(grads::text(array).into())),
-            Format::Readme => spec("README.txt", "readme", |_| true, |array| Ok(readme::text(array).into())),
+            Format::Nrrd => spec("data.nhdr", "nrrd", nrrd::fits, |array| {
+                Ok(nrrd::text(array).into())
+            }),
+            Format::MetaImage => spec("data.mhd", "mhd", meta_image::fits, |array| {
+                Ok(meta_image::text(array).into())
+            }),
+            Format::Xdmf => spec("data.xmf", "xdmf", xdmf::fits, |array| {
+                Ok(xdmf::text(array).into())
+            }),
+            Format::Grads => spec("data.ctl", "ctl", grads::fits, |array| {
+                Ok(grads::text(array).into())
+            }),
+            Format::Readme => spec(
+                "README.txt",
+                "readme",
+                |_| true,
+                |array| Ok(readme::text(array).into()),
+            ),
             Format::Text => spec("values.txt", "txt", text::fits, text::file),
-            Format::Nifti => spec("data.nii", "nii", nifti::fits, |array| Ok(nifti::header(array).into())),
-            Format::Tiff => spec("data.tif", "tif", tiff::fits, |array| Ok(tiff::header(array).into())),
+            Format::Nifti => spec("data.nii", "nii", nifti::fits, |array| {
+                Ok(nifti::header(array).into())
+            }),
+            Format::Tiff => spec("data.tif", "tif", tiff::fits, |array| {
+                Ok(tiff::header(array).into())
+            }),
         }
     }
 
@@ -181,11 +209,17 @@ impl Format {
     /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format needs
     /// values and the description has none; no memory.
     pub fn file(self, array: &Described) -> Result<Composite> {
-        self.file_with(array, |file| file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored))
+        self.file_with(array, |file| {
+            file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored)
+        })
     }
 
     /// Makes the file; `push_values` appends the bytes that it holds.
-    fn file_with(self, array: &Described, push_values: impl FnOnce(&mut Composite)) -> Result<Composite> {
+    fn file_with(
+        self,
+        array: &Described,
+        push_values: impl FnOnce(&mut Composite),
+    ) -> Result<Composite> {
         if !self.can_describe(array) {
             let why = if self.fits(&array.metadata) {
                 "can't say what the array is: its times, its packing or its coordinates"
@@ -211,7 +245,10 @@ mod tests {
     #[test]
     fn containers_stay_below_the_largest_file_size() {
         let vast = testing::metadata("\"|u1\"", &[i64::MAX as u64]);
-        let shown: Vec<Format> = Format::ALL.into_iter().filter(|format| format.fits(&vast)).collect();
+        let shown: Vec<Format> = Format::ALL
+            .into_iter()
+            .filter(|format| format.fits(&vast))
+            .collect();
         assert_eq!(shown, [Format::Readme]);
         assert!(Format::Npy.fits(&testing::metadata("\"|u1\"", &[1 << 62])));
     }

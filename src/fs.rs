@@ -82,7 +82,10 @@ const MAX_WRITE_BACK: usize = 16;
 
 /// Write-back threads added while chunks of one array wait for a lock or for the store, so that
 /// those of another array are stored nevertheless. A busy disk is no reason to add one.
-const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_secs(2), max_threads: 64 };
+const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth {
+    patience: Duration::from_secs(2),
+    max_threads: 64,
+};
 
 /// The file system of one mount.
 ///
@@ -148,11 +151,19 @@ impl Fs {
     /// Creates the file system that shows `tree` and reads through `cache`.
     pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>, options: Options) -> Result<Self> {
         let concurrency = tree.hierarchy().store().concurrency();
-        let write_back_threads = options.threads.max(MIN_WRITE_BACK).max(concurrency.min(MAX_WRITE_BACK));
+        let write_back_threads = options
+            .threads
+            .max(MIN_WRITE_BACK)
+            .max(concurrency.min(MAX_WRITE_BACK));
         Ok(Fs {
             tree,
             concurrency,
-            ahead: Prefetcher::new(cache.clone(), options.threads, concurrency, options.spill.clone())?,
+            ahead: Prefetcher::new(
+                cache.clone(),
+                options.threads,
+                concurrency,
+                options.spill.clone(),
+            )?,
             options,
             resizing: Resizing::default(),
             write_back: Pool::growing("write-back", write_back_threads, WRITE_BACK_GROWTH)?,
@@ -187,7 +198,10 @@ impl Fs {
         };
         let (node, attributes) = self.find(&parent, &name)?.ok_or_else(missing)?;
         let attributes = self.sized(&node, attributes)?;
-        Ok(self.shown(Attributes { inode: self.tree.remember(node), ..attributes }))
+        Ok(self.shown(Attributes {
+            inode: self.tree.remember(node),
+            ..attributes
+        }))
     }
 
     /// Subtracts `count` lookups of an inode number.
@@ -197,13 +211,17 @@ impl Fs {
 
     /// Returns the attributes of an inode.
     pub fn attributes(&self, inode: u64) -> Result<Attributes> {
-        self.whole_attributes(inode).map(|attributes| self.shown(attributes))
+        self.whole_attributes(inode)
+            .map(|attributes| self.shown(attributes))
     }
 
     /// Returns the attributes of an inode, with the size that it has unless it is truncated.
     fn whole_attributes(&self, inode: u64) -> Result<Attributes> {
         if let Some(attributes) = self.attributes_while_open(inode) {
-            return Ok(Attributes { inode, ..attributes });
+            return Ok(Attributes {
+                inode,
+                ..attributes
+            });
         }
         let node = self.tree.node(inode)?;
         match &*node {
@@ -212,7 +230,10 @@ impl Fs {
             _ => {}
         }
         let attributes = self.sized(&node, self.tree.attributes(&node)?)?;
-        Ok(Attributes { inode, ..attributes })
+        Ok(Attributes {
+            inode,
+            ..attributes
+        })
     }
 
     /// Returns the extended attributes that `audience` may read, each with its value.
@@ -224,7 +245,9 @@ impl Fs {
     /// root: `df` opens it.
     pub fn is_open(&self) -> bool {
         // a locked directory is being listed
-        let is_use = |directory: &Mutex<DirectoryStream>| directory.try_lock().map_or(true, |stream| stream.is_use());
+        let is_use = |directory: &Mutex<DirectoryStream>| {
+            directory.try_lock().map_or(true, |stream| stream.is_use())
+        };
         self.files.any(|file| file.is_use()) || self.directories.any(is_use)
     }
 
@@ -252,7 +275,11 @@ impl Fs {
 
     /// Fails if the mount is read-only.
     fn writable(&self) -> Result<()> {
-        if self.options.read_only { Err(Error::new(Kind::ReadOnly, "the mount is read-only")) } else { Ok(()) }
+        if self.options.read_only {
+            Err(Error::new(Kind::ReadOnly, "the mount is read-only"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Opens a file for the owner of the mount. Reads through it return bytes at least as new as
@@ -262,7 +289,13 @@ impl Fs {
     }
 
     /// Opens a file as [`Fs::open`] does, for one of `audience`.
-    pub fn open_for(&self, audience: Audience, inode: u64, for_writing: bool, direct: bool) -> Result<OpenedFile> {
+    pub fn open_for(
+        &self,
+        audience: Audience,
+        inode: u64,
+        for_writing: bool,
+        direct: bool,
+    ) -> Result<OpenedFile> {
         if for_writing {
             self.writable()?;
         }
@@ -284,15 +317,24 @@ impl Fs {
             _ if for_writing && !self.has_fixed_size(&node)? => self.open_to_write(inode, &node)?,
             Node::Flat(key) => self.open_flat(inode, key, for_writing, direct)?,
             Node::Chunk(key, name) => self.open_chunk(inode, key, name, for_writing)?,
-            Node::ViewFile(key, view, ViewedFile::Flat) => self.open_view(inode, &node, (key, view), for_writing)?,
+            Node::ViewFile(key, view, ViewedFile::Flat) => {
+                self.open_view(inode, &node, (key, view), for_writing)?
+            }
             Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => {
                 self.open_composite_file(inode, &node, for_writing, direct)?
             }
             Node::Metadata(key, file) => self.open_document(inode, key, *file)?,
-            Node::Value(key) if self.drafts.get(key).is_some() => self.open_to_write(inode, &node)?,
+            Node::Value(key) if self.drafts.get(key).is_some() => {
+                self.open_to_write(inode, &node)?
+            }
             Node::Value(key) => {
                 self.tree.check_plain(&node, key)?;
-                let file = self.tree.hierarchy().store().file(key).map_err(|e| e.context(key))?;
+                let file = self
+                    .tree
+                    .hierarchy()
+                    .store()
+                    .file(key)
+                    .map_err(|e| e.context(key))?;
                 PlainFile::open(inode, file.map(|(file, _)| file))
             }
             Node::Unreadable(key) => {
@@ -308,7 +350,11 @@ impl Fs {
         if let Node::Flat(_) = &*node {
             self.note_sharing(inode);
         }
-        let writers = if let Node::Flat(key) = &*node { self.guards.writers(key, inode) } else { 0 };
+        let writers = if let Node::Flat(key) = &*node {
+            self.guards.writers(key, inode)
+        } else {
+            0
+        };
         Ok(OpenedFile {
             has_other_writers: writers > usize::from(for_writing),
             has_lasting_attributes: matches!(*node, Node::Chunk(..)),
@@ -323,15 +369,25 @@ impl Fs {
         if self.options.read_only || !self.tree.hierarchy().lost_document(key)? {
             return Ok(());
         }
-        Err(Error::not_found("the array's document was removed: write it before reading flat bytes").context(key))
+        Err(Error::not_found(
+            "the array's document was removed: write it before reading flat bytes",
+        )
+        .context(key))
     }
 
     /// Assigns a handle to a new file.
     fn insert(&self, new: NewFile) -> OpenedFile {
         let NewFile { file, pages } = new;
-        file.written_arrays().iter().for_each(|array| self.guards.opened(array, file.inode()));
+        file.written_arrays()
+            .iter()
+            .for_each(|array| self.guards.opened(array, file.inode()));
         let handle = self.files.insert(file);
-        OpenedFile { handle, pages, has_other_writers: false, has_lasting_attributes: false }
+        OpenedFile {
+            handle,
+            pages,
+            has_other_writers: false,
+            has_lasting_attributes: false,
+        }
     }
 
     fn open_array(&self, key: &Key) -> Result<Arc<Array>> {
@@ -343,7 +399,11 @@ impl Fs {
 
     /// Records an opening, and returns which pages the kernel may keep: see [`Pages::open`].
     fn pages_at_open(&self, inode: u64, tag: VersionTag, same: bool) -> KernelPages {
-        if self.pages.open(inode, tag, same) { KernelPages::Kept } else { KernelPages::Fresh }
+        if self.pages.open(inode, tag, same) {
+            KernelPages::Kept
+        } else {
+            KernelPages::Fresh
+        }
     }
 
     /// Closes a file.
@@ -353,7 +413,9 @@ impl Fs {
             return;
         };
         file.release(self);
-        file.written_arrays().iter().for_each(|array| self.guards.closed(array, file.inode()));
+        file.written_arrays()
+            .iter()
+            .for_each(|array| self.guards.closed(array, file.inode()));
     }
 
     /// Reads up to `len` bytes at `offset`, fewer only at the end of the file, where they are in
@@ -375,12 +437,20 @@ impl Fs {
             self.stats.bytes_served.add(run.bytes().len() as u64);
             return Ok(Some(CachedBytes::Run(run)));
         }
-        Ok(self.read_from(&*file, offset, len, Wait::Never, out)?.then_some(CachedBytes::Copied))
+        Ok(self
+            .read_from(&*file, offset, len, Wait::Never, out)?
+            .then_some(CachedBytes::Copied))
     }
 
     /// Reads as [`Fs::read_in_place`] does, always into `out`, replacing its content. Returns
     /// `false` for `None`.
-    pub fn read_cached(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
+    pub fn read_cached(
+        &self,
+        handle: u64,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let found = self.read_in_place(handle, offset, len, out)?;
         if let Some(CachedBytes::Run(run)) = &found {
             out.clear();
@@ -393,10 +463,18 @@ impl Fs {
     pub fn read(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         let file = self.files.get(handle)?;
         let len = self.readable(handle, &*file, offset, len);
-        self.read_from(&*file, offset, len, Wait::Allowed, out).map(drop)
+        self.read_from(&*file, offset, len, Wait::Allowed, out)
+            .map(drop)
     }
 
-    fn read_from(&self, file: &dyn OpenFile, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+    fn read_from(
+        &self,
+        file: &dyn OpenFile,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let done = file.read(self, offset, len, wait, out)?;
         if done {
             self.stats.bytes_served.add(out.len() as u64);
@@ -417,7 +495,9 @@ impl Fs {
 
     /// Returns whether the handle is that of `data.raw`.
     pub fn is_flat(&self, handle: u64) -> bool {
-        self.files.get(handle).is_ok_and(|file| file.as_flat().is_some())
+        self.files
+            .get(handle)
+            .is_ok_and(|file| file.as_flat().is_some())
     }
 
     /// Writes `data` at `offset` and returns the number of bytes written: see `OpenFile::write`.
@@ -426,19 +506,54 @@ impl Fs {
     }
 
     /// Writes as [`Fs::write`] does; `mapped` is set for pages that a shared map has made dirty.
-    pub fn write_waiting(&self, handle: u64, offset: u64, data: &[u8], mapped: bool) -> Result<usize> {
-        let written = self.write_as(handle, offset, data, WriteMode { mapped, ..WriteMode::internal() })?;
+    pub fn write_waiting(
+        &self,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        mapped: bool,
+    ) -> Result<usize> {
+        let written = self.write_as(
+            handle,
+            offset,
+            data,
+            WriteMode {
+                mapped,
+                ..WriteMode::internal()
+            },
+        )?;
         Ok(written.unwrap_or_default())
     }
 
     /// Writes as [`Fs::write_waiting`] does, or returns `None` if that would need the store or a
     /// wait: the caller must then call [`Fs::write_waiting`]. The bytes are visible to all readers
     /// when this returns.
-    pub fn try_write(&self, handle: u64, offset: u64, data: &[u8], mapped: bool) -> Result<Option<usize>> {
-        self.write_as(handle, offset, data, WriteMode { mapped, wait: Wait::Never, ..WriteMode::internal() })
+    pub fn try_write(
+        &self,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        mapped: bool,
+    ) -> Result<Option<usize>> {
+        self.write_as(
+            handle,
+            offset,
+            data,
+            WriteMode {
+                mapped,
+                wait: Wait::Never,
+                ..WriteMode::internal()
+            },
+        )
     }
 
-    fn write_as(&self, handle: u64, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+    fn write_as(
+        &self,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
         let file = self.files.get(handle)?;
         let Some(written) = self.write_in(&*file, offset, data, mode)? else {
             return Ok(None);
@@ -447,7 +562,8 @@ impl Fs {
         if self.cache.wants_background_flush() {
             let cache = self.cache.clone();
             // the close of the file reports errors
-            self.write_back.run(move || drop(cache.flush_in_background()));
+            self.write_back
+                .run(move || drop(cache.flush_in_background()));
         }
         Ok(Some(written))
     }
@@ -456,7 +572,13 @@ impl Fs {
     /// dropped. Returns `None` for files whose pages the kernel does not keep while they are
     /// written.
     pub fn waiting_write(&self, handle: u64, offset: u64, len: usize) -> Option<WaitingWrite> {
-        Some(self.files.get(handle).ok()?.as_flat()?.begin_waiting_write(self, offset, len))
+        Some(
+            self.files
+                .get(handle)
+                .ok()?
+                .as_flat()?
+                .begin_waiting_write(self, offset, len),
+        )
     }
 
     /// Returns the inode numbers of the `data.raw` of all arrays that are written through an open
@@ -465,7 +587,10 @@ impl Fs {
         let Ok(file) = self.files.get(handle) else {
             return Vec::new();
         };
-        file.written_arrays().into_iter().map(|array| self.tree.inode(&Node::Flat(array))).collect()
+        file.written_arrays()
+            .into_iter()
+            .map(|array| self.tree.inode(&Node::Flat(array)))
+            .collect()
     }
 
     /// Stores everything written through an open file, at each close: see `OpenFile::flush`.

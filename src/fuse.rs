@@ -70,7 +70,10 @@ const IDLE_COPIES: usize = 4;
 
 /// Growth of the worker pool: the time after which a waiting request gets a new worker, and the
 /// maximum number of workers.
-const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(100), max_threads: 1024 };
+const GROWTH: PoolGrowth = PoolGrowth {
+    patience: Duration::from_millis(100),
+    max_threads: 1024,
+};
 
 /// Options of the FUSE server: owner and modes of all files in the mount, and the number of
 /// decoding threads.
@@ -95,24 +98,41 @@ pub struct ServeOptions {
 /// # Errors
 ///
 /// Fails if the mountpoint is served already, or a thread can't be started.
-pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) -> Result<JoinHandle<Result<()>>> {
+pub fn serve(
+    fs: Arc<Fs>,
+    mountpoint: &mut Mountpoint,
+    options: ServeOptions,
+) -> Result<JoinHandle<Result<()>>> {
     let mut config = Config::default();
     config.n_threads = Some(SESSION_THREADS);
     // the requests to a remote store wait, each on a thread
     let pool = Pool::growing("worker", options.threads.max(fs.concurrency()), GROWTH)?;
-    let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
+    let fd = mountpoint
+        .take_device()
+        .ok_or_else(|| Error::invalid("the mount is served already"))?;
     // the kernel decides which users may use the mount: allow_other is a mount option
     let kernel = KernelConnection::default();
     let notices = Arc::new(Notices::new(fs.clone(), kernel.clone())?);
     let names = Arc::new(NameLimit::new(fs.clone(), kernel.clone())?);
     let inline = OneInline::default();
     let copies = Arc::default();
-    let server =
-        FuseServer { fs, inline, pool, options, maps_direct: false, kernel: kernel.clone(), notices, names, copies };
+    let server = FuseServer {
+        fs,
+        inline,
+        pool,
+        options,
+        maps_direct: false,
+        kernel: kernel.clone(),
+        notices,
+        names,
+        copies,
+    };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
-    Ok(std::thread::Builder::new().name("session".into()).spawn(run)?)
+    Ok(std::thread::Builder::new()
+        .name("session".into())
+        .spawn(run)?)
 }
 
 /// The FUSE server, whose methods are in `requests`.
@@ -149,7 +169,10 @@ impl WriteCopies {
         let mut bytes = lock(&self.idle).pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(data);
-        WriteCopy { bytes, copies: self.clone() }
+        WriteCopy {
+            bytes,
+            copies: self.clone(),
+        }
     }
 }
 
@@ -187,7 +210,11 @@ impl FuseServer {
     /// otherwise on this thread. Then makes the kernel drop pages that the job has made stale
     /// without waiting for them, and forget names if it knows too many.
     fn dispatch(&self, request: RequestKind, job: impl FnOnce(&Fs) + Send + 'static) {
-        let inline = if self.fs.may_block(request) { None } else { self.inline.take() };
+        let inline = if self.fs.may_block(request) {
+            None
+        } else {
+            self.inline.take()
+        };
         let fs = self.fs.clone();
         let notices = self.notices.clone();
         let names = self.names.clone();
@@ -229,7 +256,9 @@ impl FuseServer {
             return reply.error(Errno::EILSEQ);
         };
         let options = self.options.clone();
-        self.change(request, reply, work, move |reply, a| options.send_entry(reply, &a));
+        self.change(request, reply, work, move |reply, a| {
+            options.send_entry(reply, &a)
+        });
     }
 
     /// Carries out a change of a name, given as `None` if it is not UTF-8.

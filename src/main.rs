@@ -13,9 +13,15 @@ static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 /// Checks the standard descriptors. Rust's runtime opens /dev/null for closed ones before it calls
 /// `main`, so that `zarrfs cat ARRAY >&-` would seem to succeed.
 extern "C" fn look_at_descriptors() {
-    for (fd, closed) in [(libc::STDIN_FILENO, &INPUT_CLOSED), (libc::STDOUT_FILENO, &OUTPUT_CLOSED)] {
+    for (fd, closed) in [
+        (libc::STDIN_FILENO, &INPUT_CLOSED),
+        (libc::STDOUT_FILENO, &OUTPUT_CLOSED),
+    ] {
         // SAFETY: the call takes numbers alone, and changes nothing.
-        closed.store(unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1, Ordering::Relaxed);
+        closed.store(
+            unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1,
+            Ordering::Relaxed,
+        );
     }
 }
 

@@ -3,7 +3,9 @@
 
 mod server_requests;
 
-pub use server_requests::{OperationCounts, ServerOperation, ServerOutcome, ServerRequests, TIME_BOUNDS};
+pub use server_requests::{
+    OperationCounts, ServerOperation, ServerOutcome, ServerRequests, TIME_BOUNDS,
+};
 
 use crate::error::one_line;
 use crate::util::memory::lock;
@@ -184,7 +186,11 @@ impl Stats {
             return;
         }
         log::error!("{line}");
-        problems.push_back(Problem { at, count: 1, message: line });
+        problems.push_back(Problem {
+            at,
+            count: 1,
+            message: line,
+        });
         if problems.len() > MAX_PROBLEMS {
             problems.pop_front();
         }
@@ -222,7 +228,10 @@ impl Stats {
 
     /// Returns the messages of the recorded problems, in the order in which they were met first.
     pub fn problems(&self) -> Vec<String> {
-        lock(&self.problems).iter().map(|problem| problem.message.clone()).collect()
+        lock(&self.problems)
+            .iter()
+            .map(|problem| problem.message.clone())
+            .collect()
     }
 
     /// Returns the recorded problems in the same order, each with its time and count.
@@ -232,7 +241,10 @@ impl Stats {
 
     /// Records an error as the latest one.
     pub fn record_error(&self, message: impl Into<String>) {
-        *lock(&self.last_error) = Some(LastError { at: SystemTime::now(), message: one_line(message) });
+        *lock(&self.last_error) = Some(LastError {
+            at: SystemTime::now(),
+            message: one_line(message),
+        });
     }
 
     /// Returns the latest error.
@@ -252,11 +264,17 @@ mod tests {
             stats.problem(line);
         }
         let known = stats.counted_problems();
-        let counts: Vec<_> = known.iter().map(|problem| (problem.message.as_str(), problem.count)).collect();
+        let counts: Vec<_> = known
+            .iter()
+            .map(|problem| (problem.message.as_str(), problem.count))
+            .collect();
         assert_eq!(counts, [("/a: bad", 2), ("/b: bad", 1)]);
         assert!(known[0].at >= known[1].at);
         (0..MAX_PROBLEMS).for_each(|n| stats.problem(format!("/c/{n}: bad")));
         let known = stats.problems();
-        assert_eq!((known.len(), known[0].as_str(), stats.problems_met.get()), (MAX_PROBLEMS, "/c/0: bad", 203));
+        assert_eq!(
+            (known.len(), known[0].as_str(), stats.problems_met.get()),
+            (MAX_PROBLEMS, "/c/0: bad", 203)
+        );
     }
 }

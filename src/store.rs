@@ -44,7 +44,9 @@ pub use metadata_cache::MetadataCache;
 #[cfg(feature = "remote")]
 pub use object::ObjectStore;
 pub use object_options::ObjectOptions;
-pub use overlay::{ChangeKind, CommitReport, Committer, OverlayChange, OverlayDirectory, OverlayStore};
+pub use overlay::{
+    ChangeKind, CommitReport, Committer, OverlayChange, OverlayDirectory, OverlayStore,
+};
 pub use permissions::{Permissions, both};
 pub use pieces::ValuePiece;
 pub use reference::{ReferenceStore, TargetPlace, TargetRoot};
@@ -117,7 +119,10 @@ impl Version {
     /// Returns the version of a value of `size` bytes from a server that names none.
     pub fn unstated(size: u64) -> Self {
         static ANSWERS: AtomicU64 = AtomicU64::new(0);
-        Version::Unstated { size, answer: ANSWERS.fetch_add(1, Ordering::Relaxed) }
+        Version::Unstated {
+            size,
+            answer: ANSWERS.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     /// Returns whether the server names no version.
@@ -130,7 +135,9 @@ impl Version {
     /// without equality.
     pub fn may_equal(&self, other: &Version) -> bool {
         match (self, other) {
-            (Version::Unstated { size, .. }, Version::Unstated { size: other, .. }) => size == other,
+            (Version::Unstated { size, .. }, Version::Unstated { size: other, .. }) => {
+                size == other
+            }
             _ => self == other,
         }
     }
@@ -139,7 +146,13 @@ impl Version {
     /// numbers of devices.
     pub fn lasting(&self) -> String {
         match self {
-            Version::File { inode, modified, changed, size, .. } => {
+            Version::File {
+                inode,
+                modified,
+                changed,
+                size,
+                ..
+            } => {
                 format!("{inode:x}.{modified:x}.{changed:x}.{size:x}")
             }
             other => other.to_string(),
@@ -151,15 +164,28 @@ impl fmt::Display for Version {
     /// Writes a text that is unique to the version and equal in all processes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Version::File { device, inode, modified, changed, size } => {
+            Version::File {
+                device,
+                inode,
+                modified,
+                changed,
+                size,
+            } => {
                 write!(f, "{device:x}.{inode:x}.{modified:x}.{changed:x}.{size:x}")
             }
             Version::Count(count) => write!(f, "{count}"),
             Version::Pending(number) => write!(f, "pending-{number}"),
             Version::Tag(tag) => f.write_str(tag),
             Version::Unstated { size, answer } => {
-                let start = START.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                write!(f, "unstated {}-{:x}-{answer}, {size} bytes", std::process::id(), start.as_nanos())
+                let start = START
+                    .duration_since(SystemTime::UNIX_EPOCH)
+                    .unwrap_or_default();
+                write!(
+                    f,
+                    "unstated {}-{:x}-{answer}, {size} bytes",
+                    std::process::id(),
+                    start.as_nanos()
+                )
             }
         }
     }
@@ -218,18 +244,30 @@ pub struct Stat {
 impl Stat {
     /// Describes a value of a store without modes.
     pub fn value(size: u64, modified: SystemTime, version: Version) -> Self {
-        Stat { kind: EntryKind::Value, size, modified, version, permissions: None }
+        Stat {
+            kind: EntryKind::Value,
+            size,
+            modified,
+            version,
+            permissions: None,
+        }
     }
 
     /// Describes a prefix that has neither a time nor a version.
     pub fn prefix() -> Self {
         let version = Version::Tag(String::new());
-        Stat { kind: EntryKind::Prefix, ..Stat::value(0, SystemTime::UNIX_EPOCH, version) }
+        Stat {
+            kind: EntryKind::Prefix,
+            ..Stat::value(0, SystemTime::UNIX_EPOCH, version)
+        }
     }
 
     /// Returns the metadata with the permissions that both it and `by` grant.
     pub fn restricted(self, by: Option<Permissions>) -> Self {
-        Stat { permissions: both(self.permissions, by), ..self }
+        Stat {
+            permissions: both(self.permissions, by),
+            ..self
+        }
     }
 }
 
@@ -267,12 +305,21 @@ pub struct Entry {
 impl Entry {
     /// Returns an entry without metadata.
     pub fn new(name: impl Into<String>, kind: EntryKind) -> Self {
-        Entry { name: name.into(), kind, stat: None, hides_prefix: false }
+        Entry {
+            name: name.into(),
+            kind,
+            stat: None,
+            hides_prefix: false,
+        }
     }
 
     /// Returns an entry for what `stat` describes.
     pub fn of_stat(name: impl Into<String>, stat: Stat) -> Self {
-        Entry { kind: stat.kind, stat: Some(stat), ..Entry::new(name, EntryKind::Value) }
+        Entry {
+            kind: stat.kind,
+            stat: Some(stat),
+            ..Entry::new(name, EntryKind::Value)
+        }
     }
 
     /// Returns whether the name is that of a prefix.
@@ -337,7 +384,11 @@ pub trait Store: Send + Sync {
     ///
     /// This is faster than separate calls if neighboring keys are on the same level. No result is
     /// older than the call, but a result may be older than the one before it.
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
         for key in keys {
             if !each(self.stat(&key)) {
                 return;
@@ -404,7 +455,11 @@ pub trait Store: Send + Sync {
     ///
     /// [`Kind::ReadOnly`], or the error of the file system, if they cannot.
     fn check_writable(&self, _prefix: &Key) -> Result<()> {
-        if self.is_writable() { Ok(()) } else { Err(read_only()) }
+        if self.is_writable() {
+            Ok(())
+        } else {
+            Err(read_only())
+        }
     }
 
     /// Replaces the value of `key`, creates missing prefixes, and returns the version of the new
@@ -428,7 +483,12 @@ pub trait Store: Send + Sync {
     /// # Errors
     ///
     /// EFBIG if the value is larger than the store can assemble.
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         pieces::put_in_memory(self, key, pieces, replaces)
     }
 
@@ -492,7 +552,9 @@ pub trait Store: Send + Sync {
     /// file exists.
     fn writable_file(&self, _key: &Key, _create: bool, _exclusive: bool) -> Result<File> {
         if self.is_writable() {
-            Err(Error::unsupported("values of this kind of store are not files"))
+            Err(Error::unsupported(
+                "values of this kind of store are not files",
+            ))
         } else {
             Err(read_only())
         }
@@ -525,12 +587,26 @@ fn check_prefix(kind: Option<EntryKind>) -> Result<()> {
 
 /// Checks the kinds of both keys of a rename, and returns that of the source. The caller must check
 /// that a prefix that is replaced is empty.
-fn check_rename(from: &Key, to: &Key, source: Option<EntryKind>, target: Option<EntryKind>) -> Result<EntryKind> {
-    match (source.ok_or_else(|| Error::not_found("no such key"))?, target) {
+fn check_rename(
+    from: &Key,
+    to: &Key,
+    source: Option<EntryKind>,
+    target: Option<EntryKind>,
+) -> Result<EntryKind> {
+    match (
+        source.ok_or_else(|| Error::not_found("no such key"))?,
+        target,
+    ) {
         (source, _) if from == to => Ok(source),
-        (EntryKind::Prefix, _) if to.relative_to(from).is_some() => Err(Error::system(libc::EINVAL)),
-        (EntryKind::Prefix, Some(EntryKind::Value | EntryKind::Other)) => Err(Error::system(libc::ENOTDIR)),
-        (EntryKind::Value | EntryKind::Other, Some(EntryKind::Prefix)) => Err(Error::system(libc::EISDIR)),
+        (EntryKind::Prefix, _) if to.relative_to(from).is_some() => {
+            Err(Error::system(libc::EINVAL))
+        }
+        (EntryKind::Prefix, Some(EntryKind::Value | EntryKind::Other)) => {
+            Err(Error::system(libc::ENOTDIR))
+        }
+        (EntryKind::Value | EntryKind::Other, Some(EntryKind::Prefix)) => {
+            Err(Error::system(libc::EISDIR))
+        }
         (source, _) => Ok(source),
     }
 }

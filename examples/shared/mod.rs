@@ -1,5 +1,6 @@
-//! Helpers of the examples that measure the minimum cost of a write: the codecs of one array, without a cache and
-//! without writing to its store, and the replacement of a file that survives a power loss.
+//! Helpers of the examples that measure the minimum cost of a write: the codecs of one array,
+//! without a cache and without writing to its store, and the replacement of a file that survives a
+//! power loss.
 
 use std::error::Error;
 use std::fs::File;
@@ -30,10 +31,14 @@ pub struct Codecs {
 impl Codecs {
     /// Opens the array in the directory `path`.
     pub fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
-        let (stats, memory, mut document) = (Arc::new(Stats::default()), Arc::new(MemoryStore::default()), Vec::new());
+        let stats = Arc::new(Stats::default());
+        let memory = Arc::new(MemoryStore::default());
+        let mut document = Vec::new();
         let store = Arc::new(DirectoryStore::open(path)?);
         let key = Key::normalize(ZARRAY)?;
-        store.get(&key, LIMIT, &mut document)?.ok_or("not an array of Zarr v2")?;
+        store
+            .get(&key, LIMIT, &mut document)?
+            .ok_or("not an array of Zarr v2")?;
         memory.put(&key, &document)?;
         Ok(Codecs {
             array: find(store, Arc::default())?,
@@ -47,7 +52,9 @@ impl Codecs {
 
     /// Reads and decodes a chunk into `bytes`.
     pub fn load(&mut self, chunk: ChunkId) -> Result<(), Box<dyn Error>> {
-        let loaded = self.array.load(chunk, std::mem::take(&mut self.bytes), &mut self.scratch)?;
+        let loaded = self
+            .array
+            .load(chunk, std::mem::take(&mut self.bytes), &mut self.scratch)?;
         self.bytes = loaded.ok_or("an uninitialised chunk")?.bytes;
         Ok(())
     }
@@ -57,7 +64,8 @@ impl Codecs {
         let before = self.stats.codec_time.get();
         self.target.store(chunk, &self.bytes, &mut self.scratch)?;
         let seconds = (self.stats.codec_time.get() - before) as f64 / 1e9;
-        let (key, mut stored) = (self.target.stored_key(chunk), Vec::new());
+        let key = self.target.stored_key(chunk);
+        let mut stored = Vec::new();
         self.memory.get(&key, LIMIT, &mut stored)?;
         self.memory.delete(&key)?;
         Ok((stored, seconds))
@@ -71,8 +79,8 @@ fn find(store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Arc<Array>, Box<dyn 
     }
 }
 
-/// Replaces a file with a new one, whose bytes are on stable storage. Its name is on stable storage after
-/// [`sync_names`].
+/// Replaces a file with a new one, whose bytes are on stable storage. Its name is on stable storage
+/// after [`sync_names`].
 pub fn replace(directory: &Path, name: &str, value: &[u8]) -> std::io::Result<()> {
     let temporary = directory.join(format!(".{name}"));
     let mut file = File::create_new(&temporary)?;

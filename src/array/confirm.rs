@@ -43,7 +43,15 @@ struct Confirmed {
 impl Source {
     /// Returns the document of `version`, which is stored under one of `keys`.
     pub fn new(keys: Vec<Key>, parse: ParseDocument, version: Version) -> Self {
-        Source { keys, parse, confirmed: Mutex::new(Confirmed { version, asked: None, shape: None }) }
+        Source {
+            keys,
+            parse,
+            confirmed: Mutex::new(Confirmed {
+                version,
+                asked: None,
+                shape: None,
+            }),
+        }
     }
 }
 
@@ -51,7 +59,10 @@ impl Array {
     /// Adds the document that the array was read from. Without one, [`Array::confirm`] does
     /// nothing.
     pub fn with_source(self, source: Source) -> Self {
-        Array { source: Some(source), ..self }
+        Array {
+            source: Some(source),
+            ..self
+        }
     }
 
     /// Asks the store whether its document still describes this array. Afterwards
@@ -66,8 +77,11 @@ impl Array {
         let Some(source) = &self.source else {
             return Ok(());
         };
-        let is_recent = |last: &Confirmed| last.asked.is_some_and(|asked| asked.elapsed() < MAX_AGE);
-        if self.freshness.is_replaced() || batch && self.is_remote() && is_recent(&lock(&source.confirmed)) {
+        let is_recent =
+            |last: &Confirmed| last.asked.is_some_and(|asked| asked.elapsed() < MAX_AGE);
+        if self.freshness.is_replaced()
+            || batch && self.is_remote() && is_recent(&lock(&source.confirmed))
+        {
             return Ok(());
         }
         let asked = Instant::now();
@@ -78,7 +92,11 @@ impl Array {
                 if shape.is_some() {
                     self.freshness.supersede();
                 }
-                *lock(&source.confirmed) = Confirmed { version, asked: Some(asked), shape };
+                *lock(&source.confirmed) = Confirmed {
+                    version,
+                    asked: Some(asked),
+                    shape,
+                };
             }
             Document::Other(..) | Document::Gone => self.freshness.replace(),
         }
@@ -108,7 +126,10 @@ impl Array {
 
     /// Returns whether `metadata` describes this array, except for the shape.
     fn is_described_by(&self, metadata: &ArrayMetadata) -> bool {
-        self.metadata.is_resize_of(metadata) && metadata.separator.is_none_or(|separator| separator == self.separator())
+        self.metadata.is_resize_of(metadata)
+            && metadata
+                .separator
+                .is_none_or(|separator| separator == self.separator())
     }
 
     /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last
@@ -116,17 +137,30 @@ impl Array {
     /// smaller. If the array in the store lacks the chunk, these are all its bytes, padding
     /// included.
     pub fn outside(&self, chunk: ChunkId) -> Ranges {
-        let shape = self.source.as_ref().and_then(|source| lock(&source.confirmed).shape.clone());
+        let shape = self
+            .source
+            .as_ref()
+            .and_then(|source| lock(&source.confirmed).shape.clone());
         let Some(shape) = shape else {
             return Ranges::default();
         };
-        let smaller: Vec<u64> = shape.iter().zip(&self.metadata.shape).map(|(a, b)| *a.min(b)).collect();
+        let smaller: Vec<u64> = shape
+            .iter()
+            .zip(&self.metadata.shape)
+            .map(|(a, b)| *a.min(b))
+            .collect();
         let kept = self.metadata.grid(&smaller).ok();
         let indices = self.grid.indices(chunk);
-        let kept = kept.filter(|kept| indices.iter().zip(kept.counts()).all(|(index, count)| index < count));
+        let kept = kept.filter(|kept| {
+            indices
+                .iter()
+                .zip(kept.counts())
+                .all(|(index, count)| index < count)
+        });
         let inside = |grid: &Grid, chunk| -> Ranges {
             let runs = grid.chunk_runs(chunk, 0..grid.size()).into_iter();
-            runs.map(|(_, run)| run.offset..run.offset + run.len).collect()
+            runs.map(|(_, run)| run.offset..run.offset + run.len)
+                .collect()
         };
         let Some(kept) = kept else {
             return Ranges::from(0..self.grid.chunk_size(chunk));
@@ -164,7 +198,11 @@ mod tests {
         let version = store.put(&key, text.as_bytes()).unwrap();
         let metadata = ArrayMetadata::parse(text.as_bytes()).unwrap();
         let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
-        array.with_source(Source::new(vec![key], Box::new(ArrayMetadata::parse), version))
+        array.with_source(Source::new(
+            vec![key],
+            Box::new(ArrayMetadata::parse),
+            version,
+        ))
     }
 
     #[test]
@@ -172,7 +210,9 @@ mod tests {
         let store = Arc::new(MemoryStore::default());
         let array = array(&store);
         for text in [document("[5,7]", "|u1"), document("[5, 7]", "|u1")] {
-            store.put(&Key::root().join(ZARRAY), text.as_bytes()).unwrap();
+            store
+                .put(&Key::root().join(ZARRAY), text.as_bytes())
+                .unwrap();
             array.confirm(false).unwrap();
             assert!(!array.freshness().is_replaced() && array.outside(ChunkId(8)).is_empty());
         }
@@ -180,12 +220,20 @@ mod tests {
 
     #[test]
     fn a_document_of_another_array_or_none_ends_the_array() {
-        let other = [Some(document("[5,7]", "<u2")), Some(document("[5,7]", "|u1").replace("[2,3]", "[3,2]")), None];
+        let other = [
+            Some(document("[5,7]", "<u2")),
+            Some(document("[5,7]", "|u1").replace("[2,3]", "[3,2]")),
+            None,
+        ];
         for text in other {
             let store = Arc::new(MemoryStore::default());
             let array = array(&store);
             match &text {
-                Some(text) => drop(store.put(&Key::root().join(ZARRAY), text.as_bytes()).unwrap()),
+                Some(text) => drop(
+                    store
+                        .put(&Key::root().join(ZARRAY), text.as_bytes())
+                        .unwrap(),
+                ),
                 None => drop(store.delete(&Key::root().join(ZARRAY)).unwrap()),
             }
             array.confirm(false).unwrap();
@@ -199,10 +247,14 @@ mod tests {
         let array = array(&store);
         let whole = document("[5,7]", "|u1").replace(r#""fill_value":0"#, r#""fill_value":0.0"#);
         for len in [0, whole.len() / 2] {
-            store.put(&Key::root().join(ZARRAY), &whole.as_bytes()[..len]).unwrap();
+            store
+                .put(&Key::root().join(ZARRAY), &whole.as_bytes()[..len])
+                .unwrap();
             assert!(array.confirm(false).is_err() && !array.freshness().is_replaced());
         }
-        store.put(&Key::root().join(ZARRAY), whole.as_bytes()).unwrap();
+        store
+            .put(&Key::root().join(ZARRAY), whole.as_bytes())
+            .unwrap();
         array.confirm(false).unwrap();
         assert!(!array.freshness().is_replaced(), "another spelling");
     }
@@ -238,15 +290,28 @@ mod tests {
                 let key = Key::root().join("zarr.json");
                 let version = store.put(&key, text.as_bytes()).unwrap();
                 let metadata = ArrayMetadata::parse_v3(text.as_bytes()).unwrap();
-                let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
                 let array =
-                    array.with_source(Source::new(vec![key.clone()], Box::new(ArrayMetadata::parse_v3), version));
-                store.put(&key, document(other_len, other, codecs).as_bytes()).unwrap();
+                    Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
+                let array = array.with_source(Source::new(
+                    vec![key.clone()],
+                    Box::new(ArrayMetadata::parse_v3),
+                    version,
+                ));
+                store
+                    .put(&key, document(other_len, other, codecs).as_bytes())
+                    .unwrap();
                 array.confirm(false).unwrap();
-                assert_eq!(array.freshness().is_replaced(), !is_same, "{codecs} {lengths} {other}");
+                assert_eq!(
+                    array.freshness().is_replaced(),
+                    !is_same,
+                    "{codecs} {lengths} {other}"
+                );
                 let other_codecs = document(other_len, other, r#""bytes","gzip""#);
                 let other_codecs = ArrayMetadata::parse_v3(other_codecs.as_bytes()).unwrap();
-                assert!(!array.metadata().is_resize_of(&other_codecs), "{codecs} {lengths}");
+                assert!(
+                    !array.metadata().is_resize_of(&other_codecs),
+                    "{codecs} {lengths}"
+                );
             }
         }
     }
@@ -256,13 +321,31 @@ mod tests {
         let store = Arc::new(MemoryStore::default());
         let array = array(&store);
         // chunks of 2 x 3 items; the grid has 3 x 3 chunks
-        store.put(&Key::root().join(ZARRAY), document("[3,9]", "|u1").as_bytes()).unwrap();
+        store
+            .put(
+                &Key::root().join(ZARRAY),
+                document("[3,9]", "|u1").as_bytes(),
+            )
+            .unwrap();
         array.confirm(false).unwrap();
         assert!(!array.freshness().is_replaced());
         assert!(array.outside(ChunkId(0)).is_empty());
-        assert_eq!(array.outside(ChunkId(3)), Ranges::from(3..6), "row 3 of rows 2 and 3");
-        assert_eq!(array.outside(ChunkId(6)), Ranges::from(0..6), "rows 4 and 5 of a chunk that is no more");
-        store.put(&Key::root().join(ZARRAY), document("[9,9]", "|u1").as_bytes()).unwrap();
+        assert_eq!(
+            array.outside(ChunkId(3)),
+            Ranges::from(3..6),
+            "row 3 of rows 2 and 3"
+        );
+        assert_eq!(
+            array.outside(ChunkId(6)),
+            Ranges::from(0..6),
+            "rows 4 and 5 of a chunk that is no more"
+        );
+        store
+            .put(
+                &Key::root().join(ZARRAY),
+                document("[9,9]", "|u1").as_bytes(),
+            )
+            .unwrap();
         array.confirm(false).unwrap();
         assert!(array.outside(ChunkId(6)).is_empty());
     }

@@ -24,16 +24,24 @@ struct SingleValueStore {
 impl Store for SingleValueStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         if *key == self.key && self.stat.size > limit {
-            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", self.stat.size)));
+            return Err(Error::damaged(format!(
+                "{} bytes, more than the {limit} it may have",
+                self.stat.size
+            )));
         }
-        Ok(self.get_range(key, 0..self.stat.size, value)?.map(|stat| stat.version))
+        Ok(self
+            .get_range(key, 0..self.stat.size, value)?
+            .map(|stat| stat.version))
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let Some(stat) = self.stat(key)? else {
             return Ok(None);
         };
-        memory::resize(value, range.end.min(stat.size).saturating_sub(range.start) as usize)?;
+        memory::resize(
+            value,
+            range.end.min(stat.size).saturating_sub(range.start) as usize,
+        )?;
         read_at(&self.file, range.start, value)?;
         Ok(Some(stat))
     }
@@ -55,7 +63,9 @@ impl Array {
     /// Returns the chunks of the value that holds `chunk`.
     pub fn chunks_beside(&self, chunk: ChunkId) -> impl Iterator<Item = ChunkId> + use<> {
         let alone = if self.has_shards() { None } else { Some(chunk) };
-        let members = self.shard_of(chunk).map(|object| self.shard_members(object));
+        let members = self
+            .shard_of(chunk)
+            .map(|object| self.shard_members(object));
         alone.into_iter().chain(members.into_iter().flatten())
     }
 
@@ -82,8 +92,9 @@ impl Array {
             return Ok(false);
         }
         let mut decoded = Vec::new();
-        let checked =
-            pipeline.check_stored_size(bytes.len() as u64).and_then(|()| pipeline.decode(bytes, &mut decoded));
+        let checked = pipeline
+            .check_stored_size(bytes.len() as u64)
+            .and_then(|()| pipeline.decode(bytes, &mut decoded));
         match checked.and_then(|()| self.check_objects(chunk, &decoded)) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == Kind::Damaged => Ok(false),
@@ -95,9 +106,21 @@ impl Array {
     /// file.
     pub fn with_value(&self, chunk: ChunkId, file: &File) -> Result<Array> {
         let stat = Stat::value(file.metadata()?.len(), SystemTime::now(), Version::Count(0));
-        let store = SingleValueStore { key: self.stored_key(chunk), file: file.try_clone()?, stat };
-        let metadata = ArrayMetadata { separator: Some(self.separator()), ..self.metadata.clone() };
-        Array::new(self.key.clone(), metadata, Arc::new(store), self.stats.clone())
+        let store = SingleValueStore {
+            key: self.stored_key(chunk),
+            file: file.try_clone()?,
+            stat,
+        };
+        let metadata = ArrayMetadata {
+            separator: Some(self.separator()),
+            ..self.metadata.clone()
+        };
+        Array::new(
+            self.key.clone(),
+            metadata,
+            Arc::new(store),
+            self.stats.clone(),
+        )
     }
 
     /// Replaces the value that holds `chunk` by the content of a file, or deletes it, and makes
@@ -110,23 +133,31 @@ impl Array {
     pub fn replace_value(&self, chunk: ChunkId, file: Option<&File>) -> Result<bool> {
         let key = self.stored_key(chunk);
         let pending = self.pending();
-        let _storing = self.shard_of(chunk).map(|object| pending.lock_storing(object));
+        let _storing = self
+            .shard_of(chunk)
+            .map(|object| pending.lock_storing(object));
         let _alone = self.lock_replacing(&key);
         let _lock = self.store.lock(&key, Instant::now())?;
         self.confirm(false)?;
         if self.freshness.is_replaced() {
-            return Err(Error::stale().context("another program replaced the array").context(key));
+            return Err(Error::stale()
+                .context("another program replaced the array")
+                .context(key));
         }
         let replaced = match file {
             Some(file) => {
                 let pieces = [ValuePiece::File(file, 0..file.metadata()?.len())];
-                self.store.put_pieces(&key, &pieces, Replaces::Anything).map(|version| version.is_some())
+                self.store
+                    .put_pieces(&key, &pieces, Replaces::Anything)
+                    .map(|version| version.is_some())
             }
             None => self.store.delete(&key),
         };
         // also after an error, since the store may hold the new value nevertheless
         if let Some(shards) = &self.shards {
-            let _loading = self.shard_cache.lock_loading(shards.shard(0, &self.grid.indices(chunk)));
+            let _loading = self
+                .shard_cache
+                .lock_loading(shards.shard(0, &self.grid.indices(chunk)));
             self.forget_object(shards, chunk);
         }
         self.freshness.record_store();

@@ -93,7 +93,10 @@ impl Freshness {
 
     /// Begins an opening: versions confirmed earlier have to be confirmed again.
     pub fn begin_opening(&self) {
-        self.opening.fetch_max(NEXT_OPENING.fetch_add(1, Ordering::Relaxed), Ordering::AcqRel);
+        self.opening.fetch_max(
+            NEXT_OPENING.fetch_add(1, Ordering::Relaxed),
+            Ordering::AcqRel,
+        );
     }
 
     /// Locks the openings of the array, from the beginning of one until its result is recorded.
@@ -113,8 +116,11 @@ impl Freshness {
 
     /// Records a write to a chunk.
     pub fn record_write(&self) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.last_write.store(now.as_nanos() as u64, Ordering::Relaxed);
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        self.last_write
+            .store(now.as_nanos() as u64, Ordering::Relaxed);
         self.writes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -230,7 +236,9 @@ pub fn are_stored(array: &Array, versions: &[(ChunkId, VersionTag)]) -> bool {
     let mut expected = versions.iter().map(|(_, tag)| *tag);
     let mut same = true;
     array.stat_chunks(&mut versions.iter().map(|(chunk, _)| *chunk), &mut |stat| {
-        same = stat.is_ok_and(|stat| Some(VersionTag::of(stat.as_ref().map(|stat| &stat.version))) == expected.next());
+        same = stat.is_ok_and(|stat| {
+            Some(VersionTag::of(stat.as_ref().map(|stat| &stat.version))) == expected.next()
+        });
         same
     });
     same && expected.next().is_none()
@@ -273,7 +281,9 @@ impl ServedVersions {
         served.sort_unstable_by_key(|(chunk, _)| *chunk);
         let may_keep = are_stored(array, &served);
         if may_keep {
-            served.into_iter().for_each(|(chunk, tag)| self.record(array.id(), chunk, tag));
+            served
+                .into_iter()
+                .for_each(|(chunk, tag)| self.record(array.id(), chunk, tag));
         }
         may_keep
     }
@@ -281,8 +291,16 @@ impl ServedVersions {
     /// Returns whether [`ServedVersions::begin_opening`] asks the store for so many versions that
     /// it may block.
     pub fn may_block(&self, array: &Array) -> bool {
-        let count = lock(&self.table).arrays.get(&array.id()).map_or(0, HashMap::len);
-        count > if array.is_remote() { 0 } else { MAX_QUICK_CHECKS }
+        let count = lock(&self.table)
+            .arrays
+            .get(&array.id())
+            .map_or(0, HashMap::len);
+        count
+            > if array.is_remote() {
+                0
+            } else {
+                MAX_QUICK_CHECKS
+            }
     }
 
     /// Begins a new list for an array and returns the previous one; `None` if that is incomplete.
@@ -320,11 +338,25 @@ impl ServedVersions {
     /// Records that this mount stored a chunk as `after`. A reader that was served the version
     /// `before` and the writes has the bytes of `after`. `None` for `before` means that the whole
     /// chunk was written.
-    pub fn record_store(&self, array: u64, chunk: ChunkId, before: Option<VersionTag>, after: VersionTag) {
+    pub fn record_store(
+        &self,
+        array: u64,
+        chunk: ChunkId,
+        before: Option<VersionTag>,
+        after: VersionTag,
+    ) {
         {
             let mut table = lock(&self.table);
-            if let Some(known) = table.arrays.get_mut(&array).and_then(|served| served.get_mut(&chunk)) {
-                *known = if before.is_none_or(|before| before == *known) { after } else { VersionTag::MIXED };
+            if let Some(known) = table
+                .arrays
+                .get_mut(&array)
+                .and_then(|served| served.get_mut(&chunk))
+            {
+                *known = if before.is_none_or(|before| before == *known) {
+                    after
+                } else {
+                    VersionTag::MIXED
+                };
                 return;
             }
         }

@@ -10,7 +10,8 @@ use crate::store::{Entry, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Ve
 use crate::util::memory::{self, Grant};
 use crate::zarr::metadata::v3::node::{self, NodeType};
 use crate::zarr::metadata::{
-    ArrayMetadata, CodecConfig, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
+    ArrayMetadata, CodecConfig, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
+    ZMETADATA,
 };
 use lru::LruCache;
 use std::cell::Cell;
@@ -66,7 +67,9 @@ pub const OWN: &str = ".zarrfs-";
 pub const REMOVED: &str = ".zarrfs-zarray";
 
 /// The names of the documents of groups and arrays.
-pub const DOCUMENTS: [&str; 8] = [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA, REMOVED, V1_META, V1_ATTRS];
+pub const DOCUMENTS: [&str; 8] = [
+    ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA, REMOVED, V1_META, V1_ATTRS,
+];
 
 /// The node of the hierarchy, or the plain key, at a path.
 #[derive(Clone)]
@@ -276,7 +279,10 @@ impl Hierarchy {
     /// Declares that the caller describes arrays without using their chunks, so that the store is
     /// not asked for undeclared separators.
     pub fn only_describing(self) -> Self {
-        Hierarchy { only_describes: true, ..self }
+        Hierarchy {
+            only_describes: true,
+            ..self
+        }
     }
 
     /// Returns the store.
@@ -311,13 +317,19 @@ impl Hierarchy {
             }
         };
         let any = |names: &[&str]| names.iter().any(|name| is_value(&root.join(name)));
-        if any(&[ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA, REMOVED]) || (any(&[V1_META]) && any(&[V1_ATTRS])) {
+        if any(&[ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA, REMOVED])
+            || (any(&[V1_META]) && any(&[V1_ATTRS]))
+        {
             return self.check_root();
         }
         for entry in self.store.list(&root)?.take(PROBED_NAMES) {
             let entry = entry?;
             let below = root.join(&entry.name);
-            let is_node = || [ZARR_JSON, ZARRAY, ZGROUP].iter().any(|name| is_value(&below.join(name)));
+            let is_node = || {
+                [ZARR_JSON, ZARRAY, ZGROUP]
+                    .iter()
+                    .any(|name| is_value(&below.join(name)))
+            };
             if entry.kind == EntryKind::Prefix && is_node() {
                 return Ok(());
             }
@@ -325,7 +337,9 @@ impl Hierarchy {
         // an unreadable document may have been the one that is missing
         match failure.take() {
             Some(e) => Err(e),
-            None => Err(Error::invalid("not a Zarr store: it has no zarr.json, .zgroup, .zarray, .zmetadata or meta")),
+            None => Err(Error::invalid(
+                "not a Zarr store: it has no zarr.json, .zgroup, .zarray, .zmetadata or meta",
+            )),
         }
     }
 
@@ -333,7 +347,9 @@ impl Hierarchy {
     /// not look empty.
     fn check_root(&self) -> Result<()> {
         let root = Key::root();
-        let document = self.array_document(&root)?.map_or(root.join(ZGROUP), |found| found.key);
+        let document = self
+            .array_document(&root)?
+            .map_or(root.join(ZGROUP), |found| found.key);
         match self.stored(&document) {
             Err(e) if matches!(e.kind(), Kind::System(_)) => Err(e),
             // a damaged document has been read
@@ -374,7 +390,11 @@ impl Hierarchy {
             return Ok(kind);
         }
         match self.store.list(key) {
-            Ok(mut names) => Ok(if names.next().transpose()?.is_some() { EntryKind::Prefix } else { kind }),
+            Ok(mut names) => Ok(if names.next().transpose()?.is_some() {
+                EntryKind::Prefix
+            } else {
+                kind
+            }),
             Err(e) if ![libc::ENOENT, libc::ENOTDIR].contains(&e.errno()) => Err(e.context(key)),
             _ => Ok(kind),
         }
@@ -404,17 +424,28 @@ impl Hierarchy {
             Ok::<_, Error>(stat.map(|stat| (key, stat)))
         };
         let moves = self.arrays.moves();
-        let found = |form| move |(key, stat)| ArrayDocument { key, stat, form, moves };
+        let found = |form| {
+            move |(key, stat)| ArrayDocument {
+                key,
+                stat,
+                form,
+                moves,
+            }
+        };
         if let Some(document) = self.v3_document(key)? {
             let is_array = document.outline.node_type == NodeType::Array;
-            return Ok(is_array.then_some((document.key, document.stat)).map(found(DocumentKind::V3)));
+            return Ok(is_array
+                .then_some((document.key, document.stat))
+                .map(found(DocumentKind::V3)));
         }
         if let Some(document) = stat(ZARRAY)? {
             return Ok(Some(found(DocumentKind::V2)(document)));
         }
         let removed = stat(REMOVED)?;
         // a v1 store has one array, at its root
-        if removed.is_none() && !self.is_store_root(key) || !matches!(self.store.stat(&key.join(ZGROUP)), Ok(None)) {
+        if removed.is_none() && !self.is_store_root(key)
+            || !matches!(self.store.stat(&key.join(ZGROUP)), Ok(None))
+        {
             return Ok(None);
         }
         if removed.is_some() {
@@ -423,11 +454,22 @@ impl Hierarchy {
         // writers of v1 always create both documents
         let meta = stat(V1_META)?;
         let attrs = stat(V1_ATTRS)?;
-        Ok(meta.filter(|_| attrs.is_some()).map(found(DocumentKind::V1)))
+        Ok(meta
+            .filter(|_| attrs.is_some())
+            .map(found(DocumentKind::V1)))
     }
 
     /// Returns the parsed array, from memory if its document is unchanged.
-    fn array(&self, key: &Key, ArrayDocument { key: document, stat, form, moves }: &ArrayDocument) -> Result<Parsed> {
+    fn array(
+        &self,
+        key: &Key,
+        ArrayDocument {
+            key: document,
+            stat,
+            form,
+            moves,
+        }: &ArrayDocument,
+    ) -> Result<Parsed> {
         if let Some(parsed) = self.arrays.get(key, &stat.version) {
             return Ok(parsed.and_then(|array| {
                 if !self.only_describes {
@@ -462,10 +504,23 @@ impl Hierarchy {
 
     fn parse(&self, key: &Key, text: &[u8], form: DocumentKind, version: &Version) -> Parsed {
         let metadata = self.metadata(text, form)?;
-        let make = if self.only_describes { Array::without_chunks } else { Array::new };
-        let array = make(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
+        let make = if self.only_describes {
+            Array::without_chunks
+        } else {
+            Array::new
+        };
+        let array = make(
+            key.clone(),
+            metadata,
+            self.store.clone(),
+            self.stats.clone(),
+        )?;
         let array = array.with_locks(self.replacing.clone());
-        Ok(Arc::new(array.with_source(self.source(key, form, version.clone()))))
+        Ok(Arc::new(array.with_source(self.source(
+            key,
+            form,
+            version.clone(),
+        ))))
     }
 
     /// Returns the source of the array at `key`. The keys under which its document may be stored
@@ -477,7 +532,11 @@ impl Hierarchy {
                 let parse = move |text: &[u8]| ArrayMetadata::parse_v1(text, v1_order);
                 Source::new(vec![key.join(V1_META)], Box::new(parse), version)
             }
-            DocumentKind::V3 => Source::new(vec![key.join(ZARR_JSON), key.join(REMOVED)], Box::new(parse_any), version),
+            DocumentKind::V3 => Source::new(
+                vec![key.join(ZARR_JSON), key.join(REMOVED)],
+                Box::new(parse_any),
+                version,
+            ),
             DocumentKind::V2 | DocumentKind::Removed => {
                 let keys = vec![key.join(ZARRAY), key.join(REMOVED), key.join(ZARR_JSON)];
                 Source::new(keys, Box::new(parse_any), version)
@@ -522,18 +581,24 @@ impl Hierarchy {
                 return entry;
             }
             let value = group.join(&entry.name);
-            stats.problem(format!("{value}: a value with the name of a directory: the directory is shown instead"));
+            stats.problem(format!(
+                "{value}: a value with the name of a directory: the directory is shown instead"
+            ));
             Entry::new(entry.name, EntryKind::Prefix)
         };
         let listing = listing.filter(move |e| !e.as_ref().is_ok_and(|e| is_own(&e.name)));
         let listing = listing.map(move |entry| entry.map(&shown));
         let store = self.store.clone();
         let key = key.clone();
-        let is_other =
-            move |name: &str| store.stat(&key.join(name)).is_ok_and(|s| s.is_some_and(|s| s.kind == EntryKind::Other));
-        Ok(Box::new(
-            listing.filter(move |e| !e.as_ref().is_ok_and(|e| e.kind == EntryKind::Other && !is_other(&e.name))),
-        ))
+        let is_other = move |name: &str| {
+            store
+                .stat(&key.join(name))
+                .is_ok_and(|s| s.is_some_and(|s| s.kind == EntryKind::Other))
+        };
+        Ok(Box::new(listing.filter(move |e| {
+            !e.as_ref()
+                .is_ok_and(|e| e.kind == EntryKind::Other && !is_other(&e.name))
+        })))
     }
 }
 

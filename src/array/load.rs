@@ -60,8 +60,15 @@ impl Array {
     ///
     /// Fails if the store fails, if the stored bytes are damaged, or without memory. The error
     /// names the key.
-    pub fn load(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Loaded>> {
-        self.fetch(chunk, buffer, None, scratch)?.map(|fetched| self.decode_fetched(fetched, scratch)).transpose()
+    pub fn load(
+        &self,
+        chunk: ChunkId,
+        buffer: Vec<u8>,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Loaded>> {
+        self.fetch(chunk, buffer, None, scratch)?
+            .map(|fetched| self.decode_fetched(fetched, scratch))
+            .transpose()
     }
 
     /// Reads a chunk: the half of [`Array::load`] that waits for the store, unless the bytes are in
@@ -78,7 +85,9 @@ impl Array {
         self.check_memory()?;
         // an encoded chunk may be larger than the decoded one, but not larger than the memory for
         // it
-        let limit = pipeline.max_stored().min(self.memory_limit(scratch.max_objects) as u64);
+        let limit = pipeline
+            .max_stored()
+            .min(self.memory_limit(scratch.max_objects) as u64);
         let is_plain = self.is_stored_plain(&pipeline);
         if let Some(neighbors) = neighbors
             && let Some((version, encoded)) = self.in_neighbors(chunk, limit, neighbors)?
@@ -89,9 +98,19 @@ impl Array {
                 memory::reserve(&mut bytes, encoded.len())?;
                 bytes.extend_from_slice(encoded);
             }
-            return Ok(Some(Fetched { chunk, encoded: Some(encoded), bytes, version, stored }));
+            return Ok(Some(Fetched {
+                chunk,
+                encoded: Some(encoded),
+                bytes,
+                version,
+                stored,
+            }));
         }
-        let stored = if is_plain { &mut bytes } else { &mut scratch.stored };
+        let stored = if is_plain {
+            &mut bytes
+        } else {
+            &mut scratch.stored
+        };
         let got = match &self.shards {
             Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
             None => {
@@ -106,13 +125,25 @@ impl Array {
         let Some(version) = got else { return Ok(None) };
         let stored = stored.len() as u64;
         self.record_stored(stored, &version);
-        Ok(Some(Fetched { chunk, encoded: None, bytes, version, stored }))
+        Ok(Some(Fetched {
+            chunk,
+            encoded: None,
+            bytes,
+            version,
+            stored,
+        }))
     }
 
     /// Decodes a chunk: the half of [`Array::load`] that takes a processor. `scratch` is that of
     /// [`Array::fetch`].
     pub fn decode_fetched(&self, fetched: Fetched, scratch: &mut Scratch) -> Result<Loaded> {
-        let Fetched { chunk, encoded, mut bytes, version, stored } = fetched;
+        let Fetched {
+            chunk,
+            encoded,
+            mut bytes,
+            version,
+            stored,
+        } = fetched;
         let pipeline = self.pipeline_of(chunk)?;
         let start = Instant::now();
         let done = if self.is_stored_plain(&pipeline) {
@@ -124,7 +155,11 @@ impl Array {
         done.map_err(|e| self.in_chunk(chunk, e))?;
         self.stats.decodes.add(1);
         self.stats.add_decoded(bytes.len());
-        Ok(Loaded { bytes, version, stored })
+        Ok(Loaded {
+            bytes,
+            version,
+            stored,
+        })
     }
 
     /// Decodes `encoded`, or else the stored bytes in `scratch`, into `bytes`, C layout.
@@ -135,16 +170,27 @@ impl Array {
         bytes: &mut Vec<u8>,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let Scratch { stored, other, max_objects } = scratch;
+        let Scratch {
+            stored,
+            other,
+            max_objects,
+        } = scratch;
         let encoded = encoded.unwrap_or(stored);
-        let limit = self.memory_limit(*max_objects).saturating_sub(encoded.len());
+        let limit = self
+            .memory_limit(*max_objects)
+            .saturating_sub(encoded.len());
         if !self.is_transposed() {
             return pipeline.decode_within(encoded, bytes, limit);
         }
         pipeline.decode_within(encoded, other, limit)?;
         memory::check_chunk(other.len().saturating_mul(2))?;
         memory::resize_populated(bytes, other.len())?;
-        layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), other, bytes);
+        layout::f_to_c(
+            &self.metadata.chunks,
+            self.metadata.dtype.size(),
+            other,
+            bytes,
+        );
         Ok(())
     }
 
@@ -155,7 +201,9 @@ impl Array {
 
     /// Returns the bytes of memory available for a chunk; for one of objects at most `max_objects`.
     fn memory_limit(&self, max_objects: Option<usize>) -> usize {
-        let max = max_objects.filter(|_| self.metadata.has_objects()).unwrap_or(usize::MAX);
+        let max = max_objects
+            .filter(|_| self.metadata.has_objects())
+            .unwrap_or(usize::MAX);
         memory::available_for_chunk().min(max)
     }
 
@@ -169,7 +217,9 @@ impl Array {
         let Ok(pipeline) = self.pipeline_of(chunk) else {
             return Ok(());
         };
-        pipeline.check_stored_size(stored).map_err(|e| self.in_chunk(chunk, e))
+        pipeline
+            .check_stored_size(stored)
+            .map_err(|e| self.in_chunk(chunk, e))
     }
 
     /// Checks a decoded chunk of objects. Chunks of other types always pass.

@@ -92,7 +92,13 @@ impl BlockIndex {
 
     /// Decodes the first `len` bytes of a block, a result of [`BlockIndex::decoded_len`], to the
     /// front of `buffer`.
-    fn decode(&self, n: usize, stored: &[u8], len: usize, buffer: &mut Vec<u8>) -> Result<CodecResult<()>> {
+    fn decode(
+        &self,
+        n: usize,
+        stored: &[u8],
+        len: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<CodecResult<()>> {
         match &self.frame {
             Frame::Blosc(header, _) => {
                 memory::resize(buffer, len)?;
@@ -110,7 +116,11 @@ impl Array {
     /// Returns the way in which a part of a chunk is read.
     pub fn partial_decode(&self) -> PartialDecode {
         match self.pipeline() {
-            Ok(_) if self.is_transposed() || self.metadata.has_objects() || self.is_fetched_whole() => {
+            Ok(_)
+                if self.is_transposed()
+                    || self.metadata.has_objects()
+                    || self.is_fetched_whole() =>
+            {
                 PartialDecode::No
             }
             Ok(pipeline) => match pipeline.partial_decode() {
@@ -118,7 +128,9 @@ impl Array {
                 // its header
                 PartialDecode::Zstd if self.is_remote() => PartialDecode::No,
                 // a small frame has one block, which the decoder decodes whole
-                PartialDecode::Zstd if self.grid.max_chunk_size() <= ZstdFrame::BLOCK => PartialDecode::No,
+                PartialDecode::Zstd if self.grid.max_chunk_size() <= ZstdFrame::BLOCK => {
+                    PartialDecode::No
+                }
                 partial => partial,
             },
             Err(_) => PartialDecode::No,
@@ -136,7 +148,8 @@ impl Array {
         };
         let is_small = stored <= REMOTE_WHOLE && size <= REMOTE_WHOLE_DECODED;
         // parts could be of several versions
-        let must_be_whole = || self.lacks_versions.load(Ordering::Relaxed) && self.check_memory().is_ok();
+        let must_be_whole =
+            || self.lacks_versions.load(Ordering::Relaxed) && self.check_memory().is_ok();
         self.is_remote() && (is_small || must_be_whole())
     }
 
@@ -151,7 +164,9 @@ impl Array {
     /// Returns whether chunks are remote, uncompressed and so large that a sequential reader should
     /// get them in ranges.
     pub fn is_read_in_ranges(&self) -> bool {
-        self.is_remote() && self.partial_decode() == PartialDecode::Plain && self.grid.max_chunk_size() > MAX_IN_FLIGHT
+        self.is_remote()
+            && self.partial_decode() == PartialDecode::Plain
+            && self.grid.max_chunk_size() > MAX_IN_FLIGHT
     }
 
     /// Reads bytes of a chunk of an array with [`PartialDecode::Plain`]. Returns `None` if the
@@ -160,14 +175,23 @@ impl Array {
     /// # Errors
     ///
     /// Fails if the store fails or the stored chunk has another size than a chunk.
-    pub fn read_plain(&self, chunk: ChunkId, range: Range<usize>, out: &mut Vec<u8>) -> Result<Option<Version>> {
+    pub fn read_plain(
+        &self,
+        chunk: ChunkId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Version>> {
         let Some(stat) = self.get_range(chunk, range.start as u64..range.end as u64, out)? else {
             return Ok(None);
         };
         let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
-        self.pipeline_of(chunk)?.check_size(size).map_err(|e| self.in_chunk(chunk, e))?;
+        self.pipeline_of(chunk)?
+            .check_size(size)
+            .map_err(|e| self.in_chunk(chunk, e))?;
         if out.len() != range.len() {
-            return Err(Error::damaged("cut short while it was read").context(self.stored_key(chunk)));
+            return Err(
+                Error::damaged("cut short while it was read").context(self.stored_key(chunk))
+            );
         }
         Ok(Some(stat.version))
     }
@@ -176,7 +200,11 @@ impl Array {
     /// [`PartialDecode::Blosc`] or [`PartialDecode::Zstd`].
     pub fn open_chunk(&self, chunk: ChunkId) -> Result<OpenedChunk> {
         let mut index = Vec::new();
-        let beginning = if self.is_remote() { REMOTE_FRAME_BEGINNING } else { FRAME_BEGINNING };
+        let beginning = if self.is_remote() {
+            REMOTE_FRAME_BEGINNING
+        } else {
+            FRAME_BEGINNING
+        };
         let Some(stat) = self.get_range(chunk, 0..beginning, &mut index)? else {
             return Ok(OpenedChunk::Uninitialized);
         };
@@ -186,11 +214,16 @@ impl Array {
         let size = self.grid.chunk_size(chunk);
         let len = stat.size as usize;
         let frame = match self.partial_decode() {
-            PartialDecode::Zstd => ZstdFrame::parse(&index, len).filter(|f| f.nbytes() == size).map(Frame::Zstd),
+            PartialDecode::Zstd => ZstdFrame::parse(&index, len)
+                .filter(|f| f.nbytes() == size)
+                .map(Frame::Zstd),
             _ => self.open_blosc(chunk, index, &stat)?,
         };
         Ok(match frame {
-            Some(frame) => OpenedChunk::Blocks(BlockIndex { frame, version: stat.version }),
+            Some(frame) => OpenedChunk::Blocks(BlockIndex {
+                frame,
+                version: stat.version,
+            }),
             None => OpenedChunk::Whole,
         })
     }
@@ -229,7 +262,8 @@ impl Array {
         stored: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>> {
         let range = index.stored_range(n);
-        memory::check_chunk(index.block_size().saturating_mul(2)).map_err(|e| e.context(&self.key))?;
+        memory::check_chunk(index.block_size().saturating_mul(2))
+            .map_err(|e| e.context(&self.key))?;
         let got = self.get_range(chunk, range.start as u64..range.end as u64, stored)?;
         if got.is_none_or(|stat| stat.version != index.version) {
             return Ok(None);
@@ -245,10 +279,16 @@ impl Array {
     }
 
     /// Reads stored bytes of a chunk, counted from its beginning.
-    fn get_range(&self, chunk: ChunkId, range: Range<u64>, out: &mut Vec<u8>) -> Result<Option<Stat>> {
+    fn get_range(
+        &self,
+        chunk: ChunkId,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
         if let Some(shards) = &self.shards {
             let got = self.read_in_shard(shards, chunk, range, out)?;
-            got.iter().for_each(|stat| self.record_stored(stat.size, &stat.version));
+            got.iter()
+                .for_each(|stat| self.record_stored(stat.size, &stat.version));
             return Ok(got);
         }
         let key = self.stored_key(chunk);

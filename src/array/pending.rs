@@ -61,7 +61,10 @@ pub enum PendingBytes {
 }
 
 /// The count of some bytes in memory, which ends when it is dropped.
-pub struct HeldBytes(usize, #[allow(dead_code, reason = "it counts until it is dropped")] Grant);
+pub struct HeldBytes(
+    usize,
+    #[allow(dead_code, reason = "it counts until it is dropped")] Grant,
+);
 
 impl Drop for HeldBytes {
     fn drop(&mut self) {
@@ -82,7 +85,9 @@ impl PendingBytes {
             return PendingBytes::in_memory(bytes);
         };
         if are_too_many() {
-            return Err(Error::system(libc::ENOMEM).context("too many chunks wait for their shards"));
+            return Err(
+                Error::system(libc::ENOMEM).context("too many chunks wait for their shards")
+            );
         }
         if HELD.load(Ordering::Relaxed) + bytes.len() <= IN_MEMORY
             && let Ok(held) = PendingBytes::in_memory(bytes)
@@ -155,12 +160,28 @@ impl PendingChunk {
     /// # Errors
     ///
     /// ENOMEM if there is no memory for the written ranges.
-    pub fn new(bytes: Option<PendingBytes>, written: Option<Ranges>, base: Option<Version>) -> Result<Self> {
+    pub fn new(
+        bytes: Option<PendingBytes>,
+        written: Option<Ranges>,
+        base: Option<Version>,
+    ) -> Result<Self> {
         let mut ranges = Grant::default();
-        ranges.grow(written.as_ref().map_or(0, Ranges::memory).saturating_sub(COST))?;
+        ranges.grow(
+            written
+                .as_ref()
+                .map_or(0, Ranges::memory)
+                .saturating_sub(COST),
+        )?;
         COUNT.fetch_add(1, Ordering::Relaxed);
         let version = Version::Pending(NEXT.fetch_add(1, Ordering::Relaxed));
-        Ok(PendingChunk { bytes, version, modified: SystemTime::now(), written, base, _ranges: ranges })
+        Ok(PendingChunk {
+            bytes,
+            version,
+            modified: SystemTime::now(),
+            written,
+            base,
+            _ranges: ranges,
+        })
     }
 }
 
@@ -217,12 +238,19 @@ impl PendingChunks {
 
     /// Returns a pending chunk of an object.
     pub fn get(&self, object: u64, chunk: ChunkId) -> Option<Arc<PendingChunk>> {
-        lock(&self.objects).get(&object)?.chunks.get(&chunk).cloned()
+        lock(&self.objects)
+            .get(&object)?
+            .chunks
+            .get(&chunk)
+            .cloned()
     }
 
     /// Returns all pending chunks of an object.
     pub fn chunks(&self, object: u64) -> ChunkChanges {
-        lock(&self.objects).get(&object).map(|found| found.chunks.clone()).unwrap_or_default()
+        lock(&self.objects)
+            .get(&object)
+            .map(|found| found.chunks.clone())
+            .unwrap_or_default()
     }
 
     /// Hands over a chunk, or erases it if there are no bytes. `written` are the bytes that were
@@ -245,7 +273,9 @@ impl PendingChunks {
             (None, _) => (None, None),
             (Some(written), None) => (Some(written.clone()), base),
             (Some(_), Some(known)) if known.bytes.is_none() && base.is_none() => (None, None),
-            (Some(written), Some(known)) if known.bytes.is_some() && base.as_ref() == Some(&known.version) => {
+            (Some(written), Some(known))
+                if known.bytes.is_some() && base.as_ref() == Some(&known.version) =>
+            {
                 let all = known.written.as_ref().map(|before| {
                     let mut all = before.clone();
                     all.add_all(written);
@@ -267,12 +297,22 @@ impl PendingChunks {
     }
 
     /// Replaces a pending chunk unless it has changed since `old`, or drops it.
-    pub fn replace(&self, object: u64, chunk: ChunkId, old: &PendingChunk, new: Option<PendingChunk>) {
+    pub fn replace(
+        &self,
+        object: u64,
+        chunk: ChunkId,
+        old: &PendingChunk,
+        new: Option<PendingChunk>,
+    ) {
         let mut objects = lock(&self.objects);
         let Some(found) = objects.get_mut(&object) else {
             return;
         };
-        if found.chunks.get(&chunk).is_none_or(|known| known.version != old.version) {
+        if found
+            .chunks
+            .get(&chunk)
+            .is_none_or(|known| known.version != old.version)
+        {
             return;
         }
         match new {
@@ -289,7 +329,11 @@ impl PendingChunks {
             return;
         };
         for (chunk, stored) in stored {
-            if found.chunks.get(chunk).is_some_and(|known| known.version == stored.version) {
+            if found
+                .chunks
+                .get(chunk)
+                .is_some_and(|known| known.version == stored.version)
+            {
                 found.remove(*chunk);
             }
         }
@@ -301,21 +345,29 @@ impl PendingChunks {
     /// Returns whether `count` chunks of an object are pending and no stored bytes show through.
     pub fn is_complete(&self, object: u64, count: u64) -> bool {
         let objects = lock(&self.objects);
-        objects.get(&object).is_some_and(|found| found.partial == 0 && found.chunks.len() as u64 == count)
+        objects
+            .get(&object)
+            .is_some_and(|found| found.partial == 0 && found.chunks.len() as u64 == count)
     }
 
     /// Returns the number of encoded bytes of all chunks.
     pub fn size(&self) -> u64 {
         let objects = self.objects();
-        let chunks = objects.iter().flat_map(|object| self.chunks(*object).into_values());
-        chunks.filter_map(|chunk| Some(chunk.bytes.as_ref()?.size())).sum()
+        let chunks = objects
+            .iter()
+            .flat_map(|object| self.chunks(*object).into_values());
+        chunks
+            .filter_map(|chunk| Some(chunk.bytes.as_ref()?.size()))
+            .sum()
     }
 
     /// Returns the objects with pending chunks, the one that waits longest first.
     pub fn objects(&self) -> Vec<u64> {
         let objects = lock(&self.objects);
-        let mut list: Vec<_> =
-            objects.iter().map(|(object, found)| (found.times.map(|(first, _)| first), *object)).collect();
+        let mut list: Vec<_> = objects
+            .iter()
+            .map(|(object, found)| (found.times.map(|(first, _)| first), *object))
+            .collect();
         drop(objects);
         list.sort_unstable();
         list.into_iter().map(|(_, object)| object).collect()
@@ -325,9 +377,16 @@ impl PendingChunks {
     pub fn quiet(&self, now: Instant) -> Vec<u64> {
         let last_put = Duration::from_nanos(self.last_put.load(Ordering::Relaxed));
         let pause = last_put.saturating_mul(QUIET_PUTS).clamp(QUIET, MAX_QUIET);
-        let is_quiet =
-            |found: &PendingObject| found.times.is_some_and(|(_, last)| now.saturating_duration_since(last) >= pause);
-        lock(&self.objects).iter().filter(|(_, found)| is_quiet(found)).map(|(object, _)| *object).collect()
+        let is_quiet = |found: &PendingObject| {
+            found
+                .times
+                .is_some_and(|(_, last)| now.saturating_duration_since(last) >= pause)
+        };
+        lock(&self.objects)
+            .iter()
+            .filter(|(_, found)| is_quiet(found))
+            .map(|(object, _)| *object)
+            .collect()
     }
 
     /// Locks the storing of an object.
@@ -337,7 +396,8 @@ impl PendingChunks {
 
     /// Records the duration of a put.
     pub fn record_put(&self, took: Duration) {
-        self.last_put.store(took.as_nanos() as u64, Ordering::Relaxed);
+        self.last_put
+            .store(took.as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
@@ -354,16 +414,29 @@ mod tests {
         let pending = PendingChunks::default();
         let at = (3, ChunkId(7));
         let base = Some(Version::Count(9));
-        let first = pending.put(at, bytes(1), Some(&Ranges::from(0..1)), base.clone()).unwrap();
+        let first = pending
+            .put(at, bytes(1), Some(&Ranges::from(0..1)), base.clone())
+            .unwrap();
         let known = pending.get(3, ChunkId(7)).unwrap();
-        assert_eq!((known.written.clone(), known.base.clone()), (Some(Ranges::from(0..1)), base.clone()));
+        assert_eq!(
+            (known.written.clone(), known.base.clone()),
+            (Some(Ranges::from(0..1)), base.clone())
+        );
         assert!(
-            pending.put(at, bytes(2), Some(&Ranges::from(1..2)), base.clone()).unwrap().is_none(),
+            pending
+                .put(at, bytes(2), Some(&Ranges::from(1..2)), base.clone())
+                .unwrap()
+                .is_none(),
             "of another version"
         );
-        pending.put(at, bytes(2), Some(&Ranges::from(1..2)), first.clone()).unwrap();
+        pending
+            .put(at, bytes(2), Some(&Ranges::from(1..2)), first.clone())
+            .unwrap();
         let known = pending.get(3, ChunkId(7)).unwrap();
-        assert_eq!((known.written.clone(), known.base.clone()), (Some(Ranges::from(0..2)), base));
+        assert_eq!(
+            (known.written.clone(), known.base.clone()),
+            (Some(Ranges::from(0..2)), base)
+        );
         assert!(!pending.is_complete(3, 1));
         pending.put(at, bytes(3), None, None).unwrap();
         assert!(pending.is_complete(3, 1) && !pending.is_complete(3, 2));
@@ -380,7 +453,9 @@ mod tests {
         let at = (0, ChunkId(0));
         pending.put(at, None, None, None).unwrap();
         // all other bytes are fill values
-        pending.put(at, bytes(1), Some(&Ranges::from(0..1)), None).unwrap();
+        pending
+            .put(at, bytes(1), Some(&Ranges::from(0..1)), None)
+            .unwrap();
         assert!(pending.get(0, ChunkId(0)).unwrap().written.is_none() && pending.is_complete(0, 1));
     }
 
@@ -389,9 +464,20 @@ mod tests {
         let pending = PendingChunks::default();
         let vast: Ranges = (0..1 << 18).map(|n| 2 * n..2 * n + 1).collect();
         assert!(vast.memory() > 64 << 10);
-        pending.put((1, ChunkId(0)), bytes(1), Some(&vast), Some(Version::Count(1))).unwrap().unwrap();
+        pending
+            .put(
+                (1, ChunkId(0)),
+                bytes(1),
+                Some(&vast),
+                Some(Version::Count(1)),
+            )
+            .unwrap()
+            .unwrap();
         let chunk = pending.get(1, ChunkId(0)).unwrap();
-        assert_eq!(chunk._ranges.bytes(), chunk.written.as_ref().unwrap().memory() - COST);
+        assert_eq!(
+            chunk._ranges.bytes(),
+            chunk.written.as_ref().unwrap().memory() - COST
+        );
     }
 
     #[test]
@@ -402,7 +488,10 @@ mod tests {
         assert!(pending.quiet(now).is_empty());
         assert_eq!(pending.quiet(now + QUIET), [5]);
         pending.record_put(Duration::from_secs(3));
-        assert!(pending.quiet(now + QUIET).is_empty() && pending.quiet(now + Duration::from_secs(13)) == [5]);
+        assert!(
+            pending.quiet(now + QUIET).is_empty()
+                && pending.quiet(now + Duration::from_secs(13)) == [5]
+        );
         pending.record_put(Duration::from_secs(300));
         assert_eq!(pending.quiet(now + MAX_QUIET), [5]);
     }

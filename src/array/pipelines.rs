@@ -19,7 +19,10 @@ pub struct Pipelines {
 impl Pipelines {
     /// Creates the pipeline of the largest chunk, of `max_size` bytes.
     pub fn new(metadata: &ArrayMetadata, max_size: usize) -> Self {
-        Pipelines { largest: Pipeline::new(metadata, max_size).map(Arc::new), others: ByShape::default() }
+        Pipelines {
+            largest: Pipeline::new(metadata, max_size).map(Arc::new),
+            others: ByShape::default(),
+        }
     }
 
     /// Returns the pipeline of the largest chunk.
@@ -36,7 +39,12 @@ impl Pipelines {
     /// # Errors
     ///
     /// The errors of [`Pipeline::new`], and of a chain that cannot encode chunks of this shape.
-    pub fn of_shape(&self, metadata: &ArrayMetadata, shape: &[u64], size: usize) -> Result<Arc<Pipeline>> {
+    pub fn of_shape(
+        &self,
+        metadata: &ArrayMetadata,
+        shape: &[u64],
+        size: usize,
+    ) -> Result<Arc<Pipeline>> {
         if metadata.edges.is_none() || shape == metadata.chunks {
             return self.largest.clone();
         }

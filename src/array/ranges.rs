@@ -112,7 +112,9 @@ impl Ranges {
                 self.len += set_bits(bits, range, true);
                 // perhaps the set is one range, as of a fully written chunk; with fewer offsets
                 // there is a gap before the last word
-                if self.len > (bits.len() - 1) * 64 && next_bit(bits, 0, false).unwrap_or(bits.len() * 64) == self.len {
+                if self.len > (bits.len() - 1) * 64
+                    && next_bit(bits, 0, false).unwrap_or(bits.len() * 64) == self.len
+                {
                     *self = Ranges::from(0..self.len);
                 }
             }
@@ -275,7 +277,11 @@ fn next_bit(bits: &[u64], from: usize, value: bool) -> Option<usize> {
     if first != 0 {
         return Some(from / 64 * 64 + first.trailing_zeros() as usize);
     }
-    let later = bits.iter().enumerate().skip(from / 64 + 1).find(|(_, word)| matching(**word) != 0);
+    let later = bits
+        .iter()
+        .enumerate()
+        .skip(from / 64 + 1)
+        .find(|(_, word)| matching(**word) != 0);
     later.map(|(number, word)| number * 64 + matching(*word).trailing_zeros() as usize)
 }
 
@@ -286,13 +292,17 @@ mod tests {
 
     fn positions(ranges: &[(usize, usize)]) -> Vec<bool> {
         let mut all = vec![false; 64];
-        ranges.iter().for_each(|&(start, len)| all[start..start + len].fill(true));
+        ranges
+            .iter()
+            .for_each(|&(start, len)| all[start..start + len].fill(true));
         all
     }
 
     fn set(ranges: &[(usize, usize)]) -> Ranges {
         let mut set = Ranges::default();
-        ranges.iter().for_each(|&(start, len)| set.add(start..start + len));
+        ranges
+            .iter()
+            .for_each(|&(start, len)| set.add(start..start + len));
         set
     }
 
@@ -334,13 +344,23 @@ mod tests {
             for backwards in [false, true] {
                 let mut set = Ranges::default();
                 for n in 0..SIZE / step {
-                    let at = if backwards { SIZE - (n + 1) * step } else { n * step };
+                    let at = if backwards {
+                        SIZE - (n + 1) * step
+                    } else {
+                        n * step
+                    };
                     set.add(at..at + 1);
                     let end = if backwards { SIZE } else { at };
-                    assert!(set.memory() <= (end / 6).max(256), "{} before {end}, step {step}", set.memory());
+                    assert!(
+                        set.memory() <= (end / 6).max(256),
+                        "{} before {end}, step {step}",
+                        set.memory()
+                    );
                 }
                 assert_eq!(set.len(), SIZE / step);
-                assert!(set.iter().count() == SIZE / step && set.iter().all(|range| range.len() == 1));
+                assert!(
+                    set.iter().count() == SIZE / step && set.iter().all(|range| range.len() == 1)
+                );
                 let mut rest = set.complement(SIZE);
                 assert_eq!(rest.len(), SIZE - set.len());
                 rest.add_all(&set);

@@ -36,18 +36,26 @@ impl Array {
     /// Returns the number of objects that hold the array; `None` if each chunk is a value of its
     /// own.
     pub fn shard_count(&self) -> Option<u64> {
-        self.shards.as_ref().map(|shards| shards.objects().chunk_count())
+        self.shards
+            .as_ref()
+            .map(|shards| shards.objects().chunk_count())
     }
 
     /// Returns the number of the object that holds a chunk; `None` if the chunk is a value of its
     /// own.
     pub fn shard_of(&self, chunk: ChunkId) -> Option<u64> {
-        self.shards.as_ref().map(|shards| shards.shard(0, &self.grid.indices(chunk)).number)
+        self.shards
+            .as_ref()
+            .map(|shards| shards.shard(0, &self.grid.indices(chunk)).number)
     }
 
     /// Returns the chunks of the array that the object `number` holds or may hold, in C order.
     pub fn shard_members(&self, number: u64) -> impl Iterator<Item = ChunkId> + use<> {
-        self.shards.as_ref().map(|shards| shards.members(number, &self.grid)).into_iter().flatten()
+        self.shards
+            .as_ref()
+            .map(|shards| shards.members(number, &self.grid))
+            .into_iter()
+            .flatten()
     }
 
     /// Returns the stat of a chunk, like [`Array::stat_chunk`].
@@ -69,7 +77,11 @@ impl Array {
     ///
     /// The store fails, or the index of the outermost shard is damaged.
     pub fn survey_shard(&self, number: u64) -> Result<Option<ShardUsage>> {
-        let Some(shards) = self.shards.as_ref().filter(|shards| shards.around(0).is_none()) else {
+        let Some(shards) = self
+            .shards
+            .as_ref()
+            .filter(|shards| shards.around(0).is_none())
+        else {
             return Ok(None);
         };
         let Some(first) = self.shard_members(number).next() else {
@@ -80,11 +92,21 @@ impl Array {
         let Some(object) = stat.filter(|stat| stat.kind == EntryKind::Value) else {
             return Ok(None);
         };
-        self.survey(shards, &key, &object, &self.entries_inside(shards, number)).map_err(|e| e.context(&key))
+        self.survey(shards, &key, &object, &self.entries_inside(shards, number))
+            .map_err(|e| e.context(&key))
     }
 
-    fn survey(&self, shards: &Shards, key: &Key, object: &Stat, inside: &ShardsInside) -> Result<Option<ShardUsage>> {
-        let mut usage = ShardUsage { size: object.size, ..ShardUsage::default() };
+    fn survey(
+        &self,
+        shards: &Shards,
+        key: &Key,
+        object: &Stat,
+        inside: &ShardsInside,
+    ) -> Result<Option<ShardUsage>> {
+        let mut usage = ShardUsage {
+            size: object.size,
+            ..ShardUsage::default()
+        };
         // the indexes of all but the innermost shards, each with the position of its shard in the
         // object
         let mut outer: HashMap<(usize, u64), (Index, u64)> = HashMap::new();
@@ -118,7 +140,12 @@ impl Array {
                 }
                 Err(e) => return Err(e),
             };
-            usage.add(&index, slots, codec.stored_size(), level + 1 == shards.levels());
+            usage.add(
+                &index,
+                slots,
+                codec.stored_size(),
+                level + 1 == shards.levels(),
+            );
             outer.insert((level, number), (index, place.start));
         }
         Ok(Some(usage))
@@ -132,7 +159,10 @@ impl Array {
             for level in 0..shards.levels() {
                 let id = (level, shards.shard(level, &indices).number);
                 let slot = shards.slot(level, &indices);
-                let entries = inside.entry(id).or_insert_with(|| EntriesInside { chunk, slots: Vec::new() });
+                let entries = inside.entry(id).or_insert_with(|| EntriesInside {
+                    chunk,
+                    slots: Vec::new(),
+                });
                 if entries.slots.last() != Some(&slot) {
                     entries.slots.push(slot);
                 }
@@ -146,11 +176,21 @@ impl Array {
     }
 
     /// Reads the index of the shard at `place` of an object; `None` if the object was replaced.
-    fn read_index(&self, codec: &IndexCodec, key: &Key, object: &Stat, place: Range<u64>) -> Result<Option<Index>> {
+    fn read_index(
+        &self,
+        codec: &IndexCodec,
+        key: &Key,
+        object: &Stat,
+        place: Range<u64>,
+    ) -> Result<Option<Index>> {
         let size = place.end - place.start;
         let within = codec.place(size)?;
         let mut encoded = Vec::new();
-        let read = self.store.get_range(key, place.start + within.start..place.start + within.end, &mut encoded)?;
+        let read = self.store.get_range(
+            key,
+            place.start + within.start..place.start + within.end,
+            &mut encoded,
+        )?;
         match read.filter(|stat| stat.version.may_equal(&object.version)) {
             Some(_) => codec.decode(&encoded, size).map(Some),
             None => Ok(None),
@@ -167,8 +207,12 @@ impl ShardUsage {
         self.outside += filled.saturating_sub(inside) as u64;
         self.used = self.used.saturating_add(index_size);
         if is_innermost {
-            let entries = slots.iter().filter_map(|slot| index.get(*slot).ok().flatten());
-            self.used = entries.fold(self.used, |used, entry| used.saturating_add(entry.end - entry.start));
+            let entries = slots
+                .iter()
+                .filter_map(|slot| index.get(*slot).ok().flatten());
+            self.used = entries.fold(self.used, |used, entry| {
+                used.saturating_add(entry.end - entry.start)
+            });
         }
     }
 }

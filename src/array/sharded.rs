@@ -43,7 +43,8 @@ const ATTEMPTS: usize = 64;
 
 /// What looks like a writer who replaces an object again and again. Requests alone cannot tell the
 /// two apart.
-const OR_CHANGING_TAGS: &str = "unless the server states another ETag of an unchanged object in each answer";
+const OR_CHANGING_TAGS: &str =
+    "unless the server states another ETag of an unchanged object in each answer";
 
 /// Maximum size in bytes of an object that is read as a whole from a server that states no
 /// versions. Of a larger one, the index and a chunk are compared by the size of the object.
@@ -64,7 +65,9 @@ impl Replacements {
         if self.0 < ATTEMPTS {
             return Ok(());
         }
-        let why = format!("was replaced each time that a chunk in it was read, {ATTEMPTS} times, {OR_CHANGING_TAGS}");
+        let why = format!(
+            "was replaced each time that a chunk in it was read, {ATTEMPTS} times, {OR_CHANGING_TAGS}"
+        );
         Err(Error::new(Kind::System(libc::EIO), why).context(object))
     }
 }
@@ -176,7 +179,12 @@ impl Array {
         self.stat_in_shard_as_of(shards, chunk, Recency::Now)
     }
 
-    fn stat_in_shard_as_of(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Option<Stat>> {
+    fn stat_in_shard_as_of(
+        &self,
+        shards: &Shards,
+        chunk: ChunkId,
+        recency: Recency,
+    ) -> Result<Option<Stat>> {
         if let Some(pending) = self.rebased(shards, chunk, recency, None)? {
             return Ok(self.stat_pending(chunk, &pending));
         }
@@ -191,8 +199,13 @@ impl Array {
     /// the chunk.
     fn stat_stored(&self, shards: &Shards, chunk: ChunkId, found: &StoredChunk) -> Stat {
         let object = shards.shard(0, &self.grid.indices(chunk)).number;
-        let version = lock(&self.shard_cache.versions).version(object, chunk, &found.object.version);
-        Stat { size: found.bytes.len(), version, ..found.object.clone() }
+        let version =
+            lock(&self.shard_cache.versions).version(object, chunk, &found.object.version);
+        Stat {
+            size: found.bytes.len(),
+            version,
+            ..found.object.clone()
+        }
     }
 
     /// Returns the stat of a pending chunk; `None` if it was erased.
@@ -200,7 +213,11 @@ impl Array {
         let size = pending.bytes.as_ref()?.size();
         let stat = Stat::value(size, pending.modified, pending.version.clone());
         // a remote store has no permissions
-        let object = if self.is_remote() { None } else { self.stat_object(chunk).ok().flatten() };
+        let object = if self.is_remote() {
+            None
+        } else {
+            self.stat_object(chunk).ok().flatten()
+        };
         Some(stat.restricted(object.and_then(|object| object.permissions)))
     }
 
@@ -215,7 +232,11 @@ impl Array {
         let mut asked = HashSet::new();
         for chunk in chunks {
             let object = shards.shard(0, &self.grid.indices(chunk)).number;
-            let recency = if asked.insert(object) { Recency::Now } else { Recency::Opening };
+            let recency = if asked.insert(object) {
+                Recency::Now
+            } else {
+                Recency::Opening
+            };
             if !each(self.stat_in_shard_as_of(shards, chunk, recency)) {
                 return;
             }
@@ -225,10 +246,19 @@ impl Array {
     /// Returns the offset of a chunk in the object of its shard, in bytes; `None` if it is not
     /// stored there, waits to be stored, or lies in a shard that is encoded as a whole.
     pub fn offset_in_object(&self, chunk: ChunkId) -> Result<Option<u64>> {
-        let Some(shards) = self.shards.as_ref().filter(|_| self.pending_chunk(chunk).is_none()) else {
+        let Some(shards) = self
+            .shards
+            .as_ref()
+            .filter(|_| self.pending_chunk(chunk).is_none())
+        else {
             return Ok(None);
         };
-        let found = self.locate(shards, chunk, Recency::Opening, &mut Replacements::default())?;
+        let found = self.locate(
+            shards,
+            chunk,
+            Recency::Opening,
+            &mut Replacements::default(),
+        )?;
         Ok(found.and_then(|found| match found.bytes {
             ShardBytes::Stored(range) => Some(range.start),
             ShardBytes::Decoded(..) => None,
@@ -238,10 +268,17 @@ impl Array {
     /// Returns whether a chunk is stored, or may be because its shard is damaged. With `is_first`,
     /// asks the store for the object, instead of relying on its answer in this opening.
     pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, is_first: bool) -> bool {
-        let recency = if is_first { Recency::Now } else { Recency::Opening };
+        let recency = if is_first {
+            Recency::Now
+        } else {
+            Recency::Opening
+        };
         match self.pending_chunk(chunk) {
             Some(pending) => pending.bytes.is_some(),
-            None => !matches!(self.locate(shards, chunk, recency, &mut Replacements::default()), Ok(None)),
+            None => !matches!(
+                self.locate(shards, chunk, recency, &mut Replacements::default()),
+                Ok(None)
+            ),
         }
     }
 
@@ -271,7 +308,9 @@ impl Array {
             let Some(bytes) = &pending.bytes else {
                 return Ok(None);
             };
-            bytes.read(range, out).map_err(|e| e.context(self.stored_key(chunk)))?;
+            bytes
+                .read(range, out)
+                .map_err(|e| e.context(self.stored_key(chunk)))?;
             return Ok(self.stat_pending(chunk, &pending));
         }
         self.read_stored(shards, chunk, range, out, &mut Replacements::default())
@@ -288,7 +327,11 @@ impl Array {
         replaced: &mut Replacements,
     ) -> Result<Option<Stat>> {
         // reading the bytes shows whether the index is current
-        let mut recency = if self.is_remote() { Recency::Any } else { Recency::Opening };
+        let mut recency = if self.is_remote() {
+            Recency::Any
+        } else {
+            Recency::Opening
+        };
         let mut may_take_object = true;
         loop {
             let opening = self.freshness.opening();
@@ -335,7 +378,10 @@ impl Array {
             return Ok(None);
         };
         if stat.size > limit {
-            let why = format!("chunk of {} bytes, more than the {limit} it may have", stat.size);
+            let why = format!(
+                "chunk of {} bytes, more than the {limit} it may have",
+                stat.size
+            );
             return Err(Error::damaged(why).context(self.stored_key(chunk)));
         }
         Ok(Some(stat.version))
@@ -355,12 +401,17 @@ impl Array {
             ShardBytes::Stored(place) => {
                 let key = self.stored_key(chunk);
                 let start = Instant::now();
-                let got = self.store.get_range(&key, place.start + part.start..place.start + part.end, out);
+                let got = self.store.get_range(
+                    &key,
+                    place.start + part.start..place.start + part.end,
+                    out,
+                );
                 self.stats.store_time.add_since(start);
                 let got = got.map_err(|e| e.context(&key))?;
                 self.stats.bytes_stored.add(out.len() as u64);
                 Ok(got.is_some_and(|now| {
-                    now.version.may_equal(&object.version) && out.len() as u64 == part.end - part.start
+                    now.version.may_equal(&object.version)
+                        && out.len() as u64 == part.end - part.start
                 }))
             }
             ShardBytes::Decoded(decoded, place) => {
@@ -400,7 +451,12 @@ impl Array {
     }
 
     /// Makes one attempt to find a chunk, from its object down to the innermost shard.
-    fn try_locate(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Lookup<StoredChunk>> {
+    fn try_locate(
+        &self,
+        shards: &Shards,
+        chunk: ChunkId,
+        recency: Recency,
+    ) -> Result<Lookup<StoredChunk>> {
         let indices = self.grid.indices(chunk);
         let in_object = |e: Error| e.context(self.stored_key(chunk));
         let mut place: Option<StoredChunk> = None;
@@ -432,7 +488,10 @@ impl StoredChunk {
 impl LoadedShard {
     /// Returns the location of the bytes `range` of the shard.
     fn part(&self, range: Range<u64>) -> StoredChunk {
-        StoredChunk { object: self.object.clone(), bytes: self.bytes.part(range) }
+        StoredChunk {
+            object: self.object.clone(),
+            bytes: self.bytes.part(range),
+        }
     }
 }
 
@@ -454,7 +513,9 @@ impl ShardBytes {
         let within = |place: &Range<u64>| place.start + range.start..place.start + range.end;
         match self {
             ShardBytes::Stored(place) => ShardBytes::Stored(within(place)),
-            ShardBytes::Decoded(decoded, place) => ShardBytes::Decoded(decoded.clone(), within(place)),
+            ShardBytes::Decoded(decoded, place) => {
+                ShardBytes::Decoded(decoded.clone(), within(place))
+            }
         }
     }
 }

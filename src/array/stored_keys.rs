@@ -59,7 +59,9 @@ impl Array {
         match &self.shards {
             None => self.grid.parse_stored_key(path, self.key_encoding()),
             Some(shards) => {
-                let object = shards.objects().parse_stored_key(path, self.key_encoding())?;
+                let object = shards
+                    .objects()
+                    .parse_stored_key(path, self.key_encoding())?;
                 shards.members(object.0, &self.grid).next()
             }
         }
@@ -80,7 +82,11 @@ impl Array {
         let Some(path) = key.relative_to(&self.key) else {
             return false;
         };
-        let is_chunk = || self.grid.parse_chunk_key(path.as_str(), Separator::Dot).is_some();
+        let is_chunk = || {
+            self.grid
+                .parse_chunk_key(path.as_str(), Separator::Dot)
+                .is_some()
+        };
         self.is_chunk_level(key) || self.chunk_stored_at(path.as_str()).is_some() && !is_chunk()
     }
 
@@ -91,19 +97,25 @@ impl Array {
         } else if path == "c" {
             self.grid.dimensions() > 0
         } else {
-            path.strip_prefix("c/").is_some_and(|path| is_index_path(path, self.grid.dimensions()))
+            path.strip_prefix("c/")
+                .is_some_and(|path| is_index_path(path, self.grid.dimensions()))
         }
     }
 
     /// Returns the grid of the objects that hold the chunks: of outermost shards, or of the chunks
     /// themselves.
     pub fn object_grid(&self) -> &Grid {
-        self.shards.as_ref().map_or(&self.grid, |shards| shards.objects())
+        self.shards
+            .as_ref()
+            .map_or(&self.grid, |shards| shards.objects())
     }
 
     /// Returns the encoding of chunk keys in the store.
     pub fn key_encoding(&self) -> KeyEncoding {
-        KeyEncoding { has_prefix: self.metadata.has_key_prefix(), separator: self.separator() }
+        KeyEncoding {
+            has_prefix: self.metadata.has_key_prefix(),
+            separator: self.separator(),
+        }
     }
 
     /// Returns the stat of a chunk without reading the chunk; `None` if it is uninitialized.
@@ -142,10 +154,13 @@ impl Array {
         let granted = match &known.0 {
             Some((key, granted)) if *key == parent => *granted,
             _ => {
-                let levels = std::iter::successors(Some(parent.clone()), |level| Some(level.parent()));
+                let levels =
+                    std::iter::successors(Some(parent.clone()), |level| Some(level.parent()));
                 let levels = levels.take_while(|level| *level != self.key && !level.is_root());
                 let search = |level: Key| match self.store.stat(&level) {
-                    Ok(found) => found.and_then(|stat| stat.permissions).map(Permissions::search),
+                    Ok(found) => found
+                        .and_then(|stat| stat.permissions)
+                        .map(Permissions::search),
                     Err(_) => Some(Permissions::OWNER_ONLY),
                 };
                 let granted = levels.map(search).fold(None, both);
@@ -196,16 +211,33 @@ impl Array {
     /// Returns the stored chunks and the other values below the array's prefix, streamed in the
     /// order of the store.
     pub fn entries(self: &Arc<Self>) -> Result<Entries> {
-        let pending = if self.has_shards() { self.pending().objects().into_iter().collect() } else { BTreeSet::new() };
-        let level = self.store.list(&self.key).map_err(|e| e.context(&self.key))?;
+        let pending = if self.has_shards() {
+            self.pending().objects().into_iter().collect()
+        } else {
+            BTreeSet::new()
+        };
+        let level = self
+            .store
+            .list(&self.key)
+            .map_err(|e| e.context(&self.key))?;
         let levels = vec![(level, String::new())];
-        Ok(Entries { array: self.clone(), levels, lists_members: true, members: None, pending })
+        Ok(Entries {
+            array: self.clone(),
+            levels,
+            lists_members: true,
+            members: None,
+            pending,
+        })
     }
 
     /// Returns entries like [`Array::entries`], but only the first chunk of each stored shard, and
     /// reads no indexes.
     pub fn stored_objects(self: &Arc<Self>) -> Result<Entries> {
-        Ok(Entries { lists_members: false, pending: BTreeSet::new(), ..self.entries()? })
+        Ok(Entries {
+            lists_members: false,
+            pending: BTreeSet::new(),
+            ..self.entries()?
+        })
     }
 
     /// Returns the number of objects that hold all chunks of the grid.
@@ -220,7 +252,8 @@ impl Array {
         chunks: &mut dyn Iterator<Item = ChunkId>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        self.store.stat_many(&mut chunks.map(|chunk| self.stored_key(chunk)), each);
+        self.store
+            .stat_many(&mut chunks.map(|chunk| self.stored_key(chunk)), each);
     }
 
     /// Returns the separator of the stored chunk keys: declared, detected, or `.`.
@@ -243,7 +276,9 @@ impl Array {
         };
         if self.separator.set(detected).is_ok() && detected == Separator::Slash {
             let key = &self.key;
-            log::warn!("{key}: no dimension_separator is declared, but chunks lie under \"/\": reading them there");
+            log::warn!(
+                "{key}: no dimension_separator is declared, but chunks lie under \"/\": reading them there"
+            );
         }
         Ok(())
     }
@@ -252,7 +287,11 @@ impl Array {
     fn probe_separator(&self) -> Result<Option<Separator>> {
         for separator in [Separator::Dot, Separator::Slash] {
             let key = self.key.join(&self.grid.chunk_key(ChunkId(0), separator));
-            if self.store.stat(&key)?.is_some_and(|stat| stat.kind == EntryKind::Value) {
+            if self
+                .store
+                .stat(&key)?
+                .is_some_and(|stat| stat.kind == EntryKind::Value)
+            {
                 return Ok(Some(separator));
             }
         }
@@ -272,8 +311,11 @@ impl Array {
 /// or half written.
 pub fn is_chunk_like(name: &str) -> bool {
     let rest = name.trim().trim_start_matches(['+', '-']);
-    let digits = rest.strip_suffix(".partial").map_or(rest, |r| r.split_inclusive('.').next().unwrap_or(r));
-    digits.starts_with(|c: char| c.is_ascii_digit()) && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+    let digits = rest
+        .strip_suffix(".partial")
+        .map_or(rest, |r| r.split_inclusive('.').next().unwrap_or(r));
+    digits.starts_with(|c: char| c.is_ascii_digit())
+        && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
 }
 
 /// Returns whether a path has fewer than `dimensions` components, all of them indices.
@@ -293,7 +335,9 @@ fn detect_separator(grid: &Grid, listing: Listing) -> Result<Option<Separator>> 
     for entry in listing.take(SEPARATOR_SAMPLE) {
         let entry = entry?;
         match entry.kind {
-            EntryKind::Prefix if parse_index(&entry.name).is_some() => slash = Some(Separator::Slash),
+            EntryKind::Prefix if parse_index(&entry.name).is_some() => {
+                slash = Some(Separator::Slash)
+            }
             EntryKind::Value if grid.parse_chunk_key(&entry.name, Separator::Dot).is_some() => {
                 return Ok(Some(Separator::Dot));
             }
@@ -336,10 +380,19 @@ impl Iterator for Entries {
                 Some(Err(e)) => return Some(Err(e)),
                 Some(Ok(entry)) => entry,
             };
-            let name = if path.is_empty() { entry.name } else { format!("{path}/{}", entry.name) };
+            let name = if path.is_empty() {
+                entry.name
+            } else {
+                format!("{path}/{}", entry.name)
+            };
             // below a value that hides it, a level may hold chunks
-            let hides_level = entry.hides_prefix && self.array.is_chunk_level(&self.array.key.join(&name));
-            let kind = if hides_level { EntryKind::Prefix } else { entry.kind };
+            let hides_level =
+                entry.hides_prefix && self.array.is_chunk_level(&self.array.key.join(&name));
+            let kind = if hides_level {
+                EntryKind::Prefix
+            } else {
+                entry.kind
+            };
             if let Some(found) = self.classify(name, kind) {
                 return Some(Ok(found));
             }
@@ -363,7 +416,11 @@ impl Entries {
     /// Lists the chunks of an object next.
     fn list_members(&mut self, object: u64) {
         self.pending.remove(&object);
-        let members = self.array.shards.as_ref().map(|shards| shards.members(object, &self.array.grid).enumerate());
+        let members = self
+            .array
+            .shards
+            .as_ref()
+            .map(|shards| shards.members(object, &self.array.grid).enumerate());
         self.members = members.map(|members| Box::new(members) as _);
     }
 
@@ -393,7 +450,9 @@ impl Entries {
         }
         if self.lists_members
             && let Some(shards) = &array.shards
-            && let Some(object) = shards.objects().parse_stored_key(&name, array.key_encoding())
+            && let Some(object) = shards
+                .objects()
+                .parse_stored_key(&name, array.key_encoding())
         {
             self.list_members(object.0);
             return None;
@@ -401,6 +460,7 @@ impl Entries {
         if let Some(chunk) = array.chunk_stored_at(&name) {
             return Some(ArrayEntry::Chunk(chunk));
         }
-        (is_top && kind == EntryKind::Value && !is_chunk_like(&name)).then_some(ArrayEntry::Value(name))
+        (is_top && kind == EntryKind::Value && !is_chunk_like(&name))
+            .then_some(ArrayEntry::Value(name))
     }
 }

@@ -10,7 +10,10 @@ fn document(codecs: &str) -> String {
 fn array_in(store: Arc<dyn Store>, document: &str) -> (Array, Arc<Stats>) {
     let stats = Arc::new(Stats::default());
     let metadata = ArrayMetadata::parse(document.as_bytes()).unwrap();
-    (Array::new(Key::root().join("a"), metadata, store, stats.clone()).unwrap(), stats)
+    (
+        Array::new(Key::root().join("a"), metadata, store, stats.clone()).unwrap(),
+        stats,
+    )
 }
 
 fn array(document: &str) -> (Arc<MemoryStore>, Array, Arc<Stats>) {
@@ -21,24 +24,53 @@ fn array(document: &str) -> (Arc<MemoryStore>, Array, Arc<Stats>) {
 }
 
 fn load(array: &Array, chunk: ChunkId) -> Option<Loaded> {
-    array.load(chunk, Vec::new(), &mut Scratch::default()).unwrap()
+    array
+        .load(chunk, Vec::new(), &mut Scratch::default())
+        .unwrap()
 }
 
 const KINDS: &[(&str, bool)] = &[
-    (r#""dtype":"<i4","order":"C","compressor":null,"filters":null"#, false),
-    (r#""dtype":"<i4","order":"F","compressor":null,"filters":null"#, false),
-    (r#""dtype":"<f8","order":"F","compressor":{"id":"zlib"},"filters":[{"id":"shuffle","elementsize":8}]"#, false),
-    (r#""dtype":"|V3","order":"F","compressor":{"id":"blosc"},"filters":[{"id":"base64"},{"id":"crc32"}]"#, false),
-    (r#""dtype":">u2","order":"C","compressor":{"id":"zstd"},"filters":[{"id":"delta","dtype":">u2"}]"#, false),
+    (
+        r#""dtype":"<i4","order":"C","compressor":null,"filters":null"#,
+        false,
+    ),
+    (
+        r#""dtype":"<i4","order":"F","compressor":null,"filters":null"#,
+        false,
+    ),
+    (
+        r#""dtype":"<f8","order":"F","compressor":{"id":"zlib"},"filters":[{"id":"shuffle","elementsize":8}]"#,
+        false,
+    ),
+    (
+        r#""dtype":"|V3","order":"F","compressor":{"id":"blosc"},"filters":[{"id":"base64"},{"id":"crc32"}]"#,
+        false,
+    ),
+    (
+        r#""dtype":">u2","order":"C","compressor":{"id":"zstd"},"filters":[{"id":"delta","dtype":">u2"}]"#,
+        false,
+    ),
     (
         r#""dtype":"|u1","order":"F","compressor":{"id":"bz2"},"filters":[{"id":"delta","dtype":"|u1","astype":"<u4"},
         {"id":"astype","encode_dtype":"<i8","decode_dtype":"<u4"}]"#,
         false,
     ),
-    (r#""dtype":"<i4","order":"C","compressor":null,"filters":[{"id":"delta","dtype":"<i4","astype":"|i1"}]"#, true),
-    (r#""dtype":"<f4","order":"C","compressor":null,"filters":[{"id":"delta","dtype":"<f4"}]"#, true),
-    (r#""dtype":"<f4","order":"F","compressor":{"id":"lz4"},"filters":[{"id":"bitround","keepbits":3}]"#, true),
-    (r#""dtype":"|b1","order":"C","compressor":{"id":"gzip"},"filters":[{"id":"packbits"}]"#, true),
+    (
+        r#""dtype":"<i4","order":"C","compressor":null,"filters":[{"id":"delta","dtype":"<i4","astype":"|i1"}]"#,
+        true,
+    ),
+    (
+        r#""dtype":"<f4","order":"C","compressor":null,"filters":[{"id":"delta","dtype":"<f4"}]"#,
+        true,
+    ),
+    (
+        r#""dtype":"<f4","order":"F","compressor":{"id":"lz4"},"filters":[{"id":"bitround","keepbits":3}]"#,
+        true,
+    ),
+    (
+        r#""dtype":"|b1","order":"C","compressor":{"id":"gzip"},"filters":[{"id":"packbits"}]"#,
+        true,
+    ),
 ];
 
 proptest! {
@@ -78,9 +110,14 @@ fn order_f_is_stored_as_the_definition_says() {
         r#"{"zarr_format":2,"shape":[2,3],"chunks":[2,3],"fill_value":0,"dtype":"|u1","order":"F","compressor":null,
         "filters":null}"#,
     );
-    array.store(ChunkId(0), &[1, 2, 3, 4, 5, 6], &mut Scratch::default()).unwrap();
+    array
+        .store(ChunkId(0), &[1, 2, 3, 4, 5, 6], &mut Scratch::default())
+        .unwrap();
     let mut stored = Vec::new();
-    store.get(&Key::root().join("a/0.0"), 100, &mut stored).unwrap().unwrap();
+    store
+        .get(&Key::root().join("a/0.0"), 100, &mut stored)
+        .unwrap()
+        .unwrap();
     assert_eq!(stored, [1, 4, 2, 5, 3, 6]);
 }
 
@@ -88,9 +125,16 @@ fn order_f_is_stored_as_the_definition_says() {
 fn a_failure_to_store_says_why_and_changes_nothing() {
     let plain = r#""dtype":"<i4","order":"C","compressor":null,"filters":null"#;
     let (store, array, stats) = array(&document(plain));
-    array.store(ChunkId(4), &[1; 48], &mut Scratch::default()).unwrap();
-    let error = array.store(ChunkId(4), &[2; 47], &mut Scratch::default()).unwrap_err();
-    assert_eq!((error.to_string().as_str(), error.kind()), ("/a/0.2.0: 47 bytes for a chunk of 48", Kind::Invalid));
+    array
+        .store(ChunkId(4), &[1; 48], &mut Scratch::default())
+        .unwrap();
+    let error = array
+        .store(ChunkId(4), &[2; 47], &mut Scratch::default())
+        .unwrap_err();
+    assert_eq!(
+        (error.to_string().as_str(), error.kind()),
+        ("/a/0.2.0: 47 bytes for a chunk of 48", Kind::Invalid)
+    );
     assert_eq!(load(&array, ChunkId(4)).unwrap().bytes, [1; 48]);
     assert_eq!(stats.stores.get(), 1);
 
@@ -98,15 +142,23 @@ fn a_failure_to_store_says_why_and_changes_nothing() {
         "filters":[{"id":"delta","dtype":"<i4","astype":"|i1"}]"#;
     let (narrow, _) = array_in(store, &document(delta));
     assert!(narrow.writable().is_ok());
-    let error = narrow.store(ChunkId(4), &[2; 48], &mut Scratch::default()).unwrap_err();
-    assert_eq!(error.to_string(), "/a/0.2.0: delta, zlib: the first item does not fit delta's astype");
+    let error = narrow
+        .store(ChunkId(4), &[2; 48], &mut Scratch::default())
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "/a/0.2.0: delta, zlib: the first item does not fit delta's astype"
+    );
     assert_eq!(load(&array, ChunkId(4)).unwrap().bytes, [1; 48]);
 }
 
 #[test]
 fn an_array_that_cannot_be_encoded_is_read_only() {
-    let filter =
-        |filter: &str| document(&format!(r#""dtype":"<f4","order":"C","compressor":null,"filters":[{filter}]"#));
+    let filter = |filter: &str| {
+        document(&format!(
+            r#""dtype":"<f4","order":"C","compressor":null,"filters":[{filter}]"#
+        ))
+    };
     let writable = |document: &str| array(document).1.writable();
     // an element of the shuffle consists of four items
     assert!(writable(&filter(r#"{"id":"shuffle","elementsize":16}"#)).is_ok());
@@ -114,7 +166,12 @@ fn an_array_that_cannot_be_encoded_is_read_only() {
     assert_eq!(error.kind(), Kind::ReadOnly);
     let why = "/a: bitround: bitround can't keep 40 of 23 bits: chunks can be read, not written";
     assert_eq!(error.to_string(), why);
-    assert_eq!(writable(&filter(r#"{"id":"none such"}"#)).unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(
+        writable(&filter(r#"{"id":"none such"}"#))
+            .unwrap_err()
+            .kind(),
+        Kind::Unsupported
+    );
 }
 
 #[test]
@@ -123,13 +180,17 @@ fn the_first_chunk_settles_an_undeclared_separator() {
     let (store, array, _) = array(&document(plain));
     let (other, _) = array_in(store.clone(), &document(plain));
     assert_eq!(array.separator(), Separator::Dot);
-    array.store(ChunkId(1), &[1; 12], &mut Scratch::default()).unwrap();
+    array
+        .store(ChunkId(1), &[1; 12], &mut Scratch::default())
+        .unwrap();
     // chunks that were stored meanwhile count
     store.insert("a/0/0/0", [2; 12]);
     store.remove("a/0.0.1");
     array.detect_separator().unwrap();
     assert_eq!(array.separator(), Separator::Dot);
-    other.store(ChunkId(1), &[3; 12], &mut Scratch::default()).unwrap();
+    other
+        .store(ChunkId(1), &[3; 12], &mut Scratch::default())
+        .unwrap();
     assert_eq!(other.separator(), Separator::Slash);
     assert_eq!(load(&other, ChunkId(0)).unwrap().bytes, [2; 12]);
     assert!(store.stat(&Key::root().join("a/0/0/1")).unwrap().is_some());

@@ -19,14 +19,19 @@ impl Array {
     ///
     /// Fails if the store is read-only, if a codec cannot encode, or without memory for a chunk.
     pub fn writable(&self) -> Result<()> {
-        self.store.check_writable(&self.key).map_err(|e| e.context(&self.key))?;
+        self.store
+            .check_writable(&self.key)
+            .map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline()?;
         // a write that is accepted must not fail to be encoded later
         memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
         if let Some(shards) = &self.shards {
-            self.check_shards_storable(shards).map_err(|e| e.context(&self.key))?;
+            self.check_shards_storable(shards)
+                .map_err(|e| e.context(&self.key))?;
         }
-        self.encodable.get_or_init(|| self.try_encode(pipeline)).clone()
+        self.encodable
+            .get_or_init(|| self.try_encode(pipeline))
+            .clone()
     }
 
     /// Encodes zeros to find out whether the codecs can encode.
@@ -34,15 +39,22 @@ impl Array {
         if self.metadata.has_objects() {
             return Ok(());
         }
-        pipeline.check_encodes(self.metadata.dtype.size(), self.grid.max_chunk_size()).map_err(|e| {
-            let codecs = self.codec_names();
-            Error::new(Kind::ReadOnly, format!("{codecs}: {e}: chunks can be read, not written")).context(&self.key)
-        })
+        pipeline
+            .check_encodes(self.metadata.dtype.size(), self.grid.max_chunk_size())
+            .map_err(|e| {
+                let codecs = self.codec_names();
+                Error::new(
+                    Kind::ReadOnly,
+                    format!("{codecs}: {e}: chunks can be read, not written"),
+                )
+                .context(&self.key)
+            })
     }
 
     /// Returns whether a chunk that was stored may read back with other bytes.
     pub fn is_lossy(&self) -> bool {
-        self.pipeline().is_ok_and(|pipeline| !pipeline.is_lossless())
+        self.pipeline()
+            .is_ok_and(|pipeline| !pipeline.is_lossless())
     }
 
     /// Encodes the bytes of a chunk, C layout, and stores them unconditionally. A chunk of a shard
@@ -71,8 +83,13 @@ impl Array {
         self.settle_separator()?;
         let encoded = self.encode_chunk(chunk, bytes, scratch)?;
         if self.has_shards() {
-            let base = if let Replaces::Version(version) = replaces { Some(version.clone()) } else { None };
-            let held = PendingBytes::hold(encoded, spill).map_err(|e| e.context(self.stored_key(chunk)))?;
+            let base = if let Replaces::Version(version) = replaces {
+                Some(version.clone())
+            } else {
+                None
+            };
+            let held = PendingBytes::hold(encoded, spill)
+                .map_err(|e| e.context(self.stored_key(chunk)))?;
             let version = self.hand_over(chunk, Some(held), written, base)?;
             self.stats.stores.add(u64::from(version.is_some()));
             return Ok(version);
@@ -101,7 +118,8 @@ impl Array {
         let size = self.grid.chunk_size(chunk);
         if !self.metadata.has_objects() && bytes.len() != size {
             return Err(
-                Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(self.stored_key(chunk))
+                Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len()))
+                    .context(self.stored_key(chunk)),
             );
         }
         let start = Instant::now();
@@ -113,11 +131,21 @@ impl Array {
     }
 
     /// Returns the encoded form of `bytes`: `bytes` themselves, or a buffer of `scratch`.
-    fn encode<'a>(&self, pipeline: &Pipeline, bytes: &'a [u8], scratch: &'a mut Scratch) -> Result<&'a [u8]> {
+    fn encode<'a>(
+        &self,
+        pipeline: &Pipeline,
+        bytes: &'a [u8],
+        scratch: &'a mut Scratch,
+    ) -> Result<&'a [u8]> {
         let mut plain = bytes;
         if self.is_transposed() {
             memory::resize(&mut scratch.other, bytes.len())?;
-            layout::c_to_f(&self.metadata.chunks, self.metadata.dtype.size(), bytes, &mut scratch.other);
+            layout::c_to_f(
+                &self.metadata.chunks,
+                self.metadata.dtype.size(),
+                bytes,
+                &mut scratch.other,
+            );
             plain = &scratch.other;
         }
         if pipeline.is_identity() {

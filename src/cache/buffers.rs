@@ -66,7 +66,12 @@ impl Buffers {
     /// empty one if there is none.
     pub fn take(&self, len: usize) -> Vec<u8> {
         let mut idle = lock(&self.idle);
-        let found = idle.0.iter().rposition(|b| fits(b, len)).map(|i| idle.0.swap_remove(i)).unwrap_or_default();
+        let found = idle
+            .0
+            .iter()
+            .rposition(|b| fits(b, len))
+            .map(|i| idle.0.swap_remove(i))
+            .unwrap_or_default();
         idle.1 -= found.capacity();
         if !has_spare(&idle.0, len) {
             self.wanted.store(len, Ordering::Relaxed);
@@ -105,12 +110,18 @@ impl Buffers {
     /// Counts `bytes` until they are dropped.
     pub fn hold(self: &Arc<Self>, bytes: Vec<u8>) -> Arc<Decoded> {
         self.bytes.fetch_add(bytes.capacity(), Ordering::Relaxed);
-        Arc::new(Decoded { bytes, buffers: self.clone() })
+        Arc::new(Decoded {
+            bytes,
+            buffers: self.clone(),
+        })
     }
 
     /// Returns an account of memory beside the buffers.
     pub fn account(self: &Arc<Self>) -> Account {
-        Account { bytes: 0, buffers: self.clone() }
+        Account {
+            bytes: 0,
+            buffers: self.clone(),
+        }
     }
 
     /// Returns scratch memory, which is no longer counted here: the load has reserved as much.
@@ -159,7 +170,8 @@ impl Buffers {
         let mut idle = lock(&self.idle);
         let Some(buffer) = idle.0.pop() else {
             let scratch = lock(&self.scratch).pop().map(|scratch| scratch.capacity());
-            let freed = scratch.or_else(|| lock(&self.encoded).pop().map(|buffer| buffer.capacity()));
+            let freed =
+                scratch.or_else(|| lock(&self.encoded).pop().map(|buffer| buffer.capacity()));
             self.count_taken(freed.unwrap_or_default());
             return freed.is_some();
         };
@@ -191,9 +203,13 @@ impl Account {
     /// Sets the number of bytes that count.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {
-            self.buffers.bytes.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            self.buffers
+                .bytes
+                .fetch_add(bytes - self.bytes, Ordering::Relaxed);
         } else {
-            self.buffers.bytes.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            self.buffers
+                .bytes
+                .fetch_sub(self.bytes - bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;
     }
@@ -218,7 +234,15 @@ fn fits(buffer: &Vec<u8>, len: usize) -> bool {
 /// Returns whether enough buffers for requests of `len` bytes are idle.
 fn has_spare(idle: &[Vec<u8>], len: usize) -> bool {
     let spare = SPARE.max(SPARE_BYTES / len.max(1));
-    len < MIN_KEPT || idle.len() >= MAX_IDLE || idle.iter().rev().filter(|b| fits(b, len)).take(spare).count() == spare
+    len < MIN_KEPT
+        || idle.len() >= MAX_IDLE
+        || idle
+            .iter()
+            .rev()
+            .filter(|b| fits(b, len))
+            .take(spare)
+            .count()
+            == spare
 }
 
 impl Decoded {
@@ -272,14 +296,25 @@ mod tests {
     #[test]
     fn scratch_memory_counts_while_it_is_idle() {
         let buffers = Arc::new(Buffers::default());
-        buffers.keep_scratch(Scratch { stored: Vec::with_capacity(1000), ..Scratch::default() });
+        buffers.keep_scratch(Scratch {
+            stored: Vec::with_capacity(1000),
+            ..Scratch::default()
+        });
         buffers.keep_encoded(Vec::with_capacity(5000));
         buffers.keep_encoded(Vec::new());
         assert_eq!((buffers.bytes(), buffers.idle()), (6000, 6000));
         // the load that uses it has reserved as much
         let scratch = buffers.take_scratch();
         let encoded = buffers.take_encoded();
-        assert_eq!((scratch.capacity(), encoded.capacity(), buffers.bytes(), buffers.idle()), (1000, 5000, 0, 0));
+        assert_eq!(
+            (
+                scratch.capacity(),
+                encoded.capacity(),
+                buffers.bytes(),
+                buffers.idle()
+            ),
+            (1000, 5000, 0, 0)
+        );
         buffers.keep_scratch(scratch);
         buffers.keep_encoded(encoded);
         assert!(buffers.free_idle() && buffers.free_idle() && !buffers.free_idle());
@@ -293,8 +328,13 @@ mod tests {
         let pages = (buffer.len() - start) / page;
         let mut present = vec![0; pages];
         // SAFETY: the pages lie in `buffer`, and `present` has a byte for each.
-        let done =
-            unsafe { libc::mincore(buffer[start..].as_ptr().cast_mut().cast(), pages * page, present.as_mut_ptr()) };
+        let done = unsafe {
+            libc::mincore(
+                buffer[start..].as_ptr().cast_mut().cast(),
+                pages * page,
+                present.as_mut_ptr(),
+            )
+        };
         done == 0 && present.iter().all(|byte| byte & 1 == 1)
     }
 
@@ -304,7 +344,13 @@ mod tests {
             let buffers = Buffers::default();
             // more than the allocator has at hand
             (0..64).for_each(|_| buffers.refill(len).unwrap());
-            assert!(lock(&buffers.idle).0.iter().all(|buffer| is_present(buffer)), "{len}");
+            assert!(
+                lock(&buffers.idle)
+                    .0
+                    .iter()
+                    .all(|buffer| is_present(buffer)),
+                "{len}"
+            );
         }
     }
 }

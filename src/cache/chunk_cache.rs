@@ -18,7 +18,8 @@ use std::ops::Range;
 
 /// A function that loads the content that a slot lacks. It gets the previous content, if there is
 /// any.
-pub(super) type LoadFn<'l> = &'l mut dyn FnMut(&mut LoadingSlot, Option<CachedChunk>) -> Result<CachedChunk>;
+pub(super) type LoadFn<'l> =
+    &'l mut dyn FnMut(&mut LoadingSlot, Option<CachedChunk>) -> Result<CachedChunk>;
 
 /// The content of a slot before a load, and whether the latest opening has confirmed it.
 type Previous = Option<(CachedChunk, bool)>;
@@ -46,12 +47,21 @@ impl Cache {
         if let Some(found) = self.get_dirty(array, chunk, true) {
             return found;
         }
-        self.get_item(array, CachedItem::Chunk(chunk), part, &mut |slot, previous| {
-            self.load(slot, array, chunk, previous, part)
-        })
+        self.get_item(
+            array,
+            CachedItem::Chunk(chunk),
+            part,
+            &mut |slot, previous| self.load(slot, array, chunk, previous, part),
+        )
     }
 
-    pub(super) fn get_item(&self, array: &Array, item: CachedItem, part: ChunkPart, load: LoadFn) -> PartResult {
+    pub(super) fn get_item(
+        &self,
+        array: &Array,
+        item: CachedItem,
+        part: ChunkPart,
+        load: LoadFn,
+    ) -> PartResult {
         let key = (array.id(), item);
         let mut state = self.lock();
         let mut has_waited = false;
@@ -63,7 +73,12 @@ impl Cache {
                     state = self.wait(state);
                     continue;
                 }
-                Some(Slot::Ready { content, confirmed, is_prefetched, .. }) => {
+                Some(Slot::Ready {
+                    content,
+                    confirmed,
+                    is_prefetched,
+                    ..
+                }) => {
                     let is_current = array.freshness().is_current(*confirmed);
                     if is_current && let Some(found) = content.part(part) {
                         self.count_hit(!has_waited, is_prefetched);
@@ -88,10 +103,20 @@ impl Cache {
         }
     }
 
-    pub(super) fn peek_item(&self, array: &Array, item: CachedItem, part: ChunkPart) -> Option<PartResult> {
+    pub(super) fn peek_item(
+        &self,
+        array: &Array,
+        item: CachedItem,
+        part: ChunkPart,
+    ) -> Option<PartResult> {
         let mut state = self.lock();
         match state.slots.get_mut(&(array.id(), item)) {
-            Some(Slot::Ready { content, confirmed, is_prefetched, .. }) if array.freshness().is_current(*confirmed) => {
+            Some(Slot::Ready {
+                content,
+                confirmed,
+                is_prefetched,
+                ..
+            }) if array.freshness().is_current(*confirmed) => {
                 let found = content.part(part)?;
                 self.count_hit(true, is_prefetched);
                 Some(found)
@@ -106,9 +131,9 @@ impl Cache {
         let key = (array.id(), item);
         match state.slots.peek(&key) {
             _ if state.dirty.contains_key(&key) => true,
-            Some(Slot::Ready { content, confirmed, .. }) => {
-                array.freshness().is_current(*confirmed) && content.part(part).is_some()
-            }
+            Some(Slot::Ready {
+                content, confirmed, ..
+            }) => array.freshness().is_current(*confirmed) && content.part(part).is_some(),
             _ => false,
         }
     }
@@ -130,7 +155,9 @@ impl Cache {
         self.stats.misses.add(1);
         loop {
             let opening = array.freshness().opening();
-            let read = array.read_plain(chunk, range.clone(), out).inspect_err(|e| self.record_failure(e))?;
+            let read = array
+                .read_plain(chunk, range.clone(), out)
+                .inspect_err(|e| self.record_failure(e))?;
             let tag = VersionTag::of(read.as_ref());
             self.stats.uninitialized.add(u64::from(read.is_none()));
             self.served.record(array.id(), chunk, tag);
@@ -154,7 +181,8 @@ impl Cache {
     /// without evicting other prefetched chunks.
     pub(super) fn prefetch(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> bool {
         let bytes = array.chunk_memory();
-        let mut load = |slot: &mut LoadingSlot, previous| self.load(slot, array, chunk, previous, part);
+        let mut load =
+            |slot: &mut LoadingSlot, previous| self.load(slot, array, chunk, previous, part);
         self.prefetch_item(array, CachedItem::Chunk(chunk), part, bytes, &mut load)
     }
 
@@ -191,7 +219,9 @@ impl Cache {
         let previous = match state.slots.peek(&key) {
             _ if state.dirty.contains_key(&key) => return Prefetched::Present,
             Some(Slot::Loading) => return Prefetched::Present,
-            Some(Slot::Ready { content, confirmed, .. }) => {
+            Some(Slot::Ready {
+                content, confirmed, ..
+            }) => {
                 let is_current = array.freshness().is_current(*confirmed);
                 if is_current && content.part(part).is_some() {
                     return Prefetched::Present;
@@ -205,7 +235,10 @@ impl Cache {
         }
         state.reserved.add(array, bytes);
         state.slots.put(key, Slot::Loading);
-        Prefetched::Begun(Box::new((LoadingSlot::new(self, array, key, bytes, true), previous)))
+        Prefetched::Begun(Box::new((
+            LoadingSlot::new(self, array, key, bytes, true),
+            previous,
+        )))
     }
 
     /// Evicts slots, but neither prefetched ones nor that of `key`, until `bytes` more fit. Returns
@@ -241,13 +274,21 @@ impl Cache {
 
     /// Revalidates the previous content of a slot or loads new content, and puts it into the slot.
     /// Starts again if the array is opened meanwhile.
-    fn insert(&self, mut slot: LoadingSlot, mut previous: Previous, part: ChunkPart, load: LoadFn) -> PartResult {
+    fn insert(
+        &self,
+        mut slot: LoadingSlot,
+        mut previous: Previous,
+        part: ChunkPart,
+        load: LoadFn,
+    ) -> PartResult {
         let array = slot.array;
         let item = slot.key.1;
         loop {
             // taken before the store is asked: an opening meanwhile makes the answer stale
             let opening = array.freshness().opening();
-            let current = previous.take().filter(|(content, current)| *current || content.is_stored(array, item));
+            let current = previous
+                .take()
+                .filter(|(content, current)| *current || content.is_stored(array, item));
             let (content, found) = match current.map(|(content, _)| (content.part(part), content)) {
                 Some((Some(found), content)) => {
                     self.stats.hits.add(u64::from(!slot.is_prefetched));
@@ -255,8 +296,14 @@ impl Cache {
                 }
                 insufficient => {
                     self.stats.misses.add(u64::from(!slot.is_prefetched));
-                    let content = self.load_or_remember(&mut slot, insufficient.map(|(_, content)| content), load)?;
-                    let found = content.part(part).unwrap_or_else(|| Err(Error::system(libc::EIO)));
+                    let content = self.load_or_remember(
+                        &mut slot,
+                        insufficient.map(|(_, content)| content),
+                        load,
+                    )?;
+                    let found = content
+                        .part(part)
+                        .unwrap_or_else(|| Err(Error::system(libc::EIO)));
                     (content, found)
                 }
             };
@@ -276,10 +323,15 @@ impl Cache {
             // record a window from before this opening, too: the next opening checks only versions
             // that were recorded since this one
             (CachedChunk::Window(_, sources), _) => {
-                sources.iter().for_each(|(chunk, tag)| self.served.record(array.id(), *chunk, *tag));
+                sources
+                    .iter()
+                    .for_each(|(chunk, tag)| self.served.record(array.id(), *chunk, *tag));
             }
             (content, CachedItem::Chunk(chunk)) => {
-                content.tag().into_iter().for_each(|tag| self.served.record(array.id(), chunk, tag));
+                content
+                    .tag()
+                    .into_iter()
+                    .for_each(|tag| self.served.record(array.id(), chunk, tag));
             }
             _ => {}
         }
@@ -292,15 +344,31 @@ impl Cache {
         let mut prefetched = VecDeque::new();
         loop {
             let taken_out = loading.len() + prefetched.len();
-            let needed = self.needed_by(state).saturating_add(taken_out * SLOT_COST).saturating_add(bytes);
+            let needed = self
+                .needed_by(state)
+                .saturating_add(taken_out * SLOT_COST)
+                .saturating_add(bytes);
             if needed <= self.bound || state.slots.len() + taken_out <= 1 {
                 break;
             }
             match state.slots.pop_lru() {
                 Some((key, slot @ Slot::Loading)) => loading.push((key, slot)),
                 // spare a prefetched chunk once: it is still to be read, unless its reader is gone
-                Some((key, Slot::Ready { content, confirmed, is_prefetched: true, was_spared: false })) => {
-                    let slot = Slot::Ready { content, confirmed, is_prefetched: true, was_spared: true };
+                Some((
+                    key,
+                    Slot::Ready {
+                        content,
+                        confirmed,
+                        is_prefetched: true,
+                        was_spared: false,
+                    },
+                )) => {
+                    let slot = Slot::Ready {
+                        content,
+                        confirmed,
+                        is_prefetched: true,
+                        was_spared: true,
+                    };
                     prefetched.push_back((key, slot));
                 }
                 Some((_, slot)) => self.count_dropped(Some(slot)),
@@ -316,7 +384,13 @@ impl Cache {
     }
 
     fn count_dropped(&self, slot: Option<Slot>) {
-        if matches!(slot, Some(Slot::Ready { is_prefetched: true, .. })) {
+        if matches!(
+            slot,
+            Some(Slot::Ready {
+                is_prefetched: true,
+                ..
+            })
+        ) {
             self.stats.prefetch_wasted.add(1);
         }
     }
@@ -338,8 +412,22 @@ pub(super) struct LoadingSlot<'a> {
 
 impl<'a> LoadingSlot<'a> {
     /// Creates the slot of a load. The caller has locked the cache's state.
-    fn new(cache: &'a Cache, array: &'a Array, key: CacheKey, reserved: usize, is_prefetched: bool) -> Self {
-        LoadingSlot { cache, array, stores: array.freshness().stores(), key, content: None, reserved, is_prefetched }
+    fn new(
+        cache: &'a Cache,
+        array: &'a Array,
+        key: CacheKey,
+        reserved: usize,
+        is_prefetched: bool,
+    ) -> Self {
+        LoadingSlot {
+            cache,
+            array,
+            stores: array.freshness().stores(),
+            key,
+            content: None,
+            reserved,
+            is_prefetched,
+        }
     }
 
     /// Reserves memory for a load of `bytes` in total: evicts slots, and waits while other loads
@@ -351,7 +439,9 @@ impl<'a> LoadingSlot<'a> {
         let cache = self.cache;
         let mut state = cache.lock();
         // a waiting load holds nothing: two that want more than they have would wait for each other
-        state.reserved.remove(self.array, std::mem::take(&mut self.reserved));
+        state
+            .reserved
+            .remove(self.array, std::mem::take(&mut self.reserved));
         cache.wake(&state);
         cache.reserve_in(state, self.array, bytes);
         self.reserved = bytes;
@@ -363,11 +453,18 @@ impl Drop for LoadingSlot<'_> {
         let mut state = self.cache.lock();
         match self.content.take() {
             Some((content, confirmed)) if !self.array.freshness().has_stored_since(self.stores) => {
-                let slot = Slot::Ready { content, confirmed, is_prefetched: self.is_prefetched, was_spared: false };
+                let slot = Slot::Ready {
+                    content,
+                    confirmed,
+                    is_prefetched: self.is_prefetched,
+                    was_spared: false,
+                };
                 state.slots.put(self.key, slot);
             }
             // a write-back may have filled the slot meanwhile
-            _ if matches!(state.slots.peek(&self.key), Some(Slot::Loading)) => drop(state.slots.pop(&self.key)),
+            _ if matches!(state.slots.peek(&self.key), Some(Slot::Loading)) => {
+                drop(state.slots.pop(&self.key))
+            }
             _ => {}
         }
         state.reserved.remove(self.array, self.reserved);

@@ -94,7 +94,11 @@ struct PerArray<T> {
 impl<T: Default> PerArray<T> {
     fn get(&mut self, array: &Array, writes: u64) -> &mut T {
         if (self.id, self.writes) != (array.id(), writes) {
-            *self = PerArray { id: array.id(), writes, known: T::default() };
+            *self = PerArray {
+                id: array.id(),
+                writes,
+                known: T::default(),
+            };
         }
         &mut self.known
     }
@@ -120,11 +124,20 @@ impl Prefetcher {
     /// # Errors
     ///
     /// Fails if no thread can be started.
-    pub fn new(cache: Arc<Cache>, threads: usize, requests: usize, spill: SpillOptions) -> Result<Self> {
+    pub fn new(
+        cache: Arc<Cache>,
+        threads: usize,
+        requests: usize,
+        spill: SpillOptions,
+    ) -> Result<Self> {
         let in_flight = cache.bound() / IN_FLIGHT_SHARE;
         Ok(Prefetcher {
             cache,
-            pool: Arc::new(Pool::bounded("readahead", threads.max(requests), in_flight)?),
+            pool: Arc::new(Pool::bounded(
+                "readahead",
+                threads.max(requests),
+                in_flight,
+            )?),
             threads: threads.max(1) as u64,
             spill: Spills::new(spill),
         })
@@ -167,20 +180,36 @@ impl Prefetcher {
                 }
                 self.prefetch_sets(array, offset, offset + len, plan, &state.closed);
             }
-            Pattern::Strided(step) => self.prefetch_steps(array, offset, len, step, plan, &state.closed),
+            Pattern::Strided(step) => {
+                self.prefetch_steps(array, offset, len, step, plan, &state.closed)
+            }
         }
     }
 
     /// Prefetches for a sequential reader whose last request is `from..end`.
-    fn prefetch_sets(&self, array: &Arc<Array>, from: u64, end: u64, plan: &mut Plan, closed: &Arc<AtomicBool>) {
+    fn prefetch_sets(
+        &self,
+        array: &Arc<Array>,
+        from: u64,
+        end: u64,
+        plan: &mut Plan,
+        closed: &Arc<AtomicBool>,
+    ) {
         let grid = array.grid();
         let size = grid.max_chunk_size().max(1) as u64;
         let count = grid.chunk_count();
-        let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
+        let set = grid
+            .working_set(end.min(grid.size().saturating_sub(1)))
+            .chunks;
         // the next set is loaded as soon as the one before this one is dropped: its buffers are
         // reused
-        let base = grid.working_set(from.saturating_sub(self.behind())).chunks.end;
-        let ahead = self.ahead_of(array, (set.end - set.start).saturating_mul(size)).min(plan.limit);
+        let base = grid
+            .working_set(from.saturating_sub(self.behind()))
+            .chunks
+            .end;
+        let ahead = self
+            .ahead_of(array, (set.end - set.start).saturating_mul(size))
+            .min(plan.limit);
         let goal = (base + ahead / size).min(count);
         if plan.ahead < set.end && !self.prefetch_this_set(array, from, &set, plan, closed) {
             return;
@@ -202,7 +231,11 @@ impl Prefetcher {
             set_bytes.max(MIN_AHEAD).max(in_flight)
         };
         // chunks being loaded take memory, too
-        ahead.min(self.max_bytes().saturating_sub(set_bytes).saturating_sub(in_flight))
+        ahead.min(
+            self.max_bytes()
+                .saturating_sub(set_bytes)
+                .saturating_sub(in_flight),
+        )
     }
 
     /// Prefetches chunks of a working set that the reader reached before they were prefetched:
@@ -217,13 +250,25 @@ impl Prefetcher {
         closed: &Arc<AtomicBool>,
     ) -> bool {
         let len = set.end - set.start;
-        let here = array.grid().chunk_at(from).map_or(set.start, |c| c.0.clamp(set.start, set.end));
-        let (_, first, done) = plan.set.filter(|s| s.0 == set.start).unwrap_or((set.start, here, 0));
-        let goal = (plan.limit / array.grid().max_chunk_size().max(1) as u64).clamp(1, len).max(done);
+        let here = array
+            .grid()
+            .chunk_at(from)
+            .map_or(set.start, |c| c.0.clamp(set.start, set.end));
+        let (_, first, done) = plan
+            .set
+            .filter(|s| s.0 == set.start)
+            .unwrap_or((set.start, here, 0));
+        let goal = (plan.limit / array.grid().max_chunk_size().max(1) as u64)
+            .clamp(1, len)
+            .max(done);
         let from = first + done;
         let to = first + goal;
         self.load(array, from.min(set.end)..to.min(set.end), closed);
-        self.load(array, from.max(set.end) - len..to.max(set.end) - len, closed);
+        self.load(
+            array,
+            from.max(set.end) - len..to.max(set.end) - len,
+            closed,
+        );
         plan.set = Some((set.start, first, goal));
         let is_whole = goal >= len;
         if is_whole {
@@ -239,7 +284,13 @@ impl Prefetcher {
         }
         let size = array.grid().max_chunk_size() as u64;
         let bytes = size.saturating_mul(array.concurrency(self.threads as usize) as u64);
-        if array.is_remote() { bytes.min((self.cache.bound() / IN_FLIGHT_SHARE) as u64).max(size) } else { bytes }
+        if array.is_remote() {
+            bytes
+                .min((self.cache.bound() / IN_FLIGHT_SHARE) as u64)
+                .max(size)
+        } else {
+            bytes
+        }
     }
 
     /// Returns the decoded bytes that one job loads; a remote chunk has a job of its own if no
@@ -269,7 +320,9 @@ impl Prefetcher {
             let closed = closed.clone();
             self.run(array, move || {
                 for chunk in job {
-                    if closed.load(Ordering::Relaxed) || !cache.prefetch(&of, ChunkId(chunk), ChunkPart::Whole) {
+                    if closed.load(Ordering::Relaxed)
+                        || !cache.prefetch(&of, ChunkId(chunk), ChunkPart::Whole)
+                    {
                         return;
                     }
                 }
@@ -288,7 +341,8 @@ impl Prefetcher {
             });
             objects[place].push(chunk);
         }
-        let per_job = (self.job(array) / array.grid().max_chunk_size().max(1) as u64).max(1) as usize;
+        let per_job =
+            (self.job(array) / array.grid().max_chunk_size().max(1) as u64).max(1) as usize;
         for job in objects.iter().flat_map(|chunks| chunks.chunks(per_job)) {
             let cache = self.cache.clone();
             let of = array.clone();
@@ -332,20 +386,33 @@ impl Prefetcher {
 
     /// Loads chunks in parallel for a request that reads them in sequence. The pool limits how many
     /// loads run at a time; the request waits for the loads that have begun.
-    pub fn load_concurrently(&self, array: &Arc<Array>, chunks: impl Iterator<Item = (ChunkId, ChunkPart)>) {
-        for (chunk, part) in chunks.take(QUEUED_PER_LOAD * array.concurrency(self.threads as usize)) {
+    pub fn load_concurrently(
+        &self,
+        array: &Arc<Array>,
+        chunks: impl Iterator<Item = (ChunkId, ChunkPart)>,
+    ) {
+        for (chunk, part) in chunks.take(QUEUED_PER_LOAD * array.concurrency(self.threads as usize))
+        {
             let cache = self.cache.clone();
             let array = array.clone();
             // the request itself gets the error
-            self.pool.run_urgent(move || drop(cache.get(&array, chunk, part)));
+            self.pool
+                .run_urgent(move || drop(cache.get(&array, chunk, part)));
         }
     }
 
     /// Drops the chunks that a sequential reader at `from` has left behind.
     fn drop_behind(&self, array: &Array, from: u64, plan: &mut Plan) {
-        let done = array.grid().working_set(from.saturating_sub(self.behind())).chunks.start;
+        let done = array
+            .grid()
+            .working_set(from.saturating_sub(self.behind()))
+            .chunks
+            .start;
         let before = plan.dropped.replace(done).unwrap_or(done);
-        self.cache.drop_items(array, (before..done).map(|chunk| CachedItem::Chunk(ChunkId(chunk))));
+        self.cache.drop_items(
+            array,
+            (before..done).map(|chunk| CachedItem::Chunk(ChunkId(chunk))),
+        );
     }
 
     /// Prefetches for a reader whose requests of `len` bytes lie `step` bytes apart, the last one
@@ -367,15 +434,25 @@ impl Prefetcher {
         let mut jobs = 0;
         while plan.ahead < STEPS_AHEAD && jobs < MAX_STEP_JOBS {
             plan.ahead += 1;
-            let distance = i64::try_from(plan.ahead).ok().and_then(|n| n.checked_mul(step));
-            let Some(there) = distance.and_then(|distance| offset.checked_add_signed(distance)) else {
+            let distance = i64::try_from(plan.ahead)
+                .ok()
+                .and_then(|n| n.checked_mul(step));
+            let Some(there) = distance.and_then(|distance| offset.checked_add_signed(distance))
+            else {
                 return;
             };
             queued.clear();
-            for run in array.grid().runs(there..there.saturating_add(len)).take(MAX_STEP_RUNS) {
+            for run in array
+                .grid()
+                .runs(there..there.saturating_add(len))
+                .take(MAX_STEP_RUNS)
+            {
                 let is_new = jobs < MAX_STEP_JOBS && queued.insert(run.chunk);
                 // the next steps may touch the same block
-                let part = ChunkPart::Bytes { start: run.offset, end: usize::MAX };
+                let part = ChunkPart::Bytes {
+                    start: run.offset,
+                    end: usize::MAX,
+                };
                 if !is_new || self.cache.holds(array, CachedItem::Chunk(run.chunk), part) {
                     continue;
                 }
@@ -396,5 +473,9 @@ impl Prefetcher {
 /// Returns the weight in bytes of a job that loads `chunks` chunks at a time. Local chunks weigh
 /// nothing, since they take no memory while a job waits for them.
 fn weight_of(array: &Array, chunks: usize) -> usize {
-    if array.is_remote() { array.grid().max_chunk_size().saturating_mul(chunks) } else { 0 }
+    if array.is_remote() {
+        array.grid().max_chunk_size().saturating_mul(chunks)
+    } else {
+        0
+    }
 }

@@ -34,13 +34,22 @@ pub(super) struct Permit<'a>(&'a Semaphore);
 impl Semaphore {
     /// Returns a semaphore with `permits` permits, and at least one.
     pub fn new(permits: usize) -> Self {
-        let queue = PermitQueue { free: permits.max(1), waiting: BTreeMap::new() };
-        Semaphore { tickets: AtomicU64::new(0), queue: Mutex::new(queue) }
+        let queue = PermitQueue {
+            free: permits.max(1),
+            waiting: BTreeMap::new(),
+        };
+        Semaphore {
+            tickets: AtomicU64::new(0),
+            queue: Mutex::new(queue),
+        }
     }
 
     /// Returns the priority of a load that begins now.
     pub fn ticket(&self, is_prefetch: bool) -> Ticket {
-        Ticket { is_prefetch, number: self.tickets.fetch_add(1, Ordering::Relaxed) }
+        Ticket {
+            is_prefetch,
+            number: self.tickets.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     /// Waits for a permit.
@@ -84,7 +93,11 @@ mod tests {
         let first = semaphore.acquire(semaphore.ticket(false));
         let (done, results) = channel();
         std::thread::scope(|scope| {
-            for (name, ticket) in [("second ahead", ahead[1]), ("first ahead", ahead[0]), ("waited for", late)] {
+            for (name, ticket) in [
+                ("second ahead", ahead[1]),
+                ("first ahead", ahead[0]),
+                ("waited for", late),
+            ] {
                 let semaphore = &semaphore;
                 let done = done.clone();
                 scope.spawn(move || {
@@ -98,7 +111,10 @@ mod tests {
             drop(first);
         });
         drop(done);
-        assert_eq!(results.iter().collect::<Vec<_>>(), ["waited for", "first ahead", "second ahead"]);
+        assert_eq!(
+            results.iter().collect::<Vec<_>>(),
+            ["waited for", "first ahead", "second ahead"]
+        );
         assert_eq!(lock(&semaphore.queue).free, 1);
     }
 

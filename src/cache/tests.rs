@@ -48,7 +48,9 @@ impl Store for SlowStore {
 const CHUNK: usize = 10_000;
 
 fn get(cache: &Cache, array: &Array, chunk: u64) -> Result<Option<Vec<u8>>> {
-    Ok(cache.get(array, ChunkId(chunk), ChunkPart::Whole)?.map(|piece| piece.bytes().to_vec()))
+    Ok(cache
+        .get(array, ChunkId(chunk), ChunkPart::Whole)?
+        .map(|piece| piece.bytes().to_vec()))
 }
 
 /// Returns a store, its array of 16 chunks of [`CHUNK`] bytes, of which all but the last are
@@ -118,7 +120,11 @@ fn a_replaced_chunk_is_seen_after_the_next_opening() {
     array.freshness().begin_opening();
     let gets = store.gets.load(Ordering::SeqCst);
     assert_eq!(read(), None);
-    assert_eq!(store.gets.load(Ordering::SeqCst), gets, "a version check is enough");
+    assert_eq!(
+        store.gets.load(Ordering::SeqCst),
+        gets,
+        "a version check is enough"
+    );
 }
 
 #[test]
@@ -128,7 +134,11 @@ fn a_bad_chunk_fails_and_recovers() {
     for _ in 0..2 {
         assert_eq!(get(&cache, &array, 1).err().unwrap().errno(), libc::EIO);
     }
-    assert_eq!(store.gets.load(Ordering::SeqCst), 1, "the failure is remembered");
+    assert_eq!(
+        store.gets.load(Ordering::SeqCst),
+        1,
+        "the failure is remembered"
+    );
     store.inner.insert("1", vec![5; CHUNK]);
     array.freshness().begin_opening();
     assert_eq!(get(&cache, &array, 1).unwrap().unwrap()[0], 5);
@@ -147,7 +157,10 @@ fn a_failure_of_the_system_is_not_remembered() {
 fn a_chunk_larger_than_the_bound_is_kept_until_the_next() {
     let (store, array, cache) = setup(CHUNK / 2);
     for chunk in [3, 3, 3, 4, 4] {
-        assert_eq!(get(&cache, &array, chunk).unwrap().unwrap()[0] as u64, chunk);
+        assert_eq!(
+            get(&cache, &array, chunk).unwrap().unwrap()[0] as u64,
+            chunk
+        );
     }
     assert_eq!(store.gets.load(Ordering::SeqCst), 2);
     assert!(cache.used() < 2 * CHUNK);
@@ -175,7 +188,11 @@ fn a_panic_in_a_write_back_loses_nothing() {
     cache.flush_all().unwrap();
     assert!(!array.is_dirty());
     let mut stored = Vec::new();
-    store.inner.get(&Key::root().join("2"), u64::MAX, &mut stored).unwrap().unwrap();
+    store
+        .inner
+        .get(&Key::root().join("2"), u64::MAX, &mut stored)
+        .unwrap()
+        .unwrap();
     assert_eq!(stored, [9; CHUNK]);
 }
 
@@ -184,7 +201,10 @@ fn dirty_chunks_move_to_an_array_of_another_shape() {
     let (store, array, cache) = setup(1 << 20);
     cache.write(&array, ChunkId(2), 0, &[9; CHUNK]).unwrap();
     cache.write(&array, ChunkId(3), 5, b"part").unwrap();
-    let longer = ArrayMetadata { shape: vec![200_000], ..array.metadata().clone() };
+    let longer = ArrayMetadata {
+        shape: vec![200_000],
+        ..array.metadata().clone()
+    };
     let longer = Array::new(Key::root(), longer, store.clone(), cache.stats.clone()).unwrap();
     let cache = Arc::new(cache);
     let longer = Arc::new(longer);
@@ -196,14 +216,27 @@ fn dirty_chunks_move_to_an_array_of_another_shape() {
         moving.transfer(&old, &new);
         done.send(()).unwrap();
     });
-    result.recv_timeout(Duration::from_secs(10)).expect("the transfer takes a lock that it holds already");
-    assert!(!array.is_dirty() && cache.is_dirty(&longer, ChunkId(2)) && cache.is_dirty(&longer, ChunkId(3)));
+    result
+        .recv_timeout(Duration::from_secs(10))
+        .expect("the transfer takes a lock that it holds already");
+    assert!(
+        !array.is_dirty()
+            && cache.is_dirty(&longer, ChunkId(2))
+            && cache.is_dirty(&longer, ChunkId(3))
+    );
     assert_eq!(get(&cache, &longer, 2).unwrap().unwrap(), [9; CHUNK]);
     let part = get(&cache, &longer, 3).unwrap().unwrap();
-    assert_eq!((&part[..5], &part[5..9], &part[9..]), (&[3; 5][..], &b"part"[..], &[3; CHUNK - 9][..]));
+    assert_eq!(
+        (&part[..5], &part[5..9], &part[9..]),
+        (&[3; 5][..], &b"part"[..], &[3; CHUNK - 9][..])
+    );
     cache.flush_all().unwrap();
     let mut stored = Vec::new();
-    store.inner.get(&Key::root().join("2"), u64::MAX, &mut stored).unwrap().unwrap();
+    store
+        .inner
+        .get(&Key::root().join("2"), u64::MAX, &mut stored)
+        .unwrap()
+        .unwrap();
     assert_eq!(stored, [9; CHUNK]);
 }
 
@@ -221,7 +254,8 @@ fn nothing_is_stored_outside_a_smaller_shape() {
         let version = store.put(&key, document(7).as_bytes()).unwrap();
         let metadata = ArrayMetadata::parse(document(7).as_bytes()).unwrap();
         let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
-        let source = crate::array::Source::new(vec![key.clone()], Box::new(ArrayMetadata::parse), version);
+        let source =
+            crate::array::Source::new(vec![key.clone()], Box::new(ArrayMetadata::parse), version);
         let array = Arc::new(array.with_source(source));
         let cache = Cache::new(1 << 16, Arc::default());
         // item 6 makes its chunk complete; of chunk 2 both items are written
@@ -229,11 +263,25 @@ fn nothing_is_stored_outside_a_smaller_shape() {
         cache.write(&array, ChunkId(2), 0, &[0, 1]).unwrap();
         store.put(&key, document(smaller).as_bytes()).unwrap();
         cache.flush_all().unwrap();
-        assert_eq!(cache.take_losses(|_| true).unwrap_err().errno(), libc::ESTALE, "{smaller}");
-        assert!(store.stat(&Key::root().join("3")).unwrap().is_none(), "{smaller}");
+        assert_eq!(
+            cache.take_losses(|_| true).unwrap_err().errno(),
+            libc::ESTALE,
+            "{smaller}"
+        );
+        assert!(
+            store.stat(&Key::root().join("3")).unwrap().is_none(),
+            "{smaller}"
+        );
         let mut bytes = Vec::new();
-        let found = store.get(&Key::root().join("2"), 2, &mut bytes).unwrap().map(|_| bytes);
-        let expected = if smaller == 6 { Some(vec![0, 1]) } else { stored };
+        let found = store
+            .get(&Key::root().join("2"), 2, &mut bytes)
+            .unwrap()
+            .map(|_| bytes);
+        let expected = if smaller == 6 {
+            Some(vec![0, 1])
+        } else {
+            stored
+        };
         assert_eq!(found, expected, "{smaller}");
         cache.flush_all().unwrap();
     }
@@ -277,14 +325,24 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
         "compressor":{"id":"blosc","cname":"lz4","clevel":1,"shuffle":0,"blocksize":65536},"filters":null}"#;
     let metadata = ArrayMetadata::parse(doc).unwrap();
     let mut frame = Vec::new();
-    let decoded: Vec<u8> = (0..SIZE as u32).map(|i| (i.wrapping_mul(2654435761) >> 24) as u8).collect();
-    crate::zarr::codec::Pipeline::new(&metadata, SIZE).unwrap().encode(&decoded, &mut frame).unwrap();
-    let store = Restless { inner: MemoryStore::default(), frame: frame.clone(), meet: std::sync::Barrier::new(2) };
+    let decoded: Vec<u8> = (0..SIZE as u32)
+        .map(|i| (i.wrapping_mul(2654435761) >> 24) as u8)
+        .collect();
+    crate::zarr::codec::Pipeline::new(&metadata, SIZE)
+        .unwrap()
+        .encode(&decoded, &mut frame)
+        .unwrap();
+    let store = Restless {
+        inner: MemoryStore::default(),
+        frame: frame.clone(),
+        meet: std::sync::Barrier::new(2),
+    };
     for i in 0..2 {
         store.inner.insert(&format!("{i}"), frame.clone());
     }
     let stats = Arc::new(Stats::default());
-    let array = Arc::new(Array::new(Key::root(), metadata, Arc::new(store), stats.clone()).unwrap());
+    let array =
+        Arc::new(Array::new(Key::root(), metadata, Arc::new(store), stats.clone()).unwrap());
     let cache = Arc::new(Cache::new(SIZE, stats));
     let (done, results) = std::sync::mpsc::channel();
     for i in 0..2 {
@@ -292,7 +350,10 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
         let array = array.clone();
         let done = done.clone();
         std::thread::spawn(move || {
-            let piece = cache.get(&array, ChunkId(i), ChunkPart::Bytes { start: 0, end: 1 }).unwrap().unwrap();
+            let piece = cache
+                .get(&array, ChunkId(i), ChunkPart::Bytes { start: 0, end: 1 })
+                .unwrap()
+                .unwrap();
             done.send(piece.bytes().len()).unwrap();
         });
     }
@@ -308,30 +369,52 @@ fn the_first_read_of_a_block_keeps_the_wanted_bytes_and_the_next_one_all_of_it()
     let doc = br#"{"zarr_format":2,"shape":[262144],"chunks":[262144],"dtype":"<u4","fill_value":0,"order":"C",
         "compressor":{"id":"blosc","cname":"lz4","clevel":1,"shuffle":1,"blocksize":65536},"filters":null}"#;
     let metadata = ArrayMetadata::parse(doc).unwrap();
-    let decoded: Vec<u8> = (0..SIZE as u32 / 4).flat_map(|i| (i * 7 / 3).to_le_bytes()).collect();
+    let decoded: Vec<u8> = (0..SIZE as u32 / 4)
+        .flat_map(|i| (i * 7 / 3).to_le_bytes())
+        .collect();
     let mut frame = Vec::new();
-    crate::zarr::codec::Pipeline::new(&metadata, SIZE).unwrap().encode(&decoded, &mut frame).unwrap();
+    crate::zarr::codec::Pipeline::new(&metadata, SIZE)
+        .unwrap()
+        .encode(&decoded, &mut frame)
+        .unwrap();
     let memory = MemoryStore::default();
     memory.insert("0", frame);
     let stats = Arc::new(Stats::default());
-    let array = Arc::new(Array::new(Key::root(), metadata, Arc::new(memory), stats.clone()).unwrap());
+    let array =
+        Arc::new(Array::new(Key::root(), metadata, Arc::new(memory), stats.clone()).unwrap());
     let cache = Arc::new(Cache::new(4 * SIZE, stats));
     let read = |start: usize, end: usize| {
-        let part = cache.get(&array, ChunkId(0), ChunkPart::Bytes { start, end }).unwrap().unwrap();
+        let part = cache
+            .get(&array, ChunkId(0), ChunkPart::Bytes { start, end })
+            .unwrap()
+            .unwrap();
         let bytes = part.at(start).unwrap();
         assert_eq!(bytes, &decoded[start..start + bytes.len()]);
         bytes.len()
     };
     // the reader wants most of the decoded bytes, so the cache keeps all of them
     assert_eq!(read(BLOCK + 2000, BLOCK + 5000), 5120 - 2000);
-    assert_eq!(read(BLOCK + 10, BLOCK + 20), 5120 - 10, "these are decoded already");
+    assert_eq!(
+        read(BLOCK + 10, BLOCK + 20),
+        5120 - 10,
+        "these are decoded already"
+    );
     assert_eq!(read(BLOCK + 5100, BLOCK + 5200), 20);
     assert_eq!(read(BLOCK + 5120, BLOCK + 5121), BLOCK - 5120);
     assert_eq!(read(BLOCK + 4000, BLOCK + 5000), BLOCK - 4000);
     // the cache keeps the decoded part of the page with the wanted bytes
-    assert_eq!(read(2 * BLOCK + 200_000, 2 * BLOCK + 200_100), 200_704 - 200_000);
-    assert_eq!(read(2 * BLOCK + 196_608, 2 * BLOCK + 196_609), 200_704 - 196_608);
-    assert_eq!(read(2 * BLOCK + 196_607, 2 * BLOCK + 196_608), BLOCK - 196_607);
+    assert_eq!(
+        read(2 * BLOCK + 200_000, 2 * BLOCK + 200_100),
+        200_704 - 200_000
+    );
+    assert_eq!(
+        read(2 * BLOCK + 196_608, 2 * BLOCK + 196_609),
+        200_704 - 196_608
+    );
+    assert_eq!(
+        read(2 * BLOCK + 196_607, 2 * BLOCK + 196_608),
+        BLOCK - 196_607
+    );
     assert_eq!(read(3 * BLOCK, 4 * BLOCK), BLOCK);
 }
 
@@ -345,7 +428,9 @@ impl Store for Contended {
     delegate_store!(below: get get_range stat list location is_writable put);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        let left = self.first.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        let left = self
+            .first
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         if let Ok(n) = left {
             let mut there = vec![0; CHUNK];
             self.below.get(key, u64::MAX, &mut there)?;
@@ -362,7 +447,10 @@ fn changes_of_another_writer_are_kept() {
     let doc = br#"{"zarr_format":2,"shape":[20000],"chunks":[10000],"dtype":"|u1","compressor":null,"fill_value":0,
         "order":"C","filters":null}"#;
     // chunk 0 is stored already, chunk 1 is not
-    let store = Arc::new(Contended { below: MemoryStore::default(), first: AtomicUsize::new(0) });
+    let store = Arc::new(Contended {
+        below: MemoryStore::default(),
+        first: AtomicUsize::new(0),
+    });
     store.below.insert("0", vec![1; CHUNK]);
     let stats = Arc::new(Stats::default());
     let metadata = ArrayMetadata::parse(doc).unwrap();
@@ -373,17 +461,26 @@ fn changes_of_another_writer_are_kept() {
         cache.write(&array, ChunkId(chunk), 5, b"ours").unwrap();
         cache.flush_all().unwrap();
         let mut value = Vec::new();
-        store.get(&Key::root().join(&chunk.to_string()), u64::MAX, &mut value).unwrap();
-        assert_eq!((&value[5..9], &value[100..100 + others]), (b"ours".as_slice(), vec![7; others].as_slice()));
+        store
+            .get(&Key::root().join(&chunk.to_string()), u64::MAX, &mut value)
+            .unwrap();
+        assert_eq!(
+            (&value[5..9], &value[100..100 + others]),
+            (b"ours".as_slice(), vec![7; others].as_slice())
+        );
         assert_eq!(get(&cache, &array, chunk).unwrap(), Some(value));
         // a chunk that was fully written here replaces the other writer's
         store.first.store(1, Ordering::SeqCst);
-        cache.write(&array, ChunkId(chunk), 0, &vec![9; CHUNK]).unwrap();
+        cache
+            .write(&array, ChunkId(chunk), 0, &vec![9; CHUNK])
+            .unwrap();
         cache.flush_all().unwrap();
         assert_eq!(get(&cache, &array, chunk).unwrap(), Some(vec![9; CHUNK]));
     }
     // too many attempts: the flush reports it, and the chunk stays dirty
-    store.first.store(write_back::MAX_ATTEMPTS as usize, Ordering::SeqCst);
+    store
+        .first
+        .store(write_back::MAX_ATTEMPTS as usize, Ordering::SeqCst);
     cache.write(&array, ChunkId(1), 5, b"more").unwrap();
     assert_eq!(cache.flush_all().unwrap_err().errno(), libc::EAGAIN);
     cache.flush_all().unwrap();

@@ -24,12 +24,21 @@ impl Cache {
     pub fn unstored_total(&self) -> (u64, u64) {
         let (dirty, bytes, pending) = {
             let state = self.lock();
-            (state.dirty.len() as u64, state.dirty_bytes as u64, state.pending.values().cloned().collect::<Vec<_>>())
+            (
+                state.dirty.len() as u64,
+                state.dirty_bytes as u64,
+                state.pending.values().cloned().collect::<Vec<_>>(),
+            )
         };
-        pending.iter().fold((dirty, bytes), |(chunks, bytes), array| {
-            let count = pending_count(array);
-            (chunks + count, bytes + count * array.grid().max_chunk_size() as u64)
-        })
+        pending
+            .iter()
+            .fold((dirty, bytes), |(chunks, bytes), array| {
+                let count = pending_count(array);
+                (
+                    chunks + count,
+                    bytes + count * array.grid().max_chunk_size() as u64,
+                )
+            })
     }
 
     /// Returns the chunks that are not stored, by array. Never waits for the store.
@@ -38,7 +47,10 @@ impl Cache {
         let pending: Vec<Arc<Array>> = {
             let state = self.lock();
             for dirty in state.dirty.values() {
-                found.entry(dirty.array.key().clone()).or_default().insert(dirty.chunk, dirty.size());
+                found
+                    .entry(dirty.array.key().clone())
+                    .or_default()
+                    .insert(dirty.chunk, dirty.size());
             }
             state.pending.values().cloned().collect()
         };
@@ -51,7 +63,11 @@ impl Cache {
         }
         let counted = found.into_iter().map(|(array, chunks)| {
             let bytes = chunks.values().map(|size| *size as u64).sum();
-            UnstoredChunks { array, chunks: chunks.len() as u64, bytes }
+            UnstoredChunks {
+                array,
+                chunks: chunks.len() as u64,
+                bytes,
+            }
         });
         counted.collect()
     }
@@ -59,7 +75,11 @@ impl Cache {
 
 fn pending_count(array: &Array) -> u64 {
     let pending = array.pending();
-    pending.objects().into_iter().map(|object| pending.chunks(object).len() as u64).sum()
+    pending
+        .objects()
+        .into_iter()
+        .map(|object| pending.chunks(object).len() as u64)
+        .sum()
 }
 
 #[cfg(test)]
@@ -79,19 +99,40 @@ mod tests {
     fn chunks_count_until_their_shard_is_stored() {
         let store = Arc::new(MemoryStore::default());
         let cache = Cache::new(1 << 20, Arc::default());
-        store.put(&Key::root().join("zarr.json"), SHARDED.as_bytes()).unwrap();
+        store
+            .put(&Key::root().join("zarr.json"), SHARDED.as_bytes())
+            .unwrap();
         let metadata = ArrayMetadata::parse_v3(SHARDED.as_bytes()).unwrap();
         let array = Arc::new(Array::new(Key::root(), metadata, store, Arc::default()).unwrap());
-        let unstored = |chunks| vec![UnstoredChunks { array: Key::root(), chunks, bytes: 2 * chunks }];
-        assert_eq!((cache.unstored(), cache.unstored_total()), (Vec::new(), (0, 0)));
+        let unstored = |chunks| {
+            vec![UnstoredChunks {
+                array: Key::root(),
+                chunks,
+                bytes: 2 * chunks,
+            }]
+        };
+        assert_eq!(
+            (cache.unstored(), cache.unstored_total()),
+            (Vec::new(), (0, 0))
+        );
         cache.write(&array, ChunkId(0), 0, &[1, 2]).unwrap();
         cache.write(&array, ChunkId(3), 0, &[3]).unwrap();
-        assert_eq!((cache.unstored(), cache.unstored_total()), (unstored(2), (2, 4)));
+        assert_eq!(
+            (cache.unstored(), cache.unstored_total()),
+            (unstored(2), (2, 4))
+        );
         cache.hand_over(&array).unwrap();
-        assert_eq!((cache.unstored(), cache.unstored_total()), (unstored(2), (2, 4)), "each waits for its shard");
+        assert_eq!(
+            (cache.unstored(), cache.unstored_total()),
+            (unstored(2), (2, 4)),
+            "each waits for its shard"
+        );
         cache.write(&array, ChunkId(0), 1, &[4]).unwrap();
         assert_eq!(cache.unstored(), unstored(2), "one chunk, written again");
         cache.flush_all().unwrap();
-        assert_eq!((cache.unstored(), cache.unstored_total()), (Vec::new(), (0, 0)));
+        assert_eq!(
+            (cache.unstored(), cache.unstored_total()),
+            (Vec::new(), (0, 0))
+        );
     }
 }

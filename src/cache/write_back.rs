@@ -52,7 +52,12 @@ impl Cache {
     /// # Errors
     ///
     /// Fails without memory, or with EFBIG beyond the chunk's end.
-    pub fn try_write_parts(&self, array: &Arc<Array>, chunk: ChunkId, parts: &[Part]) -> Result<bool> {
+    pub fn try_write_parts(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        parts: &[Part],
+    ) -> Result<bool> {
         loop {
             let Some(dirty) = self.dirty_chunk_or_new(array, chunk)? else {
                 return Ok(false);
@@ -75,7 +80,11 @@ impl Cache {
 
     /// Returns the dirty chunk that is about to be written, a new one if the chunk is not dirty.
     /// Returns `None` if there is no space for a new one.
-    fn dirty_chunk_or_new(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<Option<Arc<DirtyChunk>>> {
+    fn dirty_chunk_or_new(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+    ) -> Result<Option<Arc<DirtyChunk>>> {
         let key = (array.id(), CachedItem::Chunk(chunk));
         let size = array.grid().chunk_size(chunk);
         if let Some(dirty) = self.dirty_chunk(array, chunk) {
@@ -110,7 +119,10 @@ impl Cache {
         if !array.is_dirty() {
             return None;
         }
-        self.lock().dirty.get(&(array.id(), CachedItem::Chunk(chunk))).cloned()
+        self.lock()
+            .dirty
+            .get(&(array.id(), CachedItem::Chunk(chunk)))
+            .cloned()
     }
 
     /// Returns whether the chunk was written and is not yet stored.
@@ -121,7 +133,12 @@ impl Cache {
     /// Returns a dirty chunk, or `None` if the chunk is not dirty. It may load the bytes that were
     /// not written; with `reserves` it reserves memory for that, which the caller must not have
     /// done already.
-    pub(super) fn get_dirty(&self, array: &Array, chunk: ChunkId, reserves: bool) -> Option<PartResult> {
+    pub(super) fn get_dirty(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        reserves: bool,
+    ) -> Option<PartResult> {
         while let Some(dirty) = self.dirty_chunk(array, chunk) {
             let needs_memory = reserves && !dirty.lock().is_complete(array);
             let _memory = needs_memory.then(|| self.reserve(array, array.chunk_memory()));
@@ -141,7 +158,10 @@ impl Cache {
     /// wait.
     pub(super) fn peek_dirty(&self, array: &Array, chunk: ChunkId) -> Option<Option<PartResult>> {
         let dirty = self.dirty_chunk(array, chunk)?;
-        let part = dirty.try_lock().filter(|state| state.is_complete(array)).map(|state| state.part());
+        let part = dirty
+            .try_lock()
+            .filter(|state| state.is_complete(array))
+            .map(|state| state.part());
         self.stats.hits.add(u64::from(part.is_some()));
         Some(part)
     }
@@ -149,7 +169,11 @@ impl Cache {
     /// Loads the bytes of a chunk that were not written, into memory that the caller has reserved.
     /// With `revalidate`, and after a later opening of the array, it first asks whether the store
     /// holds another base. The state is not locked meanwhile, and writers continue.
-    fn complete<'d>(&self, dirty: &'d DirtyChunk, revalidate: bool) -> Result<MutexGuard<'d, DirtyState>> {
+    fn complete<'d>(
+        &self,
+        dirty: &'d DirtyChunk,
+        revalidate: bool,
+    ) -> Result<MutexGuard<'d, DirtyState>> {
         let array = &dirty.array;
         let chunk = dirty.chunk;
         let mut revalidate = revalidate;
@@ -176,7 +200,8 @@ impl Cache {
             let mut state = dirty.lock();
             // the loaded bytes may lack bytes that a write-back has stored meanwhile
             if state.bytes.is_some() && state.stores == stores {
-                self.served.record(array.id(), chunk, VersionTag::of(base.as_ref()));
+                self.served
+                    .record(array.id(), chunk, VersionTag::of(base.as_ref()));
                 state.overlay(self, bytes, base, opening)?;
                 revalidate = false;
             }
@@ -214,7 +239,9 @@ impl Cache {
     /// lock from `since`, the beginning of the request, so that a request for many chunks waits
     /// once.
     fn write_back(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
-        self.write_back_reporting(dirty, since, keep, &mut |e| self.record_loss(&dirty.array, e))
+        self.write_back_reporting(dirty, since, keep, &mut |e| {
+            self.record_loss(&dirty.array, e)
+        })
     }
 
     /// Stores a chunk like [`Cache::write_back`], and calls `lost` at once with the error for bytes
@@ -281,7 +308,11 @@ impl Cache {
     }
 
     /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.
-    fn take_snapshot(&self, dirty: &DirtyChunk, lost: &mut dyn FnMut(Error)) -> Result<Option<Snapshot>> {
+    fn take_snapshot(
+        &self,
+        dirty: &DirtyChunk,
+        lost: &mut dyn FnMut(Error),
+    ) -> Result<Option<Snapshot>> {
         let mut state = dirty.lock();
         if state.bytes.is_none() {
             return Ok(None);
@@ -294,7 +325,11 @@ impl Cache {
         }
         if dirty.array.freshness().is_replaced() {
             self.remove_dirty(dirty, &mut state, None);
-            lost(dirty.array.lost(dirty.chunk, "the array was replaced or deleted"));
+            lost(
+                dirty
+                    .array
+                    .lost(dirty.chunk, "the array was replaced or deleted"),
+            );
             return Ok(None);
         }
         let outside = dirty.array.outside(dirty.chunk);
@@ -310,7 +345,9 @@ impl Cache {
         if state.bytes.is_none() {
             return Ok(None);
         }
-        state.snapshot(dirty.size(), dirty.array.freshness().opening()).map(Some)
+        state
+            .snapshot(dirty.size(), dirty.array.freshness().opening())
+            .map(Some)
     }
 
     /// Drops written bytes `outside` the array in the store, which another program has made
@@ -348,10 +385,18 @@ impl Cache {
             let spill = self.spill.as_ref();
             let put = |spill| {
                 self.with_scratch(|scratch| {
-                    array.store_if(chunk, &snapshot.bytes, written, snapshot.replaces(), spill, scratch)
+                    array.store_if(
+                        chunk,
+                        &snapshot.bytes,
+                        written,
+                        snapshot.replaces(),
+                        spill,
+                        scratch,
+                    )
                 })
             };
-            let is_full = |e: &Error| array.has_shards() && [libc::ENOMEM, libc::ENOSPC].contains(&e.errno());
+            let is_full =
+                |e: &Error| array.has_shards() && [libc::ENOMEM, libc::ENOSPC].contains(&e.errno());
             let put = loop {
                 match put(spill) {
                     Err(e) if is_full(&e) && self.free_pending_space(array) => {}
@@ -380,8 +425,13 @@ impl Cache {
         let tag = VersionTag::of(version.as_ref());
         state.storing = Ranges::default();
         state.stores += 1;
-        let served = if array.is_lossy() { VersionTag::MIXED } else { tag };
-        self.served.record_store(array.id(), chunk, snapshot.base_tag(), served);
+        let served = if array.is_lossy() {
+            VersionTag::MIXED
+        } else {
+            tag
+        };
+        self.served
+            .record_store(array.id(), chunk, snapshot.base_tag(), served);
         // a base that was loaded meanwhile is not the stored chunk, and a lossy filter has stored
         // other bytes
         let is_same = state.loads == snapshot.loads && !array.is_lossy();
@@ -397,12 +447,21 @@ impl Cache {
             Some(version) => CachedChunk::Whole(snapshot.bytes, version, tag),
             None => CachedChunk::Uninitialized,
         });
-        self.remove_dirty(dirty, state, content.map(|content| (content, snapshot.opening)));
+        self.remove_dirty(
+            dirty,
+            state,
+            content.map(|content| (content, snapshot.opening)),
+        );
     }
 
     /// Removes a chunk from the map of dirty chunks. If its content is known, that becomes an
     /// ordinary slot.
-    fn remove_dirty(&self, dirty: &DirtyChunk, state: &mut DirtyState, content: Option<(CachedChunk, Opening)>) {
+    fn remove_dirty(
+        &self,
+        dirty: &DirtyChunk,
+        state: &mut DirtyState,
+        content: Option<(CachedChunk, Opening)>,
+    ) {
         if state.bytes.take().is_none() {
             return;
         }
@@ -416,7 +475,12 @@ impl Cache {
         all.fully_written.retain(|key| *key != dirty.key());
         match content {
             Some((content, confirmed)) => {
-                let slot = Slot::Ready { content, confirmed, is_prefetched: false, was_spared: false };
+                let slot = Slot::Ready {
+                    content,
+                    confirmed,
+                    is_prefetched: false,
+                    was_spared: false,
+                };
                 all.slots.put(dirty.key(), slot);
             }
             // a load that began before the write may have left the chunk from before in the slot
@@ -431,7 +495,12 @@ impl Cache {
 impl State {
     /// Returns the dirty chunks for which `of` returns true, oldest first.
     fn oldest_dirty(&self, of: impl Fn(&DirtyChunk) -> bool) -> Vec<Arc<DirtyChunk>> {
-        let mut list: Vec<_> = self.dirty.values().filter(|dirty| of(dirty)).cloned().collect();
+        let mut list: Vec<_> = self
+            .dirty
+            .values()
+            .filter(|dirty| of(dirty))
+            .cloned()
+            .collect();
         list.sort_unstable_by_key(|dirty| dirty.number);
         list
     }
@@ -440,7 +509,13 @@ impl State {
 #[cfg(test)]
 impl Cache {
     /// Writes bytes at `offset` of a chunk, C layout, and stores other chunks if that takes space.
-    pub fn write(&self, array: &Arc<Array>, chunk: ChunkId, offset: usize, data: &[u8]) -> Result<()> {
+    pub fn write(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<()> {
         while !self.try_write_parts(array, chunk, &[(offset, data)])? {
             self.make_space(array)?;
         }

@@ -8,7 +8,9 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{Entry, EntryKind, Key, Listing, Store};
 use crate::zarr::chunk_key::{KeyEncoding, parse_index};
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{
+    Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
+};
 use std::sync::Arc;
 
 /// A key below an array.
@@ -36,7 +38,12 @@ pub(super) struct ArrayKeys<'a> {
 impl<'a> ArrayKeys<'a> {
     /// Begins to list the keys below `array`, which is in `store`.
     pub fn of(array: &'a Arc<Array>, store: &'a dyn Store) -> Result<Self> {
-        Ok(ArrayKeys { array, store, levels: vec![(store.list(array.key())?, String::new())], queued: None })
+        Ok(ArrayKeys {
+            array,
+            store,
+            levels: vec![(store.list(array.key())?, String::new())],
+            queued: None,
+        })
     }
 
     /// Classifies the entry at `path` below the array. Returns `None` for a document, and for a
@@ -61,13 +68,20 @@ impl<'a> ArrayKeys<'a> {
             (EntryKind::Prefix, _) if self.is_level(&path) => self.enter(key, path),
             (_, Some(_)) => stray(FindingKind::Chunk, "is not a regular file"),
             (EntryKind::Prefix, None) => self.stray_prefix(key),
-            (EntryKind::Other, None) => stray(FindingKind::NotAFile, "no regular file, or a link out of the store"),
+            (EntryKind::Other, None) => stray(
+                FindingKind::NotAFile,
+                "no regular file, or a link out of the store",
+            ),
         }
     }
 
     fn is_own_document(&self, name: &str) -> bool {
         let v1 = self.array.metadata().zarr_format == 1 && [V1_META, V1_ATTRS].contains(&name);
-        let own: &[&str] = if self.array.metadata().zarr_format == 3 { &[ZARR_JSON] } else { &[ZARRAY, ZATTRS] };
+        let own: &[&str] = if self.array.metadata().zarr_format == 3 {
+            &[ZARR_JSON]
+        } else {
+            &[ZARRAY, ZATTRS]
+        };
         v1 || own.contains(&name)
     }
 
@@ -77,11 +91,23 @@ impl<'a> ArrayKeys<'a> {
         let (fault, what) = if let Some(what) = self.other_encoding(path) {
             (FindingKind::Separator, what)
         } else if self.is_like_chunk(path) {
-            (FindingKind::OutsideGrid, format!("named like a chunk, but the grid has {}", shown(objects.counts())))
+            (
+                FindingKind::OutsideGrid,
+                format!(
+                    "named like a chunk, but the grid has {}",
+                    shown(objects.counts())
+                ),
+            )
         } else if [ZARRAY, ZATTRS].contains(&path) {
-            (FindingKind::MixedFormats, "metadata of Zarr v2 beside that of v3, which counts".to_string())
+            (
+                FindingKind::MixedFormats,
+                "metadata of Zarr v2 beside that of v3, which counts".to_string(),
+            )
         } else if [ZGROUP, ZMETADATA].contains(&path) {
-            (FindingKind::Nested, "a document of a group, but this is an array".to_string())
+            (
+                FindingKind::Nested,
+                "a document of a group, but this is an array".to_string(),
+            )
         } else {
             (FindingKind::Extra, "a plain file".to_string())
         };
@@ -92,13 +118,29 @@ impl<'a> ArrayKeys<'a> {
     fn other_encoding(&self, path: &str) -> Option<String> {
         let own = self.array.key_encoding();
         let is_v3 = self.array.metadata().zarr_format == 3;
-        let prefixes = [own.has_prefix, !own.has_prefix].into_iter().take(if is_v3 { 2 } else { 1 });
+        let prefixes = [own.has_prefix, !own.has_prefix]
+            .into_iter()
+            .take(if is_v3 { 2 } else { 1 });
         let separators = [Separator::Dot, Separator::Slash];
-        let mut all = prefixes.flat_map(|has_prefix| separators.map(|separator| KeyEncoding { has_prefix, separator }));
-        let found = all.find(|other| self.array.object_grid().parse_stored_key(path, *other).is_some())?;
+        let mut all = prefixes.flat_map(|has_prefix| {
+            separators.map(|separator| KeyEncoding {
+                has_prefix,
+                separator,
+            })
+        });
+        let found = all.find(|other| {
+            self.array
+                .object_grid()
+                .parse_stored_key(path, *other)
+                .is_some()
+        })?;
         let spelled = |encoding: KeyEncoding| encoding.separator.as_char();
         Some(if found.has_prefix == own.has_prefix {
-            format!("a chunk under {:?}, where the array's separator is {:?}", spelled(found), spelled(own))
+            format!(
+                "a chunk under {:?}, where the array's separator is {:?}",
+                spelled(found),
+                spelled(own)
+            )
         } else if own.has_prefix {
             "a chunk without a prefix, where the array's keys begin with \"c\"".to_string()
         } else {
@@ -110,7 +152,8 @@ impl<'a> ArrayKeys<'a> {
     /// shape.
     fn is_like_chunk(&self, path: &str) -> bool {
         let path = if self.array.key_encoding().has_prefix {
-            path.strip_prefix('c').and_then(|rest| rest.strip_prefix(['.', '/']))
+            path.strip_prefix('c')
+                .and_then(|rest| rest.strip_prefix(['.', '/']))
         } else {
             Some(path)
         };
@@ -123,7 +166,11 @@ impl<'a> ArrayKeys<'a> {
             matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value)
         });
         Some(if is_node {
-            ArrayKey::Stray(FindingKind::Nested, key, "a group or array inside an array".to_string())
+            ArrayKey::Stray(
+                FindingKind::Nested,
+                key,
+                "a group or array inside an array".to_string(),
+            )
         } else {
             ArrayKey::Stray(FindingKind::Extra, key, "a directory".to_string())
         })
@@ -135,7 +182,11 @@ impl<'a> ArrayKeys<'a> {
         if has_prefix && path == "c" {
             return true;
         }
-        let path = if has_prefix { path.strip_prefix("c/").unwrap_or_default() } else { path };
+        let path = if has_prefix {
+            path.strip_prefix("c/").unwrap_or_default()
+        } else {
+            path
+        };
         path.split('/').all(|name| parse_index(name).is_some())
             && path.split('/').count() < self.array.grid().dimensions()
     }
@@ -165,16 +216,32 @@ impl Iterator for ArrayKeys<'_> {
             match level.next() {
                 None => drop(self.levels.pop()),
                 Some(Err(e)) => {
-                    let key = self.array.key().join_key(&Key::normalize(path).unwrap_or_default());
+                    let key = self
+                        .array
+                        .key()
+                        .join_key(&Key::normalize(path).unwrap_or_default());
                     self.levels.pop();
                     return Some(ArrayKey::Failed(key, e));
                 }
-                Some(Ok(Entry { name, kind, hides_prefix, .. })) => {
-                    let path = if path.is_empty() { name } else { format!("{path}/{name}") };
+                Some(Ok(Entry {
+                    name,
+                    kind,
+                    hides_prefix,
+                    ..
+                })) => {
+                    let path = if path.is_empty() {
+                        name
+                    } else {
+                        format!("{path}/{name}")
+                    };
                     if hides_prefix {
                         let key = self.array.key().join(&path);
                         let is_level = self.is_level(&path);
-                        self.queued = if is_level { self.enter(key, path.clone()) } else { self.stray_prefix(key) };
+                        self.queued = if is_level {
+                            self.enter(key, path.clone())
+                        } else {
+                            self.stray_prefix(key)
+                        };
                     }
                     if let Some(name) = self.classify(path, kind) {
                         return Some(name);
@@ -189,6 +256,10 @@ impl Iterator for ArrayKeys<'_> {
 fn shown(counts: &[u64]) -> String {
     match counts {
         [] => "1".to_string(),
-        counts => counts.iter().map(u64::to_string).collect::<Vec<_>>().join(" x "),
+        counts => counts
+            .iter()
+            .map(u64::to_string)
+            .collect::<Vec<_>>()
+            .join(" x "),
     }
 }

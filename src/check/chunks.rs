@@ -38,7 +38,11 @@ pub(super) fn per_batch(array: &Array) -> usize {
 /// Examines `chunks` and returns the results in their order, without chunks that are not stored or
 /// that were not started before the check was stopped.
 pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
-    if how.deep && array.readable().is_ok() { decode(array, chunks, how) } else { sizes(array, chunks, how) }
+    if how.deep && array.readable().is_ok() {
+        decode(array, chunks, how)
+    } else {
+        sizes(array, chunks, how)
+    }
 }
 
 /// Examines all stored chunks of an array. A store that cannot list is asked for each chunk of the
@@ -47,7 +51,11 @@ pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> V
 /// # Errors
 ///
 /// The listing fails.
-pub fn examine_all(array: &Arc<Array>, how: CheckOptions, each: &mut dyn FnMut(Examined)) -> Result<()> {
+pub fn examine_all(
+    array: &Arc<Array>,
+    how: CheckOptions,
+    each: &mut dyn FnMut(Examined),
+) -> Result<()> {
     let mut batch = Vec::with_capacity(per_batch(array));
     let mut examine_batch = |batch: &mut Vec<ChunkId>| {
         examine(array, batch, how).into_iter().for_each(&mut *each);
@@ -86,13 +94,18 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> 
         };
         let (stored, checked) = match stat {
             Ok(None) => return !how.is_stopped(),
-            Ok(Some(stat)) if stat.kind != EntryKind::Value => {
-                (0, Err(Error::damaged("is not a regular file").context(array.stored_key(chunk))))
-            }
+            Ok(Some(stat)) if stat.kind != EntryKind::Value => (
+                0,
+                Err(Error::damaged("is not a regular file").context(array.stored_key(chunk))),
+            ),
             Ok(Some(stat)) => (stat.size, array.check_stored_size(chunk, stat.size)),
             Err(e) => (0, Err(e)),
         };
-        examined.push(Examined { chunk, stored, fault: checked.err() });
+        examined.push(Examined {
+            chunk,
+            stored,
+            fault: checked.err(),
+        });
         !how.is_stopped()
     };
     match array.shard_count() {
@@ -125,13 +138,19 @@ fn decode(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined>
         _ => std::thread::scope(|scope| {
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             let joined = workers.into_iter().map(|worker| worker.join());
-            joined.flat_map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            joined
+                .flat_map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
         }),
     };
     if array.metadata().has_objects() {
         let mut memory = DecodeMemory::new(MAX_CHUNK as usize);
-        for failed in examined.iter_mut().filter(|examined| examined.fault.is_some()) {
-            *failed = decode_one(array, failed.chunk, &mut memory).unwrap_or_else(|| failed.clone());
+        for failed in examined
+            .iter_mut()
+            .filter(|examined| examined.fault.is_some())
+        {
+            *failed =
+                decode_one(array, failed.chunk, &mut memory).unwrap_or_else(|| failed.clone());
         }
     }
     examined.sort_unstable_by_key(|e| e.chunk);
@@ -147,23 +166,45 @@ struct DecodeMemory {
 impl DecodeMemory {
     /// Returns memory for chunks of objects of at most `max_objects` bytes, encoded and decoded.
     fn new(max_objects: usize) -> Self {
-        let scratch = Scratch { max_objects: Some(max_objects), ..Scratch::default() };
-        DecodeMemory { buffer: Vec::new(), scratch }
+        let scratch = Scratch {
+            max_objects: Some(max_objects),
+            ..Scratch::default()
+        };
+        DecodeMemory {
+            buffer: Vec::new(),
+            scratch,
+        }
     }
 }
 
 /// Decodes a chunk; `None` if it is not stored.
 fn decode_one(array: &Array, chunk: ChunkId, memory: &mut DecodeMemory) -> Option<Examined> {
-    match array.load(chunk, std::mem::take(&mut memory.buffer), &mut memory.scratch) {
+    match array.load(
+        chunk,
+        std::mem::take(&mut memory.buffer),
+        &mut memory.scratch,
+    ) {
         Ok(None) => None,
         Ok(Some(loaded)) => {
             let fault = array.check_objects(chunk, &loaded.bytes).err();
             memory.buffer = loaded.bytes;
-            Some(Examined { chunk, stored: loaded.stored, fault })
+            Some(Examined {
+                chunk,
+                stored: loaded.stored,
+                fault,
+            })
         }
         Err(e) => {
-            let stored = array.stat_chunk(chunk).ok().flatten().map_or(0, |stat| stat.size);
-            Some(Examined { chunk, stored, fault: Some(e) })
+            let stored = array
+                .stat_chunk(chunk)
+                .ok()
+                .flatten()
+                .map_or(0, |stat| stat.size);
+            Some(Examined {
+                chunk,
+                stored,
+                fault: Some(e),
+            })
         }
     }
 }
@@ -176,14 +217,32 @@ mod tests {
 
     #[test]
     fn a_chunk_of_objects_is_decoded_within_its_memory() {
-        let document = br#"{"zarr_format":2,"shape":[1],"chunks":[1],"dtype":"|O","compressor":{"id":"zlib"},
+        let document =
+            br#"{"zarr_format":2,"shape":[1],"chunks":[1],"dtype":"|O","compressor":{"id":"zlib"},
             "fill_value":null,"order":"C","filters":[{"id":"vlen-bytes"}]}"#;
-        let decoded = [&1u32.to_le_bytes()[..], &(8u32 << 20).to_le_bytes(), &vec![0; 8 << 20]].concat();
+        let decoded = [
+            &1u32.to_le_bytes()[..],
+            &(8u32 << 20).to_le_bytes(),
+            &vec![0; 8 << 20],
+        ]
+        .concat();
         let metadata = ArrayMetadata::parse(document).unwrap();
         let store = Arc::new(MemoryStore::default());
-        let array = Array::new(Key::normalize("a").unwrap(), metadata, store, Arc::default()).unwrap();
-        array.store(ChunkId(0), &decoded, &mut Scratch::default()).unwrap();
-        let fault = |memory| decode_one(&array, ChunkId(0), &mut DecodeMemory::new(memory)).unwrap().fault;
+        let array = Array::new(
+            Key::normalize("a").unwrap(),
+            metadata,
+            store,
+            Arc::default(),
+        )
+        .unwrap();
+        array
+            .store(ChunkId(0), &decoded, &mut Scratch::default())
+            .unwrap();
+        let fault = |memory| {
+            decode_one(&array, ChunkId(0), &mut DecodeMemory::new(memory))
+                .unwrap()
+                .fault
+        };
         assert_eq!(fault(16 << 20), None);
         assert!(fault(4 << 20).is_some());
     }

@@ -10,7 +10,9 @@ use crate::error::{Kind, Result};
 use crate::store::{Counted, Entry, EntryKind, Key, escaped, get_counted};
 use crate::util::json::{self, Object, Value};
 use crate::zarr::metadata::v3::node::check_group_v3;
-use crate::zarr::metadata::{MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
+use crate::zarr::metadata::{
+    MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group,
+};
 
 /// xarray's attribute with the names of an array's dimensions.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
@@ -26,7 +28,11 @@ impl Check<'_> {
         }
         // directories of other programs
         if !marked && !key.is_root() && key.name().starts_with('.') {
-            self.found(FindingKind::Extra, key, "a directory that is no part of the hierarchy");
+            self.found(
+                FindingKind::Extra,
+                key,
+                "a directory that is no part of the hierarchy",
+            );
             return Vec::new();
         }
         self.summary.groups += 1;
@@ -55,7 +61,11 @@ impl Check<'_> {
         let mut tally = Tally::new(key);
         for (count, entry) in listing.enumerate() {
             if count >= MAX_NAMES || below.len() >= MAX_NODES {
-                self.found(FindingKind::LeftOut, key, format!("more than {count} names: the others are left out"));
+                self.found(
+                    FindingKind::LeftOut,
+                    key,
+                    format!("more than {count} names: the others are left out"),
+                );
                 break;
             }
             match entry {
@@ -63,7 +73,10 @@ impl Check<'_> {
                     let key = key.join(&entry.name);
                     if entry.hides_prefix {
                         let what = "a value with the name of a directory, which is shown instead";
-                        tally.add(Finding::new(FindingKind::HiddenValue, &key, what), self.tell);
+                        tally.add(
+                            Finding::new(FindingKind::HiddenValue, &key, what),
+                            self.tell,
+                        );
                     }
                     below.push(key);
                 }
@@ -90,10 +103,15 @@ impl Check<'_> {
 
     fn group_document(&mut self, document: &Key, check: fn(&[u8]) -> Result<()>) {
         let read = get_counted(self.hierarchy.store(), document, MAX_CONSOLIDATED);
-        match read.and_then(|read: Option<Counted>| read.map_or(Ok(()), |read| check(&read.bytes))) {
+        match read.and_then(|read: Option<Counted>| read.map_or(Ok(()), |read| check(&read.bytes)))
+        {
             Ok(()) => {}
-            Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(FindingKind::Unreadable, document, &e),
-            Err(e) if e.kind() == Kind::Unsupported => self.failed(FindingKind::Unsupported, document, &e),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => {
+                self.failed(FindingKind::Unreadable, document, &e)
+            }
+            Err(e) if e.kind() == Kind::Unsupported => {
+                self.failed(FindingKind::Unsupported, document, &e)
+            }
             Err(e) => self.failed(FindingKind::Metadata, document, &e),
         }
     }
@@ -111,7 +129,11 @@ impl Check<'_> {
         let mut documents: Vec<Key> = names.iter().map(|name| key.join(name)).collect();
         documents.retain(|document| self.is_value(document));
         for document in documents {
-            self.found(FindingKind::MixedFormats, &document, "metadata of Zarr v2 beside that of v3, which counts");
+            self.found(
+                FindingKind::MixedFormats,
+                &document,
+                "metadata of Zarr v2 beside that of v3, which counts",
+            );
         }
     }
 
@@ -121,7 +143,8 @@ impl Check<'_> {
             return self.v3_attributes(key);
         }
         let stored = self.hierarchy.attributes_view(key);
-        match stored.and_then(|document| document.map(|d| json::parse_object(&d.text)).transpose()) {
+        match stored.and_then(|document| document.map(|d| json::parse_object(&d.text)).transpose())
+        {
             Ok(Some(attributes)) => return attributes,
             Ok(None) => {}
             Err(e) if matches!(e.kind(), Kind::System(_)) => {
@@ -142,14 +165,26 @@ impl Check<'_> {
         let key = array.key();
         let metadata = array.metadata();
         if let Err(e) = array.readable() {
-            let fault = if e.kind() == Kind::Unsupported { FindingKind::Unsupported } else { FindingKind::Metadata };
+            let fault = if e.kind() == Kind::Unsupported {
+                FindingKind::Unsupported
+            } else {
+                FindingKind::Metadata
+            };
             self.failed(fault, key, &e);
         }
         if metadata.zarr_format == 3 {
             self.mixed_formats(key, &[ZGROUP]);
         }
-        if metadata.v3.as_ref().is_some_and(|v3| v3.codecs.as_array().is_some_and(Vec::is_empty)) {
-            self.found(FindingKind::NoCodecs, &key.join(ZARR_JSON), "codecs is empty");
+        if metadata
+            .v3
+            .as_ref()
+            .is_some_and(|v3| v3.codecs.as_array().is_some_and(Vec::is_empty))
+        {
+            self.found(
+                FindingKind::NoCodecs,
+                &key.join(ZARR_JSON),
+                "codecs is empty",
+            );
         }
         if metadata.zarr_format == 1 {
             self.found(FindingKind::V1, key, "an array of Zarr v1");
@@ -162,8 +197,16 @@ impl Check<'_> {
         if let Some(Value::Array(names)) = attributes.get(DIMENSIONS)
             && names.len() != metadata.shape.len()
         {
-            let what = format!("{DIMENSIONS} has {} names, the shape {} dimensions", names.len(), metadata.shape.len());
-            self.found(FindingKind::Dimensions, &self.hierarchy.attributes_key(key), what);
+            let what = format!(
+                "{DIMENSIONS} has {} names, the shape {} dimensions",
+                names.len(),
+                metadata.shape.len()
+            );
+            self.found(
+                FindingKind::Dimensions,
+                &self.hierarchy.attributes_key(key),
+                what,
+            );
         }
     }
 
@@ -174,7 +217,10 @@ impl Check<'_> {
         if !self.hierarchy.store().lists_all() {
             return;
         }
-        self.compare_consolidated(&group.join(ZMETADATA), self.hierarchy.stale_consolidated(group));
+        self.compare_consolidated(
+            &group.join(ZMETADATA),
+            self.hierarchy.stale_consolidated(group),
+        );
         if self.is_value(&group.join(ZARR_JSON)) {
             self.compare_consolidated(&group.join(ZARR_JSON), self.hierarchy.stale_inline(group));
         }
@@ -196,7 +242,10 @@ impl Check<'_> {
                 Stale::Extra => format!("has {name}, of which no valid document is stored"),
                 Stale::Different => format!("has another {name} than is stored"),
             };
-            tally.add(Finding::new(FindingKind::Consolidated, key, what), self.tell);
+            tally.add(
+                Finding::new(FindingKind::Consolidated, key, what),
+                self.tell,
+            );
         }
         tally.end(self.tell);
     }
@@ -206,10 +255,13 @@ impl Check<'_> {
 fn stray_in_group(entry: &Entry) -> Option<(FindingKind, &'static str)> {
     match entry.name.as_str() {
         name if is_document(name) => None,
-        name if leftover(name).is_some() => leftover(name).map(|what| (FindingKind::Leftover, what)),
-        _ if entry.kind == EntryKind::Other => {
-            Some((FindingKind::NotAFile, "no regular file, or a link out of the store"))
+        name if leftover(name).is_some() => {
+            leftover(name).map(|what| (FindingKind::Leftover, what))
         }
+        _ if entry.kind == EntryKind::Other => Some((
+            FindingKind::NotAFile,
+            "no regular file, or a link out of the store",
+        )),
         _ => Some((FindingKind::Extra, "a plain file")),
     }
 }

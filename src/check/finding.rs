@@ -93,7 +93,13 @@ const fn row(
     meaning: &'static str,
     advice: &'static str,
 ) -> Row {
-    Row { kind, severity, name, meaning, advice }
+    Row {
+        kind,
+        severity,
+        name,
+        meaning,
+        advice,
+    }
 }
 
 /// The kinds in the order of [`FindingKind`].
@@ -210,7 +216,13 @@ const ROWS: [Row; 23] = [
         "A value with the name of a directory, which a mount shows instead.",
         "rename or delete one of them: no file system can hold both",
     ),
-    row(FindingKind::V1, Severity::Note, "zarr-v1", "An array of Zarr v1.", "`zarrfs migrate` turns it into v2"),
+    row(
+        FindingKind::V1,
+        Severity::Note,
+        "zarr-v1",
+        "An array of Zarr v1.",
+        "`zarrfs migrate` turns it into v2",
+    ),
     row(
         FindingKind::NoGroup,
         Severity::Note,
@@ -218,7 +230,13 @@ const ROWS: [Row; 23] = [
         "A directory without the document of a group.",
         "other programs may not take it for a group",
     ),
-    row(FindingKind::Extra, Severity::Note, "extra", "A file or directory that is no part of the hierarchy.", ""),
+    row(
+        FindingKind::Extra,
+        Severity::Note,
+        "extra",
+        "A file or directory that is no part of the hierarchy.",
+        "",
+    ),
     row(
         FindingKind::ShardWaste,
         Severity::Note,
@@ -295,21 +313,36 @@ impl Finding {
     /// Returns a finding at `key` with the reason `what`.
     pub(super) fn new(fault: FindingKind, key: &Key, what: impl Into<String>) -> Self {
         let what = what.into();
-        let message = if fault.advice().is_empty() { what } else { format!("{what}; {}", fault.advice()) };
-        Finding { fault, key: key.clone(), message }
+        let message = if fault.advice().is_empty() {
+            what
+        } else {
+            format!("{what}; {}", fault.advice())
+        };
+        Finding {
+            fault,
+            key: key.clone(),
+            message,
+        }
     }
 
     /// Returns the finding with the name of the chunk file in the mount before the message: a
     /// shard's key names no chunk.
     pub(super) fn in_chunk(self, chunk: &str) -> Self {
-        Finding { message: format!("chunk {chunk}: {}", self.message), ..self }
+        Finding {
+            message: format!("chunk {chunk}: {}", self.message),
+            ..self
+        }
     }
 
     /// Returns a finding at `key` with an error as the reason. A key at the start of the error's
     /// message is removed.
     pub(super) fn of_error(fault: FindingKind, key: &Key, e: &Error) -> Self {
         let own = format!("{key}: ");
-        Finding::new(fault, key, e.message().strip_prefix(&own).unwrap_or(e.message()))
+        Finding::new(
+            fault,
+            key,
+            e.message().strip_prefix(&own).unwrap_or(e.message()),
+        )
     }
 }
 
@@ -319,7 +352,11 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_own_row() {
-        assert!(FindingKind::all().enumerate().all(|(n, kind)| n == kind as usize && kind.row().kind == kind));
+        assert!(
+            FindingKind::all()
+                .enumerate()
+                .all(|(n, kind)| n == kind as usize && kind.row().kind == kind)
+        );
         assert_eq!(ROWS.len(), FindingKind::LeftOut as usize + 1);
     }
 }

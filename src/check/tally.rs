@@ -17,7 +17,10 @@ pub(super) struct Tally {
 impl Tally {
     /// Returns an empty tally.
     pub fn new(directory: &Key) -> Self {
-        Tally { directory: directory.clone(), counts: BTreeMap::new() }
+        Tally {
+            directory: directory.clone(),
+            counts: BTreeMap::new(),
+        }
     }
 
     /// Counts a finding and reports it if it is one of the first.
@@ -31,7 +34,11 @@ impl Tally {
 
     /// Reports how many findings were only counted.
     pub fn end(self, tell: &mut dyn FnMut(Event)) {
-        for (fault, count) in self.counts.into_iter().filter(|(_, count)| *count > REPORTED) {
+        for (fault, count) in self
+            .counts
+            .into_iter()
+            .filter(|(_, count)| *count > REPORTED)
+        {
             let what = format!("{} more like the {REPORTED} above", count - REPORTED);
             tell(Event::Found(Finding::new(fault, &self.directory, what)));
         }

@@ -1,7 +1,9 @@
 use super::*;
 use crate::array::hierarchy::{ConsolidatedStore, UseConsolidated};
 use crate::error::Error;
-use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, SimulatedRemote, Store, UnlistedStore};
+use crate::store::{
+    FaultyStore, MemoryStore, Operation, PlannedFault, SimulatedRemote, Store, UnlistedStore,
+};
 use crate::zarr::metadata::V1Order;
 use std::time::Duration;
 
@@ -25,18 +27,32 @@ fn found(store: Arc<dyn Store>, deep: bool) -> (Vec<(FindingKind, String, String
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, Arc::default());
     let mut found = Vec::new();
     let stop = AtomicBool::new(false);
-    let summary = check(&hierarchy, CheckOptions { deep, threads: 1, stop: &stop }, &mut |event| {
-        if let Event::Found(finding) = event {
-            found.push((finding.fault, finding.key.to_string(), finding.message));
-        }
-    });
+    let summary = check(
+        &hierarchy,
+        CheckOptions {
+            deep,
+            threads: 1,
+            stop: &stop,
+        },
+        &mut |event| {
+            if let Event::Found(finding) = event {
+                found.push((finding.fault, finding.key.to_string(), finding.message));
+            }
+        },
+    );
     (found, summary)
 }
 
 #[test]
 fn a_sound_store_has_no_findings() {
     for deep in [false, true] {
-        let expected = Summary { groups: 1, arrays: 2, chunks: 4, bytes: 8, complete: true };
+        let expected = Summary {
+            groups: 1,
+            arrays: 2,
+            chunks: 4,
+            bytes: 8,
+            complete: true,
+        };
         assert_eq!(found(memory(), deep), (Vec::new(), expected));
     }
 }
@@ -53,28 +69,58 @@ fn store_failures_are_findings_and_the_rest_is_checked() {
     ];
     for (operation, after, key, chunks) in cases {
         let store = FaultyStore::new(memory());
-        store.plan(PlannedFault { after, ..PlannedFault::next(operation, libc::EIO) });
+        store.plan(PlannedFault {
+            after,
+            ..PlannedFault::next(operation, libc::EIO)
+        });
         let (found, summary) = found(Arc::new(store), true);
-        let message = format!("{}; {}", Error::system(libc::EIO), FindingKind::Unreadable.advice());
-        assert_eq!(found, [(FindingKind::Unreadable, key.to_string(), message)], "{operation:?} {after}");
-        assert_eq!((summary.arrays, summary.chunks, summary.complete), (2, chunks, true), "{operation:?} {after}");
+        let message = format!(
+            "{}; {}",
+            Error::system(libc::EIO),
+            FindingKind::Unreadable.advice()
+        );
+        assert_eq!(
+            found,
+            [(FindingKind::Unreadable, key.to_string(), message)],
+            "{operation:?} {after}"
+        );
+        assert_eq!(
+            (summary.arrays, summary.chunks, summary.complete),
+            (2, chunks, true),
+            "{operation:?} {after}"
+        );
     }
 }
 
 #[test]
 fn a_store_that_cannot_list_is_asked_for_each_chunk() {
     let store = memory();
-    let documents = format!(r#"{{".zgroup":{{"zarr_format":2}},"a/.zarray":{ARRAY},"b/.zarray":{ARRAY}}}"#);
-    store.insert(".zmetadata", format!(r#"{{"zarr_consolidated_format":1,"metadata":{documents}}}"#));
+    let documents =
+        format!(r#"{{".zgroup":{{"zarr_format":2}},"a/.zarray":{ARRAY},"b/.zarray":{ARRAY}}}"#);
+    store.insert(
+        ".zmetadata",
+        format!(r#"{{"zarr_consolidated_format":1,"metadata":{documents}}}"#),
+    );
     store.insert("b/1", "2");
     store.delete(&Key::root().join("a/0")).unwrap();
     let unlisted = Arc::new(UnlistedStore::new(store));
     let served = ConsolidatedStore::over(unlisted, UseConsolidated::Auto, Arc::default()).unwrap();
     for deep in [false, true] {
         let (all, summary) = found(served.clone(), deep);
-        let all: Vec<(FindingKind, &str)> = all.iter().map(|(fault, key, _)| (*fault, key.as_str())).collect();
-        assert_eq!(all, [(FindingKind::Unlisted, "/"), (FindingKind::Chunk, "/b/1")], "deep: {deep}");
-        assert_eq!((summary.arrays, summary.chunks, summary.bytes), (2, 3, 5), "deep: {deep}");
+        let all: Vec<(FindingKind, &str)> = all
+            .iter()
+            .map(|(fault, key, _)| (*fault, key.as_str()))
+            .collect();
+        assert_eq!(
+            all,
+            [(FindingKind::Unlisted, "/"), (FindingKind::Chunk, "/b/1")],
+            "deep: {deep}"
+        );
+        assert_eq!(
+            (summary.arrays, summary.chunks, summary.bytes),
+            (2, 3, 5),
+            "deep: {deep}"
+        );
     }
 }
 
@@ -89,11 +135,18 @@ const SHARDED: &str = r#"{"zarr_format":3,"node_type":"array","shape":[3,4],"dat
 /// are offsets into the 8 bytes.
 fn shard(waste: usize, entries: [Option<(u64, u64)>; 4]) -> Vec<u8> {
     let entry = |entry: Option<(u64, u64)>| match entry {
-        Some((offset, size)) => [(offset + waste as u64).to_le_bytes(), size.to_le_bytes()].concat(),
+        Some((offset, size)) => {
+            [(offset + waste as u64).to_le_bytes(), size.to_le_bytes()].concat()
+        }
         None => vec![0xff; 16],
     };
     let index: Vec<u8> = entries.into_iter().flat_map(entry).collect();
-    [vec![0; waste + 8], index.clone(), crc32c::crc32c(&index).to_le_bytes().to_vec()].concat()
+    [
+        vec![0; waste + 8],
+        index.clone(),
+        crc32c::crc32c(&index).to_le_bytes().to_vec(),
+    ]
+    .concat()
 }
 
 const SOUND: [Option<(u64, u64)>; 4] = [Some((0, 2)), Some((2, 2)), Some((4, 2)), Some((6, 2))];
@@ -102,22 +155,46 @@ const SOUND: [Option<(u64, u64)>; 4] = [Some((0, 2)), Some((2, 2)), Some((4, 2))
 fn all_chunks_of_a_shard_are_checked() {
     let store = Arc::new(MemoryStore::default());
     store.insert("zarr.json", SHARDED);
-    let put = |key: &str, value: Vec<u8>| store.put(&Key::normalize(key).unwrap(), &value).map(drop).unwrap();
+    let put = |key: &str, value: Vec<u8>| {
+        store
+            .put(&Key::normalize(key).unwrap(), &value)
+            .map(drop)
+            .unwrap()
+    };
     put("c/0/0", shard(0, SOUND));
     put("c/1/0", shard(0, [Some((0, 2)), None, None, None]));
     for deep in [false, true] {
-        let expected = Summary { groups: 0, arrays: 1, chunks: 5, bytes: 10, complete: true };
+        let expected = Summary {
+            groups: 0,
+            arrays: 1,
+            chunks: 5,
+            bytes: 10,
+            complete: true,
+        };
         assert_eq!(found(store.clone(), deep), (Vec::new(), expected));
     }
     // the last two entries: one reaches beyond the chunks' bytes, one has a wrong size
-    put("c/0/0", shard(0, [SOUND[0], SOUND[1], Some((7, 2)), Some((6, 1))]));
+    put(
+        "c/0/0",
+        shard(0, [SOUND[0], SOUND[1], Some((7, 2)), Some((6, 1))]),
+    );
     // 500 unused bytes, and an entry for a chunk outside the array
-    put("c/1/0", shard(500, [Some((0, 2)), None, Some((2, 2)), None]));
+    put(
+        "c/1/0",
+        shard(500, [Some((0, 2)), None, Some((2, 2)), None]),
+    );
     for deep in [false, true] {
         let (all, summary) = found(store.clone(), deep);
-        let all: Vec<String> = all.iter().map(|(kind, key, what)| format!("{} {key} {what}", kind.name())).collect();
+        let all: Vec<String> = all
+            .iter()
+            .map(|(kind, key, what)| format!("{} {key} {what}", kind.name()))
+            .collect();
         let advice = FindingKind::Chunk.advice();
-        let size = if deep { "decoded to 1 bytes, the chunk has 2" } else { "1 bytes, it must have 2" };
+        let size = if deep {
+            "decoded to 1 bytes, the chunk has 2"
+        } else {
+            "1 bytes, it must have 2"
+        };
         let expected = [
             format!(
                 "chunk /c/0/0 chunk 1.0: entry 2 of the shard's index, 7 + 2, is outside the chunks' bytes 0..8; {advice}"
@@ -127,7 +204,11 @@ fn all_chunks_of_a_shard_are_checked() {
                 .into(),
             "shard-outside /c/1/0 the index has entries for chunks outside the array: 1".into(),
         ];
-        assert_eq!((all, summary.chunks), (expected.to_vec(), 5), "deep: {deep}");
+        assert_eq!(
+            (all, summary.chunks),
+            (expected.to_vec(), 5),
+            "deep: {deep}"
+        );
     }
     // a damaged index
     let mut value = shard(0, SOUND);
@@ -136,14 +217,23 @@ fn all_chunks_of_a_shard_are_checked() {
     for deep in [false, true] {
         let (all, summary) = found(store.clone(), deep);
         let (kind, key, what) = &all[0];
-        assert_eq!((*kind, key.as_str(), summary.chunks, all.len()), (FindingKind::Chunk, "/c/0/0", 1, 3), "{what}");
-        assert!(what.starts_with("the shard's index: the crc32c checksum"), "{what}");
+        assert_eq!(
+            (*kind, key.as_str(), summary.chunks, all.len()),
+            (FindingKind::Chunk, "/c/0/0", 1, 3),
+            "{what}"
+        );
+        assert!(
+            what.starts_with("the shard's index: the crc32c checksum"),
+            "{what}"
+        );
     }
 }
 
 #[test]
 fn keys_of_v3_are_classified_by_their_encoding() {
-    let v2 = |separator: &str| format!(r#"{{"name":"v2","configuration":{{"separator":"{separator}"}}}}"#);
+    let v2 = |separator: &str| {
+        format!(r#"{{"name":"v2","configuration":{{"separator":"{separator}"}}}}"#)
+    };
     let plain = |keys: &str| {
         let document = SHARDED.replace(r#"{"name":"default"}"#, keys);
         document.split("\"codecs\"").next().unwrap().to_string() + r#""codecs":["bytes"]}"#
@@ -153,26 +243,69 @@ fn keys_of_v3_are_classified_by_their_encoding() {
     let dot = r#"{"name":"default","configuration":{"separator":"."}}"#;
     // the array has 2 x 1 objects, and where these are shards 3 x 2 chunks
     for (document, outside, separator, extra) in [
-        (plain(slash), ["c/9/9", "c/2/0"], ["c.0.0", "1.0"], ["d.0", "c.x"]),
-        (plain(dot), ["c.9.9", "c.0.1"], ["c/0/0", "1.0"], ["d.0", "c.x"]),
-        (plain(&v2(".")), ["9.9", "00.0"], ["0/0", "c.1.0"], ["d.0", "c.x"]),
-        (plain(&v2("/")), ["9/9", "0/1"], ["0.0", "c.1.0"], ["d.0", "c.x"]),
-        (sharded(slash), ["c/9/9", "c/2/0"], ["c.1.0", "1.0"], ["d.0", "c"]),
-        (sharded(&v2(".")), ["2.1", "0.1"], ["1/0", "c.1.0"], ["d.0", "c"]),
-        (sharded(&v2("/")), ["2/1", "0/1"], ["1.0", "c.1.0"], ["d.0", "c"]),
+        (
+            plain(slash),
+            ["c/9/9", "c/2/0"],
+            ["c.0.0", "1.0"],
+            ["d.0", "c.x"],
+        ),
+        (
+            plain(dot),
+            ["c.9.9", "c.0.1"],
+            ["c/0/0", "1.0"],
+            ["d.0", "c.x"],
+        ),
+        (
+            plain(&v2(".")),
+            ["9.9", "00.0"],
+            ["0/0", "c.1.0"],
+            ["d.0", "c.x"],
+        ),
+        (
+            plain(&v2("/")),
+            ["9/9", "0/1"],
+            ["0.0", "c.1.0"],
+            ["d.0", "c.x"],
+        ),
+        (
+            sharded(slash),
+            ["c/9/9", "c/2/0"],
+            ["c.1.0", "1.0"],
+            ["d.0", "c"],
+        ),
+        (
+            sharded(&v2(".")),
+            ["2.1", "0.1"],
+            ["1/0", "c.1.0"],
+            ["d.0", "c"],
+        ),
+        (
+            sharded(&v2("/")),
+            ["2/1", "0/1"],
+            ["1.0", "c.1.0"],
+            ["d.0", "c"],
+        ),
     ] {
         let store = Arc::new(MemoryStore::default());
         store.insert("zarr.json", document.as_str());
-        let kinds = [FindingKind::OutsideGrid, FindingKind::Separator, FindingKind::Extra];
+        let kinds = [
+            FindingKind::OutsideGrid,
+            FindingKind::Separator,
+            FindingKind::Extra,
+        ];
         let mut expected = Vec::new();
         for (kind, keys) in kinds.into_iter().zip([outside, separator, extra]) {
-            for key in keys.into_iter().filter(|key| !document.contains("default") || *key != "c") {
+            for key in keys
+                .into_iter()
+                .filter(|key| !document.contains("default") || *key != "c")
+            {
                 store.insert(key, "8 bytes.");
                 expected.push((format!("/{key}"), kind));
             }
         }
         let (all, _) = found(store, false);
-        let mut all: Vec<(String, FindingKind)> = all.into_iter().map(|(kind, key, _)| (key, kind)).collect();
+        let mut all: Vec<(String, FindingKind)> =
+            all.into_iter().map(|(kind, key, _)| (key, kind)).collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         expected.sort_by(|a, b| a.0.cmp(&b.0));
         assert_eq!(all, expected, "{document}");
@@ -188,19 +321,36 @@ fn an_empty_list_of_codecs_is_a_finding() {
     store.insert("0", "01");
     let (all, summary) = found(store, true);
     let message = format!("codecs is empty; {}", FindingKind::NoCodecs.advice());
-    assert_eq!((all, summary.chunks), (vec![(FindingKind::NoCodecs, "/zarr.json".to_string(), message)], 1));
+    assert_eq!(
+        (all, summary.chunks),
+        (
+            vec![(FindingKind::NoCodecs, "/zarr.json".to_string(), message)],
+            1
+        )
+    );
 }
 
 #[test]
 fn a_check_can_be_stopped() {
     let hierarchy = Hierarchy::new(memory(), V1Order::Zarr1, Arc::default());
     let stop = AtomicBool::new(false);
-    let summary = check(&hierarchy, CheckOptions { deep: true, threads: 1, stop: &stop }, &mut |event| {
-        if let Event::Progress(..) = event {
-            stop.store(true, Ordering::Relaxed);
-        }
-    });
-    assert_eq!((summary.arrays, summary.chunks, summary.complete), (1, 2, false));
+    let summary = check(
+        &hierarchy,
+        CheckOptions {
+            deep: true,
+            threads: 1,
+            stop: &stop,
+        },
+        &mut |event| {
+            if let Event::Progress(..) = event {
+                stop.store(true, Ordering::Relaxed);
+            }
+        },
+    );
+    assert_eq!(
+        (summary.arrays, summary.chunks, summary.complete),
+        (1, 2, false)
+    );
 }
 
 /// "As many requests as `info` has in flight", and the findings in the order of the arrays.
@@ -230,8 +380,7 @@ fn consolidated_metadata_of_zarr_python_3_are_no_finding() {
     let store = memory();
     let array = ARRAY.replace("\"order\"", "\"dimension_separator\":\".\",\"order\"");
     store.insert("g/.zgroup", r#"{"zarr_format":2}"#);
-    let of_group =
-        r#"{"zarr_format":2,"consolidated_metadata":{"metadata":{},"must_understand":false,"kind":"inline"}}"#;
+    let of_group = r#"{"zarr_format":2,"consolidated_metadata":{"metadata":{},"must_understand":false,"kind":"inline"}}"#;
     let consolidated = |more: &str, group: &str, array: &str| {
         format!(
             r#"{{"zarr_consolidated_format":1,"metadata":{{".zgroup":{{"zarr_format":2}},"a/.zattrs":{{}},
@@ -249,17 +398,28 @@ fn consolidated_metadata_of_zarr_python_3_are_no_finding() {
     ] {
         store.insert(".zmetadata", document);
         let found = found(store.clone(), false).0;
-        assert_eq!(found.iter().map(|found| found.0).collect::<Vec<_>>(), [FindingKind::Consolidated], "{found:?}");
+        assert_eq!(
+            found.iter().map(|found| found.0).collect::<Vec<_>>(),
+            [FindingKind::Consolidated],
+            "{found:?}"
+        );
     }
 }
 
 #[test]
 fn finding_kinds_have_unique_names() {
-    let names: std::collections::BTreeSet<&str> = FindingKind::all().map(FindingKind::name).collect();
+    let names: std::collections::BTreeSet<&str> =
+        FindingKind::all().map(FindingKind::name).collect();
     assert_eq!(names.len(), FindingKind::all().count());
     for fault in FindingKind::all() {
-        assert!(fault.meaning().ends_with('.') && !fault.advice().ends_with('.'), "{fault:?}");
+        assert!(
+            fault.meaning().ends_with('.') && !fault.advice().ends_with('.'),
+            "{fault:?}"
+        );
         // warnings and errors come with advice
-        assert!(fault.level() == Severity::Note || !fault.advice().is_empty(), "{fault:?}");
+        assert!(
+            fault.level() == Severity::Note || !fault.advice().is_empty(),
+            "{fault:?}"
+        );
     }
 }

@@ -30,7 +30,11 @@ impl Check<'_> {
     /// Returns the number of arrays that are checked at a time: with `deep` one, since its chunks
     /// take the memory.
     pub(super) fn arrays_together(&self) -> usize {
-        if self.how.deep { 1 } else { self.hierarchy.store().concurrency().min(MOST) }
+        if self.how.deep {
+            1
+        } else {
+            self.hierarchy.store().concurrency().min(MOST)
+        }
     }
 
     /// Checks arrays.
@@ -39,7 +43,10 @@ impl Check<'_> {
         let how = self.how;
         let most = self.arrays_together().min(arrays.len());
         if most <= 1 {
-            return arrays.iter().take_while(|_| !how.is_stopped()).for_each(|array| self.array(array));
+            return arrays
+                .iter()
+                .take_while(|_| !how.is_stopped())
+                .for_each(|array| self.array(array));
         }
         let mut receivers = Vec::with_capacity(arrays.len());
         let add = |array| {
@@ -60,7 +67,12 @@ impl Check<'_> {
                     Event::Found(finding) => send(ArrayReport::Found(finding)),
                     Event::Progress(_, done, summary) => send(ArrayReport::Progress(done, summary)),
                 };
-                let mut check = Check { hierarchy, how, tell: &mut tell, summary: Summary::default() };
+                let mut check = Check {
+                    hierarchy,
+                    how,
+                    tell: &mut tell,
+                    summary: Summary::default(),
+                };
                 if !how.is_stopped() {
                     check.array(array);
                 }
@@ -70,7 +82,10 @@ impl Check<'_> {
         std::thread::scope(|scope| {
             let started = (0..most).take_while(|_| {
                 // fewer threads only take longer
-                Builder::new().name("zarrfs-check".into()).spawn_scoped(scope, work).is_ok()
+                Builder::new()
+                    .name("zarrfs-check".into())
+                    .spawn_scoped(scope, work)
+                    .is_ok()
             });
             if started.count() == 0 {
                 return arrays.iter().for_each(|array| self.array(array));

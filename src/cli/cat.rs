@@ -41,7 +41,9 @@ pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
     let cache = args.reading.memory.cache(stats.clone());
     let options = args.reading.options(true, false);
     let Flat { fs, handle, array } = flat::open(&args.path, hierarchy, cache, stats, options)?;
-    let end = args.length.map_or(array.size(), |n| args.offset.saturating_add(n).min(array.size()));
+    let end = args.length.map_or(array.size(), |n| {
+        args.offset.saturating_add(n).min(array.size())
+    });
     copy(&fs, handle, args.offset, end).map_err(|e| e.context(&args.path).into())
 }
 
@@ -61,5 +63,11 @@ fn copy(fs: &Fs, handle: u64, from: u64, end: u64) -> Result<(), Error> {
             Err(e) => return Err(e.into()),
         }
     }
-    out.flush().or_else(|e| if e.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(e.into()) })
+    out.flush().or_else(|e| {
+        if e.kind() == ErrorKind::BrokenPipe {
+            Ok(())
+        } else {
+            Err(e.into())
+        }
+    })
 }

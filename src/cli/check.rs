@@ -58,19 +58,28 @@ struct Report<'a> {
 pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
     // no log, since each fault is a finding
     logger::start(LevelFilter::Off, None)?;
-    let store_args = StoreArgs { lists_unfinished: true, reads_once: Some(true), ..args.store_args.clone() };
+    let store_args = StoreArgs {
+        lists_unfinished: true,
+        reads_once: Some(true),
+        ..args.store_args.clone()
+    };
     // memory for a chunk of the largest size, encoded and decoded
     memory::set_cache_bound(4 << 30);
     let hierarchy = open_store(&args.store, &store_args, Arc::new(Stats::default()))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // the second signal ends the process
-        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone()).map_err(Error::from)?;
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
+            .map_err(Error::from)?;
         signal_hook::flag::register(signal, stop.clone()).map_err(Error::from)?;
     }
     let mut report = Report::new(args, &stop);
     report.begin();
-    let how = CheckOptions { deep: args.deep, threads: threads(args.threads), stop: &stop };
+    let how = CheckOptions {
+        deep: args.deep,
+        threads: threads(args.threads),
+        stop: &stop,
+    };
     let summary = check(&hierarchy, how, &mut |event| report.tell(event));
     report.end(&summary)
 }
@@ -78,7 +87,16 @@ pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
 impl<'a> Report<'a> {
     fn new(args: &'a CheckArgs, stop: &'a AtomicBool) -> Self {
         let progress = (!args.json).then(|| ProgressLine::start(None));
-        Report { args, progress, errors: 0, warnings: 0, notes: 0, printed: 0, broken: None, stop }
+        Report {
+            args,
+            progress,
+            errors: 0,
+            warnings: 0,
+            notes: 0,
+            printed: 0,
+            broken: None,
+            stop,
+        }
     }
 
     fn begin(&mut self) {
@@ -99,7 +117,10 @@ impl<'a> Report<'a> {
                         let per_second = if self.args.deep {
                             size::show((summary.bytes as f64 / seconds) as u64)
                         } else {
-                            format!("{} chunks", size::count((summary.chunks as f64 / seconds) as u64))
+                            format!(
+                                "{} chunks",
+                                size::count((summary.chunks as f64 / seconds) as u64)
+                            )
                         };
                         let [shown, known_shown] = [done, known].map(size::count);
                         format!(
@@ -124,9 +145,18 @@ impl<'a> Report<'a> {
             return;
         }
         let line = if self.args.json {
-            format!("{}\n{}", if self.printed > 0 { "," } else { "" }, one_line(as_json(finding)))
+            format!(
+                "{}\n{}",
+                if self.printed > 0 { "," } else { "" },
+                one_line(as_json(finding))
+            )
         } else {
-            format!("{:<7}  {}: {}\n", level.name(), finding.key, one_line(finding.message.as_str()))
+            format!(
+                "{:<7}  {}: {}\n",
+                level.name(),
+                finding.key,
+                one_line(finding.message.as_str())
+            )
         };
         self.printed += 1;
         if let Some(progress) = &mut self.progress {
@@ -149,7 +179,11 @@ impl<'a> Report<'a> {
         if let Some(progress) = &mut self.progress {
             progress.end();
         }
-        let text = if self.args.json { self.json_end(summary) } else { self.last_line(summary) };
+        let text = if self.args.json {
+            self.json_end(summary)
+        } else {
+            self.last_line(summary)
+        };
         self.print(&text);
         if let Err(e) = stdio::output().flush() {
             self.broken.get_or_insert(e);
@@ -164,7 +198,9 @@ impl<'a> Report<'a> {
     }
 
     fn last_line(&self, summary: &Summary) -> String {
-        let plural = |n: u64, what: &str| format!("{} {what}{}", size::count(n), if n == 1 { "" } else { "s" });
+        let plural = |n: u64, what: &str| {
+            format!("{} {what}{}", size::count(n), if n == 1 { "" } else { "s" })
+        };
         let findings = match self.errors + self.warnings {
             0 => "no findings".to_string(),
             n => plural(n, "finding"),

@@ -60,7 +60,9 @@ pub fn run(args: &CompletionsArgs) -> Result<(), CommandFailure> {
 fn with_values(command: Command) -> Command {
     command.mut_subcommands(with_values).mut_args(|arg| {
         let names = arg.get_value_names().unwrap_or_default();
-        let is_directory = names.iter().any(|name| ["DIR", "MOUNTPOINT", "MOUNTPOINTS"].contains(&name.as_str()));
+        let is_directory = names
+            .iter()
+            .any(|name| ["DIR", "MOUNTPOINT", "MOUNTPOINTS"].contains(&name.as_str()));
         match values(&arg) {
             words if !words.is_empty() => arg.value_parser(PossibleValuesParser::new(words)),
             _ if is_directory => arg.value_hint(ValueHint::DirPath),
@@ -71,13 +73,22 @@ fn with_values(command: Command) -> Command {
 
 /// Returns the values to offer for an option; none if its parser knows them, or there is no list.
 fn values(arg: &Arg) -> Vec<&'static str> {
-    let formats =
-        |containers: bool| Format::ALL.into_iter().filter(move |f| f.is_container() == containers).map(Format::id);
+    let formats = |containers: bool| {
+        Format::ALL
+            .into_iter()
+            .filter(move |f| f.is_container() == containers)
+            .map(Format::id)
+    };
     match arg.get_long() {
         Some("headers") => ["all", "none"].into_iter().chain(formats(false)).collect(),
-        Some("containers") => ["all", "none", NETCDF].into_iter().chain(formats(true)).collect(),
+        Some("containers") => ["all", "none", NETCDF]
+            .into_iter()
+            .chain(formats(true))
+            .collect(),
         Some("views") => vec!["all", "none", "unpacked", "slices"],
-        Some("compressor") => vec!["none", "blosc", "zlib", "gzip", "bz2", "zstd", "lzma", "lz4"],
+        Some("compressor") => vec![
+            "none", "blosc", "zlib", "gzip", "bz2", "zstd", "lzma", "lz4",
+        ],
         Some("log-level") => vec!["off", "error", "warn", "info", "debug", "trace"],
         Some("to") => vec!["2", "3"],
         _ => Vec::new(),
@@ -97,7 +108,11 @@ mod tests {
         for arg in mount.get_arguments() {
             for word in values(arg) {
                 let option = format!("--{}={word}", arg.get_long().unwrap());
-                let parsed = mount.clone().no_binary_name(true).try_get_matches_from([option.as_str(), "a", "b"]);
+                let parsed = mount.clone().no_binary_name(true).try_get_matches_from([
+                    option.as_str(),
+                    "a",
+                    "b",
+                ]);
                 assert!(parsed.is_ok(), "{option}: {}", parsed.unwrap_err());
                 offered += 1;
             }

@@ -37,9 +37,19 @@ fn configuration(text: &str) -> Result<Value, String> {
     let mut object: Map<String, Value> = [("id".to_string(), id.into())].into_iter().collect();
     // the defaults of numcodecs
     let parameters: &[(&str, Value)] = match id {
-        "blosc" => &[("cname", "lz4".into()), ("clevel", 5.into()), ("shuffle", 1.into()), ("blocksize", 0.into())],
+        "blosc" => &[
+            ("cname", "lz4".into()),
+            ("clevel", 5.into()),
+            ("shuffle", 1.into()),
+            ("blocksize", 0.into()),
+        ],
         "zlib" | "gzip" | "bz2" | "zstd" => &[("level", 1.into())],
-        "lzma" => &[("preset", Value::Null), ("format", 1.into()), ("check", (-1).into()), ("filters", Value::Null)],
+        "lzma" => &[
+            ("preset", Value::Null),
+            ("format", 1.into()),
+            ("check", (-1).into()),
+            ("filters", Value::Null),
+        ],
         "lz4" => &[("acceleration", 1.into())],
         _ => return Err(format!("{id:?} is no compressor: {FORMS}")),
     };
@@ -76,22 +86,40 @@ mod tests {
     use super::*;
 
     fn shown(text: &str) -> String {
-        parse(text).unwrap().0.map_or("none".to_string(), |config| json::write(&config.to_json()))
+        parse(text)
+            .unwrap()
+            .0
+            .map_or("none".to_string(), |config| json::write(&config.to_json()))
     }
 
     #[test]
     fn each_form_is_parsed() {
         for (text, expected) in [
             ("none", "none"),
-            ("blosc", r#"{"id":"blosc","cname":"lz4","clevel":5,"shuffle":1,"blocksize":0}"#),
-            ("blosc:zstd:9:bitshuffle", r#"{"id":"blosc","cname":"zstd","clevel":9,"shuffle":2,"blocksize":0}"#),
-            ("blosc:lz4hc:3:0", r#"{"id":"blosc","cname":"lz4hc","clevel":3,"shuffle":0,"blocksize":0}"#),
+            (
+                "blosc",
+                r#"{"id":"blosc","cname":"lz4","clevel":5,"shuffle":1,"blocksize":0}"#,
+            ),
+            (
+                "blosc:zstd:9:bitshuffle",
+                r#"{"id":"blosc","cname":"zstd","clevel":9,"shuffle":2,"blocksize":0}"#,
+            ),
+            (
+                "blosc:lz4hc:3:0",
+                r#"{"id":"blosc","cname":"lz4hc","clevel":3,"shuffle":0,"blocksize":0}"#,
+            ),
             ("zlib", r#"{"id":"zlib","level":1}"#),
             ("gzip:6", r#"{"id":"gzip","level":6}"#),
             ("bz2:9", r#"{"id":"bz2","level":9}"#),
             ("zstd:-5", r#"{"id":"zstd","level":-5}"#),
-            ("lzma", r#"{"id":"lzma","preset":null,"format":1,"check":-1,"filters":null}"#),
-            ("lzma:2", r#"{"id":"lzma","preset":2,"format":1,"check":-1,"filters":null}"#),
+            (
+                "lzma",
+                r#"{"id":"lzma","preset":null,"format":1,"check":-1,"filters":null}"#,
+            ),
+            (
+                "lzma:2",
+                r#"{"id":"lzma","preset":2,"format":1,"check":-1,"filters":null}"#,
+            ),
             ("lz4:4", r#"{"id":"lz4","acceleration":4}"#),
             (r#"{"id":"zlib","level":7}"#, r#"{"id":"zlib","level":7}"#),
         ] {

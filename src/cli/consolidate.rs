@@ -33,11 +33,16 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
     // read the documents themselves
     store_args.remote.consolidated = ConsolidatedArg::Ignore;
     let hierarchy = open_store(&args.store, &store_args, stats.clone())?;
-    let names = hierarchy.write_consolidated(&Key::root()).map_err(|e| e.context(shown))?;
-    let is_v3 = hierarchy.is_v3(&Key::root()).map_err(|e| e.context(shown))?;
+    let names = hierarchy
+        .write_consolidated(&Key::root())
+        .map_err(|e| e.context(shown))?;
+    let is_v3 = hierarchy
+        .is_v3(&Key::root())
+        .map_err(|e| e.context(shown))?;
     let is_array = |name: &&String| {
         if is_v3 {
-            Key::normalize(name).is_ok_and(|key| matches!(hierarchy.find(&key), Ok(Some(StoredNode::Array(_)))))
+            Key::normalize(name)
+                .is_ok_and(|key| matches!(hierarchy.find(&key), Ok(Some(StoredNode::Array(_)))))
         } else {
             name.rsplit('/').next() == Some(ZARRAY)
         }
@@ -48,7 +53,8 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
     let problems = stats.problems();
     let error = (!problems.is_empty()).then(|| format!("{shown}: {}", problems.join("\nerror: ")));
     let report = if args.json {
-        let mut report = json!({"store": shown.to_string(), "documents": documents, "arrays": arrays});
+        let mut report =
+            json!({"store": shown.to_string(), "documents": documents, "arrays": arrays});
         if let Some(error) = &error {
             report["error"] = error.as_str().into();
         }

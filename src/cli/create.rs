@@ -9,7 +9,9 @@ mod unfinished;
 
 use super::compressor::{self, CompressorArg};
 use super::remote::RemoteArgs;
-use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, V1OrderArg, WriteArgs, location, logger};
+use super::{
+    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, V1OrderArg, WriteArgs, location, logger,
+};
 use crate::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
 use crate::error::Error;
 use crate::stats::Stats;
@@ -25,7 +27,9 @@ use place::NewPlace;
 use raw::Raw;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use unfinished::{UnfinishedArray, hidden_directory, remove_directory, rename_to_free_name, sync_directory};
+use unfinished::{
+    UnfinishedArray, hidden_directory, remove_directory, rename_to_free_name, sync_directory,
+};
 
 /// Arguments of `create`.
 #[derive(Args)]
@@ -110,7 +114,11 @@ pub struct CreateArgs {
 struct Lengths(Vec<u64>);
 
 fn lengths(text: &str) -> Result<Lengths, String> {
-    let length = |word: &str| word.trim().parse().map_err(|_| format!("{word:?} is not a length"));
+    let length = |word: &str| {
+        word.trim()
+            .parse()
+            .map_err(|_| format!("{word:?} is not a length"))
+    };
     let words = text.split(',').filter(|_| !text.trim().is_empty());
     words.map(length).collect::<Result<_, _>>().map(Lengths)
 }
@@ -121,7 +129,12 @@ struct DimensionNames(Vec<Option<String>>);
 
 fn dimension_names(text: &str) -> Result<DimensionNames, String> {
     let name = |name: &str| Some(name.trim().to_string()).filter(|name| !name.is_empty());
-    Ok(DimensionNames(text.split(',').filter(|_| !text.is_empty()).map(name).collect()))
+    Ok(DimensionNames(
+        text.split(',')
+            .filter(|_| !text.is_empty())
+            .map(name)
+            .collect(),
+    ))
 }
 
 /// Parses a dtype, or a v3 data type that NumPy lacks.
@@ -163,27 +176,42 @@ fn attributes(text: &str) -> Result<Value, String> {
 /// Runs the verb.
 pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
-    let asked = args.zarr_format.as_deref().map(|format| if format == "3" { 3 } else { 2 });
+    let asked = args
+        .zarr_format
+        .as_deref()
+        .map(|format| if format == "3" { 3 } else { 2 });
     let (place, key) = place::of(args)?;
     let stored = match &place {
         NewPlace::Directory(path) if !path.exists() => None,
-        NewPlace::Directory(path) => stored_format(&open(&StoreLocation::Path(path.clone()), args)?, &key, args)?,
+        NewPlace::Directory(path) => {
+            stored_format(&open(&StoreLocation::Path(path.clone()), args)?, &key, args)?
+        }
         NewPlace::Server(_, store) => stored_format(&hierarchy_of(store), &key, args)?,
     };
     let zarr_format = match (stored, asked) {
         (Some(stored), Some(asked)) if stored != asked => {
-            let message = format!("--zarr-format {asked}: {} is in a store of Zarr v{stored}", args.path);
+            let message = format!(
+                "--zarr-format {asked}: {} is in a store of Zarr v{stored}",
+                args.path
+            );
             return Err(CommandFailure::new(2, message));
         }
         (stored, asked) => stored.or(asked).unwrap_or(2),
     };
-    let document = if zarr_format == 3 { document_v3::new(args) } else { NewDocument::v2(args) };
+    let document = if zarr_format == 3 {
+        document_v3::new(args)
+    } else {
+        NewDocument::v2(args)
+    };
     let document = document.map_err(|e| CommandFailure::new(2, e.to_string()))?;
     let raw = match (args.from_raw.as_deref(), document.size) {
         (None, _) => None,
         (Some(path), Some(size)) => Some(Raw::open(path, size)?),
         (Some(_), None) => {
-            return Err(CommandFailure::new(2, "--from-raw: objects have no flat bytes"));
+            return Err(CommandFailure::new(
+                2,
+                "--from-raw: objects have no flat bytes",
+            ));
         }
     };
     match place {
@@ -202,15 +230,35 @@ fn create_in_directory(
     raw: Option<Raw>,
 ) -> Result<(), CommandFailure> {
     let shown = |e: Error| CommandFailure::from(e.context(&args.path));
-    let hierarchy = if store.exists() { Some(open(&StoreLocation::Path(store.to_path_buf()), args)?) } else { None };
-    let first = hierarchy.as_ref().map(|hierarchy| first_missing(hierarchy, key)).transpose().map_err(shown)?;
+    let hierarchy = if store.exists() {
+        Some(open(&StoreLocation::Path(store.to_path_buf()), args)?)
+    } else {
+        None
+    };
+    let first = hierarchy
+        .as_ref()
+        .map(|hierarchy| first_missing(hierarchy, key))
+        .transpose()
+        .map_err(shown)?;
     // the new directory is the store itself or one above it, or the first group or array that is
     // missing in it
-    let top = store.ancestors().take_while(|above| !above.exists()).last().unwrap_or(store);
-    let made = first.as_ref().map_or(top.to_path_buf(), |first| store.join(first.as_str()));
-    let below = key.relative_to(&first.clone().unwrap_or_default()).unwrap_or_default();
+    let top = store
+        .ancestors()
+        .take_while(|above| !above.exists())
+        .last()
+        .unwrap_or(store);
+    let made = first
+        .as_ref()
+        .map_or(top.to_path_buf(), |first| store.join(first.as_str()));
+    let below = key
+        .relative_to(&first.clone().unwrap_or_default())
+        .unwrap_or_default();
     let is_empty_store = first.as_ref().is_some_and(Key::is_root);
-    let beside = if is_empty_store { store } else { made.parent().unwrap_or(store) };
+    let beside = if is_empty_store {
+        store
+    } else {
+        made.parent().unwrap_or(store)
+    };
     let hidden = hidden_directory(beside)?;
     let new = hidden.join("new");
     let removed = hidden.clone();
@@ -219,13 +267,24 @@ fn create_in_directory(
     std::fs::create_dir_all(&staged).map_err(Error::from)?;
     // no other program sees these chunks before the array gets its name, so that no locks are
     // needed
-    let writing = WriteArgs { synchronizer: None, ..args.writing.clone() };
-    let opened =
-        location::open(&StoreLocation::Path(staged.clone()), &args.store_args(), Some(&writing), &Arc::default())?;
+    let writing = WriteArgs {
+        synchronizer: None,
+        ..args.writing.clone()
+    };
+    let opened = location::open(
+        &StoreLocation::Path(staged.clone()),
+        &args.store_args(),
+        Some(&writing),
+        &Arc::default(),
+    )?;
     let staging = Hierarchy::new(opened, V1Order::default(), Arc::default());
     make(&staging, &below, document, args).map_err(shown)?;
     if let Some(raw) = raw {
-        raw.fill(&StoreLocation::Path(staged.join(below.as_str())), &writing, args)?;
+        raw.fill(
+            &StoreLocation::Path(staged.join(below.as_str())),
+            &writing,
+            args,
+        )?;
     }
     staging.store().sync().map_err(shown)?;
     let finish = || match (&hierarchy, &first) {
@@ -268,7 +327,10 @@ fn move_into_group(
     document: &NewDocument,
 ) -> Result<(), Error> {
     let root = Key::root();
-    let needs_group = hierarchy.store().stat(&root.join(document.group_file().name()))?.is_none();
+    let needs_group = hierarchy
+        .store()
+        .stat(&root.join(document.group_file().name()))?
+        .is_none();
     if needs_group {
         hierarchy.put_document(&root, document.group_file(), document.group_text())?;
     }
@@ -299,7 +361,11 @@ fn create_on_server(
     let first = first_missing(&hierarchy, key).map_err(shown)?;
     let root = Key::root();
     let group = document.group_file();
-    let had_group = hierarchy.store().stat(&root.join(group.name())).map_err(shown)?.is_some();
+    let had_group = hierarchy
+        .store()
+        .stat(&root.join(group.name()))
+        .map_err(shown)?
+        .is_some();
     let store_args = args.store_args();
     let writing = args.writing.clone();
     let removed = first.clone();
@@ -317,7 +383,9 @@ fn create_on_server(
     if let Err(e) = reserved {
         // the array may be stored although the update of the store's metadata failed; with EEXIST
         // it is that of another program
-        if e.errno() != libc::EEXIST && matches!(store.stat(&key.join(document.file().name())), Ok(Some(_))) {
+        if e.errno() != libc::EEXIST
+            && matches!(store.stat(&key.join(document.file().name())), Ok(Some(_)))
+        {
             undo();
         }
         return Err(shown(e));
@@ -328,7 +396,9 @@ fn create_on_server(
             Ok(())
         } else {
             hierarchy.store().make_prefix(key)?;
-            hierarchy.put_document(key, document.file(), document.text.as_bytes()).map(drop)
+            hierarchy
+                .put_document(key, document.file(), document.text.as_bytes())
+                .map(drop)
         }
     });
     if let Err(e) = above {
@@ -342,7 +412,9 @@ fn create_on_server(
     if let Some(raw) = raw {
         raw.fill(&args.path, &args.writing, args)?;
     }
-    unfinished.finish(|| hierarchy.store().sync()).map_err(shown)
+    unfinished
+        .finish(|| hierarchy.store().sync())
+        .map_err(shown)
 }
 
 /// Puts the document of `first`, the topmost new group or the array itself: all keys below it
@@ -376,7 +448,11 @@ fn reserve(
 }
 
 fn hierarchy_of(store: &LevelCache) -> Hierarchy {
-    Hierarchy::new(Arc::new(store.at(&Key::root())), V1Order::default(), Arc::default())
+    Hierarchy::new(
+        Arc::new(store.at(&Key::root())),
+        V1Order::default(),
+        Arc::default(),
+    )
 }
 
 fn open(store: &StoreLocation, args: &CreateArgs) -> Result<Hierarchy, CommandFailure> {
@@ -386,7 +462,11 @@ fn open(store: &StoreLocation, args: &CreateArgs) -> Result<Hierarchy, CommandFa
 }
 
 /// Returns the Zarr format of the nearest group or array at or above `key`; `None` for a new store.
-fn stored_format(hierarchy: &Hierarchy, key: &Key, args: &CreateArgs) -> Result<Option<u8>, CommandFailure> {
+fn stored_format(
+    hierarchy: &Hierarchy,
+    key: &Key,
+    args: &CreateArgs,
+) -> Result<Option<u8>, CommandFailure> {
     let holds = |key: &Key, name: &str| match hierarchy.store().stat(&key.join(name)) {
         Ok(stat) => Ok(stat.is_some()),
         Err(e) => Err(CommandFailure::from(e.context(&args.path))),
@@ -400,7 +480,11 @@ fn stored_format(hierarchy: &Hierarchy, key: &Key, args: &CreateArgs) -> Result<
             return Ok(Some(2));
         }
         if above.is_root() {
-            return Ok(if holds(&above, ZMETADATA)? { Some(2) } else { None });
+            return Ok(if holds(&above, ZMETADATA)? {
+                Some(2)
+            } else {
+                None
+            });
         }
         above = above.parent();
     }
@@ -446,7 +530,12 @@ impl CreateArgs {
 }
 
 /// Creates the array, after the groups above it.
-fn make(hierarchy: &Hierarchy, key: &Key, document: &NewDocument, args: &CreateArgs) -> Result<(), Error> {
+fn make(
+    hierarchy: &Hierarchy,
+    key: &Key,
+    document: &NewDocument,
+    args: &CreateArgs,
+) -> Result<(), Error> {
     make_above(hierarchy, key, document)?;
     if !key.is_root() && hierarchy.find(key)?.is_none() {
         hierarchy.create_group(key)?;
@@ -461,19 +550,33 @@ fn make_above(hierarchy: &Hierarchy, key: &Key, document: &NewDocument) -> Resul
     if key.is_root() {
         return Ok(());
     }
-    if !matches!(hierarchy.find(&root)?, Some(StoredNode::Array(_) | StoredNode::Damaged(_)))
-        && hierarchy.store().stat(&root.join(document.group_file().name()))?.is_none()
+    if !matches!(
+        hierarchy.find(&root)?,
+        Some(StoredNode::Array(_) | StoredNode::Damaged(_))
+    ) && hierarchy
+        .store()
+        .stat(&root.join(document.group_file().name()))?
+        .is_none()
     {
         hierarchy.put_document(&root, document.group_file(), document.group_text())?;
     }
     make_groups(hierarchy, &key.parent())
 }
 
-fn put_attributes(hierarchy: &Hierarchy, key: &Key, document: &NewDocument, args: &CreateArgs) -> Result<(), Error> {
+fn put_attributes(
+    hierarchy: &Hierarchy,
+    key: &Key,
+    document: &NewDocument,
+    args: &CreateArgs,
+) -> Result<(), Error> {
     match &args.attrs {
         // a `zarr.json` holds the attributes
         _ if document.zarr_format == 3 => Ok(()),
-        Some(attrs) => hierarchy.put_document(key, MetadataFile::Attributes, json::write_pretty(attrs).as_bytes()),
+        Some(attrs) => hierarchy.put_document(
+            key,
+            MetadataFile::Attributes,
+            json::write_pretty(attrs).as_bytes(),
+        ),
         None => Ok(()),
     }
 }

@@ -21,7 +21,12 @@ pub struct CommandFailure {
 
 impl CommandFailure {
     pub fn new(code: u8, message: impl Into<String>) -> Self {
-        CommandFailure { code, message: message.into(), is_shown: false, is_plain: false }
+        CommandFailure {
+            code,
+            message: message.into(),
+            is_shown: false,
+            is_plain: false,
+        }
     }
 
     /// Returns the failure of a command line that clap has refused and explained.
@@ -29,20 +34,30 @@ impl CommandFailure {
         let text = refusal.to_string();
         let reason = text.split("\n\n").next().unwrap_or_default();
         let message = reason.strip_prefix("error: ").unwrap_or(reason).trim();
-        CommandFailure { is_shown: true, ..CommandFailure::new(2, message) }
+        CommandFailure {
+            is_shown: true,
+            ..CommandFailure::new(2, message)
+        }
     }
 
     /// Returns a failure unless a verb printed everything in a store.
     pub fn check_left_out(hierarchy: &Hierarchy, location: &StoreLocation) -> Result<(), Self> {
         match hierarchy.left_out() {
             lines if lines.is_empty() => Ok(()),
-            lines => Err(CommandFailure::new(1, format!("{location}: {}", lines.join("\nerror: "))).plain()),
+            lines => Err(CommandFailure::new(
+                1,
+                format!("{location}: {}", lines.join("\nerror: ")),
+            )
+            .plain()),
         }
     }
 
     /// Returns this failure without its JSON object on standard output.
     pub fn plain(self) -> Self {
-        CommandFailure { is_plain: true, ..self }
+        CommandFailure {
+            is_plain: true,
+            ..self
+        }
     }
 
     /// Prints the message, and with `as_json` an object with it.
@@ -60,19 +75,28 @@ impl CommandFailure {
     }
 
     fn object(&self) -> String {
-        one_line(json::write(&json!({"error": self.message.as_str(), "exit_code": self.code})))
+        one_line(json::write(
+            &json!({"error": self.message.as_str(), "exit_code": self.code}),
+        ))
     }
 }
 
 impl From<Error> for CommandFailure {
     fn from(e: Error) -> Self {
-        CommandFailure::new(if e.kind() == Kind::NoBucket { 3 } else { 1 }, e.to_string())
+        CommandFailure::new(
+            if e.kind() == Kind::NoBucket { 3 } else { 1 },
+            e.to_string(),
+        )
     }
 }
 
 /// Returns whether a command line asks for JSON. The command line may be one that clap refuses.
 pub fn wants_json(words: &[OsString]) -> bool {
-    words.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--json")
+    words
+        .iter()
+        .skip(1)
+        .take_while(|word| *word != "--")
+        .any(|word| word == "--json")
 }
 
 #[cfg(test)]
@@ -82,13 +106,19 @@ mod tests {
     #[test]
     fn a_failure_is_one_object() {
         let failure = CommandFailure::new(3, "a\n\"b\": no such store");
-        assert_eq!(failure.object(), r#"{"error":"a\n\"b\": no such store","exit_code":3}"#);
+        assert_eq!(
+            failure.object(),
+            r#"{"error":"a\n\"b\": no such store","exit_code":3}"#
+        );
     }
 
     #[test]
     fn json_is_wanted_before_two_dashes() {
-        let wants = |line: &str| wants_json(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        let wants =
+            |line: &str| wants_json(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert!(wants("zarrfs info --json x") && wants("zarrfs info x --json --nonsense"));
-        assert!(!wants("zarrfs info x") && !wants("zarrfs info -- --json") && !wants("--json info x"));
+        assert!(
+            !wants("zarrfs info x") && !wants("zarrfs info -- --json") && !wants("--json info x")
+        );
     }
 }

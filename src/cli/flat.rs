@@ -37,7 +37,10 @@ pub fn open(
         Some(StoredNode::Array(array)) => array,
         Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
         _ => {
-            return Err(CommandFailure::new(3, format!("{shown}: a group, not an array")));
+            return Err(CommandFailure::new(
+                3,
+                format!("{shown}: a group, not an array"),
+            ));
         }
     };
     array.readable().map_err(|e| e.context(shown))?;
@@ -46,7 +49,9 @@ pub fn open(
         return Err(CommandFailure::new(4, message));
     }
     let fs = Fs::new(tree, cache, stats, options)?;
-    let opened = fs.lookup(ROOT_INODE, FLAT).and_then(|flat| fs.open(flat.inode, for_writing, false));
+    let opened = fs
+        .lookup(ROOT_INODE, FLAT)
+        .and_then(|flat| fs.open(flat.inode, for_writing, false));
     let handle = opened.map_err(|e| e.context(shown))?.handle;
     Ok(Flat { fs, handle, array })
 }

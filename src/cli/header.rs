@@ -2,7 +2,9 @@
 //! FUSE.
 
 use super::header_options::{NETCDF, NetcdfArgs};
-use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, location, logger, open_store, print};
+use super::{
+    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, location, logger, open_store, print,
+};
 use crate::array::Array;
 use crate::array::hierarchy::StoredNode;
 use crate::cache::Cache;
@@ -50,11 +52,16 @@ enum Asked {
 /// Parses a value of `--format`.
 fn formats() -> impl TypedValueParser<Value = Asked> {
     let words = Format::ALL.into_iter().map(Format::id).chain([NETCDF]);
-    PossibleValuesParser::new(words).map(|word| Format::of_id(&word).map_or(Asked::Dataset, Asked::Array))
+    PossibleValuesParser::new(words)
+        .map(|word| Format::of_id(&word).map_or(Asked::Dataset, Asked::Array))
 }
 
 fn ids(formats: impl IntoIterator<Item = Format>) -> String {
-    formats.into_iter().map(Format::id).collect::<Vec<_>>().join(", ")
+    formats
+        .into_iter()
+        .map(Format::id)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Runs the verb.
@@ -69,24 +76,32 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     let cache = args.memory.cache(stats.clone());
     match (place, args.format) {
         (Some(StoredNode::Damaged(e)), _) => Err(failed(e)),
-        (Some(StoredNode::Array(_)), Some(Asked::Dataset)) => {
-            Err(CommandFailure::new(2, format!("{shown}: an array; {NETCDF} is for groups")))
-        }
+        (Some(StoredNode::Array(_)), Some(Asked::Dataset)) => Err(CommandFailure::new(
+            2,
+            format!("{shown}: an array; {NETCDF} is for groups"),
+        )),
         (Some(StoredNode::Array(array)), asked) => {
             array.readable().map_err(failed)?;
             match asked {
                 Some(Asked::Array(format)) => print_header(args, &array, format, &cache, stats),
                 _ => {
                     let described = described(args, Format::Readme, &cache, stats)?;
-                    let fitting = Format::ALL.into_iter().filter(|format| format.can_describe(&described));
-                    let rows: Vec<HeaderRow> = fitting.map(|format| (format.id(), format.name())).collect();
+                    let fitting = Format::ALL
+                        .into_iter()
+                        .filter(|format| format.can_describe(&described));
+                    let rows: Vec<HeaderRow> =
+                        fitting.map(|format| (format.id(), format.name())).collect();
                     print(list(&rows, args.json))
                 }
             }
         }
-        (_, Some(Asked::Array(_))) => Err(CommandFailure::new(3, format!("{shown}: a group, not an array"))),
+        (_, Some(Asked::Array(_))) => Err(CommandFailure::new(
+            3,
+            format!("{shown}: a group, not an array"),
+        )),
         (_, Some(Asked::Dataset)) => {
-            let file = export::dataset(&alone, &cache, &Key::root(), &args.netcdf.options()).map_err(failed)?;
+            let file = export::dataset(&alone, &cache, &Key::root(), &args.netcdf.options())
+                .map_err(failed)?;
             print(before_values(&file))
         }
         (_, None) => print(list(&[(NETCDF, DATASET)], args.json)),
@@ -102,22 +117,35 @@ fn print_header(
 ) -> Result<(), CommandFailure> {
     let shown = &args.path;
     if !format.fits(array.metadata()) {
-        let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
+        let fitting = Format::ALL
+            .into_iter()
+            .filter(|format| format.fits(array.metadata()));
         let why = if array.metadata().has_objects() {
             "objects have no flat bytes".to_string()
         } else {
-            format!("{} can't describe an array of this shape and dtype; use {}", format.name(), ids(fitting))
+            format!(
+                "{} can't describe an array of this shape and dtype; use {}",
+                format.name(),
+                ids(fitting)
+            )
         };
         return Err(CommandFailure::new(4, format!("{shown}: {why}")));
     }
     let array = described(args, format, cache, stats)?;
-    let file = format.file(&array).map_err(|e| CommandFailure::new(4, format!("{shown}: {e}")))?;
+    let file = format
+        .file(&array)
+        .map_err(|e| CommandFailure::new(4, format!("{shown}: {e}")))?;
     print(before_values(&file))
 }
 
 /// Returns the description of the array for a format, with its coordinates from the store that
 /// holds it.
-fn described(args: &HeaderArgs, format: Format, cache: &Cache, stats: Arc<Stats>) -> Result<Described, CommandFailure> {
+fn described(
+    args: &HeaderArgs,
+    format: Format,
+    cache: &Cache,
+    stats: Arc<Stats>,
+) -> Result<Described, CommandFailure> {
     let (store, key) = enclosing(&args.path, &args.store_args);
     let failed = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = open_store(&store, &args.store_args, stats)?;
@@ -125,7 +153,9 @@ fn described(args: &HeaderArgs, format: Format, cache: &Cache, stats: Arc<Stats>
         Some(StoredNode::Array(array)) if format.reads_values() => {
             export::describe_values(&hierarchy, cache, &array, 0..array.size()).map_err(failed)
         }
-        Some(StoredNode::Array(array)) => export::describe(&hierarchy, cache, &array).map_err(failed),
+        Some(StoredNode::Array(array)) => {
+            export::describe(&hierarchy, cache, &array).map_err(failed)
+        }
         Some(StoredNode::Damaged(e)) => Err(failed(e)),
         _ => Err(failed(Error::new(Kind::NotFound, "no such array"))),
     }
@@ -143,7 +173,11 @@ fn enclosing(path: &StoreLocation, args: &StoreArgs) -> (StoreLocation, Key) {
             break;
         };
         let holds = |key: &Key| matches!(opened.stat(key), Ok(Some(_)));
-        let is_group = || [ZARR_JSON, ZGROUP, ZMETADATA].iter().any(|name| holds(&Key::root().join(name)));
+        let is_group = || {
+            [ZARR_JSON, ZGROUP, ZMETADATA]
+                .iter()
+                .any(|name| holds(&Key::root().join(name)))
+        };
         if !(holds(&below.join(ZARRAY)) || holds(&below.join(ZARR_JSON))) || !is_group() {
             break;
         }
@@ -158,10 +192,16 @@ type HeaderRow = (&'static str, &'static str);
 /// Returns a line for each row, or a JSON list.
 fn list(rows: &[HeaderRow], as_json: bool) -> String {
     if !as_json {
-        return rows.iter().map(|(word, file)| format!("{word:<8}{file}\n")).collect();
+        return rows
+            .iter()
+            .map(|(word, file)| format!("{word:<8}{file}\n"))
+            .collect();
     }
     let object = |(word, file): &HeaderRow| json::write(&json!({"format": word, "file": file}));
-    format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
+    format!(
+        "[\n{}\n]\n",
+        rows.iter().map(object).collect::<Vec<_>>().join(",\n")
+    )
 }
 
 /// Returns the bytes before the first value of an array.
@@ -171,7 +211,9 @@ fn before_values(file: &Composite) -> Vec<u8> {
         match &part.content {
             PartContent::Bytes(text) => bytes.extend_from_slice(text),
             PartContent::Bands(bands) => bytes.extend_from_slice(bands.text().as_bytes()),
-            PartContent::Padding => bytes.resize(bytes.len() + usize::try_from(part.len).unwrap_or(0), 0),
+            PartContent::Padding => {
+                bytes.resize(bytes.len() + usize::try_from(part.len).unwrap_or(0), 0)
+            }
             PartContent::Flat { .. } | PartContent::Values { .. } => break,
         }
     }

@@ -71,7 +71,10 @@ impl NetcdfArgs {
             Some(VersionArg::Cdf2) => NetcdfVersion::Cdf2,
             Some(VersionArg::Cdf5) => NetcdfVersion::Cdf5,
         };
-        NetcdfOptions { version, record: self.record.clone() }
+        NetcdfOptions {
+            version,
+            record: self.record.clone(),
+        }
     }
 
     /// Returns whether the command line has any of these options, each of which asks for groups as
@@ -93,10 +96,22 @@ impl HeadersArgs {
 
     /// Returns the files that the tree shows.
     pub fn shown(&self) -> Headers {
-        let both = || self.formats.0.formats.iter().chain(&self.containers.0.formats);
-        let formats = Format::ALL.into_iter().filter(|format| both().any(|asked| asked == format));
+        let both = || {
+            self.formats
+                .0
+                .formats
+                .iter()
+                .chain(&self.containers.0.formats)
+        };
+        let formats = Format::ALL
+            .into_iter()
+            .filter(|format| both().any(|asked| asked == format));
         let dataset = self.containers.0.dataset || self.netcdf.is_given();
-        Headers { formats: formats.collect(), dataset, netcdf: self.netcdf.options() }
+        Headers {
+            formats: formats.collect(),
+            dataset,
+            netcdf: self.netcdf.options(),
+        }
     }
 }
 
@@ -112,14 +127,21 @@ fn parse_views(text: &str) -> Result<Views, String> {
     let mut views = Views::default();
     match text {
         "none" => {}
-        "all" => views = Views { unpacked: true, slices: true },
+        "all" => {
+            views = Views {
+                unpacked: true,
+                slices: true,
+            }
+        }
         _ => {
             for word in text.split([',', ':']) {
                 match word {
                     "unpacked" => views.unpacked = true,
                     "slices" => views.slices = true,
                     _ => {
-                        return Err(format!("{word:?} is not one of all, none, unpacked, slices"));
+                        return Err(format!(
+                            "{word:?} is not one of all, none, unpacked, slices"
+                        ));
                     }
                 }
             }
@@ -129,20 +151,35 @@ fn parse_views(text: &str) -> Result<Views, String> {
 }
 
 fn parse(text: &str, containers: bool) -> Result<FormatList, String> {
-    let formats = || Format::ALL.into_iter().filter(|format| format.is_container() == containers);
+    let formats = || {
+        Format::ALL
+            .into_iter()
+            .filter(|format| format.is_container() == containers)
+    };
     let mut list = Headers::default();
-    let words = if text == "none" { None } else { Some(text.split([',', ':'])) };
+    let words = if text == "none" {
+        None
+    } else {
+        Some(text.split([',', ':']))
+    };
     for word in words.into_iter().flatten() {
         match formats().find(|format| format.id() == word) {
             Some(format) => list.formats.push(format),
             None if word == "all" => {
-                list.formats.extend(formats().filter(|format| !format.reads_values()));
+                list.formats
+                    .extend(formats().filter(|format| !format.reads_values()));
                 list.dataset = containers;
             }
             None if containers && word == NETCDF => list.dataset = true,
             None => {
-                let words: Vec<&str> = formats().map(Format::id).chain(containers.then_some(NETCDF)).collect();
-                return Err(format!("{word:?} is not one of all, none, {}", words.join(", ")));
+                let words: Vec<&str> = formats()
+                    .map(Format::id)
+                    .chain(containers.then_some(NETCDF))
+                    .collect();
+                return Err(format!(
+                    "{word:?} is not one of all, none, {}",
+                    words.join(", ")
+                ));
             }
         }
     }
@@ -162,7 +199,10 @@ mod tests {
         assert_eq!(parse_views("slices:unpacked"), views(true, true));
         assert_eq!(parse_views("all"), parse_views("unpacked,slices"));
         for text in ["", "packed", "all,slices", "unpacked,"] {
-            assert!(parse_views(text).unwrap_err().contains("is not one of"), "{text}");
+            assert!(
+                parse_views(text).unwrap_err().contains("is not one of"),
+                "{text}"
+            );
         }
     }
 
@@ -175,7 +215,8 @@ mod tests {
             (&["--containers", "tif", "--netcdf", "cdf2"], true),
             (&["--netcdf-record", "time"], true),
         ] {
-            let command = HeadersArgs::augment_args(clap::Command::new("mount").no_binary_name(true));
+            let command =
+                HeadersArgs::augment_args(clap::Command::new("mount").no_binary_name(true));
             let args = HeadersArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
             assert_eq!(args.shown().dataset, is_shown, "{words:?}");
         }
@@ -185,9 +226,18 @@ mod tests {
     fn lists_of_formats_are_parsed() {
         let ids = |list: Result<FormatList, String>| {
             let list = list.unwrap().0;
-            (list.formats.iter().map(|format| format.id()).collect::<Vec<_>>(), list.dataset)
+            (
+                list.formats
+                    .iter()
+                    .map(|format| format.id())
+                    .collect::<Vec<_>>(),
+                list.dataset,
+            )
         };
-        assert_eq!(ids(parse_headers("vrt:npy,ctl")), (vec!["vrt", "npy", "ctl"], false));
+        assert_eq!(
+            ids(parse_headers("vrt:npy,ctl")),
+            (vec!["vrt", "npy", "ctl"], false)
+        );
         assert_eq!(ids(parse_headers("none")), (vec![], false));
         assert_eq!(ids(parse_headers("all")).0.len(), 8);
         // the values of an array are read only if the user asks for them
@@ -196,10 +246,20 @@ mod tests {
         assert_eq!(ids(parse_headers("txt")), (vec!["txt"], false));
         assert_eq!(ids(parse_containers("nc")), (vec![], true));
         assert_eq!(ids(parse_containers("all")), (vec!["nii", "tif"], true));
-        for (text, containers) in
-            [("nii", false), ("npy", true), ("", false), ("nc", false), ("all,nii", false), ("none,npy", false)]
-        {
-            assert!(parse(text, containers).unwrap_err().contains("is not one of"), "{text}");
+        for (text, containers) in [
+            ("nii", false),
+            ("npy", true),
+            ("", false),
+            ("nc", false),
+            ("all,nii", false),
+            ("none,npy", false),
+        ] {
+            assert!(
+                parse(text, containers)
+                    .unwrap_err()
+                    .contains("is not one of"),
+                "{text}"
+            );
         }
     }
 }

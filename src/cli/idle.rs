@@ -16,7 +16,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Starts a thread that unmounts when no file is open and no request has arrived for `timeout`. A
 /// mount with dirty chunks that can't be stored stays, and so does one that is the working
 /// directory of a process.
-pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), CommandFailure> {
+pub fn unmount_after(
+    timeout: Duration,
+    fs: Arc<Fs>,
+    mountpoint: Arc<Mountpoint>,
+) -> Result<(), CommandFailure> {
     let watch = move || {
         let pause = (timeout / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         let mut requests = fs.requests();
@@ -30,7 +34,10 @@ pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>
             }
         }
     };
-    thread::Builder::new().name("idle".into()).spawn(watch).map_err(Error::from)?;
+    thread::Builder::new()
+        .name("idle".into())
+        .spawn(watch)
+        .map_err(Error::from)?;
     Ok(())
 }
 

@@ -1,7 +1,10 @@
 //! `zarrfs info`: lists the groups and arrays of a store, with their dimensions and sizes.
 
 use super::map::{ChunkMap, MapArea, Style, legend};
-use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print, size, threads, warn_unlisted};
+use super::{
+    CommandFailure, StoreArgs, StoreLocation, logger, open_store, print, size, threads,
+    warn_unlisted,
+};
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
@@ -97,21 +100,36 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     // memory for a chunk of the largest size, as in `check`
     memory::set_cache_bound(4 << 30);
-    let reading = StoreArgs { reads_once: Some(true), ..args.reading.clone() };
+    let reading = StoreArgs {
+        reads_once: Some(true),
+        ..args.reading.clone()
+    };
     let hierarchy = open_store(&args.store, &reading, Arc::new(Stats::default()))?;
     let shows_chunks = args.wide || args.json || args.map;
-    let hierarchy = if shows_chunks { hierarchy } else { hierarchy.only_describing() };
+    let hierarchy = if shows_chunks {
+        hierarchy
+    } else {
+        hierarchy.only_describing()
+    };
     let mut rows = Vec::new();
     hierarchy.visit_below(&Key::root(), &mut |key, node| {
         let content = match node {
-            StoredNode::Array(array) => RowContent::Array(Box::new(array_row(&hierarchy, key, array, args))),
+            StoredNode::Array(array) => {
+                RowContent::Array(Box::new(array_row(&hierarchy, key, array, args)))
+            }
             StoredNode::Damaged(e) => RowContent::Unreadable(e.clone()),
             _ => RowContent::Group,
         };
-        rows.push(InfoRow { key: key.clone(), content });
+        rows.push(InfoRow {
+            key: key.clone(),
+            content,
+        });
     });
     warn_unlisted(&hierarchy, &args.store);
-    let style = Style { ascii: args.ascii || !is_utf8(), deep: args.deep };
+    let style = Style {
+        ascii: args.ascii || !is_utf8(),
+        deep: args.deep,
+    };
     let text = match (args.json, args.map) {
         (true, _) => as_json(&rows, hierarchy.lists_nodes()),
         (false, true) => as_tree(&rows, args.wide, style) + &legend(style),
@@ -141,9 +159,19 @@ impl InfoRow {
 fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoArgs) -> ArrayRow {
     // a single array has the whole screen
     let (lines, panels) = if key.is_root() { FULL } else { SMALL };
-    let area = MapArea { width: width(), lines, panels };
-    let mut map =
-        args.map.then(|| ChunkMap::new(array.grid(), &shard_chunks(array), array.metadata().has_objects(), area));
+    let area = MapArea {
+        width: width(),
+        lines,
+        panels,
+    };
+    let mut map = args.map.then(|| {
+        ChunkMap::new(
+            array.grid(),
+            &shard_chunks(array),
+            array.metadata().has_objects(),
+            area,
+        )
+    });
     let stored = match &mut map {
         Some(map) => mapped(array, args.deep, map),
         None if args.wide || args.json => stored(array),
@@ -151,16 +179,28 @@ fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoAr
     };
     let attributes = hierarchy.attributes(key).unwrap_or_default();
     let text = |value: &Value| json::text(value).unwrap_or_default().to_string();
-    let named = array.metadata().v3.as_ref().and_then(|v3| v3.dimension_names.as_ref());
+    let named = array
+        .metadata()
+        .v3
+        .as_ref()
+        .and_then(|v3| v3.dimension_names.as_ref());
     // xarray's convention in v2
-    let listed = attributes.get("_ARRAY_DIMENSIONS").and_then(Value::as_array);
+    let listed = attributes
+        .get("_ARRAY_DIMENSIONS")
+        .and_then(Value::as_array);
     ArrayRow {
         array: array.clone(),
         dimension_names: match named {
-            Some(names) => names.iter().map(|name| name.clone().unwrap_or_default()).collect(),
+            Some(names) => names
+                .iter()
+                .map(|name| name.clone().unwrap_or_default())
+                .collect(),
             None => listed.into_iter().flatten().map(text).collect(),
         },
-        units: attributes.get("units").map(text).filter(|units| !units.is_empty()),
+        units: attributes
+            .get("units")
+            .map(text)
+            .filter(|units| !units.is_empty()),
         unreadable: array.readable().err(),
         stored,
         map,
@@ -169,37 +209,62 @@ fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoAr
 
 /// Returns the width of the terminal in characters.
 fn width() -> usize {
-    let terminal = tcgetwinsize(rustix::stdio::stdout()).ok().map(|size| usize::from(size.ws_col));
+    let terminal = tcgetwinsize(rustix::stdio::stdout())
+        .ok()
+        .map(|size| usize::from(size.ws_col));
     terminal.filter(|width| *width >= 20).unwrap_or(WIDTH)
 }
 
 /// Returns whether the locale's characters are UTF-8.
 fn is_utf8() -> bool {
     let variables = ["LC_ALL", "LC_CTYPE", "LANG"];
-    let locale = variables.iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
-    let locale = locale.unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let locale = variables
+        .iter()
+        .filter_map(std::env::var_os)
+        .find(|value| !value.is_empty());
+    let locale = locale
+        .unwrap_or_default()
+        .to_string_lossy()
+        .to_ascii_lowercase();
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
 /// Adds the stored chunks of an array to its map.
 fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredTotals> {
-    let options = CheckOptions { deep, threads: threads(None), stop: &AtomicBool::new(false) };
+    let options = CheckOptions {
+        deep,
+        threads: threads(None),
+        stop: &AtomicBool::new(false),
+    };
     let mut shards = HashSet::new();
     examine_all(array, options, &mut |examined| {
         shards.extend(array.shard_of(examined.chunk));
         map.add(&examined);
     })?;
     let shards = array.shard_count().map(|_| shards.len() as u64);
-    Ok(StoredTotals { chunks: Some(map.stored()), bytes: Some(map.bytes()), shards })
+    Ok(StoredTotals {
+        chunks: Some(map.stored()),
+        bytes: Some(map.bytes()),
+        shards,
+    })
 }
 
 /// Returns the number of chunks in a shard along each dimension; an empty list for an array without
 /// shards or with shards of different shapes.
 fn shard_chunks(array: &Array) -> Vec<u64> {
     let meta = array.metadata();
-    let outermost = meta.shards.first().filter(|outermost| outermost.edges.is_none());
-    let shape = outermost.map(|outermost| outermost.shape.as_slice()).unwrap_or_default();
-    shape.iter().zip(&meta.chunks).map(|(shard, chunk)| shard / chunk).collect()
+    let outermost = meta
+        .shards
+        .first()
+        .filter(|outermost| outermost.edges.is_none());
+    let shape = outermost
+        .map(|outermost| outermost.shape.as_slice())
+        .unwrap_or_default();
+    shape
+        .iter()
+        .zip(&meta.chunks)
+        .map(|(shard, chunk)| shard / chunk)
+        .collect()
 }
 
 /// Counts the stored chunks of an array.
@@ -228,7 +293,11 @@ fn stored(array: &Arc<Array>) -> Result<StoredTotals> {
         }
     }
     let shards = array.shard_count().map(|_| shards);
-    Ok(StoredTotals { chunks: Some(chunks), bytes: Some(bytes), shards })
+    Ok(StoredTotals {
+        chunks: Some(chunks),
+        bytes: Some(bytes),
+        shards,
+    })
 }
 
 /// Returns the rows as JSON. Unless all groups and arrays are known, the root says that it is
@@ -240,19 +309,32 @@ fn as_json(rows: &[InfoRow], is_complete: bool) -> String {
         match &row.content {
             RowContent::Group => {
                 object.insert("kind".into(), "group".into());
-                object.extend((row.key.is_root() && !is_complete).then(|| ("complete".to_string(), false.into())));
+                object.extend(
+                    (row.key.is_root() && !is_complete)
+                        .then(|| ("complete".to_string(), false.into())),
+                );
             }
             RowContent::Array(row) => {
                 array_json(&row.array, &row.stored, &mut object);
-                object.extend(row.map.as_ref().map(|map| ("map".to_string(), map.to_json())));
+                object.extend(
+                    row.map
+                        .as_ref()
+                        .map(|map| ("map".to_string(), map.to_json())),
+                );
             }
             RowContent::Unreadable(e) => {
-                object.extend([("kind".into(), "unreadable".into()), ("error".into(), e.to_string().into())]);
+                object.extend([
+                    ("kind".into(), "unreadable".into()),
+                    ("error".into(), e.to_string().into()),
+                ]);
             }
         }
         one_line(json::write_strict(&Value::Object(object)))
     };
-    format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
+    format!(
+        "[\n{}\n]\n",
+        rows.iter().map(object).collect::<Vec<_>>().join(",\n")
+    )
 }
 
 fn array_json(array: &Arc<Array>, stored: &Result<StoredTotals>, row: &mut Map<String, Value>) {
@@ -264,8 +346,18 @@ fn array_json(array: &Arc<Array>, stored: &Result<StoredTotals>, row: &mut Map<S
     for (name, value) in meta.description() {
         add(name, value);
     }
-    add("dimension_separator", array.separator().as_char().to_string().into());
-    add("decoded_bytes", if meta.has_objects() { Value::Null } else { array.size().into() });
+    add(
+        "dimension_separator",
+        array.separator().as_char().to_string().into(),
+    );
+    add(
+        "decoded_bytes",
+        if meta.has_objects() {
+            Value::Null
+        } else {
+            array.size().into()
+        },
+    );
     add("stored_bytes", known.and_then(|s| s.bytes).into());
     add("chunks_in_grid", array.grid().chunk_count().into());
     add("chunks_initialised", known.and_then(|s| s.chunks).into());
@@ -283,7 +375,11 @@ fn array_json(array: &Arc<Array>, stored: &Result<StoredTotals>, row: &mut Map<S
 fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
     let label = |key: &Key| {
         let depth = key.as_str().matches('/').count() + usize::from(!key.is_root());
-        let name = if key.is_root() { "/".to_string() } else { escaped(key.name()) };
+        let name = if key.is_root() {
+            "/".to_string()
+        } else {
+            escaped(key.name())
+        };
         format!("{}{name}", "  ".repeat(depth))
     };
     let labels: Vec<String> = rows.iter().map(|row| label(&row.key)).collect();
@@ -300,7 +396,11 @@ fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
         let is_whole = wide || error.is_some() || matches!(row.content, RowContent::Unreadable(_));
         let error = error.map_or(String::new(), |e| format!("  unreadable: {e}"));
         let line = format!("{label:<column$}  {}", one_line(content + &error));
-        text.push_str(&if is_whole { line } else { cut(line, width(), style.ascii) });
+        text.push_str(&if is_whole {
+            line
+        } else {
+            cut(line, width(), style.ascii)
+        });
         text.push('\n');
         if let RowContent::Array(row) = &row.content
             && let Some(map) = &row.map
@@ -317,17 +417,35 @@ fn cut(line: String, width: usize, ascii: bool) -> String {
         return line;
     }
     let dots = if ascii { "..." } else { "…" };
-    line.chars().take(width - dots.chars().count()).collect::<String>() + dots
+    line.chars()
+        .take(width - dots.chars().count())
+        .collect::<String>()
+        + dots
 }
 
 /// Returns the codecs with their parameters, in the order of encoding: `delta(dtype=<i4),
 /// zlib(level=1)`.
 fn codecs(meta: &ArrayMetadata) -> String {
     let list: Vec<String> = match &meta.v3 {
-        Some(v3) => v3.codecs.as_array().into_iter().flatten().map(v3_codec).collect(),
-        None => meta.filters.iter().chain(&meta.compressor).map(|c| codec(&c.id, &c.to_json())).collect(),
+        Some(v3) => v3
+            .codecs
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(v3_codec)
+            .collect(),
+        None => meta
+            .filters
+            .iter()
+            .chain(&meta.compressor)
+            .map(|c| codec(&c.id, &c.to_json()))
+            .collect(),
     };
-    if list.is_empty() { "no codec".to_string() } else { list.join(", ") }
+    if list.is_empty() {
+        "no codec".to_string()
+    } else {
+        list.join(", ")
+    }
 }
 
 /// Returns a codec with its parameters: `zlib(level=1)`. Those of v3 may be lists of codecs.
@@ -335,18 +453,33 @@ fn codec(name: &str, parameters: &Value) -> String {
     let is_codec = |v: &Value| v.get("name").is_some_and(Value::is_string);
     let text = |v: &Value| match v {
         Value::Array(list) if !list.is_empty() && list.iter().all(is_codec) => {
-            format!("[{}]", list.iter().map(v3_codec).collect::<Vec<_>>().join(", "))
+            format!(
+                "[{}]",
+                list.iter().map(v3_codec).collect::<Vec<_>>().join(", ")
+            )
         }
         v => json::text(v).map_or_else(|| json::write(v), str::to_string),
     };
-    let parameters = parameters.as_object().into_iter().flatten().filter(|(name, v)| *name != "id" && !v.is_null());
-    let list: Vec<String> = parameters.map(|(name, v)| format!("{name}={}", text(v))).collect();
-    if list.is_empty() { name.to_string() } else { format!("{name}({})", list.join(", ")) }
+    let parameters = parameters
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, v)| *name != "id" && !v.is_null());
+    let list: Vec<String> = parameters
+        .map(|(name, v)| format!("{name}={}", text(v)))
+        .collect();
+    if list.is_empty() {
+        name.to_string()
+    } else {
+        format!("{name}({})", list.join(", "))
+    }
 }
 
 /// Returns a codec of a v3 document with its parameters. A codec may be a bare name.
 fn v3_codec(spelled: &Value) -> String {
-    let name = json::text(spelled).or_else(|| json::text(spelled.get("name")?)).unwrap_or_default();
+    let name = json::text(spelled)
+        .or_else(|| json::text(spelled.get("name")?))
+        .unwrap_or_default();
     codec(name, spelled.get("configuration").unwrap_or(&Value::Null))
 }
 
@@ -364,7 +497,11 @@ impl ArrayRow {
     /// Returns the dimensions by name and length: `time 62, lat 37`.
     fn dimensions(&self) -> String {
         let lengths = self.array.metadata().shape.iter().enumerate();
-        let dimension = |(i, len): (usize, &u64)| match self.dimension_names.get(i).filter(|name| !name.is_empty()) {
+        let dimension = |(i, len): (usize, &u64)| match self
+            .dimension_names
+            .get(i)
+            .filter(|name| !name.is_empty())
+        {
             Some(name) => format!("{name} {len}"),
             None => len.to_string(),
         };
@@ -378,25 +515,49 @@ impl ArrayRow {
             _ => &metadata.dtype_json,
         };
         let dtype = json::text(dtype).map_or_else(|| json::write(dtype), str::to_string);
-        let more: String = self.size().into_iter().chain(self.units.clone()).map(|text| format!("  {text}")).collect();
+        let more: String = self
+            .size()
+            .into_iter()
+            .chain(self.units.clone())
+            .map(|text| format!("  {text}"))
+            .collect();
         format!("array  {dtype}  ({}){more}", self.dimensions())
     }
 
     fn wide_line(&self) -> String {
         let meta = self.array.metadata();
-        let listed = |edges: &[Edges]| edges.iter().map(Edges::to_string).collect::<Vec<_>>().join(", ");
+        let listed = |edges: &[Edges]| {
+            edges
+                .iter()
+                .map(Edges::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         let chunks = listed(&meta.chunk_edges());
         let shape = match meta.shards.first() {
-            Some(shard) => format!("chunks ({chunks})  shards ({})", listed(&shard.shard_edges())),
+            Some(shard) => format!(
+                "chunks ({chunks})  shards ({})",
+                listed(&shard.shard_edges())
+            ),
             None => format!("chunks ({chunks})"),
         };
         let known = self.stored.as_ref().ok();
-        let bytes = known.and_then(|s| s.bytes).map_or("?".to_string(), size::show);
-        let chunks = known.and_then(|s| s.chunks).map_or("?".to_string(), |n| n.to_string());
+        let bytes = known
+            .and_then(|s| s.bytes)
+            .map_or("?".to_string(), size::show);
+        let chunks = known
+            .and_then(|s| s.chunks)
+            .map_or("?".to_string(), |n| n.to_string());
         // the codecs of v3 state the order
-        let order = if meta.v3.is_some() { String::new() } else { format!("order {}  ", meta.order.as_str()) };
+        let order = if meta.v3.is_some() {
+            String::new()
+        } else {
+            format!("order {}  ", meta.order.as_str())
+        };
         let shards = self.array.shard_count().map_or(String::new(), |count| {
-            let stored = known.and_then(|s| s.shards).map_or("?".to_string(), |n| n.to_string());
+            let stored = known
+                .and_then(|s| s.shards)
+                .map_or("?".to_string(), |n| n.to_string());
             format!(" in {stored}/{count} shards")
         });
         format!(

@@ -15,7 +15,9 @@ const MAX_WAITING: usize = 1 << 20;
 pub fn remove(store: Arc<dyn Store>) {
     if store.concurrency() == 1 {
         // without a thread the files stay
-        let _ = std::thread::Builder::new().name("leftovers".into()).spawn(move || list(store.as_ref()));
+        let _ = std::thread::Builder::new()
+            .name("leftovers".into())
+            .spawn(move || list(store.as_ref()));
     }
 }
 

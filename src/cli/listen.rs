@@ -46,12 +46,20 @@ pub struct ListenAddress {
 /// Parses a port, or a host and a port.
 pub fn parse(text: &str) -> std::result::Result<ListenAddress, String> {
     let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
     let expected = "not a port or HOST:PORT, such as 9464, 10.0.0.1:9464 or [::]:9464";
     match (port.parse(), bare.unwrap_or(host)) {
         (Ok(_), host) if bare.is_none() && host.contains(':') => Err(expected.into()),
-        (Ok(port), "") => Ok(ListenAddress { host: "127.0.0.1".into(), port }),
-        (Ok(port), host) => Ok(ListenAddress { host: host.into(), port }),
+        (Ok(port), "") => Ok(ListenAddress {
+            host: "127.0.0.1".into(),
+            port,
+        }),
+        (Ok(port), host) => Ok(ListenAddress {
+            host: host.into(),
+            port,
+        }),
         (Err(_), _) => Err(expected.into()),
     }
 }
@@ -69,7 +77,11 @@ impl StatisticsListener {
     pub fn bind(asked: &ListenAddress) -> std::result::Result<Self, CommandFailure> {
         let bound = TcpListener::bind((asked.host.as_str(), asked.port)).and_then(|listener| {
             let address = listener.local_addr()?;
-            Ok(StatisticsListener { listener, address, host: asked.host.clone() })
+            Ok(StatisticsListener {
+                listener,
+                address,
+                host: asked.host.clone(),
+            })
         });
         let shown = format!("--listen {}:{}", asked.host, asked.port);
         bound.map_err(|e| CommandFailure::new(1, Error::from(e).context(shown).to_string()))
@@ -81,7 +93,12 @@ impl StatisticsListener {
         fs.set_metrics_address(self.address.to_string());
         let connections = AtomicUsize::new(0);
         let made = Mutex::new(None);
-        let server = Arc::new(StatisticsServer { fs, host: self.host, connections, made });
+        let server = Arc::new(StatisticsServer {
+            fs,
+            host: self.host,
+            connections,
+            made,
+        });
         let accept = move || {
             loop {
                 match self.listener.accept() {
@@ -90,7 +107,9 @@ impl StatisticsListener {
                 }
             }
         };
-        std::thread::Builder::new().name("metrics".into()).spawn(accept)?;
+        std::thread::Builder::new()
+            .name("metrics".into())
+            .spawn(accept)?;
         Ok(())
     }
 }
@@ -127,14 +146,20 @@ impl StatisticsServer {
             return;
         }
         self.connections.fetch_add(1, Ordering::Relaxed);
-        let mut connection = Connection { server: self.clone(), stream, deadline: Instant::now() + PATIENCE };
+        let mut connection = Connection {
+            server: self.clone(),
+            stream,
+            deadline: Instant::now() + PATIENCE,
+        };
         let answer = move || {
             if let Err(e) = connection.answer() {
                 log::debug!("--listen: {e}");
             }
         };
         // without a thread the connection is closed
-        let _ = std::thread::Builder::new().name("metrics".into()).spawn(answer);
+        let _ = std::thread::Builder::new()
+            .name("metrics".into())
+            .spawn(answer);
     }
 
     /// Returns statistics that are not older than [`FRESH`].
@@ -206,7 +231,11 @@ impl Connection {
     /// Returns the time that is left, or an error if it is zero.
     fn left(&self) -> std::io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+        if left.is_zero() {
+            Err(ErrorKind::TimedOut.into())
+        } else {
+            Ok(left)
+        }
     }
 }
 
@@ -223,7 +252,10 @@ fn asked(head: &[u8], host: &str) -> (&'static str, &'static str) {
         }
         Err(_) => return ("400 Bad Request", ""),
     }
-    let mut names = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("Host"));
+    let mut names = request
+        .headers
+        .iter()
+        .filter(|header| header.name.eq_ignore_ascii_case("Host"));
     if !names.all(|header| is_own_name(header.value, host)) {
         return (MISDIRECTED, "");
     }
@@ -241,12 +273,21 @@ fn is_own_name(value: &[u8], host: &str) -> bool {
         return false;
     };
     if let Some(bracketed) = value.strip_prefix('[') {
-        return bracketed.split_once(']').is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
+        return bracketed
+            .split_once(']')
+            .is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
     }
-    let name = value.split(':').next().unwrap_or_default().trim_end_matches('.');
+    let name = value
+        .split(':')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches('.');
     // a browser takes no other server for one whose address a page has spelled
     let is_address = name.parse::<IpAddr>().is_ok();
-    is_address || [host, "localhost"].iter().any(|own| own.eq_ignore_ascii_case(name))
+    is_address
+        || [host, "localhost"]
+            .iter()
+            .any(|own| own.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]
@@ -257,8 +298,14 @@ mod tests {
     fn without_a_host_only_this_machine_is_served() {
         let address = |text| parse(text).map(|address| (address.host, address.port)).ok();
         let some = |host: &str, port| Some((host.to_string(), port));
-        assert_eq!((address("9464"), address(":0")), (some("127.0.0.1", 9464), some("127.0.0.1", 0)));
-        assert_eq!((address("0.0.0.0:1"), address("[::]:2")), (some("0.0.0.0", 1), some("::", 2)));
+        assert_eq!(
+            (address("9464"), address(":0")),
+            (some("127.0.0.1", 9464), some("127.0.0.1", 0))
+        );
+        assert_eq!(
+            (address("0.0.0.0:1"), address("[::]:2")),
+            (some("0.0.0.0", 1), some("::", 2))
+        );
         assert_eq!(address("localhost:3"), some("localhost", 3));
         for text in ["", "x", "host", "::1", "host:", "host:70000", "[::1]", "-1"] {
             assert_eq!(address(text), None, "{text}");
@@ -267,12 +314,25 @@ mod tests {
 
     #[test]
     fn only_the_statistics_are_served() {
-        let status = |head: &str| asked(head.as_bytes(), "node1").0.split(' ').next().unwrap().to_string();
+        let status = |head: &str| {
+            asked(head.as_bytes(), "node1")
+                .0
+                .split(' ')
+                .next()
+                .unwrap()
+                .to_string()
+        };
         for (head, expected) in [
-            ("GET /metrics HTTP/1.1\r\nHost: localhost:9464\r\n\r\n", "200"),
+            (
+                "GET /metrics HTTP/1.1\r\nHost: localhost:9464\r\n\r\n",
+                "200",
+            ),
             ("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", "421"),
             ("GET / HTTP/1.1\r\nhost: evil.example\r\n\r\n", "421"),
-            ("GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", "421"),
+            (
+                "GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+                "421",
+            ),
             ("HEAD /metrics?x=1 HTTP/1.0\r\n\r\n", "200"),
             ("GET / HTTP/1.1\r\n\r\n", "404"),
             ("GET /../metrics HTTP/1.1\r\n\r\n", "404"),
@@ -283,17 +343,44 @@ mod tests {
         ] {
             assert_eq!(status(head), expected, "{head:?}");
         }
-        assert_eq!(status(&format!("GET /metrics HTTP/1.1\r\n{}", "A: b\r\n".repeat(100))), "431");
-        assert_eq!(status(&format!("GET /metrics HTTP/1.1\r\nA: {}", "b".repeat(MAX_HEAD))), "431");
+        assert_eq!(
+            status(&format!(
+                "GET /metrics HTTP/1.1\r\n{}",
+                "A: b\r\n".repeat(100)
+            )),
+            "431"
+        );
+        assert_eq!(
+            status(&format!(
+                "GET /metrics HTTP/1.1\r\nA: {}",
+                "b".repeat(MAX_HEAD)
+            )),
+            "431"
+        );
     }
 
     #[test]
     fn names_of_others_are_refused() {
-        for own in ["127.0.0.1", "10.0.0.1:9464", "[::1]:9464", "[fe80::1]", "LocalHost:1", "localhost.", "Node1:80"] {
+        for own in [
+            "127.0.0.1",
+            "10.0.0.1:9464",
+            "[::1]:9464",
+            "[fe80::1]",
+            "LocalHost:1",
+            "localhost.",
+            "Node1:80",
+        ] {
             assert!(is_own_name(own.as_bytes(), "node1"), "{own}");
         }
-        for other in ["", "evil.example", "127.0.0.1.evil.example", "node1.evil.example:9464", "[evil]", "[::1", "::1"]
-        {
+        for other in [
+            "",
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "node1.evil.example:9464",
+            "[evil]",
+            "[::1",
+            "::1",
+        ] {
             assert!(!is_own_name(other.as_bytes(), "node1"), "{other}");
         }
         assert!(!is_own_name(b"\xff", "node1"));

@@ -7,12 +7,14 @@ use crate::error::{Error, Kind};
 use crate::fuse::mount_of;
 use crate::stats::Stats;
 use crate::store::{
-    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, PagedListing, ReferenceStore, Store,
-    TargetPlace, TargetRoot, ZipStore,
+    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, PagedListing,
+    ReferenceStore, Store, TargetPlace, TargetRoot, ZipStore,
 };
 use crate::util::json;
 use crate::zarr::metadata::v3::node::{NodeType, node_type};
-use crate::zarr::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{
+    GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA,
+};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
@@ -20,7 +22,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// URL schemes of remote stores.
-const SCHEMES: [&str; 9] = ["http", "https", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss"];
+const SCHEMES: [&str; 9] = [
+    "http", "https", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss",
+];
 
 /// Environment variables that name the server or the account of a bucket.
 const SERVERS: [&str; 8] = [
@@ -40,7 +44,8 @@ const ARCHIVE: &str = ".zip";
 /// Ending of the names of files of references.
 const REFERENCES: &str = ".json";
 
-const PARQUET: &str = "references in Parquet are not supported; convert them to JSON with kerchunk or VirtualiZarr";
+const PARQUET: &str =
+    "references in Parquet are not supported; convert them to JSON with kerchunk or VirtualiZarr";
 
 /// The location of a store, or of a group or array in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +63,9 @@ impl From<OsString> for StoreLocation {
         match name.to_str() {
             Some("memory:" | "memory://") => StoreLocation::Memory,
             Some(text) if scheme(text) == Some("file") => StoreLocation::Path(file_path(text)),
-            Some(text) if scheme(text).is_some() || is_misspelled(text) => StoreLocation::Url(text.to_string()),
+            Some(text) if scheme(text).is_some() || is_misspelled(text) => {
+                StoreLocation::Url(text.to_string())
+            }
             _ => StoreLocation::Path(name.into()),
         }
     }
@@ -77,9 +84,10 @@ impl StoreLocation {
     /// top, and if the name can't be a key.
     pub fn split_last(&self) -> Option<(StoreLocation, Key)> {
         let (above, name) = match self {
-            StoreLocation::Path(path) => {
-                (StoreLocation::Path(path.parent()?.to_path_buf()), path.file_name()?.to_str()?.to_string())
-            }
+            StoreLocation::Path(path) => (
+                StoreLocation::Path(path.parent()?.to_path_buf()),
+                path.file_name()?.to_str()?.to_string(),
+            ),
             StoreLocation::Url(url) => {
                 let (up_to, mut names) = names_of_url(url);
                 let name = names.pop()?;
@@ -106,7 +114,9 @@ impl fmt::Display for StoreLocation {
 /// `./NAME`.
 fn scheme(text: &str) -> Option<&str> {
     let (scheme, _) = text.split_once("://")?;
-    let is_word = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    let is_word = scheme
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
     (is_word && scheme.starts_with(|c: char| c.is_ascii_alphabetic())).then_some(scheme)
 }
 
@@ -134,7 +144,10 @@ pub fn check_url(url: &str) -> Result<(), CommandFailure> {
 /// Returns the path of a `file://` URL.
 fn file_path(url: &str) -> PathBuf {
     let rest = url.strip_prefix("file://").unwrap_or(url);
-    let path = rest.strip_prefix("localhost").filter(|path| path.starts_with('/')).unwrap_or(rest);
+    let path = rest
+        .strip_prefix("localhost")
+        .filter(|path| path.starts_with('/'))
+        .unwrap_or(rest);
     OsString::from_vec(percent_encoding::percent_decode_str(path).collect()).into()
 }
 
@@ -166,13 +179,22 @@ struct ArchiveUrl {
 pub fn names_of_url(url: &str) -> (impl Fn(usize) -> StoreLocation, Vec<String>) {
     let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     let start = base.find("://").map_or(0, |at| at + 3);
-    let end = base[start..].find('/').map_or(base.len(), |len| start + len);
-    let names: Vec<String> = base[end..].split('/').filter(|name| !name.is_empty()).map(str::to_string).collect();
+    let end = base[start..]
+        .find('/')
+        .map_or(base.len(), |len| start + len);
+    let names: Vec<String> = base[end..]
+        .split('/')
+        .filter(|name| !name.is_empty())
+        .map(str::to_string)
+        .collect();
     let server = base[..end].to_string();
     let query = query.to_string();
     let known = names.clone();
     let up_to = move |depth: usize| {
-        let path: String = known[..depth.min(known.len())].iter().map(|name| format!("/{name}")).collect();
+        let path: String = known[..depth.min(known.len())]
+            .iter()
+            .map(|name| format!("/{name}"))
+            .collect();
         StoreLocation::Url(format!("{server}{path}{query}"))
     };
     (up_to, names)
@@ -181,11 +203,17 @@ pub fn names_of_url(url: &str) -> (impl Fn(usize) -> StoreLocation, Vec<String>)
 /// Returns the first archive or file of references on the path of a URL.
 fn archive_of(url: &str) -> Option<ArchiveUrl> {
     let (up_to, names) = names_of_url(url);
-    let at = names.iter().position(|name| is_archive_name(name) || is_references_name(name))?;
+    let at = names
+        .iter()
+        .position(|name| is_archive_name(name) || is_references_name(name))?;
     let StoreLocation::Url(folder) = up_to(at) else {
         return None;
     };
-    Some(ArchiveUrl { folder, name: names[at].clone(), inside: names[at + 1..].join("/") })
+    Some(ArchiveUrl {
+        folder,
+        name: names[at].clone(),
+        inside: names[at + 1..].join("/"),
+    })
 }
 
 /// Returns whether a name is that of an archive.
@@ -195,7 +223,9 @@ pub fn is_archive_name(name: &str) -> bool {
 
 /// Returns whether the name belongs to a file of references.
 fn is_references_name(name: &str) -> bool {
-    name.len() > REFERENCES.len() && name.to_ascii_lowercase().ends_with(REFERENCES) && name != ZARR_JSON
+    name.len() > REFERENCES.len()
+        && name.to_ascii_lowercase().ends_with(REFERENCES)
+        && name != ZARR_JSON
 }
 
 /// Returns whether a URL is that of an archive or of a file of references, or of a key in one.
@@ -219,7 +249,10 @@ pub fn open(
     if !matches!(location, StoreLocation::Path(path) if path.is_dir())
         && writing.is_some_and(|writing| writing.synchronizer.is_some())
     {
-        return Err(CommandFailure::new(2, "--synchronizer: only for stores in directories"));
+        return Err(CommandFailure::new(
+            2,
+            "--synchronizer: only for stores in directories",
+        ));
     }
     match location {
         StoreLocation::Path(path) => open_path(path, args, writing, stats),
@@ -240,7 +273,9 @@ pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure
                 let article = if what == "array" { "an" } else { "a" };
                 format!("{article} {what}, no directory of stores; mount it without --stores")
             }
-            None if path.is_file() => "a file, no directory of stores; mount it without --stores".to_string(),
+            None if path.is_file() => {
+                "a file, no directory of stores; mount it without --stores".to_string()
+            }
             None => return Ok(()),
         },
         _ => "--stores takes a local directory; mount each store by its own name".to_string(),
@@ -256,8 +291,13 @@ pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
     };
     let shown = path.display();
     let source = String::from_utf8_lossy(&mount.source).into_owned();
-    let why = format!("in a mount of zarrfs, which holds no other store that is written; write to {source} itself");
-    Err(CommandFailure::new(2, format!("{shown}: {why}, or mount with --read-only")))
+    let why = format!(
+        "in a mount of zarrfs, which holds no other store that is written; write to {source} itself"
+    );
+    Err(CommandFailure::new(
+        2,
+        format!("{shown}: {why}, or mount with --read-only"),
+    ))
 }
 
 fn open_path(
@@ -278,7 +318,11 @@ fn open_path(
         _ => e.into(),
     })?;
     let store = store.replaceable(stats.clone());
-    let store = if args.lists_unfinished { store.listing_unfinished() } else { store };
+    let store = if args.lists_unfinished {
+        store.listing_unfinished()
+    } else {
+        store
+    };
     Ok(Arc::new(match writing {
         Some(writing) if !args.is_read_only => writing.apply(store)?.removing_abandoned(),
         Some(writing) => writing.apply(store)?,
@@ -295,27 +339,59 @@ fn open_file(
     stats: &Arc<Stats>,
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     let shown = path.display();
-    let folder = absolute(file).parent().map_or_else(|| PathBuf::from("/"), Path::to_path_buf);
-    let name = absolute(file).file_name().and_then(OsStr::to_str).map(str::to_string);
-    let name = name.ok_or_else(|| CommandFailure::new(4, format!("{shown}: its name is not UTF-8")))?;
+    let folder = absolute(file)
+        .parent()
+        .map_or_else(|| PathBuf::from("/"), Path::to_path_buf);
+    let name = absolute(file)
+        .file_name()
+        .and_then(OsStr::to_str)
+        .map(str::to_string);
+    let name =
+        name.ok_or_else(|| CommandFailure::new(4, format!("{shown}: its name is not UTF-8")))?;
     let below: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?.replaceable(stats.clone()));
-    let text = inside.to_str().ok_or_else(|| CommandFailure::new(3, format!("{shown}: not UTF-8")))?;
+    let text = inside
+        .to_str()
+        .ok_or_else(|| CommandFailure::new(3, format!("{shown}: not UTF-8")))?;
     let is_marked = marks(&folder).is_some();
-    let is_references =
-        is_references_name(&name) || !is_archive_name(&name) && !is_marked && begins_as_object(below.as_ref(), &name);
+    let is_references = is_references_name(&name)
+        || !is_archive_name(&name) && !is_marked && begins_as_object(below.as_ref(), &name);
     if is_references {
-        let opened = open_references(&StoreLocation::Path(folder), below, &name, text, args, stats, &shown);
-        return opened.map_err(|e| if is_marked && e.code == 4 { no_archive(path, file) } else { e });
+        let opened = open_references(
+            &StoreLocation::Path(folder),
+            below,
+            &name,
+            text,
+            args,
+            stats,
+            &shown,
+        );
+        return opened.map_err(|e| {
+            if is_marked && e.code == 4 {
+                no_archive(path, file)
+            } else {
+                e
+            }
+        });
     }
-    open_archive(below, &name, text, false, stats, &shown)
-        .map_err(|e| if is_archive_name(&name) || e.code != 4 { e } else { no_archive(path, file) })
+    open_archive(below, &name, text, false, stats, &shown).map_err(|e| {
+        if is_archive_name(&name) || e.code != 4 {
+            e
+        } else {
+            no_archive(path, file)
+        }
+    })
 }
 
 /// Returns whether a file begins as an object of JSON does.
 fn begins_as_object(folder: &dyn Store, name: &str) -> bool {
     let mut begin = Vec::new();
-    let read = Key::root().child(name).and_then(|key| folder.get_range(&key, 0..64, &mut begin));
-    read.is_ok() && json::without_mark(&begin).trim_ascii_start().starts_with(b"{")
+    let read = Key::root()
+        .child(name)
+        .and_then(|key| folder.get_range(&key, 0..64, &mut begin));
+    read.is_ok()
+        && json::without_mark(&begin)
+            .trim_ascii_start()
+            .starts_with(b"{")
 }
 
 /// Refuses a directory of references in Parquet, which would look like a store without chunks.
@@ -325,7 +401,10 @@ fn check_no_parquet(path: &Path) -> Result<(), CommandFailure> {
     }
     let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     if entries.any(|entry| entry.path().join("refs.0.parq").is_file()) {
-        Err(CommandFailure::new(4, format!("{}: {PARQUET}", path.display())))
+        Err(CommandFailure::new(
+            4,
+            format!("{}: {PARQUET}", path.display()),
+        ))
     } else {
         Ok(())
     }
@@ -334,14 +413,30 @@ fn check_no_parquet(path: &Path) -> Result<(), CommandFailure> {
 /// Returns the failure for a path to a file that is no archive, or to a name below such a file.
 fn no_archive(path: &Path, file: &Path) -> CommandFailure {
     let shown = path.display();
-    let above = absolute(file).parent().map(Path::to_path_buf).unwrap_or_default();
+    let above = absolute(file)
+        .parent()
+        .map(Path::to_path_buf)
+        .unwrap_or_default();
     match marks(&above) {
         Some(what @ "array") => {
-            let array = file.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(&above).display();
-            CommandFailure::new(3, format!("{shown}: a file of the {what} {array}; name the {what} itself"))
+            let array = file
+                .parent()
+                .filter(|above| !above.as_os_str().is_empty())
+                .unwrap_or(&above)
+                .display();
+            CommandFailure::new(
+                3,
+                format!("{shown}: a file of the {what} {array}; name the {what} itself"),
+            )
         }
-        Some(what) => CommandFailure::new(3, format!("{shown}: a file in a {what}, neither a group nor an array")),
-        None => CommandFailure::new(4, format!("{shown}: a file, but no zip archive: not a Zarr store")),
+        Some(what) => CommandFailure::new(
+            3,
+            format!("{shown}: a file in a {what}, neither a group nor an array"),
+        ),
+        None => CommandFailure::new(
+            4,
+            format!("{shown}: a file, but no zip archive: not a Zarr store"),
+        ),
     }
 }
 
@@ -350,10 +445,17 @@ fn missing(path: &Path) -> CommandFailure {
     let shown = path.display();
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let existing = whole.ancestors().skip(1).find(|above| above.is_dir());
-    let marked = existing.and_then(|existing| existing.ancestors().find_map(|above| Some((above, marks(above)?))));
+    let marked = existing.and_then(|existing| {
+        existing
+            .ancestors()
+            .find_map(|above| Some((above, marks(above)?)))
+    });
     let message = match marked {
         Some((array, "array")) => {
-            format!("no such group or array: {} is an array, which can't contain any", array.display())
+            format!(
+                "no such group or array: {} is an array, which can't contain any",
+                array.display()
+            )
         }
         Some((group, _)) => format!("no such group or array in {}", group.display()),
         None => "no such store".to_string(),
@@ -391,8 +493,14 @@ fn open_archive(
     };
     let key = Key::root().child(name).map_err(failed)?;
     let inside = Key::normalize(inside).map_err(failed)?;
-    let archive = ZipStore::open(folder, &key).map_err(failed)?.with_stats(stats.clone());
-    let archive = if reads_once { archive.read_once() } else { archive };
+    let archive = ZipStore::open(folder, &key)
+        .map_err(failed)?
+        .with_stats(stats.clone());
+    let archive = if reads_once {
+        archive.read_once()
+    } else {
+        archive
+    };
     // `zip -r store.zip store.zarr` puts the store into a folder of the archive
     let inside = match archive.single_folder() {
         Some(folder) if inside.relative_to(&folder).is_none() => folder.join_key(&inside),
@@ -419,7 +527,9 @@ fn open_references(
     let key = Key::root().child(name).map_err(failed)?;
     let inside = Key::normalize(inside).map_err(failed)?;
     let (place, roots) = target_roots(folder, args, stats)?;
-    let store = ReferenceStore::open(below, &key, place, roots).map_err(failed)?.with_stats(stats.clone());
+    let store = ReferenceStore::open(below, &key, place, roots)
+        .map_err(failed)?
+        .with_stats(stats.clone());
     let store: Arc<dyn Store> = Arc::new(store.in_folder(inside));
     match folder {
         StoreLocation::Path(_) if store.concurrency() > 1 => disk_cached(store, args, stats),
@@ -436,20 +546,35 @@ fn target_roots(
 ) -> Result<(TargetPlace, Vec<TargetRoot>), CommandFailure> {
     let named = |e: Error| CommandFailure::new(2, format!("--allow-reference: {e}"));
     let mut places = Vec::new();
-    let allowed = args.allow_reference.iter().map(|location| (location.absolute(), true));
+    let allowed = args
+        .allow_reference
+        .iter()
+        .map(|location| (location.absolute(), true));
     for (location, is_allowed) in std::iter::once((folder.clone(), false)).chain(allowed) {
         match &location {
             StoreLocation::Path(path) => {
                 // programs that write references may have seen the path through a link, or not
                 let real = std::fs::canonicalize(path).ok().filter(|real| real != path);
-                places.push((TargetPlace::of_path(path).map_err(named)?, location.clone(), is_allowed));
+                places.push((
+                    TargetPlace::of_path(path).map_err(named)?,
+                    location.clone(),
+                    is_allowed,
+                ));
                 if let Some(real) = real {
-                    places.push((TargetPlace::of_path(&real).map_err(named)?, StoreLocation::Path(real), is_allowed));
+                    places.push((
+                        TargetPlace::of_path(&real).map_err(named)?,
+                        StoreLocation::Path(real),
+                        is_allowed,
+                    ));
                 }
             }
             StoreLocation::Url(url) => {
                 check_url(url)?;
-                places.push((TargetPlace::of_url(url).map_err(named)?, location.clone(), is_allowed));
+                places.push((
+                    TargetPlace::of_url(url).map_err(named)?,
+                    location.clone(),
+                    is_allowed,
+                ));
             }
             StoreLocation::Memory => return Err(named(Error::invalid("memory: holds no files"))),
         }
@@ -465,8 +590,13 @@ fn target_roots(
         options.redirects = is_web.then(|| redirects.clone());
         Box::new(move || -> Result<Arc<dyn Store>, Error> {
             Ok(match &location {
-                StoreLocation::Path(path) => Arc::new(DirectoryStore::open(path)?.replaceable(stats.clone())),
-                StoreLocation::Url(url) => Arc::new(MetadataCache::new(open_object_store(url, &options, &stats)?, ttl)),
+                StoreLocation::Path(path) => {
+                    Arc::new(DirectoryStore::open(path)?.replaceable(stats.clone()))
+                }
+                StoreLocation::Url(url) => Arc::new(MetadataCache::new(
+                    open_object_store(url, &options, &stats)?,
+                    ttl,
+                )),
                 StoreLocation::Memory => Arc::new(MemoryStore::default()),
             })
         })
@@ -490,11 +620,17 @@ fn mountpoint_below(location: &StoreLocation, mountpoint: Option<&Path>) -> Opti
     let StoreLocation::Path(path) = location else {
         return None;
     };
-    let below = mountpoint?.strip_prefix(std::fs::canonicalize(path).ok()?).ok()?;
+    let below = mountpoint?
+        .strip_prefix(std::fs::canonicalize(path).ok()?)
+        .ok()?;
     Key::normalize(below.to_str()?).ok()
 }
 
-fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, CommandFailure> {
+fn open_url(
+    url: &str,
+    args: &StoreArgs,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn Store>, CommandFailure> {
     check_url(url)?;
     let shown = without_secrets(url);
     let object = |url: &str| -> Result<MetadataCache, CommandFailure> {
@@ -503,15 +639,37 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
             Kind::Invalid => CommandFailure::new(2, format!("{shown}: {e}")),
             _ => e.context(&shown).into(),
         })?;
-        Ok(MetadataCache::new(store, args.remote.metadata_ttl(args.reads_once.is_some())))
+        Ok(MetadataCache::new(
+            store,
+            args.remote.metadata_ttl(args.reads_once.is_some()),
+        ))
     };
     let store: Arc<dyn Store> = match archive_of(url) {
-        Some(ArchiveUrl { folder, name, inside }) => {
+        Some(ArchiveUrl {
+            folder,
+            name,
+            inside,
+        }) => {
             let below = Arc::new(object(&folder)?);
             if is_archive_name(&name) {
-                open_archive(below, &name, &inside, args.reads_once.is_some(), stats, &shown)?
+                open_archive(
+                    below,
+                    &name,
+                    &inside,
+                    args.reads_once.is_some(),
+                    stats,
+                    &shown,
+                )?
             } else {
-                open_references(&StoreLocation::Url(folder), below, &name, &inside, args, stats, &shown)?
+                open_references(
+                    &StoreLocation::Url(folder),
+                    below,
+                    &name,
+                    &inside,
+                    args,
+                    stats,
+                    &shown,
+                )?
             }
         }
         None => Arc::new(object(url)?.with_documents(&DOCUMENTS)),
@@ -520,10 +678,19 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
 }
 
 /// Adds the disk cache, if the user asks for it.
-fn disk_cached(store: Arc<dyn Store>, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, CommandFailure> {
+fn disk_cached(
+    store: Arc<dyn Store>,
+    args: &StoreArgs,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn Store>, CommandFailure> {
     Ok(match &args.remote.cache_dir {
         Some(directory) => {
-            let cache = DiskCache::open(store, &absolute(directory), args.remote.cache_dir_size, stats.clone())?;
+            let cache = DiskCache::open(
+                store,
+                &absolute(directory),
+                args.remote.cache_dir_size,
+                stats.clone(),
+            )?;
             Arc::new(cache.for_server(&server(args.remote.endpoint_url.clone())))
         }
         None => store,
@@ -531,20 +698,38 @@ fn disk_cached(store: Arc<dyn Store>, args: &StoreArgs, stats: &Arc<Stats>) -> R
 }
 
 #[cfg(feature = "remote")]
-fn open_object_store(url: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn PagedListing>, Error> {
-    Ok(Arc::new(crate::store::ObjectStore::open(url, options, stats.clone())?))
+fn open_object_store(
+    url: &str,
+    options: &ObjectOptions,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn PagedListing>, Error> {
+    Ok(Arc::new(crate::store::ObjectStore::open(
+        url,
+        options,
+        stats.clone(),
+    )?))
 }
 
 /// Refuses every store on a server.
 #[cfg(not(feature = "remote"))]
-fn open_object_store(_: &str, _: &ObjectOptions, _: &Arc<Stats>) -> Result<Arc<dyn PagedListing>, Error> {
-    Err(Error::unsupported("this build of zarrfs has no clients of servers; build it with the cargo feature `remote`"))
+fn open_object_store(
+    _: &str,
+    _: &ObjectOptions,
+    _: &Arc<Stats>,
+) -> Result<Arc<dyn PagedListing>, Error> {
+    Err(Error::unsupported(
+        "this build of zarrfs has no clients of servers; build it with the cargo feature `remote`",
+    ))
 }
 
 /// Returns a text that distinguishes servers with buckets of the same name: the endpoint, or
 /// variables that name it.
 fn server(endpoint: Option<String>) -> String {
-    let named = || SERVERS.iter().filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
+    let named = || {
+        SERVERS
+            .iter()
+            .filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)))
+    };
     endpoint.unwrap_or_else(|| named().collect::<Vec<_>>().join(" "))
 }
 
@@ -561,14 +746,27 @@ mod tests {
         for path in ["a/b.zarr", "/a://b", "C:\\x", "./s3://x", "://x", "1a://x"] {
             assert_eq!(location(path), StoreLocation::Path(path.into()), "{path}");
         }
-        assert_eq!(location("file:///a%20b/c%zz"), StoreLocation::Path("/a b/c%zz".into()));
-        assert_eq!(location("file://localhost/a"), StoreLocation::Path("/a".into()));
+        assert_eq!(
+            location("file:///a%20b/c%zz"),
+            StoreLocation::Path("/a b/c%zz".into())
+        );
+        assert_eq!(
+            location("file://localhost/a"),
+            StoreLocation::Path("/a".into())
+        );
         assert_eq!(location("s3://b/x"), StoreLocation::Url("s3://b/x".into()));
         assert_eq!(location("memory:"), StoreLocation::Memory);
         for text in ["memory:/a", "memory://a", "s3:/b/x", "file:/x", "http:h/x"] {
-            let StoreLocation::Url(url) = location(text) else { panic!("{text}") };
-            let said = check_url(&url).map_err(|e| (e.code, e.message)).unwrap_err();
-            assert!(said.0 == 2 && said.1.starts_with(&format!("{text}: ")), "{said:?}");
+            let StoreLocation::Url(url) = location(text) else {
+                panic!("{text}")
+            };
+            let said = check_url(&url)
+                .map_err(|e| (e.code, e.message))
+                .unwrap_err();
+            assert!(
+                said.0 == 2 && said.1.starts_with(&format!("{text}: ")),
+                "{said:?}"
+            );
         }
         assert_eq!(location("./s3:x"), StoreLocation::Path("./s3:x".into()));
     }
@@ -589,15 +787,30 @@ mod tests {
         let (up_to, names) = names_of_url("s3://bucket//a/b.zarr/?x=1/2");
         assert_eq!(names, ["a", "b.zarr"]);
         let urls: Vec<String> = (0..4).map(up_to).map(|l| format!("{l:?}")).collect();
-        let url = |path: &str| format!("{:?}", StoreLocation::Url(format!("s3://bucket{path}?x=1/2")));
-        assert_eq!(urls, [url(""), url("/a"), url("/a/b.zarr"), url("/a/b.zarr")]);
+        let url = |path: &str| {
+            format!(
+                "{:?}",
+                StoreLocation::Url(format!("s3://bucket{path}?x=1/2"))
+            )
+        };
+        assert_eq!(
+            urls,
+            [url(""), url("/a"), url("/a/b.zarr"), url("/a/b.zarr")]
+        );
     }
 
     #[test]
     fn a_location_is_split_into_parent_and_name() {
-        let split = |name| location(name).split_last().map(|(above, key)| (above, key.as_str().to_string()));
+        let split = |name| {
+            location(name)
+                .split_last()
+                .map(|(above, key)| (above, key.as_str().to_string()))
+        };
         assert_eq!(split("/a/b.zarr"), Some((location("/a"), "b.zarr".into())));
-        assert_eq!(split("s3://bucket/a/b/?x=1"), Some((location("s3://bucket/a?x=1"), "b".into())));
+        assert_eq!(
+            split("s3://bucket/a/b/?x=1"),
+            Some((location("s3://bucket/a?x=1"), "b".into()))
+        );
         for top in ["/", "s3://bucket", "memory:"] {
             assert_eq!(split(top), None, "{top}");
         }
@@ -606,11 +819,25 @@ mod tests {
     #[test]
     fn urls_into_archives_are_split() {
         let parts = |url| archive_of(url).map(|a| (a.folder, a.name, a.inside));
-        let found = |folder: &str, name: &str, inside: &str| Some((folder.into(), name.into(), inside.into()));
-        assert_eq!(parts("https://h/a/b.zip"), found("https://h/a", "b.zip", ""));
-        assert_eq!(parts("https://h/a/b.ZIP/g/x?sig=1/2"), found("https://h/a?sig=1/2", "b.ZIP", "g/x"));
-        assert_eq!(parts("s3://bucket/b.zip"), found("s3://bucket", "b.zip", ""));
-        assert_eq!(parts("https://h/a/refs.json/g?sig=1"), found("https://h/a?sig=1", "refs.json", "g"));
+        let found = |folder: &str, name: &str, inside: &str| {
+            Some((folder.into(), name.into(), inside.into()))
+        };
+        assert_eq!(
+            parts("https://h/a/b.zip"),
+            found("https://h/a", "b.zip", "")
+        );
+        assert_eq!(
+            parts("https://h/a/b.ZIP/g/x?sig=1/2"),
+            found("https://h/a?sig=1/2", "b.ZIP", "g/x")
+        );
+        assert_eq!(
+            parts("s3://bucket/b.zip"),
+            found("s3://bucket", "b.zip", "")
+        );
+        assert_eq!(
+            parts("https://h/a/refs.json/g?sig=1"),
+            found("https://h/a?sig=1", "refs.json", "g")
+        );
         for url in [
             "https://h/a.zarr/zarr.json",
             "https://h/.json",

@@ -56,7 +56,9 @@ struct LogFileWriter;
 
 impl Write for LogFileWriter {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        LOG_FILE.get().map_or(Ok(line.len()), |log| lock(&log.file).write(line))
+        LOG_FILE
+            .get()
+            .map_or(Ok(line.len()), |log| lock(&log.file).write(line))
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -77,7 +79,11 @@ impl LogArgs {
     /// Returns the options that name a path of the log, and the path.
     pub fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
         let file = self.log_file.clone().map(|path| ("--log-file", path));
-        file.into_iter().chain(self.log_journal.as_deref().map(|path| ("--log-journal", absolute(path))))
+        file.into_iter().chain(
+            self.log_journal
+                .as_deref()
+                .map(|path| ("--log-journal", absolute(path))),
+        )
     }
 
     /// Starts logging, for the mount at `mountpoint`.
@@ -86,7 +92,13 @@ impl LogArgs {
             return start(self.log_level, self.log_file.as_deref());
         };
         let journal = Journal::open(&absolute(path)).map_err(|e| {
-            CommandFailure::new(1, format!("--log-journal: {}: {e}; is systemd-journald running?", path.display()))
+            CommandFailure::new(
+                1,
+                format!(
+                    "--log-journal: {}: {e}; is systemd-journald running?",
+                    path.display()
+                ),
+            )
         })?;
         let mountpoint = mountpoint.to_path_buf();
         let mut builder = builder(self.log_level);
@@ -103,14 +115,27 @@ pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), CommandFailu
         Some(path) => {
             // the name is not resolved: a link to the file of the day may change
             let whole = std::path::absolute(path).map_err(Error::from)?;
-            let _ = LOG_FILE.set(LogFile { path: whole, file: Mutex::new(open(path)?) });
+            let _ = LOG_FILE.set(LogFile {
+                path: whole,
+                file: Mutex::new(open(path)?),
+            });
             builder.target(Target::Pipe(Box::new(LogFileWriter)));
             builder.format(|out, r| writeln!(out, "{} {:<5} {}", timestamp(), r.level(), text(r)));
         }
         None => {
             // a command that waits for a server must say so
-            builder.filter_module("zarrfs::store::object::transport", level.max(LevelFilter::Warn));
-            builder.format(|out, r| writeln!(out, "zarrfs: {}: {}", r.level().as_str().to_lowercase(), text(r)));
+            builder.filter_module(
+                "zarrfs::store::object::transport",
+                level.max(LevelFilter::Warn),
+            );
+            builder.format(|out, r| {
+                writeln!(
+                    out,
+                    "zarrfs: {}: {}",
+                    r.level().as_str().to_lowercase(),
+                    text(r)
+                )
+            });
         }
     }
     started(builder)
@@ -131,7 +156,11 @@ fn text(record: &Record) -> String {
 /// its owner, since the log quotes private documents.
 fn open(path: &Path) -> Result<File, CommandFailure> {
     let mut options = OpenOptions::new();
-    options.create(true).append(true).mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     options.open(path).map_err(|e| {
         let why = match e.raw_os_error() {
             Some(libc::ENXIO) => "a FIFO or socket without a reader; name a file".to_string(),
@@ -144,12 +173,16 @@ fn open(path: &Path) -> Result<File, CommandFailure> {
 fn builder(level: LevelFilter) -> Builder {
     let mut builder = Builder::new();
     // lines of the libraries for servers may contain credentials
-    builder.filter_level(level.min(LevelFilter::Warn)).filter_module("zarrfs", level);
+    builder
+        .filter_level(level.min(LevelFilter::Warn))
+        .filter_module("zarrfs", level);
     // fuser warns of every operation that a file system leaves out
     builder.filter_module("fuser", level.min(LevelFilter::Error));
     builder
 }
 
 fn started(mut builder: Builder) -> Result<(), CommandFailure> {
-    builder.try_init().map_err(|e| CommandFailure::new(1, format!("log: {e}")))
+    builder
+        .try_init()
+        .map_err(|e| CommandFailure::new(1, format!("log: {e}")))
 }

@@ -2,7 +2,9 @@
 
 use super::header_options::HeadersArgs;
 use super::view::ViewArgs;
-use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time, warn_unlisted};
+use super::{
+    CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time, warn_unlisted,
+};
 use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
@@ -76,12 +78,22 @@ struct ListOutput<'a> {
 pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());
-    let store_args = StoreArgs { reads_once: Some(args.recursive), ..args.store_args.clone() };
-    let hierarchy = open_store(&args.path, &store_args, stats.clone())?.with_view(args.view.format());
+    let store_args = StoreArgs {
+        reads_once: Some(args.recursive),
+        ..args.store_args.clone()
+    };
+    let hierarchy =
+        open_store(&args.path, &store_args, stats.clone())?.with_view(args.view.format());
     warn_unlisted(&hierarchy, &args.path);
-    let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
+    let tree =
+        Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
     let tree = tree.with_views(args.headers.views());
-    let mut output = ListOutput { args, out: BufWriter::new(stdio::output()), objects: 0, widths: [1; 2] };
+    let mut output = ListOutput {
+        args,
+        out: BufWriter::new(stdio::output()),
+        objects: 0,
+        widths: [1; 2],
+    };
     let done = output.list_all(&tree);
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
         // the reader has ended, such as `head`
@@ -135,22 +147,34 @@ impl ListOutput<'_> {
             }
         }
         if self.args.json {
-            self.out.write_all(if self.objects > 0 { b"\n]\n" } else { b"]\n" })?;
+            self.out
+                .write_all(if self.objects > 0 { b"\n]\n" } else { b"]\n" })?;
         }
         Ok(failed)
     }
 
     /// Prints one directory, and adds the directories in it to `below`. Returns the error of a
     /// listing that is incomplete.
-    fn list(&mut self, tree: &Tree, key: &Key, below: &mut Vec<Key>) -> std::io::Result<Option<Error>> {
-        let mut names = match tree.directory_at(key).and_then(|directory| tree.names(&directory)) {
+    fn list(
+        &mut self,
+        tree: &Tree,
+        key: &Key,
+        below: &mut Vec<Key>,
+    ) -> std::io::Result<Option<Error>> {
+        let mut names = match tree
+            .directory_at(key)
+            .and_then(|directory| tree.names(&directory))
+        {
             Ok(names) => names,
             Err(e) => return Ok(Some(e)),
         };
         let mut most = SORTED;
         loop {
             let mut failed = None;
-            let some = names.by_ref().take(most).map_while(|name| name.map_err(|e| failed = Some(e)).ok());
+            let some = names
+                .by_ref()
+                .take(most)
+                .map_while(|name| name.map_err(|e| failed = Some(e)).ok());
             let mut some: Vec<Name> = some.collect();
             let is_all = some.len() < most;
             // a directory that is too long to be sorted keeps the order of the store
@@ -159,10 +183,16 @@ impl ListOutput<'_> {
             }
             most = TOGETHER;
             if below.len() > MAX_NODES {
-                return Ok(Some(too_much(format!("{key}: more than {MAX_NODES} directories: left out"))));
+                return Ok(Some(too_much(format!(
+                    "{key}: more than {MAX_NODES} directories: left out"
+                ))));
             }
             for some in some.chunks(TOGETHER) {
-                below.extend(some.iter().filter(|name| name.is_directory).map(|name| key.join(&name.name)));
+                below.extend(
+                    some.iter()
+                        .filter(|name| name.is_directory)
+                        .map(|name| key.join(&name.name)),
+                );
                 match self.lines(tree, key, some) {
                     Ok(lines) => self.print(&lines)?,
                     Err(e) => return Ok(Some(e)),
@@ -178,7 +208,11 @@ impl ListOutput<'_> {
         let asked = self.args.long || self.args.json;
         let line = |name: &Name, known| {
             let key = key.join(&name.name);
-            Line { key, is_directory: name.is_directory, known }
+            Line {
+                key,
+                is_directory: name.is_directory,
+                known,
+            }
         };
         if !asked {
             return Ok(names.iter().map(|name| line(name, None)).collect());
@@ -186,15 +220,24 @@ impl ListOutput<'_> {
         let level = tree.directory(&tree.directory_at(key)?)?;
         let listed = tree.listed(&level, names);
         // a name that was removed meanwhile is left out
-        let found = names.iter().zip(listed).filter_map(|(name, listed)| Some((name, listed?)));
-        Ok(found.map(|(name, listed)| line(name, known(tree, listed))).collect())
+        let found = names
+            .iter()
+            .zip(listed)
+            .filter_map(|(name, listed)| Some((name, listed?)));
+        Ok(found
+            .map(|(name, listed)| line(name, known(tree, listed)))
+            .collect())
     }
 
     fn print(&mut self, lines: &[Line]) -> std::io::Result<()> {
         if self.args.json {
             return lines.iter().try_for_each(|line| self.print_object(line));
         }
-        for known in lines.iter().filter(|line| !line.is_directory).filter_map(|line| line.known.as_ref()) {
+        for known in lines
+            .iter()
+            .filter(|line| !line.is_directory)
+            .filter_map(|line| line.known.as_ref())
+        {
             let [size, stored] = [known.size, known.stored].map(|n| n.to_string().len());
             self.widths = [self.widths[0].max(size), self.widths[1].max(stored)];
         }
@@ -204,11 +247,21 @@ impl ListOutput<'_> {
             let slash = if line.is_directory { "/" } else { "" };
             if self.args.long {
                 let shown = match &line.known {
-                    Some(known) if line.is_directory => ["-".into(), "-".into(), known.modified.clone()],
-                    Some(known) => [known.size.to_string(), known.stored.to_string(), known.modified.clone()],
+                    Some(known) if line.is_directory => {
+                        ["-".into(), "-".into(), known.modified.clone()]
+                    }
+                    Some(known) => [
+                        known.size.to_string(),
+                        known.stored.to_string(),
+                        known.modified.clone(),
+                    ],
                     None => ["?".into(), "?".into(), "?".into()],
                 };
-                write!(self.out, "{:>sizes$} {:>stored$} {:<20} ", shown[0], shown[1], shown[2])?;
+                write!(
+                    self.out,
+                    "{:>sizes$} {:>stored$} {:<20} ",
+                    shown[0], shown[1], shown[2]
+                )?;
             }
             writeln!(self.out, "{name}{slash}")?;
         }
@@ -218,13 +271,27 @@ impl ListOutput<'_> {
     fn print_object(&mut self, line: &Line) -> std::io::Result<()> {
         let mut object = Map::new();
         object.insert("path".into(), format!("/{}", line.key.as_str()).into());
-        object.insert("kind".into(), if line.is_directory { "directory" } else { "file" }.into());
+        object.insert(
+            "kind".into(),
+            if line.is_directory {
+                "directory"
+            } else {
+                "file"
+            }
+            .into(),
+        );
         let known = line.known.as_ref();
         if !line.is_directory {
             object.insert("size".into(), known.map(|known| known.size).into());
-            object.insert("stored_bytes".into(), known.map(|known| known.stored).into());
+            object.insert(
+                "stored_bytes".into(),
+                known.map(|known| known.stored).into(),
+            );
         }
-        object.insert("modified".into(), known.map(|known| known.modified.clone()).into());
+        object.insert(
+            "modified".into(),
+            known.map(|known| known.modified.clone()).into(),
+        );
         self.write_object(object)
     }
 
@@ -243,7 +310,11 @@ impl ListOutput<'_> {
     fn write_object(&mut self, object: Map<String, Value>) -> std::io::Result<()> {
         let comma = if self.objects > 0 { "," } else { "" };
         self.objects += 1;
-        write!(self.out, "{comma}\n{}", one_line(json::write(&Value::Object(object))))
+        write!(
+            self.out,
+            "{comma}\n{}",
+            one_line(json::write(&Value::Object(object)))
+        )
     }
 }
 
@@ -252,7 +323,10 @@ fn known(tree: &Tree, listed: ListedNode) -> Option<ListedAttributes> {
     let attributes = listed.attributes;
     let node = listed.node;
     let stored = match &node {
-        Node::Chunk(key, name) => tree.chunk(key, name).and_then(|(array, chunk)| array.stat_chunk(chunk)).ok()?,
+        Node::Chunk(key, name) => tree
+            .chunk(key, name)
+            .and_then(|(array, chunk)| array.stat_chunk(chunk))
+            .ok()?,
         Node::Value(_) | Node::Metadata(..) => tree.hierarchy().store().stat(&node.path()).ok()?,
         _ => None,
     };
@@ -263,5 +337,9 @@ fn known(tree: &Tree, listed: ListedNode) -> Option<ListedAttributes> {
         _ => stored.map_or(0, |stat| stat.size),
     };
     let modified = time::utc(attributes.modified);
-    listed.sound.then_some(ListedAttributes { size: attributes.size, stored, modified })
+    listed.sound.then_some(ListedAttributes {
+        size: attributes.size,
+        stored,
+        modified,
+    })
 }

@@ -32,12 +32,15 @@ pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     if let Some(directory) = &args.all {
-        return write_all(&command, directory).map_err(|e| Error::from(e).context(directory.display()).into());
+        return write_all(&command, directory)
+            .map_err(|e| Error::from(e).context(directory.display()).into());
     }
     let (command, verb) = match &args.verb {
         None => (&mut command, String::new()),
         Some(verb) => {
-            let unknown = || CommandFailure::new(2, format!("unknown verb: {verb}; zarrfs --help lists them"));
+            let unknown = || {
+                CommandFailure::new(2, format!("unknown verb: {verb}; zarrfs --help lists them"))
+            };
             let found = find_verb(&mut command, verb).ok_or_else(unknown)?;
             (found, verb.clone())
         }
@@ -63,20 +66,33 @@ fn find_verb<'a>(command: &'a mut Command, name: &str) -> Option<&'a mut Command
 
 /// Shows a page by man(1), which calls the user's pager.
 fn show(page: &[u8]) -> std::io::Result<()> {
-    let mut man = std::process::Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn()?;
+    let mut man = std::process::Command::new("man")
+        .args(["-l", "-"])
+        .stdin(Stdio::piped())
+        .spawn()?;
     // man(1) stops reading when its user leaves the pager
     let _ = man.stdin.take().map(|mut pipe| pipe.write_all(page));
-    if man.wait()?.success() { Ok(()) } else { Err(std::io::Error::other("man failed")) }
+    if man.wait()?.success() {
+        Ok(())
+    } else {
+        Err(std::io::Error::other("man failed"))
+    }
 }
 
 fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     std::fs::write(directory.join("zarrfs.1"), page(command, "")?)?;
     for verb in command.get_subcommands() {
-        std::fs::write(directory.join(format!("zarrfs-{}.1", verb.get_name())), page(verb, verb.get_name())?)?;
+        std::fs::write(
+            directory.join(format!("zarrfs-{}.1", verb.get_name())),
+            page(verb, verb.get_name())?,
+        )?;
         for own in verb.get_subcommands() {
             let name = format!("{}-{}", verb.get_name(), own.get_name());
-            std::fs::write(directory.join(format!("zarrfs-{name}.1")), page(own, &name)?)?;
+            std::fs::write(
+                directory.join(format!("zarrfs-{name}.1")),
+                page(own, &name)?,
+            )?;
         }
     }
     Ok(())
@@ -86,9 +102,17 @@ fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {
 fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
     let mut out = Vec::new();
-    let title = if verb.is_empty() { "zarrfs".to_string() } else { format!("zarrfs-{verb}") };
+    let title = if verb.is_empty() {
+        "zarrfs".to_string()
+    } else {
+        format!("zarrfs-{verb}")
+    };
     // no date, which would need an update with each release
-    writeln!(out, ".TH {title} 1 \"\" \"zarrfs {}\" \"User commands\"", env!("CARGO_PKG_VERSION"))?;
+    writeln!(
+        out,
+        ".TH {title} 1 \"\" \"zarrfs {}\" \"User commands\"",
+        env!("CARGO_PKG_VERSION")
+    )?;
     man.render_name_section(&mut out)?;
     synopsis(command, &title.replace('-', " ")).to_writer(&mut out)?;
     man.render_description_section(&mut out)?;
@@ -98,10 +122,22 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     }
     if verb == "check" {
         let named = |kind: FindingKind| format!("{} ({})", kind.name(), kind.level().name());
-        let findings: Vec<_> = FindingKind::all().map(|kind| (named(kind), kind.meaning())).collect();
-        section("FINDINGS", findings.iter().map(|(name, what)| (name.as_str(), *what))).to_writer(&mut out)?;
+        let findings: Vec<_> = FindingKind::all()
+            .map(|kind| (named(kind), kind.meaning()))
+            .collect();
+        section(
+            "FINDINGS",
+            findings.iter().map(|(name, what)| (name.as_str(), *what)),
+        )
+        .to_writer(&mut out)?;
     }
-    section("EXIT STATUS", EXIT_CODES.lines().filter_map(|line| line.trim().split_once("  "))).to_writer(&mut out)?;
+    section(
+        "EXIT STATUS",
+        EXIT_CODES
+            .lines()
+            .filter_map(|line| line.trim().split_once("  ")),
+    )
+    .to_writer(&mut out)?;
     if verb.is_empty() || verb == "mount" {
         section("FILES", FILES.iter().copied()).to_writer(&mut out)?;
         section("ENVIRONMENT", ENVIRONMENT.iter().copied()).to_writer(&mut out)?;
@@ -110,7 +146,10 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
         section("EXAMPLES", examples.iter().copied()).to_writer(&mut out)?;
     }
     if !verb.is_empty() {
-        Roff::new().control("SH", ["SEE ALSO"]).text([bold("zarrfs"), roman("(1)")]).to_writer(&mut out)?;
+        Roff::new()
+            .control("SH", ["SEE ALSO"])
+            .text([bold("zarrfs"), roman("(1)")])
+            .to_writer(&mut out)?;
     }
     Ok(out)
 }
@@ -118,9 +157,12 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
 /// Returns the usage line of the help: the sections below have each option.
 fn synopsis(command: &Command, called: &str) -> Roff {
     let usage = command.clone().render_usage().to_string();
-    let arguments = usage.trim_start_matches("Usage: ").trim_start_matches(called);
+    let arguments = usage
+        .trim_start_matches("Usage: ")
+        .trim_start_matches(called);
     let mut roff = Roff::new();
-    roff.control("SH", ["SYNOPSIS"]).text([bold(called), roman(arguments)]);
+    roff.control("SH", ["SYNOPSIS"])
+        .text([bold(called), roman(arguments)]);
     roff
 }
 
@@ -128,7 +170,9 @@ fn section<'a>(title: &str, rows: impl Iterator<Item = (&'a str, &'a str)>) -> R
     let mut roff = Roff::new();
     roff.control("SH", [title]);
     for (name, what) in rows {
-        roff.control("TP", []).text([bold(name)]).text([roman(what)]);
+        roff.control("TP", [])
+            .text([bold(name)])
+            .text([roman(what)]);
     }
     roff
 }

@@ -6,31 +6,58 @@ pub type ManSection = &'static [(&'static str, &'static str)];
 
 /// Control files, and files of the system.
 pub const FILES: ManSection = &[
-    (".zarrfs/stats, .zarrfs/stats.json", "Counters and problems of a mount, at its root. They are never listed."),
-    (".zarrfs/metrics", "The counters in the text format of Prometheus."),
+    (
+        ".zarrfs/stats, .zarrfs/stats.json",
+        "Counters and problems of a mount, at its root. They are never listed.",
+    ),
+    (
+        ".zarrfs/metrics",
+        "The counters in the text format of Prometheus.",
+    ),
     (
         ".zarrfs/sync",
         "Opening it stores everything that was written. Its content names the chunks that could not be stored.",
     ),
-    ("/etc/fuse.conf", "With a line user_allow_other users who are not root may mount with --allow-other."),
-    ("/etc/fstab", "Stores that are mounted at boot, with the type fuse.zarrfs: see zarrfs-mount(1)."),
+    (
+        "/etc/fuse.conf",
+        "With a line user_allow_other users who are not root may mount with --allow-other.",
+    ),
+    (
+        "/etc/fstab",
+        "Stores that are mounted at boot, with the type fuse.zarrfs: see zarrfs-mount(1).",
+    ),
 ];
 
 /// Environment variables.
 pub const ENVIRONMENT: ManSection = &[
-    ("TMPDIR", "Default of --spill-dir; /var/tmp if it is not set."),
+    (
+        "TMPDIR",
+        "Default of --spill-dir; /var/tmp if it is not set.",
+    ),
     (
         "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE",
         "Credentials of S3, as its own tools take them.",
     ),
-    ("AWS_REGION, AWS_ENDPOINT_URL", "Defaults of --region and --endpoint-url."),
-    ("GOOGLE_APPLICATION_CREDENTIALS", "The file with the credentials of Google Cloud Storage."),
+    (
+        "AWS_REGION, AWS_ENDPOINT_URL",
+        "Defaults of --region and --endpoint-url.",
+    ),
+    (
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "The file with the credentials of Google Cloud Storage.",
+    ),
     (
         "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN",
         "The account of Azure Blob Storage.",
     ),
-    ("HTTPS_PROXY, HTTP_PROXY, NO_PROXY", "Proxies for stores on servers."),
-    ("LC_ALL, LC_CTYPE, LANG", "info --map draws in plain ASCII unless the locale is UTF-8."),
+    (
+        "HTTPS_PROXY, HTTP_PROXY, NO_PROXY",
+        "Proxies for stores on servers.",
+    ),
+    (
+        "LC_ALL, LC_CTYPE, LANG",
+        "info --map draws in plain ASCII unless the locale is UTF-8.",
+    ),
 ];
 
 /// Examples of each verb, with their descriptions. The first are those of zarrfs itself.
@@ -38,8 +65,14 @@ pub const EXAMPLES: &[(&str, ManSection)] = &[
     (
         "",
         &[
-            ("zarrfs mount x.zarr mnt", "Show the store x.zarr below the directory mnt."),
-            ("dd if=mnt/air/data.raw bs=1M | md5sum", "Read an array as plain bytes."),
+            (
+                "zarrfs mount x.zarr mnt",
+                "Show the store x.zarr below the directory mnt.",
+            ),
+            (
+                "dd if=mnt/air/data.raw bs=1M | md5sum",
+                "Read an array as plain bytes.",
+            ),
             ("zarrfs umount mnt", "Store what was written, and unmount."),
         ],
     ),
@@ -47,34 +80,64 @@ pub const EXAMPLES: &[(&str, ManSection)] = &[
         "mount",
         &[
             ("zarrfs mount -o ro x.zarr mnt", "Mount read-only."),
-            ("zarrfs mount --anon s3://BUCKET/x.zarr mnt", "Mount a store in a public bucket."),
+            (
+                "zarrfs mount --anon s3://BUCKET/x.zarr mnt",
+                "Mount a store in a public bucket.",
+            ),
             (
                 "zarrfs mount --containers nc x.zarr mnt; ncdump -h mnt/dataset.nc",
                 "Show each group also as a netCDF file.",
             ),
-            ("/srv/climate.zarr /mnt/climate fuse.zarrfs ro,allow_other,nofail 0 0", "A line of /etc/fstab."),
+            (
+                "/srv/climate.zarr /mnt/climate fuse.zarrfs ro,allow_other,nofail 0 0",
+                "A line of /etc/fstab.",
+            ),
         ],
     ),
-    ("umount", &[("zarrfs umount --lazy mnt", "Unmount even while a program has a file open.")]),
+    (
+        "umount",
+        &[(
+            "zarrfs umount --lazy mnt",
+            "Unmount even while a program has a file open.",
+        )],
+    ),
     (
         "info",
         &[
-            ("zarrfs info x.zarr", "List all groups and arrays, with dtype, dimensions, size and units."),
-            ("zarrfs info --map x.zarr/air", "Draw which chunks are stored, and how large they are."),
-            ("zarrfs info --json x.zarr | jq -r '.[].path'", "List their paths."),
+            (
+                "zarrfs info x.zarr",
+                "List all groups and arrays, with dtype, dimensions, size and units.",
+            ),
+            (
+                "zarrfs info --map x.zarr/air",
+                "Draw which chunks are stored, and how large they are.",
+            ),
+            (
+                "zarrfs info --json x.zarr | jq -r '.[].path'",
+                "List their paths.",
+            ),
         ],
     ),
     (
         "ls",
         &[
-            ("zarrfs ls -l x.zarr/air", "List the files of an array with their decoded and stored sizes."),
-            ("zarrfs ls -R s3://BUCKET/x.zarr", "List all names of a store."),
+            (
+                "zarrfs ls -l x.zarr/air",
+                "List the files of an array with their decoded and stored sizes.",
+            ),
+            (
+                "zarrfs ls -R s3://BUCKET/x.zarr",
+                "List all names of a store.",
+            ),
         ],
     ),
     (
         "check",
         &[
-            ("zarrfs check x.zarr", "Check all documents, names and sizes."),
+            (
+                "zarrfs check x.zarr",
+                "Check all documents, names and sizes.",
+            ),
             (
                 "zarrfs check --deep --json x.zarr | jq -r '.findings[] | select(.kind == \"chunk\").path'",
                 "List the chunks that can't be decoded.",
@@ -83,10 +146,25 @@ pub const EXAMPLES: &[(&str, ManSection)] = &[
     ),
     (
         "cat",
-        &[("zarrfs cat x.zarr/air --offset 16 --length 2 | od -An -td2", "Print the ninth of many 16-bit integers.")],
+        &[(
+            "zarrfs cat x.zarr/air --offset 16 --length 2 | od -An -td2",
+            "Print the ninth of many 16-bit integers.",
+        )],
     ),
-    ("header", &[("zarrfs header x.zarr/air --format vrt", "Print the data.vrt that gdalinfo opens in a mount.")]),
-    ("put", &[("zarrfs put x.zarr/air < new.raw", "Replace the values of an array.")]),
+    (
+        "header",
+        &[(
+            "zarrfs header x.zarr/air --format vrt",
+            "Print the data.vrt that gdalinfo opens in a mount.",
+        )],
+    ),
+    (
+        "put",
+        &[(
+            "zarrfs put x.zarr/air < new.raw",
+            "Replace the values of an array.",
+        )],
+    ),
     (
         "create",
         &[(
@@ -97,15 +175,36 @@ pub const EXAMPLES: &[(&str, ManSection)] = &[
     (
         "overlay",
         &[
-            ("zarrfs mount x.zarr.zip mnt --overlay changes", "Mount an archive as a writable store."),
+            (
+                "zarrfs mount x.zarr.zip mnt --overlay changes",
+                "Mount an archive as a writable store.",
+            ),
             ("zarrfs overlay diff changes", "Show what was changed."),
-            ("zarrfs overlay commit changes x.zarr", "Write the changes to an unpacked copy."),
+            (
+                "zarrfs overlay commit changes x.zarr",
+                "Write the changes to an unpacked copy.",
+            ),
         ],
     ),
-    ("stats", &[("zarrfs stats mnt --watch 1s", "Show each second what a mount does.")]),
+    (
+        "stats",
+        &[(
+            "zarrfs stats mnt --watch 1s",
+            "Show each second what a mount does.",
+        )],
+    ),
     (
         "completions",
-        &[("zarrfs completions bash > ~/.local/share/bash-completion/completions/zarrfs", "Install them for bash.")],
+        &[(
+            "zarrfs completions bash > ~/.local/share/bash-completion/completions/zarrfs",
+            "Install them for bash.",
+        )],
     ),
-    ("man", &[("zarrfs man --all ~/.local/share/man/man1", "Install all pages.")]),
+    (
+        "man",
+        &[(
+            "zarrfs man --all ~/.local/share/man/man1",
+            "Install all pages.",
+        )],
+    ),
 ];

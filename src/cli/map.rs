@@ -40,12 +40,18 @@ struct MapAxis {
 
 impl MapAxis {
     fn new(chunks: u64, most: u64) -> Self {
-        MapAxis { chunks, per_cell: chunks.div_ceil(most.max(1)).max(1) }
+        MapAxis {
+            chunks,
+            per_cell: chunks.div_ceil(most.max(1)).max(1),
+        }
     }
 
     /// Returns the axis with cells that hold whole shards; a shard has `shard` chunks along it.
     fn by_shards(self, shard: u64) -> Self {
-        MapAxis { per_cell: self.per_cell.next_multiple_of(shard), ..self }
+        MapAxis {
+            per_cell: self.per_cell.next_multiple_of(shard),
+            ..self
+        }
     }
 
     fn cells(self) -> u64 {
@@ -108,14 +114,23 @@ impl ChunkMap {
         let (rows, columns, leading) = match counts.as_slice() {
             [] => (1, 1, 1),
             [n] => (1, *n, 1),
-            [leading @ .., rows, columns] => {
-                (*rows, *columns, leading.iter().fold(1, |n: u64, i| n.saturating_mul(*i)))
-            }
+            [leading @ .., rows, columns] => (
+                *rows,
+                *columns,
+                leading.iter().fold(1, |n: u64, i| n.saturating_mul(*i)),
+            ),
         };
         // a single row is wrapped
-        let most_columns = if counts.len() < 2 { columns_of_line * area.lines } else { columns_of_line };
-        let axes =
-            [MapAxis::new(leading, area.panels), MapAxis::new(rows, area.lines), MapAxis::new(columns, most_columns)];
+        let most_columns = if counts.len() < 2 {
+            columns_of_line * area.lines
+        } else {
+            columns_of_line
+        };
+        let axes = [
+            MapAxis::new(leading, area.panels),
+            MapAxis::new(rows, area.lines),
+            MapAxis::new(columns, most_columns),
+        ];
         let shard = match shard {
             _ if axes.iter().all(|axis| axis.per_cell == 1) => None,
             [] => None,
@@ -150,9 +165,15 @@ impl ChunkMap {
         let [_, rows, columns] = self.axes.map(|axis| axis.chunks.max(1));
         let id = examined.chunk.0;
         let at = [id / columns / rows, id / columns % rows, id % columns];
-        let cell = at.iter().zip(&self.axes).fold(0, |cell, (i, axis)| cell * axis.cells() + i / axis.per_cell);
+        let cell = at
+            .iter()
+            .zip(&self.axes)
+            .fold(0, |cell, (i, axis)| cell * axis.cells() + i / axis.per_cell);
         if let Some(cell) = self.cells.get_mut(cell as usize) {
-            let decoded = self.sizes.as_ref().map_or(0, |grid| grid.chunk_size(examined.chunk) as u64);
+            let decoded = self
+                .sizes
+                .as_ref()
+                .map_or(0, |grid| grid.chunk_size(examined.chunk) as u64);
             cell.add(examined, decoded);
             self.total.add(examined, decoded);
             self.largest = self.largest.max(examined.stored);
@@ -185,7 +206,8 @@ impl ChunkMap {
                 text.push_str(&format!("  {}\n", self.panel_label(panel)));
             }
             for row in 0..rows.cells() {
-                let cells = (0..columns.cells()).map(|column| self.symbol(panel, row, column, style));
+                let cells =
+                    (0..columns.cells()).map(|column| self.symbol(panel, row, column, style));
                 let symbols: Vec<char> = cells.collect();
                 let line = self.area.width.saturating_sub(LABEL).max(1);
                 for (i, symbols) in symbols.chunks(line).enumerate() {
@@ -257,15 +279,24 @@ impl ChunkMap {
         if self.total.failed > 0 {
             text.push_str(&format!(", {} fail", size::count(self.total.failed)));
         }
-        let is_shard = self.shard.is_some_and(|shard| self.axes.map(|axis| axis.per_cell) == shard);
-        let some = if is_shard { "a shard, 1 to 9: tenths of them stored" } else { "1 to 9: tenths of them stored" };
+        let is_shard = self
+            .shard
+            .is_some_and(|shard| self.axes.map(|axis| axis.per_cell) == shard);
+        let some = if is_shard {
+            "a shard, 1 to 9: tenths of them stored"
+        } else {
+            "1 to 9: tenths of them stored"
+        };
         let cell = match (self.axes.map(|axis| axis.per_cell), self.counts.len()) {
             ([1, 1, 1], _) => String::new(),
             ([_, _, n], 0 | 1) => format!("  a cell is {n} chunks, {some}\n"),
             ([1, n, m], _) => format!("  a cell is {n} x {m} chunks, {some}\n"),
             ([l, n, m], _) => format!("  a cell is {n} x {m} chunks of {l} planes, {some}\n"),
         };
-        let fault = self.fault.as_ref().map_or(String::new(), |fault| format!("  {FAILS} {fault}\n"));
+        let fault = self
+            .fault
+            .as_ref()
+            .map_or(String::new(), |fault| format!("  {FAILS} {fault}\n"));
         format!("{text}\n{cell}{fault}")
     }
 
@@ -286,9 +317,21 @@ impl ChunkMap {
 /// Returns a line that explains the symbols of a picture.
 pub fn legend(style: Style) -> String {
     let symbols = symbols(style.ascii);
-    let shades = symbols.shades.iter().map(char::to_string).collect::<Vec<_>>().join(" ");
-    let fails = if style.deep { "can't be decoded" } else { "of a wrong size" };
-    format!("{} missing   {shades} stored, by quarters of the decoded size   {FAILS} {fails}\n", symbols.none)
+    let shades = symbols
+        .shades
+        .iter()
+        .map(char::to_string)
+        .collect::<Vec<_>>()
+        .join(" ");
+    let fails = if style.deep {
+        "can't be decoded"
+    } else {
+        "of a wrong size"
+    };
+    format!(
+        "{} missing   {shades} stored, by quarters of the decoded size   {FAILS} {fails}\n",
+        symbols.none
+    )
 }
 
 /// The symbol of a cell with a chunk that fails.
@@ -302,9 +345,15 @@ struct Symbols {
 
 fn symbols(ascii: bool) -> Symbols {
     if ascii {
-        Symbols { none: '.', shades: ['-', '+', '*', '#'] }
+        Symbols {
+            none: '.',
+            shades: ['-', '+', '*', '#'],
+        }
     } else {
-        Symbols { none: '·', shades: ['░', '▒', '▓', '█'] }
+        Symbols {
+            none: '·',
+            shades: ['░', '▒', '▓', '█'],
+        }
     }
 }
 
@@ -313,15 +362,26 @@ mod tests {
     use super::*;
     use crate::zarr::grid::ChunkId;
 
-    const AREA: MapArea = MapArea { width: 18, lines: 3, panels: 2 };
-    const STYLE: Style = Style { ascii: true, deep: false };
+    const AREA: MapArea = MapArea {
+        width: 18,
+        lines: 3,
+        panels: 2,
+    };
+    const STYLE: Style = Style {
+        ascii: true,
+        deep: false,
+    };
 
     fn map(shape: &[u64], stored: &[(u64, u64)]) -> ChunkMap {
         let grid = Grid::new(shape, &vec![1; shape.len()], 100).unwrap();
         let mut map = ChunkMap::new(&grid, &[], false, AREA);
         for &(chunk, stored) in stored {
             let fault = (stored > 100).then(|| Error::damaged("too large"));
-            map.add(&Examined { chunk: ChunkId(chunk), stored, fault });
+            map.add(&Examined {
+                chunk: ChunkId(chunk),
+                stored,
+                fault,
+            });
         }
         map
     }
@@ -329,8 +389,15 @@ mod tests {
     /// Returns the lines of the picture without its totals.
     fn picture(map: &ChunkMap) -> Vec<String> {
         let text = map.draw(STYLE);
-        assert!(text.lines().take_while(|line| !line.contains("stored")).all(|line| line.len() <= AREA.width + 20));
-        text.lines().take_while(|line| !line.contains("chunks stored")).map(|line| line.trim().to_string()).collect()
+        assert!(
+            text.lines()
+                .take_while(|line| !line.contains("stored"))
+                .all(|line| line.len() <= AREA.width + 20)
+        );
+        text.lines()
+            .take_while(|line| !line.contains("chunks stored"))
+            .map(|line| line.trim().to_string())
+            .collect()
     }
 
     #[test]
@@ -338,10 +405,22 @@ mod tests {
         let map = map(&[2, 3], &[(0, 0), (1, 25), (2, 26), (3, 75), (5, 101)]);
         assert_eq!(picture(&map), ["0  --+", "1  *.!"]);
         let text = map.draw(STYLE);
-        assert!(text.contains("5 of 6 chunks stored, 227 B (45.4 % of 500 B), 1 fail\n"), "{text}");
-        assert!(text.contains("too large") && !text.contains("a cell is"), "{text}");
-        let style = Style { ascii: false, deep: true };
-        assert!(map.draw(style).contains("░░▒\n") && legend(style).contains("█ stored"), "unicode");
+        assert!(
+            text.contains("5 of 6 chunks stored, 227 B (45.4 % of 500 B), 1 fail\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("too large") && !text.contains("a cell is"),
+            "{text}"
+        );
+        let style = Style {
+            ascii: false,
+            deep: true,
+        };
+        assert!(
+            map.draw(style).contains("░░▒\n") && legend(style).contains("█ stored"),
+            "unicode"
+        );
     }
 
     #[test]
@@ -349,7 +428,10 @@ mod tests {
         let wrapped = map(&[12], &[(0, 100), (11, 100)]);
         assert_eq!(picture(&wrapped), ["0  #.........", "10  .#"]);
         let binned = map(&[61], &[(0, 100), (1, 100), (2, 100), (3, 100), (60, 100)]);
-        assert_eq!(picture(&binned), ["0  #3........", "30  ..........", "60  #"]);
+        assert_eq!(
+            picture(&binned),
+            ["0  #3........", "30  ..........", "60  #"]
+        );
     }
 
     #[test]
@@ -357,8 +439,19 @@ mod tests {
         let few = map(&[2, 1, 1], &[(1, 1)]);
         assert_eq!(picture(&few), ["(0, *, *)", "0  .", "(1, *, *)", "0  -"]);
         let many = map(&[1, 3, 1, 1], &[(0, 1), (1, 1)]);
-        assert_eq!(picture(&many), ["(0, 0, *, *) to (0, 1, *, *)", "0  -", "(0, 2, *, *)", "0  ."]);
-        assert!(many.draw(STYLE).contains("a cell is 1 x 1 chunks of 2 planes"));
+        assert_eq!(
+            picture(&many),
+            [
+                "(0, 0, *, *) to (0, 1, *, *)",
+                "0  -",
+                "(0, 2, *, *)",
+                "0  ."
+            ]
+        );
+        assert!(
+            many.draw(STYLE)
+                .contains("a cell is 1 x 1 chunks of 2 planes")
+        );
     }
 
     #[test]
@@ -366,21 +459,38 @@ mod tests {
         let drawn = |shape: &[u64], shard: &[u64], stored: &[u64]| {
             let grid = Grid::new(shape, &vec![1; shape.len()], 100).unwrap();
             let mut map = ChunkMap::new(&grid, shard, false, AREA);
-            stored.iter().for_each(|id| map.add(&Examined { chunk: ChunkId(*id), stored: 100, fault: None }));
+            stored.iter().for_each(|id| {
+                map.add(&Examined {
+                    chunk: ChunkId(*id),
+                    stored: 100,
+                    fault: None,
+                })
+            });
             (picture(&map), map.draw(STYLE))
         };
         let (fits, text) = drawn(&[3, 10], &[3, 5], &[0]);
         assert_eq!((fits.len(), text.contains("shard")), (3, false));
         let (one, text) = drawn(&[6, 20], &[2, 5], &[0, 1, 2, 3, 4, 20, 21, 22, 23, 24, 119]);
         assert_eq!(one, ["0  #...", "2  ....", "4  ...1"]);
-        assert!(text.contains("a cell is 2 x 5 chunks, a shard, 1 to 9"), "{text}");
+        assert!(
+            text.contains("a cell is 2 x 5 chunks, a shard, 1 to 9"),
+            "{text}"
+        );
         let (many, text) = drawn(&[8, 8], &[2, 2], &[63]);
         assert_eq!(many, ["0  ....", "4  ...1"]);
         assert!(text.contains("a cell is 4 x 2 chunks, 1 to 9"), "{text}");
         let (line, _) = drawn(&[64], &[3], &[0, 1, 2]);
         assert_eq!(line, ["0  #.........", "30  ..........", "60  .."]);
         let (planes, _) = drawn(&[6, 1, 1], &[2, 1, 1], &[4, 5]);
-        assert_eq!(planes, ["(0, *, *) to (3, *, *)", "0  .", "(4, *, *) to (5, *, *)", "0  #"]);
+        assert_eq!(
+            planes,
+            [
+                "(0, *, *) to (3, *, *)",
+                "0  .",
+                "(4, *, *) to (5, *, *)",
+                "0  #"
+            ]
+        );
     }
 
     #[test]
@@ -396,7 +506,13 @@ mod tests {
         let json = map(&[4, 1], &[(0, 7), (1, 101)]).to_json();
         assert_eq!(json["chunks_per_cell"], Value::from(vec![1, 2, 1]));
         assert_eq!(json["cells"], Value::from(vec![1, 2, 1]));
-        assert_eq!((&json["stored"], &json["bytes"]), (&Value::from(vec![2, 0]), &Value::from(vec![108, 0])));
-        assert_eq!((&json["failed"], &json["grid"]), (&Value::from(vec![1, 0]), &Value::from(vec![4, 1])));
+        assert_eq!(
+            (&json["stored"], &json["bytes"]),
+            (&Value::from(vec![2, 0]), &Value::from(vec![108, 0]))
+        );
+        assert_eq!(
+            (&json["failed"], &json["grid"]),
+            (&Value::from(vec![1, 0]), &Value::from(vec![4, 1]))
+        );
     }
 }

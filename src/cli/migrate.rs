@@ -41,9 +41,18 @@ pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
         _ => hierarchy.migrate(),
     }
     .map_err(|e| e.context(shown))?;
-    let found = if hierarchy.is_v3(&Key::root()).map_err(|e| e.context(shown))? { 3 } else { 2 };
+    let found = if hierarchy
+        .is_v3(&Key::root())
+        .map_err(|e| e.context(shown))?
+    {
+        3
+    } else {
+        2
+    };
     let report = match (args.json, migrated) {
-        (true, _) => json::write(&json!({"store": shown.to_string(), "migrated": migrated, "zarr_format": found})),
+        (true, _) => json::write(
+            &json!({"store": shown.to_string(), "migrated": migrated, "zarr_format": found}),
+        ),
         (false, true) => format!("{shown}: converted to Zarr v{found}"),
         (false, false) => format!("{shown}: Zarr v{found} already, nothing to do"),
     };

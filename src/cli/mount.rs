@@ -9,9 +9,9 @@ use super::logger::{self, LogArgs};
 use super::nesting::{MountSite, OwnPath};
 use super::view::ViewArgs;
 use super::{
-    ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration,
-    idle, leftovers, mount_options, mountpoint, nesting, open_store_to_write, overlay, size, start_directory, stdio,
-    systemd, warn_unlisted,
+    ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING,
+    WriteArgs, duration, idle, leftovers, mount_options, mountpoint, nesting, open_store_to_write,
+    overlay, size, start_directory, stdio, systemd, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::error::Error;
@@ -164,7 +164,10 @@ pub struct MountArgs {
 }
 
 fn parse_umask(text: &str) -> Result<u16, String> {
-    u16::from_str_radix(text, 8).ok().filter(|m| *m <= 0o777).ok_or_else(|| "not an octal mode, such as 022".into())
+    u16::from_str_radix(text, 8)
+        .ok()
+        .filter(|m| *m <= 0o777)
+        .ok_or_else(|| "not an octal mode, such as 022".into())
 }
 
 impl MountArgs {
@@ -188,7 +191,10 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
         Some(path) => path.clone(),
         None if args.auto_mountpoint => mountpoint::for_store(&args.store)?,
         None => {
-            return Err(CommandFailure::new(2, "no MOUNTPOINT; name a directory, or use --auto-mountpoint"));
+            return Err(CommandFailure::new(
+                2,
+                "no MOUNTPOINT; name a directory, or use --auto-mountpoint",
+            ));
         }
     };
     let print_path = || match &args.mountpoint {
@@ -212,7 +218,9 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
 
 /// Starts the background process, and waits until the mount answers or the process ends.
 fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
-    let failed = |e: std::io::Error| CommandFailure::new(1, format!("can't start the background process: {e}"));
+    let failed = |e: std::io::Error| {
+        CommandFailure::new(1, format!("can't start the background process: {e}"))
+    };
     close_on_exec();
     let program = std::env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
@@ -234,14 +242,24 @@ fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
     match status.code() {
         // the process has printed its error to the same standard error
         Some(code) => Err(CommandFailure::new(u8::try_from(code).unwrap_or(1), "")),
-        None => Err(CommandFailure::new(1, format!("the background process was killed ({status})"))),
+        None => Err(CommandFailure::new(
+            1,
+            format!("the background process was killed ({status})"),
+        )),
     }
 }
 
 /// Keeps the background process from inheriting the caller's open files and their locks.
 fn close_on_exec() {
     // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
 }
 
 /// Mounts, calls `ready`, and serves the mount until it ends.
@@ -255,14 +273,22 @@ fn mount(
     raise_file_limit();
     args.reading.memory.set_bound();
     let stats = Arc::new(Stats::default());
-    let listener = args.listen.as_ref().map(StatisticsListener::bind).transpose()?;
+    let listener = args
+        .listen
+        .as_ref()
+        .map(StatisticsListener::bind)
+        .transpose()?;
     let own = own_paths(args);
     nesting::check(&own, &MountSite::before(&resolved))?;
     let hierarchy = open_hierarchy(args, &resolved, &stats)?;
     warn_unlisted(&hierarchy, &args.store);
     let read_only = args.read_only || !hierarchy.store().is_writable();
     // dropping this removes the directory, after the mount has ended
-    let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
+    let made = if args.auto_mountpoint {
+        Some(mountpoint::make(path)?)
+    } else {
+        None
+    };
     // register signals before any thread starts: a signal without its handler would leave the mount
     // behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
@@ -272,7 +298,8 @@ fn mount(
     let (session, mountpoint) = start_session(args, path, directory, &fs, read_only, &own)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     handle_signals(signals, fs.clone(), mountpoint.clone(), interrupted.clone())?;
-    let started = start_serving(&fs, &mountpoint, args.idle_timeout, listener).and_then(|()| ready());
+    let started =
+        start_serving(&fs, &mountpoint, args.idle_timeout, listener).and_then(|()| ready());
     if started.is_ok() && !read_only && !args.stores {
         leftovers::remove(store);
     }
@@ -287,11 +314,14 @@ fn mount(
         // the kernel also answers so if the last file is closed after the unmount while a thread
         // takes its release
         Err(e)
-            if e.errno() == libc::ECONNABORTED && matches!(left, Ok(Unmounted::NotOnTop)) && !mountpoint.aborted() => {}
+            if e.errno() == libc::ECONNABORTED
+                && matches!(left, Ok(Unmounted::NotOnTop))
+                && !mountpoint.aborted() => {}
         ended => ended?,
     }
     if interrupted.load(Ordering::Relaxed) && stored.is_ok() {
-        let why = "ended by a second signal: requests in flight failed, all that was written is stored";
+        let why =
+            "ended by a second signal: requests in flight failed, all that was written is stored";
         return Err(CommandFailure::new(1, why));
     }
     started.and(stored)
@@ -305,14 +335,23 @@ fn file_system(
     stats: Arc<Stats>,
 ) -> Result<Arc<Fs>, CommandFailure> {
     let options = args.reading.options(read_only, args.direct_io);
-    let cache = args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks);
+    let cache = args
+        .reading
+        .memory
+        .cache(stats.clone())
+        .dropping_empty(args.writing.drop_empty_chunks);
     let cache = Arc::new(cache.spilling(options.spill.clone()));
     memory::register_shrinking(&cache);
     let fs = Arc::new(Fs::new(
-        Tree::new(hierarchy, cache.clone()).with_headers(args.headers.shown()).with_views(args.headers.views()),
+        Tree::new(hierarchy, cache.clone())
+            .with_headers(args.headers.shown())
+            .with_views(args.headers.views()),
         cache.clone(),
         stats,
-        Options { resize: args.resize, ..options },
+        Options {
+            resize: args.resize,
+            ..options
+        },
     )?);
     if !read_only {
         cache.store_quiet_objects()?;
@@ -349,7 +388,13 @@ fn start_session(
     // propagate
     let session = MountSite::of(&mountpoint)
         .and_then(|site| nesting::check(own, &site))
-        .and_then(|()| Ok(serve(fs.clone(), &mut mountpoint, serve_options(args, read_only))?))
+        .and_then(|()| {
+            Ok(serve(
+                fs.clone(),
+                &mut mountpoint,
+                serve_options(args, read_only),
+            )?)
+        })
         .inspect_err(|_| {
             let _ = mountpoint.unmount();
         })?;
@@ -362,7 +407,11 @@ fn start_session(
 }
 
 /// Opens the store with the options of the mount. The path of the `mountpoint` has no links.
-fn open_hierarchy(args: &MountArgs, mountpoint: &Path, stats: &Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
+fn open_hierarchy(
+    args: &MountArgs,
+    mountpoint: &Path,
+    stats: &Arc<Stats>,
+) -> Result<Hierarchy, CommandFailure> {
     let store_args = StoreArgs {
         is_read_only: args.read_only,
         holds_stores: args.stores,
@@ -370,17 +419,29 @@ fn open_hierarchy(args: &MountArgs, mountpoint: &Path, stats: &Arc<Stats>) -> Re
         ..args.store_args.clone()
     };
     let hierarchy = match &args.overlay {
-        Some(directory) => overlay::open(&args.store, &store_args, directory, !args.writing.no_fsync, stats)?,
+        Some(directory) => overlay::open(
+            &args.store,
+            &store_args,
+            directory,
+            !args.writing.no_fsync,
+            stats,
+        )?,
         None => open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?,
     };
-    let compressor = args.compressor.as_ref().and_then(|compressor| compressor.0.clone());
-    Ok(hierarchy.with_compressor(compressor).with_view(args.view.format()))
+    let compressor = args
+        .compressor
+        .as_ref()
+        .and_then(|compressor| compressor.0.clone());
+    Ok(hierarchy
+        .with_compressor(compressor)
+        .with_view(args.view.format()))
 }
 
 /// Stores all dirty chunks, with several attempts: a full disk may get free space meanwhile.
 fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
     // an error even if the bucket is gone: the data written to it are lost
-    fs.sync_at_end().map_err(|e| CommandFailure::new(1, e.context("not stored, and lost").to_string()))
+    fs.sync_at_end()
+        .map_err(|e| CommandFailure::new(1, e.context("not stored, and lost").to_string()))
 }
 
 /// Starts the timer of `--idle-timeout` and the server of `--listen`. The mount answers: the
@@ -407,13 +468,23 @@ fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // without the privilege the limit stays
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    );
 }
 
 fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
     ServeOptions {
-        uid: args.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
-        gid: args.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+        uid: args
+            .uid
+            .unwrap_or_else(|| rustix::process::getuid().as_raw()),
+        gid: args
+            .gid
+            .unwrap_or_else(|| rustix::process::getgid().as_raw()),
         umask: args.umask.unwrap_or(0),
         read_only,
         threads: args.reading.memory.threads(),
@@ -425,20 +496,36 @@ fn own_paths(args: &MountArgs) -> Vec<OwnPath> {
     let mut own = vec![OwnPath::name("--spill-dir", args.reading.spill_directory())];
     match args.store.absolute() {
         StoreLocation::Path(store) => own.push(OwnPath::store(store)),
-        _ => own.extend(start_directory::paths().into_iter().map(|(name, path)| OwnPath::name(name, path))),
+        _ => own.extend(
+            start_directory::paths()
+                .into_iter()
+                .map(|(name, path)| OwnPath::name(name, path)),
+        ),
     }
     let trees = [
         ("--overlay", &args.overlay),
         ("--cache-dir", &args.store_args.remote.cache_dir),
         ("--synchronizer", &args.writing.synchronizer),
     ];
-    own.extend(trees.into_iter().filter_map(|(option, path)| Some(OwnPath::tree(option, path.clone()?))));
-    let targets = args.store_args.allow_reference.iter().filter_map(|location| match location.absolute() {
-        StoreLocation::Path(path) => Some(OwnPath::name("--allow-reference", path)),
-        _ => None,
-    });
+    own.extend(
+        trees
+            .into_iter()
+            .filter_map(|(option, path)| Some(OwnPath::tree(option, path.clone()?))),
+    );
+    let targets = args
+        .store_args
+        .allow_reference
+        .iter()
+        .filter_map(|location| match location.absolute() {
+            StoreLocation::Path(path) => Some(OwnPath::name("--allow-reference", path)),
+            _ => None,
+        });
     own.extend(targets);
-    own.extend(args.log.paths().map(|(option, path)| OwnPath::name(option, path)));
+    own.extend(
+        args.log
+            .paths()
+            .map(|(option, path)| OwnPath::name(option, path)),
+    );
     own
 }
 
@@ -490,8 +577,12 @@ fn handle_signals(
                     let fs = fs.clone();
                     // this thread must take the next signal; a failure is on record, and storing is
                     // tried again at the end
-                    let _ = std::thread::Builder::new().name("flush".into()).spawn(move || fs.store_all());
-                    log::warn!("{shown} is in use: it ends when its files are closed, or with another signal");
+                    let _ = std::thread::Builder::new()
+                        .name("flush".into())
+                        .spawn(move || fs.store_all());
+                    log::warn!(
+                        "{shown} is in use: it ends when its files are closed, or with another signal"
+                    );
                 }
                 Ok(Unmounted::NotOnTop) => {
                     log::warn!("{shown}: something else is mounted over it; unmount that first")
@@ -500,7 +591,10 @@ fn handle_signals(
             }
         }
     };
-    std::thread::Builder::new().name("signals".into()).spawn(handle).map_err(Error::from)?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(handle)
+        .map_err(Error::from)?;
     Ok(())
 }
 
@@ -508,7 +602,11 @@ fn handle_signals(
 /// calling thread must take the next signal.
 fn end_when_stored(fs: Arc<Fs>, code: i32) {
     let end = move || std::process::exit(if fs.sync_at_end().is_ok() { code } else { 1 });
-    if std::thread::Builder::new().name("flush".into()).spawn(end).is_err() {
+    if std::thread::Builder::new()
+        .name("flush".into())
+        .spawn(end)
+        .is_err()
+    {
         std::process::exit(1);
     }
 }
@@ -516,11 +614,17 @@ fn end_when_stored(fs: Arc<Fs>, code: i32) {
 /// Reports to the parent process that the mount answers, and releases the terminal and the working
 /// directory.
 fn leave_terminal() -> Result<(), CommandFailure> {
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Error::from)?;
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(Error::from)?;
     std::env::set_current_dir("/").map_err(Error::from)?;
     let mut out = stdio::output();
     // if the parent has ended this fails and ends the mount, since the parent was asked to stop
-    out.write_all(READY).and_then(|()| out.flush()).map_err(Error::from)?;
+    out.write_all(READY)
+        .and_then(|()| out.flush())
+        .map_err(Error::from)?;
     rustix::stdio::dup2_stdin(&null).map_err(Error::from)?;
     rustix::stdio::dup2_stderr(&null).map_err(Error::from)?;
     rustix::stdio::dup2_stdout(&null).map_err(Error::from)?;

@@ -15,7 +15,10 @@ const FAILED: u8 = 32;
 /// Arguments of mount(8): `mount.TYPE SOURCE DIRECTORY [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t
 /// TYPE]`.
 #[derive(Parser)]
-#[command(about = "Mounts a Zarr store, for mount(8); see zarrfs mount --help", version)]
+#[command(
+    about = "Mounts a Zarr store, for mount(8); see zarrfs mount --help",
+    version
+)]
 struct MountHelperArgs {
     source: OsString,
     directory: OsString,
@@ -47,7 +50,10 @@ struct MountHelperArgs {
 
 /// Arguments of umount(8): `umount.TYPE DIRECTORY [-nlfvr] [-N NAMESPACE] [-t TYPE]`.
 #[derive(Parser)]
-#[command(about = "Unmounts a Zarr store, for umount(8); see zarrfs umount --help", version)]
+#[command(
+    about = "Unmounts a Zarr store, for umount(8); see zarrfs umount --help",
+    version
+)]
 struct UmountHelperArgs {
     directory: OsString,
     /// Do nothing: there is no mtab
@@ -73,7 +79,10 @@ struct UmountHelperArgs {
 
 /// Runs the helper. Returns `None` if the program was not called by mount(8) or umount(8).
 pub fn run(words: &[OsString]) -> Option<ExitCode> {
-    let name = Path::new(words.first()?).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let name = Path::new(words.first()?)
+        .file_name()
+        .and_then(OsStr::to_str)
+        .unwrap_or_default();
     let done = match name {
         "mount.zarrfs" | "mount.fuse.zarrfs" => mount(words),
         "umount.zarrfs" | "umount.fuse.zarrfs" => umount(words),
@@ -95,7 +104,9 @@ fn is_mount_fuse(words: &[OsString]) -> bool {
     match words {
         [_, source, _, o, _] => {
             let verbs = Cli::command();
-            o == "-o" && !source.as_encoded_bytes().starts_with(b"-") && verbs.find_subcommand(source).is_none()
+            o == "-o"
+                && !source.as_encoded_bytes().starts_with(b"-")
+                && verbs.find_subcommand(source).is_none()
         }
         _ => false,
     }
@@ -108,7 +119,10 @@ fn mount(words: &[OsString]) -> Result<(), CommandFailure> {
     in_own_namespace(args.namespace.as_deref())?;
     let mut line: Vec<OsString> = vec!["zarrfs".into(), "mount".into()];
     let access = [(args.read_only, "ro"), (args.read_write, "rw")];
-    let access = access.iter().filter(|(asked, _)| *asked).map(|(_, option)| option.to_string());
+    let access = access
+        .iter()
+        .filter(|(asked, _)| *asked)
+        .map(|(_, option)| option.to_string());
     for options in args.options.iter().cloned().chain(access) {
         line.extend(["-o".into(), options.into()]);
     }
@@ -122,7 +136,11 @@ fn mount(words: &[OsString]) -> Result<(), CommandFailure> {
     run_verb(&line)?;
     if args.verbose {
         // the store is mounted, even if the line can't be printed
-        let _ = print(format!("zarrfs: {} mounted on {}\n", args.source.display(), args.directory.display()));
+        let _ = print(format!(
+            "zarrfs: {} mounted on {}\n",
+            args.source.display(),
+            args.directory.display()
+        ));
     }
     Ok(())
 }
@@ -133,7 +151,10 @@ fn umount(words: &[OsString]) -> Result<(), CommandFailure> {
     };
     in_own_namespace(args.namespace.as_deref())?;
     let how = [(args.lazy, "--lazy"), (args.force, "--force")];
-    let how = how.iter().filter(|(asked, _)| *asked).map(|(_, option)| OsString::from(option));
+    let how = how
+        .iter()
+        .filter(|(asked, _)| *asked)
+        .map(|(_, option)| OsString::from(option));
     let mut line: Vec<OsString> = vec!["zarrfs".into(), "umount".into()];
     line.extend(how.chain(["--".into(), args.directory]));
     run_verb(&line)
@@ -155,6 +176,9 @@ fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, CommandFailure> {
 fn in_own_namespace(other: Option<&OsStr>) -> Result<(), CommandFailure> {
     match other {
         None => Ok(()),
-        Some(_) => Err(CommandFailure::new(2, "-N: not supported; run mount in the namespace (nsenter --mount)")),
+        Some(_) => Err(CommandFailure::new(
+            2,
+            "-N: not supported; run mount in the namespace (nsenter --mount)",
+        )),
     }
 }

@@ -21,7 +21,10 @@ const WITHOUT_EFFECT: &str = "defaults auto noauto user nouser users group owner
 
 /// Options of other file systems that zarrfs refuses, with the reasons.
 const REFUSED: [(&str, &str); 5] = [
-    ("remount", "a mount can't be changed; unmount it, and mount again"),
+    (
+        "remount",
+        "a mount can't be changed; unmount it, and mount again",
+    ),
     ("context", LABELS),
     ("fscontext", LABELS),
     ("defcontext", LABELS),
@@ -34,7 +37,11 @@ const LABELS: &str = "the policy labels mounts of FUSE, as fusefs_t";
 
 /// Returns the lists of `-o` as words of a command line, by the options of `command`. With
 /// `sloppy`, unknown options are left out.
-pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<OsString>, CommandFailure> {
+pub fn expand(
+    lists: &[String],
+    sloppy: bool,
+    command: &Command,
+) -> Result<Vec<OsString>, CommandFailure> {
     let options = || lists.iter().flat_map(|list| split(list));
     let sloppy = sloppy || options().any(|option| option == "sloppy");
     let mut words: Vec<(&str, String)> = Vec::new();
@@ -52,7 +59,10 @@ pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<O
             words.pop();
             words.push(longer);
         } else if let Some(known) = find(command, name) {
-            words.push((known.get_long().unwrap_or_default(), word(command, known, value).map_err(|why| bad(&why))?));
+            words.push((
+                known.get_long().unwrap_or_default(),
+                word(command, known, value).map_err(|why| bad(&why))?,
+            ));
         } else if !(sloppy || is_without_effect(name, value.as_deref())) {
             return Err(bad("unknown option"));
         }
@@ -63,19 +73,32 @@ pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<O
 /// Returns the last option of `words` with `item` added to its list, since commas separate options
 /// as well as the items of a list. Returns `None` if that option takes no list or no such item, or
 /// if there is an option of this name.
-fn last_list_with<'a>(command: &Command, words: &[(&'a str, String)], item: &str) -> Option<(&'a str, String)> {
+fn last_list_with<'a>(
+    command: &Command,
+    words: &[(&'a str, String)],
+    item: &str,
+) -> Option<(&'a str, String)> {
     let (name, word_so_far) = words.last()?;
     let arg = find(command, name).filter(|_| find(command, item).is_none())?;
-    let is_list = arg.get_value_names().is_some_and(|names| names.iter().any(|name| name.as_str() == LIST));
+    let is_list = arg
+        .get_value_names()
+        .is_some_and(|names| names.iter().any(|name| name.as_str() == LIST));
     let (_, list) = word_so_far.split_once('=').filter(|_| is_list)?;
-    word(command, arg, Some(format!("{list},{item}"))).ok().map(|longer| (*name, longer))
+    word(command, arg, Some(format!("{list},{item}")))
+        .ok()
+        .map(|longer| (*name, longer))
 }
 
 /// Returns the option of `command` with this name.
 fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
-    let synonym = SYNONYMS.iter().find(|(n, _)| *n == name).map(|(_, long)| *long);
+    let synonym = SYNONYMS
+        .iter()
+        .find(|(n, _)| *n == name)
+        .map(|(_, long)| *long);
     let long = synonym.map_or_else(|| name.replace('_', "-"), str::to_string);
-    command.get_arguments().find(|arg| arg.get_long() == Some(&long))
+    command
+        .get_arguments()
+        .find(|arg| arg.get_long() == Some(&long))
 }
 
 /// Returns an option as a word of a command line.
@@ -92,7 +115,11 @@ fn word(command: &Command, arg: &Arg, value: Option<String>) -> Result<String, S
         None => format!("--{long}"),
     };
     // parse it alone, so that the message names this option
-    let alone = command.clone().no_binary_name(true).try_get_matches_from([word.as_str(), "--", ".", "."]);
+    let alone =
+        command
+            .clone()
+            .no_binary_name(true)
+            .try_get_matches_from([word.as_str(), "--", ".", "."]);
     match alone {
         Ok(_) => Ok(word),
         Err(e) => {
@@ -126,7 +153,10 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
 /// Returns a value without the quotes around it, or without the backslashes before commas and
 /// backslashes.
 fn unquoted(value: &str) -> String {
-    if let Some(inside) = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+    if let Some(inside) = value
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'))
+    {
         return inside.to_string();
     }
     let mut plain = String::with_capacity(value.len());
@@ -152,38 +182,74 @@ mod tests {
     fn words(list: &str, sloppy: bool) -> Result<Vec<String>, String> {
         let command = MountArgs::augment_args(Command::new("mount"));
         let expanded = expand(&[list.to_string()], sloppy, &command).map_err(|e| e.message)?;
-        Ok(expanded.into_iter().map(|word| word.into_string().unwrap()).collect())
+        Ok(expanded
+            .into_iter()
+            .map(|word| word.into_string().unwrap())
+            .collect())
     }
 
     fn assert_words(list: &str, expected: &[&str]) {
-        assert_eq!(words(list, false).unwrap_or_else(|e| panic!("{list}: {e}")), expected, "{list}");
+        assert_eq!(
+            words(list, false).unwrap_or_else(|e| panic!("{list}: {e}")),
+            expected,
+            "{list}"
+        );
     }
 
     #[test]
     fn every_long_option_of_mount_is_found() {
         let command = MountArgs::augment_args(Command::new("mount"));
-        let longs: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
+        let longs: Vec<&str> = command
+            .get_arguments()
+            .filter_map(|arg| arg.get_long())
+            .collect();
         assert!(longs.len() > 30, "{longs:?}");
         for long in longs {
             let arg = find(&command, &long.replace('-', "_")).unwrap();
             assert_eq!(arg.get_long(), Some(long));
         }
-        assert_words("cache_size=1G,cache-size=2G", &["--cache-size=1G", "--cache-size=2G"]);
-        assert_words("anon,resize,uid=7,umask=027", &["--anon", "--resize", "--uid=7", "--umask=027"]);
-        assert_words("log_journal,log_journal=/s", &["--log-journal", "--log-journal=/s"]);
-        assert_words("endpoint_url=http://127.0.0.1:9000/?a=b", &["--endpoint-url=http://127.0.0.1:9000/?a=b"]);
+        assert_words(
+            "cache_size=1G,cache-size=2G",
+            &["--cache-size=1G", "--cache-size=2G"],
+        );
+        assert_words(
+            "anon,resize,uid=7,umask=027",
+            &["--anon", "--resize", "--uid=7", "--umask=027"],
+        );
+        assert_words(
+            "log_journal,log_journal=/s",
+            &["--log-journal", "--log-journal=/s"],
+        );
+        assert_words(
+            "endpoint_url=http://127.0.0.1:9000/?a=b",
+            &["--endpoint-url=http://127.0.0.1:9000/?a=b"],
+        );
     }
 
     #[test]
     fn repeated_options_add_up_or_the_last_one_counts() {
         let parsed = |list: &str, more: &[&str]| {
             let words = words(list, false).unwrap();
-            let all = ["mount"].into_iter().chain(words.iter().map(String::as_str)).chain(more.iter().copied());
+            let all = ["mount"]
+                .into_iter()
+                .chain(words.iter().map(String::as_str))
+                .chain(more.iter().copied());
             MountArgs::augment_args(Command::new("mount")).get_matches_from(all)
         };
-        let matches = parsed("header=A:1,header=B:2,resize,resize,uid=1", &["--header", "C:3", "--uid=2", "x", "y"]);
-        assert_eq!(matches.get_raw("headers").unwrap().count(), 3, "of these all count");
-        assert_eq!(matches.get_one::<u32>("uid"), Some(&2), "of others the last one, and the command line comes last");
+        let matches = parsed(
+            "header=A:1,header=B:2,resize,resize,uid=1",
+            &["--header", "C:3", "--uid=2", "x", "y"],
+        );
+        assert_eq!(
+            matches.get_raw("headers").unwrap().count(),
+            3,
+            "of these all count"
+        );
+        assert_eq!(
+            matches.get_one::<u32>("uid"),
+            Some(&2),
+            "of others the last one, and the command line comes last"
+        );
     }
 
     #[test]
@@ -192,12 +258,19 @@ mod tests {
                       subtype=zarrfs,nosuid,nodev,relatime,,default_permissions";
         assert_words(others, &[]);
         for list in ["bogus", "netdev", "subtype=x", "fsname=x", "x", "o=ro", "s"] {
-            assert_eq!(words(list, false), Err(format!("-o {list}: unknown option")));
+            assert_eq!(
+                words(list, false),
+                Err(format!("-o {list}: unknown option"))
+            );
             assert_eq!(words(list, true), Ok(vec![]));
         }
         assert_words("bogus,sloppy", &["--sloppy"]);
         for list in ["remount", "context=system_u:object_r:x:s0"] {
-            assert!(words(list, true).unwrap_err().starts_with(&format!("-o {list}: ")));
+            assert!(
+                words(list, true)
+                    .unwrap_err()
+                    .starts_with(&format!("-o {list}: "))
+            );
         }
     }
 
@@ -219,15 +292,28 @@ mod tests {
 
     #[test]
     fn commas_in_lists_separate_items() {
-        assert_words("containers=nc,tif,ro", &["--containers=nc,tif", "--read-only"]);
+        assert_words(
+            "containers=nc,tif,ro",
+            &["--containers=nc,tif", "--read-only"],
+        );
         assert_words(
             "ro,headers=npy,vrt,containers=tif:nc,nii,uid=1",
-            &["--read-only", "--headers=npy,vrt", "--containers=tif:nc,nii", "--uid=1"],
+            &[
+                "--read-only",
+                "--headers=npy,vrt",
+                "--containers=tif:nc,nii",
+                "--uid=1",
+            ],
         );
-        for (list, unknown) in
-            [("containers=nc,npy", "npy"), ("tif,containers=nc", "tif"), ("containers=nc,ro,tif", "tif")]
-        {
-            assert_eq!(words(list, false), Err(format!("-o {unknown}: unknown option")));
+        for (list, unknown) in [
+            ("containers=nc,npy", "npy"),
+            ("tif,containers=nc", "tif"),
+            ("containers=nc,ro,tif", "tif"),
+        ] {
+            assert_eq!(
+                words(list, false),
+                Err(format!("-o {unknown}: unknown option"))
+            );
         }
     }
 
@@ -243,7 +329,10 @@ mod tests {
             ("v1_order=2", "invalid value '2'"),
         ] {
             let said = words(list, true).unwrap_err();
-            assert!(said.starts_with(&format!("-o {list}: ")) && said.contains(why), "{said}");
+            assert!(
+                said.starts_with(&format!("-o {list}: ")) && said.contains(why),
+                "{said}"
+            );
             assert_eq!(said.lines().count(), 1);
         }
     }

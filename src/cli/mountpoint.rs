@@ -44,7 +44,11 @@ impl MadeDirectories {
         rustix::fs::mkdirat(&parent, name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
-        self.made.push(MadeDirectory { parent, name: name.to_owned(), path: path.to_path_buf() });
+        self.made.push(MadeDirectory {
+            parent,
+            name: name.to_owned(),
+            path: path.to_path_buf(),
+        });
         // a user who may rename files there could have put another directory in its place
         if rustix::fs::fstat(&directory)?.st_uid == rustix::process::geteuid().as_raw() {
             Ok(directory)
@@ -57,7 +61,9 @@ impl MadeDirectories {
 impl Drop for MadeDirectories {
     fn drop(&mut self) {
         for directory in self.made.iter().rev() {
-            if let Err(e) = rustix::fs::unlinkat(&directory.parent, &directory.name, AtFlags::REMOVEDIR) {
+            if let Err(e) =
+                rustix::fs::unlinkat(&directory.parent, &directory.name, AtFlags::REMOVEDIR)
+            {
                 log::info!("{}: stays: {}", directory.path.display(), Error::from(e));
                 return;
             }
@@ -69,15 +75,25 @@ impl Drop for MadeDirectories {
 /// after the unmount.
 pub fn make(path: &Path) -> Result<MadeDirectories, CommandFailure> {
     let path = std::path::absolute(path).map_err(Error::from)?;
-    let missing: Vec<&Path> = path.ancestors().take_while(|above| is_missing(above)).collect();
-    let mut made = MadeDirectories { made: Vec::new(), directory: None };
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .take_while(|above| is_missing(above))
+        .collect();
+    let mut made = MadeDirectories {
+        made: Vec::new(),
+        directory: None,
+    };
     for directory in missing.into_iter().rev() {
         let parent = match made.directory.take() {
             Some(last) => Ok(last),
             None => open_directory(directory.parent().unwrap_or(directory)),
         };
-        let new = parent.and_then(|parent| made.make(parent, directory)).map_err(Error::from);
-        let new = new.map_err(|e| CommandFailure::new(5, format!("mountpoint {}: {e}", directory.display())))?;
+        let new = parent
+            .and_then(|parent| made.make(parent, directory))
+            .map_err(Error::from);
+        let new = new.map_err(|e| {
+            CommandFailure::new(5, format!("mountpoint {}: {e}", directory.display()))
+        })?;
         made.directory = Some(new);
     }
     Ok(made)
@@ -94,8 +110,10 @@ pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
     let unnamed = |why: &str| CommandFailure::new(5, format!("{store}: {why}; name a mountpoint"));
     let name = name_of(store).ok_or_else(|| unnamed("no mountpoint can be named after it"))?;
     let path = Path::new(".").join(name);
-    let is_store = matches!(store, StoreLocation::Path(store) if absolute(store) == absolute(&path));
-    let is_mounted = std::path::absolute(&path).is_ok_and(|path| mounts_at(&path).is_ok_and(|m| !m.is_empty()));
+    let is_store =
+        matches!(store, StoreLocation::Path(store) if absolute(store) == absolute(&path));
+    let is_mounted =
+        std::path::absolute(&path).is_ok_and(|path| mounts_at(&path).is_ok_and(|m| !m.is_empty()));
     let is_empty = || fs::read_dir(&path).is_ok_and(|mut names| names.next().is_none());
     if is_store {
         return Err(unnamed(&format!("it is {} itself", path.display())));
@@ -104,7 +122,10 @@ pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
     if is_missing(&path) || is_mounted || is_empty() {
         Ok(path)
     } else {
-        Err(unnamed(&format!("{} exists, and is no empty directory", path.display())))
+        Err(unnamed(&format!(
+            "{} exists, and is no empty directory",
+            path.display()
+        )))
     }
 }
 
@@ -113,13 +134,19 @@ fn name_of(store: &StoreLocation) -> Option<String> {
         StoreLocation::Path(path) => absolute(path).file_name()?.to_str()?.to_string(),
         StoreLocation::Url(url) => {
             let path = url.split(['?', '#']).next().unwrap_or_default();
-            path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_string()
+            path.trim_end_matches('/')
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_string()
         }
         StoreLocation::Memory => "memory".to_string(),
     };
     let bare = ENDINGS.iter().fold(name.as_str(), |name, ending| {
         let cut = name.len().saturating_sub(ending.len());
-        let ends = name.get(cut..).is_some_and(|end| end.eq_ignore_ascii_case(ending));
+        let ends = name
+            .get(cut..)
+            .is_some_and(|end| end.eq_ignore_ascii_case(ending));
         if ends && cut > 0 { &name[..cut] } else { name }
     });
     (!matches!(bare, "" | "." | "..")).then(|| bare.to_string())
@@ -130,7 +157,13 @@ pub fn resolved(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let real = path.ancestors().find_map(|above| {
         let rest = path.strip_prefix(above).ok()?;
-        Some(fs::canonicalize(above).ok()?.components().chain(rest.components()).collect())
+        Some(
+            fs::canonicalize(above)
+                .ok()?
+                .components()
+                .chain(rest.components())
+                .collect(),
+        )
     });
     real.unwrap_or(path)
 }
@@ -153,7 +186,11 @@ mod tests {
             ("memory:", Some("memory")),
             ("/", None),
         ] {
-            assert_eq!(name_of(&OsString::from(store).into()).as_deref(), name, "{store}");
+            assert_eq!(
+                name_of(&OsString::from(store).into()).as_deref(),
+                name,
+                "{store}"
+            );
         }
     }
 
@@ -163,7 +200,10 @@ mod tests {
         let there = directory.path().join("a");
         fs::create_dir(&there).unwrap();
         let path = there.join("b/c/d");
-        assert_eq!(resolved(&path), fs::canonicalize(&there).unwrap().join("b/c/d"));
+        assert_eq!(
+            resolved(&path),
+            fs::canonicalize(&there).unwrap().join("b/c/d")
+        );
         drop(make(&path).ok().unwrap());
         assert!(there.is_dir() && !there.join("b").exists());
         let made = make(&path).ok().unwrap();
@@ -186,7 +226,9 @@ mod tests {
         let ours = rustix::fs::fstat(made.directory().unwrap()).unwrap();
         assert_eq!(
             ours.st_ino,
-            std::os::unix::fs::MetadataExt::ino(&fs::metadata(directory.path().join("moved/b")).unwrap())
+            std::os::unix::fs::MetadataExt::ino(
+                &fs::metadata(directory.path().join("moved/b")).unwrap()
+            )
         );
         drop(made);
         assert!(path.is_dir() && !directory.path().join("moved/b").exists());

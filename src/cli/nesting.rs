@@ -33,17 +33,29 @@ enum OwnPathKind {
 impl OwnPath {
     /// Returns the path of a store in a directory or a file.
     pub fn store(path: PathBuf) -> Self {
-        OwnPath { what: "store", path, kind: OwnPathKind::Store }
+        OwnPath {
+            what: "store",
+            path,
+            kind: OwnPathKind::Store,
+        }
     }
 
     /// Returns a directory in which any name is opened.
     pub fn tree(what: &'static str, path: PathBuf) -> Self {
-        OwnPath { what, path, kind: OwnPathKind::Tree }
+        OwnPath {
+            what,
+            path,
+            kind: OwnPathKind::Tree,
+        }
     }
 
     /// Returns a path that is opened by its name.
     pub fn name(what: &'static str, path: PathBuf) -> Self {
-        OwnPath { what, path, kind: OwnPathKind::Name }
+        OwnPath {
+            what,
+            path,
+            kind: OwnPathKind::Name,
+        }
     }
 }
 
@@ -51,7 +63,9 @@ impl OwnPath {
 type DirectoryId = (u64, u64);
 
 fn id_of(path: &Path) -> Option<DirectoryId> {
-    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    std::fs::symlink_metadata(path)
+        .ok()
+        .map(|found| (found.dev(), found.ino()))
 }
 
 /// Where a mount is, or is about to be.
@@ -71,20 +85,36 @@ impl MountSite {
     pub fn before(path: &Path) -> Self {
         let above = path.ancestors().skip(1).filter_map(id_of).collect();
         // a mount that is there may hang, and is refused later
-        let is_free = mounts_at(path).is_ok_and(|mounts| mounts.last().is_none_or(|mount| !mount.is_zarrfs()));
+        let is_free = mounts_at(path)
+            .is_ok_and(|mounts| mounts.last().is_none_or(|mount| !mount.is_zarrfs()));
         let directory = if is_free { id_of(path) } else { None };
-        MountSite { path: path.to_path_buf(), directory, places: Vec::new(), above }
+        MountSite {
+            path: path.to_path_buf(),
+            directory,
+            places: Vec::new(),
+            above,
+        }
     }
 
     /// Returns the site of a mount that is not served yet, and must not be entered.
     pub fn of(mount: &Mountpoint) -> Result<Self, CommandFailure> {
         let places = mount.places()?;
-        let above = places.iter().flat_map(|place| place.ancestors().skip(1)).filter_map(id_of).collect();
-        Ok(MountSite { path: mount.path().to_path_buf(), directory: None, places, above })
+        let above = places
+            .iter()
+            .flat_map(|place| place.ancestors().skip(1))
+            .filter_map(id_of)
+            .collect();
+        Ok(MountSite {
+            path: mount.path().to_path_buf(),
+            directory: None,
+            places,
+            above,
+        })
     }
 
     fn is_at(&self, path: &Path) -> bool {
-        self.places.iter().any(|place| place == path) || self.directory.is_some() && id_of(path) == self.directory
+        self.places.iter().any(|place| place == path)
+            || self.directory.is_some() && id_of(path) == self.directory
     }
 }
 
@@ -99,10 +129,18 @@ pub fn check(own: &[OwnPath], site: &MountSite) -> Result<(), CommandFailure> {
         };
         let message = match &followed.rest {
             Some(rest) if *kind != OwnPathKind::Store || !rest.as_os_str().is_empty() => {
-                format!("{what} {}: leads through the mountpoint {shown}; choose another", path.display())
+                format!(
+                    "{what} {}: leads through the mountpoint {shown}; choose another",
+                    path.display()
+                )
             }
-            None if *kind != OwnPathKind::Name && id_of(&followed.path).is_some_and(|id| site.above.contains(&id)) => {
-                format!("mountpoint {shown}: inside the {}; choose another", what.trim_start_matches("--"))
+            None if *kind != OwnPathKind::Name
+                && id_of(&followed.path).is_some_and(|id| site.above.contains(&id)) =>
+            {
+                format!(
+                    "mountpoint {shown}: inside the {}; choose another",
+                    what.trim_start_matches("--")
+                )
             }
             _ => continue,
         };

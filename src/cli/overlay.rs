@@ -3,13 +3,15 @@
 
 use super::remote::ConsolidatedArg;
 use super::{
-    CommandFailure, StoreArgs, StoreLocation, WriteArgs, absolute, hierarchy_of, location, logger, mountpoint,
-    open_layers, print, stdio,
+    CommandFailure, StoreArgs, StoreLocation, WriteArgs, absolute, hierarchy_of, location, logger,
+    mountpoint, open_layers, print, stdio,
 };
 use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode};
 use crate::error::{Error, Kind, Result as ErrorResult};
 use crate::stats::Stats;
-use crate::store::{ChangeKind, Committer, Key, OverlayChange, OverlayDirectory, OverlayStore, Store};
+use crate::store::{
+    ChangeKind, Committer, Key, OverlayChange, OverlayDirectory, OverlayStore, Store,
+};
 use crate::util::json::{self, Value, json};
 use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use clap::{Args, Subcommand};
@@ -120,20 +122,36 @@ pub fn open(
     location::check_not_mounted(directory)?;
     match location.absolute() {
         StoreLocation::Memory => {
-            return Err(CommandFailure::new(2, "--overlay: a store in memory can be written itself; mount it without"));
+            return Err(CommandFailure::new(
+                2,
+                "--overlay: a store in memory can be written itself; mount it without",
+            ));
         }
         StoreLocation::Path(store) if path.starts_with(&store) || store.starts_with(&path) => {
-            let message = format!("--overlay {}: the store is in it, or it is in the store", path.display());
-            return Err(CommandFailure::new(2, message + "; choose another directory"));
+            let message = format!(
+                "--overlay {}: the store is in it, or it is in the store",
+                path.display()
+            );
+            return Err(CommandFailure::new(
+                2,
+                message + "; choose another directory",
+            ));
         }
         _ => {}
     }
     // records have the versions of documents as they are stored, also in a bucket that is only read
-    let lower_args = StoreArgs { is_read_only: false, ..args.clone() };
+    let lower_args = StoreArgs {
+        is_read_only: false,
+        ..args.clone()
+    };
     let lower = open_layers(location, &lower_args, None, stats)?;
     hierarchy_of(lower.clone(), location, args, stats.clone())?;
     let refused = |e: Error| failed(e.context("--overlay"));
-    let open = if args.is_read_only { OverlayDirectory::open_of } else { OverlayDirectory::open_or_create };
+    let open = if args.is_read_only {
+        OverlayDirectory::open_of
+    } else {
+        OverlayDirectory::open_or_create
+    };
     let directory = open(&path, &recorded(location)).map_err(refused)?;
     let store = OverlayStore::open(lower, directory, fsync, stats.clone()).map_err(refused)?;
     hierarchy_of(Arc::new(store), location, args, stats.clone())
@@ -143,13 +161,20 @@ pub fn open(
 /// secrets.
 fn recorded(location: &StoreLocation) -> String {
     match location.absolute() {
-        StoreLocation::Url(url) => StoreLocation::Url(url).to_string().trim_end_matches('/').to_string(),
+        StoreLocation::Url(url) => StoreLocation::Url(url)
+            .to_string()
+            .trim_end_matches('/')
+            .to_string(),
         other => other.to_string(),
     }
 }
 
 fn failed(e: Error) -> CommandFailure {
-    if e.kind() == Kind::Invalid { CommandFailure::new(2, e.to_string()) } else { e.into() }
+    if e.kind() == Kind::Invalid {
+        CommandFailure::new(2, e.to_string())
+    } else {
+        e.into()
+    }
 }
 
 /// Runs the verb.
@@ -164,7 +189,9 @@ pub fn run(args: &OverlayArgs) -> Result<(), CommandFailure> {
 
 fn open_directory(path: &Path, locks: bool) -> Result<OverlayDirectory, CommandFailure> {
     OverlayDirectory::open(&absolute(path), locks).map_err(|e| match e.errno() {
-        libc::ENOENT | libc::ENOTDIR => CommandFailure::new(3, format!("{}: no such directory", path.display())),
+        libc::ENOENT | libc::ENOTDIR => {
+            CommandFailure::new(3, format!("{}: no such directory", path.display()))
+        }
         _ => failed(e),
     })
 }
@@ -201,7 +228,10 @@ impl NodeChanges {
         for (what, counts) in COUNTED.iter().zip(self.counts) {
             for (count, verb) in counts.into_iter().zip(["changed", "removed"]) {
                 if count > 0 {
-                    parts.push(format!("{count} {what}{} {verb}", if count == 1 { "" } else { "s" }));
+                    parts.push(format!(
+                        "{count} {what}{} {verb}",
+                        if count == 1 { "" } else { "s" }
+                    ));
                 }
             }
         }
@@ -229,9 +259,15 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
     let upper = directory.values()?;
     let shown = directory.store().to_string();
     let stats = Arc::new(Stats::default());
-    let merged = Arc::new(OverlayStore::open(lower.clone(), directory, true, stats.clone())?);
-    let hierarchies = [merged, lower.clone()]
-        .map(|store: Arc<dyn Store>| Hierarchy::new(store, args.below.store_args.v1_order.into(), stats.clone()));
+    let merged = Arc::new(OverlayStore::open(
+        lower.clone(),
+        directory,
+        true,
+        stats.clone(),
+    )?);
+    let hierarchies = [merged, lower.clone()].map(|store: Arc<dyn Store>| {
+        Hierarchy::new(store, args.below.store_args.v1_order.into(), stats.clone())
+    });
     let (mut nodes, mut keys) = (BTreeMap::<Key, NodeChanges>::new(), Vec::new());
     OverlayStore::visit_changes(&upper, &mut |change| {
         let is_conflict = change.is_conflict(lower.as_ref())?;
@@ -239,8 +275,10 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
             count(&mut nodes, &hierarchies, &change, is_conflict)?;
         }
         match (args.keys, args.json) {
-            (true, true) => keys.push(json!({"key": change.key.to_string(), "state": change.kind.name(),
-                "conflict": is_conflict})),
+            (true, true) => keys.push(
+                json!({"key": change.key.to_string(), "state": change.kind.name(),
+                "conflict": is_conflict}),
+            ),
             (true, false) => keys_line(&change, is_conflict)?,
             _ => {}
         }
@@ -248,21 +286,33 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
     })
     .map_err(|e| e.context(args.directory.display()))?;
     if args.json {
-        let nodes: Vec<Value> = nodes.iter().map(|(node, changes)| changes.json(node)).collect();
+        let nodes: Vec<Value> = nodes
+            .iter()
+            .map(|(node, changes)| changes.json(node))
+            .collect();
         let mut object = json!({"store": shown, "nodes": nodes});
         if args.keys {
             object["keys"] = keys.into();
         }
         return print(json::write(&object) + "\n");
     }
-    print(nodes.iter().map(|(node, changes)| changes.text(node)).collect::<String>())
+    print(
+        nodes
+            .iter()
+            .map(|(node, changes)| changes.text(node))
+            .collect::<String>(),
+    )
 }
 
 /// Prints the line of a key. It is written at once, since there may be any number of keys.
 fn keys_line(change: &OverlayChange, is_conflict: bool) -> ErrorResult<()> {
     let slash = if change.is_prefix() { "/" } else { "" };
     let conflict = if is_conflict { " (conflict)" } else { "" };
-    line(&format!("{} {}{slash}{conflict}", change.kind.name(), change.key))
+    line(&format!(
+        "{} {}{slash}{conflict}",
+        change.kind.name(),
+        change.key
+    ))
 }
 
 /// Prints a line. The rest of the work does not depend on a reader, which may end early.
@@ -304,7 +354,10 @@ fn array_above(
 ) -> ErrorResult<Option<Key>> {
     let mut above = key.clone();
     loop {
-        if nodes.get(&above).is_some_and(|changes| changes.counts[0] != [0, 0]) {
+        if nodes
+            .get(&above)
+            .is_some_and(|changes| changes.counts[0] != [0, 0])
+        {
             return Ok(Some(above));
         }
         for hierarchy in hierarchies {
@@ -355,8 +408,10 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
     let report = Committer::new(stores, &rank, &is_same_document, &mut on_conflict).run();
     let report = report.map_err(|e| e.context(location))?;
     let committed = if args.json {
-        json::write(&json!({"store": location.to_string(), "committed": report.committed,
-            "conflicts": report.conflicts, "keys": conflicts}))
+        json::write(
+            &json!({"store": location.to_string(), "committed": report.committed,
+            "conflicts": report.conflicts, "keys": conflicts}),
+        )
     } else if report.committed == 1 {
         format!("{location}: 1 key committed")
     } else {
@@ -373,9 +428,15 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
 }
 
 /// Opens the store that gets the changes.
-fn open_target(location: &StoreLocation, args: &StoreArgs) -> Result<Arc<dyn Store>, CommandFailure> {
+fn open_target(
+    location: &StoreLocation,
+    args: &StoreArgs,
+) -> Result<Arc<dyn Store>, CommandFailure> {
     if *location == StoreLocation::Memory {
-        return Err(CommandFailure::new(2, "memory: its content ends with the command; name another store"));
+        return Err(CommandFailure::new(
+            2,
+            "memory: its content ends with the command; name another store",
+        ));
     }
     let mut args = args.clone();
     let stats = Arc::new(Stats::default());
@@ -383,7 +444,10 @@ fn open_target(location: &StoreLocation, args: &StoreArgs) -> Result<Arc<dyn Sto
     args.remote.consolidated = ConsolidatedArg::Ignore;
     let target = open_layers(location, &args, Some(&WriteArgs::default()), &stats)?;
     target.check_writable(&Key::root()).map_err(|e| {
-        CommandFailure::new(1, format!("{location}: {e}; name a copy of it: zarrfs overlay commit DIR STORE"))
+        CommandFailure::new(
+            1,
+            format!("{location}: {e}; name a copy of it: zarrfs overlay commit DIR STORE"),
+        )
     })?;
     hierarchy_of(target.clone(), location, &args, stats)?;
     Ok(target)
@@ -393,16 +457,31 @@ fn discard(args: &DiscardArgs) -> Result<(), CommandFailure> {
     let shown = args.directory.display();
     let directory = open_directory(&args.directory, true)?;
     let upper = directory.values()?;
-    let keys: Vec<Key> = args.keys.iter().map(|key| Key::normalize(key)).collect::<ErrorResult<_>>().map_err(failed)?;
+    let keys: Vec<Key> = args
+        .keys
+        .iter()
+        .map(|key| Key::normalize(key))
+        .collect::<ErrorResult<_>>()
+        .map_err(failed)?;
     if !args.yes {
-        let what = if keys.is_empty() { "all changes" } else { "the changes of these keys" };
-        return Err(CommandFailure::new(2, format!("{shown}: {what} would be lost; repeat with --yes")));
+        let what = if keys.is_empty() {
+            "all changes"
+        } else {
+            "the changes of these keys"
+        };
+        return Err(CommandFailure::new(
+            2,
+            format!("{shown}: {what} would be lost; repeat with --yes"),
+        ));
     }
     let mut dropped = 0;
     for key in &keys {
         let found = OverlayStore::discard_changes(&upper, key).map_err(|e| e.context(key))?;
         if found == 0 {
-            return Err(CommandFailure::new(3, format!("{key}: not changed in {shown}")));
+            return Err(CommandFailure::new(
+                3,
+                format!("{key}: not changed in {shown}"),
+            ));
         }
         dropped += found;
     }
@@ -429,6 +508,9 @@ mod tests {
     fn documents_are_compared_as_json() {
         let key = Key::root();
         assert!(is_same_document(&key, b"{\"a\": 1}", b"{\n\"a\":1}"));
-        assert!(!is_same_document(&key, b"{\"a\": 1}", b"{\"a\": 2}") && !is_same_document(&key, b"x", b"x"));
+        assert!(
+            !is_same_document(&key, b"{\"a\": 1}", b"{\"a\": 2}")
+                && !is_same_document(&key, b"x", b"x")
+        );
     }
 }

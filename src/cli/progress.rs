@@ -28,7 +28,13 @@ impl ProgressLine {
     pub fn start(total: Option<u64>) -> Self {
         let start = Instant::now();
         let is_terminal = std::io::stderr().is_terminal();
-        ProgressLine { total, start, next: start + PATIENCE, is_shown: false, is_terminal }
+        ProgressLine {
+            total,
+            start,
+            next: start + PATIENCE,
+            is_shown: false,
+            is_terminal,
+        }
     }
 
     /// Shows that `done` bytes are copied.
@@ -72,7 +78,11 @@ fn line(done: u64, total: Option<u64>, elapsed: Duration) -> String {
     let Some(total) = total.filter(|total| *total > 0) else {
         return format!("{shown}, {per_second}/s");
     };
-    format!("{}  {shown} of {}, {per_second}/s", bar(done, total), size::show(total))
+    format!(
+        "{}  {shown} of {}, {per_second}/s",
+        bar(done, total),
+        size::show(total)
+    )
 }
 
 /// Returns a bar that shows `done` of `total`, and the percentage.

@@ -4,7 +4,8 @@
 use super::flat::{self, Flat};
 use super::progress::ProgressLine;
 use super::{
-    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, WriteArgs, logger, open_store_to_write, size, stdio,
+    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, WriteArgs, logger, open_store_to_write,
+    size, stdio,
 };
 use crate::cache::SpillOptions;
 use crate::cli::spill_directory;
@@ -53,7 +54,9 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     let mut input = stdio::input()?;
     let known = input_size();
     if let Some(len) = known.filter(|len| *len > room) {
-        let message = format!("{shown}: {len} bytes don't fit, it has {room} from byte {from} on; nothing was written");
+        let message = format!(
+            "{shown}: {len} bytes don't fit, it has {room} from byte {from} on; nothing was written"
+        );
         return Err(CommandFailure::new(1, message));
     }
     let mut progress = ProgressLine::start(known);
@@ -68,7 +71,9 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     } else {
         Err(CommandFailure::new(
             1,
-            format!("{shown}: the input goes on beyond the array's end; its first {room} bytes were written"),
+            format!(
+                "{shown}: the input goes on beyond the array's end; its first {room} bytes were written"
+            ),
         ))
     }
 }
@@ -82,12 +87,27 @@ pub fn open(
 ) -> Result<Flat, CommandFailure> {
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store_to_write(path, store_args, writing, stats.clone())?;
-    let pending = SpillOptions { directory: spill_directory(), limit: MAX_PENDING };
-    let cache = memory.cache(stats.clone()).dropping_empty(writing.drop_empty_chunks).spilling(pending);
+    let pending = SpillOptions {
+        directory: spill_directory(),
+        limit: MAX_PENDING,
+    };
+    let cache = memory
+        .cache(stats.clone())
+        .dropping_empty(writing.drop_empty_chunks)
+        .spilling(pending);
     // nothing is prefetched, so that no spill file is needed
-    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 0,
+    };
     let threads = memory.threads();
-    let options = Options { read_only: false, resize: false, threads, direct_io: false, spill };
+    let options = Options {
+        read_only: false,
+        resize: false,
+        threads,
+        direct_io: false,
+        spill,
+    };
     flat::open(path, hierarchy, cache, stats, options)
 }
 
@@ -127,10 +147,16 @@ pub fn copy(
         }
         progress.show(done);
         if done == room {
-            return Ok(Copied { bytes: done, more: read_full(input, &mut [0])? > 0 });
+            return Ok(Copied {
+                bytes: done,
+                more: read_full(input, &mut [0])? > 0,
+            });
         }
         if len < want {
-            return Ok(Copied { bytes: done, more: false });
+            return Ok(Copied {
+                bytes: done,
+                more: false,
+            });
         }
     }
 }

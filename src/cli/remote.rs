@@ -133,20 +133,34 @@ fn headers_of_file(path: &Path) -> Result<Vec<(String, String)>> {
     let failed = |e: Error| e.context(format!("--header @{}", path.display()));
     let file = File::open(path).map_err(|e| failed(e.into()))?;
     let mut text = String::new();
-    file.take(MAX_HEADERS + 1).read_to_string(&mut text).map_err(|e| failed(e.into()))?;
+    file.take(MAX_HEADERS + 1)
+        .read_to_string(&mut text)
+        .map_err(|e| failed(e.into()))?;
     if text.len() as u64 > MAX_HEADERS {
-        return Err(failed(Error::invalid(format!("more than {MAX_HEADERS} bytes"))));
+        return Err(failed(Error::invalid(format!(
+            "more than {MAX_HEADERS} bytes"
+        ))));
     }
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    let lines = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     let parsed = lines.map(|(number, line)| {
-        let why = |_| failed(Error::invalid(format!("line {}: not a header, such as X-Token: abc", number + 1)));
+        let why = |_| {
+            failed(Error::invalid(format!(
+                "line {}: not a header, such as X-Token: abc",
+                number + 1
+            )))
+        };
         header(line).map_err(why)
     });
     parsed.collect()
 }
 
 fn header(text: &str) -> std::result::Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("a header is a name and a value, such as \"X-Token: abc\"")?;
+    let (name, value) = text
+        .split_once(':')
+        .ok_or("a header is a name and a value, such as \"X-Token: abc\"")?;
     let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(is_token) {
         return Err(format!("{name:?} can't be the name of a header"));
@@ -166,7 +180,9 @@ impl RemoteArgs {
     /// Returns the time to live of metadata, by default forever for a command that reads the store
     /// once.
     pub fn metadata_ttl(&self, reads_once: bool) -> Option<Duration> {
-        self.metadata_ttl.unwrap_or(if reads_once { Ttl(None) } else { TTL }).0
+        self.metadata_ttl
+            .unwrap_or(if reads_once { Ttl(None) } else { TTL })
+            .0
     }
 
     /// Returns the options of the store.
@@ -201,7 +217,10 @@ mod tests {
 
     #[test]
     fn headers_and_times_are_parsed() {
-        assert_eq!(header("X-Token:  a: b "), Ok(("X-Token".into(), "a: b".into())));
+        assert_eq!(
+            header("X-Token:  a: b "),
+            Ok(("X-Token".into(), "a: b".into()))
+        );
         for text in ["", "x", ": y", "a b: c", "a: b\n", "a: \u{e9}"] {
             assert!(header(text).is_err(), "{text:?}");
         }
@@ -221,13 +240,30 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             headers_of_file(&file)
         };
-        let expected = vec![("A".to_string(), "1".to_string()), ("B".to_string(), "2: 3".to_string())];
-        assert_eq!(read("# of the archive\nA: 1\r\n\nB:2: 3\n").unwrap(), expected);
-        for text in ["A: 1\nsecret", "secret secret: 1", "A: sec\u{1}ret", &"secret".repeat(20_000)] {
+        let expected = vec![
+            ("A".to_string(), "1".to_string()),
+            ("B".to_string(), "2: 3".to_string()),
+        ];
+        assert_eq!(
+            read("# of the archive\nA: 1\r\n\nB:2: 3\n").unwrap(),
+            expected
+        );
+        for text in [
+            "A: 1\nsecret",
+            "secret secret: 1",
+            "A: sec\u{1}ret",
+            &"secret".repeat(20_000),
+        ] {
             let error = read(text).unwrap_err();
             let said = error.to_string();
-            assert!(said.contains("headers") && !said.contains("secret") && said.lines().count() == 1, "{said}");
+            assert!(
+                said.contains("headers") && !said.contains("secret") && said.lines().count() == 1,
+                "{said}"
+            );
         }
-        assert_eq!(headers_of_file(Path::new("/nothing")).unwrap_err().errno(), libc::ENOENT);
+        assert_eq!(
+            headers_of_file(Path::new("/nothing")).unwrap_err().errno(),
+            libc::ENOENT
+        );
     }
 }

@@ -16,8 +16,12 @@ pub fn parse(text: &str) -> Result<u64, String> {
         }
         _ => (trimmed, 0),
     };
-    let number: u64 = digits.parse().map_err(|_| "a size is a number with K, M, G or T, such as 512M".to_string())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_string())
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "a size is a number with K, M, G or T, such as 512M".to_string())?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| "too large".to_string())
 }
 
 /// Formats `n` bytes in a fitting unit: `1.2 MiB`.
@@ -29,13 +33,21 @@ pub fn show(n: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", units[unit]) }
+    if unit == 0 {
+        format!("{n} B")
+    } else {
+        format!("{value:.1} {}", units[unit])
+    }
 }
 
 /// Formats a number with separators: `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
+    let groups = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| String::from_utf8_lossy(group));
     groups.collect::<Vec<_>>().join(",")
 }
 
@@ -45,13 +57,25 @@ mod tests {
 
     #[test]
     fn sizes_are_parsed_and_shown() {
-        for (text, bytes) in [("0", 0), ("512M", 512 << 20), ("1GiB", 1 << 30), ("3k", 3072), ("7B", 7)] {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512M", 512 << 20),
+            ("1GiB", 1 << 30),
+            ("3k", 3072),
+            ("7B", 7),
+        ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
         for text in ["", "M", "1.5G", "-1", "99999999T", "1X", "1é"] {
             assert!(parse(text).is_err(), "{text}");
         }
-        assert_eq!([0, 999, 1000, 12_345_678].map(count), ["0", "999", "1,000", "12,345,678"]);
-        assert_eq!((show(512).as_str(), show(1 << 21).as_str()), ("512 B", "2.0 MiB"));
+        assert_eq!(
+            [0, 999, 1000, 12_345_678].map(count),
+            ["0", "999", "1,000", "12,345,678"]
+        );
+        assert_eq!(
+            (show(512).as_str(), show(1 << 21).as_str()),
+            ("512 B", "2.0 MiB")
+        );
     }
 }

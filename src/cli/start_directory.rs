@@ -34,22 +34,37 @@ pub fn absolute(path: &Path) -> PathBuf {
 /// Returns the variables of the environment that name a path that is opened later, and the absolute
 /// path.
 pub fn paths() -> Vec<(&'static str, PathBuf)> {
-    let named = VARIABLES.iter().filter_map(|name| Some((*name, PathBuf::from(std::env::var_os(name)?))));
+    let named = VARIABLES
+        .iter()
+        .filter_map(|name| Some((*name, PathBuf::from(std::env::var_os(name)?))));
     let profiles = std::env::home_dir().map(|home| ("HOME", home.join(".aws")));
-    named.chain(profiles).filter_map(|(name, path)| Some((name, std::path::absolute(path).ok()?))).collect()
+    named
+        .chain(profiles)
+        .filter_map(|(name, path)| Some((name, std::path::absolute(path).ok()?)))
+        .collect()
 }
 
 /// Returns the variables of the environment that name a relative path, with the absolute one.
 pub fn variables() -> Vec<(&'static str, PathBuf)> {
-    let named = VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
-    named.filter_map(|(name, value)| Some((name, absolute_form(value)?))).collect()
+    let named = VARIABLES
+        .iter()
+        .filter_map(|name| Some((*name, std::env::var_os(name)?)));
+    named
+        .filter_map(|(name, value)| Some((name, absolute_form(value)?)))
+        .collect()
 }
 
 /// Returns the absolute form of a relative path. A path below `~` is not relative.
 fn absolute_form(value: OsString) -> Option<PathBuf> {
-    let is_relative = !value.is_empty() && !value.as_bytes().starts_with(b"/") && !value.as_bytes().starts_with(b"~/");
+    let is_relative = !value.is_empty()
+        && !value.as_bytes().starts_with(b"/")
+        && !value.as_bytes().starts_with(b"~/");
     // links are not resolved: a link to a token may change
-    if is_relative { std::path::absolute(value).ok() } else { None }
+    if is_relative {
+        std::path::absolute(value).ok()
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -68,7 +83,13 @@ mod tests {
 
     #[test]
     fn a_missing_path_becomes_absolute() {
-        assert_eq!(absolute(Path::new("nothing/here")), std::env::current_dir().unwrap().join("nothing/here"));
-        assert_eq!(absolute(Path::new("src/..")), std::fs::canonicalize(".").unwrap());
+        assert_eq!(
+            absolute(Path::new("nothing/here")),
+            std::env::current_dir().unwrap().join("nothing/here")
+        );
+        assert_eq!(
+            absolute(Path::new("src/..")),
+            std::fs::canonicalize(".").unwrap()
+        );
     }
 }

@@ -43,7 +43,11 @@ impl Sample {
     fn take(mount: &MountEntry) -> Result<Sample, Error> {
         let text = read_control(mount, STATISTICS, PATIENCE)?;
         match json::parse(&text) {
-            Ok(Value::Object(values)) => Ok(Sample { at: Instant::now(), text, values }),
+            Ok(Value::Object(values)) => Ok(Sample {
+                at: Instant::now(),
+                text,
+                values,
+            }),
             _ => Err(Error::damaged("no counters in it")),
         }
     }
@@ -57,12 +61,18 @@ impl Sample {
 pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
     let shown = args.mountpoint.display();
     let failed = |e: Error| match e.errno() {
-        libc::ENOTCONN => CommandFailure::new(7, format!("{shown}: its daemon has ended; run zarrfs umount {shown}")),
-        libc::ENOENT | libc::ENOTDIR => CommandFailure::new(5, format!("{shown}: no such file or directory")),
+        libc::ENOTCONN => CommandFailure::new(
+            7,
+            format!("{shown}: its daemon has ended; run zarrfs umount {shown}"),
+        ),
+        libc::ENOENT | libc::ENOTDIR => {
+            CommandFailure::new(5, format!("{shown}: no such file or directory"))
+        }
         _ => CommandFailure::new(1, format!("{shown}: {e}")),
     };
     let mount = mount_of(&args.mountpoint).map_err(failed)?;
-    let mount = mount.ok_or_else(|| CommandFailure::new(5, format!("{shown}: not in a mount of zarrfs")))?;
+    let mount = mount
+        .ok_or_else(|| CommandFailure::new(5, format!("{shown}: not in a mount of zarrfs")))?;
     if args.prometheus {
         return stdio::print(read_control(&mount, METRICS, PATIENCE).map_err(failed)?);
     }
@@ -76,13 +86,21 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
 
 /// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the
 /// mount open.
-fn watch(first: Sample, mount: &MountEntry, pause: Duration, as_json: bool) -> Result<(), CommandFailure> {
+fn watch(
+    first: Sample,
+    mount: &MountEntry,
+    pause: Duration,
+    as_json: bool,
+) -> Result<(), CommandFailure> {
     let (interrupted, signal) = UnixStream::pair().map_err(Error::from)?;
     for number in [SIGINT, SIGTERM] {
         let signal = signal.try_clone().map_err(Error::from)?;
         signal_hook::low_level::pipe::register(number, signal).map_err(Error::from)?;
     }
-    let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
+    let pause = Timespec {
+        tv_sec: pause.as_secs() as i64,
+        tv_nsec: pause.subsec_nanos().into(),
+    };
     let mut printed = print(&first, None, as_json);
     let mut last = first;
     while printed.is_ok() {
@@ -130,7 +148,10 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
     for (name, value) in &sample.values {
         if let Value::Array(list) = value {
             let name = name.strip_suffix('s').unwrap_or(name);
-            lines.extend(list.iter().map(|v| [label(name), problem(v), String::new()]));
+            lines.extend(
+                list.iter()
+                    .map(|v| [label(name), problem(v), String::new()]),
+            );
             continue;
         }
         let change = last.and_then(|last| {
@@ -138,15 +159,22 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
             let change = sample.number(name)? - last.number(name)?;
             (change != 0.0).then(|| show(name, change / seconds, true) + "/s")
         });
-        let shown = sample.number(name).map_or_else(|| plain(value), |n| show(name, n, false));
+        let shown = sample
+            .number(name)
+            .map_or_else(|| plain(value), |n| show(name, n, false));
         lines.push([label(name), shown, change.unwrap_or_default()]);
     }
-    let width = |i: usize, lines: &mut dyn Iterator<Item = &[String; 3]>| lines.map(|l| l[i].len()).max().unwrap_or(0);
+    let width = |i: usize, lines: &mut dyn Iterator<Item = &[String; 3]>| {
+        lines.map(|l| l[i].len()).max().unwrap_or(0)
+    };
     let names = width(0, &mut lines.iter());
     // long text without a third column doesn't widen the second
     let values = width(1, &mut lines.iter().filter(|l| !l[2].is_empty()));
     let line = |[name, value, change]: &[String; 3]| {
-        format!("{name:<names$}  {value:<values$}  {change}").trim_end().to_string() + "\n"
+        format!("{name:<names$}  {value:<values$}  {change}")
+            .trim_end()
+            .to_string()
+            + "\n"
     };
     lines.iter().map(line).collect()
 }
@@ -154,14 +182,20 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
 /// Returns the label of a counter. `store_nanoseconds` is shown as `store time` and
 /// `uptime_seconds` as `uptime`, since their values have units.
 fn label(name: &str) -> String {
-    let time = name.strip_suffix("_nanoseconds").map(|what| format!("{what}_time"));
+    let time = name
+        .strip_suffix("_nanoseconds")
+        .map(|what| format!("{what}_time"));
     let time = time.or_else(|| name.strip_suffix("_seconds").map(str::to_string));
     time.unwrap_or_else(|| name.to_string()).replace('_', " ")
 }
 
 /// Returns a number in the unit of its counter. With `signed`, a positive number gets a plus sign.
 fn show(name: &str, number: f64, signed: bool) -> String {
-    let sign = if number < 0.0 { "-" } else { if signed { "+" } else { "" } };
+    let sign = if number < 0.0 {
+        "-"
+    } else {
+        if signed { "+" } else { "" }
+    };
     let number = number.abs();
     let text = if name.ends_with("_nanoseconds") {
         duration::show(number)
@@ -192,8 +226,14 @@ mod tests {
     use super::*;
 
     fn sample(at: Instant, text: &str) -> Sample {
-        let Value::Object(values) = json::parse(text.as_bytes()).unwrap() else { panic!() };
-        Sample { at, text: text.into(), values }
+        let Value::Object(values) = json::parse(text.as_bytes()).unwrap() else {
+            panic!()
+        };
+        Sample {
+            at,
+            text: text.into(),
+            values,
+        }
     }
 
     #[test]
@@ -207,6 +247,9 @@ mod tests {
         let expected = "store      /s\npid        7\nbytes new  4.0 MiB  +2.0 MiB/s\ncopy time  700 ms   +350 ms/s\n\
             hits       4        -0.5/s\nother      x\nproblem    2026-01-01T00:00:00Z 2x /a: bad\n";
         assert_eq!(table(&after, Some(&before)), expected);
-        assert!(!table(&after, None).contains("/s\n+") && table(&before, None).contains("hits       5\n"));
+        assert!(
+            !table(&after, None).contains("/s\n+")
+                && table(&before, None).contains("hits       5\n")
+        );
     }
 }

@@ -42,7 +42,10 @@ pub struct Output {
 
 /// Returns standard output, locked.
 pub fn output() -> Output {
-    Output { out: io::stdout().lock(), is_terminal: is_terminal() }
+    Output {
+        out: io::stdout().lock(),
+        is_terminal: is_terminal(),
+    }
 }
 
 fn in_output(e: io::Error) -> io::Error {
@@ -55,7 +58,11 @@ impl Write for Output {
             return Err(in_output(io::Error::from_raw_os_error(libc::EBADF)));
         }
         if self.is_terminal {
-            return self.out.write_all(for_terminal(bytes).as_bytes()).map(|()| bytes.len()).map_err(in_output);
+            return self
+                .out
+                .write_all(for_terminal(bytes).as_bytes())
+                .map(|()| bytes.len())
+                .map_err(in_output);
         }
         self.out.write(bytes).map_err(in_output)
     }
@@ -78,7 +85,9 @@ pub fn input() -> Result<StdinLock<'static>, CommandFailure> {
 /// as `head`, is no failure.
 pub fn ended(written: io::Result<()>) -> Result<(), CommandFailure> {
     match written {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(CommandFailure::new(1, e.to_string()).plain()),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(CommandFailure::new(1, e.to_string()).plain())
+        }
         _ => Ok(()),
     }
 }

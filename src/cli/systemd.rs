@@ -33,7 +33,10 @@ impl Journal {
         let socket = UnixDatagram::unbound()?;
         // a journal that hangs loses lines, but delays no request
         socket.set_nonblocking(true)?;
-        Ok(Journal { socket, path: path.to_path_buf() })
+        Ok(Journal {
+            socket,
+            path: path.to_path_buf(),
+        })
     }
 }
 
@@ -61,7 +64,11 @@ pub fn write_entry(out: &mut impl Write, record: &Record, mountpoint: &Path) -> 
     write_field(out, "PRIORITY", priority.as_bytes())?;
     write_field(out, "SYSLOG_IDENTIFIER", b"zarrfs")?;
     write_field(out, "ZARRFS_MOUNTPOINT", mountpoint.as_os_str().as_bytes())?;
-    write_field(out, "MESSAGE", one_line(record.args().to_string()).as_bytes())
+    write_field(
+        out,
+        "MESSAGE",
+        one_line(record.args().to_string()).as_bytes(),
+    )
 }
 
 fn write_field(out: &mut impl Write, name: &str, value: &[u8]) -> io::Result<()> {
@@ -80,7 +87,9 @@ fn write_field(out: &mut impl Write, name: &str, value: &[u8]) -> io::Result<()>
 /// Type=notify.
 pub fn notify_ready() -> io::Result<()> {
     match std::env::var_os(NOTIFY_SOCKET) {
-        Some(name) => UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address(&name)?).map(|_| ()),
+        Some(name) => UnixDatagram::unbound()?
+            .send_to_addr(b"READY=1\n", &address(&name)?)
+            .map(|_| ()),
         None => Ok(()),
     }
 }
@@ -107,7 +116,10 @@ mod tests {
             String::from_utf8(entry.clone()).unwrap()
         };
         let head = "PRIORITY=4\nSYSLOG_IDENTIFIER=zarrfs\nZARRFS_MOUNTPOINT";
-        assert_eq!(write("/mnt/a b", format_args!("a=b")), format!("{head}=/mnt/a b\nMESSAGE=a=b\n"));
+        assert_eq!(
+            write("/mnt/a b", format_args!("a=b")),
+            format!("{head}=/mnt/a b\nMESSAGE=a=b\n")
+        );
         // a message becomes one line; a path is written unchanged
         let two = format!("{head}\n\x03\0\0\0\0\0\0\0a\nb\nMESSAGE=a\\nb\n");
         assert_eq!(write("a\nb", format_args!("a\nb")), two);
@@ -120,7 +132,10 @@ mod tests {
         let hidden = format!("@zarrfs-test-{}", std::process::id());
         for name in [path.as_os_str(), OsStr::new(&hidden)] {
             let listening = UnixDatagram::bind_addr(&address(name).unwrap()).unwrap();
-            UnixDatagram::unbound().unwrap().send_to_addr(b"READY=1\n", &address(name).unwrap()).unwrap();
+            UnixDatagram::unbound()
+                .unwrap()
+                .send_to_addr(b"READY=1\n", &address(name).unwrap())
+                .unwrap();
             let mut said = [0; 16];
             let length = listening.recv(&mut said).unwrap();
             assert_eq!(&said[..length], b"READY=1\n");

@@ -24,7 +24,10 @@ mod tests {
             (4_107_542_399, "2100-02-28T23:59:59Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)), text);
+            assert_eq!(
+                utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)),
+                text
+            );
         }
     }
 }

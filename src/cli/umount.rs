@@ -3,7 +3,9 @@
 use super::CommandFailure;
 use crate::error::{Error, lines};
 use crate::fs::tree::SYNC;
-use crate::fuse::{MountEntry, PATIENCE, STATISTICS, UnmountMode, mount_of, read_control, unmount_path};
+use crate::fuse::{
+    MountEntry, PATIENCE, STATISTICS, UnmountMode, mount_of, read_control, unmount_path,
+};
 use crate::util::json::{self, Value};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +17,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Maximum wait for the daemon to end.
-const WAIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+const WAIT: Timespec = Timespec {
+    tv_sec: 30,
+    tv_nsec: 0,
+};
 
 /// Arguments of `umount`.
 #[derive(Args)]
@@ -43,11 +48,20 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     let mut result = Ok(());
     for path in &args.mountpoints {
         // --lazy and --force are also for mounts that hang, and must not read from them
-        let stored = if mode == UnmountMode::Unused { store_all(path) } else { Ok(None) };
+        let stored = if mode == UnmountMode::Unused {
+            store_all(path)
+        } else {
+            Ok(None)
+        };
         let daemon = match stored {
             Ok(daemon) => daemon,
             Err(why) => {
-                let _ = writeln!(std::io::stderr(), "error: {}: {}", path.display(), lines(&why));
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "error: {}: {}",
+                    path.display(),
+                    lines(&why)
+                );
                 result = Err(CommandFailure::new(1, ""));
                 continue;
             }
@@ -64,7 +78,10 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
             && poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&WAIT)) == Ok(0)
         {
             let shown = path.display();
-            let _ = writeln!(std::io::stderr(), "error: {shown}: unmounted, but its daemon has not ended within 30 s");
+            let _ = writeln!(
+                std::io::stderr(),
+                "error: {shown}: unmounted, but its daemon has not ended within 30 s"
+            );
             result = Err(CommandFailure::new(1, ""));
         }
     }
@@ -78,8 +95,11 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
 ///
 /// The reason why the mount stays, with the names of the chunks that could not be stored.
 fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
-    let stays =
-        |why: &str| format!("still mounted: {why}; run it again later, or with --force, which may lose the data");
+    let stays = |why: &str| {
+        format!(
+            "still mounted: {why}; run it again later, or with --force, which may lose the data"
+        )
+    };
     let unknown = |e: Error| match e.errno() {
         libc::ETIMEDOUT => e.to_string(),
         _ => stays(&format!("can't know whether everything is stored: {e}")),
@@ -103,7 +123,8 @@ fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
 fn sync(mount: &MountEntry) -> Result<Vec<u8>, Error> {
     let (answer, wait) = channel();
     let other = mount.clone();
-    std::thread::Builder::new().spawn(move || answer.send(read_control(&other, SYNC, Duration::MAX)))?;
+    std::thread::Builder::new()
+        .spawn(move || answer.send(read_control(&other, SYNC, Duration::MAX)))?;
     loop {
         match wait.recv_timeout(PATIENCE) {
             Ok(said) => return said,
@@ -114,13 +135,22 @@ fn sync(mount: &MountEntry) -> Result<Vec<u8>, Error> {
 
 /// Returns whether an error of a control file means that no daemon serves it.
 fn is_no_mount(e: &Error) -> bool {
-    [libc::ENOENT, libc::ENOTDIR, libc::ENOTCONN, libc::ECONNABORTED].contains(&e.errno())
+    [
+        libc::ENOENT,
+        libc::ENOTDIR,
+        libc::ENOTCONN,
+        libc::ECONNABORTED,
+    ]
+    .contains(&e.errno())
 }
 
 /// Returns the process of a mount's daemon from its statistics; `None` if it runs where this
 /// process cannot see it.
 fn daemon(statistics: &[u8]) -> Option<OwnedFd> {
     let statistics = json::parse(statistics).ok()?;
-    let pid = statistics.get("pid").and_then(Value::as_i64).and_then(|pid| Pid::from_raw(pid as i32))?;
+    let pid = statistics
+        .get("pid")
+        .and_then(Value::as_i64)
+        .and_then(|pid| Pid::from_raw(pid as i32))?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }

@@ -9,7 +9,10 @@ pub struct HeaderFields {
 impl HeaderFields {
     /// Returns an empty header in the given byte order.
     pub fn new(is_big_endian: bool) -> Self {
-        HeaderFields { bytes: Vec::new(), is_big_endian }
+        HeaderFields {
+            bytes: Vec::new(),
+            is_big_endian,
+        }
     }
 
     /// Appends a number, given as its little-endian bytes.

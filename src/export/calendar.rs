@@ -51,7 +51,11 @@ impl Calendar {
     /// Returns the number of a day; `None` if the calendar does not have the day. The Julian part
     /// of the standard calendar has the numbers of the same days in the Gregorian calendar.
     fn day(self, year: i32, month: u32, day: u32) -> Option<i64> {
-        let gregorian = |year| Some(i64::from(NaiveDate::from_ymd_opt(year, month, day)?.num_days_from_ce()));
+        let gregorian = |year| {
+            Some(i64::from(
+                NaiveDate::from_ymd_opt(year, month, day)?.num_days_from_ce(),
+            ))
+        };
         match self {
             Calendar::NoLeap => {
                 let in_year = NaiveDate::from_ymd_opt(COMMON_YEAR, month, day)?.ordinal0();
@@ -100,9 +104,16 @@ impl TimeCount {
             _ => return None,
         };
         let ([year, month, day], time) = parse_date(since)?;
-        let year = i32::try_from(year).ok().filter(|year| (1..=9999).contains(year))?;
+        let year = i32::try_from(year)
+            .ok()
+            .filter(|year| (1..=9999).contains(year))?;
         let day = calendar.day(year, month, day)?;
-        Some(TimeCount { calendar, minutes, day, minute: parse_time(time)? })
+        Some(TimeCount {
+            calendar,
+            minutes,
+            day,
+            minute: parse_time(time)?,
+        })
     }
 
     /// Returns the length of the unit in minutes.
@@ -132,18 +143,28 @@ fn parse_date(text: &str) -> Option<([u32; 3], &str)> {
     let text = text.trim();
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, ""));
     let [year, month, day] = date.split('-').collect::<Vec<_>>().try_into().ok()?;
-    Some(([year.parse().ok()?, month.parse().ok()?, day.parse().ok()?], time))
+    Some((
+        [year.parse().ok()?, month.parse().ok()?, day.parse().ok()?],
+        time,
+    ))
 }
 
 /// Parses `00:00:00Z`, `6:30 UTC` or nothing; returns minutes since midnight.
 fn parse_time(text: &str) -> Option<f64> {
     let zones = ["UTC", "GMT", "Z", "+00:00", "+0:00"];
-    let time = zones.iter().fold(text.trim(), |time, zone| time.trim_end_matches(zone)).trim();
-    let mut parts = time.split(':').map(|part| if part.is_empty() { "0" } else { part });
+    let time = zones
+        .iter()
+        .fold(text.trim(), |time, zone| time.trim_end_matches(zone))
+        .trim();
+    let mut parts = time
+        .split(':')
+        .map(|part| if part.is_empty() { "0" } else { part });
     let mut part = || parts.next().map_or(Some(0), |part| part.parse().ok());
     let hour = part()?;
     let minute = part()?;
-    let second = parts.next().map_or(Some(0.0), |second| second.parse::<f64>().ok())?;
+    let second = parts
+        .next()
+        .map_or(Some(0.0), |second| second.parse::<f64>().ok())?;
     let time = NaiveTime::from_hms_opt(hour, minute, 0)?;
     let is_valid = parts.next().is_none() && (0.0..60.0).contains(&second);
     is_valid.then_some(f64::from(time.num_seconds_from_midnight()) / 60.0 + second / 60.0)
@@ -155,7 +176,12 @@ mod tests {
 
     fn date(units: &str, calendar: Calendar, number: f64) -> Option<(i32, u32, u32, u32)> {
         let date = TimeCount::parse(units, calendar)?.date(number)?;
-        Some((date.year(), date.month(), date.day(), date.hour() * 60 + date.minute()))
+        Some((
+            date.year(),
+            date.month(),
+            date.day(),
+            date.hour() * 60 + date.minute(),
+        ))
     }
 
     #[test]
@@ -166,18 +192,57 @@ mod tests {
             ("days since 2000-01-01", Standard, 59.5, (2000, 2, 29, 720)),
             ("days since 2000-01-01", NoLeap, 59.5, (2000, 3, 1, 720)),
             ("days since 1900-01-01", Standard, 59.0, (1900, 3, 1, 0)),
-            ("hours since 1900-01-01 00:00:0.0", Standard, 1_051_896.0, (2020, 1, 1, 0)),
-            ("hours since 1-1-1 00:00:0.0", Standard, 17_522_904.0, (2000, 1, 1, 0)),
-            ("days since 0001-01-01", Gregorian, 730_119.0, (2000, 1, 1, 0)),
+            (
+                "hours since 1900-01-01 00:00:0.0",
+                Standard,
+                1_051_896.0,
+                (2020, 1, 1, 0),
+            ),
+            (
+                "hours since 1-1-1 00:00:0.0",
+                Standard,
+                17_522_904.0,
+                (2000, 1, 1, 0),
+            ),
+            (
+                "days since 0001-01-01",
+                Gregorian,
+                730_119.0,
+                (2000, 1, 1, 0),
+            ),
             ("days since 0001-01-01", NoLeap, 729_635.0, (2000, 1, 1, 0)),
             ("days since 1582-10-04", Standard, 1.0, (1582, 10, 15, 0)),
             ("days since 1582-10-04", Gregorian, 1.0, (1582, 10, 5, 0)),
-            ("seconds since 1970-01-01T00:00:00Z", Standard, -60.0, (1969, 12, 31, 1439)),
-            ("minutes since 2000-02-28 23:59 UTC", Gregorian, 1.0, (2000, 2, 29, 0)),
-            ("seconds since 1970-01-01 00:00:45", Standard, 15.0, (1970, 1, 1, 1)),
-            ("days since 1970-01-01", Gregorian, 2_932_896.0, (9999, 12, 31, 0)),
+            (
+                "seconds since 1970-01-01T00:00:00Z",
+                Standard,
+                -60.0,
+                (1969, 12, 31, 1439),
+            ),
+            (
+                "minutes since 2000-02-28 23:59 UTC",
+                Gregorian,
+                1.0,
+                (2000, 2, 29, 0),
+            ),
+            (
+                "seconds since 1970-01-01 00:00:45",
+                Standard,
+                15.0,
+                (1970, 1, 1, 1),
+            ),
+            (
+                "days since 1970-01-01",
+                Gregorian,
+                2_932_896.0,
+                (9999, 12, 31, 0),
+            ),
         ] {
-            assert_eq!(date(units, calendar, number), Some(expected), "{number} {units}");
+            assert_eq!(
+                date(units, calendar, number),
+                Some(expected),
+                "{number} {units}"
+            );
         }
     }
 
@@ -187,7 +252,11 @@ mod tests {
             let first = calendar.day(1582, 10, 15).unwrap();
             for day in first..first + 200_000 {
                 let date = calendar.date(day).unwrap();
-                assert_eq!(calendar.day(date.year(), date.month(), date.day()), Some(day), "{date:?}");
+                assert_eq!(
+                    calendar.day(date.year(), date.month(), date.day()),
+                    Some(day),
+                    "{date:?}"
+                );
             }
         }
     }
@@ -226,8 +295,15 @@ mod tests {
         }
         assert_eq!(Calendar::of(Some("360_day")), None);
         for number in [1e300, 1e15, -1e15, f64::NAN, 3e6, -800_000.0] {
-            assert_eq!(date("days since 1970-01-01", Calendar::Gregorian, number), None, "{number}");
+            assert_eq!(
+                date("days since 1970-01-01", Calendar::Gregorian, number),
+                None,
+                "{number}"
+            );
         }
-        assert_eq!(date("seconds since 2000-01-01", Calendar::Gregorian, 59.0), None);
+        assert_eq!(
+            date("seconds since 2000-01-01", Calendar::Gregorian, 59.0),
+            None
+        );
     }
 }

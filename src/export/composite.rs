@@ -148,25 +148,50 @@ impl Composite {
 
     /// Appends zeros up to the next multiple of `step` bytes.
     pub fn pad_to(&mut self, step: u64) {
-        let end = self.parts.last().map_or(0, |part| part.at.saturating_add(part.len));
-        self.push(end.checked_next_multiple_of(step).unwrap_or(end) - end, PartContent::Padding);
+        let end = self
+            .parts
+            .last()
+            .map_or(0, |part| part.at.saturating_add(part.len));
+        self.push(
+            end.checked_next_multiple_of(step).unwrap_or(end) - end,
+            PartContent::Padding,
+        );
     }
 
     /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in
     /// `form`; in a record, those of one item of the first dimension.
     pub fn push_flat(&mut self, key: Key, metadata: &ArrayMetadata, form: ItemForm) {
-        let stored = if self.records.is_some() { metadata.row_size() } else { metadata.flat_size() };
+        let stored = if self.records.is_some() {
+            metadata.row_size()
+        } else {
+            metadata.flat_size()
+        };
         self.push_range(key, metadata, 0..stored, form);
     }
 
     /// Appends a range of the flat bytes of the array at `key`, whole items in `form`.
-    pub fn push_range(&mut self, key: Key, metadata: &ArrayMetadata, range: Range<u64>, form: ItemForm) {
+    pub fn push_range(
+        &mut self,
+        key: Key,
+        metadata: &ArrayMetadata,
+        range: Range<u64>,
+        form: ItemForm,
+    ) {
         let shape = metadata.shape.clone();
         let dtype = metadata.dtype.clone();
         let start = range.start;
         // the caller has checked the size
         let len = form.shown_size(range.end - start).unwrap_or(u64::MAX);
-        self.push(len, PartContent::Flat { key, shape, dtype, start, form });
+        self.push(
+            len,
+            PartContent::Flat {
+                key,
+                shape,
+                dtype,
+                start,
+                form,
+            },
+        );
     }
 
     /// Appends values, `len` bytes of them or of each record.
@@ -176,7 +201,12 @@ impl Composite {
 
     /// Begins the records: the parts that are appended from now on repeat `count` times.
     pub fn begin_records(&mut self, count: u64) {
-        self.records = Some(Records { first: self.parts.len(), at: self.size, step: 0, count });
+        self.records = Some(Records {
+            first: self.parts.len(),
+            at: self.size,
+            step: 0,
+            count,
+        });
     }
 
     fn push(&mut self, len: u64, content: PartContent) {
@@ -192,7 +222,12 @@ impl Composite {
             }
             None => self.size = self.size.saturating_add(len),
         }
-        self.parts.push(FilePart { at, len, is_record, content });
+        self.parts.push(FilePart {
+            at,
+            len,
+            is_record,
+            content,
+        });
     }
 
     /// Charges the memory of the file's own bytes to the memory limit.
@@ -213,7 +248,10 @@ impl Composite {
 
     /// Returns the size in bytes that the file has with this number of records.
     pub fn size_with(&self, count: u64) -> u64 {
-        self.size.saturating_add(self.records.map_or(0, |records| records.step.saturating_mul(count)))
+        self.size.saturating_add(
+            self.records
+                .map_or(0, |records| records.step.saturating_mul(count)),
+        )
     }
 
     /// Returns the number of records.
@@ -235,18 +273,29 @@ impl Composite {
     /// Returns the index of the part that holds the byte at `position`, which is not behind the
     /// first record; the number of parts past the end.
     pub fn part_at(&self, position: u64) -> usize {
-        self.parts.partition_point(|part| part.at + part.len <= position)
+        self.parts
+            .partition_point(|part| part.at + part.len <= position)
     }
 
     /// Cuts a request of `len` bytes at `offset` at the borders of the parts. The slices end with
     /// the file, which has `count` records. There is one slice for all records of a part.
     pub fn slices(&self, offset: u64, len: usize, count: u64) -> Vec<FileSlice<'_>> {
         let end = offset.saturating_add(len as u64).min(self.size_with(count));
-        let fixed = self.records.map_or(self.parts.len(), |records| records.first);
-        let parts = self.parts.iter().enumerate().take(fixed).skip(self.part_at(offset));
+        let fixed = self
+            .records
+            .map_or(self.parts.len(), |records| records.first);
+        let parts = self
+            .parts
+            .iter()
+            .enumerate()
+            .take(fixed)
+            .skip(self.part_at(offset));
         let parts = parts.take_while(|(_, part)| part.at < end && offset < end);
-        let mut slices: Vec<_> =
-            parts.map(|(number, part)| FileSlice::within(number, part, offset, end.min(part.at + part.len))).collect();
+        let mut slices: Vec<_> = parts
+            .map(|(number, part)| {
+                FileSlice::within(number, part, offset, end.min(part.at + part.len))
+            })
+            .collect();
         if let Some(records) = self.records
             && offset.max(records.at) < end
         {
@@ -269,11 +318,20 @@ mod tests {
         let metadata = testing::metadata("\"<i2\"", &[5]);
         file.push_flat(Key::root(), &metadata, ItemForm::Reversed(2));
         file.push_bytes(Vec::new());
-        assert_eq!(file.parts().iter().map(|p| (p.at, p.len)).collect::<Vec<_>>(), [(0, 6), (6, 2), (8, 10)]);
+        assert_eq!(
+            file.parts()
+                .iter()
+                .map(|p| (p.at, p.len))
+                .collect::<Vec<_>>(),
+            [(0, 6), (6, 2), (8, 10)]
+        );
         assert_eq!(file.size(), 18);
         assert!(file.parts()[2].is_of(&metadata) && !file.parts()[1].is_of(&metadata));
         assert!(!file.parts()[2].is_of(&testing::metadata("\">i2\"", &[5])));
-        assert_eq!([0, 5, 6, 8, 17, 18].map(|at| file.part_at(at)), [0, 0, 1, 2, 2, 3]);
+        assert_eq!(
+            [0, 5, 6, 8, 17, 18].map(|at| file.part_at(at)),
+            [0, 0, 1, 2, 2, 3]
+        );
     }
 
     /// Every byte of a file with records is that of one item, however the file is read.
@@ -283,13 +341,23 @@ mod tests {
         file.pad_to(4);
         file.begin_records(3);
         // 2 * 3 bytes and padding, then 4 bytes that are 8 in the file
-        file.push_flat(Key::root().join("a"), &testing::metadata("\"<i2\"", &[3, 3]), ItemForm::Reversed(2));
+        file.push_flat(
+            Key::root().join("a"),
+            &testing::metadata("\"<i2\"", &[3, 3]),
+            ItemForm::Reversed(2),
+        );
         file.pad_to(4);
         file.push_values(Key::root(), 4, (0..12).collect());
         let metadata = testing::metadata("\"<i2\"", &[3, 3]);
-        assert_eq!((file.size(), file.size_with(5), file.record_count()), (8 + 3 * 12, 8 + 5 * 12, 3));
+        assert_eq!(
+            (file.size(), file.size_with(5), file.record_count()),
+            (8 + 3 * 12, 8 + 5 * 12, 3)
+        );
         assert!(file.parts()[2].is_of(&metadata));
-        assert!(file.parts()[2].is_of(&testing::metadata("\"<i2\"", &[4, 3])), "an array may grow");
+        assert!(
+            file.parts()[2].is_of(&testing::metadata("\"<i2\"", &[4, 3])),
+            "an array may grow"
+        );
         assert!(!file.parts()[2].is_of(&testing::metadata("\"<i2\"", &[3, 4])));
         let expected = |at: u64| match at {
             0..6 => (0, at),
@@ -306,7 +374,8 @@ mod tests {
                 for slice in file.slices(offset, len, 3) {
                     for (position, part) in slice.pieces() {
                         for (i, at) in part.enumerate() {
-                            let was = found[position + i].replace((slice.number, slice.at + at as u64));
+                            let was =
+                                found[position + i].replace((slice.number, slice.at + at as u64));
                             assert_eq!(was, None);
                         }
                     }
@@ -315,7 +384,11 @@ mod tests {
                 assert_eq!(found, shown.collect::<Vec<_>>(), "{offset} {len}");
             }
         }
-        assert_eq!(file.slices(44, 30, 5).len(), 3, "records that were appended");
+        assert_eq!(
+            file.slices(44, 30, 5).len(),
+            3,
+            "records that were appended"
+        );
     }
 
     /// "a special case: if there is only one record variable, records are not padded": it is one
@@ -324,9 +397,16 @@ mod tests {
     fn a_single_part_of_records_is_read_at_once() {
         let mut file = Composite::from("head".to_string());
         file.begin_records(100);
-        file.push_flat(Key::root(), &testing::metadata("\"|i1\"", &[100, 3]), ItemForm::AsStored);
+        file.push_flat(
+            Key::root(),
+            &testing::metadata("\"|i1\"", &[100, 3]),
+            ItemForm::AsStored,
+        );
         let slices = file.slices(0, 1000, 100);
-        assert_eq!(slices.iter().map(|s| (s.at, s.len)).collect::<Vec<_>>(), [(0, 4), (0, 300)]);
+        assert_eq!(
+            slices.iter().map(|s| (s.at, s.len)).collect::<Vec<_>>(),
+            [(0, 4), (0, 300)]
+        );
         assert_eq!(slices[1].pieces().collect::<Vec<_>>(), [(4, 0..300)]);
     }
 }

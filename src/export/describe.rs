@@ -51,7 +51,11 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     let image = ngff::image(hierarchy, key, dimensions);
     let mut sources: Vec<Key> = image.iter().map(|image| image.group.clone()).collect();
     let (image, info) = image.map(|image| (image.axes, image.info)).unzip();
-    let names = names(stored_names(hierarchy, array, &attributes), image.as_deref(), dimensions);
+    let names = names(
+        stored_names(hierarchy, array, &attributes),
+        image.as_deref(),
+        dimensions,
+    );
     // an array without items needs no coordinates, and its other dimensions may be of any length
     let has_items = !metadata.shape.contains(&0);
     let mut axes = Vec::with_capacity(dimensions);
@@ -59,8 +63,10 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     let mut memory = memory::take(info.as_ref().map_or(0, ngff::memory_of))?;
     for (i, (&len, name)) in metadata.shape.iter().zip(names).enumerate() {
         let of_image = image.as_ref().and_then(|axes| axes.get(i));
-        let mut coordinate =
-            name.as_ref().filter(|_| has_items).and_then(|name| Coordinate::find(hierarchy, cache, key, name, len));
+        let mut coordinate = name
+            .as_ref()
+            .filter(|_| has_items)
+            .and_then(|name| Coordinate::find(hierarchy, cache, key, name, len));
         if let Some(found) = &mut coordinate {
             sources.push(found.key.clone());
             memory = memory.and(std::mem::take(&mut found.memory));
@@ -75,10 +81,13 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         axes,
         crs,
         nodata: numbers::nodata(metadata, &attributes),
-        scale: attributes::number(&attributes, "scale_factor").filter(|scale| *scale != 0.0 && has_scale),
+        scale: attributes::number(&attributes, "scale_factor")
+            .filter(|scale| *scale != 0.0 && has_scale),
         offset: attributes::number(&attributes, "add_offset").filter(|_| has_scale),
         units: attributes::line(&attributes, "units"),
-        long_name: ["long_name", "standard_name"].iter().find_map(|name| attributes::line(&attributes, name)),
+        long_name: ["long_name", "standard_name"]
+            .iter()
+            .find_map(|name| attributes::line(&attributes, name)),
         image: info,
         attributes: Arc::new(attributes),
         sources,
@@ -136,7 +145,15 @@ fn axis(
     }
     let units = units.or_else(|| image?.unit.clone());
     let is_unread = has_array && coordinates == Coordinates::Unknown;
-    DescribedAxis { name, len, role: Role::Other, units, calendar, coordinates, is_unread }
+    DescribedAxis {
+        name,
+        len,
+        role: Role::Other,
+        units,
+        calendar,
+        coordinates,
+        is_unread,
+    }
 }
 
 /// Returns the names of the dimensions of `array`, which has these `attributes`, without reading
@@ -150,7 +167,11 @@ pub fn axis_names(
     let dimensions = array.metadata().shape.len();
     let stored = stored_names(hierarchy, array, attributes);
     // parsing the metadata of images for each array of a large group would be slow
-    let image = if stored.is_some() { None } else { ngff::image(hierarchy, array.key(), dimensions) };
+    let image = if stored.is_some() {
+        None
+    } else {
+        ngff::image(hierarchy, array.key(), dimensions)
+    };
     let image = image.map(|image| {
         sources.push(image.group);
         image.axes
@@ -168,11 +189,17 @@ fn names(
         (Some(names), _) => names.get(i).cloned().flatten(),
         (None, image) => image?.get(i)?.name.clone(),
     };
-    (0..dimensions).map(|i| name(i).filter(|name| attributes::is_shown(name))).collect()
+    (0..dimensions)
+        .map(|i| name(i).filter(|name| attributes::is_shown(name)))
+        .collect()
 }
 
 /// Returns the names of all dimensions as xarray, a v3 document or NCZarr store them.
-fn stored_names(hierarchy: &Hierarchy, array: &Array, attributes: &Map<String, Value>) -> Option<Vec<Option<String>>> {
+fn stored_names(
+    hierarchy: &Hierarchy,
+    array: &Array,
+    attributes: &Map<String, Value>,
+) -> Option<Vec<Option<String>>> {
     let metadata = array.metadata();
     let dimensions = metadata.shape.len();
     let whole = |names: Vec<String>| Some(names).filter(|names| names.len() == dimensions);
@@ -181,24 +208,44 @@ fn stored_names(hierarchy: &Hierarchy, array: &Array, attributes: &Map<String, V
     }
     if let Some(v3) = &metadata.v3 {
         // a list of nulls names no dimension; an image may name them
-        return v3.dimension_names.clone().filter(|names| names.iter().any(Option::is_some));
+        return v3
+            .dimension_names
+            .clone()
+            .filter(|names| names.iter().any(Option::is_some));
     }
     let references = |array: Option<&Value>| attributes::texts(array?.get("dimrefs"));
     // netCDF-C 4.9.3 writes an attribute, earlier versions a field of `.zarray`
-    let references = ["_nczarr_array", "_NCZARR_ARRAY"].iter().find_map(|name| references(attributes.get(*name)));
-    let references = references.or_else(|| stored_references(hierarchy, array.key())).and_then(whole)?;
+    let references = ["_nczarr_array", "_NCZARR_ARRAY"]
+        .iter()
+        .find_map(|name| references(attributes.get(*name)));
+    let references = references
+        .or_else(|| stored_references(hierarchy, array.key()))
+        .and_then(whole)?;
     let last = |path: String| path.rsplit('/').next().unwrap_or_default().to_string();
-    Some(references.into_iter().map(|path| Some(last(path))).collect())
+    Some(
+        references
+            .into_iter()
+            .map(|path| Some(last(path)))
+            .collect(),
+    )
 }
 
 /// Returns the dimension references that NCZarr wrote into the array's `.zarray`.
 fn stored_references(hierarchy: &Hierarchy, key: &Key) -> Option<Vec<String>> {
     let document = hierarchy.stored(&key.join(ZARRAY)).ok()??.text;
     let named = "_NCZARR_ARRAY";
-    if !document.windows(named.len()).any(|word| word == named.as_bytes()) {
+    if !document
+        .windows(named.len())
+        .any(|word| word == named.as_bytes())
+    {
         return None;
     }
-    attributes::texts(json::parse_object(&document).ok()?.get(named)?.get("dimrefs"))
+    attributes::texts(
+        json::parse_object(&document)
+            .ok()?
+            .get(named)?
+            .get("dimrefs"),
+    )
 }
 
 /// Returns the group that holds `key` and its ancestors in the store, nearest first.
@@ -209,11 +256,13 @@ fn groups_above(hierarchy: &Hierarchy, key: &Key) -> impl Iterator<Item = Key> {
 /// Returns the array at the relative `path` in the nearest group above `key` that has one there.
 fn nearest_array(hierarchy: &Hierarchy, key: &Key, path: &str) -> Option<Arc<Array>> {
     let path = Key::normalize(path).ok().filter(|path| !path.is_root())?;
-    groups_above(hierarchy, key).find_map(|group| match hierarchy.find_array(&group.join_key(&path)) {
-        Ok(array) => array,
-        Err(e) => {
-            log::debug!("{key}: described without {path}: {e}");
-            None
+    groups_above(hierarchy, key).find_map(|group| {
+        match hierarchy.find_array(&group.join_key(&path)) {
+            Ok(array) => array,
+            Err(e) => {
+                log::debug!("{key}: described without {path}: {e}");
+                None
+            }
         }
     })
 }

@@ -42,19 +42,31 @@ byte order = {}
     let mut add = |field: &str, value: Option<String>| {
         text.extend(value.map(|value| format!("{field} = {value}\n")));
     };
-    add("data ignore value", spelling::nodata(array).map(|nodata| nodata.to_string()));
+    add(
+        "data ignore value",
+        spelling::nodata(array).map(|nodata| nodata.to_string()),
+    );
     let placed = raster::placed(array).filter(|placed| placed.dx > 0.0 && placed.dy < 0.0);
     add("map info", placed.map(|placed| map_info(array, placed)));
-    add("coordinate system string", placed.and(coordinate_system(array)));
+    add(
+        "coordinate system string",
+        placed.and(coordinate_system(array)),
+    );
     let named = raster.bands <= MAX_NAMED_BANDS;
     let of_each_band = |x: Option<f64>| {
         let x = x.filter(|x| named && x.is_finite()).map(float)?;
-        Some(format!("{{{}}}", spelling::list((0..raster.bands).map(|_| &x), ", ")))
+        Some(format!(
+            "{{{}}}",
+            spelling::list((0..raster.bands).map(|_| &x), ", ")
+        ))
     };
     add("data gain values", of_each_band(array.scale));
     add("data offset values", of_each_band(array.offset));
     if let Some((wavelengths, units)) = wavelengths(array, raster) {
-        add("wavelength units", units.map(|units| spelling::line(&braced(units))));
+        add(
+            "wavelength units",
+            units.map(|units| spelling::line(&braced(units))),
+        );
         add("wavelength", Some(wavelengths));
     }
     add("band names", named.then(|| band_names(array, raster)));
@@ -91,7 +103,9 @@ fn description(array: &Described) -> String {
 /// the first row is the northernmost.
 fn map_info(array: &Described, placed: Placed) -> String {
     let crs = array.crs.clone().unwrap_or_default();
-    let numbers = [placed.x, placed.y, placed.dx, -placed.dy].map(float).join(", ");
+    let numbers = [placed.x, placed.y, placed.dx, -placed.dy]
+        .map(float)
+        .join(", ");
     if crs.is_geographic {
         let datum = if is_wgs84(&crs) { ", WGS-84" } else { "" };
         return format!("{{Geographic Lat/Lon, 1, 1, {numbers}{datum}, units=Degrees}}");
@@ -114,7 +128,12 @@ fn is_wgs84(crs: &Crs) -> bool {
 
 /// Returns the zone and the hemisphere of EPSG's codes for UTM on WGS 84.
 fn utm_zone(crs: &Crs) -> Option<(u16, &'static str)> {
-    let code: u16 = crs.authority.as_ref()?.strip_prefix("EPSG:")?.parse().ok()?;
+    let code: u16 = crs
+        .authority
+        .as_ref()?
+        .strip_prefix("EPSG:")?
+        .parse()
+        .ok()?;
     match code {
         32601..=32660 => Some((code - 32600, "North")),
         32701..=32760 => Some((code - 32700, "South")),
@@ -124,7 +143,12 @@ fn utm_zone(crs: &Crs) -> Option<(u16, &'static str)> {
 
 /// Returns the reference system if it is WKT of version 1, the only one that ENVI reads.
 fn coordinate_system(array: &Described) -> Option<String> {
-    let wkt = array.crs.as_ref()?.wkt.as_ref()?.replace(char::is_control, " ");
+    let wkt = array
+        .crs
+        .as_ref()?
+        .wkt
+        .as_ref()?
+        .replace(char::is_control, " ");
     let is_first_version = wkt.starts_with("GEOGCS[") || wkt.starts_with("PROJCS[");
     (is_first_version && !wkt.contains(['{', '}'])).then(|| format!("{{{wkt}}}"))
 }
@@ -137,7 +161,11 @@ fn wavelengths(array: &Described, raster: Raster) -> Option<(String, Option<&str
     if raster.bands > spelling::MAX_LISTED {
         return None;
     }
-    if !axis.name.as_deref().is_some_and(|name| name.to_ascii_lowercase().starts_with("wavelength")) {
+    if !axis
+        .name
+        .as_deref()
+        .is_some_and(|name| name.to_ascii_lowercase().starts_with("wavelength"))
+    {
         return None;
     }
     let values = (0..raster.bands).map(|band| spelling::coordinate(array, 0, band).map(float));
@@ -196,7 +224,9 @@ band names = {time=0, time=6, time=12, time=18}
 
     fn field(array: &Described, name: &str) -> Option<String> {
         let start = format!("{name} = ");
-        text(array).lines().find_map(|line| line.strip_prefix(&start).map(str::to_string))
+        text(array)
+            .lines()
+            .find_map(|line| line.strip_prefix(&start).map(str::to_string))
     }
 
     #[test]
@@ -204,12 +234,25 @@ band names = {time=0, time=6, time=12, time=18}
         let with = |authority: Option<&str>, wkt: Option<&str>| {
             let authority = authority.map(str::to_string);
             let wkt = wkt.map(str::to_string);
-            let crs = Some(Crs { authority, wkt, ..Crs::default() });
-            let array = Described { crs, ..testing::geographic() };
-            (field(&array, "map info").unwrap(), field(&array, "coordinate system string"))
+            let crs = Some(Crs {
+                authority,
+                wkt,
+                ..Crs::default()
+            });
+            let array = Described {
+                crs,
+                ..testing::geographic()
+            };
+            (
+                field(&array, "map info").unwrap(),
+                field(&array, "coordinate system string"),
+            )
         };
         let corner = "1, 1, 9.875, 50.25, 0.25, 0.5";
-        assert_eq!(with(Some("EPSG:32733"), None).0, format!("{{UTM, {corner}, 33, South, WGS-84, units=Meters}}"));
+        assert_eq!(
+            with(Some("EPSG:32733"), None).0,
+            format!("{{UTM, {corner}, 33, South, WGS-84, units=Meters}}")
+        );
         let wkt = "PROJCS[\"x\", \n UNIT[\"m\",1]]";
         let (map_info, system) = with(None, Some(wkt));
         assert_eq!(map_info, format!("{{Arbitrary, {corner}}}"));
@@ -220,7 +263,10 @@ band names = {time=0, time=6, time=12, time=18}
     #[test]
     fn a_raster_from_south_to_north_has_no_map_info() {
         let mut array = testing::geographic();
-        array.axes[1].coordinates = Coordinates::Regular { first: 47.5, step: 0.5 };
+        array.axes[1].coordinates = Coordinates::Regular {
+            first: 47.5,
+            step: 0.5,
+        };
         assert_eq!(field(&array, "map info"), None);
     }
 
@@ -228,8 +274,14 @@ band names = {time=0, time=6, time=12, time=18}
     fn scales_and_missing_values_have_fields() {
         let gains = format!("{{{}}}", ["0.05"; 12].join(", "));
         assert_eq!(field(&testing::model(), "data gain values"), Some(gains));
-        assert_eq!(field(&testing::model(), "data ignore value").as_deref(), Some("-32768"));
-        let beyond = Described { nodata: Some(MetadataNumber::Int(32768)), ..testing::model() };
+        assert_eq!(
+            field(&testing::model(), "data ignore value").as_deref(),
+            Some("-32768")
+        );
+        let beyond = Described {
+            nodata: Some(MetadataNumber::Int(32768)),
+            ..testing::model()
+        };
         assert_eq!(field(&beyond, "data ignore value"), None);
     }
 
@@ -238,13 +290,21 @@ band names = {time=0, time=6, time=12, time=18}
         let mut array = testing::geographic();
         array.axes[0].name = Some("wavelength".into());
         array.axes[0].units = Some("nm".into());
-        array.axes[0].coordinates = Coordinates::Irregular { values: vec![450.0, 550.5, 650.0, 800.0] };
-        assert_eq!(field(&array, "wavelength").as_deref(), Some("{450, 550.5, 650, 800}"));
+        array.axes[0].coordinates = Coordinates::Irregular {
+            values: vec![450.0, 550.5, 650.0, 800.0],
+        };
+        assert_eq!(
+            field(&array, "wavelength").as_deref(),
+            Some("{450, 550.5, 650, 800}")
+        );
         assert_eq!(field(&array, "wavelength units").as_deref(), Some("nm"));
         let many = i32::MAX as u64;
         array.axes[0] = DescribedAxis {
             len: many,
-            coordinates: Coordinates::Regular { first: 450.0, step: 1.0 },
+            coordinates: Coordinates::Regular {
+                first: 450.0,
+                step: 1.0,
+            },
             ..array.axes[0].clone()
         };
         array.metadata = testing::metadata("\"<f4\"", &[many, 1, 1]);
@@ -253,16 +313,32 @@ band names = {time=0, time=6, time=12, time=18}
 
     #[test]
     fn names_have_no_braces_or_commas() {
-        let named = Described { long_name: Some("a, {b}\nc".into()), units: None, ..testing::plain("|u1", &[4]) };
+        let named = Described {
+            long_name: Some("a, {b}\nc".into()),
+            units: None,
+            ..testing::plain("|u1", &[4])
+        };
         assert_eq!(field(&named, "band names").as_deref(), Some("{a; (b) c}"));
-        assert_eq!(field(&testing::model(), "band names").unwrap().matches(", ").count(), 11);
-        assert_eq!(field(&testing::plain("|u1", &[513, 1, 1]), "band names"), None);
+        assert_eq!(
+            field(&testing::model(), "band names")
+                .unwrap()
+                .matches(", ")
+                .count(),
+            11
+        );
+        assert_eq!(
+            field(&testing::plain("|u1", &[513, 1, 1]), "band names"),
+            None
+        );
     }
 
     #[test]
     fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["|i1", "<f2", "|S3", "<m8[s]"] {
-            assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
+            assert!(
+                !fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])),
+                "{dtype}"
+            );
         }
         for shape in [&[] as &[u64], &[4, 0], &[1 << 31], &[65536, 65536, 1, 1]] {
             assert!(!fits(&testing::metadata("\"|u1\"", shape)), "{shape:?}");

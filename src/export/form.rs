@@ -63,8 +63,16 @@ impl StoredInteger {
     pub fn new(size: usize, is_signed: bool, is_big_endian: bool, fill: &[u8]) -> Self {
         let mut item = fill.to_vec();
         item.resize(size, 0);
-        let stored = StoredInteger { size, is_signed, is_big_endian, fill: 0 };
-        StoredInteger { fill: stored.read(&item), ..stored }
+        let stored = StoredInteger {
+            size,
+            is_signed,
+            is_big_endian,
+            fill: 0,
+        };
+        StoredInteger {
+            fill: stored.read(&item),
+            ..stored
+        }
     }
 
     /// Reads an item, which has the type's size.
@@ -72,17 +80,28 @@ impl StoredInteger {
         let mut wide = [0; 16];
         let from = 16 - self.size.min(16);
         for (to, byte) in wide[from..].iter_mut().enumerate() {
-            *byte = item[if self.is_big_endian { to } else { self.size - 1 - to }];
+            *byte = item[if self.is_big_endian {
+                to
+            } else {
+                self.size - 1 - to
+            }];
         }
         let unused = 8 * from as u32;
-        if self.is_signed { (i128::from_be_bytes(wide) << unused) >> unused } else { i128::from_be_bytes(wide) }
+        if self.is_signed {
+            (i128::from_be_bytes(wide) << unused) >> unused
+        } else {
+            i128::from_be_bytes(wide)
+        }
     }
 
     /// Appends an item; `None` if the type does not hold the number.
     fn write(self, number: i128, out: &mut Vec<u8>) -> Option<()> {
         let bits = 8 * self.size as u32;
-        let (low, high) =
-            if self.is_signed { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
+        let (low, high) = if self.is_signed {
+            (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+        } else {
+            (0, (1 << bits) - 1)
+        };
         if !(low..=high).contains(&number) {
             return None;
         }
@@ -183,7 +202,9 @@ impl ItemForm {
             // its memory
             ItemForm::Widened { .. } => {
                 let block = self.stored_item() << 12;
-                bytes.chunks(block).all(|block| self.show(&mut block.to_vec()).is_ok())
+                bytes
+                    .chunks(block)
+                    .all(|block| self.show(&mut block.to_vec()).is_ok())
             }
             _ => true,
         }
@@ -198,20 +219,28 @@ impl ItemForm {
     pub fn show(&self, bytes: &mut Vec<u8>) -> Result<()> {
         match *self {
             ItemForm::AsStored => {}
-            ItemForm::Reversed(size) => bytes.chunks_exact_mut(size.max(1)).for_each(<[u8]>::reverse),
+            ItemForm::Reversed(size) => bytes
+                .chunks_exact_mut(size.max(1))
+                .for_each(<[u8]>::reverse),
             ItemForm::Widened { stored, shown } => {
                 let mut out = Vec::with_capacity(bytes.len() / stored.size * shown.size());
                 for item in bytes.chunks_exact(stored.size) {
                     let number = stored.read(item);
                     shown.write(number, &mut out).ok_or_else(|| {
-                        let why = format!("{number} can't be shown as a double: open the file again");
+                        let why =
+                            format!("{number} can't be shown as a double: open the file again");
                         Error::new(Kind::System(libc::ESTALE), why)
                     })?;
                 }
                 *bytes = out;
             }
-            ItemForm::Utf8 { size, is_big_endian } => {
-                bytes.chunks_exact_mut(size.max(1)).for_each(|item| show_text(item, is_big_endian));
+            ItemForm::Utf8 {
+                size,
+                is_big_endian,
+            } => {
+                bytes
+                    .chunks_exact_mut(size.max(1))
+                    .for_each(|item| show_text(item, is_big_endian));
             }
             ItemForm::Unpacked(ref packing) => *bytes = packing.unpack(bytes),
         }
@@ -230,7 +259,11 @@ impl ItemForm {
             ItemForm::Widened { stored, shown } => {
                 let mut out = Vec::with_capacity(bytes.len() / shown.size() * stored.size);
                 for item in bytes.chunks_exact(shown.size()) {
-                    let number = if shown.is_default_fill(item) { Some(stored.fill) } else { shown.read(item) };
+                    let number = if shown.is_default_fill(item) {
+                        Some(stored.fill)
+                    } else {
+                        shown.read(item)
+                    };
                     number
                         .and_then(|number| stored.write(number, &mut out))
                         .ok_or_else(|| not_integer(stored, item))?;
@@ -238,9 +271,12 @@ impl ItemForm {
                 *bytes = out;
                 Ok(())
             }
-            ItemForm::Utf8 { size, is_big_endian } => {
-                bytes.chunks_exact_mut(size.max(1)).try_for_each(|item| store_text(item, is_big_endian))
-            }
+            ItemForm::Utf8 {
+                size,
+                is_big_endian,
+            } => bytes
+                .chunks_exact_mut(size.max(1))
+                .try_for_each(|item| store_text(item, is_big_endian)),
             ItemForm::Unpacked(ref packing) => {
                 *bytes = packing.pack(bytes)?;
                 Ok(())
@@ -252,12 +288,18 @@ impl ItemForm {
 fn not_integer(stored: StoredInteger, item: &[u8]) -> Error {
     let shown = match <[u8; 8]>::try_from(item) {
         Ok(double) => f64::from_be_bytes(double).to_string(),
-        Err(_) => {
-            item.iter().fold(-i64::from(item.first().unwrap_or(&0) >> 7), |n, b| n << 8 | i64::from(*b)).to_string()
-        }
+        Err(_) => item
+            .iter()
+            .fold(-i64::from(item.first().unwrap_or(&0) >> 7), |n, b| {
+                n << 8 | i64::from(*b)
+            })
+            .to_string(),
     };
     let sign = if stored.is_signed { "" } else { "unsigned " };
-    Error::invalid(format!("{shown} can't be stored: the array holds {sign}integers of {} bytes", stored.size))
+    Error::invalid(format!(
+        "{shown} can't be stored: the array holds {sign}integers of {} bytes",
+        stored.size
+    ))
 }
 
 /// Converts UCS-4 to UTF-8, which is never longer. What is no character, such as half of a
@@ -268,7 +310,11 @@ fn show_text(item: &mut [u8], is_big_endian: bool) {
         let Ok(code) = <[u8; 4]>::try_from(&item[from..from + 4]) else {
             break;
         };
-        let code = if is_big_endian { u32::from_be_bytes(code) } else { u32::from_le_bytes(code) };
+        let code = if is_big_endian {
+            u32::from_be_bytes(code)
+        } else {
+            u32::from_le_bytes(code)
+        };
         let text = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
         at += text.encode_utf8(&mut item[at..from + 4]).len();
     }
@@ -278,15 +324,23 @@ fn show_text(item: &mut [u8], is_big_endian: bool) {
 /// Converts UTF-8 to UCS-4.
 fn store_text(item: &mut [u8], is_big_endian: bool) -> Result<()> {
     let len = item.len() - item.iter().rev().take_while(|byte| **byte == 0).count();
-    let text = std::str::from_utf8(&item[..len]).map_err(|_| Error::invalid("the text is not UTF-8"))?.to_owned();
+    let text = std::str::from_utf8(&item[..len])
+        .map_err(|_| Error::invalid("the text is not UTF-8"))?
+        .to_owned();
     let count = text.chars().count();
     let most = item.len() / 4;
     if count > most {
-        return Err(Error::invalid(format!("{text:?} has {count} characters, the array holds {most}")));
+        return Err(Error::invalid(format!(
+            "{text:?} has {count} characters, the array holds {most}"
+        )));
     }
     item.fill(0);
     for (to, code) in item.chunks_exact_mut(4).zip(text.chars()) {
-        to.copy_from_slice(&if is_big_endian { u32::from(code).to_be_bytes() } else { u32::from(code).to_le_bytes() });
+        to.copy_from_slice(&if is_big_endian {
+            u32::from(code).to_be_bytes()
+        } else {
+            u32::from(code).to_le_bytes()
+        });
     }
     Ok(())
 }
@@ -296,21 +350,43 @@ mod tests {
     use super::*;
 
     fn integer(size: usize, is_signed: bool, is_big_endian: bool) -> StoredInteger {
-        StoredInteger { size, is_signed, is_big_endian, fill: 7 }
+        StoredInteger {
+            size,
+            is_signed,
+            is_big_endian,
+            fill: 7,
+        }
     }
 
     #[test]
     fn shown_items_are_stored_unchanged() {
-        for form in [ItemForm::AsStored, ItemForm::Reversed(4), ItemForm::Reversed(8)] {
+        for form in [
+            ItemForm::AsStored,
+            ItemForm::Reversed(4),
+            ItemForm::Reversed(8),
+        ] {
             let mut bytes: Vec<u8> = (0..16).collect();
             form.show(&mut bytes).unwrap();
             assert_eq!(bytes[0], form.shown_item() as u8 - 1);
             form.store(&mut bytes).unwrap();
             assert_eq!(bytes, (0..16).collect::<Vec<u8>>());
         }
-        for (n, is_big_endian) in [(0i64, true), (-7, false), (1 << 53, true), (i64::MIN, false), (3 << 60, true)] {
-            let form = ItemForm::Widened { stored: integer(8, true, is_big_endian), shown: ShownNumber::Double };
-            let stored = if is_big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
+        for (n, is_big_endian) in [
+            (0i64, true),
+            (-7, false),
+            (1 << 53, true),
+            (i64::MIN, false),
+            (3 << 60, true),
+        ] {
+            let form = ItemForm::Widened {
+                stored: integer(8, true, is_big_endian),
+                shown: ShownNumber::Double,
+            };
+            let stored = if is_big_endian {
+                n.to_be_bytes()
+            } else {
+                n.to_le_bytes()
+            };
             let mut bytes = stored.to_vec();
             form.show(&mut bytes).unwrap();
             assert_eq!(bytes, (n as f64).to_be_bytes());
@@ -326,7 +402,10 @@ mod tests {
             let mut converted = bytes.to_vec();
             form.show(&mut converted).unwrap();
             assert_eq!(converted, expected);
-            assert_eq!(form.shown_size(bytes.len() as u64), Some(expected.len() as u64));
+            assert_eq!(
+                form.shown_size(bytes.len() as u64),
+                Some(expected.len() as u64)
+            );
             form.store(&mut converted).unwrap();
             assert_eq!(converted, bytes);
             // what netCDF-C writes in place of values that are not written yet
@@ -334,53 +413,142 @@ mod tests {
             form.store(&mut converted).unwrap();
             assert_eq!(stored.read(&converted), 7);
         };
-        check(integer(1, false, false), ShownNumber::Short, &[0, 255], &[0, 0, 0, 255], &[0x80, 1]);
-        check(integer(2, false, true), ShownNumber::Int, &[255, 254], &[0, 0, 255, 254], &[0x80, 0, 0, 1]);
-        check(integer(2, false, false), ShownNumber::Int, &[255, 254], &[0, 0, 254, 255], &[0x80, 0, 0, 1]);
+        check(
+            integer(1, false, false),
+            ShownNumber::Short,
+            &[0, 255],
+            &[0, 0, 0, 255],
+            &[0x80, 1],
+        );
+        check(
+            integer(2, false, true),
+            ShownNumber::Int,
+            &[255, 254],
+            &[0, 0, 255, 254],
+            &[0x80, 0, 0, 1],
+        );
+        check(
+            integer(2, false, false),
+            ShownNumber::Int,
+            &[255, 254],
+            &[0, 0, 254, 255],
+            &[0x80, 0, 0, 1],
+        );
         let fill = 9.969_209_968_386_869e36f64.to_be_bytes();
-        check(integer(4, false, false), ShownNumber::Double, &[255; 4], &f64::from(u32::MAX).to_be_bytes(), &fill);
+        check(
+            integer(4, false, false),
+            ShownNumber::Double,
+            &[255; 4],
+            &f64::from(u32::MAX).to_be_bytes(),
+            &fill,
+        );
         let most = u64::MAX << 11;
-        check(integer(8, false, true), ShownNumber::Double, &most.to_be_bytes(), &(most as f64).to_be_bytes(), &fill);
-        let form = ItemForm::Widened { stored: integer(4, false, false), shown: ShownNumber::Double };
-        assert_eq!((form.shown_size(u64::MAX - 3), form.stored_item(), form.shown_item()), (None, 4, 8));
+        check(
+            integer(8, false, true),
+            ShownNumber::Double,
+            &most.to_be_bytes(),
+            &(most as f64).to_be_bytes(),
+            &fill,
+        );
+        let form = ItemForm::Widened {
+            stored: integer(4, false, false),
+            shown: ShownNumber::Double,
+        };
+        assert_eq!(
+            (
+                form.shown_size(u64::MAX - 3),
+                form.stored_item(),
+                form.shown_item()
+            ),
+            (None, 4, 8)
+        );
     }
 
     #[test]
     fn inexact_values_are_refused() {
-        let form = ItemForm::Widened { stored: integer(8, true, true), shown: ShownNumber::Double };
+        let form = ItemForm::Widened {
+            stored: integer(8, true, true),
+            shown: ShownNumber::Double,
+        };
         for n in [(1i64 << 53) + 1, i64::MAX] {
-            assert_eq!(form.show(&mut n.to_be_bytes().to_vec()).unwrap_err().errno(), libc::ESTALE);
+            assert_eq!(
+                form.show(&mut n.to_be_bytes().to_vec())
+                    .unwrap_err()
+                    .errno(),
+                libc::ESTALE
+            );
             assert!(!form.can_show(&n.to_be_bytes()) && form.can_show(&(n / 2 + 1).to_be_bytes()));
         }
         for x in [0.5, f64::NAN, f64::INFINITY, 9.3e18, -9.3e18] {
-            assert_eq!(form.store(&mut x.to_be_bytes().to_vec()).unwrap_err().errno(), libc::EINVAL, "{x}");
+            assert_eq!(
+                form.store(&mut x.to_be_bytes().to_vec())
+                    .unwrap_err()
+                    .errno(),
+                libc::EINVAL,
+                "{x}"
+            );
         }
-        let form = ItemForm::Widened { stored: integer(2, false, true), shown: ShownNumber::Int };
+        let form = ItemForm::Widened {
+            stored: integer(2, false, true),
+            shown: ShownNumber::Int,
+        };
         let e = form.store(&mut (-2i32).to_be_bytes().to_vec()).unwrap_err();
-        assert_eq!(e.message(), "-2 can't be stored: the array holds unsigned integers of 2 bytes");
+        assert_eq!(
+            e.message(),
+            "-2 can't be stored: the array holds unsigned integers of 2 bytes"
+        );
         assert!(form.store(&mut 65536i32.to_be_bytes().to_vec()).is_err());
     }
 
     #[test]
     fn text_is_utf_8_in_the_file() {
         for is_big_endian in [false, true] {
-            let form = ItemForm::Utf8 { size: 12, is_big_endian };
+            let form = ItemForm::Utf8 {
+                size: 12,
+                is_big_endian,
+            };
             let ucs4 = |text: &str| -> Vec<u8> {
                 let codes = text.chars().map(u32::from);
-                codes.flat_map(|code| if is_big_endian { code.to_be_bytes() } else { code.to_le_bytes() }).collect()
+                codes
+                    .flat_map(|code| {
+                        if is_big_endian {
+                            code.to_be_bytes()
+                        } else {
+                            code.to_le_bytes()
+                        }
+                    })
+                    .collect()
             };
             let mut bytes = ucs4("ab\0äö𝄞\0\0\0𝄞𝄞𝄞");
             let stored = bytes.clone();
             form.show(&mut bytes).unwrap();
-            let expected = ["ab\0\0\0\0\0\0\0\0\0\0", "äö𝄞\0\0\0\0", &"\0".repeat(12), "𝄞𝄞𝄞"].concat();
+            let expected = [
+                "ab\0\0\0\0\0\0\0\0\0\0",
+                "äö𝄞\0\0\0\0",
+                &"\0".repeat(12),
+                "𝄞𝄞𝄞",
+            ]
+            .concat();
             assert_eq!(bytes, expected.as_bytes());
             form.store(&mut bytes).unwrap();
             assert_eq!(bytes, stored);
-            for bad in ["abcd\0\0\0\0\0\0\0\0".as_bytes(), b"\xc3\0\0\0\0\0\0\0\0\0\0\0", b"\xff12345678901"] {
-                assert_eq!(form.store(&mut bad.to_vec()).unwrap_err().errno(), libc::EINVAL);
+            for bad in [
+                "abcd\0\0\0\0\0\0\0\0".as_bytes(),
+                b"\xc3\0\0\0\0\0\0\0\0\0\0\0",
+                b"\xff12345678901",
+            ] {
+                assert_eq!(
+                    form.store(&mut bad.to_vec()).unwrap_err().errno(),
+                    libc::EINVAL
+                );
             }
             let half = 0xd800u32;
-            let mut bytes = if is_big_endian { half.to_be_bytes() } else { half.to_le_bytes() }.repeat(3);
+            let mut bytes = if is_big_endian {
+                half.to_be_bytes()
+            } else {
+                half.to_le_bytes()
+            }
+            .repeat(3);
             form.show(&mut bytes).unwrap();
             assert_eq!(bytes, "\u{fffd}\u{fffd}\u{fffd}\0\0\0".as_bytes());
         }

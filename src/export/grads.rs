@@ -54,23 +54,37 @@ pub fn text(array: &Described) -> String {
     let (Some(units), Some(statements)) = (units(metadata), statements(array)) else {
         return String::new();
     };
-    let byte_order = if metadata.dtype.is_big_endian() { "big_endian" } else { "little_endian" };
+    let byte_order = if metadata.dtype.is_big_endian() {
+        "big_endian"
+    } else {
+        "little_endian"
+    };
     let mut text = format!(
         "DSET ^data.raw\nTITLE {}\nUNDEF {}\nOPTIONS {byte_order}{}{}\n",
         plain(&spelling::title(array), MAX_TEXT),
         undefined(array),
         if statements.is_reversed { " yrev" } else { "" },
-        if statements.has_no_leap_days { " 365_day_calendar" } else { "" },
+        if statements.has_no_leap_days {
+            " 365_day_calendar"
+        } else {
+            ""
+        },
     );
     let Statements { x, y, z, time, .. } = &statements;
     text.push_str(&format!("XDEF {x}\nYDEF {y}\nZDEF {z}\nTDEF {time}\n"));
     if let Some(len) = statements.members {
         let names = (1..=len).map(|n| format!("m{n}"));
-        text.push_str(&format!("EDEF {len} NAMES {}\n", spelling::list(names, " ")));
+        text.push_str(&format!(
+            "EDEF {len} NAMES {}\n",
+            spelling::list(names, " ")
+        ));
     }
     let levels = statements.levels;
     let name = name(&array.name);
-    text + &format!("VARS 1\n{name} {levels} {units} {}\nENDVARS\n", plain(&meaning(array), MAX_TEXT))
+    text + &format!(
+        "VARS 1\n{name} {levels} {units} {}\nENDVARS\n",
+        plain(&meaning(array), MAX_TEXT)
+    )
 }
 
 /// The descriptor's statements about dimensions.
@@ -121,8 +135,13 @@ fn is_packed(array: &Described) -> bool {
     let is_scaled = |name, factor: Option<f64>, neutral| {
         factor.is_some_and(|x| x != neutral) || factor.is_none() && attributes.contains_key(name)
     };
-    let unsigned = attributes.get("_Unsigned").map(|value| json::text(value).unwrap_or_default() == "true");
-    let is_unsigned = matches!(array.metadata.dtype.kind(), DTypeKind::UInt | DTypeKind::Bool);
+    let unsigned = attributes
+        .get("_Unsigned")
+        .map(|value| json::text(value).unwrap_or_default() == "true");
+    let is_unsigned = matches!(
+        array.metadata.dtype.kind(),
+        DTypeKind::UInt | DTypeKind::Bool
+    );
     is_scaled("scale_factor", array.scale, 1.0)
         || is_scaled("add_offset", array.offset, 0.0)
         || unsigned.is_some_and(|unsigned| unsigned != is_unsigned)
@@ -132,11 +151,24 @@ fn is_packed(array: &Described) -> bool {
 /// missing.
 fn has_other_missing_values(array: &Described) -> bool {
     let named = spelling::nodata(array);
-    let attributes = ["_FillValue", "missing_value"].into_iter().filter_map(|name| array.attributes.get(name));
-    let numbers = attributes.flat_map(|value| value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice));
+    let attributes = ["_FillValue", "missing_value"]
+        .into_iter()
+        .filter_map(|name| array.attributes.get(name));
+    let numbers = attributes.flat_map(|value| {
+        value
+            .as_array()
+            .map_or(std::slice::from_ref(value), Vec::as_slice)
+    });
     numbers
-        .filter_map(|number| spelling::item(&array.metadata.dtype, MetadataNumber::Float(json::float(number)?)))
-        .any(|item| !item.as_f64().is_nan() && named.is_none_or(|named| named.as_f64() != item.as_f64()))
+        .filter_map(|number| {
+            spelling::item(
+                &array.metadata.dtype,
+                MetadataNumber::Float(json::float(number)?),
+            )
+        })
+        .any(|item| {
+            !item.as_f64().is_nan() && named.is_none_or(|named| named.as_f64() != item.as_f64())
+        })
 }
 
 /// Returns whether the dimension has no coordinate array and no known positions.
@@ -146,7 +178,20 @@ fn has_no_coordinates(axis: &DescribedAxis) -> bool {
 
 /// Returns the format's code of the type.
 fn units(metadata: &ArrayMetadata) -> Option<&'static str> {
-    const UNITS: [&str; 12] = ["", "-1,40,1", "-1,40,2,-1", "-1,40,2", "-1,40,4", "", "", "", "99", "", "", ""];
+    const UNITS: [&str; 12] = [
+        "",
+        "-1,40,1",
+        "-1,40,2,-1",
+        "-1,40,2",
+        "-1,40,4",
+        "",
+        "",
+        "",
+        "99",
+        "",
+        "",
+        "",
+    ];
     spelling::type_name(&metadata.dtype, UNITS)
 }
 
@@ -169,7 +214,9 @@ impl<'a> Slots<'a> {
     /// format's order.
     fn by_role(axes: &'a [DescribedAxis]) -> Option<Self> {
         const ORDER: [Role; 4] = [Role::Time, Role::Z, Role::Y, Role::X];
-        let places = axes.iter().map(|axis| ORDER.iter().position(|role| *role == axis.role));
+        let places = axes
+            .iter()
+            .map(|axis| ORDER.iter().position(|role| *role == axis.role));
         let places: Vec<usize> = places.collect::<Option<_>>()?;
         let of = |role| axes.iter().find(|axis| axis.role == role);
         places.is_sorted_by(|a, b| a < b).then(|| Slots {
@@ -191,7 +238,9 @@ impl<'a> Slots<'a> {
             axis => slots.z = axis,
         }
         match left.next() {
-            Some(axis) if slots.time.is_none() && axis.role == Role::Time => slots.time = Some(axis),
+            Some(axis) if slots.time.is_none() && axis.role == Role::Time => {
+                slots.time = Some(axis)
+            }
             axis => slots.ensemble = axis,
         }
         slots
@@ -200,7 +249,11 @@ impl<'a> Slots<'a> {
 
 /// Returns the longitudes or latitudes in increasing order, and whether they decrease in the array.
 /// Returns `None` if the coordinates are something else or not in order.
-fn horizontal(axis: Option<&DescribedAxis>, role: Role, is_on_globe: bool) -> Option<(String, bool)> {
+fn horizontal(
+    axis: Option<&DescribedAxis>,
+    role: Role,
+    is_on_globe: bool,
+) -> Option<(String, bool)> {
     let Some(axis) = axis else {
         return Some(("1 LINEAR 0 1".to_string(), false));
     };
@@ -212,13 +265,20 @@ fn horizontal(axis: Option<&DescribedAxis>, role: Role, is_on_globe: bool) -> Op
     }
     let may_reverse = role == Role::Y;
     match &axis.coordinates {
-        Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => match step {
+        Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => match step
+        {
             step if *step > 0.0 => Some((linear(axis.len, *first, *step), false)),
-            step if may_reverse => Some((linear(axis.len, spelling::at(*first, *step, axis.len - 1), -step), true)),
+            step if may_reverse => Some((
+                linear(axis.len, spelling::at(*first, *step, axis.len - 1), -step),
+                true,
+            )),
             _ => None,
         },
         Coordinates::Irregular { values } if values.len() as u64 == axis.len => {
-            match (is_increasing(values.iter()), may_reverse && is_increasing(values.iter().rev())) {
+            match (
+                is_increasing(values.iter()),
+                may_reverse && is_increasing(values.iter().rev()),
+            ) {
                 (true, _) => Some((levels(values.iter()), false)),
                 (_, true) => Some((levels(values.iter().rev()), true)),
                 _ => None,
@@ -238,7 +298,11 @@ fn is_in_degrees(axis: &DescribedAxis, role: Role) -> bool {
         Role::X => (is_east(units), "lon"),
         _ => (is_north(units), "lat"),
     };
-    let is_named = || axis.name.as_deref().is_some_and(|name| name.to_ascii_lowercase().starts_with(start));
+    let is_named = || {
+        axis.name
+            .as_deref()
+            .is_some_and(|name| name.to_ascii_lowercase().starts_with(start))
+    };
     is_of_role || ["degrees", "degree", "deg"].contains(&units) && is_named()
 }
 
@@ -256,9 +320,13 @@ fn level(axis: Option<&DescribedAxis>) -> Option<String> {
     }
     match &axis.coordinates {
         Coordinates::Regular { first, step } if !first.is_finite() || !step.is_finite() => None,
-        Coordinates::Regular { first, step } if *step > 0.0 => Some(linear(axis.len, *first, *step)),
+        Coordinates::Regular { first, step } if *step > 0.0 => {
+            Some(linear(axis.len, *first, *step))
+        }
         Coordinates::Regular { first, step } if axis.len <= spelling::MAX_LISTED => {
-            let values: Vec<f64> = (0..axis.len).map(|i| spelling::at(*first, *step, i)).collect();
+            let values: Vec<f64> = (0..axis.len)
+                .map(|i| spelling::at(*first, *step, i))
+                .collect();
             Some(levels(values.iter()))
         }
         Coordinates::Irregular { values } if values.len() as u64 == axis.len => {
@@ -294,9 +362,15 @@ fn time(axis: Option<&DescribedAxis>) -> Option<(String, Option<Calendar>)> {
         _ => return Some(("1 LINEAR 00Z01JAN0001 1dy".to_string(), None)),
     };
     let calendar = Calendar::of(axis.calendar.as_deref())?;
-    let count = TimeCount::parse(axis.units.as_deref().filter(|_| axis.role == Role::Time)?, calendar)?;
+    let count = TimeCount::parse(
+        axis.units.as_deref().filter(|_| axis.role == Role::Time)?,
+        calendar,
+    )?;
     let (first, step) = regular(axis, count).or_else(|| monthly(axis, count))?;
-    Some((format!("{} LINEAR {} {step}", axis.len, date(first)), Some(calendar)))
+    Some((
+        format!("{} LINEAR {} {step}", axis.len, date(first)),
+        Some(calendar),
+    ))
 }
 
 /// Returns the first date and the step if the step is a whole number of minutes.
@@ -317,7 +391,9 @@ fn regular(axis: &DescribedAxis, count: TimeCount) -> Option<(NaiveDateTime, Str
         return None;
     }
     let whole = whole as i64;
-    let (size, unit) = [(1440, "dy"), (60, "hr"), (1, "mn")].into_iter().find(|(size, _)| whole % size == 0)?;
+    let (size, unit) = [(1440, "dy"), (60, "hr"), (1, "mn")]
+        .into_iter()
+        .find(|(size, _)| whole % size == 0)?;
     Some((first, format!("{}{unit}", whole / size)))
 }
 
@@ -327,7 +403,10 @@ fn monthly(axis: &DescribedAxis, count: TimeCount) -> Option<(NaiveDateTime, Str
     let Coordinates::Irregular { values } = &axis.coordinates else {
         return None;
     };
-    let dates: Vec<NaiveDateTime> = values.iter().map(|x| count.date(*x)).collect::<Option<_>>()?;
+    let dates: Vec<NaiveDateTime> = values
+        .iter()
+        .map(|x| count.date(*x))
+        .collect::<Option<_>>()?;
     let [first, second, ..] = dates.as_slice() else {
         return None;
     };
@@ -336,16 +415,29 @@ fn monthly(axis: &DescribedAxis, count: TimeCount) -> Option<(NaiveDateTime, Str
     let follows = |a: &NaiveDateTime, b: &NaiveDateTime| {
         month(b) - month(a) == step && (b.day(), b.time()) == (first.day(), first.time())
     };
-    if step < 1 || !dates.windows(2).all(|pair| matches!(pair, [a, b] if follows(a, b))) {
+    if step < 1
+        || !dates
+            .windows(2)
+            .all(|pair| matches!(pair, [a, b] if follows(a, b)))
+    {
         return None;
     }
-    Some((*first, if step % 12 == 0 { format!("{}yr", step / 12) } else { format!("{step}mo") }))
+    Some((
+        *first,
+        if step % 12 == 0 {
+            format!("{}yr", step / 12)
+        } else {
+            format!("{step}mo")
+        },
+    ))
 }
 
 /// Spells a date: `06:30Z01JAN2000`.
 fn date(date: NaiveDateTime) -> String {
     let time = if date.minute() == 0 { "%HZ" } else { "%H:%MZ" };
-    date.format(&format!("{time}%d%b%Y")).to_string().to_uppercase()
+    date.format(&format!("{time}%d%b%Y"))
+        .to_string()
+        .to_uppercase()
 }
 
 /// Returns the missing value, or [`UNDEFINED`] if there is none. NaN is always missing.
@@ -353,7 +445,10 @@ fn undefined(array: &Described) -> String {
     match spelling::nodata(array) {
         Some(MetadataNumber::Float(x)) if x.is_nan() => UNDEFINED.to_string(),
         // the shortest spelling of an item of 4 bytes
-        Some(MetadataNumber::Float(x)) => (x as f32).to_string().parse().map_or(UNDEFINED.to_string(), float),
+        Some(MetadataNumber::Float(x)) => (x as f32)
+            .to_string()
+            .parse()
+            .map_or(UNDEFINED.to_string(), float),
         Some(nodata) => nodata.to_string(),
         None => UNDEFINED.to_string(),
     }
@@ -361,13 +456,23 @@ fn undefined(array: &Described) -> String {
 
 /// Returns title and units.
 fn meaning(array: &Described) -> String {
-    let units = array.units.as_deref().map(|units| format!(" [{units}]")).unwrap_or_default();
+    let units = array
+        .units
+        .as_deref()
+        .map(|units| format!(" [{units}]"))
+        .unwrap_or_default();
     format!("{}{units}", spelling::title(array))
 }
 
 /// Returns a name of letters, digits and underscores that begins with a letter.
 fn name(name: &str) -> String {
-    let plain = name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' });
+    let plain = name.chars().map(|c| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_lowercase()
+        } else {
+            '_'
+        }
+    });
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
     let start = if starts_well { None } else { Some('v') };
     start.into_iter().chain(plain).take(MAX_NAME).collect()
@@ -375,7 +480,11 @@ fn name(name: &str) -> String {
 
 /// Returns text in one line of at most `most` ASCII characters.
 fn plain(text: &str, most: usize) -> String {
-    spelling::line(text).chars().map(|c| if c.is_ascii() { c } else { '?' }).take(most).collect()
+    spelling::line(text)
+        .chars()
+        .map(|c| if c.is_ascii() { c } else { '?' })
+        .take(most)
+        .collect()
 }
 
 #[cfg(test)]

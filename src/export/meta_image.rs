@@ -8,7 +8,9 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Returns whether the array holds integers of 1 to 4 bytes or floats of 4 or 8, in two or three
 /// dimensions. VTK's reader corrupts memory on more dimensions and on 64-bit integers.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
-    element_type(metadata).is_some() && (2..=3).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
+    element_type(metadata).is_some()
+        && (2..=3).contains(&metadata.shape.len())
+        && spelling::is_countable(metadata)
 }
 
 /// Writes the header.
@@ -22,13 +24,27 @@ pub fn text(array: &Described) -> String {
     let mut add = |field: &str, value: String| text.push_str(&format!("{field} = {value}\n"));
     add("NDims", count.to_string());
     add("BinaryData", "True".to_string());
-    add("BinaryDataByteOrderMSB", if metadata.dtype.is_big_endian() { "True" } else { "False" }.to_string());
+    add(
+        "BinaryDataByteOrderMSB",
+        if metadata.dtype.is_big_endian() {
+            "True"
+        } else {
+            "False"
+        }
+        .to_string(),
+    );
     add("CompressedData", "False".to_string());
     if let Some(steps) = spelling::steps(array) {
         let axes = || steps.iter().rev().copied();
         add("TransformMatrix", matrix(axes()));
-        add("Offset", spelling::list(axes().map(|(first, _)| float(first)), " "));
-        add("ElementSpacing", spelling::list(axes().map(|(_, step)| float(step.abs())), " "));
+        add(
+            "Offset",
+            spelling::list(axes().map(|(first, _)| float(first)), " "),
+        );
+        add(
+            "ElementSpacing",
+            spelling::list(axes().map(|(_, step)| float(step.abs())), " "),
+        );
     }
     add("DimSize", spelling::sizes(metadata, " "));
     add("ElementType", element_type.to_string());
@@ -56,8 +72,13 @@ fn element_type(metadata: &ArrayMetadata) -> Option<&'static str> {
 
 /// Returns the direction matrix: on the diagonal 1, or -1 if coordinates decrease.
 fn matrix(axes: impl Iterator<Item = (f64, f64)> + Clone) -> String {
-    let cell = |row: usize, column: usize, step: f64| if row == column { step.signum() } else { 0.0 };
-    let row = |(i, (_, step))| axes.clone().enumerate().map(move |(column, _)| cell(i, column, step));
+    let cell =
+        |row: usize, column: usize, step: f64| if row == column { step.signum() } else { 0.0 };
+    let row = |(i, (_, step))| {
+        axes.clone()
+            .enumerate()
+            .map(move |(column, _)| cell(i, column, step))
+    };
     spelling::list(axes.clone().enumerate().flat_map(row), " ")
 }
 
@@ -96,13 +117,19 @@ ElementDataFile = data.raw
         let mut array = testing::geographic();
         array.axes[1].coordinates = Coordinates::Unknown;
         let text = text(&array);
-        assert!(text.contains("Offset = 10 0 0\nElementSpacing = 0.25 1 6\n"), "{text}");
+        assert!(
+            text.contains("Offset = 10 0 0\nElementSpacing = 0.25 1 6\n"),
+            "{text}"
+        );
     }
 
     #[test]
     fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<i8", "<u8", "<f2", "<c8", "|S3", "<M8[s]"] {
-            assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
+            assert!(
+                !fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])),
+                "{dtype}"
+            );
         }
         for shape in [&[] as &[u64], &[4], &[4, 0], &[1; 4], &[1, 1 << 31]] {
             assert!(!fits(&testing::metadata("\"|i1\"", shape)), "{shape:?}");

@@ -90,7 +90,12 @@ pub struct NetcdfOptions {
 ///
 /// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for the
 /// memory.
-pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key, options: &NetcdfOptions) -> Result<Composite> {
+pub fn dataset(
+    hierarchy: &Hierarchy,
+    cache: &Cache,
+    key: &Key,
+    options: &NetcdfOptions,
+) -> Result<Composite> {
     let members = GroupArrays::of_group(hierarchy, cache, key, options)?;
     let attributes = hierarchy.attributes(key)?;
     // memory for the converted attributes and two copies of the header
@@ -103,7 +108,11 @@ pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key, options: &Netcdf
 fn header_of(members: &GroupArrays, attributes: &Map<String, Value>) -> ClassicHeader {
     let version = members.version();
     let mut names = UniqueNames::default();
-    let given: Vec<String> = members.list.iter().map(|member| names.give(member.name())).collect();
+    let given: Vec<String> = members
+        .list
+        .iter()
+        .map(|member| names.give(member.name()))
+        .collect();
     let mappings = Mappings::new(&members.list, &mut names);
     let mut dimensions = Dimensions::new(&names);
     if let Some(first) = members.list.iter().find(|member| member.is_record) {
@@ -116,7 +125,9 @@ fn header_of(members: &GroupArrays, attributes: &Map<String, Value>) -> ClassicH
     }
     let variable = |(member, name): (&GroupArray, String)| {
         let letters = member.letters.map(|len| (format!("string{len}"), len));
-        let letters = letters.as_ref().map(|(name, len)| (Some(name.as_str()), *len));
+        let letters = letters
+            .as_ref()
+            .map(|(name, len)| (Some(name.as_str()), *len));
         let kind = match (member.kind, version) {
             (Type::UByte, ClassicVersion::Offset64) => Type::Byte,
             (kind, _) => kind,
@@ -132,19 +143,34 @@ fn header_of(members: &GroupArrays, attributes: &Map<String, Value>) -> ClassicH
             begin: 0,
         }
     };
-    let variables = mappings.variables().chain(members.list.iter().zip(given).map(variable)).collect();
+    let variables = mappings
+        .variables()
+        .chain(members.list.iter().zip(given).map(variable))
+        .collect();
     let attributes = attributes::of_group(attributes, &members.reasons(), version);
-    ClassicHeader { version, dimensions: dimensions.into_list(), attributes, variables }
+    ClassicHeader {
+        version,
+        dimensions: dimensions.into_list(),
+        attributes,
+        variables,
+    }
 }
 
 /// Lays out the file and sets the offsets of data in the header.
 fn file_of(members: &GroupArrays, mut header: ClassicHeader) -> Result<Composite> {
     let len = header.bytes().len();
     if len > MAX_HEADER {
-        return Err(Error::unsupported(format!("a netCDF header of {len} bytes is more than {MAX_HEADER}")));
+        return Err(Error::unsupported(format!(
+            "a netCDF header of {len} bytes is more than {MAX_HEADER}"
+        )));
     }
     let mappings = header.variables.len().saturating_sub(members.list.len());
-    let fixed = header.variables.len() - members.list.iter().filter(|member| member.is_record).count();
+    let fixed = header.variables.len()
+        - members
+            .list
+            .iter()
+            .filter(|member| member.is_record)
+            .count();
     let mut end = (len + RESERVE) as u64;
     for (number, variable) in header.variables.iter_mut().enumerate() {
         // the variables of a record follow each other, so that there is one distance for all
@@ -172,7 +198,11 @@ fn file_of(members: &GroupArrays, mut header: ClassicHeader) -> Result<Composite
             file.begin_records(header.record_count().unwrap_or(0));
         }
         match &member.values {
-            Some(values) => file.push_values(member.array.key().clone(), member.variable_size(), values.clone()),
+            Some(values) => file.push_values(
+                member.array.key().clone(),
+                member.variable_size(),
+                values.clone(),
+            ),
             None => file.push_flat(member.array.key().clone(), member.metadata(), member.form()),
         }
         // readers expect the variable's own padding even at the end of the file, except in "the

@@ -39,12 +39,19 @@ pub fn header(array: &Described) -> Vec<u8> {
         return Vec::new();
     };
     let is_first = array.metadata.shape.iter().all(|len| *len <= MAX_LENGTH);
-    if is_first { first(array, item_type) } else { second(array, item_type) }
+    if is_first {
+        first(array, item_type)
+    } else {
+        second(array, item_type)
+    }
 }
 
 /// Returns NIfTI's code of the type.
 fn item_type(metadata: &ArrayMetadata) -> Option<u16> {
-    spelling::type_name(&metadata.dtype, [256, 2, 4, 512, 8, 768, 1024, 1280, 16, 64, 32, 1792])
+    spelling::type_name(
+        &metadata.dtype,
+        [256, 2, 4, 512, 8, 768, 1024, 1280, 16, 64, 32, 1792],
+    )
 }
 
 fn first(array: &Described, item_type: u16) -> Vec<u8> {
@@ -64,7 +71,11 @@ fn first(array: &Described, item_type: u16) -> Vec<u8> {
     for step in place.steps {
         fields.put((step as f32).to_le_bytes());
     }
-    for number in [f64::from(flat), array.scale.unwrap_or(1.0), array.offset.unwrap_or(0.0)] {
+    for number in [
+        f64::from(flat),
+        array.scale.unwrap_or(1.0),
+        array.offset.unwrap_or(0.0),
+    ] {
         fields.put((number as f32).to_le_bytes());
     }
     fields.zeros(3);
@@ -124,7 +135,10 @@ fn second(array: &Described, item_type: u16) -> Vec<u8> {
 /// Returns the number of dimensions and their lengths, with 1 for unused ones.
 fn lengths(array: &Described, order: &[Option<usize>]) -> [u64; 8] {
     let mut lengths = [1; 8];
-    let len = |axis: &Option<usize>| axis.and_then(|axis| array.metadata.shape.get(axis)).map_or(1, |len| *len);
+    let len = |axis: &Option<usize>| {
+        axis.and_then(|axis| array.metadata.shape.get(axis))
+            .map_or(1, |len| *len)
+    };
     let values = std::iter::once(order.len() as u64).chain(order.iter().map(len));
     for (to, value) in lengths.iter_mut().zip(values) {
         *to = value;
@@ -159,10 +173,17 @@ impl Placement {
         let time = time(array, &order);
         let rows = WORLD.map(|role| {
             let mut row = [0.0; 4];
-            for (to, (_, _, step)) in row.iter_mut().zip(&space).filter(|(_, (along, ..))| *along == role) {
+            for (to, (_, _, step)) in row
+                .iter_mut()
+                .zip(&space)
+                .filter(|(_, (along, ..))| *along == role)
+            {
                 *to = *step;
             }
-            row[3] = space.iter().find(|(along, ..)| *along == role).map_or(0.0, |(_, first, _)| *first);
+            row[3] = space
+                .iter()
+                .find(|(along, ..)| *along == role)
+                .map_or(0.0, |(_, first, _)| *first);
             row
         });
         let [x, y, z] = space.map(|(_, _, step)| step.abs());
@@ -173,7 +194,13 @@ impl Placement {
             *step = time.step.abs();
         }
         let (first, time_unit) = time.map_or((0.0, 0), |time| (time.first, time.unit));
-        Placement { lengths: lengths(array, &order), steps, rows, time: first, units: unit + time_unit }
+        Placement {
+            lengths: lengths(array, &order),
+            steps,
+            rows,
+            time: first,
+            units: unit + time_unit,
+        }
     }
 }
 
@@ -183,12 +210,24 @@ impl Placement {
 fn space(array: &Described, order: &[Option<usize>]) -> (u8, [(Role, f64, f64); SPACE]) {
     let axes = [0, 1, 2].map(|n| order.get(n).copied().flatten());
     let known = axes.map(|axis| role(array, axis?).filter(|role| WORLD.contains(role)));
-    let mut free = WORLD.into_iter().filter(|role| !known.contains(&Some(*role)));
+    let mut free = WORLD
+        .into_iter()
+        .filter(|role| !known.contains(&Some(*role)));
     let roles = known.map(|role| role.or_else(|| free.next()).unwrap_or(Role::X));
     let steps = axes.map(|axis| {
         let axis = axis.filter(|axis| role(array, *axis) != Some(Role::Time))?;
         let (first, step) = spelling::spacing(array, axis)?;
-        Some((first, step, array.axes.get(axis)?.units.as_deref().and_then(units::length).map(|unit| unit.size)))
+        Some((
+            first,
+            step,
+            array
+                .axes
+                .get(axis)?
+                .units
+                .as_deref()
+                .and_then(units::length)
+                .map(|unit| unit.size),
+        ))
     });
     // convert to one unit only if every positioned dimension has a known one
     let sizes: Option<Vec<f64>> = steps.iter().flatten().map(|(_, _, size)| *size).collect();
@@ -208,7 +247,14 @@ fn space(array: &Described, order: &[Option<usize>]) -> (u8, [(Role, f64, f64); 
     };
     let [x, y, z] = steps.map(scaled);
     let [along_x, along_y, along_z] = roles;
-    (code, [(along_x, x.0, x.1), (along_y, y.0, y.1), (along_z, z.0, z.1)])
+    (
+        code,
+        [
+            (along_x, x.0, x.1),
+            (along_y, y.0, y.1),
+            (along_z, z.0, z.1),
+        ],
+    )
 }
 
 /// The position of the items in time.
@@ -225,8 +271,12 @@ struct Instants {
 
 /// Returns the times of the items if a dimension behind those of space has regular ones.
 fn time(array: &Described, order: &[Option<usize>]) -> Option<Instants> {
-    let is_time = |axis: &Option<usize>| axis.is_some_and(|axis| role(array, axis) == Some(Role::Time));
-    let dimension = order.iter().position(is_time).filter(|dimension| *dimension >= SPACE)?;
+    let is_time =
+        |axis: &Option<usize>| axis.is_some_and(|axis| role(array, axis) == Some(Role::Time));
+    let dimension = order
+        .iter()
+        .position(is_time)
+        .filter(|dimension| *dimension >= SPACE)?;
     let axis = (*order.get(dimension)?)?;
     let (first, step) = spelling::spacing(array, axis)?;
     let units = array.axes.get(axis)?.units.as_deref().unwrap_or_default();
@@ -237,8 +287,17 @@ fn time(array: &Described, order: &[Option<usize>]) -> Option<Instants> {
         Some(size) => (24, spelling::rounded(size / 1e-6)),
     };
     // a coordinate since some epoch is a date, which a float of four bytes cannot hold
-    let first = if units.contains(" since ") { 0.0 } else { first };
-    Some(Instants { dimension, unit, first: first * factor, step: step * factor })
+    let first = if units.contains(" since ") {
+        0.0
+    } else {
+        first
+    };
+    Some(Instants {
+        dimension,
+        unit,
+        first: first * factor,
+        step: step * factor,
+    })
 }
 
 fn role(array: &Described, axis: usize) -> Option<Role> {
@@ -250,9 +309,16 @@ fn role(array: &Described, axis: usize) -> Option<Role> {
 /// dimensions are added before time, or those of one item left out, neither of which moves an item.
 fn order(array: &Described) -> Vec<Option<usize>> {
     let mut order: Vec<_> = (0..array.axes.len()).rev().map(Some).collect();
-    let len = |axis: &Option<usize>| axis.and_then(|axis| array.metadata.shape.get(axis)).map_or(1, |len| *len);
-    let is_time = |axis: &Option<usize>| axis.is_some_and(|axis| role(array, axis) == Some(Role::Time));
-    let Some(time) = order.iter().position(is_time).filter(|time| order.get(*time).is_some_and(|axis| len(axis) > 1))
+    let len = |axis: &Option<usize>| {
+        axis.and_then(|axis| array.metadata.shape.get(axis))
+            .map_or(1, |len| *len)
+    };
+    let is_time =
+        |axis: &Option<usize>| axis.is_some_and(|axis| role(array, axis) == Some(Role::Time));
+    let Some(time) = order
+        .iter()
+        .position(is_time)
+        .filter(|time| order.get(*time).is_some_and(|axis| len(axis) > 1))
     else {
         return order;
     };
@@ -281,20 +347,36 @@ mod tests {
     }
 
     fn f4(header: &[u8], offset: usize, count: usize) -> Vec<f32> {
-        (0..count).map(|i| f32::from_le_bytes(at(header, offset + 4 * i))).collect()
+        (0..count)
+            .map(|i| f32::from_le_bytes(at(header, offset + 4 * i)))
+            .collect()
     }
 
     #[test]
     fn an_array_without_attributes_has_default_fields() {
         let header = header(&testing::plain("<u2", &[4, 6]));
-        assert_eq!((header.len(), &header[..4], &header[344..]), (352, &b"\x5c\x01\0\0"[..], &b"n+1\0\0\0\0\0"[..]));
-        let dim: Vec<i16> = (0..8).map(|i| i16::from_le_bytes(at(&header, 40 + 2 * i))).collect();
+        assert_eq!(
+            (header.len(), &header[..4], &header[344..]),
+            (352, &b"\x5c\x01\0\0"[..], &b"n+1\0\0\0\0\0"[..])
+        );
+        let dim: Vec<i16> = (0..8)
+            .map(|i| i16::from_le_bytes(at(&header, 40 + 2 * i)))
+            .collect();
         assert_eq!(dim, [2, 6, 4, 1, 1, 1, 1, 1]);
-        assert_eq!([u16::from_le_bytes(at(&header, 70)), u16::from_le_bytes(at(&header, 72))], [512, 16]);
+        assert_eq!(
+            [
+                u16::from_le_bytes(at(&header, 70)),
+                u16::from_le_bytes(at(&header, 72))
+            ],
+            [512, 16]
+        );
         assert_eq!(f4(&header, 76, 8), [1.0; 8]);
         // vox_offset, scl_slope, scl_inter
         assert_eq!(f4(&header, 108, 3), [352.0, 1.0, 0.0]);
-        assert_eq!((header[123], &header[148..153], at(&header, 252)), (0, &b"data\0"[..], [0, 0, 1, 0]));
+        assert_eq!(
+            (header[123], &header[148..153], at(&header, 252)),
+            (0, &b"data\0"[..], [0, 0, 1, 0])
+        );
         let identity = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0];
         assert_eq!(f4(&header, 280, 12), identity);
     }
@@ -305,16 +387,27 @@ mod tests {
         array.axes[0] = DescribedAxis {
             role: Role::Time,
             units: Some("milliseconds".into()),
-            coordinates: Coordinates::Regular { first: 5.0, step: 20.0 },
+            coordinates: Coordinates::Regular {
+                first: 5.0,
+                step: 20.0,
+            },
             ..array.axes[0].clone()
         };
-        array.axes[2].coordinates = Coordinates::Regular { first: 7.0, step: -0.5 };
+        array.axes[2].coordinates = Coordinates::Regular {
+            first: 7.0,
+            step: -0.5,
+        };
         array.axes[1].units = Some("nm".into());
         (array.scale, array.offset) = (Some(0.5), Some(-1.0));
         let header = header(&array);
         assert_eq!(f4(&header, 76, 6), [1.0, 0.5, 0.5, 0.002, 20.0, 1.0]);
-        assert_eq!((f4(&header, 112, 2), f4(&header, 136, 1), header[123]), (vec![0.5, -1.0], vec![5.0], 3 + 16));
-        let affine = [0.5, 0.0, 0.0, 0.0, 0.0, -0.5, 0.0, 7.0, 0.0, 0.0, 0.002, 0.0];
+        assert_eq!(
+            (f4(&header, 112, 2), f4(&header, 136, 1), header[123]),
+            (vec![0.5, -1.0], vec![5.0], 3 + 16)
+        );
+        let affine = [
+            0.5, 0.0, 0.0, 0.0, 0.0, -0.5, 0.0, 7.0, 0.0, 0.0, 0.002, 0.0,
+        ];
         assert_eq!(f4(&header, 280, 12), affine);
     }
 
@@ -331,33 +424,62 @@ mod tests {
         assert_eq!(f4(&header(&array), 280, 12), affine);
         // coordinates that are no lengths have no unit; time is no dimension of space
         let geographic = header(&testing::geographic());
-        let affine = [0.25, 0.0, 0.0, 10.0, 0.0, -0.5, 0.0, 50.0, 0.0, 0.0, 1.0, 0.0];
-        assert_eq!((f4(&geographic, 280, 12), geographic[123]), (affine.to_vec(), 8));
+        let affine = [
+            0.25, 0.0, 0.0, 10.0, 0.0, -0.5, 0.0, 50.0, 0.0, 0.0, 1.0, 0.0,
+        ];
+        assert_eq!(
+            (f4(&geographic, 280, 12), geographic[123]),
+            (affine.to_vec(), 8)
+        );
     }
 
     #[test]
     fn time_is_the_fourth_dimension() {
-        let dim = |header: &[u8]| (0..8).map(|i| i16::from_le_bytes(at(header, 40 + 2 * i))).collect::<Vec<_>>();
+        let dim = |header: &[u8]| {
+            (0..8)
+                .map(|i| i16::from_le_bytes(at(header, 40 + 2 * i)))
+                .collect::<Vec<_>>()
+        };
         // t, y, x
         let header_of = |array: &Described| header(array);
         let geographic = header_of(&testing::geographic());
         assert_eq!(dim(&geographic), [4, 10, 6, 1, 4, 1, 1, 1]);
-        assert_eq!(f4(&geographic, 76, 8), [1.0, 0.25, 0.5, 1.0, 21_600.0, 1.0, 1.0, 1.0]);
+        assert_eq!(
+            f4(&geographic, 76, 8),
+            [1.0, 0.25, 0.5, 1.0, 21_600.0, 1.0, 1.0, 1.0]
+        );
         // t, c, z, y, x
         let mut array = testing::microscopy();
-        let coordinates = Coordinates::Regular { first: 0.0, step: 20.0 };
+        let coordinates = Coordinates::Regular {
+            first: 0.0,
+            step: 20.0,
+        };
         let units = Some("millisecond".to_string());
-        let [c, ..] = array.axes.as_slice() else { panic!() };
-        let t = DescribedAxis { role: Role::Time, units, coordinates, len: 7, ..c.clone() };
+        let [c, ..] = array.axes.as_slice() else {
+            panic!()
+        };
+        let t = DescribedAxis {
+            role: Role::Time,
+            units,
+            coordinates,
+            len: 7,
+            ..c.clone()
+        };
         array.axes.insert(0, t);
         array.metadata = testing::metadata("\"|u1\"", &[7, 2, 3, 4, 5]);
         let many = header_of(&array);
-        assert_eq!((dim(&many), many[123]), (vec![5, 5, 4, 3, 2, 7, 1, 1], 3 + 16));
+        assert_eq!(
+            (dim(&many), many[123]),
+            (vec![5, 5, 4, 3, 2, 7, 1, 1], 3 + 16)
+        );
         assert_eq!(f4(&many, 76, 8)[4..], [1.0, 20.0, 1.0, 1.0]);
         array.axes[1].len = 1;
         array.metadata = testing::metadata("\"|u1\"", &[7, 1, 3, 4, 5]);
         let single = header_of(&array);
-        assert_eq!((dim(&single), f4(&single, 76, 8)[4]), (vec![4, 5, 4, 3, 7, 1, 1, 1], 20.0));
+        assert_eq!(
+            (dim(&single), f4(&single, 76, 8)[4]),
+            (vec![4, 5, 4, 3, 7, 1, 1, 1], 20.0)
+        );
         // one image of a series
         array.axes[0].len = 1;
         array.metadata = testing::metadata("\"|u1\"", &[1, 1, 3, 4, 5]);
@@ -370,21 +492,41 @@ mod tests {
         array.metadata = testing::metadata("\">i2\"", &[3, 4, 5, 32_768]);
         array.crs = Some(Crs::default());
         let header = header(&array);
-        assert_eq!((header.len(), &header[..12]), (544, &b"\0\0\x02\x1cn+2\0\r\n\x1a\n"[..]));
-        assert_eq!([u16::from_be_bytes(at(&header, 12)), u16::from_be_bytes(at(&header, 14))], [4, 16]);
-        let dim: Vec<u64> = (0..8).map(|i| u64::from_be_bytes(at(&header, 16 + 8 * i))).collect();
+        assert_eq!(
+            (header.len(), &header[..12]),
+            (544, &b"\0\0\x02\x1cn+2\0\r\n\x1a\n"[..])
+        );
+        assert_eq!(
+            [
+                u16::from_be_bytes(at(&header, 12)),
+                u16::from_be_bytes(at(&header, 14))
+            ],
+            [4, 16]
+        );
+        let dim: Vec<u64> = (0..8)
+            .map(|i| u64::from_be_bytes(at(&header, 16 + 8 * i)))
+            .collect();
         assert_eq!(dim, [4, 32_768, 5, 4, 3, 1, 1, 1]);
         assert_eq!(u64::from_be_bytes(at(&header, 168)), 544);
         let f8 = |offset| f64::from_be_bytes(at(&header, offset));
-        assert_eq!([f8(112), f8(176), f8(184), f8(400), f8(424)], [0.1, 0.05, 260.0, 0.1, 0.1]);
-        assert_eq!((&header[240..263], at(&header, 348)), (&b"sea-surface temperature"[..], [0, 0, 0, 1]));
+        assert_eq!(
+            [f8(112), f8(176), f8(184), f8(400), f8(424)],
+            [0.1, 0.05, 260.0, 0.1, 0.1]
+        );
+        assert_eq!(
+            (&header[240..263], at(&header, 348)),
+            (&b"sea-surface temperature"[..], [0, 0, 0, 1])
+        );
         assert_eq!(super::header(&testing::plain("<u2", &[32_767])).len(), 352);
     }
 
     #[test]
     fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<f2", "|S3", "<M8[s]"] {
-            assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
+            assert!(
+                !fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])),
+                "{dtype}"
+            );
         }
         for shape in [&[] as &[u64], &[4, 0], &[1; 8], &[1 << 31]] {
             assert!(!fits(&testing::metadata("\"|i1\"", shape)), "{shape:?}");

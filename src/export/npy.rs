@@ -59,7 +59,9 @@ pub fn descr(dtype: &DType, json: &Value) -> Option<String> {
 fn push_descr(dtype: &DType, json: &Value, text: &mut String) -> Option<()> {
     let DTypeKind::Struct(fields) = dtype.kind() else {
         let is_object = *dtype.kind() == DTypeKind::Object;
-        text.push_str(&quoted(&DType::canonical(json::text(json).filter(|_| !is_object)?).ok()?)?);
+        text.push_str(&quoted(
+            &DType::canonical(json::text(json).filter(|_| !is_object)?).ok()?,
+        )?);
         return (text.len() <= MAX_DESCR).then_some(());
     };
     text.push('[');
@@ -68,7 +70,14 @@ fn push_descr(dtype: &DType, json: &Value, text: &mut String) -> Option<()> {
         text.push_str(&format!("{comma}({}, ", quoted(&field.name)?));
         push_descr(&field.dtype, json.get(1)?, text)?;
         if !field.shape.is_empty() {
-            text.push_str(&format!(", ({})", field.shape.iter().map(|n| format!("{n}, ")).collect::<String>()));
+            text.push_str(&format!(
+                ", ({})",
+                field
+                    .shape
+                    .iter()
+                    .map(|n| format!("{n}, "))
+                    .collect::<String>()
+            ));
         }
         text.push(')');
     }
@@ -90,10 +99,16 @@ mod tests {
 
     #[test]
     fn a_struct_of_many_levels_or_fields_is_spelled_once_or_not_at_all() {
-        let nested = |levels: usize, leaf: &str| "[[\"a\",".repeat(levels) + leaf + &"]]".repeat(levels);
+        let nested =
+            |levels: usize, leaf: &str| "[[\"a\",".repeat(levels) + leaf + &"]]".repeat(levels);
         let short = testing::metadata(&nested(50, "\"<f4\""), &[2]);
-        assert_eq!(descr(&short.dtype, &short.dtype_json).unwrap(), "[('a', ".repeat(50) + "'<f4'" + &")]".repeat(50));
-        let fields: Vec<String> = (0..9000).map(|i| format!("[\"{}{i}\",\"<f4\"]", "x".repeat(40))).collect();
+        assert_eq!(
+            descr(&short.dtype, &short.dtype_json).unwrap(),
+            "[('a', ".repeat(50) + "'<f4'" + &")]".repeat(50)
+        );
+        let fields: Vec<String> = (0..9000)
+            .map(|i| format!("[\"{}{i}\",\"<f4\"]", "x".repeat(40)))
+            .collect();
         let long = testing::metadata(&nested(50, &format!("[{}]", fields.join(","))), &[2]);
         assert!(!fits(&long));
     }

@@ -8,7 +8,9 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Returns whether the array holds integers, or floats of 4 or 8 bytes, in two to four dimensions.
 /// VTK 9.7 crashes on others.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
-    item_type(metadata).is_some() && (2..=4).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
+    item_type(metadata).is_some()
+        && (2..=4).contains(&metadata.shape.len())
+        && spelling::is_countable(metadata)
 }
 
 /// Writes the header.
@@ -29,25 +31,54 @@ pub fn text(array: &Described) -> String {
     }
     add("sizes", spelling::sizes(metadata, " "));
     if metadata.dtype.size() > 1 {
-        add("endian", if metadata.dtype.is_big_endian() { "big" } else { "little" }.to_string());
+        add(
+            "endian",
+            if metadata.dtype.is_big_endian() {
+                "big"
+            } else {
+                "little"
+            }
+            .to_string(),
+        );
     }
     add("encoding", "raw".to_string());
     if let Some(steps) = &steps {
-        add("space directions", spelling::list((0..count).map(|n| direction(steps, n)), " "));
-        add("space origin", format!("({})", spelling::list(steps.iter().rev().map(|(first, _)| float(*first)), ",")));
+        add(
+            "space directions",
+            spelling::list((0..count).map(|n| direction(steps, n)), " "),
+        );
+        add(
+            "space origin",
+            format!(
+                "({})",
+                spelling::list(steps.iter().rev().map(|(first, _)| float(*first)), ",")
+            ),
+        );
     }
     let kind = |axis: &DescribedAxis| {
-        if axis.role == Role::Time { "time" } else { "domain" }
+        if axis.role == Role::Time {
+            "time"
+        } else {
+            "domain"
+        }
     };
-    add("kinds", spelling::list(array.axes.iter().rev().map(kind), " "));
+    add(
+        "kinds",
+        spelling::list(array.axes.iter().rev().map(kind), " "),
+    );
     if array.axes.iter().any(|axis| axis.name.is_some()) {
-        let names = (0..count).rev().map(|axis| quoted(&spelling::axis_name(array, axis)));
+        let names = (0..count)
+            .rev()
+            .map(|axis| quoted(&spelling::axis_name(array, axis)));
         add("labels", spelling::list(names, " "));
     }
     if steps.is_some() {
         // an axis without known steps counts items and has no unit
-        let units = |axis| spelling::spacing(array, axis).and(array.axes.get(axis)?.units.as_deref());
-        let units = (0..count).rev().map(|axis| quoted(units(axis).unwrap_or_default()));
+        let units =
+            |axis| spelling::spacing(array, axis).and(array.axes.get(axis)?.units.as_deref());
+        let units = (0..count)
+            .rev()
+            .map(|axis| quoted(units(axis).unwrap_or_default()));
         add("space units", spelling::list(units, " "));
     }
     if let Some(units) = &array.units {
@@ -58,8 +89,10 @@ pub fn text(array: &Described) -> String {
 }
 
 fn item_type(metadata: &ArrayMetadata) -> Option<&'static str> {
-    const NAMES: [&str; 12] =
-        ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float", "double", "", ""];
+    const NAMES: [&str; 12] = [
+        "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float",
+        "double", "", "",
+    ];
     spelling::type_name(&metadata.dtype, NAMES)
 }
 
@@ -67,19 +100,38 @@ fn item_type(metadata: &ArrayMetadata) -> Option<&'static str> {
 /// axes.
 fn direction(steps: &[(f64, f64)], n: usize) -> String {
     let along = |(i, (_, step)): (usize, &(f64, f64))| {
-        if i == n { float(*step) } else { "0".to_string() }
+        if i == n {
+            float(*step)
+        } else {
+            "0".to_string()
+        }
     };
-    format!("({})", spelling::list(steps.iter().rev().enumerate().map(along), ","))
+    format!(
+        "({})",
+        spelling::list(steps.iter().rev().enumerate().map(along), ",")
+    )
 }
 
 /// Writes the missing value and the scaling as key/value pairs, since NRRD has no fields for them.
 fn values(array: &Described) -> String {
     let pairs = [
-        ("_FillValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
-        ("scale_factor", array.scale.filter(|x| x.is_finite()).map(float)),
-        ("add_offset", array.offset.filter(|x| x.is_finite()).map(float)),
+        (
+            "_FillValue",
+            spelling::nodata(array).map(|nodata| nodata.to_string()),
+        ),
+        (
+            "scale_factor",
+            array.scale.filter(|x| x.is_finite()).map(float),
+        ),
+        (
+            "add_offset",
+            array.offset.filter(|x| x.is_finite()).map(float),
+        ),
     ];
-    pairs.into_iter().filter_map(|(key, value)| Some(format!("{key}:={}\n", value?))).collect()
+    pairs
+        .into_iter()
+        .filter_map(|(key, value)| Some(format!("{key}:={}\n", value?)))
+        .collect()
 }
 
 /// Puts text between double quotes, in one line.
@@ -144,17 +196,31 @@ _FillValue:=-9999
         let mut array = testing::geographic();
         array.axes[2].name = Some("a \"b\"\nc".into());
         assert!(text(&array).contains(r#"labels: "a \"b\" c" "lat" "time""#));
-        let nameless = Described { name: "\u{1}".into(), long_name: Some(" ".into()), ..array };
+        let nameless = Described {
+            name: "\u{1}".into(),
+            long_name: Some(" ".into()),
+            ..array
+        };
         assert!(text(&nameless).contains("content: data\n"));
     }
 
     #[test]
     fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<f2", "<c8", "|S3", "<M8[s]", "[[\"a\", \"<i4\"]]"] {
-            let dtype = if dtype.starts_with('[') { dtype.to_string() } else { format!("{dtype:?}") };
+            let dtype = if dtype.starts_with('[') {
+                dtype.to_string()
+            } else {
+                format!("{dtype:?}")
+            };
             assert!(!fits(&testing::metadata(&dtype, &[4, 6])), "{dtype}");
         }
-        for shape in [&[] as &[u64], &[4], &[4, 0], &[1, 1, 1, 1, 1], &[1, 1 << 31]] {
+        for shape in [
+            &[] as &[u64],
+            &[4],
+            &[4, 0],
+            &[1, 1, 1, 1, 1],
+            &[1, 1 << 31],
+        ] {
             assert!(!fits(&testing::metadata("\"|i1\"", shape)), "{shape:?}");
         }
         assert!(fits(&testing::metadata("\"|i1\"", &[1, (1 << 31) - 1])));

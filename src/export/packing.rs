@@ -14,7 +14,13 @@ use half::f16;
 const MAX_MISSING: usize = 64;
 
 /// The attributes that say how items are packed.
-pub const PACKING_ATTRIBUTES: [&str; 5] = ["scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"];
+pub const PACKING_ATTRIBUTES: [&str; 5] = [
+    "scale_factor",
+    "add_offset",
+    "_FillValue",
+    "missing_value",
+    "_Unsigned",
+];
 
 /// How the items of an array stand for physical values. Values are little-endian floats of 4 or 8
 /// bytes.
@@ -80,12 +86,15 @@ impl PackedItem {
                     4 => (number as f32).to_bits().into(),
                     _ => number.to_bits(),
                 };
-                return (self.number(nearest).is_finite() || !number.is_finite()).then_some(nearest);
+                return (self.number(nearest).is_finite() || !number.is_finite())
+                    .then_some(nearest);
             }
         };
         // a float beyond an i128 becomes the largest one, NaN becomes 0
         let whole = Some(number.round_ties_even()).filter(|whole| whole.is_finite())? as i128;
-        range.contains(&whole).then_some(whole as u64 & u64::MAX >> (64 - bits))
+        range
+            .contains(&whole)
+            .then_some(whole as u64 & u64::MAX >> (64 - bits))
     }
 
     fn load(self, item: &[u8]) -> u64 {
@@ -124,10 +133,22 @@ impl Packing {
             (NumberKind::Unsigned, Some("false")) => NumberKind::Signed,
             (kind, _) => kind,
         };
-        let item = PackedItem { kind, size: dtype.size(), is_big_endian: dtype.is_big_endian() };
+        let item = PackedItem {
+            kind,
+            size: dtype.size(),
+            is_big_endian: dtype.is_big_endian(),
+        };
         let scale = attribute_number(attributes, "scale_factor");
         let offset = attribute_number(attributes, "add_offset");
-        let mut named = fill_values(metadata, attributes, PackedItem { kind: stored, ..item }, item)?;
+        let mut named = fill_values(
+            metadata,
+            attributes,
+            PackedItem {
+                kind: stored,
+                ..item
+            },
+            item,
+        )?;
         named.extend(listed(attributes.get("missing_value"), item, false)?);
         // NaN is missing without a name, and no integer
         named.retain(|missing| kind == NumberKind::Float || !missing.number.is_nan());
@@ -135,12 +156,35 @@ impl Packing {
             return None;
         }
         let is_small = item.size <= 2 || item.size == 4 && kind == NumberKind::Float;
-        let shown = if scale.is_none() && offset.is_none() && is_small { 4 } else { 8 };
-        let of_float = || (kind == NumberKind::Float).then(|| item.nearest(f64::NAN)).flatten();
-        let nan = named.iter().find_map(|missing| missing.bits).or_else(of_float);
+        let shown = if scale.is_none() && offset.is_none() && is_small {
+            4
+        } else {
+            8
+        };
+        let of_float = || {
+            (kind == NumberKind::Float)
+                .then(|| item.nearest(f64::NAN))
+                .flatten()
+        };
+        let nan = named
+            .iter()
+            .find_map(|missing| missing.bits)
+            .or_else(of_float);
         let has_missing = !named.is_empty();
-        let missing = named.into_iter().map(|missing| missing.number).filter(|number| !number.is_nan()).collect();
-        Some(Packing { item, shown, scale, offset, missing, has_missing, nan })
+        let missing = named
+            .into_iter()
+            .map(|missing| missing.number)
+            .filter(|number| !number.is_nan())
+            .collect();
+        Some(Packing {
+            item,
+            shown,
+            scale,
+            offset,
+            missing,
+            has_missing,
+            nan,
+        })
     }
 
     /// Returns the size of a stored item in bytes.
@@ -161,23 +205,47 @@ impl Packing {
     /// Returns the values of whole stored items.
     pub fn unpack(&self, items: &[u8]) -> Vec<u8> {
         match (self.item.kind, self.item.size) {
-            (NumberKind::Signed, 1) => self.unpack_with(items, |item| i8::from_le_bytes(item).into()),
-            (NumberKind::Signed, 2) => self.unpack_with(items, |item| i16::from_le_bytes(item).into()),
-            (NumberKind::Signed, 4) => self.unpack_with(items, |item| i32::from_le_bytes(item).into()),
-            (NumberKind::Signed, _) => self.unpack_with(items, |item| i64::from_le_bytes(item) as f64),
-            (NumberKind::Unsigned, 1) => self.unpack_with(items, |item| u8::from_le_bytes(item).into()),
-            (NumberKind::Unsigned, 2) => self.unpack_with(items, |item| u16::from_le_bytes(item).into()),
-            (NumberKind::Unsigned, 4) => self.unpack_with(items, |item| u32::from_le_bytes(item).into()),
-            (NumberKind::Unsigned, _) => self.unpack_with(items, |item| u64::from_le_bytes(item) as f64),
-            (NumberKind::Float, 2) => self.unpack_with(items, |item| f16::from_le_bytes(item).to_f64()),
-            (NumberKind::Float, 4) => self.unpack_with(items, |item| f32::from_le_bytes(item).into()),
+            (NumberKind::Signed, 1) => {
+                self.unpack_with(items, |item| i8::from_le_bytes(item).into())
+            }
+            (NumberKind::Signed, 2) => {
+                self.unpack_with(items, |item| i16::from_le_bytes(item).into())
+            }
+            (NumberKind::Signed, 4) => {
+                self.unpack_with(items, |item| i32::from_le_bytes(item).into())
+            }
+            (NumberKind::Signed, _) => {
+                self.unpack_with(items, |item| i64::from_le_bytes(item) as f64)
+            }
+            (NumberKind::Unsigned, 1) => {
+                self.unpack_with(items, |item| u8::from_le_bytes(item).into())
+            }
+            (NumberKind::Unsigned, 2) => {
+                self.unpack_with(items, |item| u16::from_le_bytes(item).into())
+            }
+            (NumberKind::Unsigned, 4) => {
+                self.unpack_with(items, |item| u32::from_le_bytes(item).into())
+            }
+            (NumberKind::Unsigned, _) => {
+                self.unpack_with(items, |item| u64::from_le_bytes(item) as f64)
+            }
+            (NumberKind::Float, 2) => {
+                self.unpack_with(items, |item| f16::from_le_bytes(item).to_f64())
+            }
+            (NumberKind::Float, 4) => {
+                self.unpack_with(items, |item| f32::from_le_bytes(item).into())
+            }
             (NumberKind::Float, _) => self.unpack_with(items, f64::from_le_bytes),
         }
     }
 
     /// Returns the values of items of `SIZE` bytes, whose numbers `number` reads in little-endian
     /// order.
-    fn unpack_with<const SIZE: usize>(&self, items: &[u8], number: impl Fn([u8; SIZE]) -> f64) -> Vec<u8> {
+    fn unpack_with<const SIZE: usize>(
+        &self,
+        items: &[u8],
+        number: impl Fn([u8; SIZE]) -> f64,
+    ) -> Vec<u8> {
         let items = items.as_chunks::<SIZE>().0;
         let mut values = Vec::with_capacity(items.len() * self.shown);
         for item in items {
@@ -210,10 +278,21 @@ impl Packing {
     /// EINVAL for a value that no item holds to half a step, and for NaN without a missing value.
     pub fn pack(&self, values: &[u8]) -> Result<Vec<u8>> {
         let mut items = Vec::with_capacity(values.len() / self.shown * self.item.size);
-        let mut put = |value: f64| self.bits(value).map(|bits| self.item.store(bits, &mut items));
+        let mut put = |value: f64| {
+            self.bits(value)
+                .map(|bits| self.item.store(bits, &mut items))
+        };
         match self.shown {
-            4 => values.as_chunks().0.iter().try_for_each(|value| put(f32::from_le_bytes(*value).into()))?,
-            _ => values.as_chunks().0.iter().try_for_each(|value| put(f64::from_le_bytes(*value)))?,
+            4 => values
+                .as_chunks()
+                .0
+                .iter()
+                .try_for_each(|value| put(f32::from_le_bytes(*value).into()))?,
+            _ => values
+                .as_chunks()
+                .0
+                .iter()
+                .try_for_each(|value| put(f64::from_le_bytes(*value)))?,
         }
         Ok(items)
     }
@@ -221,13 +300,16 @@ impl Packing {
     /// Returns the bits of the item for a value.
     fn bits(&self, value: f64) -> Result<u64> {
         if value.is_nan() {
-            let why = "NaN can't be stored: the array has no missing value; set its attribute _FillValue";
+            let why =
+                "NaN can't be stored: the array has no missing value; set its attribute _FillValue";
             return self.nan.ok_or_else(|| Error::invalid(why));
         }
         let shifted = self.offset.map_or(value, |offset| value - offset);
         let number = self.scale.map_or(shifted, |scale| shifted / scale);
         // a scale of 0 makes NaN, and an item that is missing would read as NaN
-        let bits = Some(number).filter(|number| !number.is_nan()).and_then(|number| self.item.nearest(number));
+        let bits = Some(number)
+            .filter(|number| !number.is_nan())
+            .and_then(|number| self.item.nearest(number));
         bits.filter(|bits| !self.missing.contains(&self.item.number(*bits))).ok_or_else(|| {
             let why = "can't be stored: no item of the array stands for it; write a value in the range of the packing";
             Error::invalid(format!("{value:?} {why}"))
@@ -252,11 +334,18 @@ fn fill_values(
     stored: PackedItem,
     item: PackedItem,
 ) -> Option<Vec<MissingNumber>> {
-    if let Some(mut fill) = metadata.fill.clone().filter(|_| has_xarray_names(metadata, attributes)) {
+    if let Some(mut fill) = metadata
+        .fill
+        .clone()
+        .filter(|_| has_xarray_names(metadata, attributes))
+    {
         // trailing zero bytes are not stored
         fill.resize(item.size, 0);
         let bits = item.load(&fill);
-        return Some(vec![MissingNumber { number: item.number(bits), bits: Some(bits) }]);
+        return Some(vec![MissingNumber {
+            number: item.number(bits),
+            bits: Some(bits),
+        }]);
     }
     let mut list = listed(attributes.get("_FillValue"), stored, metadata.v3.is_some())?;
     for missing in &mut list {
@@ -277,15 +366,24 @@ fn listed(value: Option<&Value>, item: PackedItem, is_v3: bool) -> Option<Vec<Mi
     };
     let missing = |value: &Value| {
         let spelled = || super::describe::parse_float(json::text(value)?, is_v3);
-        let number = json::float(value).or_else(|| spelled().filter(|_| item.kind == NumberKind::Float))?;
-        Some(MissingNumber { number, bits: exact_integer(value, item).or_else(|| exact(number, item)) })
+        let number =
+            json::float(value).or_else(|| spelled().filter(|_| item.kind == NumberKind::Float))?;
+        Some(MissingNumber {
+            number,
+            bits: exact_integer(value, item).or_else(|| exact(number, item)),
+        })
     };
     (list.len() <= MAX_MISSING).then(|| list.iter().filter_map(missing).collect())
 }
 
 /// Returns the bits of an integer of any size that a JSON number spells.
 fn exact_integer(value: &Value, item: PackedItem) -> Option<u64> {
-    let number: i128 = value.as_number()?.as_str().parse().ok().filter(|_| item.kind != NumberKind::Float)?;
+    let number: i128 = value
+        .as_number()?
+        .as_str()
+        .parse()
+        .ok()
+        .filter(|_| item.kind != NumberKind::Float)?;
     let bits = number as u64 & u64::MAX >> (64 - 8 * item.size);
     let held = match item.kind {
         NumberKind::Unsigned => i128::from(bits),
@@ -296,7 +394,8 @@ fn exact_integer(value: &Value, item: PackedItem) -> Option<u64> {
 
 /// Returns the bits of the item that is this number.
 fn exact(number: f64, item: PackedItem) -> Option<u64> {
-    item.nearest(number).filter(|bits| item.number(*bits) == number || number.is_nan())
+    item.nearest(number)
+        .filter(|bits| item.number(*bits) == number || number.is_nan())
 }
 
 #[cfg(test)]

@@ -21,10 +21,16 @@ impl Raster {
     /// count one of the sizes.
     pub fn of(metadata: &ArrayMetadata) -> Option<Self> {
         let mut lengths = metadata.shape.iter().rev().copied();
-        let columns = lengths.next().filter(|_| spelling::is_countable(metadata))?;
+        let columns = lengths
+            .next()
+            .filter(|_| spelling::is_countable(metadata))?;
         let rows = lengths.next().unwrap_or(1);
         let bands = lengths.try_fold(1u64, |bands, len| bands.checked_mul(len))?;
-        (bands <= i32::MAX as u64).then_some(Raster { columns, rows, bands })
+        (bands <= i32::MAX as u64).then_some(Raster {
+            columns,
+            rows,
+            bands,
+        })
     }
 }
 
@@ -50,9 +56,17 @@ pub fn placed(array: &Described) -> Option<Placed> {
         return None;
     }
     let count = array.axes.len();
-    let ((y, dy), (x, dx)) = (spelling::spacing(array, count - 2)?, spelling::spacing(array, count - 1)?);
+    let ((y, dy), (x, dx)) = (
+        spelling::spacing(array, count - 2)?,
+        spelling::spacing(array, count - 1)?,
+    );
     let corner = |centre: f64, step: f64| spelling::rounded(centre - step / 2.0);
-    Some(Placed { x: corner(x, dx), y: corner(y, dy), dx, dy })
+    Some(Placed {
+        x: corner(x, dx),
+        y: corner(y, dy),
+        dx,
+        dy,
+    })
 }
 
 /// Returns a name that distinguishes a band from the others, by coordinates where they are known

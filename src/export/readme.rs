@@ -18,7 +18,10 @@ pub fn text(array: &Described) -> String {
     text.push_str(
         "\nFor programs that find the shape themselves (a mount shows those that its option --headers names):\n",
     );
-    for format in Format::ALL.into_iter().filter(|format| format.can_describe(array)) {
+    for format in Format::ALL
+        .into_iter()
+        .filter(|format| format.can_describe(array))
+    {
         text.extend(readers(format).map(|readers| format!("  {:<13} {readers}\n", format.name())));
     }
     text.push_str(&format!(
@@ -28,7 +31,10 @@ pub fn text(array: &Described) -> String {
     ));
     for (program, lines) in recipes::of(&array.metadata, &part) {
         for (i, line) in lines.iter().enumerate() {
-            text.push_str(&format!("  {:<8} {line}\n", if i == 0 { program } else { "" }));
+            text.push_str(&format!(
+                "  {:<8} {line}\n",
+                if i == 0 { program } else { "" }
+            ));
         }
     }
     text
@@ -42,7 +48,12 @@ fn heading(array: &Described) -> String {
         title if title == name => name,
         title => format!("{name}: {title}"),
     };
-    text.extend(array.units.as_deref().map(|units| format!(" [{}]", spelling::line(units))));
+    text.extend(
+        array
+            .units
+            .as_deref()
+            .map(|units| format!(" [{}]", spelling::line(units))),
+    );
     let names = (0..array.axes.len()).map(|axis| spelling::axis_name(array, axis));
     let names = if array.axes.iter().any(|axis| axis.name.is_some()) {
         format!(" ({})", list(names, ", "))
@@ -54,12 +65,22 @@ fn heading(array: &Described) -> String {
         [len] => format!("{len}{names}"),
         shape => format!("{}{names}, the last one fastest", list(shape, " x ")),
     };
-    text.push_str(&format!("\n\n  shape         {shape}\n  item          {}\n", item(metadata)));
-    text.push_str(&format!("  data.raw      {} bytes: the items and nothing else\n", array.size()));
+    text.push_str(&format!(
+        "\n\n  shape         {shape}\n  item          {}\n",
+        item(metadata)
+    ));
+    text.push_str(&format!(
+        "  data.raw      {} bytes: the items and nothing else\n",
+        array.size()
+    ));
     if let (Some(_), _) | (_, Some(_)) = (array.scale, array.offset) {
         let scale = array.scale.unwrap_or(1.0);
         let offset = array.offset.unwrap_or(0.0);
-        text.push_str(&format!("  value         item * {} + {}\n", float(scale), float(offset)));
+        text.push_str(&format!(
+            "  value         item * {} + {}\n",
+            float(scale),
+            float(offset)
+        ));
     }
     text.extend(spelling::nodata(array).map(|nodata| format!("  missing       {nodata}\n")));
     text
@@ -85,8 +106,11 @@ fn item(metadata: &ArrayMetadata) -> String {
         DTypeKind::Object => "object",
         DTypeKind::Struct(_) => "fields, packed",
     };
-    let has_order =
-        dtype.size() > 1 && !matches!(dtype.kind(), DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_));
+    let has_order = dtype.size() > 1
+        && !matches!(
+            dtype.kind(),
+            DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_)
+        );
     let order = if !has_order {
         ""
     } else if dtype.is_big_endian() {
@@ -101,13 +125,18 @@ fn item(metadata: &ArrayMetadata) -> String {
 
 /// Describes items of a v3 data type that NumPy lacks.
 fn without_numpy(data_type: &Value, dtype: &DType) -> String {
-    let name = json::text(data_type).or_else(|| json::text(data_type.get("name")?)).unwrap_or_default();
+    let name = json::text(data_type)
+        .or_else(|| json::text(data_type.get("name")?))
+        .unwrap_or_default();
     let order = match (dtype.size(), dtype.is_big_endian()) {
         (0 | 1, _) => "",
         (_, true) => ", big-endian",
         (_, false) => ", little-endian",
     };
-    format!("{name}, which most programs see as bytes, {} bytes{order}", dtype.size())
+    format!(
+        "{name}, which most programs see as bytes, {} bytes{order}",
+        dtype.size()
+    )
 }
 
 /// Names the programs that read a file, with a command to try.
@@ -172,13 +201,21 @@ dimensions the other way round.
         let text = text(array);
         let (_, recipes) = text.split_once("the other way round.\n").unwrap();
         let words = recipes.lines().filter_map(|line| line.get(2..11));
-        words.map(str::trim).filter(|word| !word.is_empty()).map(str::to_string).collect()
+        words
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .map(str::to_string)
+            .collect()
     }
 
     #[test]
     fn only_programs_with_the_type_are_shown() {
         for (dtype, shape, expected) in [
-            (">f8", &[4u64, 6] as &[u64], "Python Julia MATLAB Octave R IDL Fortran shell"),
+            (
+                ">f8",
+                &[4u64, 6] as &[u64],
+                "Python Julia MATLAB Octave R IDL Fortran shell",
+            ),
             ("|i1", &[4], "Python Julia MATLAB Octave R Fortran shell"),
             ("<u4", &[4], "Python Julia MATLAB Octave IDL Fortran shell"),
             ("<i8", &[1; 9], "Python Julia MATLAB Octave Fortran shell"),
@@ -189,7 +226,11 @@ dimensions the other way round.
             ("|S3", &[4], "Python shell"),
             ("<f8", &[], "Python shell"),
         ] {
-            assert_eq!(programs(&testing::plain(dtype, shape)).join(" "), expected, "{dtype} {shape:?}");
+            assert_eq!(
+                programs(&testing::plain(dtype, shape)).join(" "),
+                expected,
+                "{dtype} {shape:?}"
+            );
         }
     }
 
@@ -215,13 +256,19 @@ dimensions the other way round.
     #[test]
     fn the_part_may_be_a_row_or_an_item() {
         let row = text(&testing::plain("<u2", &[4, 6]));
-        for line in
-            ["part = a[:, 3]\n", "read(10, pos=25_8) part", "part(6)  ! unsigned: where it is negative add 2**16"]
-        {
+        for line in [
+            "part = a[:, 3]\n",
+            "read(10, pos=25_8) part",
+            "part(6)  ! unsigned: where it is negative add 2**16",
+        ] {
             assert!(row.contains(line), "{line}\n{row}");
         }
         let item = text(&testing::plain("<f8", &[7]));
-        for line in ["shape         7\n", "shape=(7,)); part = a[3]", "'Format', {'double', [7 1], 'a'}"] {
+        for line in [
+            "shape         7\n",
+            "shape=(7,)); part = a[3]",
+            "'Format', {'double', [7 1], 'a'}",
+        ] {
             assert!(item.contains(line), "{line}\n{item}");
         }
     }
@@ -230,6 +277,9 @@ dimensions the other way round.
     fn an_array_without_bytes_has_no_recipes() {
         let text = text(&testing::plain("<f4", &[4, 0]));
         assert!(text.contains("shape         4 x 0, "), "{text}");
-        assert!(text.ends_with("0 bytes: the items and nothing else\n\nIt has no bytes.\n"), "{text}");
+        assert!(
+            text.ends_with("0 bytes: the items and nothing else\n\nIt has no bytes.\n"),
+            "{text}"
+        );
     }
 }

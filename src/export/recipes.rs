@@ -40,14 +40,29 @@ impl ExamplePart {
             count => (count - 2).max(1),
         });
         let indices: Vec<u64> = leading.iter().map(|len| len / 2).collect();
-        let before = leading.iter().zip(&indices).fold(0, |before, (len, index)| before * len + index);
+        let before = leading
+            .iter()
+            .zip(&indices)
+            .fold(0, |before, (len, index)| before * len + index);
         let bytes = lengths.iter().product::<u64>() * size;
-        Some(ExamplePart { indices, lengths: lengths.to_vec(), before, bytes })
+        Some(ExamplePart {
+            indices,
+            lengths: lengths.to_vec(),
+            before,
+            bytes,
+        })
     }
 
     /// Spells the part in Python.
     pub fn name(&self) -> String {
-        format!("a[{}]", if self.indices.is_empty() { "()".to_string() } else { list(&self.indices, ", ") })
+        format!(
+            "a[{}]",
+            if self.indices.is_empty() {
+                "()".to_string()
+            } else {
+                list(&self.indices, ", ")
+            }
+        )
     }
 
     fn offset(&self) -> u64 {
@@ -66,7 +81,15 @@ impl ExamplePart {
     /// Spells the part's indices from 1, the fastest dimension first.
     fn indices_from_one(&self) -> String {
         let own = self.lengths.iter().map(|_| ":".to_string());
-        list(own.chain(self.indices.iter().rev().map(|index| (index + 1).to_string())), ", ")
+        list(
+            own.chain(
+                self.indices
+                    .iter()
+                    .rev()
+                    .map(|index| (index + 1).to_string()),
+            ),
+            ", ",
+        )
     }
 }
 
@@ -99,8 +122,17 @@ struct NumberType<'a> {
 impl<'a> NumberType<'a> {
     fn of(dtype: &'a DType) -> Option<Self> {
         let is_half = *dtype.kind() == DTypeKind::Float && dtype.size() == 2;
-        let code = if is_half { "f2" } else { spelling::number(dtype)? };
-        Some(NumberType { dtype, code, size: dtype.size(), is_big: dtype.is_big_endian() })
+        let code = if is_half {
+            "f2"
+        } else {
+            spelling::number(dtype)?
+        };
+        Some(NumberType {
+            dtype,
+            code,
+            size: dtype.size(),
+            is_big: dtype.is_big_endian(),
+        })
     }
 
     fn order(&self) -> &'static str {
@@ -113,8 +145,10 @@ impl<'a> NumberType<'a> {
 
     /// Returns the type's name in MATLAB and Octave.
     fn matlab(&self) -> Option<&'static str> {
-        const NAMES: [&str; 12] =
-            ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "single", "double", "", ""];
+        const NAMES: [&str; 12] = [
+            "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "single",
+            "double", "", "",
+        ];
         spelling::type_name(self.dtype, NAMES)
     }
 }
@@ -127,7 +161,10 @@ fn python(metadata: &ArrayMetadata, part: &ExamplePart) -> Option<Vec<String>> {
     };
     Some(vec![
         "import numpy".to_string(),
-        format!("a = numpy.memmap(\"data.raw\", {descr}, \"r\", shape={shape}); part = {}", part.name()),
+        format!(
+            "a = numpy.memmap(\"data.raw\", {descr}, \"r\", shape={shape}); part = {}",
+            part.name()
+        ),
     ])
 }
 
@@ -146,28 +183,52 @@ fn julia(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> O
         "ComplexF32",
         "ComplexF64",
     ];
-    let word = if number.code == "f2" { "Float16" } else { spelling::type_name(number.dtype, NAMES)? };
+    let word = if number.code == "f2" {
+        "Float16"
+    } else {
+        spelling::type_name(number.dtype, NAMES)?
+    };
     let part = format!("a[{}]", part.indices_from_one());
     if number.is_big && number.is_complex() {
         return None;
     }
-    let part = if number.is_big { format!("ntoh.({part})") } else { part };
+    let part = if number.is_big {
+        format!("ntoh.({part})")
+    } else {
+        part
+    };
     let count = metadata.shape.len();
     let sizes = spelling::sizes(metadata, ", ");
     let comma = if count == 1 { "," } else { "" };
-    Some(vec![format!("using Mmap; a = mmap(\"data.raw\", Array{{{word}, {count}}}, ({sizes}{comma})); part = {part}")])
+    Some(vec![format!(
+        "using Mmap; a = mmap(\"data.raw\", Array{{{word}, {count}}}, ({sizes}{comma})); part = {part}"
+    )])
 }
 
-fn matlab(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Option<Vec<String>> {
+fn matlab(
+    metadata: &ArrayMetadata,
+    part: &ExamplePart,
+    number: &NumberType,
+) -> Option<Vec<String>> {
     let word = number.matlab()?;
     let comma = if metadata.shape.len() == 1 { " 1" } else { "" };
     let sizes = spelling::sizes(metadata, " ");
     let part = format!("m.Data.a({})", part.indices_from_one());
-    let part = if number.is_big { format!("swapbytes({part})") } else { part };
-    Some(vec![format!("m = memmapfile('data.raw', 'Format', {{'{word}', [{sizes}{comma}], 'a'}}); part = {part};")])
+    let part = if number.is_big {
+        format!("swapbytes({part})")
+    } else {
+        part
+    };
+    Some(vec![format!(
+        "m = memmapfile('data.raw', 'Format', {{'{word}', [{sizes}{comma}], 'a'}}); part = {part};"
+    )])
 }
 
-fn octave(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Option<Vec<String>> {
+fn octave(
+    metadata: &ArrayMetadata,
+    part: &ExamplePart,
+    number: &NumberType,
+) -> Option<Vec<String>> {
     let word = number.matlab()?;
     let order = if number.is_big { "ieee-be" } else { "ieee-le" };
     let one = |lengths: &[u64]| if lengths.len() < 2 { " 1" } else { "" };
@@ -209,7 +270,11 @@ fn r(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Optio
     let order = number.order();
     let read = |items: u64| format!("readBin(f, \"{what}\", {items}{more}, endian=\"{order}\")");
     let items: u64 = metadata.shape.iter().product();
-    let all = format!("array({}, c({}))", read(items), spelling::sizes(metadata, ", "));
+    let all = format!(
+        "array({}, c({}))",
+        read(items),
+        spelling::sizes(metadata, ", ")
+    );
     let all = match metadata.shape.len() {
         1 => all,
         count => format!("aperm({all}, {count}:1)"),
@@ -254,34 +319,62 @@ fn idl(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Opt
         (_, true) => ", /swap_if_little_endian",
         (_, false) => ", /swap_if_big_endian",
     };
-    let lengths = if part.lengths.is_empty() { "1".to_string() } else { part.reversed(", ") };
+    let lengths = if part.lengths.is_empty() {
+        "1".to_string()
+    } else {
+        part.reversed(", ")
+    };
     let before = part.before;
     Some(vec![
-        format!("a = read_binary('data.raw', data_type={code}, data_dims=[{sizes}], endian='{order}')"),
-        format!("openr, u, 'data.raw', /get_lun{swap} & p = assoc(u, {word}({lengths})) & part = p[{before}]"),
+        format!(
+            "a = read_binary('data.raw', data_type={code}, data_dims=[{sizes}], endian='{order}')"
+        ),
+        format!(
+            "openr, u, 'data.raw', /get_lun{swap} & p = assoc(u, {word}({lengths})) & part = p[{before}]"
+        ),
     ])
 }
 
-fn fortran(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Option<Vec<String>> {
+fn fortran(
+    metadata: &ArrayMetadata,
+    part: &ExamplePart,
+    number: &NumberType,
+) -> Option<Vec<String>> {
     if metadata.shape.len() > MAX_FORTRAN_DIMENSIONS {
         return None;
     }
     let (letter, size) = number.code.split_at(1);
     let (word, note) = match letter {
         "i" => ("integer", String::new()),
-        "u" => ("integer", format!("  ! unsigned: where it is negative add 2**{}", 8 * number.size)),
+        "u" => (
+            "integer",
+            format!(
+                "  ! unsigned: where it is negative add 2**{}",
+                8 * number.size
+            ),
+        ),
         "f" if number.size > 2 => ("real", String::new()),
         "c" => ("complex", String::new()),
         _ => return None,
     };
     // Fortran gives a complex number the size of its parts
-    let size = if letter == "c" { (number.size / 2).to_string() } else { size.to_string() };
-    let lengths = if part.lengths.is_empty() { String::new() } else { format!("({})", part.reversed(", ")) };
+    let size = if letter == "c" {
+        (number.size / 2).to_string()
+    } else {
+        size.to_string()
+    };
+    let lengths = if part.lengths.is_empty() {
+        String::new()
+    } else {
+        format!("({})", part.reversed(", "))
+    };
     let order = number.order();
     let position = part.offset() + 1;
     Some(vec![
         format!("{word}({size}) :: part{lengths}{note}"),
-        format!("open(10, file='data.raw', access='stream', action='read', convert='{order}_endian')"),
+        format!(
+            "open(10, file='data.raw', access='stream', action='read', convert='{order}_endian')"
+        ),
         format!("read(10, pos={position}_8) part"),
     ])
 }
@@ -290,7 +383,10 @@ fn shell(metadata: &ArrayMetadata, part: &ExamplePart) -> Vec<String> {
     let offset = part.offset();
     let bytes = part.bytes;
     let number = NumberType::of(&metadata.dtype);
-    let shown = match number.as_ref().map(|number| (number.code.as_bytes(), number.size)) {
+    let shown = match number
+        .as_ref()
+        .map(|number| (number.code.as_bytes(), number.size))
+    {
         Some(([b'i', ..], size)) => format!("d{size}"),
         Some(([b'u', ..], size)) => format!("u{size}"),
         Some(([b'f', ..], size @ (4 | 8))) => format!("f{size}"),
@@ -299,11 +395,21 @@ fn shell(metadata: &ArrayMetadata, part: &ExamplePart) -> Vec<String> {
         None if metadata.dtype.has_time() && metadata.dtype.size() == 8 => "d8".to_string(),
         None => "x1".to_string(),
     };
-    let order = if metadata.dtype.is_big_endian() { "big" } else { "little" };
+    let order = if metadata.dtype.is_big_endian() {
+        "big"
+    } else {
+        "little"
+    };
     let row = part.lengths.last().unwrap_or(&1) * metadata.dtype.size() as u64;
-    let width = if row <= MAX_LINE { format!(" -w{row}") } else { String::new() };
+    let width = if row <= MAX_LINE {
+        format!(" -w{row}")
+    } else {
+        String::new()
+    };
     vec![
         format!("od -A d -v --endian={order} -t {shown}{width} -j {offset} -N {bytes} data.raw"),
-        format!("dd if=data.raw of=\"$HOME/part.raw\" iflag=skip_bytes,count_bytes skip={offset} count={bytes}"),
+        format!(
+            "dd if=data.raw of=\"$HOME/part.raw\" iflag=skip_bytes,count_bytes skip={offset} count={bytes}"
+        ),
     ]
 }

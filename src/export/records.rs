@@ -40,7 +40,14 @@ impl<'a> FileSlice<'a> {
     pub(super) fn within(number: usize, part: &'a FilePart, offset: u64, end: u64) -> Self {
         let at = offset.saturating_sub(part.at);
         let begin = part.at.saturating_sub(offset) as usize;
-        FileSlice { number, part, at, len: (end - part.at - at) as usize, begin, gap: 0 }
+        FileSlice {
+            number,
+            part,
+            at,
+            len: (end - part.at - at) as usize,
+            begin,
+            gap: 0,
+        }
     }
 
     /// Returns the runs of the slice: where each begins in the request, and which bytes of the
@@ -81,12 +88,19 @@ impl<'a> FileSlice<'a> {
 impl Records {
     /// Appends the slices of a request from `offset` to `end`, which lies behind the beginning of
     /// the records.
-    pub(super) fn slices<'a>(&self, parts: &'a [FilePart], offset: u64, end: u64, out: &mut Vec<FileSlice<'a>>) {
+    pub(super) fn slices<'a>(
+        &self,
+        parts: &'a [FilePart],
+        offset: u64,
+        end: u64,
+        out: &mut Vec<FileSlice<'a>>,
+    ) {
         let from = offset.max(self.at) - self.at;
         let to = end - self.at;
         let in_file = |at: u64| self.at + at % self.step;
-        let position =
-            |part: &FilePart, at: u64| at / self.step * part.len + in_file(at).saturating_sub(part.at).min(part.len);
+        let position = |part: &FilePart, at: u64| {
+            at / self.step * part.len + in_file(at).saturating_sub(part.at).min(part.len)
+        };
         let record = parts.get(self.first..).unwrap_or_default();
         // a group may have thousands of variables, and most requests are small
         let touched = if from / self.step == (to - 1) / self.step {
@@ -95,7 +109,12 @@ impl Records {
         } else {
             0..record.len()
         };
-        for (i, part) in record.iter().enumerate().take(touched.end).skip(touched.start) {
+        for (i, part) in record
+            .iter()
+            .enumerate()
+            .take(touched.end)
+            .skip(touched.start)
+        {
             let at = position(part, from);
             let last = position(part, to);
             if at < last {
@@ -103,7 +122,14 @@ impl Records {
                 let gap = (self.step - part.len) as usize;
                 let number = self.first + i;
                 let len = (last - at) as usize;
-                out.push(FileSlice { number, part, at, len, begin: begin as usize, gap });
+                out.push(FileSlice {
+                    number,
+                    part,
+                    at,
+                    len,
+                    begin: begin as usize,
+                    gap,
+                });
             }
         }
     }

@@ -11,7 +11,9 @@ pub const MAX_LISTED: u64 = 1 << 20;
 const MAX_LINE: usize = 200;
 
 /// The numeric types that other programs know, as kind and bytes.
-const NUMBERS: [&str; 12] = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16"];
+const NUMBERS: [&str; 12] = [
+    "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16",
+];
 
 /// Returns the numeric type of a dtype as one of [`NUMBERS`]; Bools are bytes of 0 and 1. Half and
 /// extended floats, which few programs know, and times, whose unit no header can state, have none.
@@ -30,15 +32,24 @@ pub fn number(dtype: &DType) -> Option<&'static str> {
 /// Returns a format's own name or code for the dtype. `names` has one for each of [`NUMBERS`]: the
 /// signed and unsigned integers of 1, 2, 4 and 8 bytes, then floats and complex numbers. An empty
 /// name or 0 stands for a type that the format lacks.
-pub fn type_name<T: Copy + Default + PartialEq>(dtype: &DType, names: [T; NUMBERS.len()]) -> Option<T> {
+pub fn type_name<T: Copy + Default + PartialEq>(
+    dtype: &DType,
+    names: [T; NUMBERS.len()],
+) -> Option<T> {
     let number = number(dtype)?;
-    let (_, name) = NUMBERS.into_iter().zip(names).find(|(known, _)| *known == number)?;
+    let (_, name) = NUMBERS
+        .into_iter()
+        .zip(names)
+        .find(|(known, _)| *known == number)?;
     (name != T::default()).then_some(name)
 }
 
 /// Returns whether there are items, and a C int can count those of each dimension.
 pub fn is_countable(metadata: &ArrayMetadata) -> bool {
-    metadata.shape.iter().all(|len| (1..=i32::MAX as u64).contains(len))
+    metadata
+        .shape
+        .iter()
+        .all(|len| (1..=i32::MAX as u64).contains(len))
 }
 
 /// Spells a float as C's strtod reads it.
@@ -48,7 +59,11 @@ pub fn float(x: f64) -> String {
 
 /// Joins spelled items with `between`.
 pub fn list<T: ToString>(items: impl IntoIterator<Item = T>, between: &str) -> String {
-    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(between)
+    items
+        .into_iter()
+        .map(|item| item.to_string())
+        .collect::<Vec<_>>()
+        .join(between)
 }
 
 /// Spells the lengths of the dimensions, the fastest first.
@@ -59,7 +74,11 @@ pub fn sizes(metadata: &ArrayMetadata, between: &str) -> String {
 /// Puts text into one line: control characters become spaces, and only the first 200 characters
 /// stay, since some headers repeat the text thousands of times.
 pub fn line(text: &str) -> String {
-    let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String = text
+        .chars()
+        .take(MAX_LINE)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     line.trim().to_string()
 }
 
@@ -76,38 +95,63 @@ pub fn xml(text: &str) -> String {
             }
         })
         .collect();
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 /// Returns the name of a dimension; `dim` and its number if it has none.
 pub fn axis_name(array: &Described, axis: usize) -> String {
-    let name = array.axes.get(axis).and_then(|axis| axis.name.as_deref()).map(line);
-    name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("dim{axis}"))
+    let name = array
+        .axes
+        .get(axis)
+        .and_then(|axis| axis.name.as_deref())
+        .map(line);
+    name.filter(|name| !name.is_empty())
+        .unwrap_or_else(|| format!("dim{axis}"))
 }
 
 /// Returns the array's name in one line, never empty.
 pub fn name(array: &Described) -> String {
     let name = line(&array.name);
-    if name.is_empty() { "data".to_string() } else { name }
+    if name.is_empty() {
+        "data".to_string()
+    } else {
+        name
+    }
 }
 
 /// Returns a title in one line: the long name, or else the name.
 pub fn title(array: &Described) -> String {
-    let title = array.long_name.as_deref().map(line).filter(|title| !title.is_empty());
+    let title = array
+        .long_name
+        .as_deref()
+        .map(line)
+        .filter(|title| !title.is_empty());
     title.unwrap_or_else(|| name(array))
 }
 
 /// Returns the first coordinate and the step of each dimension, in the array's order, with unit
 /// steps from 0 for dimensions without regular coordinates. Returns `None` if no dimension has any.
 pub fn steps(array: &Described) -> Option<Vec<(f64, f64)>> {
-    let regular: Vec<_> = (0..array.axes.len()).map(|axis| spacing(array, axis)).collect();
+    let regular: Vec<_> = (0..array.axes.len())
+        .map(|axis| spacing(array, axis))
+        .collect();
     let known = regular.iter().any(Option::is_some);
-    known.then(|| regular.into_iter().map(|steps| steps.unwrap_or((0.0, 1.0))).collect())
+    known.then(|| {
+        regular
+            .into_iter()
+            .map(|steps| steps.unwrap_or((0.0, 1.0)))
+            .collect()
+    })
 }
 
 /// Returns the first coordinate and the step of a dimension with regular, finite coordinates.
 pub fn spacing(array: &Described, axis: usize) -> Option<(f64, f64)> {
-    array.spacing(axis).filter(|(first, step)| first.is_finite() && step.is_finite() && *step != 0.0)
+    array
+        .spacing(axis)
+        .filter(|(first, step)| first.is_finite() && step.is_finite() && *step != 0.0)
 }
 
 /// Returns the coordinate of the item `index` of a dimension, if it is known and finite.
@@ -123,12 +167,20 @@ pub fn coordinate(array: &Described, axis: usize, index: u64) -> Option<f64> {
 /// Returns the coordinate of the item `index` at equal steps.
 pub fn at(first: f64, step: f64, index: u64) -> f64 {
     let x = first + step * index as f64;
-    if x.abs() < step.abs() * 1e-9 { 0.0 } else { rounded(x) }
+    if x.abs() < step.abs() * 1e-9 {
+        0.0
+    } else {
+        rounded(x)
+    }
 }
 
 /// Drops the last digits of a sum, which hold rounding errors.
 pub fn rounded(x: f64) -> f64 {
-    if x.fract() == 0.0 { x } else { format!("{x:.14e}").parse().unwrap_or(x) }
+    if x.fract() == 0.0 {
+        x
+    } else {
+        format!("{x:.14e}").parse().unwrap_or(x)
+    }
 }
 
 /// Returns the missing value as an item of the array holds it; `None` if no item can.
@@ -158,7 +210,9 @@ pub fn item(dtype: &DType, nodata: MetadataNumber) -> Option<MetadataNumber> {
         MetadataNumber::Float(x) if x.fract() == 0.0 && x.abs() < 2e19 => x as i128,
         MetadataNumber::Float(_) => return None,
     };
-    within.contains(&whole).then_some(MetadataNumber::Int(whole))
+    within
+        .contains(&whole)
+        .then_some(MetadataNumber::Int(whole))
 }
 
 #[cfg(test)]
@@ -175,12 +229,18 @@ mod tests {
 
     #[test]
     fn numbers_are_spelled_as_c_reads_them() {
-        assert_eq!([0.1, -9999.0, 1e20, 1e-7, 0.0, -0.5].map(float), ["0.1", "-9999", "1e20", "1e-7", "0", "-0.5"]);
+        assert_eq!(
+            [0.1, -9999.0, 1e20, 1e-7, 0.0, -0.5].map(float),
+            ["0.1", "-9999", "1e20", "1e-7", "0", "-0.5"]
+        );
     }
 
     #[test]
     fn text_is_escaped_and_cut() {
-        assert_eq!(xml("a<b> & \"c\"\0\u{b}é\n"), "a&lt;b&gt; &amp; &quot;c&quot;  é\n");
+        assert_eq!(
+            xml("a<b> & \"c\"\0\u{b}é\n"),
+            "a&lt;b&gt; &amp; &quot;c&quot;  é\n"
+        );
         assert_eq!(line(" a\tb\u{7f}\r\n"), "a b");
         assert_eq!(line(&"é".repeat(300)).chars().count(), 200);
     }

@@ -24,7 +24,9 @@ const PART: usize = 1 << 18;
 /// Returns whether the array is small, and its items have a text: all that NumPy has but floats of
 /// more than 8 bytes and objects.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
-    metadata.dtype.size() > 0 && metadata.flat_size() <= MAX_FLAT && ItemText::of(metadata).is_some()
+    metadata.dtype.size() > 0
+        && metadata.flat_size() <= MAX_FLAT
+        && ItemText::of(metadata).is_some()
 }
 
 /// Writes the file.
@@ -35,13 +37,20 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 pub fn file(array: &Described) -> Result<Composite> {
     let metadata = &array.metadata;
     let missing = || Error::unsupported("the values were not read").context(&array.key);
-    let (values, items) = array.values.as_deref().zip(ItemText::of(metadata)).ok_or_else(missing)?;
+    let (values, items) = array
+        .values
+        .as_deref()
+        .zip(ItemText::of(metadata))
+        .ok_or_else(missing)?;
     let times = CfTimes::of(array, values);
     let mut file = Composite::default();
     let mut memory = Grant::default();
     let mut text = String::new();
     let count = values.len() / metadata.dtype.size().max(1);
-    for (i, item) in values.chunks_exact(metadata.dtype.size().max(1)).enumerate() {
+    for (i, item) in values
+        .chunks_exact(metadata.dtype.size().max(1))
+        .enumerate()
+    {
         match &times {
             Some(times) => times.write(item, &mut text),
             None => items.write(item, &mut text),

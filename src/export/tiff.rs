@@ -69,12 +69,19 @@ pub fn header(array: &Described) -> Vec<u8> {
     let is_big = array.size() > u64::from(u32::MAX) - MAX_HEADER;
     let strip = array.size() / raster.bands;
     let length = |bytes: u64| {
-        if is_big { TagValue::Long8(bytes) } else { TagValue::Long(bytes as u32) }
+        if is_big {
+            TagValue::Long8(bytes)
+        } else {
+            TagValue::Long(bytes as u32)
+        }
     };
     let mut tags = Tags::from([
         (IMAGE_WIDTH, TagValue::Long(raster.columns as u32)),
         (IMAGE_LENGTH, TagValue::Long(raster.rows as u32)),
-        (BITS_PER_SAMPLE, TagValue::Short(vec![8 * dtype.size() as u16])),
+        (
+            BITS_PER_SAMPLE,
+            TagValue::Short(vec![8 * dtype.size() as u16]),
+        ),
         (COMPRESSION, TagValue::Short(vec![1])),
         // BlackIsZero
         (PHOTOMETRIC, TagValue::Short(vec![1])),
@@ -96,7 +103,11 @@ pub fn header(array: &Described) -> Vec<u8> {
     };
     tags.insert(DESCRIPTION, TagValue::Ascii(description));
     geo::tags(array, &mut tags);
-    Layout { is_big, is_big_endian: dtype.is_big_endian() }.header(&tags, raster.bands, strip)
+    Layout {
+        is_big,
+        is_big_endian: dtype.is_big_endian(),
+    }
+    .header(&tags, raster.bands, strip)
 }
 
 /// Returns the code for unsigned, signed, float or complex samples.
@@ -124,8 +135,10 @@ impl Layout {
         // values that are too long for a tag precede the directories, once for all pages
         let mut shared = HeaderFields::new(self.is_big_endian);
         let begin = if self.is_big { 16 } else { 8 };
-        let fields: BTreeMap<u16, Vec<u8>> =
-            tags.iter().map(|(id, value)| (*id, self.field(value, begin, &mut shared))).collect();
+        let fields: BTreeMap<u16, Vec<u8>> = tags
+            .iter()
+            .map(|(id, value)| (*id, self.field(value, begin, &mut shared)))
+            .collect();
         let first = begin + shared.len() as u64;
         let size = |page: u64| self.directory_size(tags.len() as u64 - u64::from(page > 0));
         let flat = (first + size(0) + (pages - 1) * size(1)).next_multiple_of(ALIGNMENT);
@@ -143,7 +156,10 @@ impl Layout {
         file.bytes(&shared.into_bytes());
         for page in 0..pages {
             let next = file.len() as u64 + size(page);
-            let own = || tags.iter().filter(|(id, _)| page == 0 || **id != DESCRIPTION);
+            let own = || {
+                tags.iter()
+                    .filter(|(id, _)| page == 0 || **id != DESCRIPTION)
+            };
             self.count(own().count() as u64, &mut file);
             for (id, value) in own() {
                 file.put(id.to_le_bytes());
@@ -179,15 +195,27 @@ impl Layout {
     }
 
     fn offset(self, offset: u64, to: &mut HeaderFields) {
-        if self.is_big { to.put(offset.to_le_bytes()) } else { to.put((offset as u32).to_le_bytes()) }
+        if self.is_big {
+            to.put(offset.to_le_bytes())
+        } else {
+            to.put((offset as u32).to_le_bytes())
+        }
     }
 
     fn count(self, count: u64, to: &mut HeaderFields) {
-        if self.is_big { to.put(count.to_le_bytes()) } else { to.put((count as u16).to_le_bytes()) }
+        if self.is_big {
+            to.put(count.to_le_bytes())
+        } else {
+            to.put((count as u16).to_le_bytes())
+        }
     }
 
     fn directory_size(self, tags: u64) -> u64 {
-        if self.is_big { 8 + 20 * tags + 8 } else { 2 + 12 * tags + 4 }
+        if self.is_big {
+            8 + 20 * tags + 8
+        } else {
+            2 + 12 * tags + 4
+        }
     }
 }
 
@@ -216,8 +244,12 @@ impl TagValue {
     fn put(&self, to: &mut HeaderFields) {
         match self {
             TagValue::Ascii(text) => to.text(text, text.len() + 1),
-            TagValue::Short(numbers) => numbers.iter().for_each(|number| to.put(number.to_le_bytes())),
-            TagValue::Double(numbers) => numbers.iter().for_each(|number| to.put(number.to_le_bytes())),
+            TagValue::Short(numbers) => numbers
+                .iter()
+                .for_each(|number| to.put(number.to_le_bytes())),
+            TagValue::Double(numbers) => numbers
+                .iter()
+                .for_each(|number| to.put(number.to_le_bytes())),
             TagValue::Long(number) => to.put(number.to_le_bytes()),
             TagValue::Long8(number) => to.put(number.to_le_bytes()),
             TagValue::Rational(over, under) => {

@@ -48,7 +48,10 @@ pub fn length(text: &str) -> Option<Unit> {
         "parsec" | "pc" => ("pc", 3.085_677_581_491_367e16),
         word => return prefixed(word, &["meter", "metre"], "m"),
     };
-    Some(Unit { symbol: symbol.to_string(), size })
+    Some(Unit {
+        symbol: symbol.to_string(),
+        size,
+    })
 }
 
 /// Parses a unit of time, also that of a count since a date: `second`, `ms`, `days since
@@ -64,13 +67,20 @@ pub fn time(text: &str) -> Option<Unit> {
         "usec" => ("\u{b5}s", 1e-6),
         word => return prefixed(word, &["second"], "s"),
     };
-    Some(Unit { symbol: symbol.to_string(), size })
+    Some(Unit {
+        symbol: symbol.to_string(),
+        size,
+    })
 }
 
 /// Drops the ending of a plural. Symbols keep theirs.
 fn singular(text: &str) -> &str {
     let text = text.trim();
-    if text.chars().count() > 3 { text.trim_end_matches('s') } else { text }
+    if text.chars().count() > 3 {
+        text.trim_end_matches('s')
+    } else {
+        text
+    }
 }
 
 /// Parses one of `names`, or `symbol`, behind an optional prefix.
@@ -79,14 +89,24 @@ fn prefixed(word: &str, names: &[&str], symbol: &str) -> Option<Unit> {
         "" => Some(("", 0)),
         "u" | "\u{3bc}" if is_symbol => Some(("\u{b5}", -6)),
         _ => {
-            let is_it = |(name, short, _): &&(&str, &str, i32)| prefix == if is_symbol { *short } else { *name };
-            PREFIXES.iter().find(is_it).map(|(_, short, power)| (*short, *power))
+            let is_it = |(name, short, _): &&(&str, &str, i32)| {
+                prefix == if is_symbol { *short } else { *name }
+            };
+            PREFIXES
+                .iter()
+                .find(is_it)
+                .map(|(_, short, power)| (*short, *power))
         }
     };
     let lower = word.to_ascii_lowercase();
-    let by_name = names.iter().find_map(|name| of(lower.strip_suffix(name)?, false));
+    let by_name = names
+        .iter()
+        .find_map(|name| of(lower.strip_suffix(name)?, false));
     let (prefix, power) = by_name.or_else(|| of(word.strip_suffix(symbol)?, true))?;
-    Some(Unit { symbol: format!("{prefix}{symbol}"), size: spelling::rounded(10f64.powi(power)) })
+    Some(Unit {
+        symbol: format!("{prefix}{symbol}"),
+        size: spelling::rounded(10f64.powi(power)),
+    })
 }
 
 #[cfg(test)]
@@ -112,7 +132,14 @@ mod tests {
             ("inches", "in", 0.0254),
             ("yoctometer", "ym", 1e-24),
         ] {
-            assert_eq!(length(text), Some(Unit { symbol: symbol.to_string(), size }), "{text}");
+            assert_eq!(
+                length(text),
+                Some(Unit {
+                    symbol: symbol.to_string(),
+                    size
+                }),
+                "{text}"
+            );
         }
         for text in ["", "pixel", "degrees_north", "hPa", "s", "xm", "MM"] {
             assert_eq!(length(text), None, "{text}");
@@ -133,7 +160,14 @@ mod tests {
             ("days", "d", 86_400.0),
             ("attosecond", "as", 1e-18),
         ] {
-            assert_eq!(time(text), Some(Unit { symbol: symbol.to_string(), size }), "{text}");
+            assert_eq!(
+                time(text),
+                Some(Unit {
+                    symbol: symbol.to_string(),
+                    size
+                }),
+                "{text}"
+            );
         }
         for text in ["", "months since 2000-01-01", "year", "m", "K"] {
             assert_eq!(time(text), None, "{text}");

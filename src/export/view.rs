@@ -35,9 +35,15 @@ impl ArrayView {
     /// its items.
     pub fn unpacked(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Self> {
         let packing = Packing::of(metadata, attributes)?;
-        let spelled = if packing.shown_size() == 4 { "<f4" } else { "<f8" };
+        let spelled = if packing.shown_size() == 4 {
+            "<f4"
+        } else {
+            "<f8"
+        };
         let items = metadata.flat_size() / packing.stored_size() as u64;
-        items.checked_mul(packing.shown_size() as u64).filter(|size| *size <= MAX_FLAT)?;
+        items
+            .checked_mul(packing.shown_size() as u64)
+            .filter(|size| *size <= MAX_FLAT)?;
         let metadata_of_values = ArrayMetadata {
             dtype: DType::parse_str(spelled).ok()?,
             dtype_json: spelled.into(),
@@ -48,7 +54,12 @@ impl ArrayView {
             ..without_chunks(metadata, 0)
         };
         let form = ItemForm::Unpacked(Arc::new(packing));
-        Some(ArrayView { range: 0..metadata.flat_size(), form, metadata: metadata_of_values, left_out: 0 })
+        Some(ArrayView {
+            range: 0..metadata.flat_size(),
+            form,
+            metadata: metadata_of_values,
+            left_out: 0,
+        })
     }
 
     /// Returns the part of an array with these indices of its leading dimensions; `None` if there
@@ -60,13 +71,29 @@ impl ArrayView {
         }
         // the products are those of the whole array, which were checked, unless it is empty
         let items = |shape: &[u64]| shape.iter().try_fold(1u64, |n, len| n.checked_mul(*len));
-        let size = if shape.contains(&0) { 0 } else { items(shape)?.checked_mul(metadata.dtype.size() as u64)? };
-        let number =
-            indices.iter().zip(leading).try_fold(0u64, |n, (index, len)| n.checked_mul(*len)?.checked_add(*index));
+        let size = if shape.contains(&0) {
+            0
+        } else {
+            items(shape)?.checked_mul(metadata.dtype.size() as u64)?
+        };
+        let number = indices
+            .iter()
+            .zip(leading)
+            .try_fold(0u64, |n, (index, len)| {
+                n.checked_mul(*len)?.checked_add(*index)
+            });
         let start = number?.checked_mul(size)?;
         let range = start..start.checked_add(size)?;
-        let metadata = ArrayMetadata { shape: shape.to_vec(), ..without_chunks(metadata, indices.len()) };
-        Some(ArrayView { range, form: ItemForm::AsStored, metadata, left_out: indices.len() })
+        let metadata = ArrayMetadata {
+            shape: shape.to_vec(),
+            ..without_chunks(metadata, indices.len())
+        };
+        Some(ArrayView {
+            range,
+            form: ItemForm::AsStored,
+            metadata,
+            left_out: indices.len(),
+        })
     }
 
     /// Returns whether a stored array still has the items of which this is a view. Its first
@@ -98,7 +125,13 @@ impl ArrayView {
     pub fn describe(&self, array: &Described) -> Described {
         let axes = array.axes.get(self.left_out..).unwrap_or_default().to_vec();
         let image = array.image.clone().map(|image| self.image(image));
-        let shown = Described { axes, image, metadata: self.metadata.clone(), values: None, ..array.clone() };
+        let shown = Described {
+            axes,
+            image,
+            metadata: self.metadata.clone(),
+            values: None,
+            ..array.clone()
+        };
         let ItemForm::Unpacked(packing) = &self.form else {
             return shown;
         };
@@ -111,8 +144,16 @@ impl ArrayView {
                 .filter(|(name, _)| self.keeps_attribute(name))
                 .map(|(name, value)| (name.clone(), value.clone())),
         );
-        let nodata = packing.has_missing().then_some(MetadataNumber::Float(f64::NAN));
-        Described { nodata, scale: None, offset: None, attributes: Arc::new(attributes), ..shown }
+        let nodata = packing
+            .has_missing()
+            .then_some(MetadataNumber::Float(f64::NAN));
+        Described {
+            nodata,
+            scale: None,
+            offset: None,
+            attributes: Arc::new(attributes),
+            ..shown
+        }
     }
 
     /// Describes the view of `array` as [`ArrayView::describe`] does, with the values of the view.
@@ -125,22 +166,38 @@ impl ArrayView {
         let memory = memory::take(self.metadata.flat_size() as usize)?;
         let mut values = array.values.as_deref().unwrap_or_default().to_vec();
         self.form.show(&mut values)?;
-        Ok(Described { values: Some(values.into()), memory: memory.into(), ..self.describe(array) })
+        Ok(Described {
+            values: Some(values.into()),
+            memory: memory.into(),
+            ..self.describe(array)
+        })
     }
 
     /// Returns whether an attribute of the array is true of the view.
     pub fn keeps_attribute(&self, name: &str) -> bool {
         match self.form {
-            ItemForm::Unpacked(_) => !PACKING_ATTRIBUTES.contains(&name) && !PACKED_RANGES.contains(&name),
+            ItemForm::Unpacked(_) => {
+                !PACKING_ATTRIBUTES.contains(&name) && !PACKED_RANGES.contains(&name)
+            }
             _ => self.left_out == 0 || name != DIMENSIONS,
         }
     }
 
     /// Returns what is true of the view of an image.
     fn image(&self, image: ImageInfo) -> ImageInfo {
-        let channel_axis = image.channel_axis.and_then(|axis| axis.checked_sub(self.left_out));
-        let channels = if channel_axis.is_some() { image.channels } else { Vec::new() };
-        ImageInfo { channel_axis, channels, ..image }
+        let channel_axis = image
+            .channel_axis
+            .and_then(|axis| axis.checked_sub(self.left_out));
+        let channels = if channel_axis.is_some() {
+            image.channels
+        } else {
+            Vec::new()
+        };
+        ImageInfo {
+            channel_axis,
+            channels,
+            ..image
+        }
     }
 
     /// Makes a header or container of the view of `array`, which is described as
@@ -149,9 +206,19 @@ impl ArrayView {
     /// # Errors
     ///
     /// Those of [`Format::file`].
-    pub fn file(&self, format: Format, array: &Described, stored: &ArrayMetadata) -> Result<Composite> {
+    pub fn file(
+        &self,
+        format: Format,
+        array: &Described,
+        stored: &ArrayMetadata,
+    ) -> Result<Composite> {
         format.file_with(array, |file| {
-            file.push_range(array.key.clone(), stored, self.range.clone(), self.form.clone());
+            file.push_range(
+                array.key.clone(),
+                stored,
+                self.range.clone(),
+                self.form.clone(),
+            );
         })
     }
 }

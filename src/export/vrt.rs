@@ -25,7 +25,8 @@ const MAX_ATTRIBUTE: usize = 1000;
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let row = |raster: Raster| raster.columns.saturating_mul(metadata.dtype.size() as u64);
     data_type(metadata).is_some()
-        && Raster::of(metadata).is_some_and(|raster| raster.bands <= MAX_BANDS && row(raster) <= i32::MAX as u64)
+        && Raster::of(metadata)
+            .is_some_and(|raster| raster.bands <= MAX_BANDS && row(raster) <= i32::MAX as u64)
 }
 
 /// Number of bands whose text is generated together when a part of it is read.
@@ -44,20 +45,43 @@ pub fn file(array: &Described) -> Composite {
     let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
         return Composite::default();
     };
-    let mut head = format!("<VRTDataset rasterXSize=\"{}\" rasterYSize=\"{}\">\n", raster.columns, raster.rows);
+    let mut head = format!(
+        "<VRTDataset rasterXSize=\"{}\" rasterYSize=\"{}\">\n",
+        raster.columns, raster.rows
+    );
     head.push_str(&place(array));
     head.push_str(&attributes(array));
-    let letters = if raster.bands > MANY_BANDS { SHORT } else { usize::MAX };
+    let letters = if raster.bands > MANY_BANDS {
+        SHORT
+    } else {
+        usize::MAX
+    };
     let leading = array.axes.len().saturating_sub(2);
     let mut axes = array.axes.clone();
     // labels show only the coordinates of leading dimensions
-    axes.iter_mut().skip(leading).for_each(|axis| axis.coordinates = Coordinates::Unknown);
-    let labels = Described { axes, attributes: Arc::default(), crs: None, ..array.clone() };
-    let same = Arc::new(EachBand { raster, data_type, letters, meaning: meaning(array, letters), labels });
+    axes.iter_mut()
+        .skip(leading)
+        .for_each(|axis| axis.coordinates = Coordinates::Unknown);
+    let labels = Described {
+        axes,
+        attributes: Arc::default(),
+        crs: None,
+        ..array.clone()
+    };
+    let same = Arc::new(EachBand {
+        raster,
+        data_type,
+        letters,
+        meaning: meaning(array, letters),
+        labels,
+    });
     let mut file = Composite::default();
     file.push_bytes(head.into());
     for first in (0..raster.bands).step_by(BLOCK as usize) {
-        file.push_bands(Bands { same: same.clone(), first });
+        file.push_bands(Bands {
+            same: same.clone(),
+            first,
+        });
     }
     file.push_bytes(b"</VRTDataset>\n".to_vec());
     file
@@ -86,11 +110,21 @@ struct EachBand {
 impl Bands {
     /// Returns the text of all bands of the block.
     pub fn text(&self) -> String {
-        let EachBand { raster, data_type, letters, meaning, labels } = &*self.same;
+        let EachBand {
+            raster,
+            data_type,
+            letters,
+            meaning,
+            labels,
+        } = &*self.same;
         let metadata = &labels.metadata;
         let item = metadata.dtype.size() as u64;
         let line = raster.columns * item;
-        let byte_order = if metadata.dtype.is_big_endian() { "MSB" } else { "LSB" };
+        let byte_order = if metadata.dtype.is_big_endian() {
+            "MSB"
+        } else {
+            "LSB"
+        };
         let mut text = String::new();
         for band in self.first..raster.bands.min(self.first + BLOCK) {
             text.push_str(&format!(
@@ -118,8 +152,8 @@ fn short(text: &str, letters: usize) -> String {
 
 fn data_type(metadata: &ArrayMetadata) -> Option<&'static str> {
     const NAMES: [&str; 12] = [
-        "Int8", "Byte", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64", "Float32", "Float64", "CFloat32",
-        "CFloat64",
+        "Int8", "Byte", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64", "Float32",
+        "Float64", "CFloat32", "CFloat64",
     ];
     spelling::type_name(&metadata.dtype, NAMES)
 }
@@ -131,7 +165,12 @@ fn place(array: &Described) -> String {
     };
     let mut text = String::new();
     let crs = array.crs.as_ref();
-    if let Some(crs) = crs.and_then(|crs| crs.wkt.as_ref().or(crs.authority.as_ref()).or(crs.projjson.as_ref())) {
+    if let Some(crs) = crs.and_then(|crs| {
+        crs.wkt
+            .as_ref()
+            .or(crs.authority.as_ref())
+            .or(crs.projjson.as_ref())
+    }) {
         text.push_str(&format!("  <SRS>{}</SRS>\n", xml(crs)));
     }
     let numbers = [placed.x, placed.dx, 0.0, placed.y, 0.0, placed.dy].map(float);
@@ -141,23 +180,43 @@ fn place(array: &Described) -> String {
 /// Writes the attributes that are plain texts and numbers as GDAL's metadata.
 fn attributes(array: &Described) -> String {
     let item = |(name, value): (&String, &Value)| {
-        let plain = json::text(value).map(str::to_string).or_else(|| json::float(value).map(|_| json::write(value)));
+        let plain = json::text(value)
+            .map(str::to_string)
+            .or_else(|| json::float(value).map(|_| json::write(value)));
         let shown = plain.filter(|text| text.len() <= MAX_ATTRIBUTE && !name.starts_with('_'))?;
-        Some(format!("    <MDI key=\"{}\">{}</MDI>\n", xml(&spelling::line(name)), xml(&shown)))
+        Some(format!(
+            "    <MDI key=\"{}\">{}</MDI>\n",
+            xml(&spelling::line(name)),
+            xml(&shown)
+        ))
     };
     let items: String = array.attributes.iter().filter_map(item).collect();
-    if items.is_empty() { items } else { format!("  <Metadata>\n{items}  </Metadata>\n") }
+    if items.is_empty() {
+        items
+    } else {
+        format!("  <Metadata>\n{items}  </Metadata>\n")
+    }
 }
 
 /// Writes the missing value, the unit and the scaling of each band.
 fn meaning(array: &Described, letters: usize) -> String {
     let elements = [
-        ("NoDataValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
-        ("UnitType", array.units.as_deref().map(|units| xml(&short(&spelling::line(units), letters)))),
+        (
+            "NoDataValue",
+            spelling::nodata(array).map(|nodata| nodata.to_string()),
+        ),
+        (
+            "UnitType",
+            array
+                .units
+                .as_deref()
+                .map(|units| xml(&short(&spelling::line(units), letters))),
+        ),
         ("Offset", array.offset.filter(|x| x.is_finite()).map(float)),
         ("Scale", array.scale.filter(|x| x.is_finite()).map(float)),
     ];
-    let element = |(name, value): (&str, Option<String>)| Some(format!("    <{name}>{}</{name}>\n", value?));
+    let element =
+        |(name, value): (&str, Option<String>)| Some(format!("    <{name}>{}</{name}>\n", value?));
     elements.into_iter().filter_map(element).collect()
 }
 
@@ -174,24 +233,40 @@ mod tests {
             PartContent::Bands(bands) => bands.text(),
             other => panic!("{other:?}"),
         };
-        file(array).parts().iter().map(|part| text(&part.content)).collect()
+        file(array)
+            .parts()
+            .iter()
+            .map(|part| text(&part.content))
+            .collect()
     }
 
     #[test]
     fn a_file_of_many_bands_is_not_held_as_text() {
         let long = "&\u{1F600}".repeat(100);
-        let mut array = Described { units: Some(long.clone()), ..testing::plain("<f4", &[65536, 1, 1]) };
+        let mut array = Described {
+            units: Some(long.clone()),
+            ..testing::plain("<f4", &[65536, 1, 1])
+        };
         array.axes[0].name = Some(long);
         let file = file(&array);
         let held = |content: &PartContent| {
-            if let PartContent::Bytes(bytes) = content { bytes.len() } else { 0 }
+            if let PartContent::Bytes(bytes) = content {
+                bytes.len()
+            } else {
+                0
+            }
         };
         let held: usize = file.parts().iter().map(|part| held(&part.content)).sum();
         assert!(held < 10_000 && file.parts().len() < 2000, "{held}");
         assert!(file.size() < 64 << 20, "{}", file.size());
         let text = text(&array);
-        assert_eq!((text.len() as u64, text.matches("<VRTRasterBand ").count()), (file.size(), 65536));
-        assert!(text.contains("band=\"65536\"") && text.contains("<ImageOffset>262140</ImageOffset>"));
+        assert_eq!(
+            (text.len() as u64, text.matches("<VRTRasterBand ").count()),
+            (file.size(), 65536)
+        );
+        assert!(
+            text.contains("band=\"65536\"") && text.contains("<ImageOffset>262140</ImageOffset>")
+        );
     }
 
     #[test]
@@ -210,8 +285,11 @@ mod tests {
                 number - 1
             )
         };
-        let expected =
-            format!("<VRTDataset rasterXSize=\"6\" rasterYSize=\"4\">\n{}{}</VRTDataset>\n", band(1, 0), band(2, 192));
+        let expected = format!(
+            "<VRTDataset rasterXSize=\"6\" rasterYSize=\"4\">\n{}{}</VRTDataset>\n",
+            band(1, 0),
+            band(2, 192)
+        );
         assert_eq!(text(&testing::plain(">f8", &[2, 4, 6])), expected);
     }
 
@@ -248,11 +326,22 @@ mod tests {
 
     #[test]
     fn a_position_needs_y_and_x_as_the_last_dimensions() {
-        let crs = Crs { wkt: Some("PROJCRS[\"a & b\"]".into()), ..Crs::default() };
-        let mut array = Described { crs: Some(crs), ..testing::geographic() };
+        let crs = Crs {
+            wkt: Some("PROJCRS[\"a & b\"]".into()),
+            ..Crs::default()
+        };
+        let mut array = Described {
+            crs: Some(crs),
+            ..testing::geographic()
+        };
         assert!(text(&array).contains("<SRS>PROJCRS[&quot;a &amp; b&quot;]</SRS>"));
-        array.axes[1].coordinates = Coordinates::Regular { first: 47.5, step: 0.5 };
-        assert!(text(&array).contains("<GeoTransform>9.875, 0.25, 0, 47.25, 0, 0.5</GeoTransform>"));
+        array.axes[1].coordinates = Coordinates::Regular {
+            first: 47.5,
+            step: 0.5,
+        };
+        assert!(
+            text(&array).contains("<GeoTransform>9.875, 0.25, 0, 47.25, 0, 0.5</GeoTransform>")
+        );
         array.axes.swap(1, 2);
         assert!(!text(&array).contains("<SRS>") && !text(&array).contains("GeoTransform"));
     }
@@ -260,23 +349,45 @@ mod tests {
     #[test]
     fn the_missing_value_fits_an_item() {
         let with = |dtype, nodata| {
-            let text = text(&Described { nodata: Some(nodata), ..testing::plain(dtype, &[1, 1]) });
-            text.split_once("<NoDataValue>").map(|(_, rest)| rest.split('<').next().unwrap().to_string())
+            let text = text(&Described {
+                nodata: Some(nodata),
+                ..testing::plain(dtype, &[1, 1])
+            });
+            text.split_once("<NoDataValue>")
+                .map(|(_, rest)| rest.split('<').next().unwrap().to_string())
         };
-        assert_eq!(with("<f4", MetadataNumber::Float(1e20)).as_deref(), Some("1.0000000200408773e20"));
-        assert_eq!(with("<f4", MetadataNumber::Float(f64::NAN)).as_deref(), Some("nan"));
+        assert_eq!(
+            with("<f4", MetadataNumber::Float(1e20)).as_deref(),
+            Some("1.0000000200408773e20")
+        );
+        assert_eq!(
+            with("<f4", MetadataNumber::Float(f64::NAN)).as_deref(),
+            Some("nan")
+        );
         assert_eq!(with("<f4", MetadataNumber::Float(1e300)), None);
-        assert_eq!(with("<i8", MetadataNumber::Int(i64::MIN.into())).as_deref(), Some("-9223372036854775808"));
-        assert_eq!(with("<u8", MetadataNumber::Int(u64::MAX.into())).as_deref(), Some("18446744073709551615"));
+        assert_eq!(
+            with("<i8", MetadataNumber::Int(i64::MIN.into())).as_deref(),
+            Some("-9223372036854775808")
+        );
+        assert_eq!(
+            with("<u8", MetadataNumber::Int(u64::MAX.into())).as_deref(),
+            Some("18446744073709551615")
+        );
         assert_eq!(with("|u1", MetadataNumber::Int(-1)), None);
-        assert_eq!(with("<i2", MetadataNumber::Float(-9999.0)).as_deref(), Some("-9999"));
+        assert_eq!(
+            with("<i2", MetadataNumber::Float(-9999.0)).as_deref(),
+            Some("-9999")
+        );
         assert_eq!(with("<i2", MetadataNumber::Float(0.5)), None);
     }
 
     #[test]
     fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<f2", "|S3", "<m8[s]", "|V4"] {
-            assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
+            assert!(
+                !fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])),
+                "{dtype}"
+            );
         }
         for shape in [&[] as &[u64], &[4, 0], &[65537, 1, 1], &[1, 1 << 30]] {
             assert!(!fits(&testing::metadata("\"<i2\"", shape)), "{shape:?}");

@@ -24,8 +24,14 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 pub fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let grids = match array.axes.split_first() {
-        Some((steps, mesh)) if mesh.len() == 3 || mesh.len() == 2 && is_time(steps) => collection(array, steps, mesh),
-        _ => grid("data", &mesh(&array.axes), &values(array, &metadata.shape, 0)),
+        Some((steps, mesh)) if mesh.len() == 3 || mesh.len() == 2 && is_time(steps) => {
+            collection(array, steps, mesh)
+        }
+        _ => grid(
+            "data",
+            &mesh(&array.axes),
+            &values(array, &metadata.shape, 0),
+        ),
     };
     format!(
         r#"<?xml version="1.0" ?>
@@ -44,8 +50,13 @@ fn is_time(axis: &DescribedAxis) -> bool {
 
 /// Returns XDMF's name of the type and its size in bytes.
 fn number_type(metadata: &ArrayMetadata) -> Option<(&'static str, usize)> {
-    const NAMES: [&str; 12] = ["Char", "UChar", "Short", "UShort", "Int", "UInt", "Int", "", "Float", "Float", "", ""];
-    Some((spelling::type_name(&metadata.dtype, NAMES)?, metadata.dtype.size()))
+    const NAMES: [&str; 12] = [
+        "Char", "UChar", "Short", "UShort", "Int", "UInt", "Int", "", "Float", "Float", "", "",
+    ];
+    Some((
+        spelling::type_name(&metadata.dtype, NAMES)?,
+        metadata.dtype.size(),
+    ))
 }
 
 /// Writes one grid for each item of the first dimension; all of them share the mesh.
@@ -53,20 +64,28 @@ fn collection(array: &Described, steps: &DescribedAxis, axes: &[DescribedAxis]) 
     let shape = array.metadata.shape.get(1..).unwrap_or_default();
     let stride = shape.iter().product::<u64>() * array.metadata.dtype.size() as u64;
     let times = times(array, steps.len);
-    let shared =
-        "<Topology Reference=\"/Xdmf/Domain/Topology[1]\"/>\n<Geometry Reference=\"/Xdmf/Domain/Geometry[1]\"/>\n";
+    let shared = "<Topology Reference=\"/Xdmf/Domain/Topology[1]\"/>\n<Geometry Reference=\"/Xdmf/Domain/Geometry[1]\"/>\n";
     let step = |(i, time): (u64, &f64)| {
         let before = format!("<Time Value=\"{}\"/>\n{shared}", float(*time));
-        grid(&format!("step {i}"), &before, &values(array, shape, i * stride))
+        grid(
+            &format!("step {i}"),
+            &before,
+            &values(array, shape, i * stride),
+        )
     };
     let grids: String = (0..).zip(&times).map(step).collect();
-    format!("{}<Grid Name=\"data\" GridType=\"Collection\" CollectionType=\"Temporal\">\n{grids}</Grid>\n", mesh(axes))
+    format!(
+        "{}<Grid Name=\"data\" GridType=\"Collection\" CollectionType=\"Temporal\">\n{grids}</Grid>\n",
+        mesh(axes)
+    )
 }
 
 /// Returns the coordinates of the first dimension, or its indices if the coordinates do not
 /// increase.
 fn times(array: &Described, len: u64) -> Vec<f64> {
-    let coordinates: Option<Vec<f64>> = (0..len).map(|i| spelling::coordinate(array, 0, i)).collect();
+    let coordinates: Option<Vec<f64>> = (0..len)
+        .map(|i| spelling::coordinate(array, 0, i))
+        .collect();
     let increasing = coordinates.filter(|times| times.is_sorted_by(|a, b| a < b));
     increasing.unwrap_or_else(|| (0..len).map(|i| i as f64).collect())
 }
@@ -91,15 +110,26 @@ fn mesh(axes: &[DescribedAxis]) -> String {
     let steps: Option<Vec<(f64, f64)>> = axes.iter().map(|axis| steps(axis, may_list)).collect();
     let (mesh, geometry, items) = match steps {
         Some(steps) => {
-            let (first, step) = is_flat.then_some((0.0, 1.0)).into_iter().chain(steps).unzip();
+            let (first, step) = is_flat
+                .then_some((0.0, 1.0))
+                .into_iter()
+                .chain(steps)
+                .unzip();
             ("CoRectMesh", "ORIGIN_DXDYDZ", item(first) + &item(step))
         }
         None => {
-            let listed = axes.iter().rev().map(listed).chain(is_flat.then(|| vec![0.0]));
+            let listed = axes
+                .iter()
+                .rev()
+                .map(listed)
+                .chain(is_flat.then(|| vec![0.0]));
             ("RectMesh", "VXVYVZ", listed.map(item).collect())
         }
     };
-    let lengths = is_flat.then_some(1).into_iter().chain(axes.iter().map(|axis| axis.len));
+    let lengths = is_flat
+        .then_some(1)
+        .into_iter()
+        .chain(axes.iter().map(|axis| axis.len));
     format!(
         "<Topology TopologyType=\"3D{mesh}\" Dimensions=\"{}\"/>\n\
          <Geometry GeometryType=\"{geometry}\">\n{items}</Geometry>\n",
@@ -111,7 +141,9 @@ fn mesh(axes: &[DescribedAxis]) -> String {
 /// coordinates are irregular and may be listed.
 fn steps(axis: &DescribedAxis, may_list: bool) -> Option<(f64, f64)> {
     match &axis.coordinates {
-        Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => Some((*first, *step)),
+        Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => {
+            Some((*first, *step))
+        }
         Coordinates::Irregular { values } if may_list && is_mesh_line(axis, values) => None,
         _ => Some((0.0, 1.0)),
     }
@@ -125,7 +157,9 @@ fn is_mesh_line(axis: &DescribedAxis, values: &[f64]) -> bool {
 /// them may be packed.
 fn listed(axis: &DescribedAxis) -> Vec<f64> {
     match (&axis.coordinates, steps(axis, true)) {
-        (_, Some((first, step))) => (0..axis.len).map(|i| spelling::at(first, step, i)).collect(),
+        (_, Some((first, step))) => (0..axis.len)
+            .map(|i| spelling::at(first, step, i))
+            .collect(),
         (Coordinates::Irregular { values }, None) => values.clone(),
         (_, None) => Vec::new(),
     }
@@ -137,7 +171,11 @@ fn values(array: &Described, shape: &[u64], seek: u64) -> String {
         return String::new();
     };
     let is_flat = shape.len() == 2;
-    let endian = if array.metadata.dtype.is_big_endian() { "Big" } else { "Little" };
+    let endian = if array.metadata.dtype.is_big_endian() {
+        "Big"
+    } else {
+        "Little"
+    };
     format!(
         "<Attribute Name=\"{}\" AttributeType=\"Scalar\" Center=\"Node\">\n<DataItem Dimensions=\"{}\" \
          NumberType=\"{number_type}\" Precision=\"{precision}\" Format=\"Binary\" Endian=\"{endian}\" \
@@ -191,8 +229,14 @@ mod tests {
 "#;
         assert!(text.contains(mesh), "{text}");
         for (time, seek) in [(0, 0), (6, 240), (12, 480), (18, 720)] {
-            assert!(text.contains(&format!("<Time Value=\"{time}\"/>")), "{text}");
-            assert!(text.contains(&format!("Seek=\"{seek}\">data.raw")), "{text}");
+            assert!(
+                text.contains(&format!("<Time Value=\"{time}\"/>")),
+                "{text}"
+            );
+            assert!(
+                text.contains(&format!("Seek=\"{seek}\">data.raw")),
+                "{text}"
+            );
         }
     }
 
@@ -201,7 +245,10 @@ mod tests {
         let mut array = testing::geographic();
         array.axes[0].role = Role::Z;
         assert!(text(&array).contains("Dimensions=\"4 6 10\""));
-        let mut long = Described { axes: array.axes, ..testing::plain("|u1", &[10_001, 6, 10]) };
+        let mut long = Described {
+            axes: array.axes,
+            ..testing::plain("|u1", &[10_001, 6, 10])
+        };
         (long.axes[0].role, long.axes[0].len) = (Role::Time, 10_001);
         assert!(text(&long).contains("Dimensions=\"10001 6 10\""));
     }
@@ -209,19 +256,36 @@ mod tests {
     #[test]
     fn irregular_coordinates_are_listed_with_the_fastest_first() {
         let text = text(&testing::model());
-        let lines: Vec<&str> = text.lines().filter(|line| line.contains("Format=\"XML\"")).collect();
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains("Format=\"XML\""))
+            .collect();
         let numbers = |line: &str| line.split(['>', '<']).nth(2).unwrap().to_string();
         let listed: Vec<String> = lines.into_iter().map(numbers).collect();
-        assert_eq!(listed, ["0.1 0.2 0.3 0.4 0.5 0.6", "-60.5 -10 0 10 60.5", "1000 850 500 200"]);
-        assert!(text.contains("TopologyType=\"3DRectMesh\" Dimensions=\"4 5 6\""), "{text}");
+        assert_eq!(
+            listed,
+            [
+                "0.1 0.2 0.3 0.4 0.5 0.6",
+                "-60.5 -10 0 10 60.5",
+                "1000 850 500 200"
+            ]
+        );
+        assert!(
+            text.contains("TopologyType=\"3DRectMesh\" Dimensions=\"4 5 6\""),
+            "{text}"
+        );
         assert!(text.contains("<Time Value=\"59\"/>"), "{text}");
     }
 
     #[test]
     fn steps_without_increasing_coordinates_are_counted() {
         let mut array = testing::model();
-        array.axes[0].coordinates = Coordinates::Irregular { values: vec![3.0, f64::NAN, 4.0] };
-        array.axes[1].coordinates = Coordinates::Irregular { values: vec![1.0, f64::NAN, 4.0, 5.0] };
+        array.axes[0].coordinates = Coordinates::Irregular {
+            values: vec![3.0, f64::NAN, 4.0],
+        };
+        array.axes[1].coordinates = Coordinates::Irregular {
+            values: vec![1.0, f64::NAN, 4.0, 5.0],
+        };
         let text = text(&array);
         assert!(text.contains("<Time Value=\"2\"/>"), "{text}");
         assert!(text.contains(">0 1 2 3</DataItem>"), "{text}");
@@ -230,7 +294,10 @@ mod tests {
     #[test]
     fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<u8", "<f2", "<c8", "|S3", "<M8[s]"] {
-            assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
+            assert!(
+                !fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])),
+                "{dtype}"
+            );
         }
         for shape in [&[] as &[u64], &[4], &[4, 0], &[1; 5], &[10_001, 1, 1, 1]] {
             assert!(!fits(&testing::metadata("\"|i1\"", shape)), "{shape:?}");

@@ -53,7 +53,10 @@ impl Fs {
         match request {
             RequestKind::Change => true,
             RequestKind::Brief => false,
-            RequestKind::Release(handle) => self.files.get(handle).is_ok_and(|file| file.release_may_block()),
+            RequestKind::Release(handle) => self
+                .files
+                .get(handle)
+                .is_ok_and(|file| file.release_may_block()),
             _ if self.concurrency > 1 => true,
             RequestKind::ReadDirectory | RequestKind::Xattrs => false,
             RequestKind::ReadDirectoryPlus { inode, from } => {
@@ -64,11 +67,14 @@ impl Fs {
             RequestKind::Lookup { parent, name } => self.node_may_block(parent, |node| {
                 self.is_unsettled(node, Some(name)) || self.lookup_may_block(node, name)
             }),
-            RequestKind::Attributes(inode) | RequestKind::OpenDirectory(inode) => {
-                self.node_may_block(inode, |node| self.is_unsettled(node, None) || self.attributes_may_block(node))
-            }
+            RequestKind::Attributes(inode) | RequestKind::OpenDirectory(inode) => self
+                .node_may_block(inode, |node| {
+                    self.is_unsettled(node, None) || self.attributes_may_block(node)
+                }),
             RequestKind::Open(inode) => self.node_may_block(inode, |node| {
-                self.is_unsettled(node, None) || self.attributes_may_block(node) || self.open_may_block(node)
+                self.is_unsettled(node, None)
+                    || self.attributes_may_block(node)
+                    || self.open_may_block(node)
             }),
         }
     }
@@ -127,6 +133,9 @@ impl Fs {
     /// Returns whether the chunks of the array at `key` hold objects, so that their size is known
     /// only after decoding.
     fn has_objects(&self, key: &Key) -> bool {
-        self.tree.hierarchy().cached_array(key).is_some_and(|array| array.metadata().has_objects())
+        self.tree
+            .hierarchy()
+            .cached_array(key)
+            .is_some_and(|array| array.metadata().has_objects())
     }
 }

@@ -22,21 +22,30 @@ fn document(shape: &str, dtype: &str) -> String {
 }
 
 fn metadata(name: &str) -> ArrayMetadata {
-    let (_, shape, dtype) = ARRAYS.into_iter().find(|(array, ..)| *array == name).unwrap();
+    let (_, shape, dtype) = ARRAYS
+        .into_iter()
+        .find(|(array, ..)| *array == name)
+        .unwrap();
     ArrayMetadata::parse(document(shape, dtype).as_bytes()).unwrap()
 }
 
 fn store() -> Arc<FaultyStore> {
     let store = Arc::new(FaultyStore::new(Arc::new(MemoryStore::default())));
     for (name, shape, dtype) in ARRAYS {
-        store.put(&Key::root().join(name).join(".zarray"), document(shape, dtype).as_bytes()).unwrap();
+        store
+            .put(
+                &Key::root().join(name).join(".zarray"),
+                document(shape, dtype).as_bytes(),
+            )
+            .unwrap();
     }
     store
 }
 
 fn open(fs: &Fs, file: Composite) -> u64 {
     let file = CompositeFile::new(Node::Dataset(Key::root()), Arc::new(file), false);
-    fs.insert(NewFile::new(Arc::new(file), KernelPages::None)).handle
+    fs.insert(NewFile::new(Arc::new(file), KernelPages::None))
+        .handle
 }
 
 /// Returns a file of a header, array `a` as stored, padding, array `b` with reversed items of
@@ -46,7 +55,11 @@ fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
     let mut file = Composite::from("head".to_string());
     file.push_flat(Key::root().join("a"), &metadata("a"), ItemForm::AsStored);
     file.pad_to(8);
-    file.push_flat(Key::root().join("b"), &metadata("b"), ItemForm::Reversed(swap));
+    file.push_flat(
+        Key::root().join("b"),
+        &metadata("b"),
+        ItemForm::Reversed(swap),
+    );
     file.push_bytes(vec![7]);
     let mut bytes = Vec::new();
     let mut fixed = Vec::new();
@@ -62,8 +75,14 @@ fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
 }
 
 fn with_npy(fs: Fs) -> Fs {
-    let headers = Headers { formats: vec![crate::export::Format::Npy], ..Headers::default() };
-    Fs { tree: fs.tree.with_headers(headers), ..fs }
+    let headers = Headers {
+        formats: vec![crate::export::Format::Npy],
+        ..Headers::default()
+    };
+    Fs {
+        tree: fs.tree.with_headers(headers),
+        ..fs
+    }
 }
 
 fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Result<Vec<u8>> {
@@ -145,22 +164,37 @@ fn a_container_shows_writes_and_not_another_shape() {
     let [raw, npy] = [raw, npy].map(|inode| fs.open(inode, true, false).unwrap().handle);
     fs.write(raw, 3, &[9, 8, 7]).unwrap();
     let bytes = read(&fs, npy, 0, 1000).unwrap();
-    assert_eq!((&bytes[..8], bytes.len()), (&b"\x93NUMPY\x01\x00"[..], 128 + 30));
+    assert_eq!(
+        (&bytes[..8], bytes.len()),
+        (&b"\x93NUMPY\x01\x00"[..], 128 + 30)
+    );
     assert_eq!(bytes[128..136], [0, 0, 0, 9, 8, 7, 0, 0]);
     assert_eq!(fs.write(npy, 0, &bytes[..130]).unwrap(), 130);
-    assert_eq!(fs.write(npy, 60, b"other").unwrap_err().errno(), libc::EPERM);
+    assert_eq!(
+        fs.write(npy, 60, b"other").unwrap_err().errno(),
+        libc::EPERM
+    );
     assert_eq!(fs.write(npy, 129, &[5]).unwrap_err().errno(), libc::EPERM);
-    let npy = fs.open(fs.lookup(array, "data.npy").unwrap().inode, true, false).unwrap().handle;
+    let npy = fs
+        .open(fs.lookup(array, "data.npy").unwrap().inode, true, false)
+        .unwrap()
+        .handle;
     fs.write(npy, 129, &[5]).unwrap();
     assert_eq!(read(&fs, raw, 0, 4).unwrap(), [0, 5, 0, 9]);
-    let chunk = fs.open(fs.lookup(array, "0").unwrap().inode, false, false).unwrap().handle;
+    let chunk = fs
+        .open(fs.lookup(array, "0").unwrap().inode, false, false)
+        .unwrap()
+        .handle;
     assert_eq!(read(&fs, chunk, 0, 8).unwrap(), [0, 5, 0, 9, 8, 7, 0, 0]);
     let key = Key::root().join("a/.zarray");
     store.put(&key, document("[16]", "<i2").as_bytes()).unwrap();
     let again = fs.lookup(array, "data.raw").unwrap().inode;
     fs.open(again, false, false).unwrap();
     assert_eq!(read(&fs, npy, 128, 4).unwrap_err().errno(), libc::ESTALE);
-    let npy = fs.open(fs.lookup(array, "data.npy").unwrap().inode, false, false).unwrap().handle;
+    let npy = fs
+        .open(fs.lookup(array, "data.npy").unwrap().inode, false, false)
+        .unwrap()
+        .handle;
     assert_eq!(read(&fs, npy, 0, 1000).unwrap().len(), 128 + 32);
 }
 
@@ -173,13 +207,32 @@ fn an_array_of_another_dtype_is_another_array() {
     let [raw, npy] = ["data.raw", "data.npy"].map(|name| fs.lookup(array, name).unwrap().inode);
     let npy = fs.open(npy, true, false).unwrap().handle;
     assert_eq!(read(&fs, npy, 128, 100).unwrap(), [0; 30]);
-    for other in [document("[15]", ">i2"), document("[30]", "|i1"), document("[3,5]", "<i2")] {
-        store.put(&Key::root().join("a/.zarray"), other.as_bytes()).unwrap();
+    for other in [
+        document("[15]", ">i2"),
+        document("[30]", "|i1"),
+        document("[3,5]", "<i2"),
+    ] {
+        store
+            .put(&Key::root().join("a/.zarray"), other.as_bytes())
+            .unwrap();
         fs.open(raw, false, false).unwrap();
-        assert_eq!(read(&fs, npy, 128, 4).unwrap_err().errno(), libc::ESTALE, "{other}");
-        assert_eq!(fs.write(npy, 128, &[1, 2]).unwrap_err().errno(), libc::ESTALE, "{other}");
+        assert_eq!(
+            read(&fs, npy, 128, 4).unwrap_err().errno(),
+            libc::ESTALE,
+            "{other}"
+        );
+        assert_eq!(
+            fs.write(npy, 128, &[1, 2]).unwrap_err().errno(),
+            libc::ESTALE,
+            "{other}"
+        );
     }
-    store.put(&Key::root().join("a/.zarray"), document("[15]", "<i2").as_bytes()).unwrap();
+    store
+        .put(
+            &Key::root().join("a/.zarray"),
+            document("[15]", "<i2").as_bytes(),
+        )
+        .unwrap();
     fs.open(raw, false, false).unwrap();
     assert_eq!(read(&fs, npy, 128, 100).unwrap(), [0; 30]);
 }
@@ -220,7 +273,10 @@ fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
 #[test]
 fn an_opening_of_a_container_makes_earlier_ones_read_new_bytes() {
     let (store, fs) = bytes_of_one();
-    let npy = fs.lookup(fs.lookup(1, "a").unwrap().inode, "data.npy").unwrap().inode;
+    let npy = fs
+        .lookup(fs.lookup(1, "a").unwrap().inode, "data.npy")
+        .unwrap()
+        .inode;
     let first = fs.open(npy, false, false).unwrap().handle;
     // reads the chunk as a whole, so that the cache keeps it
     assert_eq!(read(&fs, first, 128, 15).unwrap()[..5], [1, 1, 1, 1, 0]);
@@ -234,24 +290,44 @@ fn an_opening_of_a_container_makes_earlier_ones_read_new_bytes() {
 fn doubles_are_written_in_parts() {
     let store = store();
     let shown = document("[3]", "<i8");
-    store.put(&Key::root().join("t/.zarray"), shown.as_bytes()).unwrap();
+    store
+        .put(&Key::root().join("t/.zarray"), shown.as_bytes())
+        .unwrap();
     let fs = mount(&store, 1 << 16);
     let mut file = Composite::default();
     let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
     let stored = StoredInteger::new(8, true, false, &[]);
-    let form = ItemForm::Widened { stored, shown: ShownNumber::Double };
+    let form = ItemForm::Widened {
+        stored,
+        shown: ShownNumber::Double,
+    };
     file.push_flat(Key::root().join("t"), &metadata, form);
     let handle = open(&fs, file);
-    let days: Vec<u8> = [1.0f64, -2.0, 700_000.0].iter().flat_map(|day| day.to_be_bytes()).collect();
+    let days: Vec<u8> = [1.0f64, -2.0, 700_000.0]
+        .iter()
+        .flat_map(|day| day.to_be_bytes())
+        .collect();
     fs.write(handle, 0, &days).unwrap();
     // the first 2 bytes turn the second double, -2.0, into -3.0; the last 7 turn the third, 700000,
     // into 701024
     fs.write(handle, 8, &(-3.0f64).to_be_bytes()[..2]).unwrap();
-    fs.write(handle, 17, &701_024f64.to_be_bytes()[1..]).unwrap();
-    assert_eq!(fs.write(handle, 8, &0.5f64.to_be_bytes()).unwrap_err().errno(), libc::EINVAL);
-    let flat = fs.lookup(fs.lookup(1, "t").unwrap().inode, "data.raw").unwrap().inode;
+    fs.write(handle, 17, &701_024f64.to_be_bytes()[1..])
+        .unwrap();
+    assert_eq!(
+        fs.write(handle, 8, &0.5f64.to_be_bytes())
+            .unwrap_err()
+            .errno(),
+        libc::EINVAL
+    );
+    let flat = fs
+        .lookup(fs.lookup(1, "t").unwrap().inode, "data.raw")
+        .unwrap()
+        .inode;
     let flat = fs.open(flat, false, false).unwrap().handle;
-    let stored: Vec<u8> = [1i64, -3, 701_024].iter().flat_map(|day| day.to_le_bytes()).collect();
+    let stored: Vec<u8> = [1i64, -3, 701_024]
+        .iter()
+        .flat_map(|day| day.to_le_bytes())
+        .collect();
     assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
 }
 
@@ -261,22 +337,42 @@ fn doubles_are_written_in_parts() {
 fn half_an_item_waits_for_the_other_half() {
     let store = store();
     let shown = document("[3]", "<U2").replace("\"fill_value\":0", "\"fill_value\":\"\"");
-    store.put(&Key::root().join("s/.zarray"), shown.as_bytes()).unwrap();
+    store
+        .put(&Key::root().join("s/.zarray"), shown.as_bytes())
+        .unwrap();
     let fs = mount(&store, 1 << 16);
     let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
     let mut file = Composite::default();
-    file.push_flat(Key::root().join("s"), &metadata, ItemForm::Utf8 { size: 8, is_big_endian: false });
+    file.push_flat(
+        Key::root().join("s"),
+        &metadata,
+        ItemForm::Utf8 {
+            size: 8,
+            is_big_endian: false,
+        },
+    );
     let handle = open(&fs, file.clone());
-    let text = ["äö\0\0\0\0", "ab\0\0\0\0\0\0", "ß\0\0\0\0\0\0"].concat().into_bytes();
+    let text = ["äö\0\0\0\0", "ab\0\0\0\0\0\0", "ß\0\0\0\0\0\0"]
+        .concat()
+        .into_bytes();
     fs.write(handle, 0, &text[..3]).unwrap();
-    assert_eq!(read(&fs, handle, 0, 4).unwrap(), [text[0], text[1], text[2], 0]);
+    assert_eq!(
+        read(&fs, handle, 0, 4).unwrap(),
+        [text[0], text[1], text[2], 0]
+    );
     assert_eq!(fs.flush(handle).unwrap_err().errno(), libc::EINVAL);
     fs.write(handle, 3, &text[3..17]).unwrap();
     fs.write(handle, 17, &text[17..]).unwrap();
     assert_eq!(read(&fs, handle, 0, 24).unwrap(), text);
     fs.flush(handle).unwrap();
-    let flat = fs.lookup(fs.lookup(1, "s").unwrap().inode, "data.raw").unwrap().inode;
+    let flat = fs
+        .lookup(fs.lookup(1, "s").unwrap().inode, "data.raw")
+        .unwrap()
+        .inode;
     let flat = fs.open(flat, false, false).unwrap().handle;
-    let stored: Vec<u8> = "äöabß\0".chars().flat_map(|c| u32::from(c).to_le_bytes()).collect();
+    let stored: Vec<u8> = "äöabß\0"
+        .chars()
+        .flat_map(|c| u32::from(c).to_le_bytes())
+        .collect();
     assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
 }

@@ -49,7 +49,12 @@ impl Fs {
             self.tree.look_ahead(key);
         }
         let names = self.tree.names(&node)?;
-        let stream = DirectoryStream { node, names, position: 0, pending: VecDeque::new() };
+        let stream = DirectoryStream {
+            node,
+            names,
+            position: 0,
+            pending: VecDeque::new(),
+        };
         Ok(self.directories.insert(Arc::new(Mutex::new(stream))))
     }
 
@@ -61,7 +66,12 @@ impl Fs {
     /// Passes the names of an open directory from position `from` on to `add`, each with the
     /// position after it, until `add` returns `true`: that name did not fit, and the next call
     /// passes it again.
-    pub fn read_directory(&self, handle: u64, from: u64, mut add: impl FnMut(&Name, u64) -> bool) -> Result<()> {
+    pub fn read_directory(
+        &self,
+        handle: u64,
+        from: u64,
+        mut add: impl FnMut(&Name, u64) -> bool,
+    ) -> Result<()> {
         let stream = self.directories.get(handle)?;
         let mut stream = self.seek_stream(&stream, from)?;
         while let Some(name) = stream.next()? {
@@ -98,20 +108,45 @@ impl Fs {
             }
             let is_dots = stream.position < 2;
             let listed = if is_dots {
-                names.iter().map(|name| Some(self.tree.dots(name))).collect()
+                names
+                    .iter()
+                    .map(|name| Some(self.tree.dots(name)))
+                    .collect()
             } else {
                 self.tree.listed(&directory, &names)
             };
             for (i, (name, listed)) in names.iter().zip(listed).enumerate() {
-                if let Some(ListedNode { node, attributes, sound }) = listed {
-                    let inode = if is_dots { attributes.inode } else { self.tree.remember(node) };
-                    let attributes = self.shown(Attributes { inode, ..attributes });
+                if let Some(ListedNode {
+                    node,
+                    attributes,
+                    sound,
+                }) = listed
+                {
+                    let inode = if is_dots {
+                        attributes.inode
+                    } else {
+                        self.tree.remember(node)
+                    };
+                    let attributes = self.shown(Attributes {
+                        inode,
+                        ..attributes
+                    });
                     let lasting = sound && attributes.lasting;
-                    if add(DirectoryEntry { name, attributes: &attributes, lasting }, stream.position + 1) {
+                    if add(
+                        DirectoryEntry {
+                            name,
+                            attributes: &attributes,
+                            lasting,
+                        },
+                        stream.position + 1,
+                    ) {
                         if !is_dots {
                             self.tree.forget(inode, 1);
                         }
-                        names[i..].iter().rev().for_each(|name| stream.pending.push_front(Ok(name.clone())));
+                        names[i..]
+                            .iter()
+                            .rev()
+                            .for_each(|name| stream.pending.push_front(Ok(name.clone())));
                         return Ok(());
                     }
                     any = true;
@@ -150,7 +185,13 @@ impl DirectoryStream {
     }
 
     fn next_at(&mut self, position: u64) -> Result<Option<Name>> {
-        let dot = |name: &str, inode| Some(Name { name: name.to_string(), inode, is_directory: true });
+        let dot = |name: &str, inode| {
+            Some(Name {
+                name: name.to_string(),
+                inode,
+                is_directory: true,
+            })
+        };
         if let Some(name) = self.pending.pop_front() {
             return name.map(Some);
         }

@@ -25,7 +25,11 @@ impl Fs {
     pub(super) fn encoded_file(&self, value: &EncodedValue) -> Result<File> {
         let array = &value.array;
         array.readable()?;
-        self.tree.hierarchy().store().check_writable(array.key()).map_err(|e| e.context(array.key()))?;
+        self.tree
+            .hierarchy()
+            .store()
+            .check_writable(array.key())
+            .map_err(|e| e.context(array.key()))?;
         unnamed_file(&self.options.spill.directory)
     }
 
@@ -72,7 +76,12 @@ impl Fs {
     /// # Errors
     ///
     /// Those of [`Fs::is_encoded`].
-    pub(super) fn put_chunk(&self, array: &Arc<Array>, chunk: ChunkId, content: &[u8]) -> Result<()> {
+    pub(super) fn put_chunk(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        content: &[u8],
+    ) -> Result<()> {
         if self.is_encoded(array, chunk, content)? {
             self.put_encoded(array, chunk, content)
         } else {
@@ -81,8 +90,16 @@ impl Fs {
     }
 
     /// Stores an encoded chunk, as [`Fs::is_encoded`] has shown it to be.
-    pub(super) fn put_encoded(&self, array: &Arc<Array>, chunk: ChunkId, content: &[u8]) -> Result<()> {
-        let value = EncodedValue { array: array.clone(), chunk };
+    pub(super) fn put_encoded(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        content: &[u8],
+    ) -> Result<()> {
+        let value = EncodedValue {
+            array: array.clone(),
+            chunk,
+        };
         self.replace_checked(&value, &self.file_of(content)?)
     }
 
@@ -94,25 +111,35 @@ impl Fs {
     pub(super) fn is_encoded(&self, array: &Array, chunk: ChunkId, content: &[u8]) -> Result<bool> {
         let size = array.grid().chunk_size(chunk);
         let is_decoded = if array.metadata().has_objects() {
-            array.check_objects(chunk, content).map_err(|e| Error::invalid(e.message()))
+            array
+                .check_objects(chunk, content)
+                .map_err(|e| Error::invalid(e.message()))
         } else if content.len() == size {
             Ok(())
         } else {
-            let why = format!("{} bytes can't become a chunk of {size}, and do not decode to one", content.len());
+            let why = format!(
+                "{} bytes can't become a chunk of {size}, and do not decode to one",
+                content.len()
+            );
             Err(Error::invalid(why).context(array.stored_key(chunk)))
         };
         if !array.is_stored_form(chunk, content)? {
             return is_decoded.map(|()| false);
         }
         if is_decoded.is_ok() {
-            let why = "the bytes may be a decoded chunk or an encoded one; write to data.raw instead";
+            let why =
+                "the bytes may be a decoded chunk or an encoded one; write to data.raw instead";
             return Err(Error::invalid(why).context(array.stored_key(chunk)));
         }
         Ok(true)
     }
 
     /// Checks that every chunk in a value can be read.
-    fn check_encoded(&self, EncodedValue { array, chunk }: &EncodedValue, file: &File) -> Result<()> {
+    fn check_encoded(
+        &self,
+        EncodedValue { array, chunk }: &EncodedValue,
+        file: &File,
+    ) -> Result<()> {
         let candidate = array.with_value(*chunk, file)?;
         let check = |member: ChunkId| match self.cache.get(&candidate, member, ChunkPart::Whole)? {
             Some(part) => candidate.check_objects(member, part.bytes()),
@@ -121,20 +148,32 @@ impl Fs {
         for member in candidate.chunks_beside(*chunk) {
             let checked = check(member);
             self.cache.discard_chunk(&candidate, member);
-            checked.map_err(|e| if e.kind() == Kind::Damaged { Error::invalid(e.message()) } else { e })?;
+            checked.map_err(|e| {
+                if e.kind() == Kind::Damaged {
+                    Error::invalid(e.message())
+                } else {
+                    e
+                }
+            })?;
         }
         Ok(())
     }
 
     /// Guards the chunks of a value that is about to be replaced against the pages of all files.
     fn guard_value(&self, EncodedValue { array, chunk }: &EncodedValue) {
-        array.chunks_beside(*chunk).take(MAX_GUARDED).for_each(|member| self.guard_chunk(array, member));
+        array
+            .chunks_beside(*chunk)
+            .take(MAX_GUARDED)
+            .for_each(|member| self.guard_chunk(array, member));
     }
 
     /// Copies a plain key into an unnamed file.
     pub(super) fn copy_of(&self, from: &Key) -> Result<File> {
         let store = self.tree.hierarchy().store();
-        let stat = store.stat(from).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?;
+        let stat = store
+            .stat(from)
+            .map_err(|e| e.context(from))?
+            .ok_or_else(Error::stale)?;
         let file = unnamed_file(&self.options.spill.directory)?;
         self.in_pieces(from, 0..stat.size, |at, piece| {
             file.write_all_at(piece, at)?;

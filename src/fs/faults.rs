@@ -27,7 +27,13 @@ fn prepare(root: &Path) {
     std::fs::create_dir(root.join("a")).unwrap();
     std::fs::write(root.join("a/.zarray"), array).unwrap();
     let fs = mount(&faulty(root), 1 << 20);
-    for (name, bytes) in [("0", OLD), (".zattrs", OLD), ("plain", OLD), ("1", NEW), ("other", NEW)] {
+    for (name, bytes) in [
+        ("0", OLD),
+        (".zattrs", OLD),
+        ("plain", OLD),
+        ("1", NEW),
+        ("other", NEW),
+    ] {
         let directory = fs.lookup(1, "a").unwrap().inode;
         let (_, opened) = fs.create(directory, name, true, false).unwrap();
         fs.write(opened.handle, 0, bytes).unwrap();
@@ -37,7 +43,9 @@ fn prepare(root: &Path) {
 }
 
 fn faulty(root: &Path) -> Arc<FaultyStore> {
-    Arc::new(FaultyStore::new(Arc::new(DirectoryStore::open(root).unwrap())))
+    Arc::new(FaultyStore::new(Arc::new(
+        DirectoryStore::open(root).unwrap(),
+    )))
 }
 
 fn read(fs: &Fs, name: &str) -> Option<Vec<u8>> {
@@ -53,8 +61,14 @@ fn read(fs: &Fs, name: &str) -> Option<Vec<u8>> {
 fn a_rename_that_fails_loses_nothing() {
     let mut failed = 0;
     let mut done = 0;
-    let pairs =
-        [("other", "0"), ("other", ".zattrs"), ("other", "plain"), ("1", "0"), ("1", "plain"), ("1", ".zattrs")];
+    let pairs = [
+        ("other", "0"),
+        ("other", ".zattrs"),
+        ("other", "plain"),
+        ("1", "0"),
+        ("1", "plain"),
+        ("1", ".zattrs"),
+    ];
     for (from, to) in pairs {
         for (operation, applied) in OPERATIONS.iter().flat_map(|&o| [(o, false), (o, true)]) {
             for after in 0.. {
@@ -64,19 +78,32 @@ fn a_rename_that_fails_loses_nothing() {
                 let fs = mount(&store, 1 << 20);
                 let inode = fs.lookup(1, "a").unwrap().inode;
                 let before = store.calls(operation);
-                store.plan(PlannedFault { operation, after, times: 1, errno: libc::EIO, applied });
+                store.plan(PlannedFault {
+                    operation,
+                    after,
+                    times: 1,
+                    errno: libc::EIO,
+                    applied,
+                });
                 let renamed = fs.rename((inode, from), (inode, to), false);
                 let calls = store.calls(operation) - before;
                 store.heal();
-                let what = format!("{from} to {to}, {operation:?} {after} applied {applied}: {renamed:?}");
+                let what =
+                    format!("{from} to {to}, {operation:?} {after} applied {applied}: {renamed:?}");
                 // check this mount and another one
                 for fs in [&fs, &mount(&store, 1 << 20)] {
                     let source = read(fs, from);
                     let target = read(fs, to);
                     let moved = target.as_deref() == Some(NEW);
-                    assert!(moved || target.as_deref() == Some(OLD), "{what}: {target:?}");
+                    assert!(
+                        moved || target.as_deref() == Some(OLD),
+                        "{what}: {target:?}"
+                    );
                     assert!(moved || source.as_deref() == Some(NEW), "{what}: lost");
-                    assert!(renamed.is_err() || moved && source.is_none(), "{what}: not done");
+                    assert!(
+                        renamed.is_err() || moved && source.is_none(),
+                        "{what}: not done"
+                    );
                 }
                 failed += usize::from(renamed.is_err());
                 done += usize::from(renamed.is_ok());

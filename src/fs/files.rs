@@ -47,7 +47,8 @@ pub trait OpenFile: Send + Sync {
     /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end
     /// of the file. Returns `false`, with unspecified bytes in `out`, if that would need the store
     /// or a wait and `wait` is not set.
-    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool>;
+    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>)
+    -> Result<bool>;
 
     /// Returns the bytes of a read if they lie side by side in a cached chunk, so that a reply
     /// needs no copy of them; `None` if [`OpenFile::read`] has to gather them.
@@ -62,7 +63,13 @@ pub trait OpenFile: Send + Sync {
     /// # Errors
     ///
     /// EFBIG past the end of a file of fixed size; EBADF if the file cannot be written.
-    fn write(&self, _fs: &Fs, _offset: u64, _data: &[u8], _mode: WriteMode) -> Result<Option<usize>> {
+    fn write(
+        &self,
+        _fs: &Fs,
+        _offset: u64,
+        _data: &[u8],
+        _mode: WriteMode,
+    ) -> Result<Option<usize>> {
         Err(Error::system(libc::EBADF))
     }
 
@@ -71,8 +78,13 @@ pub trait OpenFile: Send + Sync {
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(ZEROS.len() as u64) as usize;
-            let mode = WriteMode { is_gap: true, ..WriteMode::internal() };
-            let written = self.write(fs, at, &ZEROS[..len], mode)?.filter(|written| *written > 0);
+            let mode = WriteMode {
+                is_gap: true,
+                ..WriteMode::internal()
+            };
+            let written = self
+                .write(fs, at, &ZEROS[..len], mode)?
+                .filter(|written| *written > 0);
             at += written.ok_or_else(|| Error::system(libc::EFBIG))? as u64;
         }
         Ok(())
@@ -197,7 +209,10 @@ struct Opened<T: ?Sized> {
 impl<T: ?Sized> Handles<T> {
     /// Creates an empty table.
     pub fn new() -> Self {
-        Handles { open: Mutex::default(), last: AtomicU64::new(0) }
+        Handles {
+            open: Mutex::default(),
+            last: AtomicU64::new(0),
+        }
     }
 
     /// Adds an open file and returns its handle.
@@ -213,7 +228,9 @@ impl<T: ?Sized> Handles<T> {
     ///
     /// EBADF if there is none.
     pub fn get(&self, handle: u64) -> Result<Arc<T>> {
-        let file = lock(&self.open).get(&handle).map(|opened| opened.file.clone());
+        let file = lock(&self.open)
+            .get(&handle)
+            .map(|opened| opened.file.clone());
         file.ok_or_else(|| Error::system(libc::EBADF))
     }
 
@@ -233,14 +250,18 @@ impl<T: ?Sized> Handles<T> {
     /// is called as by [`Handles::any`].
     pub fn last_of(&self, thread: u32, matches: impl Fn(&T) -> bool) -> Option<u64> {
         let open = lock(&self.open);
-        let own = open.iter().filter(|(_, opened)| opened.opener == thread && matches(&opened.file));
+        let own = open
+            .iter()
+            .filter(|(_, opened)| opened.opener == thread && matches(&opened.file));
         own.map(|(handle, _)| *handle).max()
     }
 
     /// Returns whether an open file matches. `matches` runs under the table's lock and must not
     /// block.
     pub fn any(&self, matches: impl Fn(&T) -> bool) -> bool {
-        lock(&self.open).values().any(|opened| matches(&opened.file))
+        lock(&self.open)
+            .values()
+            .any(|opened| matches(&opened.file))
     }
 
     /// Returns the number of open files.
@@ -252,9 +273,15 @@ impl<T: ?Sized> Handles<T> {
     /// must not block.
     pub fn matching(&self, matches: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let open = lock(&self.open);
-        let mut found: Vec<_> = open.iter().filter(|(_, opened)| matches(&opened.file)).collect();
+        let mut found: Vec<_> = open
+            .iter()
+            .filter(|(_, opened)| matches(&opened.file))
+            .collect();
         found.sort_unstable_by_key(|(handle, _)| **handle);
-        found.into_iter().map(|(_, opened)| opened.file.clone()).collect()
+        found
+            .into_iter()
+            .map(|(_, opened)| opened.file.clone())
+            .collect()
     }
 }
 
@@ -336,7 +363,11 @@ pub struct PendingDrop(AtomicU64);
 impl PendingDrop {
     /// Begins to wait if `pages` makes the kernel drop pages.
     pub fn new(inode: u64, pages: KernelPages) -> Self {
-        PendingDrop(AtomicU64::new(if pages == KernelPages::Fresh { inode } else { 0 }))
+        PendingDrop(AtomicU64::new(if pages == KernelPages::Fresh {
+            inode
+        } else {
+            0
+        }))
     }
 
     /// Ends the wait. The first request that names the file proves that the kernel has the answer

@@ -48,7 +48,11 @@ impl Fs {
             }
         }
         let done = done.and(self.cache.flush_all());
-        if self.cache.is_in_vain(&done) { done } else { done.and(self.tree.hierarchy().store().sync()) }
+        if self.cache.is_in_vain(&done) {
+            done
+        } else {
+            done.and(self.tree.hierarchy().store().sync())
+        }
     }
 
     /// Stores the dirty chunks of an array. If its filters are lossy, the kernel drops the pages of
@@ -71,13 +75,18 @@ impl Fs {
     /// Programs close the chunk files of a shard one by one, and each close would store the whole
     /// shard.
     pub(super) fn hand_over(&self, array: &Array) -> Result<()> {
-        if array.has_shards() { self.cache.hand_over(array) } else { self.flush_array(array) }
+        if array.has_shards() {
+            self.cache.hand_over(array)
+        } else {
+            self.flush_array(array)
+        }
     }
 
     /// Stores the dirty chunks of arrays at and below `key`, because their metadata are about to
     /// change.
     pub(super) fn flush_below(&self, key: &Key) -> Result<()> {
-        self.cache.flush_where(|array| array.key().relative_to(key).is_some())
+        self.cache
+            .flush_where(|array| array.key().relative_to(key).is_some())
     }
 
     /// Stores a draft if it was changed.
@@ -94,7 +103,8 @@ impl Fs {
             Node::Metadata(key, file) => self.put_document(key, *file, content.text.bytes()),
             // a shell closes the file before the program that it starts writes to it
             Node::Chunk(..) if content.len == 0 => {
-                Err(Error::invalid("an empty file is no chunk of objects").context(draft.node().path()))
+                Err(Error::invalid("an empty file is no chunk of objects")
+                    .context(draft.node().path()))
             }
             Node::Chunk(key, name) => {
                 let found = self.tree.chunk(key, name);
@@ -112,7 +122,9 @@ impl Fs {
     /// last: the release, which records it as well, may come much later.
     pub(super) fn record_refused(&self) {
         for draft in self.drafts.all() {
-            let refused = draft.try_lock().and_then(|content| content.refused.clone().filter(|_| content.len > 0));
+            let refused = draft
+                .try_lock()
+                .and_then(|content| content.refused.clone().filter(|_| content.len > 0));
             if let Some(e) = refused {
                 self.stats.problem(format!("not stored: {e}"));
             }
@@ -123,10 +135,16 @@ impl Fs {
     fn store_value(&self, key: &Key, text: &DraftText) -> Result<()> {
         match (self.tree.encoded_value(key)?, text) {
             (Some(value), DraftText::File(file)) => self.replace_encoded(&value, file),
-            (Some(value), DraftText::Memory(bytes)) => self.replace_encoded(&value, &self.file_of(bytes)?),
-            (None, DraftText::Memory(bytes)) => {
-                self.tree.hierarchy().store().put(key, bytes).map(drop).map_err(|e| e.context(key))
+            (Some(value), DraftText::Memory(bytes)) => {
+                self.replace_encoded(&value, &self.file_of(bytes)?)
             }
+            (None, DraftText::Memory(bytes)) => self
+                .tree
+                .hierarchy()
+                .store()
+                .put(key, bytes)
+                .map(drop)
+                .map_err(|e| e.context(key)),
             // the array was replaced since the file was opened
             (None, DraftText::File(_)) => Err(Error::stale().context(key)),
         }
@@ -149,7 +167,8 @@ impl Fs {
     /// v2 view of a v3 array, the attributes are part of that metadata.
     pub(super) fn changes_array(&self, key: &Key, file: MetadataFile) -> Result<bool> {
         let hierarchy = self.tree.hierarchy();
-        Ok(file.defines_arrays() || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
+        Ok(file.defines_arrays()
+            || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
     }
 
     /// Stores the chunk `name` of the array at `key`, or hands over all dirty chunks of the array,
@@ -194,13 +213,21 @@ impl Fs {
         };
         let is_dirty = |array: Arc<Array>| array.freshness().is_dirty();
         let path = || name.map_or_else(|| key.clone(), |name| key.join(name));
-        name != Some(FLAT) && self.tree.hierarchy().cached_array(key).is_some_and(is_dirty)
+        name != Some(FLAT)
+            && self
+                .tree
+                .hierarchy()
+                .cached_array(key)
+                .is_some_and(is_dirty)
             || self.is_object_unsettled(&path())
     }
 
     fn is_object_unsettled(&self, path: &Key) -> bool {
         let is_dirty = |value: EncodedValue| value.array.freshness().is_dirty();
         self.cache.has_pending(|array| array.is_object_path(path))
-            || self.tree.encoded_value(path).is_ok_and(|value| value.is_some_and(is_dirty))
+            || self
+                .tree
+                .encoded_value(path)
+                .is_ok_and(|value| value.is_some_and(is_dirty))
     }
 }

@@ -33,7 +33,9 @@ struct Case {
 /// Returns flat bytes that show their position and are compressible.
 fn flat_bytes(size: u64) -> Vec<u8> {
     let mut flat = vec![0; size as usize];
-    flat.chunks_mut(16).zip(0u64..).for_each(|(run, i)| run.fill((i ^ (i >> 8) ^ (i >> 16)) as u8));
+    flat.chunks_mut(16)
+        .zip(0u64..)
+        .for_each(|(run, i)| run.fill((i ^ (i >> 8) ^ (i >> 16)) as u8));
     flat
 }
 
@@ -60,33 +62,71 @@ fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_o
             decoded[run.offset..][..run.len].copy_from_slice(&whole[flat as usize..][..run.len]);
         }
         pipeline.encode(&decoded, &mut stored).unwrap();
-        store.below.insert(&format!("a/{}", grid.chunk_key(chunk, Separator::Dot)), stored);
+        store.below.insert(
+            &format!("a/{}", grid.chunk_key(chunk, Separator::Dot)),
+            stored,
+        );
     }
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(bound, stats.clone()).decoding_with(2));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 30 };
-    let options = Options { read_only, resize: false, threads: 2, direct_io: false, spill };
-    let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap();
-    Case { store, fs: Arc::new(fs), stats, flat: whole, bound, chunks: grid.chunk_count() }
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 1 << 30,
+    };
+    let options = Options {
+        read_only,
+        resize: false,
+        threads: 2,
+        direct_io: false,
+        spill,
+    };
+    let fs = Fs::new(
+        Tree::new(hierarchy, cache.clone()),
+        cache,
+        stats.clone(),
+        options,
+    )
+    .unwrap();
+    Case {
+        store,
+        fs: Arc::new(fs),
+        stats,
+        flat: whole,
+        bound,
+        chunks: grid.chunk_count(),
+    }
 }
 
 impl Case {
     fn open(&self) -> OpenedFile {
-        let inode = ["a", "data.raw"].iter().fold(1, |parent, name| self.fs.lookup(parent, name).unwrap().inode);
+        let inode = ["a", "data.raw"].iter().fold(1, |parent, name| {
+            self.fs.lookup(parent, name).unwrap().inode
+        });
         self.fs.open(inode, false, false).unwrap()
     }
 
     fn read(&self, handle: u64, offset: u64, len: u64) {
         let mut out = Vec::new();
-        if !self.fs.read_cached(handle, offset, len as usize, &mut out).unwrap() {
-            self.fs.read(handle, offset, len as usize, &mut out).unwrap();
+        if !self
+            .fs
+            .read_cached(handle, offset, len as usize, &mut out)
+            .unwrap()
+        {
+            self.fs
+                .read(handle, offset, len as usize, &mut out)
+                .unwrap();
         }
-        assert!(out == self.flat[offset as usize..][..len as usize], "at {offset}");
+        assert!(
+            out == self.flat[offset as usize..][..len as usize],
+            "at {offset}"
+        );
     }
 
     fn read_all(&self, handle: u64, size: u64) {
-        (0..size).step_by(REQUEST as usize).for_each(|at| self.read(handle, at, REQUEST.min(size - at)));
+        (0..size)
+            .step_by(REQUEST as usize)
+            .for_each(|at| self.read(handle, at, REQUEST.min(size - at)));
     }
 
     /// Returns the numbers of requests that `work` makes: for whole values, for parts, and for
@@ -109,11 +149,21 @@ fn a_forward_reader_requests_each_chunk_once_and_many_concurrently() {
         let start = Instant::now();
         let requests = case.requests(|| case.read_all(handle, 16 * M));
         let [gets, ranges, stats] = requests;
-        assert!(ranges + stats == 0 && gets as u64 == case.chunks, "{compressor}: {requests:?}");
+        assert!(
+            ranges + stats == 0 && gets as u64 == case.chunks,
+            "{compressor}: {requests:?}"
+        );
         let most = case.store.max_in_flight.load(Ordering::SeqCst);
-        assert!((48..=80).contains(&most), "{compressor}: {most} requests at once");
+        assert!(
+            (48..=80).contains(&most),
+            "{compressor}: {most} requests at once"
+        );
         // one after the other 256 of them would take 5 s
-        assert!(start.elapsed() < 100 * LATENCY, "{compressor}: {:?}", start.elapsed());
+        assert!(
+            start.elapsed() < 100 * LATENCY,
+            "{compressor}: {:?}",
+            start.elapsed()
+        );
     }
 }
 
@@ -122,7 +172,10 @@ fn a_forward_reader_requests_each_chunk_once_and_many_concurrently() {
 fn sets_of_chunks_are_prefetched() {
     let case = case(&[64, 512, 512], &[8, 128, 128], ZLIB, 64 << 20);
     let handle = case.open().handle;
-    assert_eq!(case.requests(|| case.read_all(handle, 16 * M)), [case.chunks as usize, 0, 0]);
+    assert_eq!(
+        case.requests(|| case.read_all(handle, 16 * M)),
+        [case.chunks as usize, 0, 0]
+    );
     assert_eq!(case.stats.prefetch_wasted.get(), 0);
     assert!(case.store.max_in_flight.load(Ordering::SeqCst) >= 32);
 }
@@ -135,7 +188,11 @@ fn large_chunks_in_flight_stay_within_the_bound() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                assert!(case.fs.cache.used() <= case.bound, "{}", case.fs.cache.used());
+                assert!(
+                    case.fs.cache.used() <= case.bound,
+                    "{}",
+                    case.fs.cache.used()
+                );
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
@@ -168,9 +225,21 @@ fn a_part_of_a_remote_chunk_takes_one_request_or_two() {
         let case = case(&[2 * chunk], &[chunk], compressor, 128 << 20);
         let handle = case.open().handle;
         let what = format!("{compressor} {chunk}");
-        assert_eq!(case.requests(|| case.read(handle, 700 * K, 4 * K)), first, "{what}");
-        assert_eq!(case.requests(|| case.read(handle, 300 * K, 4 * K)), second, "{what}");
-        assert_eq!(case.requests(|| case.read(handle, chunk + 500 * K, 4 * K)), other, "{what}");
+        assert_eq!(
+            case.requests(|| case.read(handle, 700 * K, 4 * K)),
+            first,
+            "{what}"
+        );
+        assert_eq!(
+            case.requests(|| case.read(handle, 300 * K, 4 * K)),
+            second,
+            "{what}"
+        );
+        assert_eq!(
+            case.requests(|| case.read(handle, chunk + 500 * K, 4 * K)),
+            other,
+            "{what}"
+        );
     }
 }
 
@@ -194,7 +263,9 @@ fn random_readers_do_not_wait_for_each_other() {
     std::thread::scope(|scope| {
         for job in 0..16 {
             let case = &case;
-            scope.spawn(move || (0..8).for_each(|i| case.read(handle, ((i * 16 + job) * 37 % 1000) * 64 * K, 4 * K)));
+            scope.spawn(move || {
+                (0..8).for_each(|i| case.read(handle, ((i * 16 + job) * 37 % 1000) * 64 * K, 4 * K))
+            });
         }
     });
     // one after the other 128 of them would take 2.5 s
@@ -207,7 +278,10 @@ fn chunks_of_one_read_are_requested_concurrently() {
     let case = case(&[32, 64 * K], &[32, K], ZLIB, 64 << 20);
     let handle = case.open().handle;
     let start = Instant::now();
-    assert_eq!(case.requests(|| case.read(handle, 5 * 64 * K, 64 * K)), [64, 0, 0]);
+    assert_eq!(
+        case.requests(|| case.read(handle, 5 * 64 * K, 64 * K)),
+        [64, 0, 0]
+    );
     assert!(start.elapsed() < 20 * LATENCY, "{:?}", start.elapsed());
 }
 
@@ -232,18 +306,28 @@ fn an_opening_does_not_revalidate_many_chunks() {
         close(opened);
     });
     assert_eq!(pages, KernelPages::Fresh);
-    assert!(gets <= documents[0] && ranges == 0 && stats <= documents[2], "{gets} {ranges} {stats}: {documents:?}");
+    assert!(
+        gets <= documents[0] && ranges == 0 && stats <= documents[2],
+        "{gets} {ranges} {stats}: {documents:?}"
+    );
 }
 
 /// "Several are stored at a time": dirty chunks are stored concurrently, each by one request.
 #[test]
 fn chunks_are_stored_concurrently() {
     let case = case_of(&[16 * M], &[64 * K], PLAIN, 64 << 20, false);
-    let inode = ["a", "data.raw"].iter().fold(1, |parent, name| case.fs.lookup(parent, name).unwrap().inode);
+    let inode = ["a", "data.raw"].iter().fold(1, |parent, name| {
+        case.fs.lookup(parent, name).unwrap().inode
+    });
     let handle = case.fs.open(inode, true, false).unwrap().handle;
     case.store.max_in_flight.store(0, Ordering::SeqCst);
     for at in (0..16 * M).step_by(M as usize) {
-        assert_eq!(case.fs.write(handle, at, &vec![1 + (at >> 20) as u8; M as usize]).unwrap(), M as usize);
+        assert_eq!(
+            case.fs
+                .write(handle, at, &vec![1 + (at >> 20) as u8; M as usize])
+                .unwrap(),
+            M as usize
+        );
     }
     let start = Instant::now();
     case.fs.flush(handle).unwrap();
@@ -264,10 +348,19 @@ fn holes_are_found_by_listing() {
     let chunk = 64 * K;
     let seek = |at: u64, what| case.fs.seek(handle, at, what).map_err(|e| e.errno());
     let asked = case.requests(|| {
-        assert_eq!([seek(0, Seek::Hole), seek(0, Seek::Data)], [Ok(0), Ok(2 * chunk)]);
-        assert_eq!([seek(2 * chunk, Seek::Hole), seek(7 * chunk, Seek::Data)], [Ok(7 * chunk), Ok(8 * chunk)]);
+        assert_eq!(
+            [seek(0, Seek::Hole), seek(0, Seek::Data)],
+            [Ok(0), Ok(2 * chunk)]
+        );
+        assert_eq!(
+            [seek(2 * chunk, Seek::Hole), seek(7 * chunk, Seek::Data)],
+            [Ok(7 * chunk), Ok(8 * chunk)]
+        );
         assert_eq!(seek(8 * chunk + 1, Seek::Data), Ok(8 * chunk + 1));
-        assert_eq!([seek(8 * chunk, Seek::Hole), seek(255 * chunk, Seek::Data)], [Ok(255 * chunk), Err(libc::ENXIO)]);
+        assert_eq!(
+            [seek(8 * chunk, Seek::Hole), seek(255 * chunk, Seek::Data)],
+            [Ok(255 * chunk), Err(libc::ENXIO)]
+        );
     });
     assert_eq!(asked, [0, 0, 0]);
 }

@@ -17,13 +17,28 @@ impl MetricText {
     /// Begins a family of samples.
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', " ");
-        let _ = writeln!(self.0, "# HELP zarrfs_{name} {help}\n# TYPE zarrfs_{name} {kind}");
+        let _ = writeln!(
+            self.0,
+            "# HELP zarrfs_{name} {help}\n# TYPE zarrfs_{name} {kind}"
+        );
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let escaped = |value: &str| {
+            value
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n")
+        };
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+            .collect();
+        let labels = if labels.is_empty() {
+            String::new()
+        } else {
+            format!("{{{}}}", labels.join(","))
+        };
         let _ = writeln!(self.0, "zarrfs_{name}{labels} {value}");
     }
 
@@ -50,17 +65,60 @@ impl Fs {
     }
 
     fn add_state(&self, text: &mut MetricText) {
-        text.family("build_info", "gauge", "The version of the program, and the store that it shows.");
+        text.family(
+            "build_info",
+            "gauge",
+            "The version of the program, and the store that it shows.",
+        );
         let store = self.tree.hierarchy().store().location();
-        text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION")), ("store", &store)], 1);
-        text.single("uptime_seconds", "gauge", "Time since the mount began.", seconds(self.tree.uptime()));
-        text.single("cache_bytes", "gauge", "Memory of decoded chunks in bytes.", self.cache.used());
-        text.single("cache_bound_bytes", "gauge", "The bound of that memory, --cache-size.", self.cache.bound());
+        text.sample(
+            "build_info",
+            &[("version", env!("CARGO_PKG_VERSION")), ("store", &store)],
+            1,
+        );
+        text.single(
+            "uptime_seconds",
+            "gauge",
+            "Time since the mount began.",
+            seconds(self.tree.uptime()),
+        );
+        text.single(
+            "cache_bytes",
+            "gauge",
+            "Memory of decoded chunks in bytes.",
+            self.cache.used(),
+        );
+        text.single(
+            "cache_bound_bytes",
+            "gauge",
+            "The bound of that memory, --cache-size.",
+            self.cache.bound(),
+        );
         let (chunks, bytes) = self.cache.unstored_total();
-        text.single("dirty_chunks", "gauge", "Chunks that were written and are not stored.", chunks);
-        text.single("dirty_bytes", "gauge", "Decoded bytes of these chunks.", bytes);
-        text.single("open_files", "gauge", "Open files of the mount.", self.files.len());
-        text.single("live_nodes", "gauge", "Names that the kernel keeps.", self.tree.live_nodes());
+        text.single(
+            "dirty_chunks",
+            "gauge",
+            "Chunks that were written and are not stored.",
+            chunks,
+        );
+        text.single(
+            "dirty_bytes",
+            "gauge",
+            "Decoded bytes of these chunks.",
+            bytes,
+        );
+        text.single(
+            "open_files",
+            "gauge",
+            "Open files of the mount.",
+            self.files.len(),
+        );
+        text.single(
+            "live_nodes",
+            "gauge",
+            "Names that the kernel keeps.",
+            self.tree.live_nodes(),
+        );
         let is_failing = u8::from(self.stats.is_failing());
         text.single(
             "store_failing",
@@ -68,7 +126,11 @@ impl Fs {
             "Whether the store takes no connection, or has not answered for a second or longer.",
             is_failing,
         );
-        let at = self.stats.last_error().and_then(|last| last.at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        let at = self
+            .stats
+            .last_error()
+            .and_then(|last| last.at.duration_since(UNIX_EPOCH).ok())
+            .unwrap_or_default();
         let help = "Time of the latest error, which .zarrfs/stats shows; 0 if there is none.";
         text.single("last_error_timestamp_seconds", "gauge", help, seconds(at));
     }
@@ -92,7 +154,11 @@ fn add_counters(stats: &Stats, text: &mut MetricText) {
 
 fn add_requests(stats: &Stats, text: &mut MetricText) {
     let counts = stats.server_requests.counts();
-    text.family("requests_total", "counter", "Attempts of requests to a server, by kind and status.");
+    text.family(
+        "requests_total",
+        "counter",
+        "Attempts of requests to a server, by kind and status.",
+    );
     for (operation, counts) in &counts {
         for (outcome, count) in &counts.outcomes {
             let labels = [("kind", operation.name()), ("status", &outcome.to_string())];
@@ -103,7 +169,10 @@ fn add_requests(stats: &Stats, text: &mut MetricText) {
     for (operation, counts) in &counts {
         let kind = ("kind", operation.name());
         let mut sum = 0;
-        let bounds = TIME_BOUNDS.iter().map(f64::to_string).chain(["+Inf".to_string()]);
+        let bounds = TIME_BOUNDS
+            .iter()
+            .map(f64::to_string)
+            .chain(["+Inf".to_string()]);
         for (bound, count) in bounds.zip(counts.times) {
             sum += count;
             text.sample("request_seconds_bucket", &[kind, ("le", &bound)], sum);
@@ -127,8 +196,7 @@ mod tests {
         let mut text = MetricText::default();
         text.family("x", "gauge", "a\\b\nc");
         text.sample("x", &[("store", "a\"b\\c\nd"), ("kind", "e")], 1.5);
-        let expected =
-            "# HELP zarrfs_x a\\\\b c\n# TYPE zarrfs_x gauge\nzarrfs_x{store=\"a\\\"b\\\\c\\nd\",kind=\"e\"} 1.5\n";
+        let expected = "# HELP zarrfs_x a\\\\b c\n# TYPE zarrfs_x gauge\nzarrfs_x{store=\"a\\\"b\\\\c\\nd\",kind=\"e\"} 1.5\n";
         assert_eq!(text.0, expected);
     }
 
@@ -138,7 +206,11 @@ mod tests {
         let mut text = MetricText::default();
         for (status, milliseconds) in [(200, 3), (200, 30), (503, 50_000)] {
             let time = Duration::from_millis(milliseconds);
-            stats.server_requests.record(ServerOperation::Get, ServerOutcome::of_status(status), time);
+            stats.server_requests.record(
+                ServerOperation::Get,
+                ServerOutcome::of_status(status),
+                time,
+            );
         }
         add_requests(&stats, &mut text);
         for line in [

@@ -84,8 +84,17 @@ fn mount_over(store: Arc<dyn Store>, bound: usize) -> Fs {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, spill };
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 1 << 20,
+    };
+    let options = Options {
+        read_only: false,
+        resize: false,
+        threads: 2,
+        direct_io: false,
+        spill,
+    };
     Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
 }
 
@@ -108,11 +117,20 @@ impl Model {
         let item = meta.dtype.size() as u64;
         let memory = Arc::new(MemoryStore::default());
         // remote stores take other code paths: put half of the arrays into one
-        let wrap =
-            if meta.chunks.iter().sum::<u64>().is_multiple_of(2) { FaultyStore::remote } else { FaultyStore::new };
+        let wrap = if meta.chunks.iter().sum::<u64>().is_multiple_of(2) {
+            FaultyStore::remote
+        } else {
+            FaultyStore::new
+        };
         let store = Arc::new(wrap(memory.clone()));
-        let name = if meta.zarr_format == 3 { "a/zarr.json" } else { "a/.zarray" };
-        store.put(&Key::normalize(name).unwrap(), document.as_bytes()).unwrap();
+        let name = if meta.zarr_format == 3 {
+            "a/zarr.json"
+        } else {
+            "a/.zarray"
+        };
+        store
+            .put(&Key::normalize(name).unwrap(), document.as_bytes())
+            .unwrap();
         let grid = meta.grid(&shape).unwrap();
         let mut empty: Vec<u8> = meta.fill.clone().unwrap_or_default();
         empty.resize(item as usize, 0);
@@ -143,12 +161,15 @@ impl Model {
 
     fn flat(&self) -> Vec<u8> {
         let runs = self.grid.runs(0..u64::MAX);
-        runs.flat_map(|r| self.chunks[r.chunk.0 as usize][r.offset..r.offset + r.len].to_vec()).collect()
+        runs.flat_map(|r| self.chunks[r.chunk.0 as usize][r.offset..r.offset + r.len].to_vec())
+            .collect()
     }
 
     fn some_bytes(&mut self, len: usize) -> Vec<u8> {
         self.next = self.next.wrapping_mul(5).wrapping_add(7);
-        (0..len).map(|i| (i as u8).wrapping_mul(31) ^ self.next).collect()
+        (0..len)
+            .map(|i| (i as u8).wrapping_mul(31) ^ self.next)
+            .collect()
     }
 
     fn flat_range(&self, at: f64, len: f64) -> (usize, usize) {
@@ -186,7 +207,8 @@ impl Model {
                 let mut at = 0;
                 for run in self.grid.runs(start as u64..(start + len) as u64) {
                     let chunk = &mut self.chunks[run.chunk.0 as usize];
-                    chunk[run.offset..run.offset + run.len].copy_from_slice(&data[at..at + run.len]);
+                    chunk[run.offset..run.offset + run.len]
+                        .copy_from_slice(&data[at..at + run.len]);
                     self.there[run.chunk.0 as usize] = true;
                     at += run.len;
                 }
@@ -196,7 +218,10 @@ impl Model {
             Op::ReadFlat(at, len) => {
                 let (start, len) = self.flat_range(at, len);
                 let mut out = Vec::new();
-                if !self.fs.read_cached(self.handle, start as u64, len, &mut out)? {
+                if !self
+                    .fs
+                    .read_cached(self.handle, start as u64, len, &mut out)?
+                {
                     self.fs.read(self.handle, start as u64, len, &mut out)?;
                 }
                 assert_eq!(out, self.flat()[start..start + len]);
@@ -216,7 +241,9 @@ impl Model {
                 self.dirty.fill(false);
             }
             Op::Foreign(at, len) => self.write_elsewhere(at, len),
-            Op::Resize(dimension, factor, is_foreign) => self.resize(dimension, factor, is_foreign)?,
+            Op::Resize(dimension, factor, is_foreign) => {
+                self.resize(dimension, factor, is_foreign)?
+            }
             Op::Quiet => {
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
                 self.succeeds(|_, _| array.store_objects())?;
@@ -239,7 +266,13 @@ impl Model {
             }
             Op::Fail(times, applied) => {
                 let errno = libc::ENOSPC;
-                self.store.plan(PlannedFault { operation: Operation::Put, after: 0, times, errno, applied });
+                self.store.plan(PlannedFault {
+                    operation: Operation::Put,
+                    after: 0,
+                    times,
+                    errno,
+                    applied,
+                });
                 self.fails = true;
             }
             Op::Heal => self.heal(),
@@ -255,7 +288,10 @@ impl Model {
         self.apply(&Op::Reopen).unwrap();
         self.apply(&Op::ReadFlat(0.0, 1.0)).unwrap();
         for chunk in 0..self.grid.chunk_count() {
-            self.apply(&Op::ReadChunk(chunk as f64 / self.grid.chunk_count() as f64)).unwrap();
+            self.apply(&Op::ReadChunk(
+                chunk as f64 / self.grid.chunk_count() as f64,
+            ))
+            .unwrap();
         }
     }
 
@@ -275,7 +311,8 @@ impl Model {
     /// Checks after a failed write that each byte has its old or its new value.
     fn check_failed_write(&mut self, start: usize, data: &[u8]) -> Result<()> {
         let mut now = Vec::new();
-        self.fs.read(self.handle, start as u64, data.len(), &mut now)?;
+        self.fs
+            .read(self.handle, start as u64, data.len(), &mut now)?;
         let mut at = 0;
         for run in self.grid.runs(start as u64..(start + data.len()) as u64) {
             let chunk = &mut self.chunks[run.chunk.0 as usize][run.offset..run.offset + run.len];
@@ -316,7 +353,12 @@ impl Model {
         shown[start..start + len].copy_from_slice(&data);
         match self.meta.order {
             Order::C => self.chunks[id] = shown,
-            Order::F => layout::f_to_c(&self.meta.chunks, self.meta.dtype.size(), &shown, &mut self.chunks[id]),
+            Order::F => layout::f_to_c(
+                &self.meta.chunks,
+                self.meta.dtype.size(),
+                &shown,
+                &mut self.chunks[id],
+            ),
         }
         // mark the whole chunk, whichever bytes were written: another writer must not change any of
         // it
@@ -351,7 +393,8 @@ impl Model {
         let shown = self.shown(id);
         assert_eq!(out.len(), shown.len());
         let fill = self.fill();
-        let is_right = |i: usize| out[i] == shown[i] || !inside[i] && out[i] == fill[i % fill.len()];
+        let is_right =
+            |i: usize| out[i] == shown[i] || !inside[i] && out[i] == fill[i % fill.len()];
         assert!((0..out.len()).all(is_right), "chunk {name}");
         self.fs.release(handle);
         Ok(())
@@ -372,7 +415,13 @@ impl Model {
         }
         if self.meta.order == Order::F {
             let mut out = vec![0; inside.len()];
-            layout::read_f_order(&self.meta.chunks, self.meta.dtype.size(), &inside, 0..inside.len(), &mut out);
+            layout::read_f_order(
+                &self.meta.chunks,
+                self.meta.dtype.size(),
+                &inside,
+                0..inside.len(),
+                &mut out,
+            );
             inside = out;
         }
         inside.into_iter().map(|b| b == 1).collect()
@@ -398,13 +447,18 @@ impl Model {
         let mut at = 0;
         for run in self.grid.runs(start as u64..(start + len) as u64) {
             let mut scratch = Default::default();
-            let loaded = other.load(run.chunk, Vec::new(), &mut scratch).unwrap().map(|l| l.bytes);
+            let loaded = other
+                .load(run.chunk, Vec::new(), &mut scratch)
+                .unwrap()
+                .map(|l| l.bytes);
             let mut bytes = loaded.unwrap_or_else(|| {
                 let mut bytes = vec![0; self.chunks[run.chunk.0 as usize].len()];
                 other.fill(&mut bytes, 0);
                 bytes
             });
-            let clean: Vec<usize> = (0..run.len).filter(|i| !self.dirty[start + at + i]).collect();
+            let clean: Vec<usize> = (0..run.len)
+                .filter(|i| !self.dirty[start + at + i])
+                .collect();
             for &i in &clean {
                 bytes[run.offset + i] = data[at + i];
                 self.chunks[run.chunk.0 as usize][run.offset + i] = data[at + i];

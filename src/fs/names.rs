@@ -50,11 +50,17 @@ impl Fs {
         match self.tree.lookup(parent, name) {
             Ok(None) => {
                 let node = Node::Chunk(key.clone(), name.to_string());
-                Ok(self.created_attributes(&node).map(|attributes| (node, attributes)))
+                Ok(self
+                    .created_attributes(&node)
+                    .map(|attributes| (node, attributes)))
             }
             // a header that cannot be made must not be missing without a report of the reason
-            Err(e) if self.tree.is_header_name(name) && ![libc::ESTALE, libc::ENOENT].contains(&e.errno()) => {
-                self.stats.problem(format!("{}: is not shown: {e}", key.join(name)));
+            Err(e)
+                if self.tree.is_header_name(name)
+                    && ![libc::ESTALE, libc::ENOENT].contains(&e.errno()) =>
+            {
+                self.stats
+                    .problem(format!("{}: is not shown: {e}", key.join(name)));
                 Err(e)
             }
             found => found,
@@ -66,7 +72,10 @@ impl Fs {
     pub(super) fn attributes_while_open(&self, inode: u64) -> Option<Attributes> {
         match self.tree.node(inode) {
             Ok(node) => {
-                let draft = self.drafts.get(&node.path()).and_then(|draft| self.draft_attributes(&draft));
+                let draft = self
+                    .drafts
+                    .get(&node.path())
+                    .and_then(|draft| self.draft_attributes(&draft));
                 draft.or_else(|| self.created_attributes(&node))
             }
             Err(_) => self.unlinked_file(inode).map(|(_, attributes)| attributes),
@@ -76,23 +85,39 @@ impl Fs {
     /// Returns an open file with this inode number that has lost its name, and its attributes.
     fn unlinked_file(&self, inode: u64) -> Option<(Arc<dyn OpenFile>, Attributes)> {
         let files = self.files.matching(|file| file.inode() == inode);
-        files.into_iter().find_map(|file| file.unlinked_attributes(self).map(|attributes| (file, attributes)))
+        files.into_iter().find_map(|file| {
+            file.unlinked_attributes(self)
+                .map(|attributes| (file, attributes))
+        })
     }
 
     /// Returns the attributes of a draft that is not stored yet.
     fn draft_attributes(&self, draft: &Draft) -> Option<Attributes> {
         let content = draft.lock();
-        let attributes =
-            content.changed.then(|| self.tree.file_attributes(content.len, content.modified, draft.permissions))?;
-        Some(Attributes { inode: draft.inode, ..attributes })
+        let attributes = content.changed.then(|| {
+            self.tree
+                .file_attributes(content.len, content.modified, draft.permissions)
+        })?;
+        Some(Attributes {
+            inode: draft.inode,
+            ..attributes
+        })
     }
 
     /// Creates a file, or opens an existing one unless `exclusive`, for reading and writing. Counts
     /// a lookup of it.
-    pub fn create(&self, parent: u64, name: &str, exclusive: bool, truncate: bool) -> Result<(Attributes, OpenedFile)> {
+    pub fn create(
+        &self,
+        parent: u64,
+        name: &str,
+        exclusive: bool,
+        truncate: bool,
+    ) -> Result<(Attributes, OpenedFile)> {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
-        self.tree.hierarchy().check_not_archived(&parent.path().child(&name)?)?;
+        self.tree
+            .hierarchy()
+            .check_not_archived(&parent.path().child(&name)?)?;
         let (attributes, new) = match self.find(&parent, &name)? {
             Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => {
                 return Err(Error::system(libc::EEXIST));
@@ -103,22 +128,43 @@ impl Fs {
         };
         let is_chunk = new.file.as_chunk().is_some();
         let opened = self.insert(new);
-        Ok((if is_chunk { self.created(opened.handle, attributes) } else { attributes }, opened))
+        Ok((
+            if is_chunk {
+                self.created(opened.handle, attributes)
+            } else {
+                attributes
+            },
+            opened,
+        ))
     }
 
     fn open_existing(&self, node: Node, truncate: bool) -> Result<(Attributes, OpenedFile)> {
         let inode = self.tree.remember(node);
         let opened = self.open(inode, true, false).and_then(|opened| {
-            let sized = if truncate { self.set_size(inode, 0, Some(opened.handle)).map(drop) } else { Ok(()) };
+            let sized = if truncate {
+                self.set_size(inode, 0, Some(opened.handle)).map(drop)
+            } else {
+                Ok(())
+            };
             let attributes = sized.and_then(|()| self.attributes(inode));
-            Ok((attributes.inspect_err(|_| self.release(opened.handle))?, opened))
+            Ok((
+                attributes.inspect_err(|_| self.release(opened.handle))?,
+                opened,
+            ))
         });
         opened.inspect_err(|_| self.tree.forget(inode, 1))
     }
 
-    fn create_new(&self, target: Target, name: &str, exclusive: bool) -> Result<(Attributes, NewFile)> {
+    fn create_new(
+        &self,
+        target: Target,
+        name: &str,
+        exclusive: bool,
+    ) -> Result<(Attributes, NewFile)> {
         match target {
-            Target::Document(key, file) => self.create_draft(Node::Metadata(key, file), MAX_DOCUMENT),
+            Target::Document(key, file) => {
+                self.create_draft(Node::Metadata(key, file), MAX_DOCUMENT)
+            }
             Target::Flat(_) => Err(Error::system(libc::EEXIST)),
             Target::Chunk(array, _) => {
                 array.writable()?;
@@ -132,11 +178,14 @@ impl Fs {
             Target::Encoded(value) => {
                 let node = Node::Value(value.array.stored_key(value.chunk));
                 let inode = self.tree.remember(node.clone());
-                let draft = self.drafts.open_encoded(&node, inode, self.encoded_file(&value)?, None);
+                let draft =
+                    self.drafts
+                        .open_encoded(&node, inode, self.encoded_file(&value)?, None);
                 Ok(self.created_draft(&draft))
             }
             Target::Plain(key)
-                if self.tree.is_header_name(name) && self.tree.hierarchy().is_unmarked(&key.parent()) =>
+                if self.tree.is_header_name(name)
+                    && self.tree.hierarchy().is_unmarked(&key.parent()) =>
             {
                 // a program copies an array: see `Tree::target` of flat bytes
                 let why = "headers come with the array: write its zarr.json or .zarray first";
@@ -152,7 +201,9 @@ impl Fs {
                 };
                 let inode = self.tree.remember(Node::Value(key));
                 let new = PlainFile::open(inode, Some(file));
-                let attributes = self.attributes(inode).inspect_err(|_| self.tree.forget(inode, 1))?;
+                let attributes = self
+                    .attributes(inode)
+                    .inspect_err(|_| self.tree.forget(inode, 1))?;
                 Ok((attributes, new))
             }
         }
@@ -165,15 +216,28 @@ impl Fs {
     }
 
     fn created_draft(&self, draft: &Arc<Draft>) -> (Attributes, NewFile) {
-        let attributes = self.tree.file_attributes(draft.lock().len, SystemTime::now(), draft.permissions);
-        (Attributes { inode: draft.inode, ..attributes }, draft.clone().opened())
+        let attributes =
+            self.tree
+                .file_attributes(draft.lock().len, SystemTime::now(), draft.permissions);
+        (
+            Attributes {
+                inode: draft.inode,
+                ..attributes
+            },
+            draft.clone().opened(),
+        )
     }
 
     /// Creates a plain key in a store without files. An exclusive one is stored immediately, or two
     /// machines would both believe that they have created it.
     fn create_plain(&self, key: Key, exclusive: bool) -> Result<(Attributes, NewFile)> {
         let store = self.tree.hierarchy().store();
-        if exclusive && store.put_if(&key, &[], Replaces::Nothing).map_err(|e| e.context(&key))?.is_none() {
+        if exclusive
+            && store
+                .put_if(&key, &[], Replaces::Nothing)
+                .map_err(|e| e.context(&key))?
+                .is_none()
+        {
             return Err(Error::system(libc::EEXIST));
         }
         self.create_draft(Node::Value(key), MAX_PLAIN)
@@ -196,17 +260,27 @@ impl Fs {
                 let stored = match self.tree.document(key, *file)? {
                     Some(document) => (document.text.clone(), document.stat.permissions),
                     None => {
-                        return self.drafts.get(&node.path()).map(Draft::opened).ok_or_else(Error::stale);
+                        return self
+                            .drafts
+                            .get(&node.path())
+                            .map(Draft::opened)
+                            .ok_or_else(Error::stale);
                     }
                 };
-                Ok(self.drafts.open(node, inode, Some(stored), MAX_DOCUMENT)?.opened())
+                Ok(self
+                    .drafts
+                    .open(node, inode, Some(stored), MAX_DOCUMENT)?
+                    .opened())
             }
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name)?;
                 array.writable()?;
                 let bytes = self.content(node)?.bytes;
                 let permissions = array.stat_chunk(chunk)?.and_then(|stat| stat.permissions);
-                Ok(self.drafts.open(node, inode, Some((bytes, permissions)), MAX_OBJECTS)?.opened())
+                Ok(self
+                    .drafts
+                    .open(node, inode, Some((bytes, permissions)), MAX_OBJECTS)?
+                    .opened())
             }
             Node::Value(key) => {
                 if let Some(draft) = self.drafts.get(key) {
@@ -214,23 +288,48 @@ impl Fs {
                 }
                 self.tree.check_plain(node, key)?;
                 if let Some(value) = self.tree.encoded_value(key)? {
-                    let stat = self.tree.hierarchy().store().stat(key).map_err(|e| e.context(key))?;
+                    let stat = self
+                        .tree
+                        .hierarchy()
+                        .store()
+                        .stat(key)
+                        .map_err(|e| e.context(key))?;
                     let exists = Some(stat.and_then(|stat| stat.permissions));
-                    return Ok(self.drafts.open_encoded(node, inode, self.encoded_file(&value)?, exists).opened());
+                    return Ok(self
+                        .drafts
+                        .open_encoded(node, inode, self.encoded_file(&value)?, exists)
+                        .opened());
                 }
-                let file = self.tree.hierarchy().store().writable_file(key, false, false);
+                let file = self
+                    .tree
+                    .hierarchy()
+                    .store()
+                    .writable_file(key, false, false);
                 if file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
                     let text = self.content_up_to(node, MAX_PLAIN)?.bytes;
-                    return Ok(self.drafts.open(node, inode, Some((text, None)), MAX_PLAIN)?.opened());
+                    return Ok(self
+                        .drafts
+                        .open(node, inode, Some((text, None)), MAX_PLAIN)?
+                        .opened());
                 }
-                let file = file.map_err(|e| if e.errno() == libc::ENOENT { Error::stale() } else { e.context(key) })?;
+                let file = file.map_err(|e| {
+                    if e.errno() == libc::ENOENT {
+                        Error::stale()
+                    } else {
+                        e.context(key)
+                    }
+                })?;
                 Ok(PlainFile::open(inode, Some(file)))
             }
-            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => Err(Error::system(libc::EISDIR)),
-            Node::Unreadable(key) => Err(self.tree.unreadable(key)),
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) | Node::Control(_) => {
-                Err(Error::system(libc::EPERM))
+            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => {
+                Err(Error::system(libc::EISDIR))
             }
+            Node::Unreadable(key) => Err(self.tree.unreadable(key)),
+            Node::Flat(_)
+            | Node::Header(..)
+            | Node::Dataset(_)
+            | Node::ViewFile(..)
+            | Node::Control(_) => Err(Error::system(libc::EPERM)),
         }
     }
 
@@ -241,7 +340,10 @@ impl Fs {
         let (parent, name) = self.place(parent, name)?;
         let found = self.find(&parent, &name)?;
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
-        if matches!(node, Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)) {
+        if matches!(
+            node,
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)
+        ) {
             self.unlinked.add(node.path(), thread);
         }
         self.remove(&node)
@@ -262,7 +364,11 @@ impl Fs {
                     // no file of the array stores what lies outside of it
                     array.store_objects()?;
                 }
-                if erased || was_draft { Ok(()) } else { Err(gone()) }
+                if erased || was_draft {
+                    Ok(())
+                } else {
+                    Err(gone())
+                }
             }
             Node::Metadata(key, file) => {
                 if self.changes_array(key, *file)? {
@@ -278,10 +384,19 @@ impl Fs {
             Node::Value(key) | Node::Unreadable(key) => {
                 let removed = match self.tree.encoded_value(key) {
                     Ok(Some(value)) => self.erase_encoded(&value)?,
-                    _ => self.tree.hierarchy().store().delete(key).map_err(|e| e.context(key))?,
+                    _ => self
+                        .tree
+                        .hierarchy()
+                        .store()
+                        .delete(key)
+                        .map_err(|e| e.context(key))?,
                 };
                 self.tree.removed(node);
-                if removed || was_draft { Ok(()) } else { Err(gone()) }
+                if removed || was_draft {
+                    Ok(())
+                } else {
+                    Err(gone())
+                }
             }
             Node::Directory(_) | Node::ViewDirectory(..) => Err(Error::system(libc::EISDIR)),
             Node::ControlDirectory | Node::Control(_) => Err(Error::system(libc::EPERM)),
@@ -305,9 +420,10 @@ impl Fs {
     /// `unlinked`.
     pub fn hides(&self, parent: u64, name: &str, thread: u32) -> bool {
         self.tree.node(parent).is_ok_and(|parent| match &*parent {
-            Node::Directory(_) | Node::ViewDirectory(..) => {
-                parent.path().child(name).is_ok_and(|path| self.unlinked.hides(&path, thread))
-            }
+            Node::Directory(_) | Node::ViewDirectory(..) => parent
+                .path()
+                .child(name)
+                .is_ok_and(|path| self.unlinked.hides(&path, thread)),
             _ => false,
         })
     }
@@ -334,7 +450,10 @@ impl Fs {
         }
         let node = Node::Directory(key);
         let attributes = self.tree.attributes(&node)?;
-        Ok(Attributes { inode: self.tree.remember(node), ..attributes })
+        Ok(Attributes {
+            inode: self.tree.remember(node),
+            ..attributes
+        })
     }
 
     /// Removes a directory: a group or an array with nothing left in it.
@@ -400,7 +519,9 @@ impl Fs {
     pub fn set_size(&self, inode: u64, size: u64, handle: Option<u64>) -> Result<Attributes> {
         self.writable()?;
         match self.tree.node(inode) {
-            Ok(node) if self.has_fixed_size(&node)? => self.truncate_file(inode, &node, size, handle)?,
+            Ok(node) if self.has_fixed_size(&node)? => {
+                self.truncate_file(inode, &node, size, handle)?
+            }
             Ok(node) => match self.drafts.get(&node.path()) {
                 Some(draft) => draft.set_len(size)?,
                 None => {
@@ -421,17 +542,34 @@ impl Fs {
     ///
     /// EEXIST if it exists and `create` is set; ENODATA if it does not exist and `replace` is set
     /// or there is no value.
-    pub fn set_xattr(&self, inode: u64, name: &str, value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
+    pub fn set_xattr(
+        &self,
+        inode: u64,
+        name: &str,
+        value: Option<&[u8]>,
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
         self.writable()?;
         let Some(attribute) = name.strip_prefix(ATTRIBUTE) else {
             let ours = name.starts_with("user.zarr");
-            return Err(Error::system(if ours { libc::EPERM } else { libc::EOPNOTSUPP }));
+            return Err(Error::system(if ours {
+                libc::EPERM
+            } else {
+                libc::EOPNOTSUPP
+            }));
         };
         let node = self.tree.node(inode)?;
-        let (Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key)) = &*node else {
+        let (Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key)) =
+            &*node
+        else {
             return Err(Error::system(libc::EPERM));
         };
-        let exists = self.tree.hierarchy().attributes(key)?.contains_key(attribute);
+        let exists = self
+            .tree
+            .hierarchy()
+            .attributes(key)?
+            .contains_key(attribute);
         if create && exists {
             return Err(Error::system(libc::EEXIST));
         }

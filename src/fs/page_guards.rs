@@ -61,7 +61,9 @@ pub struct HeldGuards<'a> {
 
 impl Default for PageGuards {
     fn default() -> Self {
-        PageGuards { tables: std::array::from_fn(|_| Mutex::default()) }
+        PageGuards {
+            tables: std::array::from_fn(|_| Mutex::default()),
+        }
     }
 }
 
@@ -71,7 +73,10 @@ impl PageGuards {
         let mut hasher = DefaultHasher::new();
         array.hash(&mut hasher);
         let number = hasher.finish() as usize % TABLES;
-        HeldGuards { number, table: lock(&self.tables[number]) }
+        HeldGuards {
+            number,
+            table: lock(&self.tables[number]),
+        }
     }
 
     /// Records that a file of an array was opened for writing.
@@ -106,7 +111,10 @@ impl PageGuards {
     pub fn writers(&self, array: &Key, inode: u64) -> usize {
         let held = self.lock(array);
         let writers = held.table.writers.get(array).into_iter().flatten();
-        writers.filter(|(i, _)| *i == inode).map(|(_, count)| count).sum()
+        writers
+            .filter(|(i, _)| *i == inode)
+            .map(|(_, count)| count)
+            .sum()
     }
 
     /// Returns whether any file that may write to the array is open: the kernel may hold bytes that
@@ -139,7 +147,10 @@ impl HeldGuards<'_> {
     /// written.
     pub fn other_writers(&self, array: &Key, inode: u64) -> Vec<u64> {
         let writers = self.table.writers.get(array).into_iter().flatten();
-        writers.map(|(other, _)| *other).filter(|other| *other != inode).collect()
+        writers
+            .map(|(other, _)| *other)
+            .filter(|other| *other != inode)
+            .collect()
     }
 
     /// Guards bytes of a chunk, in C layout, against the pages of the file `inode`.
@@ -147,9 +158,21 @@ impl HeldGuards<'_> {
         let key = array.chunk_path(chunk);
         self.table.last += 1;
         let id = self.table.last;
-        let guard = Guard { id, inode, ranges: ranges.clone() };
-        self.table.guards.entry(key.clone()).or_default().push(guard);
-        GuardId { table: self.number, chunk: key, id }
+        let guard = Guard {
+            id,
+            inode,
+            ranges: ranges.clone(),
+        };
+        self.table
+            .guards
+            .entry(key.clone())
+            .or_default()
+            .push(guard);
+        GuardId {
+            table: self.number,
+            chunk: key,
+            id,
+        }
     }
 
     /// Removes guards that were added under this lock.
@@ -159,18 +182,36 @@ impl HeldGuards<'_> {
 
     /// Returns the parts of a page of the file `inode` that may be applied to a chunk, in ascending
     /// order.
-    pub fn unguarded<'a>(&self, array: &Array, chunk: ChunkId, inode: u64, parts: &[Part<'a>]) -> Vec<Part<'a>> {
+    pub fn unguarded<'a>(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        inode: u64,
+        parts: &[Part<'a>],
+    ) -> Vec<Part<'a>> {
         if self.table.guards.is_empty() {
             return parts.to_vec();
         }
-        let guards = self.table.guards.get(&array.chunk_path(chunk)).into_iter().flatten();
+        let guards = self
+            .table
+            .guards
+            .get(&array.chunk_path(chunk))
+            .into_iter()
+            .flatten();
         let mut guarded = Ranges::default();
-        guards.filter(|guard| guard.inode == inode).for_each(|guard| guarded.add_all(&guard.ranges));
+        guards
+            .filter(|guard| guard.inode == inode)
+            .for_each(|guard| guarded.add_all(&guard.ranges));
         let mut free = Vec::new();
         for (offset, bytes) in parts {
             let mut rest = Ranges::from(*offset..offset + bytes.len());
             rest.remove_all(&guarded);
-            free.extend(rest.iter().map(|range| (range.start, &bytes[range.start - offset..range.end - offset])));
+            free.extend(rest.iter().map(|range| {
+                (
+                    range.start,
+                    &bytes[range.start - offset..range.end - offset],
+                )
+            }));
         }
         free
     }
@@ -187,7 +228,13 @@ mod tests {
         let text = r#"{"zarr_format":2,"shape":[32],"chunks":[8],"dtype":"|u1","compressor":null,"fill_value":0,
             "order":"C","filters":null}"#;
         let metadata = ArrayMetadata::parse(text.as_bytes()).unwrap();
-        Array::new(Key::root().join("a"), metadata, Arc::new(MemoryStore::default()), Arc::default()).unwrap()
+        Array::new(
+            Key::root().join("a"),
+            metadata,
+            Arc::new(MemoryStore::default()),
+            Arc::default(),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -195,11 +242,20 @@ mod tests {
         let guards = PageGuards::default();
         let array = array();
         let page: &[Part] = &[(0, b"01234567")];
-        let first = guards.lock(array.key()).add(&array, ChunkId(1), 7, &Ranges::from(2..4));
-        let second = guards.lock(array.key()).add(&array, ChunkId(1), 7, &Ranges::from(3..5));
+        let first = guards
+            .lock(array.key())
+            .add(&array, ChunkId(1), 7, &Ranges::from(2..4));
+        let second = guards
+            .lock(array.key())
+            .add(&array, ChunkId(1), 7, &Ranges::from(3..5));
         let free = |chunk, inode| {
-            let parts = guards.lock(array.key()).unguarded(&array, ChunkId(chunk), inode, page);
-            parts.iter().map(|(at, bytes)| (*at, String::from_utf8_lossy(bytes).into_owned())).collect::<Vec<_>>()
+            let parts = guards
+                .lock(array.key())
+                .unguarded(&array, ChunkId(chunk), inode, page);
+            parts
+                .iter()
+                .map(|(at, bytes)| (*at, String::from_utf8_lossy(bytes).into_owned()))
+                .collect::<Vec<_>>()
         };
         assert_eq!(free(1, 7), [(0, "01".into()), (5, "567".into())]);
         assert_eq!(free(1, 8), [(0, "01234567".into())], "another file");
@@ -218,13 +274,20 @@ mod tests {
         guards.opened(&array, 7);
         guards.opened(&array, 7);
         guards.opened(&array, 8);
-        assert_eq!((guards.writers(&array, 7), guards.lock(&array).other_writers(&array, 7)), (2, vec![8]));
+        assert_eq!(
+            (
+                guards.writers(&array, 7),
+                guards.lock(&array).other_writers(&array, 7)
+            ),
+            (2, vec![8])
+        );
         guards.closed(&array, 7);
         assert_eq!(guards.lock(&array).other_writers(&array, 8), [7]);
         guards.closed(&array, 7);
         guards.closed(&array, 8);
         assert!(
-            guards.lock(&array).other_writers(&array, 0).is_empty() && guards.lock(&array).table.writers.is_empty()
+            guards.lock(&array).other_writers(&array, 0).is_empty()
+                && guards.lock(&array).table.writers.is_empty()
         );
     }
 }

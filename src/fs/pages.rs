@@ -29,7 +29,9 @@ struct FilePages {
 impl Pages {
     /// Creates an empty record.
     pub fn new() -> Self {
-        Pages { files: Mutex::new(LruCache::new(FILES)) }
+        Pages {
+            files: Mutex::new(LruCache::new(FILES)),
+        }
     }
 
     /// Records an opening of a file of the version `tag`. `same` says whether everything that the

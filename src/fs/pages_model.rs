@@ -104,7 +104,13 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn mapped() -> impl Strategy<Value = Mapped> {
-    prop::sample::select(vec![Mapped::Nothing, Mapped::Flat, Mapped::Flat, Mapped::Npy, Mapped::Chunk])
+    prop::sample::select(vec![
+        Mapped::Nothing,
+        Mapped::Flat,
+        Mapped::Flat,
+        Mapped::Npy,
+        Mapped::Chunk,
+    ])
 }
 
 /// A page in the kernel's page cache.
@@ -160,21 +166,34 @@ fn document() -> String {
 
 fn mounted(store: &Arc<FaultyStore>, bound: usize) -> Arc<Fs> {
     let fs = mount(store, bound);
-    let headers = Headers { formats: vec![Format::Npy], ..Headers::default() };
-    Arc::new(Fs { tree: fs.tree.with_headers(headers), ..fs })
+    let headers = Headers {
+        formats: vec![Format::Npy],
+        ..Headers::default()
+    };
+    Arc::new(Fs {
+        tree: fs.tree.with_headers(headers),
+        ..fs
+    })
 }
 
 impl Kernel {
     fn new(bound: usize, mapped: Mapped) -> Kernel {
         let memory = Arc::new(MemoryStore::default());
         let store = Arc::new(FaultyStore::new(memory.clone()));
-        memory.put(&Key::normalize("a/.zarray").unwrap(), document().as_bytes()).unwrap();
+        memory
+            .put(&Key::normalize("a/.zarray").unwrap(), document().as_bytes())
+            .unwrap();
         let fs = mounted(&store, bound);
-        let [flat, reader, writer, npy] =
-            [("data.raw", true), ("data.raw", false), ("data.raw", true), ("data.npy", true)].map(|(name, writes)| {
-                let start = if name == "data.npy" { HEADER } else { 0 };
-                open(&fs, name, writes, start as i64, start + SIZE)
-            });
+        let [flat, reader, writer, npy] = [
+            ("data.raw", true),
+            ("data.raw", false),
+            ("data.raw", true),
+            ("data.npy", true),
+        ]
+        .map(|(name, writes)| {
+            let start = if name == "data.npy" { HEADER } else { 0 };
+            open(&fs, name, writes, start as i64, start + SIZE)
+        });
         assert!(fs.write_past_pages(writer.handle));
         let map = match mapped {
             Mapped::Nothing => None,
@@ -216,7 +235,9 @@ impl Kernel {
 
     fn some_bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).for_each(|_| self.next = self.next.wrapping_mul(5).wrapping_add(7));
-        (0..len as u8).map(|i| (i.wrapping_mul(31) ^ self.next) | 1).collect()
+        (0..len as u8)
+            .map(|i| (i.wrapping_mul(31) ^ self.next) | 1)
+            .collect()
     }
 
     /// Records that bytes of the array were written through a file other than the map.
@@ -238,11 +259,15 @@ impl Kernel {
 
     /// Carries out all notifications for a file together, as the daemon does.
     fn notify_of(&mut self, inode: u64) {
-        let (these, others) = std::mem::take(&mut self.notices).into_iter().partition(|(other, _)| *other == inode);
+        let (these, others) = std::mem::take(&mut self.notices)
+            .into_iter()
+            .partition(|(other, _)| *other == inode);
         self.notices = others;
         self.drop_pages(inode, 0..usize::MAX);
         let these: Vec<(u64, Vec<GuardId>)> = these;
-        these.iter().for_each(|(_, guards)| self.fs.pages_dropped(guards));
+        these
+            .iter()
+            .for_each(|(_, guards)| self.fs.pages_dropped(guards));
         if inode == self.flat.inode {
             self.late.fill(false);
         }
@@ -251,8 +276,12 @@ impl Kernel {
     /// Drops the pages of a file in a range of bytes, after writing back the dirty ones.
     fn drop_pages(&mut self, inode: u64, range: Range<usize>) {
         let touched = |page: usize| page * PAGE < range.end && (page + 1) * PAGE > range.start;
-        let pages: Vec<(u64, usize)> =
-            self.pages.keys().filter(|(i, page)| *i == inode && touched(*page)).copied().collect();
+        let pages: Vec<(u64, usize)> = self
+            .pages
+            .keys()
+            .filter(|(i, page)| *i == inode && touched(*page))
+            .copied()
+            .collect();
         for key in pages {
             self.write_back(key);
             self.pages.remove(&key);
@@ -268,8 +297,16 @@ impl Kernel {
         let bytes = page.bytes.clone();
         let map = self.map.expect("a dirty page has a map");
         let at = (key.1 * PAGE) as u64;
-        if self.fs.try_write(map.handle, at, &bytes, true).unwrap().is_none() {
-            assert_eq!(self.fs.write_waiting(map.handle, at, &bytes, true).unwrap(), bytes.len());
+        if self
+            .fs
+            .try_write(map.handle, at, &bytes, true)
+            .unwrap()
+            .is_none()
+        {
+            assert_eq!(
+                self.fs.write_waiting(map.handle, at, &bytes, true).unwrap(),
+                bytes.len()
+            );
         }
         for i in 0..bytes.len() {
             let position = (at as i64 + i as i64) - map.start;
@@ -280,7 +317,8 @@ impl Kernel {
         }
         // the write-back of a page waits for no notification
         let stale = self.fs.take_stale_pages();
-        self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
+        self.notices
+            .extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
     }
 
     /// Returns a page of a file, and reads it if the kernel does not have it.
@@ -289,7 +327,13 @@ impl Kernel {
             return page.bytes.clone();
         }
         let bytes = read(&self.fs, file.handle, page * PAGE, PAGE);
-        self.pages.insert((file.inode, page), Page { bytes: bytes.clone(), is_dirty: false });
+        self.pages.insert(
+            (file.inode, page),
+            Page {
+                bytes: bytes.clone(),
+                is_dirty: false,
+            },
+        );
         bytes
     }
 
@@ -306,7 +350,11 @@ impl Kernel {
     fn check(&self, at: usize, bytes: &[u8], through_map: bool, what: &str) {
         for (i, byte) in bytes.iter().enumerate() {
             let is_free = self.only_mapped[at + i] && !through_map;
-            assert!(is_free || *byte == self.expected[at + i], "{what}: byte {} of {at}", at + i);
+            assert!(
+                is_free || *byte == self.expected[at + i],
+                "{what}: byte {} of {at}",
+                at + i
+            );
         }
     }
 
@@ -322,10 +370,14 @@ impl Kernel {
             let end = ((page + 1) * PAGE).min(at + data.len());
             let key = (self.flat.inode, page);
             if end - start == PAGE {
-                self.pages.entry(key).or_insert(Page { bytes: vec![0; PAGE], is_dirty: false });
+                self.pages.entry(key).or_insert(Page {
+                    bytes: vec![0; PAGE],
+                    is_dirty: false,
+                });
             }
             if let Some(held) = self.pages.get_mut(&key) {
-                held.bytes[start - page * PAGE..end - page * PAGE].copy_from_slice(&data[start - at..end - at]);
+                held.bytes[start - page * PAGE..end - page * PAGE]
+                    .copy_from_slice(&data[start - at..end - at]);
             }
         }
     }
@@ -334,7 +386,8 @@ impl Kernel {
     /// see `fuse::notify`.
     fn end_write(&mut self, at: usize, data: &[u8], again: bool) {
         let stale = self.fs.take_stale_pages();
-        self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
+        self.notices
+            .extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
         if again {
             self.drop_pages(self.flat.inode, at..at + data.len());
         }
@@ -350,8 +403,12 @@ impl Kernel {
             let _ = self.cached(self.reader, at..at + data.len());
         }
         let again = self.were_dropped;
-        let written = self.fs.try_write(self.flat.handle, at as u64, &data, false).unwrap();
-        let written = written.unwrap_or_else(|| self.fs.write(self.flat.handle, at as u64, &data).unwrap());
+        let written = self
+            .fs
+            .try_write(self.flat.handle, at as u64, &data, false)
+            .unwrap();
+        let written =
+            written.unwrap_or_else(|| self.fs.write(self.flat.handle, at as u64, &data).unwrap());
         assert_eq!(written, data.len());
         self.end_write(at, &data, again);
     }
@@ -362,7 +419,10 @@ impl Kernel {
         let data = self.some_bytes(len.min(SIZE - at));
         // write back dirty pages first: the model itself must not wait
         let inodes = [self.flat.inode, self.npy.inode];
-        inodes.into_iter().chain(self.map.map(|map| map.inode)).for_each(|inode| self.notify_of(inode));
+        inodes
+            .into_iter()
+            .chain(self.map.map(|map| map.inode))
+            .for_each(|inode| self.notify_of(inode));
         self.fill_pages(at, &data);
         self.written(at, &data);
         let fs = self.fs.clone();
@@ -370,7 +430,9 @@ impl Kernel {
         let again = self.were_dropped;
         self.store.stop(Key::root().join("a"), 0);
         let written = fs.try_write(handle, at as u64, &data, false).unwrap();
-        let waiting = written.is_none().then(|| fs.waiting_write(handle, at as u64, data.len()));
+        let waiting = written
+            .is_none()
+            .then(|| fs.waiting_write(handle, at as u64, data.len()));
         std::thread::scope(|scope| {
             let fs = &fs;
             let bytes = &data;
@@ -387,15 +449,31 @@ impl Kernel {
             self.pages.retain(|(inode, _), _| *inode != self.flat.inode);
             let reader = self.reader.handle;
             let pages = at / PAGE * PAGE..(at + bytes.len()).next_multiple_of(PAGE);
-            let read = scope.spawn(move || (pages.start, read(fs, reader, pages.start, pages.end - pages.start)));
+            let read = scope.spawn(move || {
+                (
+                    pages.start,
+                    read(fs, reader, pages.start, pages.end - pages.start),
+                )
+            });
             std::thread::yield_now();
             self.store.resume();
-            let stale = writer.map(|writer| writer.join().unwrap()).unwrap_or_default();
-            self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
+            let stale = writer
+                .map(|writer| writer.join().unwrap())
+                .unwrap_or_default();
+            self.notices
+                .extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
             let (start, bytes) = read.join().unwrap();
-            self.check(start, &bytes, self.is_mapped(self.flat), "read while a write waits");
+            self.check(
+                start,
+                &bytes,
+                self.is_mapped(self.flat),
+                "read while a write waits",
+            );
             for (i, page) in bytes.chunks(PAGE).enumerate() {
-                let page = Page { bytes: page.to_vec(), is_dirty: false };
+                let page = Page {
+                    bytes: page.to_vec(),
+                    is_dirty: false,
+                };
                 self.pages.insert((self.flat.inode, start / PAGE + i), page);
             }
         });
@@ -411,7 +489,12 @@ impl Kernel {
         let array = self.fs.lookup(1, "a").unwrap().inode;
         let inode = self.fs.lookup(array, &name).ok()?.inode;
         let handle = self.fs.open(inode, writes, false).unwrap().handle;
-        Some(Open { inode, handle, start: -((chunk * CHUNK) as i64), len: CHUNK })
+        Some(Open {
+            inode,
+            handle,
+            start: -((chunk * CHUNK) as i64),
+            len: CHUNK,
+        })
     }
 
     fn close(&mut self, file: Open) {
@@ -431,7 +514,10 @@ impl Kernel {
             // the kernel writes past its cache, and drops the file's own pages first
             self.drop_pages(file.inode, 0..CHUNK);
         }
-        assert_eq!(self.fs.write(file.handle, at as u64, &data).unwrap(), data.len());
+        assert_eq!(
+            self.fs.write(file.handle, at as u64, &data).unwrap(),
+            data.len()
+        );
         let inside = range.len().saturating_sub(at).min(data.len());
         self.written(range.start + at.min(range.len()), &data[..inside]);
         self.answer();
@@ -443,8 +529,12 @@ impl Kernel {
         let name = chunk.to_string();
         let data = self.some_bytes(CHUNK);
         if renames {
-            self.memory.put(&Key::normalize("a/new.bin").unwrap(), &data).unwrap();
-            self.fs.rename((array, "new.bin"), (array, &name), false).unwrap();
+            self.memory
+                .put(&Key::normalize("a/new.bin").unwrap(), &data)
+                .unwrap();
+            self.fs
+                .rename((array, "new.bin"), (array, &name), false)
+                .unwrap();
             self.answer();
         } else {
             let handle = self.draft(array, &name);
@@ -520,7 +610,10 @@ impl Kernel {
     /// Lets another program replace chunks in the store after a sync, and opens `data.raw` again.
     fn change_elsewhere(&mut self, at: usize, len: usize) {
         let inodes = [self.flat.inode, self.npy.inode];
-        inodes.into_iter().chain(self.map.map(|map| map.inode)).for_each(|inode| self.notify_of(inode));
+        inodes
+            .into_iter()
+            .chain(self.map.map(|map| map.inode))
+            .for_each(|inode| self.notify_of(inode));
         self.sync();
         let metadata = ArrayMetadata::parse(document().as_bytes()).unwrap();
         let key = Key::normalize("a").unwrap();
@@ -531,11 +624,16 @@ impl Kernel {
             let mut bytes = vec![0; CHUNK];
             let range = Kernel::chunk_range(chunk);
             bytes[..range.len()].copy_from_slice(&self.expected[range]);
-            other.store(ChunkId(chunk as u64), &bytes, &mut Default::default()).unwrap();
+            other
+                .store(ChunkId(chunk as u64), &bytes, &mut Default::default())
+                .unwrap();
         }
         self.open_again();
         // the kernel drops the pages of the other files when they are opened
-        for inode in [self.npy.inode].into_iter().chain(self.map.map(|map| map.inode)) {
+        for inode in [self.npy.inode]
+            .into_iter()
+            .chain(self.map.map(|map| map.inode))
+        {
             self.drop_pages(inode, 0..usize::MAX);
         }
     }
@@ -553,26 +651,46 @@ impl Kernel {
         self.sync();
         let inode = self.flat.inode;
         let opened = self.fs.open(inode, true, false).unwrap();
-        let file = Open { handle: opened.handle, ..self.flat };
+        let file = Open {
+            handle: opened.handle,
+            ..self.flat
+        };
         if opened.pages != KernelPages::Kept {
             self.drop_pages(inode, 0..usize::MAX);
         }
         self.answer();
-        self.fs.set_size(inode, end as u64, Some(file.handle)).unwrap();
-        self.pages.retain(|&(other, page), _| other != inode || page * PAGE < end);
+        self.fs
+            .set_size(inode, end as u64, Some(file.handle))
+            .unwrap();
+        self.pages
+            .retain(|&(other, page), _| other != inode || page * PAGE < end);
         // the kernel fills its last page with zeros, and so it does when it reads the page
         let inside = end % PAGE;
         if inside > 0 {
             let mut bytes = self.page(file, end / PAGE);
             bytes.truncate(inside);
-            self.check(end - inside, &bytes, self.is_mapped(file), "the last page of data.raw");
+            self.check(
+                end - inside,
+                &bytes,
+                self.is_mapped(file),
+                "the last page of data.raw",
+            );
             bytes.resize(PAGE, 0);
-            self.pages.insert((inode, end / PAGE), Page { bytes, is_dirty: false });
+            self.pages.insert(
+                (inode, end / PAGE),
+                Page {
+                    bytes,
+                    is_dirty: false,
+                },
+            );
         }
         self.answer();
         let data = self.some_bytes(len.min(SIZE - at));
         self.drop_pages(inode, at..at + data.len());
-        assert_eq!(self.fs.write(file.handle, at as u64, &data).unwrap(), data.len());
+        assert_eq!(
+            self.fs.write(file.handle, at as u64, &data).unwrap(),
+            data.len()
+        );
         self.written(end.min(at), &vec![0; at.saturating_sub(end)]);
         self.written(at, &data);
         self.end_write(at, &data, true);
@@ -588,13 +706,19 @@ impl Kernel {
         if opened.pages != KernelPages::Kept {
             self.drop_pages(self.flat.inode, 0..usize::MAX);
         }
-        self.fs.release(std::mem::replace(&mut self.reader.handle, opened.handle));
+        self.fs
+            .release(std::mem::replace(&mut self.reader.handle, opened.handle));
         self.answer();
     }
 
     fn sync(&mut self) {
         if let Some(map) = self.map {
-            let dirty: Vec<_> = self.pages.keys().filter(|(inode, _)| *inode == map.inode).copied().collect();
+            let dirty: Vec<_> = self
+                .pages
+                .keys()
+                .filter(|(inode, _)| *inode == map.inode)
+                .copied()
+                .collect();
             dirty.into_iter().for_each(|key| self.write_back(key));
             self.fs.fsync(map.handle).unwrap();
         }
@@ -634,7 +758,10 @@ impl Kernel {
                 let inode = self.npy.inode;
                 let place = HEADER + at;
                 self.drop_pages(inode, place..place + data.len());
-                assert_eq!(self.fs.write(self.npy.handle, place as u64, &data).unwrap(), data.len());
+                assert_eq!(
+                    self.fs.write(self.npy.handle, place as u64, &data).unwrap(),
+                    data.len()
+                );
                 self.written(at, &data);
                 self.answer();
                 self.drop_pages(inode, place..place + data.len());
@@ -654,20 +781,38 @@ impl Kernel {
                 let bytes = self.cached(self.reader, range);
                 let late = std::mem::take(&mut self.late);
                 let before = self.only_mapped.clone();
-                self.only_mapped.iter_mut().zip(&late).for_each(|(only, late)| *only |= late);
+                self.only_mapped
+                    .iter_mut()
+                    .zip(&late)
+                    .for_each(|(only, late)| *only |= late);
                 self.check(at, &bytes, self.is_mapped(self.flat), "data.raw");
                 (self.only_mapped, self.late) = (before, late);
             }
             Op::ReadDirect(at, len) => {
                 let range = at..(at + len).min(SIZE);
-                let pages: Vec<_> = self.pages.keys().filter(|(i, _)| *i == self.flat.inode).copied().collect();
+                let pages: Vec<_> = self
+                    .pages
+                    .keys()
+                    .filter(|(i, _)| *i == self.flat.inode)
+                    .copied()
+                    .collect();
                 pages.into_iter().for_each(|key| self.write_back(key));
                 let bytes = read(&self.fs, self.reader.handle, at, range.len());
-                self.check(at, &bytes, self.is_mapped(self.flat), "data.raw past the cache");
+                self.check(
+                    at,
+                    &bytes,
+                    self.is_mapped(self.flat),
+                    "data.raw past the cache",
+                );
             }
             Op::ReadNpy(at, len) => {
                 let range = at..(at + len).min(SIZE);
-                let pages: Vec<_> = self.pages.keys().filter(|(i, _)| *i == self.npy.inode).copied().collect();
+                let pages: Vec<_> = self
+                    .pages
+                    .keys()
+                    .filter(|(i, _)| *i == self.npy.inode)
+                    .copied()
+                    .collect();
                 pages.into_iter().for_each(|key| self.write_back(key));
                 let bytes = read(&self.fs, self.npy.handle, HEADER + at, range.len());
                 self.check(at, &bytes, self.is_mapped(self.npy), "data.npy");
@@ -706,7 +851,10 @@ impl Kernel {
         }
         let bytes = self.cached(self.reader, 0..SIZE);
         self.check(0, &bytes, false, "data.raw at the end");
-        for file in [Some(self.flat), Some(self.writer), Some(self.npy), self.map].into_iter().flatten() {
+        for file in [Some(self.flat), Some(self.writer), Some(self.npy), self.map]
+            .into_iter()
+            .flatten()
+        {
             self.close(file);
         }
         self.only_mapped.fill(false);
@@ -719,12 +867,20 @@ impl Kernel {
 fn open(fs: &Fs, name: &str, writes: bool, start: i64, len: usize) -> Open {
     let array = fs.lookup(1, "a").unwrap().inode;
     let inode = fs.lookup(array, name).unwrap().inode;
-    Open { inode, handle: fs.open(inode, writes, false).unwrap().handle, start, len }
+    Open {
+        inode,
+        handle: fs.open(inode, writes, false).unwrap().handle,
+        start,
+        len,
+    }
 }
 
 fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    if !fs.read_cached(handle, offset as u64, len, &mut out).unwrap() {
+    if !fs
+        .read_cached(handle, offset as u64, len, &mut out)
+        .unwrap()
+    {
         fs.read(handle, offset as u64, len, &mut out).unwrap();
     }
     out
@@ -733,7 +889,10 @@ fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Vec<u8> {
 /// Returns the number of sequences to try: 2,000 take a quarter of a minute, and scripts/soak tries
 /// more.
 fn cases() -> u32 {
-    std::env::var("ZARRFS_PAGE_SEQUENCES").ok().and_then(|count| count.parse().ok()).unwrap_or(2_000)
+    std::env::var("ZARRFS_PAGE_SEQUENCES")
+        .ok()
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(2_000)
 }
 
 proptest! {

@@ -29,14 +29,25 @@ fn file_system_over(store: Arc<dyn Store>, resize: bool) -> Fs {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = Options { read_only: false, resize, threads: 2, direct_io: false, spill };
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 0,
+    };
+    let options = Options {
+        read_only: false,
+        resize,
+        threads: 2,
+        direct_io: false,
+        spill,
+    };
     Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
 }
 
 fn open(fs: &Fs, directory: &str) -> Result<u64> {
     let directory = fs.lookup(ROOT_INODE, directory)?.inode;
-    Ok(fs.open(fs.lookup(directory, FLAT)?.inode, true, false)?.handle)
+    Ok(fs
+        .open(fs.lookup(directory, FLAT)?.inode, true, false)?
+        .handle)
 }
 
 /// A guard that ends the other threads when the test ends or fails.
@@ -70,14 +81,25 @@ fn writes_during_changes_of_the_shape_are_visible_and_kept() {
         });
         let until = Until(&done);
         for turn in 0..1000 {
-            fs.put_document(&key, MetadataFile::Array, document([29, 64][turn % 2]).as_bytes()).unwrap();
+            fs.put_document(
+                &key,
+                MetadataFile::Array,
+                document([29, 64][turn % 2]).as_bytes(),
+            )
+            .unwrap();
         }
         drop(until);
         writer.join().unwrap()
     });
     let array = fs.tree.array(&key).unwrap();
     let mut scratch = Default::default();
-    let mut stored = |chunk| array.load(ChunkId(chunk), Vec::new(), &mut scratch).unwrap().unwrap().bytes;
+    let mut stored = |chunk| {
+        array
+            .load(ChunkId(chunk), Vec::new(), &mut scratch)
+            .unwrap()
+            .unwrap()
+            .bytes
+    };
     assert_eq!(stored(2), [last; 8]);
     assert_eq!(stored(3), [[last; 4], [9; 4]].concat());
 }
@@ -103,7 +125,8 @@ fn nothing_is_stored_at_the_old_key_of_a_renamed_array() {
         let _until = Until(&done);
         for turn in 0..1000 {
             let (from, to) = [("a", "b"), ("b", "a")][turn % 2];
-            fs.rename((ROOT_INODE, from), (ROOT_INODE, to), false).unwrap();
+            fs.rename((ROOT_INODE, from), (ROOT_INODE, to), false)
+                .unwrap();
             let left = fs.lookup(ROOT_INODE, from).map(|_| ());
             assert_eq!(left.unwrap_err().kind(), Kind::NotFound, "{from}");
         }
@@ -137,10 +160,16 @@ impl Store for Waiting {
 /// changed.
 #[test]
 fn no_size_is_shown_before_its_bytes_exist() {
-    let store = Arc::new(Waiting { below: MemoryStore::default(), looking: Barrier::new(2) });
+    let store = Arc::new(Waiting {
+        below: MemoryStore::default(),
+        looking: Barrier::new(2),
+    });
     store.below.insert("a/.zarray", document(8));
     let fs = file_system_over(store.clone(), true);
-    let inode = fs.lookup(fs.lookup(ROOT_INODE, "a").unwrap().inode, FLAT).unwrap().inode;
+    let inode = fs
+        .lookup(fs.lookup(ROOT_INODE, "a").unwrap().inode, FLAT)
+        .unwrap()
+        .inode;
     let handle = open(&fs, "a").unwrap();
     let fs = &fs;
     let store = &store;

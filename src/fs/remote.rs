@@ -5,7 +5,8 @@ use super::*;
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::store::{
-    FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store, UnlistedStore, delegate_store,
+    FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store, UnlistedStore,
+    delegate_store,
 };
 use crate::zarr::metadata::V1Order;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,10 +47,22 @@ impl Machine {
         let store = ConsolidatedStore::over(cached, UseConsolidated::Auto, stats.clone()).unwrap();
         let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
         let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-        let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-        let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, spill };
+        let spill = SpillOptions {
+            directory: std::env::temp_dir(),
+            limit: 0,
+        };
+        let options = Options {
+            read_only: false,
+            resize: false,
+            threads: 2,
+            direct_io: false,
+            spill,
+        };
         let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
-        Machine { fs: Arc::new(fs), requests }
+        Machine {
+            fs: Arc::new(fs),
+            requests,
+        }
     }
 
     fn new(memory: &Arc<MemoryStore>) -> Self {
@@ -57,7 +70,9 @@ impl Machine {
     }
 
     fn directory(&self, path: &str) -> u64 {
-        path.split('/').filter(|p| !p.is_empty()).fold(ROOT_INODE, |at, p| self.fs.lookup(at, p).unwrap().inode)
+        path.split('/')
+            .filter(|p| !p.is_empty())
+            .fold(ROOT_INODE, |at, p| self.fs.lookup(at, p).unwrap().inode)
     }
 
     /// Opens a file. Returns its inode number and its handle.
@@ -80,7 +95,9 @@ impl Machine {
     }
 
     fn write_new(&self, directory: &str, name: &str, text: &str) -> Result<u64> {
-        let (attributes, opened) = self.fs.create(self.directory(directory), name, false, true)?;
+        let (attributes, opened) = self
+            .fs
+            .create(self.directory(directory), name, false, true)?;
         self.fs.write(opened.handle, 0, text.as_bytes())?;
         self.close(opened.handle)?;
         Ok(attributes.inode)
@@ -93,23 +110,34 @@ impl Machine {
     }
 
     fn rename(&self, from: (&str, &str), to: (&str, &str)) -> Result<()> {
-        self.fs.rename((self.directory(from.0), from.1), (self.directory(to.0), to.1), false)
+        self.fs.rename(
+            (self.directory(from.0), from.1),
+            (self.directory(to.0), to.1),
+            false,
+        )
     }
 
     fn asked(&self) -> u64 {
-        [Operation::Stat, Operation::Get, Operation::List].into_iter().map(|o| self.requests.calls(o)).sum()
+        [Operation::Stat, Operation::Get, Operation::List]
+            .into_iter()
+            .map(|o| self.requests.calls(o))
+            .sum()
     }
 }
 
 fn memory(values: &[(&str, &str)]) -> Arc<MemoryStore> {
     let memory = Arc::new(MemoryStore::default());
-    values.iter().for_each(|(key, value)| memory.insert(key, *value));
+    values
+        .iter()
+        .for_each(|(key, value)| memory.insert(key, *value));
     memory
 }
 
 fn stored(memory: &MemoryStore, path: &str) -> Option<String> {
     let mut value = Vec::new();
-    memory.get(&Key::normalize(path).unwrap(), 1 << 20, &mut value).unwrap()?;
+    memory
+        .get(&Key::normalize(path).unwrap(), 1 << 20, &mut value)
+        .unwrap()?;
     Some(String::from_utf8_lossy(&value).into_owned())
 }
 
@@ -127,7 +155,13 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     m.fs.fsync(opened.handle).unwrap();
     assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("hello"));
     m.fs.write(opened.handle, 5, b", you").unwrap();
-    assert_eq!((m.fs.attributes(a.inode).unwrap().size, m.fs.lookup(ROOT_INODE, "notes.txt").unwrap().size), (10, 10));
+    assert_eq!(
+        (
+            m.fs.attributes(a.inode).unwrap().size,
+            m.fs.lookup(ROOT_INODE, "notes.txt").unwrap().size
+        ),
+        (10, 10)
+    );
     m.close(opened.handle).unwrap();
     assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("hello, you"));
     // "O_APPEND, truncate, reading while written", of an existing file
@@ -140,12 +174,22 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     m.close(handle).unwrap();
     m.close(reader).unwrap();
     m.fs.set_size(inode, 4, None).unwrap();
-    assert_eq!((stored(&memory, "notes.txt").as_deref(), m.fs.attributes(inode).unwrap().size), (Some("hell"), 4));
+    assert_eq!(
+        (
+            stored(&memory, "notes.txt").as_deref(),
+            m.fs.attributes(inode).unwrap().size
+        ),
+        (Some("hell"), 4)
+    );
     m.fs.flush_all().unwrap();
     let (_, handle) = m.open("", "notes.txt", true).unwrap();
     m.fs.write(handle, 0, b"H").unwrap();
     m.fs.flush_all().unwrap();
-    assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("Hell"), "the mount ends while it is open");
+    assert_eq!(
+        stored(&memory, "notes.txt").as_deref(),
+        Some("Hell"),
+        "the mount ends while it is open"
+    );
 }
 
 /// Editors and libraries save a file with such renames.
@@ -158,24 +202,56 @@ fn writes_through_an_open_file_follow_its_rename() {
     m.fs.write(opened.handle, 0, b"new").unwrap();
     m.rename(("", "old.txt.tmp"), ("", "old.txt")).unwrap();
     assert_eq!(m.fs.lookup(ROOT_INODE, "old.txt").unwrap().inode, a.inode);
-    assert_eq!((stored(&memory, "old.txt.tmp"), stored(&memory, "old.txt").as_deref()), (None, Some("new")));
-    assert!(m.read_open(old.1).is_err(), "the store has it no more, and it must not be taken for the new one");
+    assert_eq!(
+        (
+            stored(&memory, "old.txt.tmp"),
+            stored(&memory, "old.txt").as_deref()
+        ),
+        (None, Some("new"))
+    );
+    assert!(
+        m.read_open(old.1).is_err(),
+        "the store has it no more, and it must not be taken for the new one"
+    );
     m.fs.write(opened.handle, 3, b"er").unwrap();
     m.close(opened.handle).unwrap();
-    assert_eq!((stored(&memory, "old.txt.tmp"), stored(&memory, "old.txt").as_deref()), (None, Some("newer")));
+    assert_eq!(
+        (
+            stored(&memory, "old.txt.tmp"),
+            stored(&memory, "old.txt").as_deref()
+        ),
+        (None, Some("newer"))
+    );
     // onto a chunk and onto a document: later writes through the open file would be lost
     for (name, text) in [("0", "01234567"), (".zattrs", "{\"a\": 1}")] {
-        let (_, opened) = m.fs.create(m.directory("a"), "x.partial", false, false).unwrap();
+        let (_, opened) =
+            m.fs.create(m.directory("a"), "x.partial", false, false)
+                .unwrap();
         m.fs.write(opened.handle, 0, text.as_bytes()).unwrap();
         m.rename(("a", "x.partial"), ("a", name)).unwrap();
         assert_eq!(m.read("a", name).unwrap(), text);
-        assert_eq!(m.fs.write(opened.handle, 0, b"9").unwrap_err().errno(), libc::ESTALE);
+        assert_eq!(
+            m.fs.write(opened.handle, 0, b"9").unwrap_err().errno(),
+            libc::ESTALE
+        );
         m.close(opened.handle).unwrap();
-        assert_eq!((stored(&memory, "a/x.partial"), m.read("a", name).unwrap().as_str()), (None, text));
+        assert_eq!(
+            (
+                stored(&memory, "a/x.partial"),
+                m.read("a", name).unwrap().as_str()
+            ),
+            (None, text)
+        );
     }
     // a chunk becomes a plain key
     m.rename(("a", "0"), ("", "chunk.bin")).unwrap();
-    assert_eq!((stored(&memory, "chunk.bin").as_deref(), stored(&memory, "a/0")), (Some("01234567"), None));
+    assert_eq!(
+        (
+            stored(&memory, "chunk.bin").as_deref(),
+            stored(&memory, "a/0")
+        ),
+        (Some("01234567"), None)
+    );
 }
 
 #[test]
@@ -186,17 +262,29 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
     m.fs.write(opened.handle, 0, b"0123").unwrap();
     m.fs.unlink(ROOT_INODE, "scratch", 0).unwrap();
     m.fs.write(opened.handle, 4, b"4").unwrap();
-    assert_eq!((m.fs.attributes(a.inode).unwrap().size, m.read_open(opened.handle).unwrap().as_str()), (5, "01234"));
+    assert_eq!(
+        (
+            m.fs.attributes(a.inode).unwrap().size,
+            m.read_open(opened.handle).unwrap().as_str()
+        ),
+        (5, "01234")
+    );
     assert_eq!(m.fs.set_size(a.inode, 2, None).unwrap().size, 2);
     let other = m.write_new("", "scratch", "other").unwrap();
     assert_ne!(other, a.inode);
     assert_eq!(
-        (m.read_open(opened.handle).unwrap().as_str(), m.read("", "scratch").unwrap().as_str()),
+        (
+            m.read_open(opened.handle).unwrap().as_str(),
+            m.read("", "scratch").unwrap().as_str()
+        ),
         ("01", "other")
     );
     m.close(opened.handle).unwrap();
     assert_eq!(stored(&memory, "scratch").as_deref(), Some("other"));
-    assert_eq!(m.fs.unlink(ROOT_INODE, "none", 0).unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(
+        m.fs.unlink(ROOT_INODE, "none", 0).unwrap_err().errno(),
+        libc::ENOENT
+    );
 }
 
 /// "O_EXCL": only one of two machines creates the file.
@@ -206,7 +294,13 @@ fn only_one_machine_creates_an_exclusive_file() {
     let [a, b] = [Machine::new(&memory), Machine::new(&memory)];
     assert!(b.fs.lookup(ROOT_INODE, "lock").is_err());
     let (_, opened) = a.fs.create(ROOT_INODE, "lock", true, false).unwrap();
-    assert_eq!(b.fs.create(ROOT_INODE, "lock", true, false).map(drop).unwrap_err().errno(), libc::EEXIST);
+    assert_eq!(
+        b.fs.create(ROOT_INODE, "lock", true, false)
+            .map(drop)
+            .unwrap_err()
+            .errno(),
+        libc::EEXIST
+    );
     a.close(opened.handle).unwrap();
     a.fs.unlink(ROOT_INODE, "lock", 0).unwrap();
     b.fs.create(ROOT_INODE, "lock", true, false).unwrap();
@@ -218,8 +312,14 @@ fn changes_of_another_machine_are_visible_at_the_next_open() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8)), ("note", "1")]);
     let [a, b] = [Machine::new(&memory), Machine::new(&memory)];
     let flat = |m: &Machine| m.read("a", FLAT).unwrap();
-    assert_eq!((flat(&a), flat(&b).len(), a.read("", "note").unwrap()), ("\t".repeat(8), 8, "1".into()));
-    assert_eq!(b.fs.lookup(b.directory("a"), "1").unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(
+        (flat(&a), flat(&b).len(), a.read("", "note").unwrap()),
+        ("\t".repeat(8), 8, "1".into())
+    );
+    assert_eq!(
+        b.fs.lookup(b.directory("a"), "1").unwrap_err().errno(),
+        libc::ENOENT
+    );
     // change a chunk, a shape, a plain key, an attribute
     let (_, handle) = a.open("a", FLAT, true).unwrap();
     a.fs.write(handle, 0, b"01").unwrap();
@@ -246,7 +346,8 @@ fn reading_takes_a_request_for_each_chunk_and_few_more() {
     let (_, handle) = m.open("a", FLAT, true).unwrap();
     m.fs.write(handle, 0, &[7; 800]).unwrap();
     m.close(handle).unwrap();
-    let stores: [Arc<dyn Store>; 2] = [memory.clone(), Arc::new(UnlistedStore::new(memory.clone()))];
+    let stores: [Arc<dyn Store>; 2] =
+        [memory.clone(), Arc::new(UnlistedStore::new(memory.clone()))];
     for store in stores {
         let m = Machine::over(store);
         m.fs.tree.hierarchy().check().unwrap();
@@ -261,7 +362,8 @@ fn reading_takes_a_request_for_each_chunk_and_few_more() {
         for _ in 0..10 {
             m.fs.attributes(inode).unwrap();
             m.fs.lookup(m.directory("a"), ".zarray").unwrap();
-            m.fs.xattrs(inode, crate::fs::tree::Audience::Readers).unwrap();
+            m.fs.xattrs(inode, crate::fs::tree::Audience::Readers)
+                .unwrap();
         }
         let more = m.asked() - asked;
         assert!(more <= 6, "{more}");
@@ -319,12 +421,24 @@ fn bytes_that_cannot_be_listed_count_as_data() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(64).replace(":9", ":0"))]);
     let m = Machine::over(Arc::new(UnlistedStore::new(memory.clone())));
     let (inode, handle) = m.open("a", FLAT, false).unwrap();
-    assert_eq!((m.fs.seek(handle, 3, Seek::Data).unwrap(), m.fs.seek(handle, 3, Seek::Hole).unwrap()), (3, 64));
+    assert_eq!(
+        (
+            m.fs.seek(handle, 3, Seek::Data).unwrap(),
+            m.fs.seek(handle, 3, Seek::Hole).unwrap()
+        ),
+        (3, 64)
+    );
     assert_eq!(m.fs.attributes(inode).unwrap().blocks, 1);
     // a lookup finds a chunk only if it is stored
     memory.insert("a/1", "?");
     let a = m.directory("a");
-    assert_eq!((m.fs.lookup(a, "1").unwrap().size, m.fs.lookup(a, "2").is_err()), (8, true));
+    assert_eq!(
+        (
+            m.fs.lookup(a, "1").unwrap().size,
+            m.fs.lookup(a, "2").is_err()
+        ),
+        (8, true)
+    );
     let mut names = Vec::new();
     m.fs.read_directory(m.fs.open_directory(a).unwrap(), 2, |name, _| {
         names.push(name.name.clone());
@@ -339,14 +453,19 @@ fn bytes_that_cannot_be_listed_count_as_data() {
 fn a_flush_sends_one_request_to_a_server_that_does_not_answer() {
     let names = ["a", "b", "c"];
     let memory = memory(&[ROOT]);
-    names.iter().for_each(|name| memory.insert(&format!("{name}/.zarray"), document(80)));
+    names
+        .iter()
+        .for_each(|name| memory.insert(&format!("{name}/.zarray"), document(80)));
     let m = Machine::new(&memory);
     for name in names {
         let (_, handle) = m.open(name, FLAT, true).unwrap();
         m.fs.write(handle, 0, &[5; 80]).unwrap();
     }
     for operation in [Operation::Stat, Operation::Get, Operation::Put] {
-        m.requests.plan(PlannedFault { times: u64::MAX, ..PlannedFault::next(operation, libc::EIO) });
+        m.requests.plan(PlannedFault {
+            times: u64::MAX,
+            ..PlannedFault::next(operation, libc::EIO)
+        });
     }
     let count = || {
         let before = m.asked() + m.requests.calls(Operation::Put);
@@ -359,7 +478,11 @@ fn a_flush_sends_one_request_to_a_server_that_does_not_answer() {
     assert_eq!(count(), 1);
     m.requests.heal();
     m.fs.flush_all().unwrap();
-    assert!(names.iter().all(|name| stored(&memory, &format!("{name}/9")).is_some()));
+    assert!(
+        names
+            .iter()
+            .all(|name| stored(&memory, &format!("{name}/9")).is_some())
+    );
 }
 
 /// "A mount that a signal ends gives up after `--timeout` without any progress": sending the same
@@ -371,7 +494,10 @@ fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
     m.fs.limit_syncs(Duration::from_secs(1));
     let (_, handle) = m.open("a", FLAT, true).unwrap();
     m.fs.write(handle, 0, &[5; 8]).unwrap();
-    m.requests.plan(PlannedFault { times: u64::MAX, ..PlannedFault::next(Operation::Put, libc::EIO) });
+    m.requests.plan(PlannedFault {
+        times: u64::MAX,
+        ..PlannedFault::next(Operation::Put, libc::EIO)
+    });
     let begun = Instant::now();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -385,7 +511,11 @@ fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
         is_over.store(true, Ordering::Relaxed);
         assert!(e.to_string().contains("a (1 chunk, 8 bytes)"), "{e}");
     });
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 /// "tries until --timeout", also where credentials are refused or space is missing.
@@ -405,9 +535,15 @@ fn a_sync_tries_again_while_the_failure_may_pass() {
         assert_eq!(m.fs.cache.unstored_total().0, 0);
     }
     write(7);
-    m.requests.plan(PlannedFault::next(Operation::Put, libc::EFBIG));
-    assert_eq!(m.fs.sync_all().unwrap_err().errno(), libc::EFBIG, "for good");
+    m.requests
+        .plan(PlannedFault::next(Operation::Put, libc::EFBIG));
+    assert_eq!(
+        m.fs.sync_all().unwrap_err().errno(),
+        libc::EFBIG,
+        "for good"
+    );
     // at the end of the process it is lost
-    m.requests.plan(PlannedFault::next(Operation::Put, libc::EFBIG));
+    m.requests
+        .plan(PlannedFault::next(Operation::Put, libc::EFBIG));
     m.fs.sync_at_end().unwrap();
 }

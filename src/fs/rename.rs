@@ -50,7 +50,9 @@ impl Fs {
         self.writable()?;
         let (from_directory, from) = self.place(from.0, from.1)?;
         let (to_directory, to) = self.place(to.0, to.1)?;
-        let (source, _) = self.find(&from_directory, &from)?.ok_or_else(|| Error::system(libc::ENOENT))?;
+        let (source, _) = self
+            .find(&from_directory, &from)?
+            .ok_or_else(|| Error::system(libc::ENOENT))?;
         let there = self.find(&to_directory, &to)?.map(|(node, _)| node);
         match &there {
             Some(_) if keep => return Err(Error::system(libc::EEXIST)),
@@ -59,7 +61,9 @@ impl Fs {
         }
         match (&source, &there) {
             // a view exists as long as its array
-            (Node::ViewDirectory(..), _) | (_, Some(Node::ViewDirectory(..))) => Err(Error::system(libc::EPERM)),
+            (Node::ViewDirectory(..), _) | (_, Some(Node::ViewDirectory(..))) => {
+                Err(Error::system(libc::EPERM))
+            }
             (Node::Directory(key), None) => self.rename_directory(key, &to_directory, &to),
             (Node::Directory(key), Some(Node::Directory(old))) => {
                 self.check_empty(old)?;
@@ -69,12 +73,15 @@ impl Fs {
             (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
             (Node::Value(from), Some(to @ (Node::Header(..) | Node::Dataset(_)))) => {
                 self.store_draft(&source)?;
-                self.copy_onto(from, to).map_err(|e| self.refused(&source, to, e))?;
+                self.copy_onto(from, to)
+                    .map_err(|e| self.refused(&source, to, e))?;
                 self.forget_moved(&source)
             }
-            (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
-                self.rename_file(&source, self.tree.target(&to_directory, &to)?, there.as_ref())
-            }
+            (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => self.rename_file(
+                &source,
+                self.tree.target(&to_directory, &to)?,
+                there.as_ref(),
+            ),
             // flat bytes exist as long as their array
             _ => Err(Error::system(libc::EPERM)),
         }
@@ -84,7 +91,10 @@ impl Fs {
         let Node::Directory(above) = to_directory else {
             return Err(Error::system(libc::EPERM));
         };
-        if above.is_root() && name == CONTROL || self.tree.is_level(from) || self.tree.is_view_name(name) {
+        if above.is_root() && name == CONTROL
+            || self.tree.is_level(from)
+            || self.tree.is_view_name(name)
+        {
             return Err(Error::system(libc::EPERM));
         }
         let to = above.child(name)?;
@@ -93,7 +103,8 @@ impl Fs {
         self.tree.hierarchy().rename(from, &to)?;
         self.forget_below(from);
         self.forget_below(&to);
-        self.tree.renamed(&Node::Directory(from.clone()), &Node::Directory(to));
+        self.tree
+            .renamed(&Node::Directory(from.clone()), &Node::Directory(to));
         Ok(())
     }
 
@@ -120,7 +131,10 @@ impl Fs {
     fn forget_moved(&self, source: &Node) -> Result<()> {
         if matches!(source, Node::Value(_)) {
             let inode = self.tree.inode(source);
-            self.files.matching(|file| file.inode() == inode).iter().for_each(|file| file.end_writing());
+            self.files
+                .matching(|file| file.inode() == inode)
+                .iter()
+                .for_each(|file| file.end_writing());
             self.drafts.take(&source.path());
         }
         let removed = self.remove(source);
@@ -152,13 +166,18 @@ impl Fs {
         let store = self.tree.hierarchy().store();
         if let Node::Value(from) = source
             && let Some(to) = target.stored_key()
-            && let Some(permissions) = store.stat(from).map_err(|e| e.context(from))?.and_then(|stat| stat.permissions)
+            && let Some(permissions) = store
+                .stat(from)
+                .map_err(|e| e.context(from))?
+                .and_then(|stat| stat.permissions)
         {
             store.set_mode(&to, permissions.mode(), ModeTarget::Next)?;
         }
         match (source, target) {
             (_, Target::Plain(to)) => {
-                store.put(to, &self.content(source)?).map_err(|e| e.context(to))?;
+                store
+                    .put(to, &self.content(source)?)
+                    .map_err(|e| e.context(to))?;
                 self.drafts.forget(to);
             }
             (_, Target::Document(key, file)) => {
@@ -166,7 +185,11 @@ impl Fs {
                 self.drafts.forget(&key.join(file.name()));
             }
             (_, Target::Chunk(array, chunk)) => {
-                self.put_chunk(array, *chunk, &self.content_up_to(source, array.max_size(*chunk)?)?)?;
+                self.put_chunk(
+                    array,
+                    *chunk,
+                    &self.content_up_to(source, array.max_size(*chunk)?)?,
+                )?;
                 self.drafts.forget(&array.chunk_path(*chunk));
             }
             (_, Target::Encoded(value)) => {
@@ -179,7 +202,9 @@ impl Fs {
             }
             (Node::Value(from), Target::Flat(array)) => self.copy_into(from, array)?,
             (_, Target::Flat(array)) => {
-                return Err(Error::invalid("can't become the flat bytes of an array").context(array.key()));
+                return Err(
+                    Error::invalid("can't become the flat bytes of an array").context(array.key())
+                );
             }
         }
         store.sync()
@@ -201,17 +226,30 @@ impl Fs {
         }
         self.store_draft(&source)?;
         match (&*source, self.tree.target(&parent, &name)?) {
-            (Node::Value(_), target @ (Target::Chunk(..) | Target::Document(..) | Target::Encoded(_))) => {
+            (
+                Node::Value(_),
+                target @ (Target::Chunk(..) | Target::Document(..) | Target::Encoded(_)),
+            ) => {
                 self.store_as(&source, &target)?;
             }
             (Node::Value(from), Target::Plain(to)) if is_partial(from.name()) => {
-                let put = self.tree.hierarchy().store().put_if(&to, &self.content(&source)?, Replaces::Nothing);
-                put.map_err(|e| e.context(&to))?.ok_or_else(|| Error::system(libc::EEXIST))?;
+                let put = self.tree.hierarchy().store().put_if(
+                    &to,
+                    &self.content(&source)?,
+                    Replaces::Nothing,
+                );
+                put.map_err(|e| e.context(&to))?
+                    .ok_or_else(|| Error::system(libc::EEXIST))?;
             }
             _ => return Err(Error::system(libc::EPERM)),
         }
-        let (node, attributes) = self.find(&parent, &name)?.ok_or_else(|| Error::system(libc::ENOENT))?;
-        Ok(Attributes { inode: self.tree.remember(node), ..attributes })
+        let (node, attributes) = self
+            .find(&parent, &name)?
+            .ok_or_else(|| Error::system(libc::ENOENT))?;
+        Ok(Attributes {
+            inode: self.tree.remember(node),
+            ..attributes
+        })
     }
 
     /// Reads all bytes of a file.
@@ -230,15 +268,26 @@ impl Fs {
         match node {
             Node::Value(key) => {
                 let store = self.tree.hierarchy().store();
-                let size = store.stat(key).map_err(|e| e.context(key))?.ok_or_else(Error::stale)?.size;
+                let size = store
+                    .stat(key)
+                    .map_err(|e| e.context(key))?
+                    .ok_or_else(Error::stale)?
+                    .size;
                 if size > limit {
-                    return Err(Error::invalid(format!("{size} bytes, more than {limit}")).context(key));
+                    return Err(
+                        Error::invalid(format!("{size} bytes, more than {limit}")).context(key)
+                    );
                 }
-                memory.grow(usize::try_from(size).unwrap_or(usize::MAX)).map_err(|e| match e.kind() {
-                    Kind::Damaged => Error::new(Kind::TooLarge, e.message()).context(key),
-                    _ => e.context(key),
-                })?;
-                store.get(key, limit.min(size), &mut bytes).map_err(|e| e.context(key))?.ok_or_else(Error::stale)?;
+                memory
+                    .grow(usize::try_from(size).unwrap_or(usize::MAX))
+                    .map_err(|e| match e.kind() {
+                        Kind::Damaged => Error::new(Kind::TooLarge, e.message()).context(key),
+                        _ => e.context(key),
+                    })?;
+                store
+                    .get(key, limit.min(size), &mut bytes)
+                    .map_err(|e| e.context(key))?
+                    .ok_or_else(Error::stale)?;
             }
             Node::Chunk(key, name) => {
                 let (array, _) = self.tree.chunk(key, name)?;
@@ -250,14 +299,24 @@ impl Fs {
             }
             _ => return Err(Error::system(libc::EPERM)),
         }
-        Ok(FileContent { bytes, _memory: memory })
+        Ok(FileContent {
+            bytes,
+            _memory: memory,
+        })
     }
 
     /// Stores a whole chunk, given in the array's own order. If that fails the old chunk stays.
-    pub(super) fn replace_chunk(&self, array: &Arc<Array>, chunk: ChunkId, bytes: &[u8]) -> Result<()> {
+    pub(super) fn replace_chunk(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        bytes: &[u8],
+    ) -> Result<()> {
         array.writable()?;
         // the bytes may be an encoded chunk of another store
-        array.check_objects(chunk, bytes).map_err(|e| Error::invalid(e.message()))?;
+        array
+            .check_objects(chunk, bytes)
+            .map_err(|e| Error::invalid(e.message()))?;
         let _writing = self.resizing.writing_to(array)?;
         // flush first, or earlier writes would be lost if this chunk cannot be stored; if the flush
         // loses them, their own files report it
@@ -269,7 +328,9 @@ impl Fs {
                 if array.freshness().is_replaced() {
                     Err(Error::stale().context(why).context(array.key()))
                 } else {
-                    array.store(chunk, bytes, &mut Scratch::default()).map(|_| self.cache.add_pending(array))
+                    array
+                        .store(chunk, bytes, &mut Scratch::default())
+                        .map(|_| self.cache.add_pending(array))
                 }
             })
         } else {
@@ -295,7 +356,10 @@ impl Fs {
         while at < range.end {
             let store = self.tree.hierarchy().store();
             let end = range.end.min(at + PIECE);
-            store.get_range(from, at..end, &mut piece).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?;
+            store
+                .get_range(from, at..end, &mut piece)
+                .map_err(|e| e.context(from))?
+                .ok_or_else(Error::stale)?;
             if piece.is_empty() || write(at, &piece)? != piece.len() {
                 return Err(Error::stale());
             }
@@ -311,15 +375,24 @@ impl Fs {
     /// EINVAL, with nothing written, if the file has another size.
     fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
         let store = self.tree.hierarchy().store();
-        let size = store.stat(from).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?.size;
+        let size = store
+            .stat(from)
+            .map_err(|e| e.context(from))?
+            .ok_or_else(Error::stale)?
+            .size;
         if size != array.size() {
-            let why = format!("{size} bytes can't become the {} of an array's flat bytes", array.size());
+            let why = format!(
+                "{size} bytes can't become the {} of an array's flat bytes",
+                array.size()
+            );
             return Err(Error::invalid(why).context(array.key()));
         }
         array.writable()?;
         let _writing = self.resizing.writing_to(array)?;
         self.in_pieces(from, 0..size, |at, piece| {
-            Ok(self.write_flat(array, at, piece, WriteMode::internal())?.unwrap_or_default())
+            Ok(self
+                .write_flat(array, at, piece, WriteMode::internal())?
+                .unwrap_or_default())
         })?;
         let stored = self.cache.flush_array(array);
         self.with_losses(array.key(), stored)
@@ -345,7 +418,9 @@ impl Fs {
             let why = format!("{size} bytes can't become a file of {wanted}");
             return Err(Error::new(Kind::System(libc::EPERM), why).context(to.path()));
         }
-        self.in_pieces(from, 0..size, |at, piece| open.write_all(self, at, piece, WriteMode::internal()))?;
+        self.in_pieces(from, 0..size, |at, piece| {
+            open.write_all(self, at, piece, WriteMode::internal())
+        })?;
         open.flush(self)
     }
 
@@ -356,10 +431,15 @@ impl Fs {
         if ![libc::EPERM, libc::EINVAL].contains(&e.errno()) {
             return e;
         }
-        let is_removed = is_temporary(&source.path(), &to.path()) && self.forget_moved(source).is_ok();
-        let removed =
-            if is_removed { "; that file was removed: have the program write to another directory" } else { "" };
-        self.stats.problem(format!("{} can't become {e}{removed}", source.path()));
+        let is_removed =
+            is_temporary(&source.path(), &to.path()) && self.forget_moved(source).is_ok();
+        let removed = if is_removed {
+            "; that file was removed: have the program write to another directory"
+        } else {
+            ""
+        };
+        self.stats
+            .problem(format!("{} can't become {e}{removed}", source.path()));
         Error::new(Kind::System(libc::EPERM), e.message())
     }
 }
@@ -367,8 +447,14 @@ impl Fs {
 /// Returns whether a program has made the file `from` only to rename it to `to`: NCO's
 /// `dataset.nc.pid123.ncap2.tmp`.
 fn is_temporary(from: &Key, to: &Key) -> bool {
-    let rest = from.name().strip_prefix(to.name()).and_then(|rest| rest.strip_prefix(".pid"));
-    let tool = rest.and_then(|rest| rest.strip_suffix(".tmp")).and_then(|rest| rest.split_once('.'));
-    tool.is_some_and(|(pid, tool)| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()) && tool.starts_with("nc"))
-        && from.parent() == to.parent()
+    let rest = from
+        .name()
+        .strip_prefix(to.name())
+        .and_then(|rest| rest.strip_prefix(".pid"));
+    let tool = rest
+        .and_then(|rest| rest.strip_suffix(".tmp"))
+        .and_then(|rest| rest.split_once('.'));
+    tool.is_some_and(|(pid, tool)| {
+        !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()) && tool.starts_with("nc")
+    }) && from.parent() == to.parent()
 }

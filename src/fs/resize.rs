@@ -95,7 +95,11 @@ impl Resizing {
     /// Locks the array at `key` for writing. Returns `None` if that takes a wait and `wait` does
     /// not allow it.
     pub fn writing_if(&self, key: &Key, wait: Wait) -> Option<SharedLock<'_>> {
-        if wait == Wait::Allowed { Some(self.writing(key)) } else { self.locks.try_shared(key) }
+        if wait == Wait::Allowed {
+            Some(self.writing(key))
+        } else {
+            self.locks.try_shared(key)
+        }
     }
 
     /// Locks an array that was looked up before for writing.
@@ -105,7 +109,11 @@ impl Resizing {
     /// ESTALE, which makes the kernel look the path up again, if the array has changed since.
     pub fn writing_to(&self, array: &Array) -> Result<SharedLock<'_>> {
         let writing = self.writing(array.key());
-        if array.is_superseded() { Err(Error::stale()) } else { Ok(writing) }
+        if array.is_superseded() {
+            Err(Error::stale())
+        } else {
+            Ok(writing)
+        }
     }
 
     /// Locks the arrays at and below `keys` exclusively, while they change or are renamed.
@@ -125,13 +133,25 @@ impl Resizing {
     /// call this before the shape changes.
     fn begin_growth(&self, key: &Key, before: u64, end: u64) -> HiddenGrowth<'_> {
         let mut growing = lock(&self.growing);
-        growing.entry(key.clone()).or_insert(Growing { size: before, writes: 0 }).writes += 1;
-        HiddenGrowth { resizing: self, key: key.clone(), size: (before, end) }
+        growing
+            .entry(key.clone())
+            .or_insert(Growing {
+                size: before,
+                writes: 0,
+            })
+            .writes += 1;
+        HiddenGrowth {
+            resizing: self,
+            key: key.clone(),
+            size: (before, end),
+        }
     }
 
     /// Returns the flat position, in bytes, where appended bytes begin.
     pub fn end(&self, array: &Array) -> u64 {
-        lock(&self.unfinished).get(array.key()).map_or(array.size(), |row| row.size.min(array.size()))
+        lock(&self.unfinished)
+            .get(array.key())
+            .map_or(array.size(), |row| row.size.min(array.size()))
     }
 
     /// Forgets the arrays at and below `key`.
@@ -178,10 +198,19 @@ impl Fs {
             return Ok(attributes);
         };
         let size = match node {
-            Node::ViewFile(key, view, _) => self.tree.viewed(key, view)?.1.form.shown_size(size).unwrap_or(u64::MAX),
+            Node::ViewFile(key, view, _) => self
+                .tree
+                .viewed(key, view)?
+                .1
+                .form
+                .shown_size(size)
+                .unwrap_or(u64::MAX),
             _ => size,
         };
-        Ok(Attributes { size: size.min(attributes.size), ..attributes })
+        Ok(Attributes {
+            size: size.min(attributes.size),
+            ..attributes
+        })
     }
 
     /// Changes the size of the physical values of an array.
@@ -195,13 +224,19 @@ impl Fs {
         let stored = form.stored_item() as u64;
         match size % shown {
             0 => self.truncate(key, size / shown * stored, added),
-            _ => Err(Error::invalid(format!("physical values take {shown} bytes each")).context(key)),
+            _ => {
+                Err(Error::invalid(format!("physical values take {shown} bytes each")).context(key))
+            }
         }
     }
 
     /// Makes flat bytes reach at least to `end`. Returns the array, and, if it had to become
     /// longer, a value that hides the new size until the caller has written the bytes.
-    pub(super) fn reach(&self, key: &Key, end: u64) -> Result<(Arc<Array>, Option<HiddenGrowth<'_>>)> {
+    pub(super) fn reach(
+        &self,
+        key: &Key,
+        end: u64,
+    ) -> Result<(Arc<Array>, Option<HiddenGrowth<'_>>)> {
         let array = self.tree.array(key)?;
         if end <= self.resizing.end(&array) {
             return Ok((array, None));
@@ -228,7 +263,10 @@ impl Fs {
         if self.tree.array(&growth.key).is_ok_and(is_latest)
             && let Err(e) = self.truncate(&growth.key, before, Added::FillValue)
         {
-            log::warn!("{}: a write that failed has made the array longer: {e}", growth.key);
+            log::warn!(
+                "{}: a write that failed has made the array longer: {e}",
+                growth.key
+            );
         }
     }
 
@@ -262,7 +300,11 @@ impl Fs {
         let fixed = || Error::system(libc::EFBIG).context(format!("{key}: rows of no size"));
         let inner = shape.get(1..).ok_or_else(fixed)?;
         let item = array.metadata().dtype.size() as u64;
-        let row = inner.iter().try_fold(item, |n, &len| n.checked_mul(len)).filter(|n| *n > 0).ok_or_else(fixed)?;
+        let row = inner
+            .iter()
+            .try_fold(item, |n, &len| n.checked_mul(len))
+            .filter(|n| *n > 0)
+            .ok_or_else(fixed)?;
         let rows = size.div_ceil(row);
         let mut now = array.clone();
         if rows != shape[0] {
@@ -273,7 +315,13 @@ impl Fs {
         }
         match size % row {
             0 => self.resizing.finish(key),
-            _ => drop(lock(&self.resizing.unfinished).insert(key.clone(), PartialRow { size, closed: false })),
+            _ => drop(lock(&self.resizing.unfinished).insert(
+                key.clone(),
+                PartialRow {
+                    size,
+                    closed: false,
+                },
+            )),
         }
         Ok(now)
     }

@@ -22,14 +22,18 @@ fn mount_square(side: u64, shard: u64, bound: usize) -> (Arc<FaultyStore>, Fs) {
         "chunk_shape":[4,4],"codecs":[{{"name":"bytes"}}],"index_codecs":[{index}]}}}}]}}"#
     );
     let store = Arc::new(FaultyStore::new(Arc::new(MemoryStore::default())));
-    store.put(&Key::normalize("a/zarr.json").unwrap(), document.as_bytes()).unwrap();
+    store
+        .put(&Key::normalize("a/zarr.json").unwrap(), document.as_bytes())
+        .unwrap();
     let fs = model::mount(&store, bound);
     (store, fs)
 }
 
 fn flat(fs: &Fs) -> u64 {
     let array = fs.lookup(1, "a").unwrap().inode;
-    fs.open(fs.lookup(array, FLAT).unwrap().inode, true, false).unwrap().handle
+    fs.open(fs.lookup(array, FLAT).unwrap().inode, true, false)
+        .unwrap()
+        .handle
 }
 
 #[test]
@@ -43,10 +47,22 @@ fn a_stream_puts_each_shard_once_and_reads_nothing() {
             fs.write(handle, 64 * row, &[row as u8 + 1; 64]).unwrap();
         }
         fs.flush(handle).unwrap();
-        assert_eq!((store.calls(Operation::Put) - puts, fs.stats.index_reads.get()), (16, 0), "cache {bound}");
+        assert_eq!(
+            (
+                store.calls(Operation::Put) - puts,
+                fs.stats.index_reads.get()
+            ),
+            (16, 0),
+            "cache {bound}"
+        );
         let mut bytes = Vec::new();
         fs.read(handle, 0, 64 * 64, &mut bytes).unwrap();
-        assert!(bytes.chunks(64).enumerate().all(|(row, bytes)| bytes == [row as u8 + 1; 64]));
+        assert!(
+            bytes
+                .chunks(64)
+                .enumerate()
+                .all(|(row, bytes)| bytes == [row as u8 + 1; 64])
+        );
         fs.release(handle);
     }
 }
@@ -57,12 +73,25 @@ fn chunk_files_put_each_shard_once() {
     let array = fs.lookup(1, "a").unwrap().inode;
     let puts = store.calls(Operation::Put);
     for chunk in 0..256 {
-        let (_, opened) = fs.create(array, &format!("{}.{}", chunk / 16, chunk % 16), false, false).unwrap();
+        let (_, opened) = fs
+            .create(
+                array,
+                &format!("{}.{}", chunk / 16, chunk % 16),
+                false,
+                false,
+            )
+            .unwrap();
         fs.write(opened.handle, 0, &[chunk as u8; 16]).unwrap();
         fs.flush(opened.handle).unwrap();
         fs.release(opened.handle);
     }
-    assert_eq!((store.calls(Operation::Put) - puts, fs.stats.index_reads.get()), (16, 0));
+    assert_eq!(
+        (
+            store.calls(Operation::Put) - puts,
+            fs.stats.index_reads.get()
+        ),
+        (16, 0)
+    );
     // nothing waits to be stored
     assert!(!fs.cache.has_pending(|_| true));
 }
@@ -92,12 +121,23 @@ fn sixteen_threads_that_rename_4096_chunk_files_put_each_shard_once() {
         }
     });
     // puts also create and fill the files beside
-    assert_eq!((store.calls(Operation::Put) - puts, fs.stats.object_stores.get()), (2 * 4096 + 64, 64));
+    assert_eq!(
+        (
+            store.calls(Operation::Put) - puts,
+            fs.stats.object_stores.get()
+        ),
+        (2 * 4096 + 64, 64)
+    );
     assert!(!fs.cache.has_pending(|_| true));
     let mut bytes = Vec::new();
     fs.read(flat(&fs), 0, 256 * 256, &mut bytes).unwrap();
     let chunk_of = |i: usize| (i / 256 / 4 * 64 + i % 256 / 4) as u8 | 1;
-    assert!(bytes.iter().enumerate().all(|(i, byte)| *byte == chunk_of(i)));
+    assert!(
+        bytes
+            .iter()
+            .enumerate()
+            .all(|(i, byte)| *byte == chunk_of(i))
+    );
 }
 
 #[test]
@@ -123,9 +163,12 @@ fn a_small_change_reads_one_index_and_one_chunk_and_puts_one_shard() {
 fn a_random_read_reads_an_index_and_a_chunk() {
     const CHUNK: u64 = 64 << 10;
     let gzip = r#"{"name":"gzip","configuration":{"level":1}}"#;
-    for (is_remote, more) in
-        [(false, String::new()), (true, String::new()), (false, format!(",{gzip}")), (true, format!(",{gzip}"))]
-    {
+    for (is_remote, more) in [
+        (false, String::new()),
+        (true, String::new()),
+        (false, format!(",{gzip}")),
+        (true, format!(",{gzip}")),
+    ] {
         let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
         let document = format!(
             r#"{{"zarr_format":3,"node_type":"array","shape":[{}],"data_type":"uint8","fill_value":0,
@@ -136,14 +179,22 @@ fn a_random_read_reads_an_index_and_a_chunk() {
             16 * CHUNK
         );
         let memory = Arc::new(MemoryStore::default());
-        let store = Arc::new(if is_remote { FaultyStore::remote(memory) } else { FaultyStore::new(memory) });
-        store.put(&Key::normalize("a/zarr.json").unwrap(), document.as_bytes()).unwrap();
+        let store = Arc::new(if is_remote {
+            FaultyStore::remote(memory)
+        } else {
+            FaultyStore::new(memory)
+        });
+        store
+            .put(&Key::normalize("a/zarr.json").unwrap(), document.as_bytes())
+            .unwrap();
         let fs = model::mount(&store, 64 << 20);
         let handle = flat(&fs);
         // bytes that gzip does not make smaller
         let mut state = 1u64;
         let byte = |_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 56) as u8
         };
         let bytes: Vec<u8> = (0..64 * CHUNK).map(byte).collect();
@@ -159,7 +210,10 @@ fn a_random_read_reads_an_index_and_a_chunk() {
             fs.read(handle, start, 4096, &mut out).unwrap();
             assert_eq!(out, bytes[start as usize..][..4096]);
             let read = fs.stats.bytes_stored.get() - before;
-            assert!(read <= 16 * 16 + 4 + CHUNK + (64 << 10), "read {i}: {read} bytes, {is_remote} {more}");
+            assert!(
+                read <= 16 * 16 + 4 + CHUNK + (64 << 10),
+                "read {i}: {read} bytes, {is_remote} {more}"
+            );
         }
         fs.release(handle);
     }

@@ -71,7 +71,12 @@ impl Drop for RunningSync {
         state.ended += 1;
         state.error = std::mem::replace(&mut self.result, Ok(())).err();
         // later syncs try unstored data again, but report no loss again
-        if state.waiting == 0 && state.error.as_ref().is_some_and(|e| e.errno() == libc::ESTALE) {
+        if state.waiting == 0
+            && state
+                .error
+                .as_ref()
+                .is_some_and(|e| e.errno() == libc::ESTALE)
+        {
             state.unreported = state.error.clone();
         }
         drop(state);
@@ -99,7 +104,12 @@ struct Patience {
 
 impl Patience {
     fn new(limit: Duration, progress: Progress, now: Instant) -> Self {
-        Patience { limit, progress, since: now, begun: (progress, now) }
+        Patience {
+            limit,
+            progress,
+            since: now,
+            begun: (progress, now),
+        }
     }
 
     /// Returns the time that is left at `now`, while a round runs.
@@ -139,7 +149,9 @@ impl Fs {
         let stored = match self.limit() {
             Some((limit, fs)) => {
                 let deadline = Instant::now() + limit + MARGIN;
-                self.sync_while(limit, &fs, &mut || deadline.saturating_duration_since(Instant::now()))
+                self.sync_while(limit, &fs, &mut || {
+                    deadline.saturating_duration_since(Instant::now())
+                })
             }
             None => self.flush_all(),
         };
@@ -165,9 +177,9 @@ impl Fs {
         let stored = loop {
             let stored = match &mut limited {
                 None => self.store_all(),
-                Some((patience, limit, fs)) => {
-                    self.sync_while(*limit, fs, &mut || patience.left(self.progress(), Instant::now()))
-                }
+                Some((patience, limit, fs)) => self.sync_while(*limit, fs, &mut || {
+                    patience.left(self.progress(), Instant::now())
+                }),
             };
             // a later attempt does not report a loss again
             if stored.as_ref().is_err_and(|e| e.errno() == libc::ESTALE) {
@@ -177,7 +189,9 @@ impl Fs {
             let pause = match &mut limited {
                 None if attempts == ATTEMPTS => Duration::ZERO,
                 None => PAUSE,
-                Some((patience, ..)) => PAUSE.min(patience.left_after_round(self.progress(), Instant::now())),
+                Some((patience, ..)) => {
+                    PAUSE.min(patience.left_after_round(self.progress(), Instant::now()))
+                }
             };
             if stored.is_ok() || pause.is_zero() {
                 break stored;
@@ -185,26 +199,43 @@ impl Fs {
             std::thread::sleep(pause);
             attempts += 1;
         };
-        lost.and(self.take_losses()).and(stored).map_err(|e| match self.unstored_names() {
-            names if names.is_empty() => e,
-            names => e.context(names),
-        })
+        lost.and(self.take_losses())
+            .and(stored)
+            .map_err(|e| match self.unstored_names() {
+                names if names.is_empty() => e,
+                names => e.context(names),
+            })
     }
 
     fn limit(&self) -> Option<(Duration, Arc<Fs>)> {
-        self.syncs.limit.get().and_then(|(limit, fs)| Some((*limit, fs.upgrade()?)))
+        self.syncs
+            .limit
+            .get()
+            .and_then(|(limit, fs)| Some((*limit, fs.upgrade()?)))
     }
 
     /// Returns counters of sent and stored data. Sent parts of a large value count, and so do
     /// erased chunks.
     fn progress(&self) -> Progress {
         let stats = &self.stats;
-        let stored = [stats.stores.get(), stats.object_stores.get(), self.cache.unstored_total().0];
-        Progress { stored, sent: stats.bytes_sent.get() }
+        let stored = [
+            stats.stores.get(),
+            stats.object_stores.get(),
+            self.cache.unstored_total().0,
+        ];
+        Progress {
+            stored,
+            sent: stats.bytes_sent.get(),
+        }
     }
 
     /// Waits for a sync that begins from now on, as long as `left` returns a time.
-    fn sync_while(&self, limit: Duration, fs: &Arc<Fs>, left: &mut dyn FnMut() -> Duration) -> Result<()> {
+    fn sync_while(
+        &self,
+        limit: Duration,
+        fs: &Arc<Fs>,
+        left: &mut dyn FnMut() -> Duration,
+    ) -> Result<()> {
         if self.options.read_only {
             return Ok(());
         }
@@ -213,7 +244,11 @@ impl Fs {
         let (mut state, ended) = self.wait_for_sync(state, limit, fs, left);
         state.waiting -= 1;
         match ended {
-            Ok(true) => state.unreported.take().or_else(|| state.error.clone()).map_or(Ok(()), Err),
+            Ok(true) => state
+                .unreported
+                .take()
+                .or_else(|| state.error.clone())
+                .map_or(Ok(()), Err),
             Ok(false) => Err(self.tried_for(limit)),
             Err(e) => Err(e),
         }
@@ -234,7 +269,13 @@ impl Fs {
                 state.begun += 1;
                 // the end of the sync takes the lock
                 drop(state);
-                let begun = begin(RunningSync { fs: fs.clone(), result: Err(Error::system(libc::EIO)) }, limit);
+                let begun = begin(
+                    RunningSync {
+                        fs: fs.clone(),
+                        result: Err(Error::system(libc::EIO)),
+                    },
+                    limit,
+                );
                 state = lock(&self.syncs.state);
                 if let Err(e) = begun {
                     return (state, Err(e));
@@ -250,7 +291,12 @@ impl Fs {
             if left.is_zero() {
                 return (state, Ok(false));
             }
-            state = self.syncs.ended.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .syncs
+                .ended
+                .wait_timeout(state, left.min(LOOK))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
         (state, Ok(true))
     }
@@ -270,7 +316,9 @@ impl Fs {
     }
 
     fn tried_for(&self, limit: Duration) -> Error {
-        let last = self.stats.last_error().map_or_else(String::new, |last| format!("; last error: {}", last.message));
+        let last = self.stats.last_error().map_or_else(String::new, |last| {
+            format!("; last error: {}", last.message)
+        });
         let message = format!("tried for {:.1} s (--timeout){last}", limit.as_secs_f64());
         Error::new(Kind::System(libc::ETIMEDOUT), message)
     }
@@ -279,11 +327,25 @@ impl Fs {
     fn unstored_names(&self) -> String {
         let arrays = self.cache.unstored().into_iter().map(|unstored| {
             let plural = if unstored.chunks == 1 { "" } else { "s" };
-            format!("{} ({} chunk{plural}, {} bytes)", unstored.array, unstored.chunks, unstored.bytes)
+            format!(
+                "{} ({} chunk{plural}, {} bytes)",
+                unstored.array, unstored.chunks, unstored.bytes
+            )
         });
-        let drafts = self.drafts.all().into_iter().filter(|draft| draft.is_unstored());
-        let names: Vec<String> = arrays.chain(drafts.map(|draft| draft.node().path().to_string())).collect();
-        let mut shown = names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
+        let drafts = self
+            .drafts
+            .all()
+            .into_iter()
+            .filter(|draft| draft.is_unstored());
+        let names: Vec<String> = arrays
+            .chain(drafts.map(|draft| draft.node().path().to_string()))
+            .collect();
+        let mut shown = names
+            .iter()
+            .take(MAX_NAMES)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ");
         if names.len() > MAX_NAMES {
             let _ = write!(shown, " and {} more", names.len() - MAX_NAMES);
         }
@@ -294,7 +356,15 @@ impl Fs {
 /// Returns whether a store that has failed may take the data later: a server that does not answer,
 /// credentials that are renewed, a permission that is granted, or space that is freed meanwhile.
 fn may_pass(e: &Error) -> bool {
-    let errors = [libc::EIO, libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT, libc::ENOMEM, libc::ETIMEDOUT];
+    let errors = [
+        libc::EIO,
+        libc::EACCES,
+        libc::EPERM,
+        libc::ENOSPC,
+        libc::EDQUOT,
+        libc::ENOMEM,
+        libc::ETIMEDOUT,
+    ];
     matches!(e.kind(), Kind::System(errno) if errors.contains(&errno))
 }
 
@@ -315,8 +385,13 @@ mod tests {
         let limit = Duration::from_secs(30);
         let mut patience = Patience::new(limit, Progress::default(), start);
         let mut left = |stored, seconds| {
-            let progress = Progress { stored: [stored, 0, 0], sent: 0 };
-            patience.left(progress, start + Duration::from_secs(seconds)).as_secs()
+            let progress = Progress {
+                stored: [stored, 0, 0],
+                sent: 0,
+            };
+            patience
+                .left(progress, start + Duration::from_secs(seconds))
+                .as_secs()
         };
         assert_eq!((left(0, 0), left(0, 10), left(0, 29)), (30, 20, 1));
         // a slow store
@@ -329,16 +404,31 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut patience = Patience::new(Duration::from_secs(30), Progress::default(), start);
-        let progress = |stored, sent| Progress { stored: [0, stored, 0], sent };
+        let progress = |stored, sent| Progress {
+            stored: [0, stored, 0],
+            sent,
+        };
         // a value is sent slowly, and refused at last
         assert_eq!(patience.left(progress(0, 1), at(10)).as_secs(), 30);
-        assert_eq!(patience.left_after_round(progress(0, 2), at(20)).as_secs(), 10);
+        assert_eq!(
+            patience.left_after_round(progress(0, 2), at(20)).as_secs(),
+            10
+        );
         assert_eq!(patience.left(progress(0, 3), at(25)).as_secs(), 30);
         assert_eq!(patience.left(progress(0, 3), at(26)).as_secs(), 29);
-        assert_eq!(patience.left_after_round(progress(0, 4), at(29)).as_secs(), 1);
+        assert_eq!(
+            patience.left_after_round(progress(0, 4), at(29)).as_secs(),
+            1
+        );
         // another one is stored in the same round
         assert_eq!(patience.left(progress(1, 5), at(30)).as_secs(), 30);
-        assert_eq!(patience.left_after_round(progress(1, 6), at(35)).as_secs(), 30);
-        assert_eq!(patience.left_after_round(progress(1, 9), at(65)).as_secs(), 0);
+        assert_eq!(
+            patience.left_after_round(progress(1, 6), at(35)).as_secs(),
+            30
+        );
+        assert_eq!(
+            patience.left_after_round(progress(1, 9), at(65)).as_secs(),
+            0
+        );
     }
 }

@@ -17,11 +17,27 @@ struct Case {
     chunk_of: Vec<u64>,
 }
 
-fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u64, bound: usize) -> Case {
+fn case(
+    shape: &[u64],
+    chunks: &[u64],
+    item: u64,
+    order: &str,
+    fill: u8,
+    mask: u64,
+    bound: usize,
+) -> Case {
     let store = Arc::new(MemoryStore::default());
     let fill_value = "AQEBAQ==";
-    let dtype = if item == 4 && fill == 1 { "\"|V4\"".to_string() } else { format!("\"|V{item}\"") };
-    let fill_json = if fill == 1 && item == 4 { format!("\"{fill_value}\"") } else { "null".into() };
+    let dtype = if item == 4 && fill == 1 {
+        "\"|V4\"".to_string()
+    } else {
+        format!("\"|V{item}\"")
+    };
+    let fill_json = if fill == 1 && item == 4 {
+        format!("\"{fill_value}\"")
+    } else {
+        "null".into()
+    };
     let fill = if fill == 1 && item == 4 { 1 } else { 0 };
     store.insert(
         "a/.zarray",
@@ -33,7 +49,9 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
     let mut stored = Vec::new();
     let mut decoded = Vec::new();
     for id in 0..grid.chunk_count() {
-        let bytes: Vec<u8> = (0..grid.chunk_size(ChunkId(id))).map(|i| (i as u64 * 7 + id * 13 + 1) as u8).collect();
+        let bytes: Vec<u8> = (0..grid.chunk_size(ChunkId(id)))
+            .map(|i| (i as u64 * 7 + id * 13 + 1) as u8)
+            .collect();
         stored.push(mask >> (id % 64) & 1 == 1);
         if stored[id as usize] {
             let mut file = bytes.clone();
@@ -42,7 +60,13 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
                 let reversed: Vec<u64> = chunks.iter().rev().copied().collect();
                 layout::f_to_c(&reversed, item as usize, &bytes, &mut file);
             }
-            store.insert(&format!("a/{}", grid.chunk_key(ChunkId(id), crate::zarr::metadata::Separator::Dot)), file);
+            store.insert(
+                &format!(
+                    "a/{}",
+                    grid.chunk_key(ChunkId(id), crate::zarr::metadata::Separator::Dot)
+                ),
+                file,
+            );
         }
         decoded.push(bytes);
     }
@@ -51,21 +75,41 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
     for run in grid.runs(0..u64::MAX) {
         for i in 0..run.len {
             let id = run.chunk.0 as usize;
-            flat.push(if stored[id] { decoded[id][run.offset + i] } else { fill });
+            flat.push(if stored[id] {
+                decoded[id][run.offset + i]
+            } else {
+                fill
+            });
             chunk_of.push(run.chunk.0);
         }
     }
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, spill };
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 1 << 20,
+    };
+    let options = Options {
+        read_only: true,
+        resize: false,
+        threads: 2,
+        direct_io: false,
+        spill,
+    };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
-    Case { fs, flat, stored, chunk_of }
+    Case {
+        fs,
+        flat,
+        stored,
+        chunk_of,
+    }
 }
 
 fn open(fs: &Fs, path: &[&str]) -> u64 {
-    let inode = path.iter().fold(1, |parent, name| fs.lookup(parent, name).unwrap().inode);
+    let inode = path
+        .iter()
+        .fold(1, |parent, name| fs.lookup(parent, name).unwrap().inode);
     fs.open(inode, false, false).unwrap().handle
 }
 
@@ -165,11 +209,28 @@ fn large(g: &LargeGeometry) -> Large {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(g.bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions { directory: "/var/tmp".into(), limit: g.spill };
-    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, spill };
+    let spill = SpillOptions {
+        directory: "/var/tmp".into(),
+        limit: g.spill,
+    };
+    let options = Options {
+        read_only: true,
+        resize: false,
+        threads: 2,
+        direct_io: false,
+        spill,
+    };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let flat = vec![0; grid.size() as usize];
-    let mut large = Large { fs, store, grid, pipeline, chunks: g.chunks.clone(), order: g.order, flat };
+    let mut large = Large {
+        fs,
+        store,
+        grid,
+        pipeline,
+        chunks: g.chunks.clone(),
+        order: g.order,
+        flat,
+    };
     for id in 0..large.grid.chunk_count() {
         large.put(id, (g.stored >> (id % 16) & 1 == 1).then_some(id as u8));
     }
@@ -180,7 +241,9 @@ impl Large {
     /// Stores a chunk of bytes generated from the seed, or removes the chunk.
     fn put(&mut self, id: u64, seed: Option<u8>) {
         let chunk: Vec<u8> = match seed {
-            Some(seed) => (0..self.grid.max_chunk_size()).map(|i| (i / 3) as u8 ^ (i >> 9) as u8 ^ seed).collect(),
+            Some(seed) => (0..self.grid.max_chunk_size())
+                .map(|i| (i / 3) as u8 ^ (i >> 9) as u8 ^ seed)
+                .collect(),
             None => [2, 1].repeat(self.grid.max_chunk_size() / ITEM),
         };
         for (flat, run) in self.grid.chunk_runs(ChunkId(id), 0..u64::MAX) {
@@ -202,12 +265,20 @@ impl Large {
 
     fn check(&self, handle: u64, at: usize, len: usize) -> std::result::Result<(), TestCaseError> {
         let mut out = vec![9; 5];
-        if !self.fs.read_cached(handle, at as u64, len, &mut out).unwrap() {
+        if !self
+            .fs
+            .read_cached(handle, at as u64, len, &mut out)
+            .unwrap()
+        {
             self.fs.read(handle, at as u64, len, &mut out).unwrap();
         }
         let start = at.min(self.flat.len());
         let expected = &self.flat[start..(start + len).min(self.flat.len())];
-        prop_assert!(out == expected, "{len} bytes at {at} of {} differ", self.flat.len());
+        prop_assert!(
+            out == expected,
+            "{len} bytes at {at} of {} differ",
+            self.flat.len()
+        );
         Ok(())
     }
 
@@ -218,7 +289,9 @@ impl Large {
         len: usize,
         request: usize,
     ) -> std::result::Result<(), TestCaseError> {
-        (from..self.flat.len().min(from + len)).step_by(request).try_for_each(|at| self.check(handle, at, request))
+        (from..self.flat.len().min(from + len))
+            .step_by(request)
+            .try_for_each(|at| self.check(handle, at, request))
     }
 }
 
@@ -228,7 +301,11 @@ fn large_geometry() -> impl Strategy<Value = LargeGeometry> {
     let order = prop::sample::select(vec![Order::C, Order::C, Order::F]);
     let bound = prop::sample::select(vec![0usize, 600, 8 << 10, 150 << 10, 1 << 20]);
     let spill = prop::sample::select(vec![0u64, 1 << 30]);
-    let shape = (prop::sample::select(vec![1u64, 3]), 8u64..150, 100_000u64..600_000);
+    let shape = (
+        prop::sample::select(vec![1u64, 3]),
+        8u64..150,
+        100_000u64..600_000,
+    );
     let chunks = (0.0..1.0f64, 0.0..1.0f64, 0.0..1.0f64);
     let stored = prop::sample::select(vec![u16::MAX, u16::MAX, 0x7ffe, 0x5a5a]);
     (shape, chunks, codec, order, stored, bound, spill).prop_map(
@@ -238,20 +315,42 @@ fn large_geometry() -> impl Strategy<Value = LargeGeometry> {
             // small parts of a dimension are as likely as large ones; not more than a thousand
             // chunks
             let part = |len: u64, part: f64| ((len as f64).powf(part) as u64).clamp(1, len);
-            let mut chunks = vec![part(planes, chunks.0), part(rows, chunks.1), part(shape[2], chunks.2)];
-            let count = |chunks: &[u64]| shape.iter().zip(chunks).map(|(s, c)| s.div_ceil(*c)).product::<u64>();
+            let mut chunks = vec![
+                part(planes, chunks.0),
+                part(rows, chunks.1),
+                part(shape[2], chunks.2),
+            ];
+            let count = |chunks: &[u64]| {
+                shape
+                    .iter()
+                    .zip(chunks)
+                    .map(|(s, c)| s.div_ceil(*c))
+                    .product::<u64>()
+            };
             while count(&chunks) > 1000 {
                 let d = if chunks[2] < 300 { 2 } else { 1 };
                 chunks[d] = (2 * chunks[d]).min(shape[d].max(300));
             }
-            LargeGeometry { shape, chunks, codec, order, stored, bound, spill }
+            LargeGeometry {
+                shape,
+                chunks,
+                codec,
+                order,
+                stored,
+                bound,
+                spill,
+            }
         },
     )
 }
 
 fn walk() -> impl Strategy<Value = Walk> {
     let len = || prop::sample::select(vec![4 << 10, 64 << 10, 128 << 10, 100_001]);
-    let forward = (prop::sample::select(vec![0.0, 0.0, 0.3]), 130_000usize..1_500_000, len());
+    let forward = (
+        prop::sample::select(vec![0.0, 0.0, 0.3]),
+        130_000usize..1_500_000,
+        len(),
+    );
     let strided = (0.0..1.0f64, -100_000i64..100_000, 1usize..9000, 4usize..60);
     let anywhere = prop::collection::vec((0.0..1.1f64, 0usize..20_000), 1..20);
     prop_oneof![
@@ -325,7 +424,10 @@ fn a_directory_can_be_read_in_pieces_and_again() {
     };
     let whole = all(0, usize::MAX);
     assert_eq!(whole.len(), 2 + 2 + 25);
-    assert_eq!(whole[..4].iter().map(|n| n.0.as_str()).collect::<Vec<_>>(), [".", "..", "data.raw", ".zarray"]);
+    assert_eq!(
+        whole[..4].iter().map(|n| n.0.as_str()).collect::<Vec<_>>(),
+        [".", "..", "data.raw", ".zarray"]
+    );
     let mut pieces = all(0, 3);
     loop {
         let next = all(pieces.last().unwrap().1, 3);
@@ -360,13 +462,17 @@ fn names_are_listed_with_attributes_in_pieces() {
             names.push((e.name.name.clone(), e.attributes.size, e.lasting));
             false
         };
-        c.fs.read_directory_with_attributes(handle, from, add).unwrap();
+        c.fs.read_directory_with_attributes(handle, from, add)
+            .unwrap();
         if names.len() == before {
             break;
         }
     }
     assert_eq!(names.len(), 2 + 2 + 21);
-    assert!(names.contains(&("4.4".into(), 4, true)) && names.contains(&("data.raw".into(), 81, false)), "{names:?}");
+    assert!(
+        names.contains(&("4.4".into(), 4, true)) && names.contains(&("data.raw".into(), 81, false)),
+        "{names:?}"
+    );
     // each returned name counts as one lookup, and no other name does
     for inode in lookups {
         c.fs.attributes(inode).unwrap();
@@ -382,10 +488,16 @@ fn opening_for_writing_fails_with_erofs() {
     let c = case(&[4], &[2], 1, "C", 0, 0, 1 << 20);
     let dir = c.fs.lookup(1, "a").unwrap();
     let file = c.fs.lookup(dir.inode, "data.raw").unwrap();
-    assert_eq!(c.fs.open(file.inode, true, false).unwrap_err().errno(), libc::EROFS);
+    assert_eq!(
+        c.fs.open(file.inode, true, false).unwrap_err().errno(),
+        libc::EROFS
+    );
     assert_eq!((file.size, file.blocks), (4, 0));
     c.fs.forget(file.inode, 1);
-    assert_eq!(c.fs.attributes(file.inode).unwrap_err().errno(), libc::ESTALE);
+    assert_eq!(
+        c.fs.attributes(file.inode).unwrap_err().errno(),
+        libc::ESTALE
+    );
 }
 
 #[test]
@@ -401,24 +513,49 @@ fn chunks_that_cannot_be_listed_are_no_hole() {
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, spill };
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 1 << 20,
+    };
+    let options = Options {
+        read_only: true,
+        resize: false,
+        threads: 2,
+        direct_io: false,
+        spill,
+    };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let handle = open(&fs, &["data.raw"]);
-    assert_eq!(fs.seek(handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);
+    assert_eq!(
+        fs.seek(handle, 0, Seek::Data).unwrap_err().errno(),
+        libc::ENXIO
+    );
     // a link to chunks on another disk, which the store must not follow
     std::os::unix::fs::symlink("/", dir.path().join("800")).unwrap();
     let handle = open(&fs, &["data.raw"]);
     assert_eq!(fs.seek(handle, 0, Seek::Data).unwrap(), 0);
-    assert_eq!(fs.attributes(fs.lookup(1, "data.raw").unwrap().inode).unwrap().size, 1800);
+    assert_eq!(
+        fs.attributes(fs.lookup(1, "data.raw").unwrap().inode)
+            .unwrap()
+            .size,
+        1800
+    );
 }
 
 /// Stores an array `a` of bytes: every byte of a chunk is `value` of the chunk's indices.
-fn constant(store: &MemoryStore, shape: [u64; 2], chunks: [u64; 2], value: impl Fn(u64, u64) -> u8) {
+fn constant(
+    store: &MemoryStore,
+    shape: [u64; 2],
+    chunks: [u64; 2],
+    value: impl Fn(u64, u64) -> u8,
+) {
     store.insert("a/.zarray", wide_document(shape, chunks));
     for i in 0..shape[0].div_ceil(chunks[0]) {
         for j in 0..shape[1].div_ceil(chunks[1]) {
-            store.insert(&format!("a/{i}.{j}"), vec![value(i, j); (chunks[0] * chunks[1]) as usize]);
+            store.insert(
+                &format!("a/{i}.{j}"),
+                vec![value(i, j); (chunks[0] * chunks[1]) as usize],
+            );
         }
     }
 }
@@ -433,9 +570,27 @@ fn fs_of(store: Arc<MemoryStore>, bound: usize, threads: usize) -> (Fs, Arc<Stat
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = Options { read_only: true, resize: false, threads, direct_io: false, spill };
-    (Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap(), stats)
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 0,
+    };
+    let options = Options {
+        read_only: true,
+        resize: false,
+        threads,
+        direct_io: false,
+        spill,
+    };
+    (
+        Fs::new(
+            Tree::new(hierarchy, cache.clone()),
+            cache,
+            stats.clone(),
+            options,
+        )
+        .unwrap(),
+        stats,
+    )
 }
 
 fn read(fs: &Fs, handle: u64, offset: u64, len: usize) -> Vec<u8> {
@@ -447,7 +602,9 @@ fn read(fs: &Fs, handle: u64, offset: u64, len: usize) -> Vec<u8> {
 }
 
 fn open_again(fs: &Fs) -> OpenedFile {
-    let inode = ["a", "data.raw"].iter().fold(1, |parent, name| fs.lookup(parent, name).unwrap().inode);
+    let inode = ["a", "data.raw"]
+        .iter()
+        .fold(1, |parent, name| fs.lookup(parent, name).unwrap().inode);
     fs.open(inode, false, false).unwrap()
 }
 
@@ -494,7 +651,11 @@ fn windows_of_a_former_shape_are_forgotten() {
         let offset = i * REQUEST as u64;
         let bytes = read(&fs, file, offset, REQUEST);
         let is = |at: u64| value(at / columns / 4, (at % columns) >> 16);
-        let wrong = bytes.iter().zip(offset..).filter(|(b, at)| **b != is(*at)).count();
+        let wrong = bytes
+            .iter()
+            .zip(offset..)
+            .filter(|(b, at)| **b != is(*at))
+            .count();
         assert_eq!(wrong, 0, "at {offset}");
     }
 }
@@ -547,7 +708,12 @@ fn windows_of_two_readers_may_begin_at_the_same_position() {
     for i in 0..64 {
         read(&fs, early, i * REQUEST as u64, REQUEST);
     }
-    assert!(stats.bytes_stored.get() - before < 32 << 20, "{} {}", before, stats.bytes_stored.get());
+    assert!(
+        stats.bytes_stored.get() - before < 32 << 20,
+        "{} {}",
+        before,
+        stats.bytes_stored.get()
+    );
 }
 
 #[test]
@@ -562,7 +728,11 @@ fn a_prefetched_window_does_not_evict_the_one_in_use() {
         }
         // if it did, the reader would build a window for each request; a late job repeats one that
         // the reader has built
-        assert!(stats.bytes_stored.get() < 32 << 20, "{bound}: {}", stats.bytes_stored.get());
+        assert!(
+            stats.bytes_stored.get() < 32 << 20,
+            "{bound}: {}",
+            stats.bytes_stored.get()
+        );
     }
 }
 
@@ -577,7 +747,11 @@ fn readers_of_one_open_file_keep_each_others_windows() {
             read(&fs, file, place + i * REQUEST as u64, REQUEST);
         }
     }
-    assert!(stats.bytes_stored.get() < 64 << 20, "{}", stats.bytes_stored.get());
+    assert!(
+        stats.bytes_stored.get() < 64 << 20,
+        "{}",
+        stats.bytes_stored.get()
+    );
 }
 
 #[test]
@@ -592,11 +766,24 @@ fn an_array_that_grows_over_written_padding_shows_fill_values() {
         store.insert("a/1", vec![1, 7, 7, 7]);
         let cache = Arc::new(Cache::new(1 << 16, stats.clone()));
         let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
-        let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-        let options = Options { read_only: false, resize: true, threads: 2, direct_io: false, spill };
+        let spill = SpillOptions {
+            directory: std::env::temp_dir(),
+            limit: 1 << 20,
+        };
+        let options = Options {
+            read_only: false,
+            resize: true,
+            threads: 2,
+            direct_io: false,
+            spill,
+        };
         let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
         let a = fs.lookup(1, "a").unwrap().inode;
-        let open = |name| fs.open(fs.lookup(a, name).unwrap().inode, true, false).unwrap().handle;
+        let open = |name| {
+            fs.open(fs.lookup(a, name).unwrap().inode, true, false)
+                .unwrap()
+                .handle
+        };
         let chunk = open("1");
         let flat = open("data.raw");
         let mut out = Vec::new();
@@ -612,7 +799,9 @@ fn an_array_that_grows_over_written_padding_shows_fill_values() {
         assert_eq!(out, [9, 9, 9, 9, 1, 9, 9, 5], "{whole}");
         fs.cache.flush_all().unwrap();
         let mut stored = Vec::new();
-        crate::store::Store::get(&*store, &Key::normalize("a/1").unwrap(), 4, &mut stored).unwrap().unwrap();
+        crate::store::Store::get(&*store, &Key::normalize("a/1").unwrap(), 4, &mut stored)
+            .unwrap()
+            .unwrap();
         assert_eq!(stored, [1, 9, 9, 5], "{whole}");
     }
 }

@@ -12,7 +12,9 @@ use crate::store::{Key, Stat};
 use crate::util::json::Value;
 use crate::util::memory::{self, Reclaim, lock};
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{
+    Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
+};
 use lru::LruCache;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -195,7 +197,10 @@ impl Tree {
     /// ESTALE if the chunk is outside the array's grid.
     pub fn chunk(&self, key: &Key, name: &str) -> Result<(Arc<Array>, ChunkId)> {
         let array = self.array(key)?;
-        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(Error::stale)?;
+        let chunk = array
+            .grid()
+            .parse_chunk_key(name, Separator::Dot)
+            .ok_or_else(Error::stale)?;
         Ok((array, chunk))
     }
 
@@ -203,9 +208,10 @@ impl Tree {
     /// stored outside the array's shape, in an array of a larger shape.
     pub fn stored_chunk(&self, key: &Key, name: &str) -> Result<(Arc<Array>, ChunkId)> {
         match self.chunk(key, name) {
-            Err(e) if e.errno() == libc::ESTALE => {
-                self.hierarchy.chunk_outside(&*self.array(key)?, name)?.ok_or_else(Error::stale)
-            }
+            Err(e) if e.errno() == libc::ESTALE => self
+                .hierarchy
+                .chunk_outside(&*self.array(key)?, name)?
+                .ok_or_else(Error::stale),
             found => found,
         }
     }
@@ -237,10 +243,15 @@ impl Tree {
             Node::Flat(key) | Node::Chunk(key, _) | Node::Header(key, _) => store.forget(key),
             Node::ViewFile(key, ..) | Node::Dataset(key) => store.forget(key),
             Node::Metadata(key, MetadataFile::Consolidated) => store.forget(key),
-            Node::Metadata(key, MetadataFile::Zarr) if self.hierarchy.may_show_inline(key) => store.forget(key),
+            Node::Metadata(key, MetadataFile::Zarr) if self.hierarchy.may_show_inline(key) => {
+                store.forget(key)
+            }
             Node::Metadata(key, _) => self.hierarchy.forget_documents(key),
             Node::Value(key) | Node::Unreadable(key) => store.forget(key),
-            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory | Node::Control(_) => {}
+            Node::Directory(_)
+            | Node::ViewDirectory(..)
+            | Node::ControlDirectory
+            | Node::Control(_) => {}
         }
     }
 
@@ -279,12 +290,20 @@ impl Tree {
         if file == MetadataFile::Attributes {
             return self.hierarchy.attributes_stat(key);
         }
-        Ok(self.document(key, file)?.map(|d| Stat { size: d.text.len() as u64, ..d.stat.clone() }))
+        Ok(self.document(key, file)?.map(|d| Stat {
+            size: d.text.len() as u64,
+            ..d.stat.clone()
+        }))
     }
 
     /// Returns the `.zmetadata` or `zarr.json` with consolidated metadata, not older than `age`.
     /// Generating it reads the whole hierarchy.
-    fn consolidated(&self, key: &Key, file: MetadataFile, age: Duration) -> Result<Option<Arc<MetadataDocument>>> {
+    fn consolidated(
+        &self,
+        key: &Key,
+        file: MetadataFile,
+        age: Duration,
+    ) -> Result<Option<Arc<MetadataDocument>>> {
         let kept = (key.clone(), file);
         if let Some((made, document)) = lock(&self.consolidated.0).get(&kept)
             && made.elapsed() < age
@@ -318,7 +337,9 @@ impl Tree {
     /// Returns whether the stored size of the array at `key` is known, so that the attributes of
     /// its flat bytes need no listing.
     pub fn knows_stored_size(&self, key: &Key) -> bool {
-        self.hierarchy.cached_array(key).is_some_and(|array| self.stored_sizes.knows(&array))
+        self.hierarchy
+            .cached_array(key)
+            .is_some_and(|array| self.stored_sizes.knows(&array))
     }
 
     /// Records that `node` and everything below it were removed. Their inode numbers stay taken
@@ -345,7 +366,9 @@ impl Tree {
         let parent = key.parent();
         match self.hierarchy.find(&parent) {
             Ok(Some(StoredNode::Damaged(e))) => e,
-            _ => self.damage_above(&parent).unwrap_or_else(|| Error::damaged("is not a regular file").context(key)),
+            _ => self
+                .damage_above(&parent)
+                .unwrap_or_else(|| Error::damaged("is not a regular file").context(key)),
         }
     }
 

@@ -84,7 +84,11 @@ impl Truncations {
     fn gap_before(&self, inode: u64, offset: u64, grows: bool) -> Option<Range<u64>> {
         let (end, whole) = self.with(inode, |file| (file.end, file.whole))?;
         let gap = end?..offset.min(whole);
-        if gap.is_empty() || offset >= whole && !grows { None } else { Some(gap) }
+        if gap.is_empty() || offset >= whole && !grows {
+            None
+        } else {
+            Some(gap)
+        }
     }
 
     /// Returns whether a file was truncated and not closed since.
@@ -94,17 +98,25 @@ impl Truncations {
 
     /// Returns an open file through which the file was truncated.
     fn owner(&self, inode: u64) -> Option<u64> {
-        self.with(inode, |file| file.owners.first().copied()).flatten()
+        self.with(inode, |file| file.owners.first().copied())
+            .flatten()
     }
 
     fn is_owner(&self, inode: u64, handle: u64) -> bool {
-        self.with(inode, |file| file.owners.contains(&handle)).unwrap_or(false)
+        self.with(inode, |file| file.owners.contains(&handle))
+            .unwrap_or(false)
     }
 
     /// Records that a file was truncated to `end` bytes of `whole` through an open file.
     fn truncated(&self, inode: u64, handle: u64, end: Option<u64>, whole: u64) {
         let mut files = lock(&self.files);
-        let new = Truncation { end, whole, owners: Vec::new(), closing: None, writing: Arc::default() };
+        let new = Truncation {
+            end,
+            whole,
+            owners: Vec::new(),
+            closing: None,
+            writing: Arc::default(),
+        };
         let file = files.entry(inode).or_insert(new);
         (file.end, file.closing) = (end, None);
         if !file.owners.contains(&handle) {
@@ -158,7 +170,10 @@ impl Truncations {
 
     /// Returns whether [`Truncations::settle`] may have to wait.
     pub fn is_unsettled(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0 && lock(&self.files).values().any(|file| file.closing.is_some())
+        self.count.load(Ordering::Acquire) > 0
+            && lock(&self.files)
+                .values()
+                .any(|file| file.closing.is_some())
     }
 
     /// Waits until it is known whether a file of which a descriptor was closed is released.
@@ -173,7 +188,11 @@ impl Truncations {
                 file.closing = None;
                 return;
             };
-            files = self.released.wait_timeout(files, left).unwrap_or_else(PoisonError::into_inner).0;
+            files = self
+                .released
+                .wait_timeout(files, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }
@@ -183,7 +202,11 @@ impl Fs {
     pub(super) fn shown(&self, attributes: Attributes) -> Attributes {
         self.truncations.settle(attributes.inode);
         match self.truncations.end(attributes.inode) {
-            Some(end) => Attributes { size: end.min(attributes.size), lasting: false, ..attributes },
+            Some(end) => Attributes {
+                size: end.min(attributes.size),
+                lasting: false,
+                ..attributes
+            },
             None => attributes,
         }
     }
@@ -195,11 +218,19 @@ impl Fs {
 
     /// Returns how many of the bytes from `offset` on a truncated file has. A chunk file whose new
     /// content is a draft keeps its size for other readers.
-    pub(super) fn readable(&self, handle: u64, file: &dyn OpenFile, offset: u64, len: usize) -> usize {
+    pub(super) fn readable(
+        &self,
+        handle: u64,
+        file: &dyn OpenFile,
+        offset: u64,
+        len: usize,
+    ) -> usize {
         let inode = file.inode();
         match self.truncations.end(inode) {
             Some(end) if file.as_chunk().is_none() || self.truncations.is_owner(inode, handle) => {
-                usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX).min(len)
+                usize::try_from(end.saturating_sub(offset))
+                    .unwrap_or(usize::MAX)
+                    .min(len)
             }
             _ => len,
         }
@@ -210,7 +241,11 @@ impl Fs {
         let Some(end) = self.truncations.end(file.inode()) else {
             return file.seek(self, offset, target);
         };
-        let found = if offset < end { file.seek(self, offset, target)? } else { end };
+        let found = if offset < end {
+            file.seek(self, offset, target)?
+        } else {
+            end
+        };
         match target {
             Seek::Hole if offset < end => Ok(found.min(end)),
             Seek::Data if found < end => Ok(found),
@@ -229,7 +264,10 @@ impl Fs {
     ) -> Result<Option<usize>> {
         let inode = file.inode();
         // the kernel has no pages behind the end
-        let truncated = self.truncations.with(inode, |file| file.writing.clone()).filter(|_| !mode.mapped);
+        let truncated = self
+            .truncations
+            .with(inode, |file| file.writing.clone())
+            .filter(|_| !mode.mapped);
         let Some(writing) = truncated else {
             return file.write(self, offset, data, mode);
         };
@@ -237,7 +275,10 @@ impl Fs {
         let Some(_writing) = writing else {
             return Ok(None);
         };
-        if let Some(gap) = self.truncations.gap_before(inode, offset, self.options.resize) {
+        if let Some(gap) = self
+            .truncations
+            .gap_before(inode, offset, self.options.resize)
+        {
             if mode.wait == Wait::Never {
                 return Ok(None);
             }
@@ -260,14 +301,21 @@ impl Fs {
         if file.written_arrays().is_empty() {
             return Err(Error::system(libc::EOPNOTSUPP));
         }
-        let end = offset.saturating_add(len).min(self.attributes(file.inode())?.size);
-        if offset < end { file.write_zeros(self, offset..end) } else { Ok(()) }
+        let end = offset
+            .saturating_add(len)
+            .min(self.attributes(file.inode())?.size);
+        if offset < end {
+            file.write_zeros(self, offset..end)
+        } else {
+            Ok(())
+        }
     }
 
     /// Records that a chunk file was created through the open file `handle`, and returns its
     /// attributes.
     pub(super) fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
-        self.truncations.truncated(attributes.inode, handle, Some(0), attributes.size);
+        self.truncations
+            .truncated(attributes.inode, handle, Some(0), attributes.size);
         self.shown(attributes)
     }
 
@@ -278,13 +326,28 @@ impl Fs {
     /// # Errors
     ///
     /// EFBIG if a fixed size would have to grow.
-    pub(super) fn truncate_file(&self, inode: u64, node: &Node, size: u64, handle: Option<u64>) -> Result<()> {
+    pub(super) fn truncate_file(
+        &self,
+        inode: u64,
+        node: &Node,
+        size: u64,
+        handle: Option<u64>,
+    ) -> Result<()> {
         let handle = handle.or_else(|| self.truncations.owner(inode));
         let file = handle.map(|handle| self.files.get(handle)).transpose()?;
         let through = handle.zip(file.filter(|file| !file.written_arrays().is_empty()));
         let whole = self.whole_attributes(inode)?.size;
-        if self.options.resize && matches!(node, Node::Flat(_) | Node::ViewFile(_, View::Unpacked, ViewedFile::Flat)) {
-            let after = if self.truncations.contains(inode) { Added::Zeros } else { Added::FillValue };
+        if self.options.resize
+            && matches!(
+                node,
+                Node::Flat(_) | Node::ViewFile(_, View::Unpacked, ViewedFile::Flat)
+            )
+        {
+            let after = if self.truncations.contains(inode) {
+                Added::Zeros
+            } else {
+                Added::FillValue
+            };
             match node {
                 Node::Flat(key) => self.truncate(key, size, after)?,
                 Node::ViewFile(key, ..) => self.truncate_view(key, size, after)?,
@@ -308,7 +371,10 @@ impl Fs {
         if size < end {
             self.truncations.truncated(inode, handle, Some(size), whole);
         } else if size > end {
-            let writing = self.truncations.with(inode, |file| file.writing.clone()).unwrap_or_default();
+            let writing = self
+                .truncations
+                .with(inode, |file| file.writing.clone())
+                .unwrap_or_default();
             let _writing = lock(&writing);
             file.write_zeros(self, end..size)?;
             self.truncations.reached(inode, size);
@@ -324,7 +390,9 @@ impl Fs {
     /// Returns the open file through which a thread truncates a file that it opens: the kernel does
     /// not say.
     pub fn opening_of(&self, inode: u64, thread: u32) -> Option<u64> {
-        self.files.last_of(thread, |file| file.inode() == inode && !file.written_arrays().is_empty())
+        self.files.last_of(thread, |file| {
+            file.inode() == inode && !file.written_arrays().is_empty()
+        })
     }
 
     /// Records the close of a descriptor.
@@ -346,14 +414,22 @@ impl Fs {
 
     /// Writes zeros over flat bytes of an array. Chunks that read as zeros without being stored are
     /// removed or stay missing, so that the copy of a sparse file is sparse.
-    pub(super) fn zero_flat(&self, array: &Arc<Array>, range: Range<u64>, mode: WriteMode) -> Result<()> {
+    pub(super) fn zero_flat(
+        &self,
+        array: &Arc<Array>,
+        range: Range<u64>,
+        mode: WriteMode,
+    ) -> Result<()> {
         let range = range.start..range.end.min(array.size());
         if range.is_empty() {
             return Ok(());
         }
         let around = array.grid().chunks_around(range.clone());
         if !array.fill_is_zero() {
-            return around.into_iter().flatten().try_for_each(|id| self.zero_chunk(array, ChunkId(id), &range, mode));
+            return around
+                .into_iter()
+                .flatten()
+                .try_for_each(|id| self.zero_chunk(array, ChunkId(id), &range, mode));
         }
         // chunks are about to be removed: they must be those of this array
         array.confirm(false)?;
@@ -364,7 +440,9 @@ impl Fs {
         if count > PROBES && array.lists_all() {
             self.hand_over(array)?;
             if let Some(stored) = stored_chunks(array) {
-                let mut stored = stored.into_iter().filter(|chunk| around.iter().any(|ids| ids.contains(&chunk.0)));
+                let mut stored = stored
+                    .into_iter()
+                    .filter(|chunk| around.iter().any(|ids| ids.contains(&chunk.0)));
                 return stored.try_for_each(|chunk| self.zero_chunk(array, chunk, &range, mode));
             }
         }
@@ -378,22 +456,42 @@ impl Fs {
 
     /// Writes zeros over the rows that a write behind the end of a truncated file has added to an
     /// array before it.
-    pub(super) fn fill_added(&self, array: &Arc<Array>, gap: Range<u64>, mode: WriteMode) -> Result<()> {
+    pub(super) fn fill_added(
+        &self,
+        array: &Arc<Array>,
+        gap: Range<u64>,
+        mode: WriteMode,
+    ) -> Result<()> {
         let is_gap = self.truncations.contains(mode.inode) && !array.fill_is_zero();
-        if is_gap { self.zero_flat(array, gap, mode) } else { Ok(()) }
+        if is_gap {
+            self.zero_flat(array, gap, mode)
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes zeros over the bytes of a chunk that lie in `range` of the flat array.
-    fn zero_chunk(&self, array: &Arc<Array>, chunk: ChunkId, range: &Range<u64>, mode: WriteMode) -> Result<()> {
+    fn zero_chunk(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        range: &Range<u64>,
+        mode: WriteMode,
+    ) -> Result<()> {
         let grid = array.grid();
-        let is_whole = grid.next_in_chunk(chunk, 0).is_some_and(|first| first >= range.start)
+        let is_whole = grid
+            .next_in_chunk(chunk, 0)
+            .is_some_and(|first| first >= range.start)
             && grid.next_in_chunk(chunk, range.end).is_none();
         if is_whole && array.fill_is_zero() {
             return self.erase_chunk(array, chunk).map(drop);
         }
         let mut parts = Vec::new();
         let mut at = range.start;
-        while let Some(flat) = grid.next_in_chunk(chunk, at).filter(|&flat| flat < range.end) {
+        while let Some(flat) = grid
+            .next_in_chunk(chunk, at)
+            .filter(|&flat| flat < range.end)
+        {
             let end = range.end.min(flat + ZEROS.len() as u64);
             let Some(run) = grid.runs(flat..end).next() else {
                 break;
@@ -405,7 +503,11 @@ impl Fs {
                 parts.clear();
             }
         }
-        if parts.is_empty() { Ok(()) } else { self.write_parts(array, chunk, &parts, mode).map(drop) }
+        if parts.is_empty() {
+            Ok(())
+        } else {
+            self.write_parts(array, chunk, &parts, mode).map(drop)
+        }
     }
 }
 

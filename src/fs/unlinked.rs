@@ -36,27 +36,43 @@ struct Unlinked {
 impl UnlinkedNames {
     /// Creates an empty record.
     pub fn new() -> Self {
-        UnlinkedNames { names: Mutex::new(LruCache::new(NAMES)) }
+        UnlinkedNames {
+            names: Mutex::new(LruCache::new(NAMES)),
+        }
     }
 
     /// Records that the thread has unlinked the name at `path`.
     pub fn add(&self, path: Key, thread: u32) {
-        lock(&self.names).put(path, Unlinked { thread, at: Instant::now(), is_missed: false, is_created: false });
+        lock(&self.names).put(
+            path,
+            Unlinked {
+                thread,
+                at: Instant::now(),
+                is_missed: false,
+                is_created: false,
+            },
+        );
     }
 
     /// Returns whether a lookup of the name at `path` by the thread must fail. Only its first
     /// lookup fails.
     pub fn hides(&self, path: &Key, thread: u32) -> bool {
         let mut names = lock(&self.names);
-        let missing = names.peek_mut(path).filter(|name| name.thread == thread && name.is_missing());
+        let missing = names
+            .peek_mut(path)
+            .filter(|name| name.thread == thread && name.is_missing());
         missing.is_some_and(|name| !std::mem::replace(&mut name.is_missed, true))
     }
 
     /// Forgets the names at and below `key`, because the files there were removed or renamed.
     pub fn forget_below(&self, key: &Key) {
         let mut names = lock(&self.names);
-        let below: Vec<Key> =
-            names.iter().map(|(path, _)| path).filter(|p| p.relative_to(key).is_some()).cloned().collect();
+        let below: Vec<Key> = names
+            .iter()
+            .map(|(path, _)| path)
+            .filter(|p| p.relative_to(key).is_some())
+            .cloned()
+            .collect();
         for path in &below {
             names.pop(path);
         }
@@ -74,7 +90,9 @@ impl UnlinkedNames {
 
     /// Returns whether the thread has created the name at `path` anew.
     pub fn is_created_by(&self, path: &Key, thread: u32) -> bool {
-        lock(&self.names).peek(path).is_some_and(|name| name.is_created && name.thread == thread)
+        lock(&self.names)
+            .peek(path)
+            .is_some_and(|name| name.is_created && name.thread == thread)
     }
 }
 

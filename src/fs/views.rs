@@ -6,7 +6,8 @@ use crate::array::hierarchy::{DOCUMENTS, Hierarchy};
 use crate::export::Format;
 use crate::fs::tree::{Headers, Views};
 use crate::store::{
-    FaultyStore, FirstNames, MemoryStore, MetadataCache, PagedListing, Reach, SimulatedRemote, Store, delegate_store,
+    FaultyStore, FirstNames, MemoryStore, MetadataCache, PagedListing, Reach, SimulatedRemote,
+    Store, delegate_store,
 };
 use crate::zarr::metadata::V1Order;
 use proptest::prelude::*;
@@ -29,12 +30,22 @@ fn store(dtype: &str, attributes: &str) -> Arc<MemoryStore> {
 
 fn with_views(store: &Arc<MemoryStore>) -> Fs {
     let fs = mount(&Arc::new(FaultyStore::new(store.clone())), 1 << 16);
-    let headers = Headers { formats: vec![Format::Npy], ..Headers::default() };
-    Fs { tree: fs.tree.with_headers(headers).with_views(Views { unpacked: true, slices: true }), ..fs }
+    let headers = Headers {
+        formats: vec![Format::Npy],
+        ..Headers::default()
+    };
+    Fs {
+        tree: fs.tree.with_headers(headers).with_views(Views {
+            unpacked: true,
+            slices: true,
+        }),
+        ..fs
+    }
 }
 
 fn inode(fs: &Fs, path: &str) -> u64 {
-    path.split('/').fold(1, |parent, name| fs.lookup(parent, name).unwrap().inode)
+    path.split('/')
+        .fold(1, |parent, name| fs.lookup(parent, name).unwrap().inode)
 }
 
 fn open(fs: &Fs, path: &str) -> u64 {
@@ -43,14 +54,20 @@ fn open(fs: &Fs, path: &str) -> u64 {
 
 fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Vec<u8> {
     let mut out = vec![1; 3];
-    if !fs.read_cached(handle, offset as u64, len, &mut out).unwrap() {
+    if !fs
+        .read_cached(handle, offset as u64, len, &mut out)
+        .unwrap()
+    {
         fs.read(handle, offset as u64, len, &mut out).unwrap();
     }
     out
 }
 
 fn bytes(values: &[f64]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
 }
 
 proptest! {
@@ -153,7 +170,10 @@ impl Store for SimulatedBucket {
 impl PagedListing for SimulatedBucket {
     fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
         let entries = self.below.list(prefix)?.collect::<Result<_>>()?;
-        Ok(Some(FirstNames { entries, reach: Reach::All }))
+        Ok(Some(FirstNames {
+            entries,
+            reach: Reach::All,
+        }))
     }
 }
 
@@ -161,22 +181,44 @@ impl PagedListing for SimulatedBucket {
 #[test]
 fn a_listing_with_views_asks_for_the_documents_together() {
     const ARRAYS: usize = 30;
-    let remote = Arc::new(SimulatedRemote::new(std::time::Duration::from_millis(100), true));
+    let remote = Arc::new(SimulatedRemote::new(
+        std::time::Duration::from_millis(100),
+        true,
+    ));
     let documents = store("<i2", ATTRIBUTES);
     for name in [".zarray", ".zattrs"] {
         let mut text = Vec::new();
-        documents.get(&Key::root().join("a").join(name), 1 << 20, &mut text).unwrap();
+        documents
+            .get(&Key::root().join("a").join(name), 1 << 20, &mut text)
+            .unwrap();
         (0..ARRAYS).for_each(|i| remote.below.insert(&format!("a{i}/{name}"), text.clone()));
     }
-    let bucket = Arc::new(SimulatedBucket { below: remote.clone() });
+    let bucket = Arc::new(SimulatedBucket {
+        below: remote.clone(),
+    });
     let cached = Arc::new(MetadataCache::new(bucket, None).with_documents(&DOCUMENTS));
     let hierarchy = Hierarchy::new(cached, V1Order::Zarr1, Arc::default());
     let cache = Arc::new(Cache::new(1 << 16, Arc::default()));
-    let tree = Tree::new(hierarchy, cache).with_views(Views { unpacked: true, slices: true });
-    let names: Vec<_> = tree.names(&Node::Directory(Key::root())).unwrap().map(|name| name.unwrap().name).collect();
-    assert!(names.contains(&"a7.unpacked".to_string()) && names.contains(&"a29.slices".to_string()), "{names:?}");
+    let tree = Tree::new(hierarchy, cache).with_views(Views {
+        unpacked: true,
+        slices: true,
+    });
+    let names: Vec<_> = tree
+        .names(&Node::Directory(Key::root()))
+        .unwrap()
+        .map(|name| name.unwrap().name)
+        .collect();
+    assert!(
+        names.contains(&"a7.unpacked".to_string()) && names.contains(&"a29.slices".to_string()),
+        "{names:?}"
+    );
     assert!(remote.counts()[0] <= 2 * ARRAYS, "{:?}", remote.counts());
-    assert!(remote.max_in_flight.load(std::sync::atomic::Ordering::SeqCst) > 4);
+    assert!(
+        remote
+            .max_in_flight
+            .load(std::sync::atomic::Ordering::SeqCst)
+            > 4
+    );
 }
 
 /// "Nothing changed": a value that no item holds refuses the whole write, as does the end of the
@@ -192,12 +234,25 @@ fn a_write_that_is_refused_changes_nothing() {
         assert_eq!(e.errno(), libc::EINVAL, "{e}");
         assert!(e.to_string().contains("/a.unpacked/data.raw: "), "{e}");
     }
-    assert_eq!(fs.write(handle, 8 * 105, &bytes(&[10.0])).unwrap_err().errno(), libc::EFBIG);
-    assert_eq!(fs.write_waiting(handle, 0, &bytes(&[10.0]), true).unwrap_err().errno(), libc::EPERM);
+    assert_eq!(
+        fs.write(handle, 8 * 105, &bytes(&[10.0]))
+            .unwrap_err()
+            .errno(),
+        libc::EFBIG
+    );
+    assert_eq!(
+        fs.write_waiting(handle, 0, &bytes(&[10.0]), true)
+            .unwrap_err()
+            .errno(),
+        libc::EPERM
+    );
     assert_eq!(read(&fs, handle, 0, 10_000), before);
     // the kernel cuts a long write at a page of the program's buffer: the rest follows
     let long = vec![0u8; (64 << 10) + 5];
-    assert_eq!(fs.write(handle, 3, &long).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(
+        fs.write(handle, 3, &long).unwrap_err().errno(),
+        libc::EINVAL
+    );
 }
 
 /// An open file of values follows changes of the shape and the attributes as the other files do.
@@ -205,53 +260,116 @@ fn a_write_that_is_refused_changes_nothing() {
 fn an_open_view_follows_its_array() {
     let memory = store("<i2", ATTRIBUTES);
     let fs = with_views(&memory);
-    let fs = Fs { options: Options { resize: true, ..fs.options.clone() }, ..fs };
+    let fs = Fs {
+        options: Options {
+            resize: true,
+            ..fs.options.clone()
+        },
+        ..fs
+    };
     let flat = open(&fs, "a/data.raw");
     let view = open(&fs, "a.unpacked/data.raw");
     let size = |path: &str| fs.attributes(inode(&fs, path)).unwrap().size;
-    assert_eq!((size("a/data.raw"), size("a.unpacked/data.raw")), (210, 840));
+    assert_eq!(
+        (size("a/data.raw"), size("a.unpacked/data.raw")),
+        (210, 840)
+    );
     // append two rows of the array through the view
     fs.write(view, 840, &bytes(&[11.5; 70])).unwrap();
-    assert_eq!((size("a/data.raw"), size("a.unpacked/data.raw")), (350, 1400));
+    assert_eq!(
+        (size("a/data.raw"), size("a.unpacked/data.raw")),
+        (350, 1400)
+    );
     assert_eq!(read(&fs, flat, 210, 1000), [3, 0].repeat(70));
     assert_eq!(read(&fs, view, 840, 10_000), bytes(&[11.5; 70]));
     // a partial row counts its values
     fs.write(view, 1400, &bytes(&[12.0; 3])).unwrap();
-    assert_eq!((size("a/data.raw"), size("a.unpacked/data.raw")), (356, 1424));
-    fs.set_size(inode(&fs, "a.unpacked/data.raw"), 560, None).unwrap();
-    assert_eq!((size("a/data.raw"), size("a.unpacked/data.raw")), (140, 560));
-    assert_eq!(fs.set_size(inode(&fs, "a.unpacked/data.raw"), 9, None).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(
+        (size("a/data.raw"), size("a.unpacked/data.raw")),
+        (356, 1424)
+    );
+    fs.set_size(inode(&fs, "a.unpacked/data.raw"), 560, None)
+        .unwrap();
+    assert_eq!(
+        (size("a/data.raw"), size("a.unpacked/data.raw")),
+        (140, 560)
+    );
+    assert_eq!(
+        fs.set_size(inode(&fs, "a.unpacked/data.raw"), 9, None)
+            .unwrap_err()
+            .errno(),
+        libc::EINVAL
+    );
     fs.flush(view).unwrap();
-    memory.insert("a/.zattrs", br#"{"scale_factor":2,"_FillValue":-9}"#.to_vec());
+    memory.insert(
+        "a/.zattrs",
+        br#"{"scale_factor":2,"_FillValue":-9}"#.to_vec(),
+    );
     let again = open(&fs, "a.unpacked/data.raw");
     fs.write(again, 0, &bytes(&[8.0])).unwrap();
     assert_eq!(read(&fs, again, 0, 8), bytes(&[8.0]));
-    assert_eq!(read(&fs, view, 0, 8), bytes(&[12.0]), "an open file keeps its packing");
+    assert_eq!(
+        read(&fs, view, 0, 8),
+        bytes(&[12.0]),
+        "an open file keeps its packing"
+    );
     // other items are another array
     let mut document = Vec::new();
-    memory.get(&Key::root().join("a/.zarray"), 1 << 20, &mut document).unwrap();
-    memory.insert("a/.zarray", String::from_utf8(document).unwrap().replace("<i2", ">i2").into_bytes());
+    memory
+        .get(&Key::root().join("a/.zarray"), 1 << 20, &mut document)
+        .unwrap();
+    memory.insert(
+        "a/.zarray",
+        String::from_utf8(document)
+            .unwrap()
+            .replace("<i2", ">i2")
+            .into_bytes(),
+    );
     open(&fs, "a/data.raw");
     let mut out = Vec::new();
-    assert_eq!(fs.read(view, 0, 8, &mut out).unwrap_err().errno(), libc::ESTALE);
-    assert_eq!(fs.write(view, 0, &bytes(&[10.0])).unwrap_err().errno(), libc::ESTALE);
+    assert_eq!(
+        fs.read(view, 0, 8, &mut out).unwrap_err().errno(),
+        libc::ESTALE
+    );
+    assert_eq!(
+        fs.write(view, 0, &bytes(&[10.0])).unwrap_err().errno(),
+        libc::ESTALE
+    );
 }
 
 /// The holes of `data.raw` are holes of the view if their values are zero bytes.
 #[test]
 fn holes_are_those_whose_values_are_zeros() {
-    for (attributes, is_hole) in [(r#"{"scale_factor":0.5,"add_offset":4.5}"#, true), (ATTRIBUTES, false)] {
+    for (attributes, is_hole) in [
+        (r#"{"scale_factor":0.5,"add_offset":4.5}"#, true),
+        (ATTRIBUTES, false),
+    ] {
         let fs = with_views(&store("<i2", attributes));
         let handle = open(&fs, "a.unpacked/data.raw");
         fs.write(handle, 8 * 40, &bytes(&[1.0])).unwrap();
-        assert_eq!(fs.seek(handle, 3, Seek::Data).unwrap(), 3, "a map of the writer may have changed any byte");
-        let reader = fs.open(inode(&fs, "a.unpacked/data.raw"), false, false).unwrap().handle;
+        assert_eq!(
+            fs.seek(handle, 3, Seek::Data).unwrap(),
+            3,
+            "a map of the writer may have changed any byte"
+        );
+        let reader = fs
+            .open(inode(&fs, "a.unpacked/data.raw"), false, false)
+            .unwrap()
+            .handle;
         let seek = |offset, target| fs.seek(reader, offset, target).map_err(|e| e.errno());
         // item 40 is in the second chunk, whose first item is 4
-        let (data, hole) = if is_hole { (Ok(8 * 4), Ok(3)) } else { (Ok(3), Ok(840)) };
+        let (data, hole) = if is_hole {
+            (Ok(8 * 4), Ok(3))
+        } else {
+            (Ok(3), Ok(840))
+        };
         fs.flush(handle).unwrap();
         fs.release(handle);
-        assert_eq!((seek(3, Seek::Data), seek(3, Seek::Hole)), (data, hole), "{attributes}");
+        assert_eq!(
+            (seek(3, Seek::Data), seek(3, Seek::Hole)),
+            (data, hole),
+            "{attributes}"
+        );
         assert_eq!(seek(840, Seek::Data), Err(libc::ENXIO));
     }
 }

@@ -50,14 +50,22 @@ impl WaitingWrites {
         let mut list = lock(&self.0.list);
         list.last += 1;
         let number = list.last;
-        list.writes.push(RecordedWrite { number, array: key, range });
+        list.writes.push(RecordedWrite {
+            number,
+            array: key,
+            range,
+        });
         self.0.count.fetch_add(1, Ordering::AcqRel);
-        WaitingWrite { all: self.clone(), number }
+        WaitingWrite {
+            all: self.clone(),
+            number,
+        }
     }
 
     /// Returns whether a read of `range` has to wait.
     pub fn overlaps(&self, key: &Key, range: &Range<u64>) -> bool {
-        self.0.count.load(Ordering::Acquire) > 0 && lock(&self.0.list).overlaps(key, range, u64::MAX)
+        self.0.count.load(Ordering::Acquire) > 0
+            && lock(&self.0.list).overlaps(key, range, u64::MAX)
     }
 
     /// Waits for the writes to `range` that have been recorded so far.
@@ -68,7 +76,11 @@ impl WaitingWrites {
         let mut list = lock(&self.0.list);
         let last = list.last;
         while list.overlaps(key, range, last) {
-            list = self.0.ended.wait(list).unwrap_or_else(PoisonError::into_inner);
+            list = self
+                .0
+                .ended
+                .wait(list)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -77,13 +89,17 @@ impl WaitingList {
     /// Returns whether any of the writes up to the number `last` overlaps a range of flat bytes.
     fn overlaps(&self, key: &Key, range: &Range<u64>, last: u64) -> bool {
         let meets = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        self.writes.iter().any(|write| write.number <= last && write.array == *key && meets(&write.range))
+        self.writes
+            .iter()
+            .any(|write| write.number <= last && write.array == *key && meets(&write.range))
     }
 }
 
 impl Drop for WaitingWrite {
     fn drop(&mut self) {
-        lock(&self.all.0.list).writes.retain(|write| write.number != self.number);
+        lock(&self.all.0.list)
+            .writes
+            .retain(|write| write.number != self.number);
         self.all.0.count.fetch_sub(1, Ordering::AcqRel);
         self.all.0.ended.notify_all();
     }

@@ -56,7 +56,13 @@ pub struct WriteMode {
 impl WriteMode {
     /// Returns the mode of bytes that come from no open file.
     pub fn internal() -> Self {
-        WriteMode { inode: 0, is_flat: false, mapped: false, wait: Wait::Allowed, is_gap: false }
+        WriteMode {
+            inode: 0,
+            is_flat: false,
+            mapped: false,
+            wait: Wait::Allowed,
+            is_gap: false,
+        }
     }
 }
 
@@ -71,11 +77,16 @@ impl Fs {
         mode: WriteMode,
     ) -> Result<Option<usize>> {
         let data = clipped(offset, data, array.size())?;
-        let mut blocks: Vec<Block> = array.grid().blocks(offset..offset + data.len() as u64).collect();
+        let mut blocks: Vec<Block> = array
+            .grid()
+            .blocks(offset..offset + data.len() as u64)
+            .collect();
         blocks.sort_by_key(|block| (block.chunk(), block.span().start));
         for same in blocks.chunk_by(|a, b| a.chunk() == b.chunk()) {
             let runs = same.iter().flat_map(Block::runs);
-            let parts: Vec<(usize, &[u8])> = runs.map(|(run, at)| (run.offset, &data[at..at + run.len])).collect();
+            let parts: Vec<(usize, &[u8])> = runs
+                .map(|(run, at)| (run.offset, &data[at..at + run.len]))
+                .collect();
             if !self.write_parts(array, same[0].chunk(), &parts, mode)? {
                 return Ok(None);
             }
@@ -99,7 +110,8 @@ impl Fs {
         }
         if data.len() == array.grid().chunk_size(chunk) {
             // a list of parts of one item each would take many times the memory of the chunk
-            memory::check_chunk(data.len().saturating_mul(2)).map_err(|e| e.context(array.key()))?;
+            memory::check_chunk(data.len().saturating_mul(2))
+                .map_err(|e| e.context(array.key()))?;
             let mut chunk_bytes = Vec::new();
             memory::resize(&mut chunk_bytes, data.len())?;
             layout::f_to_c(&meta.chunks, meta.dtype.size(), data, &mut chunk_bytes);
@@ -107,11 +119,16 @@ impl Fs {
         }
         let mut parts = Vec::new();
         let mut rest = data;
-        layout::for_each_in_f_order(&meta.chunks, meta.dtype.size(), offset..offset + data.len(), |at, len| {
-            let (part, after) = rest.split_at(len);
-            parts.push((at, part));
-            rest = after;
-        });
+        layout::for_each_in_f_order(
+            &meta.chunks,
+            meta.dtype.size(),
+            offset..offset + data.len(),
+            |at, len| {
+                let (part, after) = rest.split_at(len);
+                parts.push((at, part));
+                rest = after;
+            },
+        );
         parts.sort_unstable_by_key(|(at, _)| *at);
         self.write_parts(array, chunk, &parts, mode)
     }
@@ -133,7 +150,11 @@ impl Fs {
                 if !mode.is_flat {
                     self.add_stale(array.key(), false);
                 }
-                if free.is_empty() { Ok(true) } else { self.cache.try_write_parts(array, chunk, &free) }
+                if free.is_empty() {
+                    Ok(true)
+                } else {
+                    self.cache.try_write_parts(array, chunk, &free)
+                }
             } else {
                 let stale = self.guard(&mut guards, array, chunk, parts, mode);
                 let written = self.cache.try_write_parts(array, chunk, parts);
@@ -169,11 +190,18 @@ impl Fs {
         if mode.is_flat && others.is_empty() {
             return Vec::new();
         }
-        let flat = if mode.is_flat { mode.inode } else { self.flat_inode(array.key()) };
+        let flat = if mode.is_flat {
+            mode.inode
+        } else {
+            self.flat_inode(array.key())
+        };
         if mode.inode != flat && !others.contains(&flat) {
             others.push(flat);
         }
-        let ranges: Ranges = parts.iter().map(|(offset, bytes)| *offset..offset + bytes.len()).collect();
+        let ranges: Ranges = parts
+            .iter()
+            .map(|(offset, bytes)| *offset..offset + bytes.len())
+            .collect();
         let guarded = |other: u64| StalePages {
             inode: other,
             // a write to `data.raw` waits for no pages, since the kernel holds those of `data.raw`
@@ -194,7 +222,13 @@ impl Fs {
         others.push(flat);
         for inode in others {
             let guards = vec![guards.add(array, chunk, inode, &whole)];
-            STALE.with_borrow_mut(|stale| stale.push(StalePages { inode, is_awaited: inode == flat, guards }));
+            STALE.with_borrow_mut(|stale| {
+                stale.push(StalePages {
+                    inode,
+                    is_awaited: inode == flat,
+                    guards,
+                })
+            });
         }
     }
 
@@ -210,7 +244,13 @@ impl Fs {
 
     /// Makes the kernel drop its pages of a file, as [`Fs::add_stale`] does.
     pub(super) fn add_stale_file(&self, inode: u64, is_awaited: bool) {
-        STALE.with_borrow_mut(|stale| stale.push(StalePages { inode, is_awaited, guards: Vec::new() }));
+        STALE.with_borrow_mut(|stale| {
+            stale.push(StalePages {
+                inode,
+                is_awaited,
+                guards: Vec::new(),
+            })
+        });
     }
 
     /// Removes guards after the kernel has written back and dropped the pages that they guard
@@ -228,10 +268,19 @@ impl Fs {
     /// Records that the array was written through a file. A page of a map may come from any open
     /// file of the array, so each of them gets the record. The caller must call this after the
     /// write, with the array's count of losses before it.
-    pub(super) fn record_write(&self, record: &WriteRecord, array: &Arc<Array>, losses: u64, mode: WriteMode) {
+    pub(super) fn record_write(
+        &self,
+        record: &WriteRecord,
+        array: &Arc<Array>,
+        losses: u64,
+        mode: WriteMode,
+    ) {
         record.add(array, losses);
         if mode.mapped {
-            for file in self.files.matching(|file| file.written_arrays().contains(array.key())) {
+            for file in self
+                .files
+                .matching(|file| file.written_arrays().contains(array.key()))
+            {
                 if let Some(record) = file.write_record() {
                     record.add(array, losses);
                 }
@@ -247,5 +296,9 @@ impl Fs {
 /// EFBIG if nothing fits.
 pub(super) fn clipped(offset: u64, data: &[u8], size: u64) -> Result<&[u8]> {
     let room = size.saturating_sub(offset).min(data.len() as u64) as usize;
-    if data.is_empty() || room > 0 { Ok(&data[..room]) } else { Err(Error::system(libc::EFBIG)) }
+    if data.is_empty() || room > 0 {
+        Ok(&data[..room])
+    } else {
+        Err(Error::system(libc::EFBIG))
+    }
 }

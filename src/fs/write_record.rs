@@ -31,9 +31,14 @@ impl WriteRecord {
     /// Returns the result of a flush or fsync of the file, where `stored` is the result of storing.
     pub fn answer(&self, stored: Result<()>) -> Result<()> {
         let mut written = lock(&self.written);
-        if let Some((array, _)) = written.iter().find(|(array, before)| array.freshness().losses() > *before) {
+        if let Some((array, _)) = written
+            .iter()
+            .find(|(array, before)| array.freshness().losses() > *before)
+        {
             let why = "bytes that were written through this file are lost: .zarrfs/stats says why; write them again";
-            let _ = self.lost.set(Error::stale().context(why).context(array.key()));
+            let _ = self
+                .lost
+                .set(Error::stale().context(why).context(array.key()));
         }
         if stored.is_ok() {
             written.retain(|(array, _)| array.is_dirty());
@@ -52,7 +57,15 @@ mod tests {
         let text = r#"{"zarr_format":2,"shape":[8],"chunks":[8],"dtype":"|u1","compressor":null,"fill_value":0,
             "order":"C","filters":null}"#;
         let metadata = ArrayMetadata::parse(text.as_bytes()).unwrap();
-        Arc::new(Array::new(Key::root(), metadata, Arc::new(MemoryStore::default()), Arc::default()).unwrap())
+        Arc::new(
+            Array::new(
+                Key::root(),
+                metadata,
+                Arc::new(MemoryStore::default()),
+                Arc::default(),
+            )
+            .unwrap(),
+        )
     }
 
     #[test]

@@ -46,7 +46,8 @@ const GUARDED: &str = "ZARRFS_GUARDED";
 /// ETIMEDOUT, with a message that says what ends the mount, if its daemon does not answer within
 /// `limit`.
 pub fn read_control(mount: &MountEntry, name: &str, limit: Duration) -> Result<Vec<u8>> {
-    let child = start_reader(mount, name).map_err(|e| Error::from(e).context("reading in another process"))?;
+    let child = start_reader(mount, name)
+        .map_err(|e| Error::from(e).context("reading in another process"))?;
     let (answer, wait) = channel();
     std::thread::Builder::new().spawn(move || answer.send(child.wait_with_output()))?;
     let output = wait.recv_timeout(limit).map_err(|_| no_answer(mount))?;
@@ -71,8 +72,13 @@ fn no_answer(mount: &MountEntry) -> Error {
 
 fn start_reader(mount: &MountEntry, name: &str) -> std::io::Result<Child> {
     let mut command = own_program();
-    command.env(READ_FILE, mount.path.join(CONTROL).join(name)).stdout(Stdio::piped());
-    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    command
+        .env(READ_FILE, mount.path.join(CONTROL).join(name))
+        .stdout(Stdio::piped());
+    let own = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
     if own.0 == 0
         && let Some((uid, gid)) = mount.owner.filter(|owner| *owner != own)
     {
@@ -94,7 +100,10 @@ pub fn start_guard(device: &str) -> std::io::Result<()> {
     // the open file is that of this connection, even if another mount gets its number
     let abort = File::options().write(true).open(abort_file(device))?;
     let mut command = own_program();
-    command.env(GUARDED, std::process::id().to_string()).current_dir("/").stdout(abort);
+    command
+        .env(GUARDED, std::process::id().to_string())
+        .current_dir("/")
+        .stdout(abort);
     command.spawn().map(drop)
 }
 
@@ -102,13 +111,23 @@ pub fn start_guard(device: &str) -> std::io::Result<()> {
 fn own_program() -> Command {
     // another user could not reach the program by its path
     let mut command = Command::new("/proc/self/exe");
-    command.env_clear().stdin(Stdio::null()).stderr(Stdio::null());
+    command
+        .env_clear()
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
     let detach = || {
         rustix::process::setsid()?;
         // if it waits for the daemon, it ends with this process, or with the mount
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
-        unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_close_range,
+                3,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC,
+            )
+        };
         Ok(())
     };
     // SAFETY: the function makes three system calls, and allocates and locks nothing. They keep the
@@ -131,7 +150,10 @@ fn guard(daemon: &str) -> std::io::Result<()> {
     // what ends the daemon in an orderly way must not end the guard before
     let mut signals = Signals::new([SIGUSR1, SIGTERM, SIGINT, SIGHUP])?;
     set_parent_process_death_signal(Some(Signal::USR1))?;
-    let is_alone = || rustix::process::getppid().is_none_or(|parent| parent.as_raw_nonzero().to_string() != daemon);
+    let is_alone = || {
+        rustix::process::getppid()
+            .is_none_or(|parent| parent.as_raw_nonzero().to_string() != daemon)
+    };
     if !is_alone() {
         let _ = signals.forever().find(|signal| *signal == SIGUSR1);
     }
@@ -144,15 +166,19 @@ fn run_reader() -> Option<ExitCode> {
     let file = PathBuf::from(std::env::var_os(READ_FILE)?);
     Some(match copy_to_output(&file) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            ExitCode::from(e.raw_os_error().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(libc::EIO as u8))
-        }
+        Err(e) => ExitCode::from(
+            e.raw_os_error()
+                .and_then(|errno| u8::try_from(errno).ok())
+                .unwrap_or(libc::EIO as u8),
+        ),
     })
 }
 
 fn copy_to_output(file: &Path) -> std::io::Result<()> {
     let mut bytes = Vec::new();
-    open_control(file)?.take(MAX_CONTROL).read_to_end(&mut bytes)?;
+    open_control(file)?
+        .take(MAX_CONTROL)
+        .read_to_end(&mut bytes)?;
     File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(&bytes)
 }
 
@@ -160,7 +186,9 @@ fn copy_to_output(file: &Path) -> std::io::Result<()> {
 /// mountpoint, opens it from the working directory, which may lie in the mount.
 fn open_control(file: &Path) -> std::io::Result<File> {
     match File::open(file) {
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => File::open(path_from(&working_directory()?, file)),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            File::open(path_from(&working_directory()?, file))
+        }
         opened => opened,
     }
 }
@@ -184,7 +212,11 @@ mod tests {
     #[test]
     fn a_path_leads_from_a_directory_to_a_file() {
         let from = |here: &str| path_from(Path::new(here), Path::new("/m/.zarrfs/stats"));
-        for (here, way) in [("/m", ".zarrfs/stats"), ("/m/a/b", "../../.zarrfs/stats"), ("/m/.zarrfs", "stats")] {
+        for (here, way) in [
+            ("/m", ".zarrfs/stats"),
+            ("/m/a/b", "../../.zarrfs/stats"),
+            ("/m/.zarrfs", "stats"),
+        ] {
             assert_eq!(from(here), Path::new(way), "{here}");
         }
     }

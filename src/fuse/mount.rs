@@ -4,8 +4,8 @@
 
 use super::control::{PATIENCE, STATISTICS, read_control, start_guard};
 use super::mount_place::{
-    FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, mounts, mounts_at, open_directory, path_of, path_to_mount,
-    proc_path,
+    FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, mounts, mounts_at, open_directory,
+    path_of, path_to_mount, proc_path,
 };
 use crate::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
@@ -103,7 +103,9 @@ impl Mountpoint {
         let (fuse, entry) = match new_mount(request) {
             Ok((fuse, mount)) => (fuse, attach(&mount, &directory, request.path)?),
             // without privileges, or with an old kernel
-            Err(e @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS)) => mount_by_helper(request, &directory, e)?,
+            Err(e @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS)) => {
+                mount_by_helper(request, &directory, e)?
+            }
             Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => {
                 return Err(MountError::Unavailable(
                     "FUSE is not available: /dev/fuse is missing; load the fuse module (modprobe fuse), or give the \
@@ -114,7 +116,13 @@ impl Mountpoint {
             Err(e) => return Err(failed(request.path, Error::from(e))),
         };
         let (place, MountEntry { path, device, .. }) = entry;
-        Ok(Mountpoint { path, place, device, fuse: Some(fuse), aborted: AtomicBool::new(false) })
+        Ok(Mountpoint {
+            path,
+            place,
+            device,
+            fuse: Some(fuse),
+            aborted: AtomicBool::new(false),
+        })
     }
 
     /// Starts the process that ends the connection if this one is killed. The program must call
@@ -123,7 +131,9 @@ impl Mountpoint {
     pub fn guard(&self) {
         if let Err(e) = start_guard(&self.device) {
             let path = self.path.display();
-            log::debug!("{path}: {e}; if the daemon is killed, its mount may hang until it is unmounted");
+            log::debug!(
+                "{path}: {e}; if the daemon is killed, its mount may hang until it is unmounted"
+            );
         }
     }
 
@@ -140,13 +150,20 @@ impl Mountpoint {
     /// Returns the places of this mount in the mount table. There are several where mounts
     /// propagate.
     pub fn places(&self) -> Result<Vec<PathBuf>> {
-        Ok(mounts()?.into_iter().filter(|mount| mount.device == self.device).map(|mount| mount.path).collect())
+        Ok(mounts()?
+            .into_iter()
+            .filter(|mount| mount.device == self.device)
+            .map(|mount| mount.path)
+            .collect())
     }
 
     /// Unmounts, if this mount is still on top at the path. A mount in use is detached.
     pub fn unmount(&self) -> Result<Unmounted> {
         match self.unmount_unused()? {
-            Unmounted::InUse => self.place.unmount(UnmountFlags::DETACH).map(|()| Unmounted::InUse),
+            Unmounted::InUse => self
+                .place
+                .unmount(UnmountFlags::DETACH)
+                .map(|()| Unmounted::InUse),
             other => Ok(other),
         }
     }
@@ -191,12 +208,17 @@ impl Mountpoint {
 /// allows it.
 fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, MountError> {
     if let Some(directory) = request.directory {
-        return directory.try_clone_to_owned().map_err(|e| MountError::Other(e.into()));
+        return directory
+            .try_clone_to_owned()
+            .map_err(|e| MountError::Other(e.into()));
     }
     loop {
         match check_mountpoint(request.path) {
             Err(MountError::Stale(_)) if request.replace_stale => {
-                log::info!("{}: removing a mount whose daemon has ended", request.path.display());
+                log::info!(
+                    "{}: removing a mount whose daemon has ended",
+                    request.path.display()
+                );
                 unmount_path(request.path, UnmountMode::Lazy).map_err(MountError::Other)?;
             }
             checked => return checked,
@@ -208,12 +230,18 @@ fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, Mount
 /// hung mount doesn't answer.
 fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
     let shown = path.display();
-    let opened = path_to_mount(path).map_err(Error::from).and_then(|absolute| {
-        match mounts_at(&absolute)?.pop().filter(MountEntry::is_zarrfs) {
-            Some(mount) => Err(Error::system(if is_stale(&mount) { libc::ENOTCONN } else { libc::EBUSY })),
-            None => Ok(open_directory(path)?),
-        }
-    });
+    let opened = path_to_mount(path)
+        .map_err(Error::from)
+        .and_then(
+            |absolute| match mounts_at(&absolute)?.pop().filter(MountEntry::is_zarrfs) {
+                Some(mount) => Err(Error::system(if is_stale(&mount) {
+                    libc::ENOTCONN
+                } else {
+                    libc::EBUSY
+                })),
+                None => Ok(open_directory(path)?),
+            },
+        );
     opened.map_err(|e| match e.errno() {
         libc::ENOTCONN => MountError::Stale(format!(
             "mountpoint {shown}: a mount whose daemon has ended is left here; run zarrfs umount {shown}, or mount with --replace-stale"
@@ -248,16 +276,28 @@ fn new_mount(request: &MountRequest) -> std::result::Result<(OwnedFd, OwnedFd), 
     set("rootmode", "40000")?;
     set("user_id", &rustix::process::getuid().as_raw().to_string())?;
     set("group_id", &rustix::process::getgid().as_raw().to_string())?;
-    let flags = [(true, "default_permissions"), (request.allow_other, "allow_other"), (request.read_only, "ro")];
-    for (_, flag) in flags.into_iter().chain([(request.sync, "sync")]).filter(|(is_set, _)| *is_set) {
+    let flags = [
+        (true, "default_permissions"),
+        (request.allow_other, "allow_other"),
+        (request.read_only, "ro"),
+    ];
+    for (_, flag) in flags
+        .into_iter()
+        .chain([(request.sync, "sync")])
+        .filter(|(is_set, _)| *is_set)
+    {
         mount::fsconfig_set_flag(fs.as_fd(), flag)?;
     }
     mount::fsconfig_create(fs.as_fd())?;
-    let mut attributes =
-        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOATIME;
     attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, request.read_only);
     attributes.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, request.noexec);
-    Ok((fuse, mount::fsmount(fs.as_fd(), mount::FsMountFlags::FSMOUNT_CLOEXEC, attributes)?))
+    Ok((
+        fuse,
+        mount::fsmount(fs.as_fd(), mount::FsMountFlags::FSMOUNT_CLOEXEC, attributes)?,
+    ))
 }
 
 /// Attaches a new mount to a directory, and returns its place. Leaves nothing mounted if it fails.
@@ -267,7 +307,8 @@ fn attach(
     path: &Path,
 ) -> std::result::Result<(MountPlace, MountEntry), MountError> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    mount::move_mount(new.as_fd(), "", directory.as_fd(), "", flags).map_err(|e| failed(path, e.into()))?;
+    mount::move_mount(new.as_fd(), "", directory.as_fd(), "", flags)
+        .map_err(|e| failed(path, e.into()))?;
     found(path, || entry_of(new)).inspect_err(|_| {
         if let Err(e) = mount::unmount(proc_path(new), UnmountFlags::DETACH) {
             log::error!("{}: can't be unmounted again: {e}", path.display());
@@ -286,12 +327,17 @@ fn found(
             break;
         };
         if let Ok(place) = MountPlace::of(&found.path)
-            && place.top().is_ok_and(|top| top.is_some_and(|top| top.id == found.id))
+            && place
+                .top()
+                .is_ok_and(|top| top.is_some_and(|top| top.id == found.id))
         {
             return Ok((place, found));
         }
     }
-    Err(failed(path, Error::damaged("mounted, but not found in the mount table; unmounted again")))
+    Err(failed(
+        path,
+        Error::damaged("mounted, but not found in the mount table; unmounted again"),
+    ))
 }
 
 /// Mounts by fusermount3, which is setuid root and passes the device over a socket. It resolves the
@@ -302,27 +348,52 @@ fn mount_by_helper(
     denied: Errno,
 ) -> std::result::Result<(OwnedFd, (MountPlace, MountEntry)), MountError> {
     let is_ours = |m: &MountEntry| m.is_zarrfs() && m.source == request.source.as_bytes();
-    let known: Vec<u64> = mounts().map_err(MountError::Other)?.iter().map(|m| m.id).collect();
+    let known: Vec<u64> = mounts()
+        .map_err(MountError::Other)?
+        .iter()
+        .map(|m| m.id)
+        .collect();
     let fuse = run_helper(request, directory, denied)?;
-    let here = || Ok(mounts_at(&path_of(directory)?)?.pop().filter(|m| is_ours(m) && !known.contains(&m.id)));
+    let here = || {
+        Ok(mounts_at(&path_of(directory)?)?
+            .pop()
+            .filter(|m| is_ours(m) && !known.contains(&m.id)))
+    };
     let at = found(request.path, here).inspect_err(|_| {
-        let new = mounts().unwrap_or_default().into_iter().filter(|m| is_ours(m) && !known.contains(&m.id));
+        let new = mounts()
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|m| is_ours(m) && !known.contains(&m.id));
         // if there are several, some belong to other users
         if let [astray] = new.collect::<Vec<_>>().as_slice() {
-            let _ = MountPlace::of(&astray.path).and_then(|place| place.unmount(UnmountFlags::DETACH));
+            let _ =
+                MountPlace::of(&astray.path).and_then(|place| place.unmount(UnmountFlags::DETACH));
         }
     })?;
     Ok((fuse, at))
 }
 
-fn run_helper(request: &MountRequest, directory: &OwnedFd, denied: Errno) -> std::result::Result<OwnedFd, MountError> {
+fn run_helper(
+    request: &MountRequest,
+    directory: &OwnedFd,
+    denied: Errno,
+) -> std::result::Result<OwnedFd, MountError> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let other = |e: Errno| MountError::Other(Error::from(e).context("fusermount3"));
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None).map_err(other)?;
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::empty(),
+        None,
+    )
+    .map_err(other)?;
     rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).map_err(other)?;
     let source = request.source.replace('\\', "\\\\").replace(',', "\\,");
-    let allow = if request.allow_other { ",allow_other" } else { "" };
+    let allow = if request.allow_other {
+        ",allow_other"
+    } else {
+        ""
+    };
     let access = if request.read_only { "ro" } else { "rw" };
     let sync = if request.sync { ",sync" } else { "" };
     let noexec = if request.noexec { ",noexec" } else { "" };
@@ -345,10 +416,17 @@ fn run_helper(request: &MountRequest, directory: &OwnedFd, denied: Errno) -> std
         })?;
     drop(theirs);
     let fuse = receive_fd(&ours);
-    let output = child.wait_with_output().map_err(|e| MountError::Other(Error::from(e).context("fusermount3")))?;
+    let output = child
+        .wait_with_output()
+        .map_err(|e| MountError::Other(Error::from(e).context("fusermount3")))?;
     fuse.filter(|_| output.status.success()).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim().lines().next().unwrap_or("it gave no reason").to_string();
+        let said = said
+            .trim()
+            .lines()
+            .next()
+            .unwrap_or("it gave no reason")
+            .to_string();
         MountError::Unavailable(format!("mount {}: {said}", request.path.display()))
     })
 }
@@ -358,7 +436,13 @@ fn receive_fd(socket: &OwnedFd) -> Option<OwnedFd> {
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8; 1];
     let mut buffers = [std::io::IoSliceMut::new(&mut byte)];
-    recvmsg(socket, &mut buffers, &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
+    recvmsg(
+        socket,
+        &mut buffers,
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )
+    .ok()?;
     ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
@@ -375,9 +459,11 @@ pub fn unmount_path(path: &Path, mode: UnmountMode) -> Result<()> {
     let place = MountPlace::of(&absolute)?;
     match place.top()? {
         None => Err(Error::invalid("nothing is mounted here").context(path.display())),
-        Some(m) if !m.is_zarrfs() => {
-            Err(Error::invalid(format!("a mount of type {}, not of zarrfs", m.fs_type)).context(path.display()))
-        }
+        Some(m) if !m.is_zarrfs() => Err(Error::invalid(format!(
+            "a mount of type {}, not of zarrfs",
+            m.fs_type
+        ))
+        .context(path.display())),
         Some(mount) => {
             if mode == UnmountMode::Forced {
                 // fusermount3 does not end the connection; where the file is missing, the daemon
@@ -385,7 +471,9 @@ pub fn unmount_path(path: &Path, mode: UnmountMode) -> Result<()> {
                 let _ = std::fs::write(abort_file(&mount.device), "1");
             }
             let unmounted = place.unmount(mode.flags());
-            if mode == UnmountMode::Forced && place.top()?.is_none_or(|top| top.device != mount.device) {
+            if mode == UnmountMode::Forced
+                && place.top()?.is_none_or(|top| top.device != mount.device)
+            {
                 // the daemon of an aborted connection unmounts it, too
                 return Ok(());
             }

@@ -45,7 +45,10 @@ impl MountEntry {
 
 /// Returns the kernel's file that ends the connection of the FUSE mount with this device number.
 pub fn abort_file(device: &str) -> String {
-    format!("/sys/fs/fuse/connections/{}/abort", device.rsplit(':').next().unwrap_or_default())
+    format!(
+        "/sys/fs/fuse/connections/{}/abort",
+        device.rsplit(':').next().unwrap_or_default()
+    )
 }
 
 /// A path without symbolic links, up to the place where following ended.
@@ -79,7 +82,10 @@ const MAX_LINKS: usize = 40;
 /// accepts, which is not entered.
 pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<FollowedPath> {
     let names = |path: &Path| -> Vec<OsString> {
-        let names = path.components().rev().filter(|name| matches!(name, Component::Normal(_) | Component::ParentDir));
+        let names = path
+            .components()
+            .rev()
+            .filter(|name| matches!(name, Component::Normal(_) | Component::ParentDir));
         names.map(|name| name.as_os_str().to_owned()).collect()
     };
     let mut left = names(&std::path::absolute(path)?);
@@ -92,7 +98,10 @@ pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<Fo
         }
         let next = done.join(&name);
         if is_end(&next) {
-            return Ok(FollowedPath { path: next, rest: Some(left.iter().rev().collect()) });
+            return Ok(FollowedPath {
+                path: next,
+                rest: Some(left.iter().rev().collect()),
+            });
         }
         match std::fs::read_link(&next) {
             Ok(target) => {
@@ -109,18 +118,31 @@ pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<Fo
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => done = next,
             // the kernel's path of the working directory has no links, and may lead through
             // directories of other users
-            Err(e) if e.kind() == ErrorKind::PermissionDenied && working_directory()?.starts_with(&next) => done = next,
+            Err(e)
+                if e.kind() == ErrorKind::PermissionDenied
+                    && working_directory()?.starts_with(&next) =>
+            {
+                done = next
+            }
             Err(e) => return Err(e),
         }
     }
-    Ok(FollowedPath { path: done, rest: None })
+    Ok(FollowedPath {
+        path: done,
+        rest: None,
+    })
 }
 
 /// Returns the absolute form of a path. Links are resolved up to the first mount of zarrfs, which
 /// has none.
 pub fn path_to_mount(path: &Path) -> std::io::Result<PathBuf> {
     let mounts = mounts().unwrap_or_default();
-    let is_mount = |place: &Path| mounts.iter().rfind(|m| m.path == place).is_some_and(MountEntry::is_zarrfs);
+    let is_mount = |place: &Path| {
+        mounts
+            .iter()
+            .rfind(|m| m.path == place)
+            .is_some_and(MountEntry::is_zarrfs)
+    };
     Ok(follow(path, &is_mount)?.whole())
 }
 
@@ -148,7 +170,10 @@ impl MountPlace {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Error::invalid("not a mountpoint").context(path.display()));
         };
-        Ok(MountPlace { parent: open_directory(parent)?, name: name.to_owned() })
+        Ok(MountPlace {
+            parent: open_directory(parent)?,
+            name: name.to_owned(),
+        })
     }
 
     /// Returns the current path of the place.
@@ -177,10 +202,18 @@ impl MountPlace {
 
     fn unmount_by_helper(&self, flags: UnmountFlags) -> Result<()> {
         let mut command = Command::new("fusermount3");
-        command.arg("-u").args(flags.contains(UnmountFlags::DETACH).then_some("-z")).arg("--").arg(&self.name);
-        command.current_dir(proc_path(&self.parent)).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg("-u")
+            .args(flags.contains(UnmountFlags::DETACH).then_some("-z"))
+            .arg("--")
+            .arg(&self.name);
+        command
+            .current_dir(proc_path(&self.parent))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         let Ok(output) = command.output() else {
-            return Err(Error::system(libc::EPERM).context("fusermount3 is missing, and needed unless you are root"));
+            return Err(Error::system(libc::EPERM)
+                .context("fusermount3 is missing, and needed unless you are root"));
         };
         let said = String::from_utf8_lossy(&output.stderr);
         match said.trim().lines().next() {
@@ -195,7 +228,11 @@ impl MountPlace {
 
 /// Opens a directory as a reference (O_PATH), not for reading.
 pub fn open_directory(path: &Path) -> std::result::Result<OwnedFd, Errno> {
-    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(
+        path,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
 }
 
 /// Returns the current path of an open file or directory.
@@ -217,7 +254,9 @@ pub fn working_directory() -> std::io::Result<PathBuf> {
 /// Returns the entry of the mount whose root is open.
 pub fn entry_of(mount: &OwnedFd) -> Result<Option<MountEntry>> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", mount.as_raw_fd()))?;
-    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    let id = text
+        .lines()
+        .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     Ok(mounts()?.into_iter().find(|entry| Some(entry.id) == id))
 }
 
@@ -229,8 +268,12 @@ pub fn mounts_at(path: &Path) -> Result<Vec<MountEntry>> {
 
 /// Returns all mounts.
 pub fn mounts() -> Result<Vec<MountEntry>> {
-    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::from(e).context("/proc/self/mountinfo"))?;
-    Ok(table.split(|&b| b == b'\n').filter_map(parse_mountinfo).collect())
+    let table = std::fs::read("/proc/self/mountinfo")
+        .map_err(|e| Error::from(e).context("/proc/self/mountinfo"))?;
+    Ok(table
+        .split(|&b| b == b'\n')
+        .filter_map(parse_mountinfo)
+        .collect())
 }
 
 /// Parses one line of mountinfo: `36 35 98:0 /root /mount/point options - type source
@@ -245,9 +288,20 @@ fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next().unwrap_or_default()).into_vec();
     let options = text(fields.next().unwrap_or_default())?;
-    let number = |name: &str| options.split(',').find_map(|option| option.strip_prefix(name)?.parse().ok());
+    let number = |name: &str| {
+        options
+            .split(',')
+            .find_map(|option| option.strip_prefix(name)?.parse().ok())
+    };
     let owner = number("user_id=").zip(number("group_id="));
-    Some(MountEntry { id, device, path, fs_type, source, owner })
+    Some(MountEntry {
+        id,
+        device,
+        path,
+        fs_type,
+        source,
+        owner,
+    })
 }
 
 /// Decodes the octal escapes of spaces and backslashes.
@@ -255,7 +309,10 @@ fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
+        let octal = tail
+            .get(..3)
+            .and_then(|d| std::str::from_utf8(d).ok())
+            .and_then(|d| u8::from_str_radix(d, 8).ok());
         match octal {
             Some(value) if byte == b'\\' => {
                 out.push(value);
@@ -279,9 +336,18 @@ mod tests {
         let line =
             b"36 35 0:98 / /mnt/a\\040b\\134c rw,noatime shared:1 - fuse.zarrfs a\\040store,with,commas rw,user_id=0,group_id=7";
         let entry = parse_mountinfo(line).unwrap();
-        assert_eq!((entry.id, entry.path.as_path()), (36, Path::new("/mnt/a b\\c")));
-        assert_eq!((entry.device.as_str(), entry.fs_type.as_str()), ("0:98", "fuse.zarrfs"));
-        assert_eq!((entry.source.as_slice(), entry.owner), (b"a store,with,commas".as_slice(), Some((0, 7))));
+        assert_eq!(
+            (entry.id, entry.path.as_path()),
+            (36, Path::new("/mnt/a b\\c"))
+        );
+        assert_eq!(
+            (entry.device.as_str(), entry.fs_type.as_str()),
+            ("0:98", "fuse.zarrfs")
+        );
+        assert_eq!(
+            (entry.source.as_slice(), entry.owner),
+            (b"a store,with,commas".as_slice(), Some((0, 7)))
+        );
         assert_eq!(parse_mountinfo(b"junk"), None);
     }
 
@@ -296,15 +362,33 @@ mod tests {
         let end = |path: &str, at: &str| {
             let followed = follow(&top.join(path), &|place| place == top.join(at)).unwrap();
             let rest = followed.rest.clone();
-            (rest, followed.whole().strip_prefix(&top).unwrap().to_path_buf())
+            (
+                rest,
+                followed.whole().strip_prefix(&top).unwrap().to_path_buf(),
+            )
         };
-        for (path, rest) in [("far", ""), ("a/link/c", ""), ("a/b/../link/./c", ""), ("far/../c", "../c")] {
+        for (path, rest) in [
+            ("far", ""),
+            ("a/link/c", ""),
+            ("a/b/../link/./c", ""),
+            ("far/../c", "../c"),
+        ] {
             assert_eq!(end(path, "none"), (None, "a/b/c".into()), "{path}");
-            assert_eq!(end(path, "a/b/c"), (Some(rest.into()), "a/b/c".into()), "{path}");
+            assert_eq!(
+                end(path, "a/b/c"),
+                (Some(rest.into()), "a/b/c".into()),
+                "{path}"
+            );
         }
         // a place on the way, even if the path leaves it again
-        assert_eq!(end("far/../../x", "a/b"), (Some("c/../../x".into()), "a/x".into()));
-        assert!(follow(&top.join("loop"), &|_| false).is_err() && follow(&top.join("x/y"), &|_| false).is_err());
+        assert_eq!(
+            end("far/../../x", "a/b"),
+            (Some("c/../../x".into()), "a/x".into())
+        );
+        assert!(
+            follow(&top.join("loop"), &|_| false).is_err()
+                && follow(&top.join("x/y"), &|_| false).is_err()
+        );
     }
 
     #[test]
@@ -316,7 +400,10 @@ mod tests {
         std::fs::rename(top.join("a"), top.join("b")).unwrap();
         std::os::unix::fs::symlink("/", top.join("a")).unwrap();
         assert_eq!(place.path().unwrap(), top.join("b/mnt"));
-        assert_eq!(std::fs::canonicalize(place.fixed_path()).unwrap(), top.join("b/mnt"));
+        assert_eq!(
+            std::fs::canonicalize(place.fixed_path()).unwrap(),
+            top.join("b/mnt")
+        );
         assert_eq!(place.top().unwrap(), None);
         assert!(place.unmount(UnmountFlags::empty()).is_err());
         assert!(MountPlace::of(Path::new("/")).is_err());

@@ -17,7 +17,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Growth of the pool whose threads wait for the locks of directories.
-const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max_threads: 64 };
+const GROWTH: PoolGrowth = PoolGrowth {
+    patience: Duration::from_millis(50),
+    max_threads: 64,
+};
 
 /// The limit on the names that the kernel knows.
 pub struct NameLimit {
@@ -32,7 +35,12 @@ pub struct NameLimit {
 impl NameLimit {
     /// Creates the limit for a mount without open files.
     pub fn new(fs: Arc<Fs>, kernel: KernelConnection) -> Result<Self> {
-        Ok(NameLimit { fs, kernel, pool: Pool::growing("names", 1, GROWTH)?, open: Mutex::default() })
+        Ok(NameLimit {
+            fs,
+            kernel,
+            pool: Pool::growing("names", 1, GROWTH)?,
+            open: Mutex::default(),
+        })
     }
 
     /// Records that a file or directory was opened.
@@ -63,7 +71,11 @@ impl NameLimit {
         let open = lock(&self.open).keys().copied().collect();
         for (directory, names) in self.fs.least_used_names(&open) {
             let kernel = self.kernel.clone();
-            self.pool.run(move || names.iter().for_each(|name| kernel.forget_name(directory, name)));
+            self.pool.run(move || {
+                names
+                    .iter()
+                    .for_each(|name| kernel.forget_name(directory, name))
+            });
         }
     }
 }

@@ -18,7 +18,10 @@ const IN_FLIGHT: Duration = Duration::from_secs(5);
 
 /// Growth of the pool that notifies the kernel. A notification may wait for requests in flight of
 /// its file, and must not delay those of other files.
-const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max_threads: 1024 };
+const GROWTH: PoolGrowth = PoolGrowth {
+    patience: Duration::from_millis(50),
+    max_threads: 1024,
+};
 
 /// The connection to the kernel. It is set before the first request comes.
 #[derive(Clone, Default)]
@@ -108,7 +111,13 @@ impl Notices {
     /// Creates the queues, without a notification in flight.
     pub fn new(fs: Arc<Fs>, kernel: KernelConnection) -> Result<Self> {
         let (files, dropped) = Default::default();
-        Ok(Notices { fs, kernel, pool: Pool::growing("notify", 1, GROWTH)?, files, dropped })
+        Ok(Notices {
+            fs,
+            kernel,
+            pool: Pool::growing("notify", 1, GROWTH)?,
+            files,
+            dropped,
+        })
     }
 
     /// Calls `reply` for a request that has changed files through other files, once the kernel has
@@ -121,7 +130,11 @@ impl Notices {
 
     /// Calls `reply` as [`Notices::reply_after`] does, but also waits for the notifications about
     /// the files `inodes` that other requests have queued.
-    pub fn reply_after_others(self: &Arc<Self>, inodes: &[u64], reply: impl FnOnce() + Send + 'static) {
+    pub fn reply_after_others(
+        self: &Arc<Self>,
+        inodes: &[u64],
+        reply: impl FnOnce() + Send + 'static,
+    ) {
         self.send(self.fs.take_stale_pages(), inodes, reply);
     }
 
@@ -132,7 +145,12 @@ impl Notices {
         self.send(stale, &[], || {});
     }
 
-    fn send(self: &Arc<Self>, stale: Vec<StalePages>, others: &[u64], reply: impl FnOnce() + Send + 'static) {
+    fn send(
+        self: &Arc<Self>,
+        stale: Vec<StalePages>,
+        others: &[u64],
+        reply: impl FnOnce() + Send + 'static,
+    ) {
         let awaited = stale.iter().filter(|stale| stale.is_awaited).count();
         if stale.is_empty() && others.is_empty() {
             return reply();
@@ -140,15 +158,27 @@ impl Notices {
         // count one more for this call, so that the reply is not sent before all notifications are
         // counted
         let left = AtomicUsize::new(awaited + 1);
-        let countdown = Arc::new(Countdown { left, reply: Mutex::new(Some(Box::new(reply))) });
+        let countdown = Arc::new(Countdown {
+            left,
+            reply: Mutex::new(Some(Box::new(reply))),
+        });
         let mut files = lock(&self.files);
         for inode in others {
             if let Some(file) = files.get_mut(inode) {
                 countdown.left.fetch_add(1, Ordering::AcqRel);
-                file.next.as_mut().unwrap_or(&mut file.current).replies.push(countdown.clone());
+                file.next
+                    .as_mut()
+                    .unwrap_or(&mut file.current)
+                    .replies
+                    .push(countdown.clone());
             }
         }
-        for StalePages { inode, is_awaited, guards } in stale {
+        for StalePages {
+            inode,
+            is_awaited,
+            guards,
+        } in stale
+        {
             let is_new = !files.contains_key(&inode);
             let next = files.entry(inode).or_default().next.get_or_insert_default();
             next.guards.extend(guards);
@@ -171,7 +201,10 @@ impl Notices {
             }
             self.drop_pages(inode, 0, 0);
             let mut files = lock(&self.files);
-            let done = files.get_mut(&inode).map(|file| std::mem::take(&mut file.current)).unwrap_or_default();
+            let done = files
+                .get_mut(&inode)
+                .map(|file| std::mem::take(&mut file.current))
+                .unwrap_or_default();
             has_more = files.get(&inode).is_some_and(|file| file.next.is_some());
             if !has_more {
                 files.remove(&inode);
@@ -204,12 +237,15 @@ impl Notices {
     /// stay in the page cache. After the answer, the pages of the write must then be dropped once
     /// more.
     pub fn were_dropped(&self, inode: u64) -> bool {
-        lock(&self.dropped).get(&inode).is_some_and(|at| at.elapsed() < IN_FLIGHT)
+        lock(&self.dropped)
+            .get(&inode)
+            .is_some_and(|at| at.elapsed() < IN_FLIGHT)
     }
 
     /// Drops the pages of a write that was answered.
     pub fn drop_again(self: &Arc<Self>, inode: u64, offset: u64, len: usize) {
         let notices = self.clone();
-        self.pool.run(move || notices.drop_pages(inode, offset as i64, len.max(1) as i64));
+        self.pool
+            .run(move || notices.drop_pages(inode, offset as i64, len.max(1) as i64));
     }
 }

@@ -3,8 +3,9 @@
 use super::ServeOptions;
 use crate::fs::tree::Attributes;
 use fuser::{
-    Errno, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    Errno, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request,
 };
 use std::time::Duration;
 
@@ -15,7 +16,11 @@ pub const ENTRY_TTL: Duration = Duration::from_secs(1);
 /// Returns the time for which the kernel may use attributes without a request. It is zero for most
 /// files: a size that another process changed in the store must show immediately.
 pub fn attribute_ttl(is_lasting: bool) -> Duration {
-    if is_lasting { ENTRY_TTL } else { Duration::ZERO }
+    if is_lasting {
+        ENTRY_TTL
+    } else {
+        Duration::ZERO
+    }
 }
 
 impl ServeOptions {
@@ -27,10 +32,15 @@ impl ServeOptions {
 
     /// Converts attributes to those that the kernel expects.
     pub(super) fn attributes(&self, a: &Attributes) -> FileAttr {
-        let (kind, mode, nlink) =
-            if a.is_directory { (FileType::Directory, 0o755, 2) } else { (FileType::RegularFile, 0o644, 1) };
+        let (kind, mode, nlink) = if a.is_directory {
+            (FileType::Directory, 0o755, 2)
+        } else {
+            (FileType::RegularFile, 0o644, 1)
+        };
         let mode = if self.read_only { mode & 0o555 } else { mode };
-        let mode = mode & a.permissions.map_or(0o777, |granted| granted.bits(self.uid, self.gid));
+        let mode = mode
+            & a.permissions
+                .map_or(0o777, |granted| granted.bits(self.uid, self.gid));
         FileAttr {
             ino: INodeNo(a.inode),
             size: a.size,
@@ -57,7 +67,12 @@ impl ServeOptions {
 
     /// Answers with the inode of a name.
     pub(super) fn send_entry(&self, reply: ReplyEntry, a: &Attributes) {
-        reply.entry_with_ttls(&attribute_ttl(a.lasting), &ENTRY_TTL, &self.attributes(a), Generation(0));
+        reply.entry_with_ttls(
+            &attribute_ttl(a.lasting),
+            &ENTRY_TTL,
+            &self.attributes(a),
+            Generation(0),
+        );
     }
 }
 

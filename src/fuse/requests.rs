@@ -8,10 +8,10 @@ use crate::error::Error;
 use crate::fs::tree::Audience;
 use crate::fs::{Fs, KernelPages, MAX_NAME, RequestKind, Seek};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -48,7 +48,9 @@ impl Filesystem for FuseServer {
         ] {
             let _ = config.add_capabilities(flag);
         }
-        self.maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+        self.maps_direct = config
+            .add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
+            .is_ok();
         let _ = config.set_max_write(1 << 20);
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
@@ -62,7 +64,10 @@ impl Filesystem for FuseServer {
             return reply.error(Errno::ENOENT);
         }
         let options = self.options.clone();
-        let lookup = RequestKind::Lookup { parent: parent.0, name: &request.name.clone() };
+        let lookup = RequestKind::Lookup {
+            parent: parent.0,
+            name: &request.name.clone(),
+        };
         self.dispatch(lookup, move |fs| {
             let found = request.run(fs, || fs.lookup(parent.0, &request.name));
             finish(found, reply, |reply, a| options.send_entry(reply, &a));
@@ -77,7 +82,9 @@ impl Filesystem for FuseServer {
         let options = self.options.clone();
         self.dispatch(RequestKind::Attributes(inode.0), move |fs| {
             let attributes = RequestInfo::of("getattr", inode).run(fs, || fs.attributes(inode.0));
-            finish(attributes, reply, |reply, a| options.send_attributes(reply, &a));
+            finish(attributes, reply, |reply, a| {
+                options.send_attributes(reply, &a)
+            });
         });
     }
 
@@ -104,11 +111,15 @@ impl Filesystem for FuseServer {
         self.dispatch(RequestKind::Change, move |fs| {
             let done = RequestInfo::of("setattr", inode).run(fs, || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
-                let is_other = |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
+                let is_other =
+                    |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
                 // the mount determines the owner, and the modes of what it makes
                 let taken = mode.filter(|_| fs.takes_any_mode(inode.0, thread));
                 let refused = mode.filter(|_| taken.is_none()).map(|mode| mode & 0o7777);
-                if is_other(refused, now.perm.into()) || is_other(uid, now.uid) || is_other(gid, now.gid) {
+                if is_other(refused, now.perm.into())
+                    || is_other(uid, now.uid)
+                    || is_other(gid, now.gid)
+                {
                     return Err(Error::system(libc::EPERM));
                 }
                 if let Some(mode) = taken {
@@ -117,7 +128,8 @@ impl Filesystem for FuseServer {
                 let Some(size) = size else {
                     return fs.attributes(inode.0);
                 };
-                let handle = handle.map_or_else(|| fs.opening_of(inode.0, thread), |handle| Some(handle.0));
+                let handle =
+                    handle.map_or_else(|| fs.opening_of(inode.0, thread), |handle| Some(handle.0));
                 fs.set_size(inode.0, size, handle)
             });
             // reply before pages of other files are dropped: while the size is set, the kernel
@@ -129,7 +141,11 @@ impl Filesystem for FuseServer {
     fn open(&self, asker: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let for_writing = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
         let direct = flags.0 & libc::O_DIRECT != 0;
-        let audience = if self.options.is_owner(asker) { Audience::Owner } else { Audience::Readers };
+        let audience = if self.options.is_owner(asker) {
+            Audience::Owner
+        } else {
+            Audience::Readers
+        };
         let maps_direct = self.maps_direct;
         // such a descriptor can't be mapped, but before the kernel maps direct files it leaves
         // stale pages beside them
@@ -149,8 +165,9 @@ impl Filesystem for FuseServer {
                 if opened.pages == KernelPages::Fresh && opened.has_other_writers {
                     notices.record_drop(inode.0);
                 }
-                let past_pages =
-                    is_write_only && opened.pages != KernelPages::None && fs.write_past_pages(opened.handle);
+                let past_pages = is_write_only
+                    && opened.pages != KernelPages::None
+                    && fs.write_past_pages(opened.handle);
                 Ok((past_pages, opened))
             });
             finish(done, reply, |reply, (past_pages, opened)| {
@@ -162,8 +179,16 @@ impl Filesystem for FuseServer {
                     KernelPages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
                 };
                 // closing a file that was only read can't fail
-                let flush = if for_writing { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
-                let direct = if past_pages { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+                let flush = if for_writing {
+                    FopenFlags::empty()
+                } else {
+                    FopenFlags::FOPEN_NOFLUSH
+                };
+                let direct = if past_pages {
+                    FopenFlags::FOPEN_DIRECT_IO
+                } else {
+                    FopenFlags::empty()
+                };
                 reply.opened(FileHandle(opened.handle), pages | flush | direct);
             });
         });
@@ -184,7 +209,9 @@ impl Filesystem for FuseServer {
         let size = size as usize;
         let request = RequestInfo::of_bytes("read", inode, offset, size);
         let reply = REPLY.with_borrow_mut(|out| {
-            match request.run_some(&self.fs, || self.fs.read_in_place(handle, offset, size, out)) {
+            match request.run_some(&self.fs, || {
+                self.fs.read_in_place(handle, offset, size, out)
+            }) {
                 Ok(None) => return Some(reply),
                 Ok(Some(found)) => reply.data(found.bytes(out)),
                 Err(e) => reply.error(e),
@@ -219,8 +246,9 @@ impl Filesystem for FuseServer {
         let request = RequestInfo::of_bytes("write", inode, offset, len);
         let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let is_flat = self.fs.is_flat(handle);
-        let drops_again =
-            is_flat && !is_mapped && (notices.were_dropped(inode.0) || self.fs.leaves_stale_pages(handle));
+        let drops_again = is_flat
+            && !is_mapped
+            && (notices.were_dropped(inode.0) || self.fs.leaves_stale_pages(handle));
         let answer = move |written| {
             // other writes must be answered first: the kernel holds their pages until then, and a
             // notification waits for the pages
@@ -236,7 +264,9 @@ impl Filesystem for FuseServer {
             }
             notices.drop_stale();
         };
-        match request.run_some(&self.fs, || self.fs.try_write(handle, offset, data, is_mapped)) {
+        match request.run_some(&self.fs, || {
+            self.fs.try_write(handle, offset, data, is_mapped)
+        }) {
             Ok(Some(written)) => return answer(Ok(written)),
             // this removes the guards of the bytes applied so far: the worker applies them again
             Ok(None) => self.notices.drop_stale(),
@@ -246,22 +276,40 @@ impl Filesystem for FuseServer {
         let waiting = self.fs.waiting_write(handle, offset, len);
         let data = self.copies.copy(data);
         self.dispatch(RequestKind::Change, move |fs| {
-            let written = request.run(fs, || fs.write_waiting(handle, offset, &data.bytes, is_mapped));
+            let written = request.run(fs, || {
+                fs.write_waiting(handle, offset, &data.bytes, is_mapped)
+            });
             drop(waiting);
             answer(written);
         });
     }
 
-    fn flush(&self, _: &Request, inode: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        self.store_file(RequestInfo::of("flush", inode), handle, reply, move |fs| fs.flush(handle.0));
+    fn flush(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        _: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.store_file(RequestInfo::of("flush", inode), handle, reply, move |fs| {
+            fs.flush(handle.0)
+        });
     }
 
     fn fsync(&self, _: &Request, inode: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.store_file(RequestInfo::of("fsync", inode), handle, reply, move |fs| fs.fsync(handle.0));
+        self.store_file(RequestInfo::of("fsync", inode), handle, reply, move |fs| {
+            fs.fsync(handle.0)
+        });
     }
 
     fn fsyncdir(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.change(RequestInfo::of("fsyncdir", inode), reply, |fs, _| fs.flush_all(), send_ok);
+        self.change(
+            RequestInfo::of("fsyncdir", inode),
+            reply,
+            |fs, _| fs.flush_all(),
+            send_ok,
+        );
     }
 
     fn release(
@@ -281,7 +329,9 @@ impl Filesystem for FuseServer {
         // these wait
         reply.ok();
         // release also stores pages of a map that came after the last flush
-        self.dispatch(RequestKind::Release(handle.0), move |fs| fs.release(handle.0));
+        self.dispatch(RequestKind::Release(handle.0), move |fs| {
+            fs.release(handle.0)
+        });
     }
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -295,35 +345,78 @@ impl Filesystem for FuseServer {
         });
     }
 
-    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         let kind = |directory| {
-            if directory { FileType::Directory } else { FileType::RegularFile }
+            if directory {
+                FileType::Directory
+            } else {
+                FileType::RegularFile
+            }
         };
         self.dispatch(RequestKind::ReadDirectory, move |fs| {
             let done = RequestInfo::of("readdir", inode).run(fs, || {
                 fs.read_directory(handle.0, offset, |name, next| {
-                    reply.add(INodeNo(name.inode), next, kind(name.is_directory), &name.name)
+                    reply.add(
+                        INodeNo(name.inode),
+                        next,
+                        kind(name.is_directory),
+                        &name.name,
+                    )
                 })
             });
             finish(done, reply, |reply, ()| reply.ok());
         });
     }
 
-    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
         let options = self.options.clone();
-        self.dispatch(RequestKind::ReadDirectoryPlus { inode: inode.0, from: offset }, move |fs| {
-            let done = RequestInfo::of("readdirplus", inode).run(fs, || {
-                fs.read_directory_with_attributes(handle.0, offset, |entry, next| {
-                    let attributes = options.attributes(entry.attributes);
-                    let ttl = attribute_ttl(entry.lasting);
-                    reply.add(attributes.ino, next, &entry.name.name, &ttl, &attributes, Generation(0))
-                })
-            });
-            finish(done, reply, |reply, ()| reply.ok());
-        });
+        self.dispatch(
+            RequestKind::ReadDirectoryPlus {
+                inode: inode.0,
+                from: offset,
+            },
+            move |fs| {
+                let done = RequestInfo::of("readdirplus", inode).run(fs, || {
+                    fs.read_directory_with_attributes(handle.0, offset, |entry, next| {
+                        let attributes = options.attributes(entry.attributes);
+                        let ttl = attribute_ttl(entry.lasting);
+                        reply.add(
+                            attributes.ino,
+                            next,
+                            &entry.name.name,
+                            &ttl,
+                            &attributes,
+                            Generation(0),
+                        )
+                    })
+                });
+                finish(done, reply, |reply, ()| reply.ok());
+            },
+        );
     }
 
-    fn releasedir(&self, _: &Request, inode: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         reply.ok();
         self.names.closed(inode.0);
         self.dispatch(RequestKind::Brief, move |fs| fs.release_directory(handle.0));
@@ -336,7 +429,16 @@ impl Filesystem for FuseServer {
             finish(space, reply, |reply, space| match space {
                 Some(s) => {
                     let block = u32::try_from(s.block_size).unwrap_or(4096);
-                    reply.statfs(s.blocks, s.free, s.available, s.files, s.free_files, block, MAX_NAME as u32, block);
+                    reply.statfs(
+                        s.blocks,
+                        s.free,
+                        s.available,
+                        s.files,
+                        s.free_files,
+                        block,
+                        MAX_NAME as u32,
+                        block,
+                    );
                 }
                 // programs that check for free space before they write must find some
                 None => {
@@ -347,7 +449,16 @@ impl Filesystem for FuseServer {
         });
     }
 
-    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, flags: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
         let Some(request) = RequestInfo::of_name("create", parent, name) else {
             return reply.error(Errno::EILSEQ);
         };
@@ -359,36 +470,68 @@ impl Filesystem for FuseServer {
             fs.set_next_mode(parent.0, &request.name, mode)?;
             fs.create(parent.0, &request.name, exclusive, truncate)
         };
-        self.change(request, reply, create, move |reply, (attributes, opened)| {
-            let pages = match opened.pages {
-                KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
-                _ => FopenFlags::empty(),
-            };
-            names.opened(attributes.inode);
-            // the name and the attributes share one time to live, and the attributes may change
-            // immediately
-            let ttl = Duration::ZERO;
-            let handle = FileHandle(opened.handle);
-            reply.created(&ttl, &options.attributes(&attributes), Generation(0), handle, pages);
-        });
+        self.change(
+            request,
+            reply,
+            create,
+            move |reply, (attributes, opened)| {
+                let pages = match opened.pages {
+                    KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
+                    _ => FopenFlags::empty(),
+                };
+                names.opened(attributes.inode);
+                // the name and the attributes share one time to live, and the attributes may change
+                // immediately
+                let ttl = Duration::ZERO;
+                let handle = FileHandle(opened.handle);
+                reply.created(
+                    &ttl,
+                    &options.attributes(&attributes),
+                    Generation(0),
+                    handle,
+                    pages,
+                );
+            },
+        );
     }
 
-    fn mknod(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: u32, reply: ReplyEntry) {
+    fn mknod(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
         if ![0, libc::S_IFREG].contains(&(mode & libc::S_IFMT)) {
             return reply.error(Errno::EPERM);
         }
         // create the file as open and close would
-        self.create_entry(RequestInfo::of_name("mknod", parent, name), reply, move |fs, request| {
-            fs.set_next_mode(parent.0, &request.name, mode)?;
-            let (attributes, opened) = fs.create(parent.0, &request.name, true, false)?;
-            let stored = fs.flush(opened.handle);
-            fs.release(opened.handle);
-            stored.inspect_err(|_| fs.forget(attributes.inode, 1))?;
-            Ok(fs.attributes(attributes.inode).unwrap_or(attributes))
-        });
+        self.create_entry(
+            RequestInfo::of_name("mknod", parent, name),
+            reply,
+            move |fs, request| {
+                fs.set_next_mode(parent.0, &request.name, mode)?;
+                let (attributes, opened) = fs.create(parent.0, &request.name, true, false)?;
+                let stored = fs.flush(opened.handle);
+                fs.release(opened.handle);
+                stored.inspect_err(|_| fs.forget(attributes.inode, 1))?;
+                Ok(fs.attributes(attributes.inode).unwrap_or(attributes))
+            },
+        );
     }
 
-    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+    fn mkdir(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
         let request = RequestInfo::of_name("mkdir", parent, name);
         self.create_entry(request, reply, move |fs, request| {
             fs.set_next_mode(parent.0, &request.name, mode)?;
@@ -398,7 +541,9 @@ impl Filesystem for FuseServer {
 
     fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let request = RequestInfo::of_name("link", parent, name);
-        self.create_entry(request, reply, move |fs, request| fs.link(inode.0, parent.0, &request.name));
+        self.create_entry(request, reply, move |fs, request| {
+            fs.link(inode.0, parent.0, &request.name)
+        });
     }
 
     fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
@@ -408,12 +553,16 @@ impl Filesystem for FuseServer {
     fn unlink(&self, asker: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let thread = asker.pid();
         let request = RequestInfo::of_name("unlink", parent, name);
-        self.change_name(request, reply, move |fs, request| fs.unlink(parent.0, &request.name, thread));
+        self.change_name(request, reply, move |fs, request| {
+            fs.unlink(parent.0, &request.name, thread)
+        });
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let request = RequestInfo::of_name("rmdir", parent, name);
-        self.change_name(request, reply, move |fs, request| fs.remove_directory(parent.0, &request.name));
+        self.change_name(request, reply, move |fs, request| {
+            fs.remove_directory(parent.0, &request.name)
+        });
     }
 
     fn rename(
@@ -434,19 +583,38 @@ impl Filesystem for FuseServer {
             return reply.error(Errno::EILSEQ);
         };
         let keeps_target = flags.contains(keep);
-        self.change_name(RequestInfo::of_name("rename", parent, name), reply, move |fs, request| {
-            fs.rename((parent.0, &request.name), (new_parent.0, &new_name), keeps_target)
-        });
+        self.change_name(
+            RequestInfo::of_name("rename", parent, name),
+            reply,
+            move |fs, request| {
+                fs.rename(
+                    (parent.0, &request.name),
+                    (new_parent.0, &new_name),
+                    keeps_target,
+                )
+            },
+        );
     }
 
-    fn setxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+    fn setxattr(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
         let Some(name) = name.to_str().map(str::to_string) else {
             return reply.error(Errno::EILSEQ);
         };
         let value = value.to_vec();
         let create = flags & libc::XATTR_CREATE != 0;
         let replace = flags & libc::XATTR_REPLACE != 0;
-        let set = move |fs: &Fs, _: &RequestInfo| fs.set_xattr(inode.0, &name, Some(&value), create, replace);
+        let set = move |fs: &Fs, _: &RequestInfo| {
+            fs.set_xattr(inode.0, &name, Some(&value), create, replace)
+        };
         self.change(RequestInfo::of("setxattr", inode), reply, set, send_ok);
     }
 
@@ -454,8 +622,14 @@ impl Filesystem for FuseServer {
         let Some(name) = name.to_str().map(str::to_string) else {
             return reply.error(Errno::EILSEQ);
         };
-        let remove = move |fs: &Fs, _: &RequestInfo| fs.set_xattr(inode.0, &name, None, false, false);
-        self.change(RequestInfo::of("removexattr", inode), reply, remove, send_ok);
+        let remove =
+            move |fs: &Fs, _: &RequestInfo| fs.set_xattr(inode.0, &name, None, false, false);
+        self.change(
+            RequestInfo::of("removexattr", inode),
+            reply,
+            remove,
+            send_ok,
+        );
     }
 
     fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -467,9 +641,15 @@ impl Filesystem for FuseServer {
         }
         self.dispatch(RequestKind::Xattrs, move |fs| {
             let value = RequestInfo::of("getxattr", inode).run(fs, || {
-                let all =
-                    if name.starts_with("user.zarr") { fs.xattrs(inode.0, Audience::Readers)? } else { Vec::new() };
-                let value = all.into_iter().find(|(n, _)| *n == name).map(|(_, value)| value);
+                let all = if name.starts_with("user.zarr") {
+                    fs.xattrs(inode.0, Audience::Readers)?
+                } else {
+                    Vec::new()
+                };
+                let value = all
+                    .into_iter()
+                    .find(|(n, _)| *n == name)
+                    .map(|(_, value)| value);
                 value.ok_or_else(|| Error::system(libc::ENODATA))
             });
             finish(value, reply, |reply, value| send_xattr(reply, &value, size));
@@ -477,11 +657,18 @@ impl Filesystem for FuseServer {
     }
 
     fn listxattr(&self, asker: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
-        let audience = if self.options.is_owner(asker) { Audience::Owner } else { Audience::Everyone };
+        let audience = if self.options.is_owner(asker) {
+            Audience::Owner
+        } else {
+            Audience::Everyone
+        };
         self.dispatch(RequestKind::Xattrs, move |fs| {
             let names = RequestInfo::of("listxattr", inode).run(fs, || {
                 let all = fs.xattrs(inode.0, audience)?;
-                Ok(all.into_iter().flat_map(|(name, _)| name.into_bytes().into_iter().chain([0])).collect::<Vec<u8>>())
+                Ok(all
+                    .into_iter()
+                    .flat_map(|(name, _)| name.into_bytes().into_iter().chain([0]))
+                    .collect::<Vec<u8>>())
             });
             finish(names, reply, |reply, names| send_xattr(reply, &names, size));
         });
@@ -506,7 +693,15 @@ impl Filesystem for FuseServer {
         self.change(RequestInfo::of("fallocate", inode), reply, punch, send_ok);
     }
 
-    fn lseek(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
         self.dispatch(RequestKind::Change, move |fs| {
             let position = RequestInfo::of("lseek", inode).run(fs, || {
                 let seek = match whence {
@@ -517,7 +712,9 @@ impl Filesystem for FuseServer {
                 let offset = u64::try_from(offset).map_err(|_| Error::system(libc::ENXIO))?;
                 fs.seek(handle.0, offset, seek)
             });
-            finish(position, reply, |reply, position| reply.offset(position as i64));
+            finish(position, reply, |reply, position| {
+                reply.offset(position as i64)
+            });
         });
     }
 }

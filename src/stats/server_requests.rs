@@ -9,7 +9,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 /// Upper bounds of the classes of times, in seconds. The last class has no bound.
-pub const TIME_BOUNDS: [f64; 13] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+pub const TIME_BOUNDS: [f64; 13] = [
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
 
 /// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,12 +121,24 @@ mod tests {
         let requests = ServerRequests::default();
         for (status, milliseconds) in [(200, 1), (200, 2), (503, 40_000), (999, 5)] {
             let outcome = ServerOutcome::of_status(status);
-            requests.record(ServerOperation::Get, outcome, Duration::from_millis(milliseconds));
+            requests.record(
+                ServerOperation::Get,
+                outcome,
+                Duration::from_millis(milliseconds),
+            );
         }
         let counts = requests.counts().remove(&ServerOperation::Get).unwrap();
-        let expected = [(ServerOutcome::Status(200), 2), (ServerOutcome::Status(503), 1), (ServerOutcome::Invalid, 1)];
+        let expected = [
+            (ServerOutcome::Status(200), 2),
+            (ServerOutcome::Status(503), 1),
+            (ServerOutcome::Invalid, 1),
+        ];
         assert_eq!(counts.outcomes, expected.into());
-        assert_eq!((counts.times[0], counts.times[1], counts.times[13]), (1, 2, 1), "a bound belongs to its class");
+        assert_eq!(
+            (counts.times[0], counts.times[1], counts.times[13]),
+            (1, 2, 1),
+            "a bound belongs to its class"
+        );
         assert_eq!(counts.total, Duration::from_millis(40_008));
     }
 }

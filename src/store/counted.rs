@@ -40,7 +40,11 @@ pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Co
             Ok(version) => {
                 bytes.shrink_to_fit();
                 memory.shrink_to(bytes.capacity());
-                return Ok(version.map(|version| Counted { bytes, stat: Stat { version, ..known }, memory }));
+                return Ok(version.map(|version| Counted {
+                    bytes,
+                    stat: Stat { version, ..known },
+                    memory,
+                }));
             }
             Err(e) if most == limit || attempt == MAX_GROWTHS || e.kind() != Kind::Damaged => {
                 return Err(e);
@@ -64,7 +68,9 @@ pub(super) fn get_end_by_stat(
     len: u64,
     value: &mut Vec<u8>,
 ) -> Result<Option<Stat>> {
-    let mut known = store.stat(key)?.filter(|stat| stat.kind == EntryKind::Value);
+    let mut known = store
+        .stat(key)?
+        .filter(|stat| stat.kind == EntryKind::Value);
     for _ in 0..MAX_GROWTHS {
         let Some(stat) = known else { return Ok(None) };
         let read = store.get_range(key, stat.size.saturating_sub(len)..stat.size, value)?;
@@ -73,10 +79,20 @@ pub(super) fn get_end_by_stat(
         }
         known = read;
     }
-    Err(Error::new(Kind::System(libc::EIO), "its size changes each time that it is read").context(key))
+    Err(Error::new(
+        Kind::System(libc::EIO),
+        "its size changes each time that it is read",
+    )
+    .context(key))
 }
 
 /// Returns [`Kind::Damaged`] if a value of `size` bytes exceeds `limit`.
 pub(super) fn check_size(size: u64, limit: u64) -> Result<()> {
-    if size <= limit { Ok(()) } else { Err(Error::damaged(format!("{size} bytes, more than the {limit} it may have"))) }
+    if size <= limit {
+        Ok(())
+    } else {
+        Err(Error::damaged(format!(
+            "{size} bytes, more than the {limit} it may have"
+        )))
+    }
 }

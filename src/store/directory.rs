@@ -8,8 +8,8 @@ mod root;
 mod write;
 
 use super::{
-    Entry, EntryKind, Key, KeyLock, Listing, LockFiles, ModeTarget, Replaces, Space, Stat, Store, ValuePiece, Version,
-    check_size, read_at,
+    Entry, EntryKind, Key, KeyLock, Listing, LockFiles, ModeTarget, Replaces, Space, Stat, Store,
+    ValuePiece, Version, check_size, read_at,
 };
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -80,7 +80,11 @@ impl DirectoryStore {
     /// Uses the directory that takes the place of this one after this one was removed, and reports
     /// in `stats` if there is none, and which names are left out.
     pub fn replaceable(self, stats: Arc<Stats>) -> Self {
-        DirectoryStore { root: self.root.replaceable(stats.clone()), stats, ..self }
+        DirectoryStore {
+            root: self.root.replaceable(stats.clone()),
+            stats,
+            ..self
+        }
     }
 
     /// Opens `path` below the root. Returns `None` if it definitely does not exist.
@@ -91,22 +95,34 @@ impl DirectoryStore {
     /// Replaces values without syncing them first; only [`Store::sync`] makes them durable. This is
     /// faster, but after a power loss a value may be neither the old one nor the new one.
     pub fn without_fsync(self) -> Self {
-        DirectoryStore { fsync: false, ..self }
+        DirectoryStore {
+            fsync: false,
+            ..self
+        }
     }
 
     /// Uses `locks` for [`Store::lock`].
     pub fn with_locks(self, locks: LockFiles) -> Self {
-        DirectoryStore { locks: Some(Box::new(locks)), ..self }
+        DirectoryStore {
+            locks: Some(Box::new(locks)),
+            ..self
+        }
     }
 
     /// Includes temporary files in listings: values that are being written, or whose writer died.
     pub fn listing_unfinished(self) -> Self {
-        DirectoryStore { lists_unfinished: true, ..self }
+        DirectoryStore {
+            lists_unfinished: true,
+            ..self
+        }
     }
 
     /// Removes temporary files whose writer died from the directories that are listed.
     pub fn removing_abandoned(self) -> Self {
-        DirectoryStore { removes_abandoned: true, ..self }
+        DirectoryStore {
+            removes_abandoned: true,
+            ..self
+        }
     }
 
     fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
@@ -134,12 +150,17 @@ impl Store for DirectoryStore {
         memory::reserve(value, stat.size as usize + 1)?;
         // one call reads the whole file; `read_to_end` would read 8 KiB first, and twice as much
         // each time
-        while (value.len() as u64) < stat.size && retry_on_intr(|| io::read(&file, spare_capacity(value)))? > 0 {}
+        while (value.len() as u64) < stat.size
+            && retry_on_intr(|| io::read(&file, spare_capacity(value)))? > 0
+        {}
         if value.len() as u64 != stat.size {
-            file.take(limit.saturating_add(1).saturating_sub(value.len() as u64)).read_to_end(value)?;
+            file.take(limit.saturating_add(1).saturating_sub(value.len() as u64))
+                .read_to_end(value)?;
         }
         if value.len() as u64 > limit {
-            return Err(Error::damaged(format!("more than the {limit} bytes it may have")));
+            return Err(Error::damaged(format!(
+                "more than the {limit} bytes it may have"
+            )));
         }
         Ok(Some(stat.version))
     }
@@ -156,14 +177,20 @@ impl Store for DirectoryStore {
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         let path = key.as_str();
-        let opened = self.root.find(path, |root| open_seen(root, path, OFlags::PATH))?;
+        let opened = self
+            .root
+            .find(path, |root| open_seen(root, path, OFlags::PATH))?;
         let Some((fd, skipped)) = opened else {
             return Ok(None);
         };
         Ok(Some(stat_of(&fd)?.restricted(skipped)))
     }
 
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
         let mut level: Option<OpenDirectory> = None;
         for key in keys {
             if !each(self.stat_in(&key, &mut level)) {
@@ -206,10 +233,12 @@ impl Store for DirectoryStore {
                 let kind = match item.file_type() {
                     FileType::RegularFile => EntryKind::Value,
                     FileType::Directory => EntryKind::Prefix,
-                    FileType::Symlink | FileType::Unknown => match kind_behind(&root, &prefix, name) {
-                        Some(kind) => kind,
-                        None => continue,
-                    },
+                    FileType::Symlink | FileType::Unknown => {
+                        match kind_behind(&root, &prefix, name) {
+                            Some(kind) => kind,
+                            None => continue,
+                        }
+                    }
                     _ => EntryKind::Other,
                 };
                 return Some(Ok(Entry::new(name, kind)));
@@ -251,7 +280,12 @@ impl Store for DirectoryStore {
         self.put_value(key, value)
     }
 
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         self.put_value_pieces(key, pieces, replaces)
     }
 
@@ -260,7 +294,9 @@ impl Store for DirectoryStore {
     }
 
     fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
-        self.locks.as_ref().map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key, since))
+        self.locks
+            .as_ref()
+            .map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key, since))
     }
 
     fn sync(&self) -> Result<()> {

@@ -38,16 +38,30 @@ impl DiskCache {
     /// # Errors
     ///
     /// The error of the file system, or EACCES if other users can access the cache.
-    pub fn open(below: Arc<dyn Store>, directory: &Path, limit: u64, stats: Arc<Stats>) -> Result<Self> {
+    pub fn open(
+        below: Arc<dyn Store>,
+        directory: &Path,
+        limit: u64,
+        stats: Arc<Stats>,
+    ) -> Result<Self> {
         let named = |e: Error| e.context(format!("the cache directory {}", directory.display()));
         let directory = CacheDirectory::open(directory, limit).map_err(named)?;
         let location = below.location();
-        Ok(DiskCache { below, directory, location, stats, warned: AtomicBool::new(false) })
+        Ok(DiskCache {
+            below,
+            directory,
+            location,
+            stats,
+            warned: AtomicBool::new(false),
+        })
     }
 
     /// Separates the values from those of other servers, whose stores may have the same location.
     pub fn for_server(self, server: &str) -> Self {
-        DiskCache { location: format!("{}\0{server}", self.location), ..self }
+        DiskCache {
+            location: format!("{}\0{server}", self.location),
+            ..self
+        }
     }
 
     /// Returns the name of a cached value. The NUL makes it unique, since no key contains one.
@@ -58,15 +72,27 @@ impl DiskCache {
     /// Returns the cached value of `key` and its current metadata, if the store below reports the
     /// same version.
     fn find(&self, key: &Key, name: &str) -> Result<Option<(CachedFile, Stat)>> {
-        let Some(cached) = self.directory.get(hash(name)).and_then(|file| CachedFile::open(file, name)) else {
+        let Some(cached) = self
+            .directory
+            .get(hash(name))
+            .and_then(|file| CachedFile::open(file, name))
+        else {
             return Ok(None);
         };
         let now = self.below.stat(key)?;
-        Ok(now.filter(|now| now.version.to_string() == cached.version).map(|now| (cached, now)))
+        Ok(now
+            .filter(|now| now.version.to_string() == cached.version)
+            .map(|now| (cached, now)))
     }
 
     /// Reads a range of a cached value. Removes the value and returns `false` if it is damaged.
-    fn read(&self, name: &str, cached: &CachedFile, range: Range<u64>, value: &mut Vec<u8>) -> Result<bool> {
+    fn read(
+        &self,
+        name: &str,
+        cached: &CachedFile,
+        range: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
         if cached.read(range, value)? {
             self.stats.disk_cache_hits.add(1);
             self.directory.record_use(cached.file());
@@ -87,10 +113,13 @@ impl DiskCache {
         if size > self.directory.max_file_size() {
             return;
         }
-        if let Err(e) = self.directory.put(hash(name), size, |file| cached_file::write(file, &header, value))
-            && !self.warned.swap(true, Ordering::Relaxed)
+        if let Err(e) = self.directory.put(hash(name), size, |file| {
+            cached_file::write(file, &header, value)
+        }) && !self.warned.swap(true, Ordering::Relaxed)
         {
-            log::warn!("cannot write to the cache directory, values are read from the store each time: {e}");
+            log::warn!(
+                "cannot write to the cache directory, values are read from the store each time: {e}"
+            );
         }
     }
 
@@ -152,7 +181,12 @@ impl Store for DiskCache {
         Ok(version)
     }
 
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         self.remove(key);
         self.below.put_pieces(key, pieces, replaces)
     }
@@ -177,7 +211,9 @@ impl Store for DiskCache {
 /// Returns the 64-bit FNV-1a hash. Values with the same hash replace each other; the name in the
 /// file tells them apart.
 fn hash(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]

@@ -37,7 +37,11 @@ impl Key {
 
     /// Returns the number of names.
     pub fn depth(&self) -> usize {
-        if self.is_root() { 0 } else { self.0.split('/').count() }
+        if self.is_root() {
+            0
+        } else {
+            self.0.split('/').count()
+        }
     }
 
     /// Returns the empty key: the root of the store.
@@ -54,10 +58,15 @@ impl Key {
     /// or if the path is too long.
     pub fn normalize(path: &str) -> Result<Self> {
         if path.len() > MAX_PATH {
-            return Err(Error::invalid(format!("a path of {} bytes is longer than {MAX_PATH}", path.len())));
+            return Err(Error::invalid(format!(
+                "a path of {} bytes is longer than {MAX_PATH}",
+                path.len()
+            )));
         }
         let path = path.replace('\\', "/");
-        path.split('/').filter(|name| !name.is_empty()).try_fold(Key::root(), |key, name| key.child(name))
+        path.split('/')
+            .filter(|name| !name.is_empty())
+            .try_fold(Key::root(), |key, name| key.child(name))
     }
 
     /// Returns the key of `name`, one level below this key.
@@ -71,17 +80,28 @@ impl Key {
     /// Appends a path whose names are known to be valid: a chunk key or the name of a metadata
     /// document.
     pub(crate) fn join(&self, path: &str) -> Self {
-        if self.0.is_empty() { Key(path.to_string()) } else { Key(format!("{}/{path}", self.0)) }
+        if self.0.is_empty() {
+            Key(path.to_string())
+        } else {
+            Key(format!("{}/{path}", self.0))
+        }
     }
 
     /// Resolves `below` relative to this key.
     pub fn join_key(&self, below: &Key) -> Self {
-        if below.is_root() { self.clone() } else { self.join(&below.0) }
+        if below.is_root() {
+            self.clone()
+        } else {
+            self.join(&below.0)
+        }
     }
 
     /// Returns the key one level up. The parent of the root is the root.
     pub fn parent(&self) -> Self {
-        Key(self.0.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_string()))
+        Key(self
+            .0
+            .rsplit_once('/')
+            .map_or(String::new(), |(parent, _)| parent.to_string()))
     }
 
     /// Returns the last name, which is empty for the root.
@@ -102,7 +122,11 @@ impl Key {
     /// it.
     pub fn moved(&self, from: &Key, to: &Key) -> Option<Self> {
         let rest = self.relative_to(from)?;
-        Some(if rest.is_root() { to.clone() } else { to.join(rest.as_str()) })
+        Some(if rest.is_root() {
+            to.clone()
+        } else {
+            to.join(rest.as_str())
+        })
     }
 
     /// Returns the names joined by `/`, which is empty for the root.
@@ -126,7 +150,10 @@ impl fmt::Display for Key {
 
 /// Escapes the control characters of a name, so that it can be shown on one line.
 pub fn escaped(name: &str) -> String {
-    name.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
+    name.escape_debug()
+        .to_string()
+        .replace("\\'", "'")
+        .replace("\\\"", "\"")
 }
 
 #[cfg(test)]
@@ -135,7 +162,12 @@ mod tests {
 
     #[test]
     fn paths_are_normalized_as_the_specification_says() {
-        for (path, key) in [("foo/bar", "foo/bar"), ("/foo//bar/", "foo/bar"), ("foo\\bar", "foo/bar"), ("///", "")] {
+        for (path, key) in [
+            ("foo/bar", "foo/bar"),
+            ("/foo//bar/", "foo/bar"),
+            ("foo\\bar", "foo/bar"),
+            ("///", ""),
+        ] {
             assert_eq!(Key::normalize(path).unwrap().as_str(), key);
         }
         for path in ["../x", "a/../b", "./a", "a/.", "a\0b"] {
@@ -147,13 +179,19 @@ mod tests {
     #[test]
     fn a_key_is_relative_only_to_its_ancestors() {
         let key = |k: &str| Key(k.to_string());
-        assert_eq!((key("a/b\\c").parent(), key("a/b\\c").name()), (key("a"), "b\\c"));
+        assert_eq!(
+            (key("a/b\\c").parent(), key("a/b\\c").name()),
+            (key("a"), "b\\c")
+        );
         assert_eq!((key("a").parent(), key("").parent()), (key(""), key("")));
         assert_eq!(key("a/b").relative_to(&key("a")), Some(key("b")));
         assert_eq!(key("a/b").relative_to(&key("")), Some(key("a/b")));
         assert_eq!(key("a").relative_to(&key("a")), Some(key("")));
         assert_eq!(key("ab").relative_to(&key("a")), None);
         let moved = |k: &str| key(k).moved(&key("a/b"), &key("c"));
-        assert_eq!((moved("a/b"), moved("a/b/d"), moved("a/bd")), (Some(key("c")), Some(key("c/d")), None));
+        assert_eq!(
+            (moved("a/b"), moved("a/b/d"), moved("a/bd")),
+            (Some(key("c")), Some(key("c/d")), None)
+        );
     }
 }

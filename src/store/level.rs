@@ -69,7 +69,10 @@ impl KnownNames {
 
     /// Adds a name that exists by now, without metadata.
     pub fn add(&mut self, name: &str, kind: EntryKind) {
-        match self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)) {
+        match self
+            .entries
+            .binary_search_by(|entry| entry.name.as_str().cmp(name))
+        {
             Err(at) => self.entries.insert(at, Entry::new(name, kind)),
             Ok(at) if kind == EntryKind::Prefix && self.entries[at].kind != kind => {
                 self.entries[at].hides_prefix = true
@@ -77,14 +80,20 @@ impl KnownNames {
             Ok(_) if kind == EntryKind::Prefix => {}
             Ok(at) => {
                 let hides_prefix = self.entries[at].is_prefix();
-                self.entries[at] = Entry { hides_prefix, ..Entry::new(name, kind) };
+                self.entries[at] = Entry {
+                    hides_prefix,
+                    ..Entry::new(name, kind)
+                };
             }
         }
     }
 
     /// Removes a name. A prefix that a removed value hid remains.
     pub fn remove(&mut self, name: &str) {
-        let Ok(at) = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)) else {
+        let Ok(at) = self
+            .entries
+            .binary_search_by(|entry| entry.name.as_str().cmp(name))
+        else {
             return;
         };
         if self.entries[at].hides_prefix {
@@ -101,7 +110,10 @@ impl KnownNames {
 
     /// Returns the entry of `name`, if it was listed.
     pub fn entry(&self, name: &str) -> Option<&Entry> {
-        let at = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)).ok()?;
+        let at = self
+            .entries
+            .binary_search_by(|entry| entry.name.as_str().cmp(name))
+            .ok()?;
         self.entries.get(at)
     }
 
@@ -109,8 +121,19 @@ impl KnownNames {
     /// does not tell.
     pub fn stat(&self, name: &str) -> Option<Option<Stat>> {
         match (self.entry(name), &self.reach) {
-            (Some(Entry { stat: Some(stat), .. }), _) => Some(Some(stat.clone())),
-            (Some(Entry { kind: EntryKind::Prefix, .. }), _) => Some(Some(Stat::prefix())),
+            (
+                Some(Entry {
+                    stat: Some(stat), ..
+                }),
+                _,
+            ) => Some(Some(stat.clone())),
+            (
+                Some(Entry {
+                    kind: EntryKind::Prefix,
+                    ..
+                }),
+                _,
+            ) => Some(Some(Stat::prefix())),
             (Some(_), _) | (None, Reach::Nothing) => None,
             (None, Reach::All) => Some(None),
             (None, Reach::Before(last)) => (format!("{name}/") < *last).then_some(None),
@@ -132,7 +155,9 @@ mod tests {
         };
         let prefix = |name: &str| Entry::new(name, EntryKind::Prefix);
         let known = |reach| KnownNames::new(vec![value("d"), prefix("b"), value(".zarray")], reach);
-        let found = |known: &KnownNames, name: &str| known.stat(name).map(|stat| stat.map(|stat| stat.kind));
+        let found = |known: &KnownNames, name: &str| {
+            known.stat(name).map(|stat| stat.map(|stat| stat.kind))
+        };
         for reach in [Reach::All, Reach::Nothing, Reach::Before("d".into())] {
             let known = known(reach);
             assert_eq!(found(&known, ".zarray"), Some(Some(EntryKind::Value)));
@@ -144,7 +169,10 @@ mod tests {
         };
         assert_eq!(absent(Reach::All), [true; 5]);
         assert_eq!(absent(Reach::Nothing), [false; 5]);
-        assert_eq!(absent(Reach::Before("d".into())), [true, true, false, false, false]);
+        assert_eq!(
+            absent(Reach::Before("d".into())),
+            [true, true, false, false, false]
+        );
         // the prefix `d/` may follow the value `d-`
         let ended = KnownNames::new(vec![value("d-")], Reach::Before("d-".into()));
         assert_eq!(found(&ended, "d"), None);

@@ -45,12 +45,20 @@ enum KnownLevel {
 impl LevelCache {
     /// Creates an empty cache of `below`.
     pub fn new(below: Arc<dyn Store>) -> Self {
-        LevelCache { below, root: Key::root(), known: Arc::default() }
+        LevelCache {
+            below,
+            root: Key::root(),
+            known: Arc::default(),
+        }
     }
 
     /// Returns the store at `key`, which shares the cached answers.
     pub fn at(&self, key: &Key) -> Self {
-        LevelCache { below: self.below.clone(), root: self.full(key), known: self.known.clone() }
+        LevelCache {
+            below: self.below.clone(),
+            root: self.full(key),
+            known: self.known.clone(),
+        }
     }
 
     fn full(&self, key: &Key) -> Key {
@@ -66,12 +74,22 @@ impl LevelCache {
         if !level.is_root() {
             self.look(known, &level.parent());
         }
-        let found = match known.levels.get(&level.parent()).filter(|_| !level.is_root()) {
-            Some(KnownLevel::All(names)) => names.get(level.name()).is_some_and(|stat| stat.kind == EntryKind::Prefix),
+        let found = match known
+            .levels
+            .get(&level.parent())
+            .filter(|_| !level.is_root())
+        {
+            Some(KnownLevel::All(names)) => names
+                .get(level.name())
+                .is_some_and(|stat| stat.kind == EntryKind::Prefix),
             Some(KnownLevel::Missing) => false,
             Some(KnownLevel::Unknown) | None => true,
         };
-        let listed = if found { self.list_below(level) } else { KnownLevel::Missing };
+        let listed = if found {
+            self.list_below(level)
+        } else {
+            KnownLevel::Missing
+        };
         known.levels.insert(level.clone(), listed);
     }
 
@@ -90,7 +108,11 @@ impl LevelCache {
                 return KnownLevel::Unknown;
             };
             // groups and arrays are looked for
-            let stat = if entry.hides_prefix { None } else { entry.stat.clone() };
+            let stat = if entry.hides_prefix {
+                None
+            } else {
+                entry.stat.clone()
+            };
             let stat = stat.or_else(|| entry.is_prefix().then(Stat::prefix));
             let name = entry.name;
             match stat {
@@ -139,14 +161,18 @@ impl KnownKeys {
     }
 
     fn added(&mut self, key: &Key, value: &[u8], version: &Version) {
-        self.add(key, Stat::value(value.len() as u64, SystemTime::now(), version.clone()));
+        self.add(
+            key,
+            Stat::value(value.len() as u64, SystemTime::now(), version.clone()),
+        );
         self.keep(key, value, version);
     }
 
     fn keep(&mut self, key: &Key, value: &[u8], version: &Version) {
         self.values.remove(key);
         if value.len() <= MAX_VALUE {
-            self.values.insert(key.clone(), (value.to_vec(), version.clone()));
+            self.values
+                .insert(key.clone(), (value.to_vec(), version.clone()));
         }
     }
 
@@ -164,7 +190,11 @@ impl Store for LevelCache {
         if matches!(self.known_stat(&mut known, &full), Some(None)) {
             return Ok(None);
         }
-        if let Some((bytes, version)) = known.values.get(&full).filter(|(bytes, _)| bytes.len() as u64 <= limit) {
+        if let Some((bytes, version)) = known
+            .values
+            .get(&full)
+            .filter(|(bytes, _)| bytes.len() as u64 <= limit)
+        {
             bytes.clone_into(value);
             return Ok(Some(version.clone()));
         }
@@ -195,8 +225,11 @@ impl Store for LevelCache {
         self.look(&mut known, &full);
         match known.levels.get(&full) {
             Some(KnownLevel::All(names)) => {
-                let entry = |(name, stat): (&String, &Stat)| Ok(Entry::of_stat(name.clone(), stat.clone()));
-                Ok(Box::new(names.iter().map(entry).collect::<Vec<_>>().into_iter()))
+                let entry =
+                    |(name, stat): (&String, &Stat)| Ok(Entry::of_stat(name.clone(), stat.clone()));
+                Ok(Box::new(
+                    names.iter().map(entry).collect::<Vec<_>>().into_iter(),
+                ))
             }
             Some(KnownLevel::Missing) if prefix.is_root() => Ok(Box::new(std::iter::empty())),
             Some(KnownLevel::Missing) => Err(Error::not_found("no such prefix")),
@@ -208,7 +241,11 @@ impl Store for LevelCache {
 
     fn location(&self) -> String {
         let below = self.below.location();
-        if self.root.is_root() { below } else { format!("{}/{}", below.trim_end_matches('/'), self.root) }
+        if self.root.is_root() {
+            below
+        } else {
+            format!("{}/{}", below.trim_end_matches('/'), self.root)
+        }
     }
 
     fn check_writable(&self, prefix: &Key) -> Result<()> {
@@ -223,10 +260,12 @@ impl Store for LevelCache {
             None => self.below.stat(&full)?.is_none(),
         };
         let version = if is_new {
-            self.below.put_if(&full, value, Replaces::Nothing)?.ok_or_else(|| {
-                known.lose(&full);
-                Error::system(libc::EEXIST).context("another program has just created it")
-            })?
+            self.below
+                .put_if(&full, value, Replaces::Nothing)?
+                .ok_or_else(|| {
+                    known.lose(&full);
+                    Error::system(libc::EEXIST).context("another program has just created it")
+                })?
         } else {
             self.below.put(&full, value)?
         };

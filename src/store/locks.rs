@@ -51,7 +51,10 @@ impl LockFiles {
             );
         }
         // a lock file need not survive a power loss
-        Ok(LockFiles { files: DirectoryStore::open(directory)?.without_fsync(), timeout })
+        Ok(LockFiles {
+            files: DirectoryStore::open(directory)?.without_fsync(),
+            timeout,
+        })
     }
 
     /// Waits for the lock of `key` and takes it. The timeout is measured from `since`.
@@ -78,16 +81,23 @@ impl LockFiles {
     fn held(&self, file: &File) -> Error {
         let timeout = self.timeout;
         let holder = holder(file);
-        let why = format!("{holder} has held it for {timeout:?}; end that program, or raise --lock-timeout");
+        let why = format!(
+            "{holder} has held it for {timeout:?}; end that program, or raise --lock-timeout"
+        );
         Error::new(Kind::System(libc::EIO), why)
     }
 
     fn file(&self, key: &Key) -> Result<File> {
-        let opened = match self.files.open_lock_file(key, Mode::from_raw_mode(LOCK_MODE))? {
+        let opened = match self
+            .files
+            .open_lock_file(key, Mode::from_raw_mode(LOCK_MODE))?
+        {
             Some(file) => file,
             None => {
                 self.files.make_parents(key.as_str())?;
-                let file = self.files.open_lock_file(key, Mode::from_raw_mode(LOCK_MODE))?;
+                let file = self
+                    .files
+                    .open_lock_file(key, Mode::from_raw_mode(LOCK_MODE))?;
                 file.ok_or_else(|| Error::system(libc::ENOENT))?
             }
         };
@@ -169,11 +179,20 @@ fn process_with_lock(file: &File) -> Option<String> {
     let inode = format!(":{inode} ");
     let is_lock = |line: &str| line.starts_with("lock:") && line.contains("OFDLCK");
     let holds = |process: &Path| {
-        let infos = std::fs::read_dir(process.join("fdinfo")).into_iter().flatten().flatten();
+        let infos = std::fs::read_dir(process.join("fdinfo"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let mut texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
-        texts.any(|text| text.lines().any(|line| is_lock(line) && line.contains(&inode)))
+        texts.any(|text| {
+            text.lines()
+                .any(|line| is_lock(line) && line.contains(&inode))
+        })
     };
-    let names = std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names = std::fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
     let mut numbers = names.filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
     numbers.find(|number| holds(&Path::new("/proc").join(number)))
 }
@@ -196,7 +215,9 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        let _lock = locks.lock(&Key::root().join("a/b/0.0"), Instant::now()).unwrap();
+                        let _lock = locks
+                            .lock(&Key::root().join("a/b/0.0"), Instant::now())
+                            .unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         std::thread::yield_now();
                         inside.fetch_sub(1, Ordering::SeqCst);
@@ -218,9 +239,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("out")).unwrap();
         let locks = LockFiles::open(dir.path(), LONG).unwrap();
-        let error = locks.lock(&Key::root().join("out/0"), Instant::now()).err().unwrap();
+        let error = locks
+            .lock(&Key::root().join("out/0"), Instant::now())
+            .err()
+            .unwrap();
         let place = dir.path().display();
-        assert_eq!(error.to_string(), format!("the lock file {place}/out/0: a symbolic link leads out of the store"));
+        assert_eq!(
+            error.to_string(),
+            format!("the lock file {place}/out/0: a symbolic link leads out of the store")
+        );
     }
 
     #[test]
@@ -233,7 +260,10 @@ mod tests {
         let error = locks.lock(&key, began).err().unwrap();
         let own = format!("process {} (", std::process::id());
         assert_eq!(error.errno(), libc::EIO);
-        assert!(error.to_string().contains(&own) && error.to_string().contains("--lock-timeout"), "{error}");
+        assert!(
+            error.to_string().contains(&own) && error.to_string().contains("--lock-timeout"),
+            "{error}"
+        );
         // after the timeout a free lock can still be taken
         drop(held);
         std::thread::sleep(Duration::from_millis(60));
@@ -244,14 +274,25 @@ mod tests {
     fn users_without_write_permission_cannot_open_a_lock_file() {
         let dir = tempfile::tempdir().unwrap();
         let locks = LockFiles::open(dir.path(), LONG).unwrap();
-        let mode = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
+        let mode = |name: &str| {
+            std::fs::metadata(dir.path().join(name))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777
+        };
         let made = |name: &str, mode: u32, text: &str| {
             let path = dir.path().join(name);
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
         // files that zarr-python creates under three umasks, and one that is not a lock file
-        for (name, mode, text) in [("a", 0o644, ""), ("b", 0o664, ""), ("c", 0o666, ""), ("d", 0o644, "text")] {
+        for (name, mode, text) in [
+            ("a", 0o644, ""),
+            ("b", 0o664, ""),
+            ("c", 0o666, ""),
+            ("d", 0o644, "text"),
+        ] {
             made(name, mode, text);
         }
         for name in ["a", "b", "c", "d", "new"] {

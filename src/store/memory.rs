@@ -1,6 +1,9 @@
 //! A store in memory.
 
-use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, check_prefix, check_rename, check_size};
+use super::{
+    Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, check_prefix, check_rename,
+    check_size,
+};
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use std::collections::BTreeMap;
@@ -30,7 +33,11 @@ impl MemoryContent {
     }
 
     fn stat(&self, key: &Key) -> Option<Stat> {
-        let entry = if key.is_root() { &None } else { self.entries.get(key.as_str())? };
+        let entry = if key.is_root() {
+            &None
+        } else {
+            self.entries.get(key.as_str())?
+        };
         Some(stat_of(entry.as_ref()))
     }
 
@@ -43,18 +50,28 @@ impl MemoryContent {
             return Err(Error::system(libc::EISDIR));
         }
         for (end, _) in key.as_str().match_indices('/') {
-            if self.entries.entry(key.as_str()[..end].to_string()).or_default().is_some() {
+            if self
+                .entries
+                .entry(key.as_str()[..end].to_string())
+                .or_default()
+                .is_some()
+            {
                 return Err(Error::system(libc::ENOTDIR));
             }
         }
         self.latest += 1;
-        self.entries.insert(key.as_str().to_string(), Some((value, self.latest)));
+        self.entries
+            .insert(key.as_str().to_string(), Some((value, self.latest)));
         Ok(Version::Count(self.latest))
     }
 
     /// Returns the names of all keys below `prefix`, relative to it.
     fn below(&self, prefix: &Key) -> impl Iterator<Item = (&str, Option<&(Vec<u8>, u64)>)> {
-        let start = if prefix.is_root() { String::new() } else { format!("{}/", prefix.as_str()) };
+        let start = if prefix.is_root() {
+            String::new()
+        } else {
+            format!("{}/", prefix.as_str())
+        };
         let entries = self.entries.range(start.clone()..);
         entries.map_while(move |(key, entry)| Some((key.strip_prefix(&start)?, entry.as_ref())))
     }
@@ -90,8 +107,15 @@ impl MemoryStore {
 /// Returns the metadata of a value, or of a prefix for `None`.
 fn stat_of(value: Option<&(Vec<u8>, u64)>) -> Stat {
     match value {
-        Some((bytes, count)) => Stat::value(bytes.len() as u64, SystemTime::UNIX_EPOCH, Version::Count(*count)),
-        None => Stat { version: Version::Count(0), ..Stat::prefix() },
+        Some((bytes, count)) => Stat::value(
+            bytes.len() as u64,
+            SystemTime::UNIX_EPOCH,
+            Version::Count(*count),
+        ),
+        None => Stat {
+            version: Version::Count(0),
+            ..Stat::prefix()
+        },
     }
 }
 
@@ -128,10 +152,16 @@ impl Store for MemoryStore {
         if content.kind(prefix) != Some(EntryKind::Prefix) {
             return Err(Error::not_found("no such prefix"));
         }
-        let level = content.below(prefix).filter(|(name, _)| !name.contains('/')).map(|(name, value)| {
-            let stat = stat_of(value);
-            Entry { stat: value.is_some().then_some(stat.clone()), ..Entry::of_stat(name, stat) }
-        });
+        let level = content
+            .below(prefix)
+            .filter(|(name, _)| !name.contains('/'))
+            .map(|(name, value)| {
+                let stat = stat_of(value);
+                Entry {
+                    stat: value.is_some().then_some(stat.clone()),
+                    ..Entry::of_stat(name, stat)
+                }
+            });
         let entries: Vec<Entry> = level.collect();
         Ok(Box::new(entries.into_iter().map(Ok)))
     }
@@ -156,7 +186,11 @@ impl Store for MemoryStore {
             Replaces::Nothing => current.is_none(),
             Replaces::Version(version) => current.as_ref() == Some(version),
         };
-        if is_satisfied { content.put(key, value.to_vec()).map(Some) } else { Ok(None) }
+        if is_satisfied {
+            content.put(key, value.to_vec()).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
@@ -202,9 +236,15 @@ impl Store for MemoryStore {
         let moved = |key: &str| Some(Key::root().join(key).moved(from, to)?.as_str().to_string());
         let entries = std::mem::take(&mut content.entries);
         // the entry at `to` is replaced: the moved entries are inserted last
-        let (below, rest): (BTreeMap<_, _>, _) = entries.into_iter().partition(|(key, _)| moved(key).is_some());
+        let (below, rest): (BTreeMap<_, _>, _) = entries
+            .into_iter()
+            .partition(|(key, _)| moved(key).is_some());
         content.entries = rest;
-        content.entries.extend(below.into_iter().filter_map(|(key, entry)| Some((moved(&key)?, entry))));
+        content.entries.extend(
+            below
+                .into_iter()
+                .filter_map(|(key, entry)| Some((moved(&key)?, entry))),
+        );
         Ok(())
     }
 }

@@ -4,8 +4,8 @@
 
 use super::level::KnownNames;
 use super::{
-    Entry, EntryKind, Hint, Key, Listing, PagedListing, Reach, Replaces, Stat, Store, ValuePiece, Version,
-    delegate_store, stat_many_with,
+    Entry, EntryKind, Hint, Key, Listing, PagedListing, Reach, Replaces, Stat, Store, ValuePiece,
+    Version, delegate_store, stat_many_with,
 };
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::{self, lock};
@@ -88,7 +88,14 @@ impl MetadataCache {
     /// Records a change of `key` that this mount has tried to make. If it failed it may have taken
     /// effect.
     fn changed<T>(&self, key: &Key, tried: &Result<T>, change: KeyChange) {
-        lock(&self.contents).changed(key, if tried.is_ok() { change } else { KeyChange::Unknown });
+        lock(&self.contents).changed(
+            key,
+            if tried.is_ok() {
+                change
+            } else {
+                KeyChange::Unknown
+            },
+        );
     }
 
     /// Records a change of `key` like [`Self::changed`], and that all keys below it may have
@@ -112,7 +119,9 @@ impl Store for MetadataCache {
             match contents.stat_to_read(key) {
                 Some(None) => return Ok(None),
                 Some(Some(stat)) => {
-                    if let Some(bytes) = contents.value(key, &stat.version).filter(|bytes| bytes.len() as u64 <= limit)
+                    if let Some(bytes) = contents
+                        .value(key, &stat.version)
+                        .filter(|bytes| bytes.len() as u64 <= limit)
                     {
                         value.clear();
                         value.extend_from_slice(bytes);
@@ -139,7 +148,11 @@ impl Store for MetadataCache {
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let is_absent = matches!(lock(&self.contents).stat_to_read(key), Some(None));
-        if is_absent { Ok(None) } else { self.below.get_end(key, len, value) }
+        if is_absent {
+            Ok(None)
+        } else {
+            self.below.get_end(key, len, value)
+        }
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -166,7 +179,11 @@ impl Store for MetadataCache {
                     return Ok(stat);
                 }
                 let (pending, is_sender) = contents.request(key);
-                (pending, is_sender, contents.expires() && contents.is_missing_prefix(key))
+                (
+                    pending,
+                    is_sender,
+                    contents.expires() && contents.is_missing_prefix(key),
+                )
             };
             if !is_sender {
                 match pending.wait() {
@@ -187,7 +204,11 @@ impl Store for MetadataCache {
         }
     }
 
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
         let mut cached = |key: &Key| lock(&self.contents).stat(key).map(Ok);
         stat_many_with(self.below.as_ref(), keys, &mut cached, each);
     }
@@ -209,7 +230,12 @@ impl Store for MetadataCache {
             contents.begin_listing(prefix)
         };
         let names = self.below.list(prefix)?;
-        Ok(Box::new(RecordedListing { names, run, contents: self.contents.clone(), entries: Some(Vec::new()) }))
+        Ok(Box::new(RecordedListing {
+            names,
+            run,
+            contents: self.contents.clone(),
+            entries: Some(Vec::new()),
+        }))
     }
 
     fn forget(&self, prefix: &Key) {
@@ -219,7 +245,9 @@ impl Store for MetadataCache {
 
     fn hint(&self, hint: Hint) {
         match hint {
-            Hint::WholeStore => snapshot::take(self.below.as_ref(), &Key::root(), true, &self.contents),
+            Hint::WholeStore => {
+                snapshot::take(self.below.as_ref(), &Key::root(), true, &self.contents)
+            }
             Hint::Below(prefix) => {
                 let is_known = lock(&self.contents).knows_levels(prefix);
                 if !is_known {
@@ -243,10 +271,19 @@ impl Store for MetadataCache {
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let put = self.below.put_if(key, value, replaces);
         self.put_if_matched(key, &put);
-        put.inspect(|version| version.iter().for_each(|version| lock(&self.contents).update_value(key, version, value)))
+        put.inspect(|version| {
+            version
+                .iter()
+                .for_each(|version| lock(&self.contents).update_value(key, version, value))
+        })
     }
 
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         let put = self.below.put_pieces(key, pieces, replaces);
         self.put_if_matched(key, &put);
         put
@@ -283,7 +320,11 @@ impl Store for MetadataCache {
             self.changed(to, &renamed, PUT);
         } else {
             self.changed_below(from, &renamed, KeyChange::Absent);
-            self.changed_below(to, &renamed, kind.map_or(KeyChange::Unknown, KeyChange::Present));
+            self.changed_below(
+                to,
+                &renamed,
+                kind.map_or(KeyChange::Unknown, KeyChange::Present),
+            );
         }
         renamed
     }
@@ -314,7 +355,10 @@ impl Iterator for RecordedListing {
         let next = self.names.next();
         match &next {
             Some(Ok(entry)) => {
-                let stat = entry.stat.clone().or_else(|| (entry.kind == EntryKind::Prefix).then(Stat::prefix));
+                let stat = entry
+                    .stat
+                    .clone()
+                    .or_else(|| (entry.kind == EntryKind::Prefix).then(Stat::prefix));
                 if let Some(stat) = stat {
                     let key = self.run.prefix.join(&entry.name);
                     lock(&self.contents).record(key, stat, &self.run);

@@ -32,8 +32,8 @@ mod web;
 mod write;
 
 use super::{
-    EntryKind, FirstNames, Key, Listing, ObjectOptions, PagedListing, Replaces, Stat, Store, ValuePages, ValuePiece,
-    Version, pieces, read_only,
+    EntryKind, FirstNames, Key, Listing, ObjectOptions, PagedListing, Replaces, Stat, Store,
+    ValuePages, ValuePiece, Version, pieces, read_only,
 };
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -101,10 +101,20 @@ impl ObjectStore {
 }
 
 impl Backend {
-    fn open(url: StoreUrl, options: &ObjectOptions, versions: StatedVersions, stats: &Arc<Stats>) -> Result<Self> {
+    fn open(
+        url: StoreUrl,
+        options: &ObjectOptions,
+        versions: StatedVersions,
+        stats: &Arc<Stats>,
+    ) -> Result<Self> {
         let (cloud, bucket, account, prefix) = match url {
             StoreUrl::Web(url) => return Self::web(url, options, versions, stats),
-            StoreUrl::Bucket { cloud, bucket, account, prefix } => (cloud, bucket, account, prefix),
+            StoreUrl::Bucket {
+                cloud,
+                bucket,
+                account,
+                prefix,
+            } => (cloud, bucket, account, prefix),
         };
         let client = match cloud {
             Cloud::S3 => service::s3(&bucket, options, stats)?,
@@ -125,17 +135,29 @@ impl Backend {
         Ok(Backend::Bucket(Arc::new(bucket)))
     }
 
-    fn web(mut url: Url, options: &ObjectOptions, versions: StatedVersions, stats: &Arc<Stats>) -> Result<Self> {
+    fn web(
+        mut url: Url,
+        options: &ObjectOptions,
+        versions: StatedVersions,
+        stats: &Arc<Stats>,
+    ) -> Result<Self> {
         let mut options = options.clone();
         if !url.username().is_empty() || url.password().is_some() {
-            options.headers.push((AUTHORIZATION.to_string(), basic_authorization(&url)));
+            options
+                .headers
+                .push((AUTHORIZATION.to_string(), basic_authorization(&url)));
             // these calls fail only for URLs that cannot have a user
             let _ = url.set_username("");
             let _ = url.set_password(None);
         }
         let hosts = url.host_str().map(str::to_string).into_iter().collect();
         let transport = service::transport(hosts, &options, stats)?;
-        Ok(Backend::Web(Arc::new(Web::new(transport, url, versions, options.forbidden_is_missing))))
+        Ok(Backend::Web(Arc::new(Web::new(
+            transport,
+            url,
+            versions,
+            options.forbidden_is_missing,
+        ))))
     }
 
     async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
@@ -145,7 +167,12 @@ impl Backend {
         }
     }
 
-    async fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+    async fn get_range(
+        &self,
+        key: &Key,
+        range: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
         match self {
             Backend::Web(web) => web.get_range(key, range, value).await,
             Backend::Bucket(bucket) => bucket.get_range(key, range, value).await,
@@ -169,7 +196,10 @@ impl Backend {
     /// Returns the metadata of the value of `key`, and does not look for a prefix.
     async fn stat_value(&self, key: &Key) -> Result<Option<Stat>> {
         match self {
-            Backend::Web(web) => Ok(web.stat(key).await?.filter(|stat| stat.kind == EntryKind::Value)),
+            Backend::Web(web) => Ok(web
+                .stat(key)
+                .await?
+                .filter(|stat| stat.kind == EntryKind::Value)),
             Backend::Bucket(_) if key.is_root() => Ok(None),
             Backend::Bucket(bucket) => bucket.stat_value(key).await,
         }
@@ -180,7 +210,9 @@ impl Store for ObjectStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let backend = self.backend.clone();
         let key = key.clone();
-        runtime::receive(value, |mut buffer| async move { (backend.get(&key, limit, &mut buffer).await, buffer) })
+        runtime::receive(value, |mut buffer| async move {
+            (backend.get(&key, limit, &mut buffer).await, buffer)
+        })
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
@@ -190,17 +222,17 @@ impl Store for ObjectStore {
         }
         let backend = self.backend.clone();
         let key = key.clone();
-        runtime::receive(value, |mut buffer| async move { (backend.get_range(&key, range, &mut buffer).await, buffer) })
+        runtime::receive(value, |mut buffer| async move {
+            (backend.get_range(&key, range, &mut buffer).await, buffer)
+        })
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let backend = self.backend.clone();
         let wanted = key.clone();
-        let end =
-            runtime::receive(
-                value,
-                |mut buffer| async move { (backend.get_end(&wanted, len, &mut buffer).await, buffer) },
-            )?;
+        let end = runtime::receive(value, |mut buffer| async move {
+            (backend.get_end(&wanted, len, &mut buffer).await, buffer)
+        })?;
         match end {
             EndOfValue::Found(stat) => Ok(Some(stat)),
             EndOfValue::Nothing => Ok(None),
@@ -212,7 +244,11 @@ impl Store for ObjectStore {
         runtime::block_on(self.backend.stat(key))
     }
 
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
         let handle = match runtime::handle() {
             Ok(handle) => handle,
             Err(e) => {
@@ -226,12 +262,16 @@ impl Store for ObjectStore {
                 && let Some(key) = keys.next()
             {
                 let backend = self.backend.clone();
-                in_flight.0.push_back(handle.spawn(async move { backend.stat(&key).await }));
+                in_flight
+                    .0
+                    .push_back(handle.spawn(async move { backend.stat(&key).await }));
             }
             let Some(first) = in_flight.0.pop_front() else {
                 return;
             };
-            let stat = handle.block_on(first).unwrap_or_else(|e| Err(runtime::interrupted(&e)));
+            let stat = handle
+                .block_on(first)
+                .unwrap_or_else(|e| Err(runtime::interrupted(&e)));
             if !each(stat) {
                 return;
             }
@@ -267,7 +307,9 @@ impl Store for ObjectStore {
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.put_if(key, value, Replaces::Anything)?;
-        put.ok_or_else(|| cloud::unexpected("the server refuses an unconditional put because of a condition"))
+        put.ok_or_else(|| {
+            cloud::unexpected("the server refuses an unconditional put because of a condition")
+        })
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
@@ -278,7 +320,12 @@ impl Store for ObjectStore {
         runtime::block_on(bucket.put(key, value, replaces))
     }
 
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         if pieces::is_put_in_memory(pieces) {
             pieces::put_in_memory(self, key, pieces, replaces)
         } else {
@@ -321,7 +368,11 @@ impl PagedListing for ObjectStore {
             Backend::Web(_) => Ok(None),
             // containers with a hierarchical namespace have another order
             Backend::Bucket(bucket) if bucket.cloud == Cloud::Azure && after.is_some() => Ok(None),
-            Backend::Bucket(bucket) => Ok(Some(Box::new(ValueListing::new(bucket.clone(), prefix, after)))),
+            Backend::Bucket(bucket) => Ok(Some(Box::new(ValueListing::new(
+                bucket.clone(),
+                prefix,
+                after,
+            )))),
         }
     }
 }
@@ -360,8 +411,16 @@ fn user_headers(given: &[(String, String)]) -> Result<HeaderMap> {
 fn basic_authorization(url: &Url) -> String {
     use base64::Engine;
     let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
-    let pair = [decoded(url.username()), b":".to_vec(), decoded(url.password().unwrap_or_default())].concat();
-    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
+    let pair = [
+        decoded(url.username()),
+        b":".to_vec(),
+        decoded(url.password().unwrap_or_default()),
+    ]
+    .concat();
+    format!(
+        "Basic {}",
+        base64::engine::general_purpose::STANDARD.encode(pair)
+    )
 }
 
 #[cfg(test)]

@@ -32,8 +32,8 @@ pub use overlay_directory::OverlayDirectory;
 pub use record::ChangeKind;
 
 use super::{
-    EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Space, Stat, Store, SubtreeLocks, ValuePiece,
-    Version, both, delegate_store, stat_many_with,
+    EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Space, Stat, Store,
+    SubtreeLocks, ValuePiece, Version, both, delegate_store, stat_many_with,
 };
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
@@ -86,16 +86,38 @@ impl OverlayStore {
     ) -> Result<OverlayStore> {
         let values = directory.values()?;
         let values = values.removing_abandoned();
-        let upper = Arc::new(if fsync { values } else { values.without_fsync() });
+        let upper = Arc::new(if fsync {
+            values
+        } else {
+            values.without_fsync()
+        });
         let overlay = Self::over(lower, upper, directory.values_path(), stats)?;
-        Ok(OverlayStore { _directory: Some(directory), ..overlay })
+        Ok(OverlayStore {
+            _directory: Some(directory),
+            ..overlay
+        })
     }
 
     /// Lays `upper` over `lower`. Unnamed files are created in the directory `scratch`.
-    fn over(lower: Arc<dyn Store>, upper: Arc<dyn Store>, scratch: PathBuf, stats: Arc<Stats>) -> Result<Self> {
-        let has_modes = lower.stat(&Key::root())?.is_some_and(|stat| stat.permissions.is_some());
+    fn over(
+        lower: Arc<dyn Store>,
+        upper: Arc<dyn Store>,
+        scratch: PathBuf,
+        stats: Arc<Stats>,
+    ) -> Result<Self> {
+        let has_modes = lower
+            .stat(&Key::root())?
+            .is_some_and(|stat| stat.permissions.is_some());
         let changing = SubtreeLocks::default();
-        Ok(OverlayStore { lower, upper, scratch, stats, changing, has_modes, _directory: None })
+        Ok(OverlayStore {
+            lower,
+            upper,
+            scratch,
+            stats,
+            changing,
+            has_modes,
+            _directory: None,
+        })
     }
 
     fn record(&self, key: &Key) -> Result<Option<ChangeRecord>> {
@@ -128,7 +150,11 @@ impl OverlayStore {
     }
 
     /// Reads a value from the store that provides it.
-    fn read<T>(&self, key: &Key, mut read: impl FnMut(&dyn Store) -> Result<Option<T>>) -> Result<Option<T>> {
+    fn read<T>(
+        &self,
+        key: &Key,
+        mut read: impl FnMut(&dyn Store) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let mut source = self.source(key)?;
         for _ in 0..ATTEMPTS {
             match &source {
@@ -144,7 +170,11 @@ impl OverlayStore {
             let now = self.source(key)?;
             if now == source {
                 // a power loss took the value but not its record: the change did not happen
-                return if self.is_hidden(key)? { Ok(None) } else { read(self.lower.as_ref()) };
+                return if self.is_hidden(key)? {
+                    Ok(None)
+                } else {
+                    read(self.lower.as_ref())
+                };
             }
             source = now;
         }
@@ -170,18 +200,32 @@ impl OverlayStore {
     /// Returns metadata as the view shows it: the owner of the mount may write, and no other user.
     /// There are no permissions if the lower store has none.
     fn shown(stat: Stat, has_modes: bool) -> Stat {
-        let permissions = stat.permissions.filter(|_| has_modes).map(Permissions::written_by_owner);
-        Stat { permissions, ..stat }
+        let permissions = stat
+            .permissions
+            .filter(|_| has_modes)
+            .map(Permissions::written_by_owner);
+        Stat {
+            permissions,
+            ..stat
+        }
     }
 
     /// Returns metadata of the upper store as the view shows it. What only some users may see below
     /// stays so.
     fn shown_above(&self, stat: Stat, below: Result<Option<Stat>>) -> Stat {
         let below = match below {
-            Ok(below) => below.and_then(|below| below.permissions).map(Permissions::written_by_owner),
+            Ok(below) => below
+                .and_then(|below| below.permissions)
+                .map(Permissions::written_by_owner),
             Err(_) => Some(Permissions::OWNER_ONLY),
         };
-        Self::shown(Stat { permissions: both(stat.permissions, below), ..stat }, self.has_modes)
+        Self::shown(
+            Stat {
+                permissions: both(stat.permissions, below),
+                ..stat
+            },
+            self.has_modes,
+        )
     }
 
     fn upper_stat(&self, key: &Key, kind: EntryKind) -> Result<Option<Stat>> {
@@ -194,7 +238,10 @@ impl OverlayStore {
             // a server need not be asked for the permissions that it does not have
             Some(stat) if !self.has_modes => Ok(Some(self.shown_above(stat, Ok(None)))),
             Some(stat) => Ok(Some(self.shown_above(stat, self.lower.stat(key)))),
-            None => Ok(self.lower.stat(key)?.map(|stat| Self::shown(stat, self.has_modes))),
+            None => Ok(self
+                .lower
+                .stat(key)?
+                .map(|stat| Self::shown(stat, self.has_modes))),
         }
     }
 
@@ -224,7 +271,10 @@ impl Store for OverlayStore {
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         if key.is_root() {
-            return Ok(self.lower.stat(key)?.map(|stat| Self::shown(stat, self.has_modes)));
+            return Ok(self
+                .lower
+                .stat(key)?
+                .map(|stat| Self::shown(stat, self.has_modes)));
         }
         let mut source = self.source(key)?;
         for _ in 0..ATTEMPTS {
@@ -243,16 +293,26 @@ impl Store for OverlayStore {
             }
             let now = self.source(key)?;
             if now == source {
-                return if self.is_hidden(key)? { Ok(None) } else { self.stat_unrecorded(key) };
+                return if self.is_hidden(key)? {
+                    Ok(None)
+                } else {
+                    self.stat_unrecorded(key)
+                };
             }
             source = now;
         }
         Err(Error::system(libc::EAGAIN).context(key))
     }
 
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
         let is_of_lower = |key: &Key| -> Result<bool> {
-            Ok(!key.is_root() && self.source(key)? == OverlaySource::Lower && self.upper.stat(key)?.is_none())
+            Ok(!key.is_root()
+                && self.source(key)? == OverlaySource::Lower
+                && self.upper.stat(key)?.is_none())
         };
         let mut known = |key: &Key| match is_of_lower(key) {
             Ok(true) => None,
@@ -261,13 +321,18 @@ impl Store for OverlayStore {
         };
         let has_modes = self.has_modes;
         // adapting metadata of the upper store twice has no effect
-        let mut shown =
-            |stat: Result<Option<Stat>>| each(stat.map(|stat| stat.map(|stat| Self::shown(stat, has_modes))));
+        let mut shown = |stat: Result<Option<Stat>>| {
+            each(stat.map(|stat| stat.map(|stat| Self::shown(stat, has_modes))))
+        };
         stat_many_with(self.lower.as_ref(), keys, &mut known, &mut shown);
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let source = if prefix.is_root() { OverlaySource::Lower } else { self.source(prefix)? };
+        let source = if prefix.is_root() {
+            OverlaySource::Lower
+        } else {
+            self.source(prefix)?
+        };
         let not_found = || Error::not_found("no such prefix");
         let is_lower = match source {
             OverlaySource::Nowhere => return Err(not_found()),
@@ -275,13 +340,23 @@ impl Store for OverlayStore {
             OverlaySource::Lower => true,
         };
         let upper_names = Self::names_in(self.upper.as_ref(), prefix)?;
-        let lower_names = if is_lower { Self::names_in(self.lower.as_ref(), prefix)? } else { None };
+        let lower_names = if is_lower {
+            Self::names_in(self.lower.as_ref(), prefix)?
+        } else {
+            None
+        };
         if upper_names.is_none() && lower_names.is_none() {
             return Err(not_found());
         }
         let has_modes = self.has_modes;
         let shown = move |stat| Self::shown(stat, has_modes);
-        Ok(merge::merged(self.upper.clone(), prefix.clone(), lower_names, upper_names, shown))
+        Ok(merge::merged(
+            self.upper.clone(),
+            prefix.clone(),
+            lower_names,
+            upper_names,
+            shown,
+        ))
     }
 
     delegate_store!(lower: lists_all lists_nodes hint concurrency forget
@@ -304,15 +379,23 @@ impl Store for OverlayStore {
     }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.put_if(key, value, Replaces::Anything)?.ok_or_else(|| Error::system(libc::EIO))
+        self.put_if(key, value, Replaces::Anything)?
+            .ok_or_else(|| Error::system(libc::EIO))
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.put_value(key, replaces, &mut |_| self.upper.put(key, value).map(Some))
     }
 
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
-        self.put_value(key, replaces, &mut |before| self.put_upper_pieces(key, pieces, before, replaces))
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        self.put_value(key, replaces, &mut |before| {
+            self.put_upper_pieces(key, pieces, before, replaces)
+        })
     }
 
     fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {

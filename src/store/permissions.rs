@@ -22,14 +22,26 @@ const CLASSES: [u16; 3] = [6, 3, 0];
 
 impl Permissions {
     /// All permissions for the owner of the mount, none for other users.
-    pub const OWNER_ONLY: Permissions = Permissions { mode: 0o700, owner: None, group: None };
+    pub const OWNER_ONLY: Permissions = Permissions {
+        mode: 0o700,
+        owner: None,
+        group: None,
+    };
 
     /// All permissions for all users.
-    pub const EVERYONE: Permissions = Permissions { mode: 0o777, owner: None, group: None };
+    pub const EVERYONE: Permissions = Permissions {
+        mode: 0o777,
+        owner: None,
+        group: None,
+    };
 
     /// Returns the permissions of a file with this mode, owner and group.
     pub fn new(mode: u32, owner: u32, group: u32) -> Self {
-        Permissions { mode: (mode & 0o777) as u16, owner: Some(owner), group: Some(group) }
+        Permissions {
+            mode: (mode & 0o777) as u16,
+            owner: Some(owner),
+            group: Some(group),
+        }
     }
 
     /// Returns the permission bits for the owner, the group and others.
@@ -52,7 +64,11 @@ impl Permissions {
             members &= user;
             others &= user;
         }
-        Permissions { mode: user << 6 | members << 3 | others, owner, group }
+        Permissions {
+            mode: user << 6 | members << 3 | others,
+            owner,
+            group,
+        }
     }
 
     /// Returns the permission bits for a file that is shown with this owner and group.
@@ -66,7 +82,11 @@ impl Permissions {
         let group = self.group.filter(|_| self.group == other.group);
         let a = self.under(owner, group);
         let b = other.under(owner, group);
-        Permissions { mode: a.mode & b.mode, owner, group }
+        Permissions {
+            mode: a.mode & b.mode,
+            owner,
+            group,
+        }
     }
 
     /// Returns the permissions that a directory grants on its files: reading if names can be listed
@@ -76,25 +96,37 @@ impl Permissions {
             bits if bits & 1 == 0 => 0,
             bits => bits << shift,
         };
-        Permissions { mode: CLASSES.into_iter().map(inside).sum(), ..self }
+        Permissions {
+            mode: CLASSES.into_iter().map(inside).sum(),
+            ..self
+        }
     }
 
     /// Returns the permissions that a directory grants on a file below it whose name is known: all
     /// of them to users who may search the directory.
     pub fn search(self) -> Self {
         let search = |shift: u16| ((self.mode >> shift & 1) * 7) << shift;
-        Permissions { mode: CLASSES.into_iter().map(search).sum(), ..self }
+        Permissions {
+            mode: CLASSES.into_iter().map(search).sum(),
+            ..self
+        }
     }
 
     /// Returns the permissions of a directory inside a file, such as an archive: users who may read
     /// the file may search it.
     pub fn of_level(self) -> Self {
-        Permissions { mode: self.mode | (self.mode & 0o444) >> 2, ..self }
+        Permissions {
+            mode: self.mode | (self.mode & 0o444) >> 2,
+            ..self
+        }
     }
 
     /// Returns the permissions of a copy that only its owner writes.
     pub fn written_by_owner(self) -> Self {
-        Permissions { mode: self.mode & !0o022 | 0o200, ..self }
+        Permissions {
+            mode: self.mode & !0o022 | 0o200,
+            ..self
+        }
     }
 
     /// Returns whether every user who may read a file with these permissions may read `other`, too.
@@ -128,7 +160,8 @@ mod tests {
     }
 
     fn any_permissions() -> impl Strategy<Value = Permissions> {
-        (0u32..0o1000, 0u32..3, 0u32..3).prop_map(|(mode, owner, group)| Permissions::new(mode, owner, group))
+        (0u32..0o1000, 0u32..3, 0u32..3)
+            .prop_map(|(mode, owner, group)| Permissions::new(mode, owner, group))
     }
 
     proptest! {

@@ -54,7 +54,9 @@ pub(super) fn is_put_in_memory(pieces: &[ValuePiece]) -> bool {
 }
 
 fn size(pieces: &[ValuePiece]) -> u64 {
-    pieces.iter().fold(0, |n, piece| n.saturating_add(piece.len()))
+    pieces
+        .iter()
+        .fold(0, |n, piece| n.saturating_add(piece.len()))
 }
 
 /// The memory of a put, which `puts` counts.
@@ -74,7 +76,10 @@ impl Drop for PutMemory<'_> {
 /// Takes memory for a put by a call of `take`, which waits for some time. Repeats the call while
 /// other puts hold memory, since a slow store is no lack of memory. Makes at most [`MAX_WAITS`]
 /// calls, since a store may hang.
-fn take_for_put<'a>(puts: &'a AtomicUsize, mut take: impl FnMut() -> Result<Grant>) -> Result<PutMemory<'a>> {
+fn take_for_put<'a>(
+    puts: &'a AtomicUsize,
+    mut take: impl FnMut() -> Result<Grant>,
+) -> Result<PutMemory<'a>> {
     let mut waits = 1;
     loop {
         // read before the attempt, which may miss the memory of a put that ends meanwhile
@@ -99,7 +104,9 @@ pub(super) fn put_in_memory(
 ) -> Result<Option<Version>> {
     let size = size(pieces);
     if size > IN_MEMORY {
-        let why = format!("a value of {size} bytes: this kind of store puts at most {IN_MEMORY} together");
+        let why = format!(
+            "a value of {size} bytes: this kind of store puts at most {IN_MEMORY} together"
+        );
         return Err(Error::system(libc::EFBIG).context(why));
     }
     let _memory = take_for_put(&PUTS, || memory::take_within(size as usize, MAX_WAIT))?;
@@ -162,7 +169,8 @@ fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> 
     let mut buffer = Vec::new();
     while input < range.end {
         memory::resize(&mut buffer, BUFFER.min(range.end - input) as usize)?;
-        from.read_exact_at(&mut buffer, input).map_err(|_| copied_too_little())?;
+        from.read_exact_at(&mut buffer, input)
+            .map_err(|_| copied_too_little())?;
         to.write_all_at(&buffer, output)?;
         (input, output) = (input + buffer.len() as u64, output + buffer.len() as u64);
     }
@@ -186,16 +194,22 @@ mod tests {
         let other = take_for_put(&all, || memory::take(1)).unwrap();
         let large = take_for_put(&all, || memory::take(size)).unwrap();
         std::thread::scope(|scope| {
-            let put = || take_for_put(&all, || memory::take_within(size, Duration::from_secs(1))).map(drop);
+            let put = || {
+                take_for_put(&all, || memory::take_within(size, Duration::from_secs(1))).map(drop)
+            };
             let puts: Vec<_> = (0..3).map(|_| scope.spawn(put)).collect();
             std::thread::sleep(Duration::from_millis(50));
             drop(large);
-            puts.into_iter().for_each(|put| put.join().unwrap().unwrap());
+            puts.into_iter()
+                .for_each(|put| put.join().unwrap().unwrap());
         });
         drop(other);
         assert_eq!(all.load(Ordering::SeqCst), 0);
         let too_much = || memory::take(memory::limit() + 1);
-        assert!(take_for_put(&all, too_much).is_err(), "there can never be so much");
+        assert!(
+            take_for_put(&all, too_much).is_err(),
+            "there can never be so much"
+        );
     }
 
     #[test]
@@ -218,7 +232,10 @@ mod tests {
             attempts += 1;
             Err(Error::system(libc::ENOMEM))
         };
-        assert_eq!(take_for_put(&all, none).err().unwrap().errno(), libc::ENOMEM);
+        assert_eq!(
+            take_for_put(&all, none).err().unwrap().errno(),
+            libc::ENOMEM
+        );
         assert_eq!(attempts, MAX_WAITS);
         // without another put there is nothing to wait for
         let none = AtomicUsize::new(0);

@@ -62,7 +62,9 @@ struct OpenReferences {
 impl OpenReferences {
     fn open(below: &Arc<dyn Store>, key: &Key, targets: &TargetRoots) -> Result<Self> {
         for _ in 0..ATTEMPTS {
-            let stat = below.stat(key)?.ok_or_else(|| Error::not_found("no such file of references"))?;
+            let stat = below
+                .stat(key)?
+                .ok_or_else(|| Error::not_found("no such file of references"))?;
             if stat.kind != EntryKind::Value {
                 return Err(Error::damaged("is not a file"));
             }
@@ -71,15 +73,29 @@ impl OpenReferences {
                 None => below.forget(key),
             }
         }
-        Err(Error::new(Kind::System(libc::EIO), "the references change faster than they can be read"))
+        Err(Error::new(
+            Kind::System(libc::EIO),
+            "the references change faster than they can be read",
+        ))
     }
 
     fn of(index: ReferenceIndex, stat: Stat, key: &Key, targets: &TargetRoots) -> Self {
-        if let Some(e) = index.targets().find_map(|target| targets.check(target).err()) {
+        if let Some(e) = index
+            .targets()
+            .find_map(|target| targets.check(target).err())
+        {
             log::warn!("{key}: some values cannot be read: {e}");
         }
-        let remote = index.targets().find(|target| targets.is_remote(target)).map(str::to_string);
-        OpenReferences { index, version: stat.version.lasting(), stat, remote }
+        let remote = index
+            .targets()
+            .find(|target| targets.is_remote(target))
+            .map(str::to_string);
+        OpenReferences {
+            index,
+            version: stat.version.lasting(),
+            stat,
+            remote,
+        }
     }
 
     /// Returns the metadata of a value in the document, or of a prefix.
@@ -87,7 +103,10 @@ impl OpenReferences {
         let own = &self.stat;
         let version = Version::Tag(self.version.clone());
         match size {
-            Some(size) => Stat { permissions: own.permissions, ..Stat::value(size, own.modified, version) },
+            Some(size) => Stat {
+                permissions: own.permissions,
+                ..Stat::value(size, own.modified, version)
+            },
             // users who may read the document may search its prefixes
             None => Stat {
                 modified: own.modified,
@@ -100,8 +119,15 @@ impl OpenReferences {
 
     /// Returns the metadata of `len` bytes from `offset` on of a target.
     fn of_target(&self, target: &Stat, offset: u64, len: u64) -> Stat {
-        let version = Version::Tag(format!("{}/{}/{offset:x}-{len:x}", self.version, target.version.lasting()));
-        let stat = Stat { permissions: target.permissions, ..Stat::value(len, target.modified, version) };
+        let version = Version::Tag(format!(
+            "{}/{}/{offset:x}-{len:x}",
+            self.version,
+            target.version.lasting()
+        ));
+        let stat = Stat {
+            permissions: target.permissions,
+            ..Stat::value(len, target.modified, version)
+        };
         stat.restricted(self.stat.permissions)
     }
 }
@@ -135,22 +161,46 @@ fn read_index(below: &Arc<dyn Store>, key: &Key, stat: &Stat) -> Result<Option<R
         }
         let found = below.get_range(key, at..(at + BLOCK).min(stat.size), block)?;
         at += block.len() as u64;
-        is_replaced = block.is_empty() || found.is_none_or(|now| !now.version.may_equal(&stat.version));
-        if is_replaced { Err(Error::new(Kind::System(libc::EIO), "the references were replaced")) } else { Ok(()) }
+        is_replaced =
+            block.is_empty() || found.is_none_or(|now| !now.version.may_equal(&stat.version));
+        if is_replaced {
+            Err(Error::new(
+                Kind::System(libc::EIO),
+                "the references were replaced",
+            ))
+        } else {
+            Ok(())
+        }
     };
     let parsed = document::parse(&mut JsonText::new(&mut next));
-    if is_replaced { Ok(None) } else { parsed.map(Some) }
+    if is_replaced {
+        Ok(None)
+    } else {
+        parsed.map(Some)
+    }
 }
 
 impl ReferenceStore {
     /// Opens the document that is the value of `key` in the store `below`. `folder` is the place of
     /// that store; targets are read below `roots`.
-    pub fn open(below: Arc<dyn Store>, key: &Key, folder: TargetPlace, roots: Vec<TargetRoot>) -> Result<Self> {
+    pub fn open(
+        below: Arc<dyn Store>,
+        key: &Key,
+        folder: TargetPlace,
+        roots: Vec<TargetRoot>,
+    ) -> Result<Self> {
         let targets = TargetRoots::new(folder, roots);
         let opened = OpenReferences::open(&below, key, &targets)?;
         let opened = Reopening::new(opened);
         let stats = Arc::default();
-        Ok(ReferenceStore { below, key: key.clone(), root: Key::root(), targets, opened, stats })
+        Ok(ReferenceStore {
+            below,
+            key: key.clone(),
+            root: Key::root(),
+            targets,
+            opened,
+            stats,
+        })
     }
 
     /// Records in `stats` that references are left out.
@@ -162,12 +212,16 @@ impl ReferenceStore {
 
     fn record_left_out(&self, opened: &OpenReferences) {
         let why = "references are left out, since their names cannot be keys";
-        self.stats.names_left_out(&self.key, opened.index.refused.as_deref(), why);
+        self.stats
+            .names_left_out(&self.key, opened.index.refused.as_deref(), why);
     }
 
     /// Limits the store to the keys below `folder`.
     pub fn in_folder(self, folder: Key) -> Self {
-        ReferenceStore { root: folder, ..self }
+        ReferenceStore {
+            root: folder,
+            ..self
+        }
     }
 
     /// Checks bytes as a document of references, without its targets, and returns the number of its
@@ -189,7 +243,9 @@ impl ReferenceStore {
             // the result of each must be a place or an error
             let _ = TargetPlace::of_target(target, &folder);
         }
-        Ok((0..).take_while(|&position| index.key_at(position).is_some()).count())
+        Ok((0..)
+            .take_while(|&position| index.key_at(position).is_some())
+            .count())
     }
 
     /// Returns the document after checking that it is current.
@@ -199,7 +255,8 @@ impl ReferenceStore {
             Ok(now.is_some_and(|now| now.version == opened.stat.version))
         };
         let open = || {
-            let opened = OpenReferences::open(&self.below, &self.key, &self.targets).map_err(|e| self.named(e))?;
+            let opened = OpenReferences::open(&self.below, &self.key, &self.targets)
+                .map_err(|e| self.named(e))?;
             self.record_left_out(&opened);
             Ok(opened)
         };
@@ -209,7 +266,11 @@ impl ReferenceStore {
     /// Returns the document, after checking that it is current if a file was opened since the last
     /// check.
     fn known(&self) -> Result<Arc<OpenReferences>> {
-        if self.opened.is_checked() { Ok(self.opened.current()) } else { self.fresh() }
+        if self.opened.is_checked() {
+            Ok(self.opened.current())
+        } else {
+            self.fresh()
+        }
     }
 
     /// Adds the location to an error. A missing document must not look like a missing value.
@@ -218,7 +279,11 @@ impl ReferenceStore {
     }
 
     fn name(&self, key: &Key) -> Key {
-        if key.is_root() { self.root.clone() } else { self.root.join(key.as_str()) }
+        if key.is_root() {
+            self.root.clone()
+        } else {
+            self.root.join(key.as_str())
+        }
     }
 
     /// Calls `read` with the value of a target.
@@ -227,7 +292,11 @@ impl ReferenceStore {
     ///
     /// EIO if the target is missing: it must not look like a key without a reference, whose value
     /// is the fill value.
-    fn read<T>(&self, target: &str, read: impl FnOnce(&dyn Store, &Key) -> Result<Option<T>>) -> Result<T> {
+    fn read<T>(
+        &self,
+        target: &str,
+        read: impl FnOnce(&dyn Store, &Key) -> Result<Option<T>>,
+    ) -> Result<T> {
         let value = self.targets.find(target)?;
         let named = |e: Error| present(e).context(format!("the target {}", place::shown(target)));
         let found = read(&*value.store, &value.key).map_err(named)?;
@@ -275,7 +344,11 @@ impl ReferenceStore {
             Some(Referenced::Inline(value)) => {
                 return Ok(Some(opened.own(Some(value.len() as u64))));
             }
-            Some(Referenced::Range { target, offset, len }) => (target, Some((offset, len))),
+            Some(Referenced::Range {
+                target,
+                offset,
+                len,
+            }) => (target, Some((offset, len))),
             Some(Referenced::Whole(target)) => (target, None),
         };
         let stat = match latest {
@@ -306,7 +379,11 @@ impl Store for ReferenceStore {
                 value.extend_from_slice(bytes);
                 opened.own(Some(bytes.len() as u64))
             }
-            Some(Referenced::Range { target, offset, len }) => {
+            Some(Referenced::Range {
+                target,
+                offset,
+                len,
+            }) => {
                 check_size(len, limit)?;
                 self.read_part(&opened, (target, offset, len), 0..len, value)?
             }
@@ -330,9 +407,11 @@ impl Store for ReferenceStore {
                 value.extend_from_slice(part);
                 opened.own(Some(bytes.len() as u64))
             }
-            Some(Referenced::Range { target, offset, len }) => {
-                self.read_part(&opened, (target, offset, len), range, value)?
-            }
+            Some(Referenced::Range {
+                target,
+                offset,
+                len,
+            }) => self.read_part(&opened, (target, offset, len), range, value)?,
             Some(Referenced::Whole(target)) => {
                 let stat = self.read(target, |store, key| store.get_range(key, range, value))?;
                 opened.of_target(&stat, 0, stat.size)
@@ -345,7 +424,11 @@ impl Store for ReferenceStore {
         self.stat_in(&*self.fresh()?, self.name(key).as_str(), &mut None)
     }
 
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
         let opened = match self.fresh() {
             Ok(opened) => opened,
             Err(e) => {
@@ -375,7 +458,12 @@ impl Store for ReferenceStore {
     }
 
     fn concurrency(&self) -> usize {
-        let remote = self.opened.current().remote.as_ref().map_or(1, |target| self.targets.concurrency(target));
+        let remote = self
+            .opened
+            .current()
+            .remote
+            .as_ref()
+            .map_or(1, |target| self.targets.concurrency(target));
         remote.max(self.below.concurrency())
     }
 
@@ -390,7 +478,11 @@ impl Store for ReferenceStore {
         let document = &self.key;
         let root = &self.root;
         let below = below.trim_end_matches('/');
-        if root.is_root() { format!("{below}{document}") } else { format!("{below}{document}{root}") }
+        if root.is_root() {
+            format!("{below}{document}")
+        } else {
+            format!("{below}{document}{root}")
+        }
     }
 }
 
@@ -399,7 +491,9 @@ fn check_end(target: &Stat, offset: u64, len: u64) -> Result<()> {
     let size = target.size;
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),
-        _ => Err(Error::damaged(format!("has {size} bytes, and not {len} from byte {offset} on"))),
+        _ => Err(Error::damaged(format!(
+            "has {size} bytes, and not {len} from byte {offset} on"
+        ))),
     }
 }
 

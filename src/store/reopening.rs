@@ -31,7 +31,10 @@ impl<T> Reopening<T> {
 
     /// Returns the last known state.
     pub fn current(&self) -> Arc<T> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Returns the current state: opens the value again unless `is_current` confirms the last known
@@ -47,7 +50,11 @@ impl<T> Reopening<T> {
     ) -> Result<Arc<T>> {
         let forgotten = self.forgotten.load(Ordering::Acquire);
         let last = self.current();
-        let fresh = if is_current(&last)? { last } else { self.reopen(&last, open)? };
+        let fresh = if is_current(&last)? {
+            last
+        } else {
+            self.reopen(&last, open)?
+        };
         self.asked.fetch_max(forgotten, Ordering::AcqRel);
         Ok(fresh)
     }

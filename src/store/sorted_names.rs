@@ -17,7 +17,8 @@ pub(super) trait SortedNames: Send + Sync {
 
     /// Returns whether a name begins with `prefix`.
     fn any_begins(&self, prefix: &str) -> bool {
-        self.name_at(self.at_or_after(prefix)).is_some_and(|name| name.starts_with(prefix))
+        self.name_at(self.at_or_after(prefix))
+            .is_some_and(|name| name.starts_with(prefix))
     }
 }
 
@@ -33,9 +34,17 @@ pub(super) struct SortedListing<T> {
 impl<T: SortedNames> SortedListing<T> {
     /// Lists the names one level below `prefix`.
     pub fn new(names: Arc<T>, prefix: &Key) -> Self {
-        let prefix = if prefix.is_root() { String::new() } else { format!("{}/", prefix.as_str()) };
+        let prefix = if prefix.is_root() {
+            String::new()
+        } else {
+            format!("{}/", prefix.as_str())
+        };
         let position = names.at_or_after(&prefix);
-        SortedListing { names, prefix, position }
+        SortedListing {
+            names,
+            prefix,
+            position,
+        }
     }
 
     /// Returns the position after all names below the directory `name`.
@@ -50,7 +59,10 @@ impl<T: SortedNames> Iterator for SortedListing<T> {
 
     fn next(&mut self) -> Option<Entry> {
         loop {
-            let rest = self.names.name_at(self.position)?.strip_prefix(&self.prefix)?;
+            let rest = self
+                .names
+                .name_at(self.position)?
+                .strip_prefix(&self.prefix)?;
             let Some((name, _)) = rest.split_once('/') else {
                 let position = self.position;
                 let name = rest.to_string();
@@ -60,10 +72,17 @@ impl<T: SortedNames> Iterator for SortedListing<T> {
                     continue;
                 }
                 let whole = format!("{}{name}", self.prefix);
-                let may_hide = self.names.name_at(position + 1).is_some_and(|next| next.starts_with(&whole));
+                let may_hide = self
+                    .names
+                    .name_at(position + 1)
+                    .is_some_and(|next| next.starts_with(&whole));
                 let hides_prefix = may_hide && self.names.any_begins(&(whole + "/"));
                 let stat = self.names.stat_at(position);
-                return Some(Entry { stat, hides_prefix, ..Entry::new(name, EntryKind::Value) });
+                return Some(Entry {
+                    stat,
+                    hides_prefix,
+                    ..Entry::new(name, EntryKind::Value)
+                });
             };
             let name = name.to_string();
             self.position = self.after(&name);

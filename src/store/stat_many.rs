@@ -19,7 +19,10 @@ pub fn stat_many_with(
         if batch.is_empty() {
             return;
         }
-        let mut unknown = batch.iter().filter(|(stat, _)| stat.is_none()).map(|(_, key)| key.clone());
+        let mut unknown = batch
+            .iter()
+            .filter(|(stat, _)| stat.is_none())
+            .map(|(_, key)| key.clone());
         let mut known_stats = batch.iter().map(|(stat, _)| stat);
         let mut continues = true;
         // passes on the known results up to the next unknown key, and consumes that key

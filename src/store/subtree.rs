@@ -45,7 +45,10 @@ impl SubtreeLocks {
     pub fn shared(&self, key: &Key) -> SharedLock<'_> {
         let mut holders = lock(&self.holders);
         while holders.blocks_shared(key) {
-            holders = self.released.wait(holders).unwrap_or_else(PoisonError::into_inner);
+            holders = self
+                .released
+                .wait(holders)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         self.hold_shared(holders, key)
     }
@@ -58,7 +61,10 @@ impl SubtreeLocks {
 
     fn hold_shared(&self, mut holders: MutexGuard<'_, Holders>, key: &Key) -> SharedLock<'_> {
         *holders.shared.entry(key.clone()).or_default() += 1;
-        SharedLock { locks: self, key: key.clone() }
+        SharedLock {
+            locks: self,
+            key: key.clone(),
+        }
     }
 
     /// Takes an exclusive lock of `keys`, and waits until no lock of a related key is held.
@@ -67,9 +73,14 @@ impl SubtreeLocks {
         let mut holders = lock(&self.holders);
         holders.writers += 1;
         let number = holders.writers;
-        holders.wanted.extend(keys.iter().map(|key| (number, key.clone())));
+        holders
+            .wanted
+            .extend(keys.iter().map(|key| (number, key.clone())));
         while holders.blocks_exclusive(number, &keys) {
-            holders = self.released.wait(holders).unwrap_or_else(PoisonError::into_inner);
+            holders = self
+                .released
+                .wait(holders)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         holders.wanted.retain(|(writer, _)| *writer != number);
         holders.exclusive.extend(keys.iter().cloned());
@@ -81,13 +92,24 @@ impl Holders {
     /// Returns whether a shared lock of `key` has to wait.
     fn blocks_shared(&self, key: &Key) -> bool {
         let wanted = self.wanted.iter().map(|(_, wanted)| wanted);
-        self.exclusive.iter().chain(wanted).any(|other| is_related(other, key))
+        self.exclusive
+            .iter()
+            .chain(wanted)
+            .any(|other| is_related(other, key))
     }
 
     /// Returns whether the exclusive request with this number has to wait.
     fn blocks_exclusive(&self, number: u64, keys: &[Key]) -> bool {
-        let earlier = self.wanted.iter().filter(|(writer, _)| *writer < number).map(|(_, key)| key);
-        self.exclusive.iter().chain(self.shared.keys()).chain(earlier).any(|other| is_one_related(other, keys))
+        let earlier = self
+            .wanted
+            .iter()
+            .filter(|(writer, _)| *writer < number)
+            .map(|(_, key)| key);
+        self.exclusive
+            .iter()
+            .chain(self.shared.keys())
+            .chain(earlier)
+            .any(|other| is_one_related(other, keys))
     }
 }
 
@@ -107,7 +129,9 @@ impl Drop for SharedLock<'_> {
 impl Drop for ExclusiveLock<'_> {
     fn drop(&mut self) {
         // no other exclusive lock contains a related key
-        lock(&self.locks.holders).exclusive.retain(|key| !self.keys.contains(key));
+        lock(&self.locks.holders)
+            .exclusive
+            .retain(|key| !self.keys.contains(key));
         self.locks.released.notify_all();
     }
 }
@@ -207,6 +231,8 @@ mod tests {
             assert_eq!(order, [1, 2]);
         });
         let holders = lock(&locks.holders);
-        assert!(holders.shared.is_empty() && holders.exclusive.is_empty() && holders.wanted.is_empty());
+        assert!(
+            holders.shared.is_empty() && holders.exclusive.is_empty() && holders.wanted.is_empty()
+        );
     }
 }

@@ -46,20 +46,25 @@ impl TemporaryName {
     pub fn parse(name: &str, prefix: &str) -> Option<Self> {
         let is_number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
         let (process, rest) = name.strip_prefix(prefix)?.split_once('-')?;
-        let (counter, namespace) = rest.split_once('-').map_or((rest, None), |(counter, rest)| (counter, Some(rest)));
+        let (counter, namespace) = rest
+            .split_once('-')
+            .map_or((rest, None), |(counter, rest)| (counter, Some(rest)));
         let namespace = match namespace {
             Some(hex) if hex.len() == 8 => Some(u32::from_str_radix(hex, 16).ok()?),
             Some(_) => return None,
             None => None,
         };
-        (is_number(process) && is_number(counter))
-            .then(|| TemporaryName { process: process.parse().unwrap_or(0), namespace })
+        (is_number(process) && is_number(counter)).then(|| TemporaryName {
+            process: process.parse().unwrap_or(0),
+            namespace,
+        })
     }
 
     /// Returns whether no process can still write the file, which was modified at this time.
     pub fn is_abandoned(&self, modified: SystemTime) -> bool {
         if self.namespace.is_some() && self.namespace == *NAMESPACE {
-            return Pid::from_raw(self.process).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
+            return Pid::from_raw(self.process)
+                .is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
         }
         modified.elapsed().is_ok_and(|age| age > ABANDONED)
     }
@@ -77,14 +82,22 @@ pub(super) struct TemporaryFile<'a> {
 impl<'a> TemporaryFile<'a> {
     /// Creates a file in `directory`, with a [`TemporaryName`].
     pub fn create(directory: &'a OwnedFd, prefix: &str, mode: Mode) -> Result<Self> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..MAX_NAMES {
             let process = std::process::id();
             let namespace = NAMESPACE.unwrap_or_default();
-            let name = format!("{prefix}{process}-{}-{namespace:08x}", COUNTER.fetch_add(1, Ordering::Relaxed));
+            let name = format!(
+                "{prefix}{process}-{}-{namespace:08x}",
+                COUNTER.fetch_add(1, Ordering::Relaxed)
+            );
             match fs::openat(directory, &name, flags, mode) {
                 Ok(fd) => {
-                    return Ok(TemporaryFile { file: File::from(fd), directory, name: Some(name) });
+                    return Ok(TemporaryFile {
+                        file: File::from(fd),
+                        directory,
+                        name: Some(name),
+                    });
                 }
                 Err(Errno::EXIST | Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
@@ -133,26 +146,47 @@ mod tests {
         assert!(gone.is_abandoned(now) && gone.is_abandoned(old));
         for process in [std::process::id(), 1] {
             let live = parse(format!("x-{process}-7-{own:08x}"));
-            assert!(!live.is_abandoned(now) && !live.is_abandoned(old), "{live:?}");
+            assert!(
+                !live.is_abandoned(now) && !live.is_abandoned(old),
+                "{live:?}"
+            );
         }
         // a number says nothing elsewhere
-        for name in [format!("x-{}-7-{:08x}", ended.id(), own ^ 1), format!("x-{}-7", ended.id())] {
+        for name in [
+            format!("x-{}-7-{:08x}", ended.id(), own ^ 1),
+            format!("x-{}-7", ended.id()),
+        ] {
             let other = parse(name);
-            assert!(!other.is_abandoned(now) && !other.is_abandoned(now + ABANDONED) && other.is_abandoned(old));
+            assert!(
+                !other.is_abandoned(now)
+                    && !other.is_abandoned(now + ABANDONED)
+                    && other.is_abandoned(old)
+            );
         }
     }
 
     #[test]
     fn names_of_other_files_are_not_parsed() {
-        for name in
-            ["x-1", "x-1-", "x--1", "x-a-1", "x-1-1-", "x-1-1-123", "x-1-1-0123456g", "y-1-1", "x-1-1-00000000-1"]
-        {
+        for name in [
+            "x-1",
+            "x-1-",
+            "x--1",
+            "x-a-1",
+            "x-1-1-",
+            "x-1-1-123",
+            "x-1-1-0123456g",
+            "y-1-1",
+            "x-1-1-00000000-1",
+        ] {
             assert_eq!(TemporaryName::parse(name, "x-"), None, "{name}");
         }
         let directory = tempfile::tempdir().unwrap();
         let opened = OwnedFd::from(File::open(directory.path()).unwrap());
         let file = TemporaryFile::create(&opened, "x-", Mode::RUSR).unwrap();
-        let named = TemporaryName { process: std::process::id() as i32, namespace: *NAMESPACE };
+        let named = TemporaryName {
+            process: std::process::id() as i32,
+            namespace: *NAMESPACE,
+        };
         assert_eq!(TemporaryName::parse(file.name(), "x-"), Some(named));
     }
 }

@@ -10,7 +10,9 @@ enum Op {
     Rename(usize, usize),
 }
 
-const KEYS: [&str; 9] = ["a", "b", "a/b", "a/c", "a/b/c", "a/b/d", "b/c", "c", "c/d/e"];
+const KEYS: [&str; 9] = [
+    "a", "b", "a/b", "a/c", "a/b/c", "a/b/d", "b/c", "c", "c/d/e",
+];
 
 /// Returns the key of a path.
 pub(super) fn key(path: &str) -> Key {
@@ -26,7 +28,9 @@ pub(super) fn get(store: &dyn Store, path: &str) -> Result<Option<Vec<u8>>> {
 /// Returns the bytes of `range` of the value at a path.
 pub(super) fn part(store: &dyn Store, path: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
     let mut value = b"former content".to_vec();
-    Ok(store.get_range(&key(path), range, &mut value)?.map(|_| value))
+    Ok(store
+        .get_range(&key(path), range, &mut value)?
+        .map(|_| value))
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -100,7 +104,12 @@ fn a_read_only_store_refuses_writes() {
         fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
             self.0.get(key, limit, value)
         }
-        fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        fn get_range(
+            &self,
+            key: &Key,
+            range: Range<u64>,
+            value: &mut Vec<u8>,
+        ) -> Result<Option<Stat>> {
             self.0.get_range(key, range, value)
         }
         fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -122,5 +131,10 @@ fn a_read_only_store_refuses_writes() {
         store.writable_file(&key, true, false).map(|_| ()),
     ];
     assert!(!store.is_writable());
-    assert!(answers.iter().all(|a| a.as_ref().is_err_and(|e| e.kind() == Kind::ReadOnly)), "{answers:?}");
+    assert!(
+        answers
+            .iter()
+            .all(|a| a.as_ref().is_err_and(|e| e.kind() == Kind::ReadOnly)),
+        "{answers:?}"
+    );
 }

@@ -16,7 +16,9 @@ mod stream;
 
 use super::reopening::Reopening;
 use super::sorted_names::{SortedListing, SortedNames};
-use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size, delegate_store};
+use super::{
+    EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size, delegate_store,
+};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::util::memory;
@@ -81,13 +83,22 @@ impl OpenArchive {
             let version = archive.stat.version.lasting();
             let inflated = Arc::new(InflatedMembers::default());
             memory::register(&inflated);
-            return Ok(OpenArchive { archive, index, inflated, version, single_folder: OnceLock::new() });
+            return Ok(OpenArchive {
+                archive,
+                index,
+                inflated,
+                version,
+                single_folder: OnceLock::new(),
+            });
         }
         Err(keeps_changing())
     }
 
     fn reader(&self) -> MemberReader<'_> {
-        MemberReader { archive: &self.archive, index: &self.index }
+        MemberReader {
+            archive: &self.archive,
+            index: &self.index,
+        }
     }
 
     /// Returns the only directory at the top of the archive, if nothing else is there.
@@ -97,7 +108,8 @@ impl OpenArchive {
             let mut names = names.filter(|e| !IGNORED.contains(&e.name.as_str()));
             let first = names.next()?;
             let second = names.next();
-            (first.kind == EntryKind::Prefix && second.is_none()).then(|| Key::root().join(&first.name))
+            (first.kind == EntryKind::Prefix && second.is_none())
+                .then(|| Key::root().join(&first.name))
         };
         self.single_folder.get_or_init(find).as_ref()
     }
@@ -106,10 +118,19 @@ impl OpenArchive {
     fn stat(&self, member: &ArchiveMember) -> Stat {
         let archive = self.archive.stat.modified;
         let latest = archive.checked_add(ZONES).unwrap_or(archive);
-        let modified = member.modified().filter(|time| *time <= latest).unwrap_or(archive);
-        let version = Version::Tag(format!("{}/{:x}-{:08x}", self.version, member.offset, member.crc));
+        let modified = member
+            .modified()
+            .filter(|time| *time <= latest)
+            .unwrap_or(archive);
+        let version = Version::Tag(format!(
+            "{}/{:x}-{:08x}",
+            self.version, member.offset, member.crc
+        ));
         let permissions = self.archive.stat.permissions;
-        Stat { permissions, ..Stat::value(member.size, modified, version) }
+        Stat {
+            permissions,
+            ..Stat::value(member.size, modified, version)
+        }
     }
 
     /// Returns the metadata of a member or of a directory of the archive.
@@ -137,7 +158,12 @@ impl OpenArchive {
         Ok(Some(self.stat(member).version))
     }
 
-    fn get_range(&self, name: &str, range: Range<u64>, value: &mut Vec<u8>) -> ArchiveResult<Option<Stat>> {
+    fn get_range(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> ArchiveResult<Option<Stat>> {
         let Some(member) = self.index.find(name) else {
             return Ok(None);
         };
@@ -166,7 +192,9 @@ impl SortedNames for OpenArchive {
     }
 
     fn name_at(&self, position: usize) -> Option<&str> {
-        self.index.get(position).map(|member| self.index.name(member))
+        self.index
+            .get(position)
+            .map(|member| self.index.name(member))
     }
 
     fn stat_at(&self, position: usize) -> Option<Stat> {
@@ -180,7 +208,14 @@ impl ZipStore {
         let opened = OpenArchive::open(&below, key)?;
         let opened = Reopening::new(opened);
         let stats = Arc::default();
-        Ok(ZipStore { below, key: key.clone(), root: Key::root(), skips_folder: false, opened, stats })
+        Ok(ZipStore {
+            below,
+            key: key.clone(),
+            root: Key::root(),
+            skips_folder: false,
+            opened,
+            stats,
+        })
     }
 
     /// Records in `stats` which members are left out.
@@ -192,8 +227,12 @@ impl ZipStore {
 
     fn record_left_out(&self, opened: &OpenArchive) {
         let reason = "their names are not text, too long, too deep or no paths";
-        let why = format!("{} members of the archive are left out, since {reason}", opened.index.refused);
-        self.stats.names_left_out(&self.key, opened.index.first_refused.as_deref(), &why);
+        let why = format!(
+            "{} members of the archive are left out, since {reason}",
+            opened.index.refused
+        );
+        self.stats
+            .names_left_out(&self.key, opened.index.first_refused.as_deref(), &why);
     }
 
     /// Reads small neighboring members together. Their bytes are not revalidated, so this is for a
@@ -205,13 +244,19 @@ impl ZipStore {
 
     /// Limits the store to `folder` of the archive.
     pub fn in_folder(self, folder: Key) -> Self {
-        ZipStore { root: folder, ..self }
+        ZipStore {
+            root: folder,
+            ..self
+        }
     }
 
     /// Limits the store to [`ZipStore::single_folder`], if there is one, also after the archive was
     /// replaced.
     pub fn skipping_folder(self) -> Self {
-        ZipStore { skips_folder: true, ..self }
+        ZipStore {
+            skips_folder: true,
+            ..self
+        }
     }
 
     /// Returns the only directory at the top of the archive, if nothing else is there: archives are
@@ -237,7 +282,11 @@ impl ZipStore {
 
     /// Reads from the archive, and reopens it if it was replaced.
     fn read<T>(&self, mut read: impl FnMut(&Arc<OpenArchive>) -> ArchiveResult<T>) -> Result<T> {
-        let mut opened = if self.opened.is_checked() { self.opened.current() } else { self.fresh()? };
+        let mut opened = if self.opened.is_checked() {
+            self.opened.current()
+        } else {
+            self.fresh()?
+        };
         for _ in 0..ATTEMPTS {
             match read(&opened) {
                 Ok(done) => return Ok(done),
@@ -253,7 +302,11 @@ impl ZipStore {
 
     /// Adds the location to an error. A missing archive must not look like a missing value.
     fn named(&self, e: Error) -> Error {
-        let e = if e.kind() == Kind::NotFound { Error::new(Kind::System(libc::EIO), e.message()) } else { e };
+        let e = if e.kind() == Kind::NotFound {
+            Error::new(Kind::System(libc::EIO), e.message())
+        } else {
+            e
+        };
         e.context(self.location())
     }
 
@@ -277,10 +330,16 @@ impl Store for ZipStore {
         Ok(opened.find(self.name(&opened, key).as_str()))
     }
 
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
         let opened = self.fresh();
         for key in keys {
-            let found = opened.as_ref().map(|opened| opened.find(self.name(opened, &key).as_str()));
+            let found = opened
+                .as_ref()
+                .map(|opened| opened.find(self.name(opened, &key).as_str()));
             if !each(found.map_err(Clone::clone)) {
                 return;
             }
@@ -308,12 +367,19 @@ impl Store for ZipStore {
         let archive = &self.key;
         let root = &self.root;
         let below = below.trim_end_matches('/');
-        if root.is_root() { format!("{below}{archive}") } else { format!("{below}{archive}{root}") }
+        if root.is_root() {
+            format!("{below}{archive}")
+        } else {
+            format!("{below}{archive}{root}")
+        }
     }
 }
 
 fn keeps_changing() -> Error {
-    Error::new(Kind::System(libc::EIO), "the archive changes faster than it can be read")
+    Error::new(
+        Kind::System(libc::EIO),
+        "the archive changes faster than it can be read",
+    )
 }
 
 #[cfg(test)]

@@ -79,11 +79,16 @@ fn map(len: usize) -> *mut u8 {
     };
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
-    let Ok(start) = (unsafe { mm::mmap_anonymous(null_mut(), mapped, access, MapFlags::PRIVATE) }) else {
+    let Ok(start) = (unsafe { mm::mmap_anonymous(null_mut(), mapped, access, MapFlags::PRIVATE) })
+    else {
         return null_mut();
     };
     let (start, end) = (start.addr(), start.addr() + mapped);
-    let block = if more > 0 { start.next_multiple_of(HUGE) } else { start };
+    let block = if more > 0 {
+        start.next_multiple_of(HUGE)
+    } else {
+        start
+    };
     for (from, to) in [(start, block), (block + len, end)] {
         if from < to {
             // SAFETY: the range lies in the new mapping, outside the block, so nothing refers to
@@ -188,7 +193,13 @@ mod tests {
 
     fn any_size() -> impl Strategy<Value = usize> {
         let around = |size: usize| size - 5000..size + 5000;
-        prop_oneof![1..10_000usize, around(MIN_MAPPED), around(2 * MIN_MAPPED), around(HUGE), around(2 * HUGE)]
+        prop_oneof![
+            1..10_000usize,
+            around(MIN_MAPPED),
+            around(2 * MIN_MAPPED),
+            around(HUGE),
+            around(2 * HUGE)
+        ]
     }
 
     #[test]
@@ -198,17 +209,30 @@ mod tests {
         // SAFETY: each block is freed once, with its layout, and not used.
         unsafe {
             let blocks = [0; 2].map(|_| HugePages.alloc(at));
-            blocks.iter().for_each(|&block| HugePages.dealloc(block, at));
+            blocks
+                .iter()
+                .for_each(|&block| HugePages.dealloc(block, at));
             let again = [0; 3].map(|_| HugePages.alloc(at));
             assert!(again[0] != again[1] && again[1] != again[2] && again[0] != again[2]);
             let zeroed = HugePages.alloc_zeroed(at);
-            assert!(std::slice::from_raw_parts(zeroed, at.size()).iter().all(|&byte| byte == 0));
-            again.into_iter().chain([zeroed]).for_each(|block| HugePages.dealloc(block, at));
+            assert!(
+                std::slice::from_raw_parts(zeroed, at.size())
+                    .iter()
+                    .all(|&byte| byte == 0)
+            );
+            again
+                .into_iter()
+                .chain([zeroed])
+                .for_each(|block| HugePages.dealloc(block, at));
             // more blocks than the list keeps
             let many = [0; 2 * KEPT_BLOCKS].map(|_| HugePages.alloc(at));
             many.iter().for_each(|&block| HugePages.dealloc(block, at));
             let kept = KEPT.lock().unwrap();
-            let kept: Vec<_> = kept.iter().filter(|block| block.1 > 0).map(|block| block.0).collect();
+            let kept: Vec<_> = kept
+                .iter()
+                .filter(|block| block.1 > 0)
+                .map(|block| block.0)
+                .collect();
             let distinct: std::collections::HashSet<_> = kept.iter().collect();
             assert_eq!(distinct.len(), kept.len(), "the list has a block twice");
         }

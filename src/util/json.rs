@@ -124,7 +124,9 @@ pub fn check(bytes: &[u8]) -> Result<()> {
     let text = utf8(bytes)?;
     let counts = TextCounts::of(text)?;
     let _rewritten = memory::take(counts.rewritten(text))?;
-    serde_json::from_str::<IgnoredAny>(&from_python(text, &counts)).map(drop).map_err(not_json)
+    serde_json::from_str::<IgnoredAny>(&from_python(text, &counts))
+        .map(drop)
+        .map_err(not_json)
 }
 
 fn parse_counted(bytes: &[u8]) -> Result<(Value, Grant)> {
@@ -132,7 +134,8 @@ fn parse_counted(bytes: &[u8]) -> Result<(Value, Grant)> {
     let counts = TextCounts::of(text)?;
     let parsed = counts.parsed(text);
     let rewritten = counts.rewritten(text);
-    let mut grant = memory::take(parsed.saturating_add(rewritten)).map_err(|e| e.context("parsing it"))?;
+    let mut grant =
+        memory::take(parsed.saturating_add(rewritten)).map_err(|e| e.context("parsing it"))?;
     let value = serde_json::from_str(&from_python(text, &counts)).map_err(not_json)?;
     grant.shrink_to(parsed);
     Ok((value, grant))
@@ -158,7 +161,10 @@ pub fn memory_of(value: &Value) -> usize {
     VALUE
         + match value {
             Value::Array(list) => list.iter().map(memory_of).sum(),
-            Value::Object(members) => members.iter().map(|(name, value)| MEMBER + name.len() + memory_of(value)).sum(),
+            Value::Object(members) => members
+                .iter()
+                .map(|(name, value)| MEMBER + name.len() + memory_of(value))
+                .sum(),
             Value::String(text) => text.len(),
             Value::Number(number) => number.as_str().len(),
             Value::Bool(_) | Value::Null => 0,
@@ -196,7 +202,10 @@ impl TextCounts {
     /// The text is nested more deeply than the parser allows. This is checked before memory for it
     /// is granted.
     fn of(text: &str) -> Result<TextCounts> {
-        let mut counts = TextCounts { values: 1, ..TextCounts::default() };
+        let mut counts = TextCounts {
+            values: 1,
+            ..TextCounts::default()
+        };
         let mut in_string = false;
         let mut escaped = false;
         let mut depth = 0usize;
@@ -223,7 +232,9 @@ impl TextCounts {
             }
         }
         if counts.depth > MAX_DEPTH {
-            Err(Error::damaged(format!("not valid JSON: nested more than {MAX_DEPTH} levels deep")))
+            Err(Error::damaged(format!(
+                "not valid JSON: nested more than {MAX_DEPTH} levels deep"
+            )))
         } else {
             Ok(counts)
         }
@@ -231,12 +242,20 @@ impl TextCounts {
 
     /// Returns a bound for the memory of the parsed document in bytes.
     fn parsed(&self, text: &str) -> usize {
-        text.len() + text.len() / 4 + self.values * VALUE + self.members * MEMBER + self.tokens * REWRITTEN
+        text.len()
+            + text.len() / 4
+            + self.values * VALUE
+            + self.members * MEMBER
+            + self.tokens * REWRITTEN
     }
 
     /// Returns a bound for the size of the rewritten text in bytes; 0 if the text is not rewritten.
     fn rewritten(&self, text: &str) -> usize {
-        if self.is_strict() { 0 } else { text.len() + self.tokens * REWRITTEN }
+        if self.is_strict() {
+            0
+        } else {
+            text.len() + self.tokens * REWRITTEN
+        }
     }
 
     /// Returns whether the text has nothing that only Python accepts.
@@ -258,7 +277,10 @@ impl<'a> MemberTexts<'a> {
     pub fn of(text: &'a [u8]) -> Result<Self> {
         let rest = utf8(text)?.trim_start().strip_prefix('{');
         let rest = rest.ok_or_else(|| Error::damaged("not a JSON object"))?;
-        Ok(MemberTexts { rest: Some(rest), is_first: true })
+        Ok(MemberTexts {
+            rest: Some(rest),
+            is_first: true,
+        })
     }
 
     /// Splits off the member at the start of `rest`.
@@ -289,7 +311,10 @@ impl<'a> Iterator for MemberTexts<'a> {
             None if self.is_first => {}
             None => rest = rest.strip_prefix(',').unwrap_or("").trim_start(),
         }
-        Some(self.member(rest).ok_or_else(|| Error::damaged("not valid JSON: a member is cut short or damaged")))
+        Some(
+            self.member(rest)
+                .ok_or_else(|| Error::damaged("not valid JSON: a member is cut short or damaged")),
+        )
     }
 }
 
@@ -329,16 +354,25 @@ pub fn write_strict(value: &Value) -> String {
 /// is written in one line instead.
 pub fn write_pretty(value: &Value) -> String {
     let line = value.to_string();
-    let mut pretty = LimitedText { text: Vec::new(), limit: MAX_PRETTY.max(line.len()) };
+    let mut pretty = LimitedText {
+        text: Vec::new(),
+        limit: MAX_PRETTY.max(line.len()),
+    };
     let done = serde_json::to_writer_pretty(&mut pretty, value);
-    let text = done.ok().and_then(|()| String::from_utf8(pretty.text).ok()).unwrap_or(line);
+    let text = done
+        .ok()
+        .and_then(|()| String::from_utf8(pretty.text).ok())
+        .unwrap_or(line);
     with_tokens(text + "\n", false)
 }
 
 /// Returns the text of `value` in one line, or `None` if it has more than `limit` bytes.
 pub fn write_within(value: &Value, limit: usize) -> Option<String> {
     // serde_json writes a bare token as a string that is up to six times as long
-    let mut line = LimitedText { text: Vec::new(), limit: limit.saturating_mul(6).saturating_add(64) };
+    let mut line = LimitedText {
+        text: Vec::new(),
+        limit: limit.saturating_mul(6).saturating_add(64),
+    };
     serde_json::to_writer(&mut line, value).ok()?;
     Some(with_tokens(String::from_utf8(line.text).ok()?, false)).filter(|text| text.len() <= limit)
 }
@@ -432,8 +466,15 @@ fn from_python<'a>(text: &'a str, counts: &TextCounts) -> Cow<'a, str> {
                 out.replace_range(start + 1..start + 7, "\\ufffd");
             }
             rest = &rest[end..];
-        } else if let Some(word) = ["NaN", "Infinity"].into_iter().find(|w| rest.starts_with(w)) {
-            let minus = if word == "Infinity" && out.ends_with('-') { out.pop().map_or("", |_| "-") } else { "" };
+        } else if let Some(word) = ["NaN", "Infinity"]
+            .into_iter()
+            .find(|w| rest.starts_with(w))
+        {
+            let minus = if word == "Infinity" && out.ends_with('-') {
+                out.pop().map_or("", |_| "-")
+            } else {
+                ""
+            };
             out.push_str(&format!("\"\\u0000bare {minus}{word}\""));
             rest = &rest[word.len()..];
         } else {
@@ -446,7 +487,8 @@ fn from_python<'a>(text: &'a str, counts: &TextCounts) -> Cow<'a, str> {
 /// Returns whether a string literal would pass for a bare token, and so could insert any text into
 /// the output of [`write()`].
 fn is_token(literal: &str) -> bool {
-    literal.starts_with("\"\\u0000") && serde_json::from_str::<String>(literal).is_ok_and(|s| s.starts_with(TOKEN))
+    literal.starts_with("\"\\u0000")
+        && serde_json::from_str::<String>(literal).is_ok_and(|s| s.starts_with(TOKEN))
 }
 
 /// Returns the length in bytes of the string literal at the start of `text`, with its quotes; the
@@ -466,8 +508,11 @@ fn string_end(text: &str) -> usize {
 
 /// Copies a string literal. Lone surrogates, which Rust's strings cannot hold, become U+FFFD.
 fn push_string(literal: &str, out: &mut String) {
-    let unit =
-        |s: &str| s.get(..6).filter(|s| s.starts_with("\\u")).and_then(|s| u32::from_str_radix(&s[2..], 16).ok());
+    let unit = |s: &str| {
+        s.get(..6)
+            .filter(|s| s.starts_with("\\u"))
+            .and_then(|s| u32::from_str_radix(&s[2..], 16).ok())
+    };
     let mut rest = literal;
     while let Some(at) = rest.find('\\') {
         out.push_str(&rest[..at]);
@@ -510,7 +555,9 @@ pub fn base64_decode(text: &[u8]) -> Option<Vec<u8>> {
     let config = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::RequireNone)
         .with_decode_allow_trailing_bits(true);
-    GeneralPurpose::new(&base64::alphabet::STANDARD, config).decode(&kept).ok()
+    GeneralPurpose::new(&base64::alphabet::STANDARD, config)
+        .decode(&kept)
+        .ok()
 }
 
 #[cfg(test)]

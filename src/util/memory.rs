@@ -49,7 +49,10 @@ const MIN_TRIM: usize = 1 << 20;
 
 static BUDGET: Budget = Budget {
     bound: AtomicUsize::new(DEFAULT_BOUND),
-    used: Mutex::new(Used { granted: 0, by_waiting: 0 }),
+    used: Mutex::new(Used {
+        granted: 0,
+        by_waiting: 0,
+    }),
     freed: Condvar::new(),
     owners: Mutex::new(Vec::new()),
     shrinking: Mutex::new(Vec::new()),
@@ -74,7 +77,10 @@ struct ServedRequest {
 
 impl ServedRequest {
     fn new() -> Self {
-        ServedRequest { number: NEXT_REQUEST.fetch_add(1, Ordering::Relaxed), bytes: 0 }
+        ServedRequest {
+            number: NEXT_REQUEST.fetch_add(1, Ordering::Relaxed),
+            bytes: 0,
+        }
     }
 }
 
@@ -152,7 +158,11 @@ pub fn unused_reserve() -> usize {
 /// Returns the maximum memory in bytes for one chunk, with everything that decoding or encoding it
 /// needs.
 pub fn available_for_chunk() -> usize {
-    BUDGET.bound.load(Ordering::Relaxed).saturating_add(RESERVE).saturating_sub(lock(&BUDGET.used).granted)
+    BUDGET
+        .bound
+        .load(Ordering::Relaxed)
+        .saturating_add(RESERVE)
+        .saturating_sub(lock(&BUDGET.used).granted)
 }
 
 /// Checks that there can be memory for a chunk that needs `bytes`.
@@ -166,7 +176,9 @@ pub fn check_chunk(bytes: usize) -> Result<()> {
         return Ok(());
     }
     let [bytes, left] = [bytes.div_ceil(1 << 20), left >> 20];
-    let why = format!("a chunk needs {bytes} MiB of memory, more than {left}: mount with a larger --cache-size");
+    let why = format!(
+        "a chunk needs {bytes} MiB of memory, more than {left}: mount with a larger --cache-size"
+    );
     Err(Error::new(Kind::System(libc::ENOMEM), why))
 }
 
@@ -210,7 +222,9 @@ pub fn take_within(bytes: usize, max_wait: Duration) -> Result<Grant> {
 pub fn check_available() -> Result<()> {
     let has_spare = || lock(&BUDGET.used).granted <= limit() / 4 * 3;
     if !has_spare() {
-        existing(&BUDGET.owners).iter().for_each(|owner| owner.reclaim());
+        existing(&BUDGET.owners)
+            .iter()
+            .for_each(|owner| owner.reclaim());
         if !has_spare() {
             let why = "open files hold the memory for documents: close some, or mount with a larger --cache-size";
             return Err(Error::system(libc::ENOMEM).context(why));
@@ -222,8 +236,10 @@ pub fn check_available() -> Result<()> {
 /// Returns the error for a grant of `bytes`, which exceeds [`limit`].
 pub fn too_large(bytes: usize) -> Error {
     let limit = limit() >> 20;
-    let why =
-        format!("needs {} MiB of memory, more than {limit}: mount with a larger --cache-size", bytes.div_ceil(1 << 20));
+    let why = format!(
+        "needs {} MiB of memory, more than {limit}: mount with a larger --cache-size",
+        bytes.div_ceil(1 << 20)
+    );
     Error::new(Kind::Damaged, why)
 }
 
@@ -275,20 +291,27 @@ impl Grant {
                 drop(used);
                 self.add(more, served);
                 if is_above_reserve {
-                    existing(&BUDGET.shrinking).iter().for_each(|owner| owner.shrink());
+                    existing(&BUDGET.shrinking)
+                        .iter()
+                        .for_each(|owner| owner.shrink());
                 }
                 return Ok(());
             }
             let left = max_wait.saturating_sub(begun.elapsed());
             if !asked {
                 drop(used);
-                existing(&BUDGET.owners).iter().for_each(|owner| owner.reclaim());
+                existing(&BUDGET.owners)
+                    .iter()
+                    .for_each(|owner| owner.reclaim());
                 asked = true;
             } else if left.is_zero() || served.bytes + used.by_waiting + more > limit {
                 return Err(in_use(more, served.bytes, used.granted));
             } else {
                 used.by_waiting += served.bytes;
-                let (mut used, _) = BUDGET.freed.wait_timeout(used, left).unwrap_or_else(PoisonError::into_inner);
+                let (mut used, _) = BUDGET
+                    .freed
+                    .wait_timeout(used, left)
+                    .unwrap_or_else(PoisonError::into_inner);
                 used.by_waiting -= served.bytes;
                 asked = false;
             }
@@ -301,7 +324,10 @@ impl Grant {
             self.request = served.number;
         }
         self.bytes += more;
-        SERVED.set(ServedRequest { bytes: served.bytes + more, ..served });
+        SERVED.set(ServedRequest {
+            bytes: served.bytes + more,
+            ..served
+        });
     }
 }
 
@@ -349,7 +375,10 @@ fn give_back(bytes: usize, request: u64) {
     let _ = SERVED.try_with(|served| {
         let now = served.get();
         if now.number == request {
-            served.set(ServedRequest { bytes: now.bytes.saturating_sub(bytes), ..now });
+            served.set(ServedRequest {
+                bytes: now.bytes.saturating_sub(bytes),
+                ..now
+            });
         }
     });
     lock(&BUDGET.used).granted -= bytes;
@@ -429,7 +458,13 @@ pub fn populate(buffer: &mut [u8]) {
     let len = (buffer.len() - start) / page * page;
     // SAFETY: the range lies in `buffer`, which this function borrows alone, and the call changes
     // no content.
-    let done = unsafe { rustix::mm::madvise(buffer[start..].as_mut_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+    let done = unsafe {
+        rustix::mm::madvise(
+            buffer[start..].as_mut_ptr().cast(),
+            len,
+            Advice::LinuxPopulateWrite,
+        )
+    };
     // Linux before 5.14 doesn't know the advice: the pages come one by one when they are written
     let _ = done;
 }
@@ -442,7 +477,9 @@ pub fn populate(buffer: &mut [u8]) {
 pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     buffer.clear();
     // exactly, since a kept buffer would keep any excess, too
-    buffer.try_reserve_exact(len).map_err(|_| out_of_memory(len))
+    buffer
+        .try_reserve_exact(len)
+        .map_err(|_| out_of_memory(len))
 }
 
 /// Makes the allocator return large blocks to the system when they are freed. Otherwise each thread
@@ -483,7 +520,12 @@ mod tests {
     #[test]
     fn failed_allocations_are_errors() {
         assert_eq!(zeroed(usize::MAX / 2).unwrap_err().errno(), libc::ENOMEM);
-        assert_eq!(reserve(&mut Vec::new(), usize::MAX / 2).unwrap_err().errno(), libc::ENOMEM);
+        assert_eq!(
+            reserve(&mut Vec::new(), usize::MAX / 2)
+                .unwrap_err()
+                .errno(),
+            libc::ENOMEM
+        );
         assert_eq!(zeroed(3).unwrap(), [0; 3]);
         assert!(zeroed(0).unwrap().is_empty());
     }
@@ -509,7 +551,10 @@ mod tests {
         register(&kept);
         let mut first = take(most).unwrap();
         assert!(lock(&kept.0).is_none(), "unused memory is reclaimed");
-        assert_eq!(take(0).unwrap().grow(most).unwrap_err().errno(), libc::ENOMEM);
+        assert_eq!(
+            take(0).unwrap().grow(most).unwrap_err().errno(),
+            libc::ENOMEM
+        );
         let waiting = std::thread::spawn(move || take(most).map(|grant| grant.bytes()));
         std::thread::sleep(Duration::from_millis(20));
         first.shrink_to(0);
@@ -534,7 +579,10 @@ mod tests {
         }
         // the other thread waits for this one, which therefore does not wait for it
         let failed = take(limit() - half - (12 << 20)).unwrap_err();
-        assert!(failed.errno() == libc::ENOMEM && begun.elapsed() < MAX_WAIT, "{failed}");
+        assert!(
+            failed.errno() == libc::ENOMEM && begun.elapsed() < MAX_WAIT,
+            "{failed}"
+        );
         drop(held);
         assert_eq!(waits.join().unwrap().0, Ok(()));
         begin_request();
@@ -586,6 +634,11 @@ mod tests {
                 "the contents of a buffer in use stay"
             );
         }
-        assert_eq!(resize_populated(&mut Vec::new(), usize::MAX / 2).unwrap_err().errno(), libc::ENOMEM);
+        assert_eq!(
+            resize_populated(&mut Vec::new(), usize::MAX / 2)
+                .unwrap_err()
+                .errno(),
+            libc::ENOMEM
+        );
     }
 }

@@ -112,8 +112,18 @@ impl Pool {
         let jobs = Mutex::new(jobs);
         let changed = Condvar::new();
         let watched = Condvar::new();
-        let queue = Arc::new(Queue { name: name.into(), jobs, changed, watched, bound, base, growth });
-        let pool = Pool { queue: queue.clone() };
+        let queue = Arc::new(Queue {
+            name: name.into(),
+            jobs,
+            changed,
+            watched,
+            bound,
+            base,
+            growth,
+        });
+        let pool = Pool {
+            queue: queue.clone(),
+        };
         for _ in 0..base {
             queue.start_worker(&mut lock(&queue.jobs))?;
         }
@@ -132,7 +142,11 @@ impl Pool {
     /// Queues a job with a weight.
     pub fn run_weighing(&self, weight: usize, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.queue.jobs);
-        jobs.normal.push_back(QueuedJob { since: Instant::now(), weight, job: Box::new(job) });
+        jobs.normal.push_back(QueuedJob {
+            since: Instant::now(),
+            weight,
+            job: Box::new(job),
+        });
         self.queue.wake(jobs);
     }
 
@@ -140,14 +154,22 @@ impl Pool {
     /// ones.
     pub fn run_early(&self, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.queue.jobs);
-        jobs.early.push_back(QueuedJob { since: Instant::now(), weight: 0, job: Box::new(job) });
+        jobs.early.push_back(QueuedJob {
+            since: Instant::now(),
+            weight: 0,
+            job: Box::new(job),
+        });
         self.queue.wake(jobs);
     }
 
     /// Queues a job that a caller waits for. It starts before all other queued jobs.
     pub fn run_urgent(&self, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.queue.jobs);
-        jobs.urgent.push_back(QueuedJob { since: Instant::now(), weight: 0, job: Box::new(job) });
+        jobs.urgent.push_back(QueuedJob {
+            since: Instant::now(),
+            weight: 0,
+            job: Box::new(job),
+        });
         self.queue.wake(jobs);
     }
 }
@@ -185,7 +207,12 @@ impl Jobs {
 
     /// Returns the number of jobs that were queued at `then` or before.
     fn waiting_since(&self, then: Instant) -> usize {
-        self.urgent.iter().chain(&self.early).chain(&self.normal).filter(|waiting| waiting.since <= then).count()
+        self.urgent
+            .iter()
+            .chain(&self.early)
+            .chain(&self.normal)
+            .filter(|waiting| waiting.since <= then)
+            .count()
     }
 }
 
@@ -211,7 +238,9 @@ impl Queue {
     fn start_worker(self: &Arc<Self>, jobs: &mut Jobs) -> std::io::Result<()> {
         let queue = self.clone();
         let name = format!("{}-{}", self.name, jobs.threads);
-        std::thread::Builder::new().name(name).spawn(move || queue.work())?;
+        std::thread::Builder::new()
+            .name(name)
+            .spawn(move || queue.work())?;
         jobs.threads += 1;
         Ok(())
     }
@@ -236,15 +265,23 @@ impl Queue {
                 self.changed.notify_all();
                 self.watched.notify_all();
                 return;
-            } else if jobs.threads > self.base && jobs.idle > 0 && jobs.all_busy.elapsed() > MAX_IDLE {
+            } else if jobs.threads > self.base
+                && jobs.idle > 0
+                && jobs.all_busy.elapsed() > MAX_IDLE
+            {
                 jobs.threads -= 1;
                 return;
             } else {
                 jobs.idle += 1;
                 jobs = if jobs.threads > self.base {
-                    self.changed.wait_timeout(jobs, MAX_IDLE).unwrap_or_else(PoisonError::into_inner).0
+                    self.changed
+                        .wait_timeout(jobs, MAX_IDLE)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 } else {
-                    self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner)
+                    self.changed
+                        .wait(jobs)
+                        .unwrap_or_else(PoisonError::into_inner)
                 };
                 jobs.idle -= 1;
             }
@@ -256,11 +293,18 @@ impl Queue {
         let mut jobs = lock(&self.jobs);
         while !(jobs.is_closed && jobs.is_empty()) {
             if jobs.is_empty() {
-                jobs = self.watched.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+                jobs = self
+                    .watched
+                    .wait(jobs)
+                    .unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let overdue = Instant::now().checked_sub(growth.patience).map_or(0, |then| jobs.waiting_since(then));
-            let more = overdue.saturating_sub(jobs.idle).min(growth.max_threads.saturating_sub(jobs.threads));
+            let overdue = Instant::now()
+                .checked_sub(growth.patience)
+                .map_or(0, |then| jobs.waiting_since(then));
+            let more = overdue
+                .saturating_sub(jobs.idle)
+                .min(growth.max_threads.saturating_sub(jobs.threads));
             for _ in 0..more {
                 if let Err(e) = self.start_worker(&mut jobs) {
                     log::warn!("{}: no further thread: {e}", self.name);
@@ -268,7 +312,11 @@ impl Queue {
                 }
             }
             jobs.is_watched = true;
-            jobs = self.watched.wait_timeout(jobs, growth.patience).unwrap_or_else(PoisonError::into_inner).0;
+            jobs = self
+                .watched
+                .wait_timeout(jobs, growth.patience)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
             jobs.is_watched = false;
         }
     }
@@ -279,10 +327,13 @@ pub fn on_threads(threads: usize, work: &(impl Fn() -> Result<()> + Sync)) -> Re
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
-            done.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))
+            done.join()
+                .unwrap_or_else(|_| Err(Error::system(libc::EIO)))
         };
         let mine = work();
-        others.into_iter().fold(mine, |done, other| done.and(join(other)))
+        others
+            .into_iter()
+            .fold(mine, |done, other| done.and(join(other)))
     })
 }
 
@@ -321,7 +372,9 @@ mod tests {
             });
         }
         let next = |n: usize| {
-            let mut names: Vec<usize> = (0..n).map(|_| begins.recv_timeout(Duration::from_secs(5)).unwrap()).collect();
+            let mut names: Vec<usize> = (0..n)
+                .map(|_| begins.recv_timeout(Duration::from_secs(5)).unwrap())
+                .collect();
             names.sort_unstable();
             names
         };
@@ -330,9 +383,16 @@ mod tests {
         assert!(nothing());
         end.send(()).unwrap();
         assert_eq!(next(1), [2]);
-        assert!(nothing(), "the heavy job waits for all others, and later jobs wait for it");
+        assert!(
+            nothing(),
+            "the heavy job waits for all others, and later jobs wait for it"
+        );
         (0..2).for_each(|_| end.send(()).unwrap());
-        assert_eq!(next(2), [3, 4], "a job without weight runs beside any other");
+        assert_eq!(
+            next(2),
+            [3, 4],
+            "a job without weight runs beside any other"
+        );
         drop((pool, end));
     }
 
@@ -362,8 +422,15 @@ mod tests {
     /// Starts a pool that grows from one thread, and gives it `stuck` jobs that block until the
     /// sender is dropped.
     fn stuck_pool(most: usize, stuck: usize) -> (Pool, std::sync::mpsc::Sender<()>) {
-        let pool =
-            Pool::growing("test", 1, PoolGrowth { patience: Duration::from_millis(10), max_threads: most }).unwrap();
+        let pool = Pool::growing(
+            "test",
+            1,
+            PoolGrowth {
+                patience: Duration::from_millis(10),
+                max_threads: most,
+            },
+        )
+        .unwrap();
         let (end, ends) = channel::<()>();
         let ends = Arc::new(Mutex::new(ends));
         for _ in 0..stuck {
@@ -382,7 +449,9 @@ mod tests {
         for _ in 0..3 {
             let done = done.clone();
             pool.run(move || done.send(()).unwrap());
-            results.recv_timeout(Duration::from_secs(20)).expect("the job runs though 100 others block");
+            results
+                .recv_timeout(Duration::from_secs(20))
+                .expect("the job runs though 100 others block");
         }
         assert!(lock(&pool.queue.jobs).threads > 100);
         drop(end);

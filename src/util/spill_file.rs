@@ -48,7 +48,10 @@ pub struct SpilledBytes {
 impl SpillFile {
     /// Returns a spill file, which is opened when the first bytes are put.
     pub fn new(options: SpillOptions) -> Arc<Self> {
-        Arc::new(SpillFile { options, state: Mutex::default() })
+        Arc::new(SpillFile {
+            options,
+            state: Mutex::default(),
+        })
     }
 
     /// Puts bytes into the file.
@@ -70,13 +73,20 @@ impl SpillFile {
             }
             let file = match &state.file {
                 Some(file) => file.clone(),
-                None => state.file.insert(Arc::new(unnamed_file(directory)?)).clone(),
+                None => state
+                    .file
+                    .insert(Arc::new(unnamed_file(directory)?))
+                    .clone(),
             };
             let start = state.end;
             (state.end, state.live) = (start + len, state.live + len);
             (file, start..start + len)
         };
-        let spilled = SpilledBytes { owner: self.clone(), file, range };
+        let spilled = SpilledBytes {
+            owner: self.clone(),
+            file,
+            range,
+        };
         spilled
             .file
             .write_all_at(bytes, spilled.range.start)
@@ -116,7 +126,9 @@ impl Drop for SpilledBytes {
 pub fn unnamed_file(directory: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
-    Ok(opened.map_err(|e| Error::from(e).context(directory.display()))?.into())
+    Ok(opened
+        .map_err(|e| Error::from(e).context(directory.display()))?
+        .into())
 }
 
 /// Returns the number of free bytes in the file system of a directory for spill files.
@@ -125,11 +137,14 @@ pub fn unnamed_file(directory: &Path) -> Result<File> {
 ///
 /// Fails if the file system keeps its files in memory.
 pub fn free_space(directory: &Path) -> Result<u64> {
-    let stat = rustix::fs::statfs(directory).map_err(|e| Error::from(e).context(directory.display()))?;
+    let stat =
+        rustix::fs::statfs(directory).map_err(|e| Error::from(e).context(directory.display()))?;
     if IN_MEMORY.contains(&(stat.f_type as i64)) {
         return Err(Error::invalid("its files are kept in memory").context(directory.display()));
     }
-    Ok(u64::try_from(stat.f_bsize).unwrap_or(0).saturating_mul(stat.f_bavail))
+    Ok(u64::try_from(stat.f_bsize)
+        .unwrap_or(0)
+        .saturating_mul(stat.f_bavail))
 }
 
 #[cfg(test)]
@@ -139,7 +154,10 @@ mod tests {
     #[test]
     fn bytes_are_kept_until_they_are_dropped() {
         let directory = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
-        let spill = SpillFile::new(SpillOptions { directory: directory.path().into(), limit: 10 });
+        let spill = SpillFile::new(SpillOptions {
+            directory: directory.path().into(),
+            limit: 10,
+        });
         let Ok(first) = spill.put(&[1; 6]) else {
             return;
         }; // a tmpfs
@@ -158,6 +176,13 @@ mod tests {
         drop((second, third));
         assert_eq!(lock(&spill.state).end, 0);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-        assert!(SpillFile::new(SpillOptions { directory: "/var/tmp".into(), limit: 0 }).put(&[1]).is_err());
+        assert!(
+            SpillFile::new(SpillOptions {
+                directory: "/var/tmp".into(),
+                limit: 0
+            })
+            .put(&[1])
+            .is_err()
+        );
     }
 }

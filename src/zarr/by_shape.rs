@@ -21,7 +21,9 @@ impl<T> Default for ByShape<T> {
         // most arrays need no entry: the map allocates nothing while it is empty
         let mut kept = LruCache::unbounded();
         kept.resize(MAX_KEPT);
-        ByShape { kept: Mutex::new(kept) }
+        ByShape {
+            kept: Mutex::new(kept),
+        }
     }
 }
 
@@ -49,13 +51,21 @@ mod tests {
     #[test]
     fn values_are_made_once_and_errors_are_not_kept() {
         let values = ByShape::default();
-        assert!(values.get_or_make(&[1], || Err(Error::system(libc::EIO))).is_err());
+        assert!(
+            values
+                .get_or_make(&[1], || Err(Error::system(libc::EIO)))
+                .is_err()
+        );
         assert_eq!(*values.get_or_make(&[1], || Ok(1)).unwrap(), 1);
         assert_eq!(*values.get_or_make(&[1], || Ok(2)).unwrap(), 1);
         for len in 0..2 * MAX_KEPT.get() as u64 {
             values.get_or_make(&[2, len], || Ok(3)).unwrap();
             assert!(lock(&values.kept).len() <= MAX_KEPT.get());
-            assert_eq!(*values.get_or_make(&[1], || Ok(2)).unwrap(), 1, "one that is in use stays");
+            assert_eq!(
+                *values.get_or_make(&[1], || Ok(2)).unwrap(),
+                1,
+                "one that is in use stays"
+            );
         }
     }
 }

@@ -172,7 +172,9 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "astype" => Box::new(astype::AsType::new(config)?),
         "base64" => Box::new(base64::Base64::new(config)?),
         "bitround" => Box::new(bitround::BitRound::new(config, itemsize)?),
-        "adler32" | "crc32" | "crc32c" | "fletcher32" | "jenkins_lookup3" => Box::new(checksum::Checksum::new(config)?),
+        "adler32" | "crc32" | "crc32c" | "fletcher32" | "jenkins_lookup3" => {
+            Box::new(checksum::Checksum::new(config)?)
+        }
         "cast_value" => Box::new(cast_value::CastValue::new(config)?),
         "categorize" => Box::new(categorize::Categorize::new(config)?),
         "low_bits" => Box::new(low_bits::LowBits::new(config)?),

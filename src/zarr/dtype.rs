@@ -88,7 +88,9 @@ impl DType {
             Value::Array(fields) => Self::parse_fields(fields),
             _ => match json::text(value) {
                 Some(text) => Self::parse_str(text),
-                None => Err(Error::damaged("dtype is neither a type string nor a list of fields")),
+                None => Err(Error::damaged(
+                    "dtype is neither a type string nor a list of fields",
+                )),
             },
         }
     }
@@ -112,7 +114,9 @@ impl DType {
             Some(at) => (&rest[..at], &rest[at..]),
             None => (rest, ""),
         };
-        if !digits.bytes().all(|b| b.is_ascii_digit()) || !(unit.is_empty() || "mM".contains(letter) && is_unit(unit)) {
+        if !digits.bytes().all(|b| b.is_ascii_digit())
+            || !(unit.is_empty() || "mM".contains(letter) && is_unit(unit))
+        {
             return Err(bad());
         }
         let number = match digits {
@@ -133,7 +137,11 @@ impl DType {
             ('O', None | Some(8)) => (DTypeKind::Object, 8),
             _ => return Err(bad()),
         };
-        Ok(DType { kind, size: item_size(size)?, big_endian })
+        Ok(DType {
+            kind,
+            size: item_size(size)?,
+            big_endian,
+        })
     }
 
     fn parse_fields(list: &[Value]) -> Result<Self> {
@@ -151,14 +159,20 @@ impl DType {
             }
             let count = field.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
             let bytes = count.and_then(|n| n.checked_mul(field.dtype.size as u64));
-            size = bytes.and_then(|b| size.checked_add(b)).ok_or_else(|| bad("is too large"))?;
+            size = bytes
+                .and_then(|b| size.checked_add(b))
+                .ok_or_else(|| bad("is too large"))?;
             item_size(size)?;
             fields.push(field);
         }
         if fields.is_empty() {
             return Err(Error::damaged("dtype is an empty list of fields"));
         }
-        Ok(DType { kind: DTypeKind::Struct(fields), size: item_size(size)?, big_endian: false })
+        Ok(DType {
+            kind: DTypeKind::Struct(fields),
+            size: item_size(size)?,
+            big_endian: false,
+        })
     }
 
     /// Returns the kind of the items.
@@ -209,20 +223,36 @@ impl DType {
                     let checked = if field.shape.contains(&0) {
                         Err(Error::invalid("holds no elements"))
                     } else {
-                        field.dtype.check_storable(spelled.get(1).unwrap_or(&Value::Null))
+                        field
+                            .dtype
+                            .check_storable(spelled.get(1).unwrap_or(&Value::Null))
                     };
                     checked.map_err(|e| e.context(format!("field {:?}", field.name)))
                 })
             }
             _ if self.size == 0 => Err(Error::invalid("an item of no bytes holds no value")),
-            (DTypeKind::TimeDelta | DTypeKind::DateTime, Value::String(text)) => match text.split_once('[') {
-                None | Some((_, "generic]")) => Err(Error::invalid("a time needs a unit, such as <M8[ns]")),
-                Some((_, unit)) => {
-                    let count = unit.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-                    let is_count = count.is_empty() || count.parse::<i32>().is_ok_and(|count| count > 0);
-                    if is_count { Ok(()) } else { Err(Error::invalid("a time unit is counted from 1 to 2147483647")) }
+            (DTypeKind::TimeDelta | DTypeKind::DateTime, Value::String(text)) => {
+                match text.split_once('[') {
+                    None | Some((_, "generic]")) => {
+                        Err(Error::invalid("a time needs a unit, such as <M8[ns]"))
+                    }
+                    Some((_, unit)) => {
+                        let count = unit
+                            .split(|c: char| !c.is_ascii_digit())
+                            .next()
+                            .unwrap_or_default();
+                        let is_count =
+                            count.is_empty() || count.parse::<i32>().is_ok_and(|count| count > 0);
+                        if is_count {
+                            Ok(())
+                        } else {
+                            Err(Error::invalid(
+                                "a time unit is counted from 1 to 2147483647",
+                            ))
+                        }
+                    }
                 }
-            },
+            }
             _ => Ok(()),
         }
     }
@@ -247,8 +277,10 @@ impl DType {
         match (value, &dtype.kind) {
             (Value::Array(list), DTypeKind::Struct(fields)) => {
                 let fields = list.iter().zip(fields).map(|(spelled, field)| {
-                    let dtype =
-                        spelled.get(1).map_or(Err(Error::damaged("dtype: a field has none")), Self::canonical_json)?;
+                    let dtype = spelled.get(1).map_or(
+                        Err(Error::damaged("dtype: a field has none")),
+                        Self::canonical_json,
+                    )?;
                     let mut parts = vec![Value::from(field.name.as_str()), dtype];
                     if !field.shape.is_empty() {
                         parts.push(field.shape.clone().into());
@@ -259,7 +291,9 @@ impl DType {
                 // refuses a name that NumPy made up for one field if another field has it
                 Self::parse(&canonical).map(|_| canonical)
             }
-            _ => Ok(dtype.canonical_text(json::text(value).unwrap_or_default()).into()),
+            _ => Ok(dtype
+                .canonical_text(json::text(value).unwrap_or_default())
+                .into()),
         }
     }
 
@@ -291,13 +325,18 @@ fn parse_field(i: usize, item: &Value) -> Result<Field> {
         "" => format!("f{i}"),
         name => name.to_string(),
     };
-    let dtype = DType::parse_checked(&parts[1]).map_err(|e| e.context(format!("field {name:?}")))?;
+    let dtype =
+        DType::parse_checked(&parts[1]).map_err(|e| e.context(format!("field {name:?}")))?;
     let shape = match parts.get(2) {
         None => Some(Vec::new()),
         Some(Value::Array(dims)) => dims.iter().map(Value::as_u64).collect(),
         Some(dim) => dim.as_u64().map(|dim| vec![dim]),
     };
-    Ok(Field { name, dtype, shape: shape.ok_or_else(|| bad("has a bad shape"))? })
+    Ok(Field {
+        name,
+        dtype,
+        shape: shape.ok_or_else(|| bad("has a bad shape"))?,
+    })
 }
 
 /// Checks the number of JSON values that spell a dtype or a data type of v3, before anything is
@@ -309,13 +348,18 @@ fn parse_field(i: usize, item: &Value) -> Result<Field> {
 pub(crate) fn check_values(value: &Value) -> Result<()> {
     match json::count_values(value) {
         0..=MAX_VALUES => Ok(()),
-        _ => Err(Error::unsupported(format!("a type of more than {} fields", MAX_VALUES / 3))),
+        _ => Err(Error::unsupported(format!(
+            "a type of more than {} fields",
+            MAX_VALUES / 3
+        ))),
     }
 }
 
 fn item_size(bytes: u64) -> Result<usize> {
     if bytes > MAX_ITEM {
-        return Err(Error::damaged(format!("dtype: an item of {bytes} bytes is too large")));
+        return Err(Error::damaged(format!(
+            "dtype: an item of {bytes} bytes is too large"
+        )));
     }
     Ok(bytes as usize)
 }
@@ -344,9 +388,15 @@ fn from_name(name: &str) -> Option<&'static str> {
 
 /// Returns whether `text` is a time unit with an optional count, such as `[ns]` or `[25s]`.
 fn is_unit(text: &str) -> bool {
-    let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or("?");
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|t| t.strip_suffix(']'))
+        .unwrap_or("?");
     let unit = inner.trim_start_matches(|c: char| c.is_ascii_digit());
-    ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic"].contains(&unit)
+    [
+        "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic",
+    ]
+    .contains(&unit)
 }
 
 /// Spells the unit of a time type as NumPy does: `M8[25s]` for `M8[025s]`.

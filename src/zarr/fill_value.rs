@@ -42,8 +42,12 @@ impl DType {
         let item = match self.kind() {
             DTypeKind::Struct(_) | DTypeKind::Void => self.parse_opaque(fill_value),
             DTypeKind::Bytes => self.parse_bytes(fill_value),
-            DTypeKind::Text => python_str(fill_value)
-                .map(|s| self.fit(s.chars().flat_map(|c| self.ordered(&(c as u32).to_le_bytes())))),
+            DTypeKind::Text => python_str(fill_value).map(|s| {
+                self.fit(
+                    s.chars()
+                        .flat_map(|c| self.ordered(&(c as u32).to_le_bytes())),
+                )
+            }),
             DTypeKind::Complex => self.parse_complex(fill_value),
             _ => self.parse_number(fill_value),
         };
@@ -59,13 +63,19 @@ impl DType {
         let whole = || {
             let mut whole = item.to_vec();
             // readers add the zeros of a large item; a character of text has four bytes
-            let len = if self.size() > MAX_SPELLED { item.len().next_multiple_of(4) } else { self.size() };
+            let len = if self.size() > MAX_SPELLED {
+                item.len().next_multiple_of(4)
+            } else {
+                self.size()
+            };
             whole.resize(len, 0);
             whole
         };
         let value = match self.kind() {
             _ if self.has_objects() => return None,
-            DTypeKind::Struct(_) | DTypeKind::Void if self.size() > MAX_SPELLED && item.is_empty() => {
+            DTypeKind::Struct(_) | DTypeKind::Void
+                if self.size() > MAX_SPELLED && item.is_empty() =>
+            {
                 return Some(Value::Null);
             }
             DTypeKind::Struct(_) | DTypeKind::Void => STANDARD.encode(whole()).into(),
@@ -76,7 +86,10 @@ impl DType {
             DTypeKind::Complex => {
                 let whole = whole();
                 let (re, im) = whole.split_at(self.size() / 2);
-                Value::Array(vec![float_json(self.float_of(re)), float_json(self.float_of(im))])
+                Value::Array(vec![
+                    float_json(self.float_of(re)),
+                    float_json(self.float_of(im)),
+                ])
             }
             DTypeKind::UInt => self.unsigned_of(&whole()).into(),
             DTypeKind::Int | DTypeKind::TimeDelta | DTypeKind::DateTime => {
@@ -143,7 +156,9 @@ impl DType {
                     DTypeKind::UInt => (0, (1i128 << bits) - 1),
                     _ => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
                 };
-                (low..=high).contains(&n).then(|| self.ordered(&n.to_le_bytes()[..size]))
+                (low..=high)
+                    .contains(&n)
+                    .then(|| self.ordered(&n.to_le_bytes()[..size]))
             }
         }
     }
@@ -176,8 +191,12 @@ impl DType {
 
     /// Returns the text of a UCS-4 item, or `None` if it is not Unicode.
     pub(crate) fn text_of(&self, item: &[u8]) -> Option<String> {
-        let units = item.chunks_exact(4).map(|unit| char::from_u32(self.unsigned_of(unit) as u32));
-        units.collect::<Option<String>>().map(|text| text.trim_end_matches('\0').to_string())
+        let units = item
+            .chunks_exact(4)
+            .map(|unit| char::from_u32(self.unsigned_of(unit) as u32));
+        units
+            .collect::<Option<String>>()
+            .map(|text| text.trim_end_matches('\0').to_string())
     }
 
     /// Converts between little-endian bytes and this dtype's byte order.
@@ -197,12 +216,19 @@ impl DType {
 
 /// Removes the zero bytes at the end of an item.
 pub(crate) fn without_zeros(mut item: Vec<u8>) -> Vec<u8> {
-    item.truncate(item.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1));
+    item.truncate(
+        item.iter()
+            .rposition(|&b| b != 0)
+            .map_or(0, |last| last + 1),
+    );
     item
 }
 
 fn little_endian(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |n, byte| n << 8 | u64::from(*byte))
 }
 
 /// Returns the number that NumPy makes of a JSON number, a boolean, or a string that spells a
@@ -220,9 +246,11 @@ fn float_like(value: &Value) -> Option<f64> {
 /// Returns the integer that NumPy makes of a JSON value; fractions are cut off.
 fn integer_like(value: &Value) -> Option<i128> {
     match value {
-        Value::Number(n) => {
-            n.as_str().parse().ok().or_else(|| json::float(value).filter(|f| f.abs() < 1e30).map(|f| f as i128))
-        }
+        Value::Number(n) => n.as_str().parse().ok().or_else(|| {
+            json::float(value)
+                .filter(|f| f.abs() < 1e30)
+                .map(|f| f as i128)
+        }),
         Value::Bool(b) => Some(i128::from(*b)),
         _ => json::text(value)?.trim().parse().ok(),
     }
@@ -231,7 +259,9 @@ fn integer_like(value: &Value) -> Option<i128> {
 /// Returns the text that NumPy makes of a JSON string or number.
 fn python_str(value: &Value) -> Option<String> {
     match value {
-        Value::Number(n) if n.as_str().contains(['.', 'e', 'E']) => json::float(value).map(python_float),
+        Value::Number(n) if n.as_str().contains(['.', 'e', 'E']) => {
+            json::float(value).map(python_float)
+        }
         Value::Number(n) => Some(n.to_string()),
         _ => json::text(value).map(str::to_string),
     }
@@ -241,7 +271,10 @@ fn python_str(value: &Value) -> Option<String> {
 /// from 1e16 on.
 fn python_float(f: f64) -> String {
     let scientific = format!("{f:e}");
-    match scientific.split_once('e').and_then(|(digits, e)| Some((digits, e.parse::<i32>().ok()?))) {
+    match scientific
+        .split_once('e')
+        .and_then(|(digits, e)| Some((digits, e.parse::<i32>().ok()?)))
+    {
         _ if f.is_infinite() => if f > 0.0 { "inf" } else { "-inf" }.to_string(),
         Some((digits, e)) if f != 0.0 && !(-4..16).contains(&e) => {
             format!("{digits}e{}{:02}", if e < 0 { '-' } else { '+' }, e.abs())

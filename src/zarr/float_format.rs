@@ -88,7 +88,11 @@ impl Dyadic {
         };
         let (units, rest, half) = match shift {
             0 => return Some(self.magnitude),
-            1..=63 => (self.magnitude >> shift, self.magnitude << (64 - shift), 1 << 63),
+            1..=63 => (
+                self.magnitude >> shift,
+                self.magnitude << (64 - shift),
+                1 << 63,
+            ),
             // with a longer shift the rest is less than half a unit, like 1 here, so it rounds in
             // the same way
             64 => (0, self.magnitude, 1 << 63),
@@ -114,11 +118,23 @@ impl Dyadic {
 impl FloatFormat {
     const fn ieee(exponent_bits: u32, mantissa_bits: u32) -> Self {
         let bias = (1 << (exponent_bits - 1)) - 1;
-        FloatFormat { exponent_bits, mantissa_bits, bias, specials: Specials::Ieee, is_signed: true }
+        FloatFormat {
+            exponent_bits,
+            mantissa_bits,
+            bias,
+            specials: Specials::Ieee,
+            is_signed: true,
+        }
     }
 
     const fn with(exponent_bits: u32, mantissa_bits: u32, bias: i32, specials: Specials) -> Self {
-        FloatFormat { exponent_bits, mantissa_bits, bias, specials, is_signed: true }
+        FloatFormat {
+            exponent_bits,
+            mantissa_bits,
+            bias,
+            specials,
+            is_signed: true,
+        }
     }
 
     /// Returns the format of a v3 data type, or `None` for other types.
@@ -143,7 +159,10 @@ impl FloatFormat {
             "float8_e4m3b11fnuz" => Self::with(4, 3, 11, Specials::NegativeZeroNan),
             "float8_e4m3fnuz" => Self::with(4, 3, 8, Specials::NegativeZeroNan),
             "float8_e5m2fnuz" => Self::with(5, 2, 16, Specials::NegativeZeroNan),
-            "float8_e8m0fnu" => FloatFormat { is_signed: false, ..Self::with(8, 0, 127, Specials::AllOnesNan) },
+            "float8_e8m0fnu" => FloatFormat {
+                is_signed: false,
+                ..Self::with(8, 0, 127, Specials::AllOnesNan)
+            },
             "float6_e2m3fn" => Self::with(2, 3, 1, Specials::None),
             "float6_e3m2fn" => Self::with(3, 2, 3, Specials::None),
             "float4_e2m1fn" => Self::with(2, 1, 1, Specials::None),
@@ -167,7 +186,11 @@ impl FloatFormat {
     }
 
     fn sign_bit(self) -> u64 {
-        if self.is_signed { 1 << (self.exponent_bits + self.mantissa_bits) } else { 0 }
+        if self.is_signed {
+            1 << (self.exponent_bits + self.mantissa_bits)
+        } else {
+            0
+        }
     }
 
     /// Returns the bits of the positive infinity, or `None` if the format has none.
@@ -199,7 +222,11 @@ impl FloatFormat {
     /// Returns the bits of the lowest finite number: the most negative one, or 0 for a format
     /// without a sign.
     pub fn smallest(self) -> u64 {
-        if self.is_signed { self.sign_bit() | self.largest() } else { 0 }
+        if self.is_signed {
+            self.sign_bit() | self.largest()
+        } else {
+            0
+        }
     }
 
     /// Returns the value of `bits`. Bits above the width are ignored.
@@ -224,21 +251,33 @@ impl FloatFormat {
             0 if self.is_signed => (mantissa, unit + 1),
             _ => (mantissa | implicit, unit + exponent),
         };
-        FloatValue::Finite(Dyadic { is_negative, magnitude, exponent })
+        FloatValue::Finite(Dyadic {
+            is_negative,
+            magnitude,
+            exponent,
+        })
     }
 
     /// Returns the bits of `number`, rounded. Returns `None` if the rounded number is out of range:
     /// above the largest, or not above zero in a format without a sign. In such a format, smaller
     /// positive numbers become the smallest one.
     pub fn round(self, number: Dyadic, mode: RoundingMode) -> Option<u64> {
-        let sign = if number.is_negative { self.sign_bit() } else { 0 };
+        let sign = if number.is_negative {
+            self.sign_bit()
+        } else {
+            0
+        };
         if !self.is_signed && (number.is_negative || number.magnitude == 0) {
             return None;
         }
         if number.magnitude == 0 {
             return Some(self.signed(0, sign));
         }
-        let lowest = if self.is_signed { 1 - self.bias } else { -self.bias };
+        let lowest = if self.is_signed {
+            1 - self.bias
+        } else {
+            -self.bias
+        };
         let exponent = number.leading_exponent().max(lowest);
         let units = number.rounded(exponent - self.mantissa_bits as i32, mode)?;
         let mut field = units + ((u64::from(exponent.abs_diff(lowest))) << self.mantissa_bits);
@@ -251,7 +290,11 @@ impl FloatFormat {
 
     /// Adds a sign, except to a zero whose negative is a NaN.
     fn signed(self, field: u64, sign: u64) -> u64 {
-        if field == 0 && self.specials == Specials::NegativeZeroNan { 0 } else { field | sign }
+        if field == 0 && self.specials == Specials::NegativeZeroNan {
+            0
+        } else {
+            field | sign
+        }
     }
 
     /// Returns the bits of an infinity or a number beyond the largest: infinity, or else NaN, or
@@ -267,7 +310,13 @@ impl FloatFormat {
     /// Returns the bits of the NaN with this sign, or of the only NaN. Returns `None` if the format
     /// has none.
     pub fn signed_nan(self, is_negative: bool) -> Option<u64> {
-        self.nan().map(|nan| if is_negative { nan | self.sign_bit() } else { nan })
+        self.nan().map(|nan| {
+            if is_negative {
+                nan | self.sign_bit()
+            } else {
+                nan
+            }
+        })
     }
 
     /// Returns whether a number, rounded to the nearest, is in the range of the format. Infinities
@@ -285,7 +334,10 @@ impl FloatFormat {
         let (magnitude, is_negative) = match self.value(bits) {
             FloatValue::Finite(number) => {
                 // both factors and the product are exact
-                (number.magnitude as f64 * power_of_two(number.exponent), number.is_negative)
+                (
+                    number.magnitude as f64 * power_of_two(number.exponent),
+                    number.is_negative,
+                )
             }
             FloatValue::Infinity { is_negative } => (f64::INFINITY, is_negative),
             FloatValue::Nan { is_negative } => (f64::NAN, is_negative),
@@ -300,9 +352,10 @@ impl FloatFormat {
         match FLOAT64.value(value.to_bits()) {
             FloatValue::Nan { is_negative } => self.signed_nan(is_negative),
             FloatValue::Infinity { is_negative } => Some(self.overflow(is_negative)),
-            FloatValue::Finite(number) => {
-                Some(self.round(number, mode).unwrap_or_else(|| self.overflow(number.is_negative)))
-            }
+            FloatValue::Finite(number) => Some(
+                self.round(number, mode)
+                    .unwrap_or_else(|| self.overflow(number.is_negative)),
+            ),
         }
     }
 }

@@ -129,25 +129,51 @@ impl Grid {
     /// The errors of [`Grid::new`].
     pub fn with_edges(shape: &[u64], edges: &[Edges], itemsize: usize) -> Result<Self> {
         let too_large = || Error::damaged("the array's size does not fit 63 bits");
-        let fits = |(len, edges): (&u64, &Edges)| *edges != Edges::Equal(0) && *len <= edges.capacity();
+        let fits =
+            |(len, edges): (&u64, &Edges)| *edges != Edges::Equal(0) && *len <= edges.capacity();
         if shape.len() != edges.len() || !shape.iter().zip(edges).all(fits) {
             return Err(Error::damaged("shape and chunks do not fit each other"));
         }
         let item = itemsize as u64;
-        let product = |start: u64, dims: &[u64]| dims.iter().try_fold(start, |n, &d| n.checked_mul(d));
+        let product =
+            |start: u64, dims: &[u64]| dims.iter().try_fold(start, |n, &d| n.checked_mul(d));
         let small = |n: &u64| *n <= i64::MAX as u64;
-        let largest: Vec<u64> = shape.iter().zip(edges).map(|(&len, edges)| edges.max(len)).collect();
-        let max_chunk_size =
-            product(item, &largest).filter(small).and_then(|n| usize::try_from(n).ok()).ok_or_else(too_large)?;
-        let size = if shape.contains(&0) { 0 } else { product(item, shape).filter(small).ok_or_else(too_large)? };
-        let counts: Vec<u64> = shape.iter().zip(edges).map(|(&len, edges)| edges.count(len)).collect();
-        let axes = if size == 0 { Vec::new() } else { axes(shape, edges, item) };
+        let largest: Vec<u64> = shape
+            .iter()
+            .zip(edges)
+            .map(|(&len, edges)| edges.max(len))
+            .collect();
+        let max_chunk_size = product(item, &largest)
+            .filter(small)
+            .and_then(|n| usize::try_from(n).ok())
+            .ok_or_else(too_large)?;
+        let size = if shape.contains(&0) {
+            0
+        } else {
+            product(item, shape).filter(small).ok_or_else(too_large)?
+        };
+        let counts: Vec<u64> = shape
+            .iter()
+            .zip(edges)
+            .map(|(&len, edges)| edges.count(len))
+            .collect();
+        let axes = if size == 0 {
+            Vec::new()
+        } else {
+            axes(shape, edges, item)
+        };
         // an array has chunks even if its items have no bytes
         if !shape.contains(&0) && product(1, &counts).is_none() {
             return Err(too_large());
         }
         let is_irregular = !axes.is_empty() && edges.iter().any(|edges| edges.equal().is_none());
-        Ok(Grid { counts, axes, size, max_chunk_size, is_irregular })
+        Ok(Grid {
+            counts,
+            axes,
+            size,
+            max_chunk_size,
+            is_irregular,
+        })
     }
 
     /// Returns the size of the flat array in bytes.
@@ -159,7 +185,10 @@ impl Grid {
     pub fn chunk_size(&self, chunk: ChunkId) -> usize {
         if self.is_irregular {
             // does not overflow: the size of the largest chunk fits
-            self.axes.iter().map(|axis| axis.edges.len_of(axis.chunk_index_of(chunk)) as usize).product()
+            self.axes
+                .iter()
+                .map(|axis| axis.edges.len_of(axis.chunk_index_of(chunk)) as usize)
+                .product()
         } else {
             self.max_chunk_size
         }
@@ -173,7 +202,11 @@ impl Grid {
 
     /// Returns the number of chunks in the grid.
     pub fn chunk_count(&self) -> u64 {
-        if self.counts.contains(&0) { 0 } else { self.counts.iter().product() }
+        if self.counts.contains(&0) {
+            0
+        } else {
+            self.counts.iter().product()
+        }
     }
 
     /// Returns the runs that make up the flat positions `range`, in order. The range is clipped to
@@ -181,8 +214,18 @@ impl Grid {
     pub fn runs(&self, range: Range<u64>) -> Runs<'_> {
         let end = range.end.min(self.size);
         let position = range.start.min(end);
-        let index = self.axes.iter().map(|axis| axis.index_of(position)).collect();
-        let mut runs = Runs { grid: self, index, left: end - position, id: 0, row: 0 };
+        let index = self
+            .axes
+            .iter()
+            .map(|axis| axis.index_of(position))
+            .collect();
+        let mut runs = Runs {
+            grid: self,
+            index,
+            left: end - position,
+            id: 0,
+            row: 0,
+        };
         runs.enter_row();
         runs
     }
@@ -207,7 +250,9 @@ impl Grid {
 
     /// Returns whether a part of the chunk lies outside the array.
     pub fn is_edge(&self, chunk: ChunkId) -> bool {
-        self.axes.iter().any(|axis| axis.span_of(chunk).end > axis.len)
+        self.axes
+            .iter()
+            .any(|axis| axis.span_of(chunk).end > axis.len)
     }
 
     /// Returns the first flat position at or after `from` that `chunk` holds, or `None` if there is
@@ -236,7 +281,12 @@ impl Grid {
                 break;
             }
         }
-        Some(at.iter().zip(&self.axes).map(|(i, a)| i * a.flat_stride).sum())
+        Some(
+            at.iter()
+                .zip(&self.axes)
+                .map(|(i, a)| i * a.flat_stride)
+                .sum(),
+        )
     }
 
     /// Returns a flat position after `from` at which a forward reader meets new chunks. The bytes
@@ -267,12 +317,19 @@ impl Grid {
             first += chunk * axis.id_stride;
             if span.end - span.start > 1 || axis.id_stride == 1 {
                 let whole = axis.flat_stride * axis.len;
-                let flat = |index: u64| from / whole * whole + index.min(axis.len) * axis.flat_stride;
+                let flat =
+                    |index: u64| from / whole * whole + index.min(axis.len) * axis.flat_stride;
                 let flat = flat(span.start)..flat(span.end);
-                return WorkingSet { chunks: first..first + axis.id_stride, flat };
+                return WorkingSet {
+                    chunks: first..first + axis.id_stride,
+                    flat,
+                };
             }
         }
-        WorkingSet { chunks: 0..0, flat: 0..0 }
+        WorkingSet {
+            chunks: 0..0,
+            flat: 0..0,
+        }
     }
 
     /// Returns at most two ranges of chunk numbers, in order, that include every chunk with bytes
@@ -285,15 +342,26 @@ impl Grid {
         let differs = |axis: &&GridAxis| axis.index_of(range.start) != axis.index_of(last);
         // a range that only just passes into the next row lies in chunks at the end and at the
         // start of rows
-        if let Some(axis) = self.axes.iter().find(differs).filter(|axis| axis.flat_stride > 1)
+        if let Some(axis) = self
+            .axes
+            .iter()
+            .find(differs)
+            .filter(|axis| axis.flat_stride > 1)
             && axis.index_of(last) == axis.index_of(range.start) + 1
         {
             let turn = last / axis.flat_stride * axis.flat_stride;
-            let mut parts = [self.chunks_between(range.start, turn - 1), self.chunks_between(turn, last)];
+            let mut parts = [
+                self.chunks_between(range.start, turn - 1),
+                self.chunks_between(turn, last),
+            ];
             parts.sort_by_key(|part| part.start);
             let [one, other] = parts;
             let joined = one.start..one.end.max(other.end);
-            return if one.end < other.start { vec![one, other] } else { vec![joined] };
+            return if one.end < other.start {
+                vec![one, other]
+            } else {
+                vec![joined]
+            };
         }
         vec![self.chunks_between(range.start, last)]
     }
@@ -317,7 +385,10 @@ impl Grid {
     pub fn chunk_runs(&self, chunk: ChunkId, range: Range<u64>) -> Vec<(u64, Run)> {
         let mut at = range.start;
         let mut runs = Vec::new();
-        while let Some(flat) = self.next_in_chunk(chunk, at).filter(|&flat| flat < range.end) {
+        while let Some(flat) = self
+            .next_in_chunk(chunk, at)
+            .filter(|&flat| flat < range.end)
+        {
             let Some(run) = self.runs(flat..range.end).next() else {
                 break;
             };
@@ -329,13 +400,17 @@ impl Grid {
 
     /// Returns the chunk that holds a flat position, or `None` outside the array.
     pub fn chunk_at(&self, position: u64) -> Option<ChunkId> {
-        self.runs(position..position.saturating_add(1)).next().map(|run| run.chunk)
+        self.runs(position..position.saturating_add(1))
+            .next()
+            .map(|run| run.chunk)
     }
 
     /// Returns the end of the row that holds flat position `from`. Within a row each chunk holds
     /// one run.
     pub fn row_end(&self, from: u64) -> u64 {
-        self.axes.last().map_or(self.size, |row| (from / row.len + 1) * row.len)
+        self.axes
+            .last()
+            .map_or(self.size, |row| (from / row.len + 1) * row.len)
     }
 
     /// Returns the numbers of the chunks that have the same index along the first axis as the chunk
@@ -366,7 +441,12 @@ impl Grid {
 
     /// Returns the chunk at these grid indices, which are below [`Grid::counts`].
     pub fn chunk(&self, indices: &[u64]) -> ChunkId {
-        ChunkId(indices.iter().zip(&self.counts).fold(0, |id, (index, count)| id * count + index))
+        ChunkId(
+            indices
+                .iter()
+                .zip(&self.counts)
+                .fold(0, |id, (index, count)| id * count + index),
+        )
     }
 
     /// Returns the number of dimensions of the array.
@@ -383,7 +463,9 @@ fn axes(shape: &[u64], edges: &[Edges], item: u64) -> Vec<GridAxis> {
             None => dims.push((len * item, edges.scaled(len, item))),
             // one chunk spans the inner axis exactly, so that its rows are contiguous in the chunk,
             // too
-            Some((inner, one)) if one.span(0).end == inner => dims.push((len * inner, edges.scaled(len, inner))),
+            Some((inner, one)) if one.span(0).end == inner => {
+                dims.push((len * inner, edges.scaled(len, inner)))
+            }
             Some(last) => dims.extend([last, (len, edges.scaled(len, 1))]),
         }
     }
@@ -395,7 +477,13 @@ fn axes(shape: &[u64], edges: &[Edges], item: u64) -> Vec<GridAxis> {
     let mut axes: Vec<GridAxis> = Vec::with_capacity(dims.len());
     for (len, edges) in dims {
         let count = edges.count(len);
-        axes.push(GridAxis { len, edges, flat_stride, count, id_stride });
+        axes.push(GridAxis {
+            len,
+            edges,
+            flat_stride,
+            count,
+            id_stride,
+        });
         flat_stride *= len;
         id_stride *= count;
     }
@@ -444,7 +532,8 @@ impl Runs<'_> {
 
     /// Moves past `rows` rows from the first byte of one. All lie in the same chunks.
     fn skip_rows(&mut self, rows: u64) {
-        if let ([.., outer, column], Some(row)) = (self.index.as_mut_slice(), self.grid.axes.last()) {
+        if let ([.., outer, column], Some(row)) = (self.index.as_mut_slice(), self.grid.axes.last())
+        {
             self.left -= rows * row.len;
             // the last byte of the last of these rows
             (*outer, *column) = (*outer + rows - 1, row.len - 1);

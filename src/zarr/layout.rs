@@ -38,7 +38,13 @@ fn strides(shape: &[u64]) -> (Vec<usize>, Vec<usize>) {
 
 /// Copies the bytes `range` of a chunk's F layout from `chunk`, which has C layout, to `out`, which
 /// has the length of the range.
-pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>, out: &mut [u8]) {
+pub fn read_f_order(
+    shape: &[u64],
+    itemsize: usize,
+    chunk: &[u8],
+    range: Range<usize>,
+    out: &mut [u8],
+) {
     let mut rest = out;
     for_each_in_f_order(shape, itemsize, range, |from, len| {
         let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
@@ -49,13 +55,20 @@ pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<u
 
 /// Calls `each` for every item, or part of an item, in the bytes `range` of a chunk's F layout, in
 /// that order. The arguments are the offset in C layout and the length, both in bytes.
-pub fn for_each_in_f_order(shape: &[u64], itemsize: usize, range: Range<usize>, mut each: impl FnMut(usize, usize)) {
+pub fn for_each_in_f_order(
+    shape: &[u64],
+    itemsize: usize,
+    range: Range<usize>,
+    mut each: impl FnMut(usize, usize),
+) {
     if itemsize == 0 || range.is_empty() {
         return;
     }
     let (f, c) = strides(shape);
     let first = range.start / itemsize;
-    let mut index: Vec<usize> = (0..shape.len()).map(|d| first / f[d] % shape[d] as usize).collect();
+    let mut index: Vec<usize> = (0..shape.len())
+        .map(|d| first / f[d] % shape[d] as usize)
+        .collect();
     let mut position: usize = index.iter().zip(&c).map(|(i, stride)| i * stride).sum();
     let mut inside = range.start % itemsize;
     let mut left = range.len();
@@ -88,7 +101,12 @@ mod tests {
                 let from = vec![1; from * item];
                 let mut to = vec![0; to * item];
                 f_to_c(&[2, 3], item, &from, &mut to);
-                assert!(to.iter().all(|byte| *byte == 0), "{} {} {item}", from.len(), to.len());
+                assert!(
+                    to.iter().all(|byte| *byte == 0),
+                    "{} {} {item}",
+                    from.len(),
+                    to.len()
+                );
             }
             f_to_c(&[0, 3], item, &[], &mut []);
             f_to_c(&[3, 0, 2], item, &[], &mut []);

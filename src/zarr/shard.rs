@@ -65,11 +65,20 @@ impl Shards {
     ///
     /// The errors of the codecs of shards and indexes.
     pub fn new(metadata: &ArrayMetadata) -> Result<Option<Self>> {
-        let inner = metadata.shards.iter().skip(1).map(|level| &level.shape).chain([&metadata.chunks]);
+        let inner = metadata
+            .shards
+            .iter()
+            .skip(1)
+            .map(|level| &level.shape)
+            .chain([&metadata.chunks]);
         let levels = metadata.shards.iter().zip(inner);
-        let levels: Vec<Level> =
-            levels.map(|(level, inner)| Level::new(metadata, level, inner)).collect::<Result<_>>()?;
-        let irregular = metadata.shards.first().is_some_and(|outermost| outermost.edges.is_some());
+        let levels: Vec<Level> = levels
+            .map(|(level, inner)| Level::new(metadata, level, inner))
+            .collect::<Result<_>>()?;
+        let irregular = metadata
+            .shards
+            .first()
+            .is_some_and(|outermost| outermost.edges.is_some());
         let irregular = irregular.then(|| Box::new(metadata.clone()));
         Ok((!levels.is_empty()).then_some(Shards { levels, irregular }))
     }
@@ -82,14 +91,24 @@ impl Shards {
     /// Returns the key of the object that holds the chunk with these indices, below the array's
     /// prefix.
     pub fn key(&self, chunk: &[u64], encoding: KeyEncoding) -> String {
-        self.objects().stored_key(ChunkId(self.shard(0, chunk).number), encoding)
+        self.objects()
+            .stored_key(ChunkId(self.shard(0, chunk).number), encoding)
     }
 
     /// Returns the shard of `level` that holds the chunk with these indices.
     pub fn shard(&self, level: usize, chunk: &[u64]) -> ShardId {
-        let Level { grid, chunks_in_shards, .. } = &self.levels[level];
-        let indices: Vec<u64> = (0..chunk.len()).map(|d| chunks_in_shards[d].index_of(chunk[d])).collect();
-        ShardId { level, number: grid.chunk(&indices).0 }
+        let Level {
+            grid,
+            chunks_in_shards,
+            ..
+        } = &self.levels[level];
+        let indices: Vec<u64> = (0..chunk.len())
+            .map(|d| chunks_in_shards[d].index_of(chunk[d]))
+            .collect();
+        ShardId {
+            level,
+            number: grid.chunk(&indices).0,
+        }
     }
 
     /// Returns the position of the entry that leads to the chunk with these indices, in the index
@@ -124,11 +143,20 @@ impl Shards {
             let span = of_level.span(chunk, d);
             span.end - span.start
         });
-        let counts: Vec<u64> = lengths.clone().zip(&of_level.chunks_in_entry).map(|(len, entry)| len / entry).collect();
+        let counts: Vec<u64> = lengths
+            .clone()
+            .zip(&of_level.chunks_in_entry)
+            .map(|(len, entry)| len / entry)
+            .collect();
         of_level.other_indexes.get_or_make(&counts, || {
-            let shape: Vec<u64> = lengths.zip(&metadata.chunks).map(|(len, chunk)| len * chunk).collect();
+            let shape: Vec<u64> = lengths
+                .zip(&metadata.chunks)
+                .map(|(len, chunk)| len * chunk)
+                .collect();
             let levels = metadata.shards_of_shape(&shape)?;
-            let outermost = levels.first().ok_or_else(|| Error::damaged("no level of shards"))?;
+            let outermost = levels
+                .first()
+                .ok_or_else(|| Error::damaged("no level of shards"))?;
             IndexCodec::new(outermost, counts.iter().product::<u64>() as usize)
         })
     }
@@ -146,29 +174,45 @@ impl Shards {
     /// Returns a bound for the size in bytes of a shard of `level` without waste, where a stored
     /// chunk has at most `chunk` bytes.
     pub fn max_size(&self, level: usize, chunk: u64) -> u64 {
-        self.levels[level..].iter().rev().fold(chunk, |entry, level| {
-            entry.saturating_mul(level.index.entries() as u64).saturating_add(level.index.stored_size())
-        })
+        self.levels[level..]
+            .iter()
+            .rev()
+            .fold(chunk, |entry, level| {
+                entry
+                    .saturating_mul(level.index.entries() as u64)
+                    .saturating_add(level.index.stored_size())
+            })
     }
 
     /// Returns a bound as [`Shards::max_size`] does, for a shard in which only chunks of an array
     /// with the grid `chunks` are stored. The bound includes index entries for chunks outside the
     /// array.
     pub fn max_size_of_array(&self, level: usize, chunk: u64, chunks: &Grid) -> u64 {
-        self.levels[level..].iter().rev().fold(chunk, |entry, level| {
-            let along = |d: usize| {
-                let count = chunks.counts()[d];
-                let in_shard = level.chunks_in_shards[d].max(count).min(count);
-                in_shard.div_ceil(level.chunks_in_entry[d])
-            };
-            let entries = (0..level.axes.len()).map(along).fold(1, u64::saturating_mul);
-            entry.saturating_mul(entries).saturating_add(level.index.stored_size())
-        })
+        self.levels[level..]
+            .iter()
+            .rev()
+            .fold(chunk, |entry, level| {
+                let along = |d: usize| {
+                    let count = chunks.counts()[d];
+                    let in_shard = level.chunks_in_shards[d].max(count).min(count);
+                    in_shard.div_ceil(level.chunks_in_entry[d])
+                };
+                let entries = (0..level.axes.len())
+                    .map(along)
+                    .fold(1, u64::saturating_mul);
+                entry
+                    .saturating_mul(entries)
+                    .saturating_add(level.index.stored_size())
+            })
     }
 
     /// Returns the ranges of indices of the chunks in a shard, of an array with the grid `chunks`.
     fn ranges(&self, id: ShardId, chunks: &Grid) -> Vec<Range<u64>> {
-        let Level { grid, chunks_in_shards, .. } = &self.levels[id.level];
+        let Level {
+            grid,
+            chunks_in_shards,
+            ..
+        } = &self.levels[id.level];
         let indices = grid.indices(ChunkId(id.number));
         let along = |d: usize| {
             let span = chunks_in_shards[d].span(indices[d]);
@@ -179,12 +223,21 @@ impl Shards {
 
     /// Returns the number of chunks in a shard, of an array with the grid `chunks`.
     pub fn count(&self, id: ShardId, chunks: &Grid) -> u64 {
-        self.ranges(id, chunks).iter().map(|range| range.end.saturating_sub(range.start)).product()
+        self.ranges(id, chunks)
+            .iter()
+            .map(|range| range.end.saturating_sub(range.start))
+            .product()
     }
 
     /// Returns the chunks of an array with the grid `chunks` that an object holds, in C order.
     pub fn members(&self, object: u64, chunks: &Grid) -> impl Iterator<Item = ChunkId> + use<> {
-        let ranges = self.ranges(ShardId { level: 0, number: object }, chunks);
+        let ranges = self.ranges(
+            ShardId {
+                level: 0,
+                number: object,
+            },
+            chunks,
+        );
         let is_empty = ranges.iter().any(Range::is_empty);
         let first: Vec<u64> = ranges.iter().map(|range| range.start).collect();
         let next = move |at: &Vec<u64>| {
@@ -197,7 +250,13 @@ impl Shards {
             Some(at)
         };
         let all = chunks.counts().to_vec();
-        let number = move |at: Vec<u64>| ChunkId(at.iter().zip(&all).fold(0, |n, (index, count)| n * count + index));
+        let number = move |at: Vec<u64>| {
+            ChunkId(
+                at.iter()
+                    .zip(&all)
+                    .fold(0, |n, (index, count)| n * count + index),
+            )
+        };
         std::iter::successors((!is_empty).then_some(first), next).map(number)
     }
 }
@@ -212,16 +271,26 @@ impl Level {
     fn new(metadata: &ArrayMetadata, level: &ShardLevel, inner: &[u64]) -> Result<Self> {
         let edges = level.shard_edges();
         let grid = Grid::with_edges(&metadata.shape, &edges, metadata.dtype.size())?;
-        let divided = |a: &[u64], b: &[u64]| a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<u64>>();
+        let divided =
+            |a: &[u64], b: &[u64]| a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<u64>>();
         let counts = divided(&level.shape, inner);
-        let entries = counts.iter().try_fold(1u64, |n, count| n.checked_mul(*count));
+        let entries = counts
+            .iter()
+            .try_fold(1u64, |n, count| n.checked_mul(*count));
         let entries = entries.and_then(|n| usize::try_from(n).ok());
         let entries = entries.ok_or_else(|| Error::damaged("a shard has too many chunks"))?;
-        let around =
-            if level.around.is_empty() { None } else { Some(Pipeline::of_bytes(&level.around, MAX_ENCODED_SHARD)?) };
+        let around = if level.around.is_empty() {
+            None
+        } else {
+            Some(Pipeline::of_bytes(&level.around, MAX_ENCODED_SHARD)?)
+        };
         Ok(Level {
             grid,
-            chunks_in_shards: edges.iter().zip(&metadata.chunks).map(|(edges, len)| edges.divided(*len)).collect(),
+            chunks_in_shards: edges
+                .iter()
+                .zip(&metadata.chunks)
+                .map(|(edges, len)| edges.divided(*len))
+                .collect(),
             chunks_in_entry: divided(inner, &metadata.chunks),
             axes: level.axes.clone(),
             index: Arc::new(IndexCodec::new(level, entries)?),

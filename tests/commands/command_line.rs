@@ -52,10 +52,19 @@ struct Foreground(Child);
 impl Foreground {
     fn start(mountpoint: &Mountpoint, args: &[&str]) -> Foreground {
         let mut command = Command::new(ZARRFS);
-        command.args(["mount", "-f"]).args(args).args([sample(), mountpoint.text()]);
-        let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        command
+            .args(["mount", "-f"])
+            .args(args)
+            .args([sample(), mountpoint.text()]);
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let path = mountpoint.path();
-        wait_for("the mount", || is_mounted(&path) && path.join("air_temperature/data.raw").exists());
+        wait_for("the mount", || {
+            is_mounted(&path) && path.join("air_temperature/data.raw").exists()
+        });
         Foreground(child)
     }
 
@@ -104,7 +113,11 @@ fn failures_are_the_same_in_the_foreground_and_in_the_background() {
         (&[&here, &here], 4, "not a Zarr store"),
         (&[&sample(), "/nonexistent/mnt"], 5, "mkdir -p"),
         (&[&sample(), file.to_str().unwrap()], 5, "not a directory"),
-        (&[copy.to_str().unwrap(), inside.to_str().unwrap()], 5, "inside the store"),
+        (
+            &[copy.to_str().unwrap(), inside.to_str().unwrap()],
+            5,
+            "inside the store",
+        ),
         (&["-o", "bogus", &sample(), &here], 2, "unknown option"),
         (&["-o", "uid=x", &sample(), &here], 2, "uid=x"),
     ];
@@ -116,7 +129,12 @@ fn failures_are_the_same_in_the_foreground_and_in_the_background() {
         assert_eq!(run(&["-f"]), background);
     }
     assert!(!is_mounted(&mountpoint.path()));
-    assert_eq!(zarrfs(&["mount", "--cache-size", "x", &sample(), &here]).status.code(), Some(2));
+    assert_eq!(
+        zarrfs(&["mount", "--cache-size", "x", &sample(), &here])
+            .status
+            .code(),
+        Some(2)
+    );
     assert_eq!(zarrfs(&["frobnicate"]).status.code(), Some(2));
 }
 
@@ -124,17 +142,27 @@ fn failures_are_the_same_in_the_foreground_and_in_the_background() {
 fn the_mount_is_ready_when_the_parent_process_returns() {
     let mountpoint = Mountpoint::new();
     for _ in 0..5 {
-        assert!(zarrfs(&["mount", &sample(), &mountpoint.text()]).status.success());
+        assert!(
+            zarrfs(&["mount", &sample(), &mountpoint.text()])
+                .status
+                .success()
+        );
         assert!(mountpoint.path().join("air_temperature/data.raw").exists());
         let again = failure(&zarrfs(&["mount", &sample(), &mountpoint.text()]));
-        assert!(again.0 == 5 && again.1.contains("mounted here already"), "{again:?}");
+        assert!(
+            again.0 == 5 && again.1.contains("mounted here already"),
+            "{again:?}"
+        );
         let pid: u64 = fs::read_to_string(mountpoint.path().join(".zarrfs/stats"))
             .unwrap()
             .lines()
             .find_map(|l| l.strip_prefix("pid").map(|v| v.trim().parse().unwrap()))
             .unwrap();
         assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
-        assert!(!Path::new(&format!("/proc/{pid}/exe")).exists(), "umount waits for the daemon");
+        assert!(
+            !Path::new(&format!("/proc/{pid}/exe")).exists(),
+            "umount waits for the daemon"
+        );
         assert!(!is_mounted(&mountpoint.path()));
     }
 }
@@ -207,24 +235,46 @@ fn a_mount_that_hangs_is_recognized_and_can_be_removed() {
     // no command hangs with the mount, and each names what ends it
     let run = |args: &[&str]| {
         let begun = Instant::now();
-        let output = support::with_timeout(60, ZARRFS).args(args).arg(mountpoint.path()).output().unwrap();
+        let output = support::with_timeout(60, ZARRFS)
+            .args(args)
+            .arg(mountpoint.path())
+            .output()
+            .unwrap();
         (failure(&output), begun.elapsed())
     };
-    for args in
-        [&["stats"][..], &["stats", "--json"], &["stats", "--prometheus"], &["stats", "--watch", "1s"], &["umount"]]
-    {
+    for args in [
+        &["stats"][..],
+        &["stats", "--json"],
+        &["stats", "--prometheus"],
+        &["stats", "--watch", "1s"],
+        &["umount"],
+    ] {
         let ((code, said), took) = run(args);
         let said = said.lines().next().unwrap().to_string();
-        assert!(code == 1 && said.contains(": does not answer: "), "{args:?}: {said}");
-        assert!(said.contains("umount --force") && said.contains("/sys/fs/fuse/connections/"), "{args:?}: {said}");
+        assert!(
+            code == 1 && said.contains(": does not answer: "),
+            "{args:?}: {said}"
+        );
+        assert!(
+            said.contains("umount --force") && said.contains("/sys/fs/fuse/connections/"),
+            "{args:?}: {said}"
+        );
         assert!(took < Duration::from_secs(15), "{args:?}: {took:?}");
     }
     let ((code, said), _) = run(&["mount", &sample()]);
     assert!(code == 5 && said.contains("mounted here already"), "{said}");
     // a path in the mount is found without asking the daemon
-    let output = support::with_timeout(60, ZARRFS).arg("stats").arg(mountpoint.path().join("lat")).output().unwrap();
+    let output = support::with_timeout(60, ZARRFS)
+        .arg("stats")
+        .arg(mountpoint.path().join("lat"))
+        .output()
+        .unwrap();
     assert!(failure(&output).1.contains("does not answer"), "{output:?}");
-    assert!(zarrfs(&["umount", "--lazy", &mountpoint.text()]).status.success());
+    assert!(
+        zarrfs(&["umount", "--lazy", &mountpoint.text()])
+            .status
+            .success()
+    );
     assert!(!is_mounted(&mountpoint.path()));
     daemon.signal(Signal::CONT);
     assert_eq!(daemon.wait(), 0);
@@ -235,13 +285,26 @@ fn the_daemon_inherits_no_files_of_its_caller() {
     let mountpoint = Mountpoint::new();
     let lock = mountpoint.directory.path().join("lock");
     let shell = format!("exec 9>{} && flock 9 && exec \"$0\" \"$@\"", lock.display());
-    let status = Command::new("bash").args(["-c", &shell, ZARRFS, "mount", &sample(), &mountpoint.text()]).status();
+    let status = Command::new("bash")
+        .args(["-c", &shell, ZARRFS, "mount", &sample(), &mountpoint.text()])
+        .status();
     assert!(status.unwrap().success());
-    let free = Command::new("flock").args(["-n", lock.to_str().unwrap(), "true"]).status().unwrap();
+    let free = Command::new("flock")
+        .args(["-n", lock.to_str().unwrap(), "true"])
+        .status()
+        .unwrap();
     assert!(free.success(), "the lock is still held");
     let stats = fs::read_to_string(mountpoint.path().join(".zarrfs/stats")).unwrap();
-    let pid = stats.lines().find_map(|l| l.strip_prefix("pid")).unwrap().trim().to_string();
-    assert_eq!(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(), "zarrfs\n");
+    let pid = stats
+        .lines()
+        .find_map(|l| l.strip_prefix("pid"))
+        .unwrap()
+        .trim()
+        .to_string();
+    assert_eq!(
+        fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(),
+        "zarrfs\n"
+    );
     assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
 }
 
@@ -251,9 +314,16 @@ fn umount_names_the_reason_why_it_fails() {
     let mut daemon = Foreground::start(&mountpoint, &[]);
     let file = fs::File::open(mountpoint.path().join("air_temperature/data.raw")).unwrap();
     let (code, said) = failure(&zarrfs(&["umount", &mountpoint.text()]));
-    assert!(code == 1 && said.contains("in use") && said.contains("--lazy"), "{said}");
+    assert!(
+        code == 1 && said.contains("in use") && said.contains("--lazy"),
+        "{said}"
+    );
     assert!(is_mounted(&mountpoint.path()));
-    assert!(zarrfs(&["umount", "--lazy", &mountpoint.text()]).status.success());
+    assert!(
+        zarrfs(&["umount", "--lazy", &mountpoint.text()])
+            .status
+            .success()
+    );
     drop(file);
     assert_eq!(daemon.wait(), 0);
     let (code, said) = failure(&zarrfs(&["umount", &mountpoint.text()]));
@@ -269,7 +339,11 @@ fn a_stale_mount_is_recognized_and_can_be_removed() {
     let (code, said) = failure(&zarrfs(&["mount", &sample(), &mountpoint.text()]));
     assert!(code == 7 && said.contains("zarrfs umount"), "{said}");
     assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
-    assert!(zarrfs(&["mount", &sample(), &mountpoint.text()]).status.success());
+    assert!(
+        zarrfs(&["mount", &sample(), &mountpoint.text()])
+            .status
+            .success()
+    );
     assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
 }
 
@@ -281,7 +355,13 @@ fn mounts_of_other_file_systems_are_left_alone() {
         return;
     }
     let mountpoint = Mountpoint::new();
-    let tmpfs = || Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(mountpoint.path()).status().unwrap();
+    let tmpfs = || {
+        Command::new("mount")
+            .args(["-t", "tmpfs", "tmpfs"])
+            .arg(mountpoint.path())
+            .status()
+            .unwrap()
+    };
     assert!(tmpfs().success());
     let (code, said) = failure(&zarrfs(&["umount", &mountpoint.text()]));
     assert!(code == 1 && said.contains("tmpfs"), "{said}");
@@ -292,16 +372,29 @@ fn mounts_of_other_file_systems_are_left_alone() {
     assert!(tmpfs().success());
     daemon.signal(rustix::process::Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
-    let types: Vec<String> =
-        zarrfs::fuse::mounts_at(&mountpoint.path()).unwrap().into_iter().map(|m| m.fs_type).collect();
+    let types: Vec<String> = zarrfs::fuse::mounts_at(&mountpoint.path())
+        .unwrap()
+        .into_iter()
+        .map(|m| m.fs_type)
+        .collect();
     assert_eq!(types, ["tmpfs", "fuse.zarrfs", "tmpfs"]);
-    assert!(Command::new("umount").arg(mountpoint.path()).status().unwrap().success());
+    assert!(
+        Command::new("umount")
+            .arg(mountpoint.path())
+            .status()
+            .unwrap()
+            .success()
+    );
     daemon.signal(rustix::process::Signal::TERM);
     assert_eq!(daemon.wait(), 0);
     // detach the mount and mount again: the end of the first daemon leaves the second mount alone
     let mut first = Foreground::start(&mountpoint, &[]);
     let file = fs::File::open(mountpoint.path().join("lat/data.raw")).unwrap();
-    assert!(zarrfs(&["umount", "-l", &mountpoint.text()]).status.success());
+    assert!(
+        zarrfs(&["umount", "-l", &mountpoint.text()])
+            .status
+            .success()
+    );
     let mut second = Foreground::start(&mountpoint, &[]);
     drop(file);
     assert_eq!(first.wait(), 0);
@@ -313,11 +406,24 @@ fn mounts_of_other_file_systems_are_left_alone() {
 #[test]
 fn owner_and_modes_come_from_the_options() {
     use std::os::unix::fs::MetadataExt;
-    let mount =
-        Mount::new(&test_data("sample.zarr"), &["--uid", "1234", "-o", "gid=4321,umask=027,allow_other,nofail"]);
+    let mount = Mount::new(
+        &test_data("sample.zarr"),
+        &[
+            "--uid",
+            "1234",
+            "-o",
+            "gid=4321,umask=027,allow_other,nofail",
+        ],
+    );
     let file = fs::metadata(mount.join("air_temperature/data.raw")).unwrap();
-    assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (1234, 4321, 0o640));
-    assert_eq!(fs::metadata(mount.join("air_temperature")).unwrap().mode() & 0o7777, 0o750);
+    assert_eq!(
+        (file.uid(), file.gid(), file.mode() & 0o7777),
+        (1234, 4321, 0o640)
+    );
+    assert_eq!(
+        fs::metadata(mount.join("air_temperature")).unwrap().mode() & 0o7777,
+        0o750
+    );
 }
 
 #[test]
@@ -325,7 +431,13 @@ fn mountpoints_with_unusual_names_and_relative_paths_work() {
     let mountpoint = Mountpoint::new();
     let odd = mountpoint.path().join("a b\\c,d\n\u{e9}");
     fs::create_dir(&odd).unwrap();
-    let run = |args: &[&str]| Command::new(ZARRFS).args(args).current_dir(mountpoint.path()).output().unwrap();
+    let run = |args: &[&str]| {
+        Command::new(ZARRFS)
+            .args(args)
+            .current_dir(mountpoint.path())
+            .output()
+            .unwrap()
+    };
     let name = odd.file_name().unwrap().to_str().unwrap();
     let output = run(&["mount", &sample(), name]);
     assert!(output.status.success(), "{output:?}");
@@ -348,16 +460,41 @@ fn a_store_can_be_mounted_on_itself() {
 #[test]
 fn info_lists_groups_and_arrays() {
     let short = String::from_utf8(zarrfs(&["info", &sample()]).stdout).unwrap();
-    let line = |tree: &str| tree.lines().find(|l| l.trim_start().starts_with("sea_surface")).unwrap().to_string();
-    assert!(line(&short).contains("array  <f4  (time 4, lat 37, lon 53)"), "{short}");
-    assert!(short.lines().all(|line| line.chars().count() <= 80), "{short}");
+    let line = |tree: &str| {
+        tree.lines()
+            .find(|l| l.trim_start().starts_with("sea_surface"))
+            .unwrap()
+            .to_string()
+    };
+    assert!(
+        line(&short).contains("array  <f4  (time 4, lat 37, lon 53)"),
+        "{short}"
+    );
+    assert!(
+        short.lines().all(|line| line.chars().count() <= 80),
+        "{short}"
+    );
     let wide = String::from_utf8(zarrfs(&["info", "--wide", &sample()]).stdout).unwrap();
-    assert!(line(&wide).contains("10/18 chunks") && line(&wide).contains("zlib"), "{wide}");
-    let list: serde_json::Value = serde_json::from_slice(&zarrfs(&["info", "--json", &sample()]).stdout).unwrap();
-    let find = |path: &str| list.as_array().unwrap().iter().find(|a| a["path"] == path).unwrap().clone();
+    assert!(
+        line(&wide).contains("10/18 chunks") && line(&wide).contains("zlib"),
+        "{wide}"
+    );
+    let list: serde_json::Value =
+        serde_json::from_slice(&zarrfs(&["info", "--json", &sample()]).stdout).unwrap();
+    let find = |path: &str| {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .find(|a| a["path"] == path)
+            .unwrap()
+            .clone()
+    };
     let array = find("/air_temperature");
     assert_eq!(array["shape"], serde_json::json!([62, 37, 53]));
-    assert_eq!((&array["chunks_initialised"], &array["chunks_in_grid"]), (&27.into(), &27.into()));
+    assert_eq!(
+        (&array["chunks_initialised"], &array["chunks_in_grid"]),
+        (&27.into(), &27.into())
+    );
     assert_eq!(array["decoded_bytes"], 62 * 37 * 53 * 2);
     let stored: u64 = (fs::read_dir(test_data("sample.zarr/air_temperature")).unwrap())
         .map(|e| e.unwrap())
@@ -373,14 +510,20 @@ fn cat_reports_why_it_fails() {
     let group = failure(&zarrfs(&["cat", &sample()]));
     assert!(group.0 == 3 && group.1.contains("a group"), "{group:?}");
     let none = failure(&zarrfs(&["cat", &format!("{}/nothing", sample())]));
-    assert!(none.0 == 3 && none.1.contains("no such group or array in "), "{none:?}");
+    assert!(
+        none.0 == 3 && none.1.contains("no such group or array in "),
+        "{none:?}"
+    );
     let mut child = Command::new(ZARRFS)
         .args(["cat", &format!("{}/air_temperature", sample())])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    assert!(child.wait().unwrap().success(), "a closed pipe is no failure");
+    assert!(
+        child.wait().unwrap().success(),
+        "a closed pipe is no failure"
+    );
 }
 
 #[test]
@@ -395,15 +538,27 @@ fn paths_that_are_no_store_have_messages_of_their_own() {
     let broken = broken.to_str().unwrap().to_string();
     for (path, code, why) in [
         (format!("{sample}/typo"), 3, "no such group or array in "),
-        (format!("{sample}/ocean/typo/x"), 3, "no such group or array in "),
-        (format!("{sample}/lat/x"), 3, "is an array, which can't contain any"),
+        (
+            format!("{sample}/ocean/typo/x"),
+            3,
+            "no such group or array in ",
+        ),
+        (
+            format!("{sample}/lat/x"),
+            3,
+            "is an array, which can't contain any",
+        ),
         (format!("{sample}/lat/0"), 3, "a file of the array "),
         (format!("{sample}/lat/.zarray"), 3, "a file of the array "),
         (format!("{sample}/.zgroup"), 3, "a file in a group"),
         (plain.clone(), 4, "a file, but no zip archive"),
         (format!("{plain}/x"), 4, "a file, but no zip archive"),
         (broken, 4, "not a zip archive, or truncated"),
-        (directory.path().to_str().unwrap().to_string(), 4, "not a Zarr store: it has no zarr.json"),
+        (
+            directory.path().to_str().unwrap().to_string(),
+            4,
+            "not a Zarr store: it has no zarr.json",
+        ),
         (format!("{plain}s"), 3, "no such store"),
     ] {
         for verb in ["info", "ls", "check", "cat"] {
@@ -422,31 +577,54 @@ fn a_missing_array_in_an_archive_is_reported() {
     let archive = support::servers::zip(&test_data("sample.zarr"), directory.path(), "s.zip", true);
     let path = format!("{}/typo", archive.to_str().unwrap());
     let said = failure(&zarrfs(&["info", &path]));
-    assert!(said.0 == 3 && said.1.contains(&format!("{path}: no such group or array")), "{said:?}");
+    assert!(
+        said.0 == 3 && said.1.contains(&format!("{path}: no such group or array")),
+        "{said:?}"
+    );
 }
 
 /// Returns the lines that `zarrfs stats` prints.
 fn stats(args: &[&str]) -> Vec<String> {
     let output = zarrfs(&[&["stats"], args].concat());
-    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().lines().map(str::to_string).collect()
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(str::to_string)
+        .collect()
 }
 
 #[test]
 fn stats_shows_the_counters_of_a_mount() {
     let mount = Mount::new(Path::new(&sample()), &[]);
-    let read = fs::read(mount.join("air_temperature/data.raw")).unwrap().len();
+    let read = fs::read(mount.join("air_temperature/data.raw"))
+        .unwrap()
+        .len();
     let here = mount.path().to_str().unwrap().to_string();
     let lines = stats(&[&here]);
     let value = |name: &str| {
-        let line = lines.iter().find(|l| l.starts_with(&format!("{name}  "))).unwrap_or_else(|| panic!("{lines:?}"));
+        let line = lines
+            .iter()
+            .find(|l| l.starts_with(&format!("{name}  ")))
+            .unwrap_or_else(|| panic!("{lines:?}"));
         line[name.len()..].trim().to_string()
     };
     assert!(value("store time").ends_with("s"), "{lines:?}");
     assert_eq!(value("store"), sample());
     // all values begin in the same column
-    let columns = lines.iter().map(|l| l.find("  ").map(|at| at + l[at..].len() - l[at..].trim_start().len()));
-    assert_eq!(columns.collect::<std::collections::BTreeSet<_>>().len(), 1, "{lines:?}");
+    let columns = lines.iter().map(|l| {
+        l.find("  ")
+            .map(|at| at + l[at..].len() - l[at..].trim_start().len())
+    });
+    assert_eq!(
+        columns.collect::<std::collections::BTreeSet<_>>().len(),
+        1,
+        "{lines:?}"
+    );
     // any path in the mount does as well, and --json prints the document unchanged
     let json = stats(&["--json", mount.join("ocean").to_str().unwrap()]);
     assert_eq!(json.len(), 1);
@@ -454,8 +632,15 @@ fn stats_shows_the_counters_of_a_mount() {
     assert_eq!(document["store"], sample());
     // the kernel may have requested a page twice, and reading the statistics counts as well
     let later = document["bytes_served"].as_u64().unwrap() as f64 / 1024.0;
-    let shown: f64 = value("bytes served").strip_suffix(" KiB").unwrap().parse().unwrap();
-    assert!((read as f64 / 1024.0).round() - 0.5 <= shown && shown <= later + 0.1, "{shown} of {later}");
+    let shown: f64 = value("bytes served")
+        .strip_suffix(" KiB")
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(
+        (read as f64 / 1024.0).round() - 0.5 <= shown && shown <= later + 0.1,
+        "{shown} of {later}"
+    );
 }
 
 #[test]
@@ -465,20 +650,36 @@ fn stats_watch_ends_with_the_mount_or_on_a_signal() {
     let here = mount.as_ref().unwrap().path().to_str().unwrap().to_string();
     let watch = |more: &[&str]| {
         let mut command = Command::new(ZARRFS);
-        command.args(["stats", "--watch", "100ms"]).args(more).arg(&here);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command
+            .args(["stats", "--watch", "100ms"])
+            .args(more)
+            .arg(&here);
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     };
     let lines = |child: &mut Child, n| {
         let mut out = std::io::BufReader::new(child.stdout.as_mut().unwrap());
         let read = std::iter::from_fn(|| {
             let mut line = String::new();
-            std::io::BufRead::read_line(&mut out, &mut line).ok().filter(|n| *n > 0).map(|_| line)
+            std::io::BufRead::read_line(&mut out, &mut line)
+                .ok()
+                .filter(|n| *n > 0)
+                .map(|_| line)
         });
         read.take(n).collect::<Vec<_>>()
     };
     let end = |child: Child| {
         let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
+        assert_eq!(
+            (
+                output.status.code(),
+                String::from_utf8(output.stderr).unwrap().as_str()
+            ),
+            (Some(0), "")
+        );
         String::from_utf8(output.stdout).unwrap()
     };
     let mut broken = watch(&[]);
@@ -495,7 +696,11 @@ fn stats_watch_ends_with_the_mount_or_on_a_signal() {
     std::thread::sleep(Duration::from_millis(500));
     mount = None;
     let said = end(watched);
-    assert!(said.lines().any(|l| l.starts_with("bytes served ") && l.ends_with("iB/s")), "{said}");
+    assert!(
+        said.lines()
+            .any(|l| l.starts_with("bytes served ") && l.ends_with("iB/s")),
+        "{said}"
+    );
     assert!(said.ends_with('\n'));
     drop(mount);
 }
@@ -505,17 +710,36 @@ fn stats_names_the_reason_why_it_fails() {
     let mountpoint = Mountpoint::new();
     let mount = Mount::new(Path::new(&sample()), &[]);
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
-    let output = Command::new(ZARRFS).arg("stats").arg(mount.path()).stdout(full).output().unwrap();
+    let output = Command::new(ZARRFS)
+        .arg("stats")
+        .arg(mount.path())
+        .stdout(full)
+        .output()
+        .unwrap();
     let (code, said) = failure(&output);
-    assert!(code == 1 && said.contains("standard output: No space left on device"), "{said}");
+    assert!(
+        code == 1 && said.contains("standard output: No space left on device"),
+        "{said}"
+    );
     drop(mount);
     let (code, said) = failure(&zarrfs(&["stats", &mountpoint.text()]));
-    assert!(code == 5 && said.contains("not in a mount of zarrfs"), "{said}");
+    assert!(
+        code == 5 && said.contains("not in a mount of zarrfs"),
+        "{said}"
+    );
     let (code, said) = failure(&zarrfs(&["stats", "/proc/self"]));
-    assert!(code == 5 && said.contains("not in a mount of zarrfs"), "{said}");
+    assert!(
+        code == 5 && said.contains("not in a mount of zarrfs"),
+        "{said}"
+    );
     let (code, said) = failure(&zarrfs(&["stats", &(mountpoint.text() + "/none")]));
     assert!(code == 5 && said.contains("no such file"), "{said}");
-    assert_eq!(zarrfs(&["stats", "--watch", "1", &mountpoint.text()]).status.code(), Some(2));
+    assert_eq!(
+        zarrfs(&["stats", "--watch", "1", &mountpoint.text()])
+            .status
+            .code(),
+        Some(2)
+    );
     let mut daemon = Foreground::start(&mountpoint, &[]);
     daemon.signal(rustix::process::Signal::KILL);
     daemon.wait();
@@ -528,17 +752,48 @@ fn a_log_without_a_reader_does_not_stop_the_mount() {
     use std::os::unix::fs::OpenOptionsExt;
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("fifo");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        0o600.into(),
+        0,
+    )
+    .unwrap();
     let mountpoint = Mountpoint::new();
     let sample = test_data("sample.zarr");
-    let args = ["mount", "--log-level", "trace", "--log-file", fifo.to_str().unwrap(), sample.to_str().unwrap()];
-    let mount = || support::with_timeout(180, ZARRFS).args(args).arg(mountpoint.path()).output().unwrap();
+    let args = [
+        "mount",
+        "--log-level",
+        "trace",
+        "--log-file",
+        fifo.to_str().unwrap(),
+        sample.to_str().unwrap(),
+    ];
+    let mount = || {
+        support::with_timeout(180, ZARRFS)
+            .args(args)
+            .arg(mountpoint.path())
+            .output()
+            .unwrap()
+    };
     let (code, said) = failure(&mount());
-    assert!(code == 1 && said.contains("FIFO") && said.contains("name a file"), "{code} {said}");
+    assert!(
+        code == 1 && said.contains("FIFO") && said.contains("name a file"),
+        "{code} {said}"
+    );
     // a FIFO that is open for reading but never read, with more log lines than it holds
-    let _reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
+    let _reader = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&fifo)
+        .unwrap();
     let output = mount();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let listing = support::with_timeout(180, "sh")
         .args([
             "-c",
@@ -557,13 +812,24 @@ fn a_log_that_was_renamed_is_opened_again() {
     let mountpoint = Mountpoint::new();
     let folder = tempfile::tempdir().unwrap();
     let (log, old) = (folder.path().join("log"), folder.path().join("log.1"));
-    let has = |log: &Path, text: &str| fs::read_to_string(log).is_ok_and(|said| said.contains(text));
+    let has =
+        |log: &Path, text: &str| fs::read_to_string(log).is_ok_and(|said| said.contains(text));
     // a relative name, and a process in the background, which leaves the directory
     let mut command = Command::new(ZARRFS);
-    command.current_dir(folder.path()).args(["mount", "--log-level", "debug", "--log-file", "log"]);
-    assert!(command.arg(sample()).arg(mountpoint.path()).status().unwrap().success());
+    command
+        .current_dir(folder.path())
+        .args(["mount", "--log-level", "debug", "--log-file", "log"]);
+    assert!(
+        command
+            .arg(sample())
+            .arg(mountpoint.path())
+            .status()
+            .unwrap()
+            .success()
+    );
     let stats: serde_json::Value =
-        serde_json::from_slice(&fs::read(mountpoint.path().join(".zarrfs/stats.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(mountpoint.path().join(".zarrfs/stats.json")).unwrap())
+            .unwrap();
     let daemon = rustix::process::Pid::from_raw(stats["pid"].as_i64().unwrap() as i32).unwrap();
     assert!(!mountpoint.path().join("first").exists());
     wait_for("the first line", || has(&log, "lookup /first"));
@@ -587,20 +853,32 @@ fn a_mountpoint_on_a_path_of_the_daemon_is_refused() {
     copy_tree(&test_data("sample.zarr"), &top.join("mnt/inner.zarr"));
     copy_tree(&test_data("sample.zarr"), &top.join("store.zarr"));
     fs::create_dir(top.join("store.zarr/lat/mnt")).unwrap();
-    for (target, link) in
-        [("mnt", "link"), ("mnt/inner.zarr", "store"), ("mnt/../store.zarr", "around"), ("..", "mnt/up")]
-    {
+    for (target, link) in [
+        ("mnt", "link"),
+        ("mnt/inner.zarr", "store"),
+        ("mnt/../store.zarr", "around"),
+        ("..", "mnt/up"),
+    ] {
         std::os::unix::fs::symlink(target, top.join(link)).unwrap();
     }
     let store = path("store.zarr");
-    let option = |option: &str, name: &str| vec![format!("--{option}={}", path(name)), store.clone(), here.clone()];
+    let option = |option: &str, name: &str| {
+        vec![
+            format!("--{option}={}", path(name)),
+            store.clone(),
+            here.clone(),
+        ]
+    };
     let cases = [
         vec![path("mnt/inner.zarr"), here.clone()],
         vec![path("link/inner.zarr/lat"), here.clone()],
         vec![path("store"), here.clone()],
         vec![path("mnt/inner.zarr"), path("link")],
         vec![path("store.zarr"), path("store.zarr/lat/mnt")],
-        vec![path("around/../store.zarr"), path("mnt/up/store.zarr/lat/mnt")],
+        vec![
+            path("around/../store.zarr"),
+            path("mnt/up/store.zarr/lat/mnt"),
+        ],
         option("overlay", "link/new"),
         option("overlay", "mnt"),
         option("spill-dir", "link"),
@@ -608,8 +886,18 @@ fn a_mountpoint_on_a_path_of_the_daemon_is_refused() {
         option("log-file", "mnt/up/log"),
         option("synchronizer", "link/locks"),
         option("allow-reference", "link/inner.zarr"),
-        vec!["--cache-dir".into(), path("mnt/cache"), "http://127.0.0.1:1/x.zarr".into(), here.clone()],
-        vec!["--cache-dir".into(), path(""), "http://127.0.0.1:1/x.zarr".into(), here.clone()],
+        vec![
+            "--cache-dir".into(),
+            path("mnt/cache"),
+            "http://127.0.0.1:1/x.zarr".into(),
+            here.clone(),
+        ],
+        vec![
+            "--cache-dir".into(),
+            path(""),
+            "http://127.0.0.1:1/x.zarr".into(),
+            here.clone(),
+        ],
     ];
     let run = |args: &[String], variable: &str, value: &str| {
         let mut command = support::with_timeout(60, ZARRFS);
@@ -620,20 +908,35 @@ fn a_mountpoint_on_a_path_of_the_daemon_is_refused() {
     };
     for args in cases {
         let (code, said) = run(&args, "NONE", "");
-        let is_named = said.contains(": leads through the mountpoint ") || said.contains(": inside the ");
+        let is_named =
+            said.contains(": leads through the mountpoint ") || said.contains(": inside the ");
         assert!(code == 5 && is_named, "{args:?}: {code} {said}");
         assert!(!is_mounted(&mountpoint.path()), "{args:?}");
     }
-    for (variable, value) in [("HOME", path("mnt/up")), ("AWS_WEB_IDENTITY_TOKEN_FILE", path("link/token"))] {
-        let (code, said) = run(&["http://127.0.0.1:1/x.zarr".into(), here.clone()], variable, &value);
+    for (variable, value) in [
+        ("HOME", path("mnt/up")),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", path("link/token")),
+    ] {
+        let (code, said) = run(
+            &["http://127.0.0.1:1/x.zarr".into(), here.clone()],
+            variable,
+            &value,
+        );
         assert!(code == 5 && said.contains(variable), "{code} {said}");
     }
     // links of the same names that lead elsewhere
     let beside = top.join("beside");
     fs::create_dir(&beside).unwrap();
     std::os::unix::fs::symlink("../beside", top.join("mnt/out")).unwrap();
-    let args = [format!("--spill-dir={}", path("beside")), format!("--overlay={}", path("beside/o"))];
-    let output = support::with_timeout(60, ZARRFS).arg("mount").args(args).args([&path("store.zarr"), &here]).output();
+    let args = [
+        format!("--spill-dir={}", path("beside")),
+        format!("--overlay={}", path("beside/o")),
+    ];
+    let output = support::with_timeout(60, ZARRFS)
+        .arg("mount")
+        .args(args)
+        .args([&path("store.zarr"), &here])
+        .output();
     assert!(output.as_ref().unwrap().status.success(), "{output:?}");
     assert!(mountpoint.path().join("lat/data.raw").exists());
     assert!(zarrfs(&["umount", &here]).status.success());
@@ -649,21 +952,71 @@ fn the_debug_log_has_a_line_for_each_request() {
     let log_of = |args: &[&str]| {
         let mountpoint = Mountpoint::new();
         let _ = fs::remove_file(&log);
-        let args = [args, &["--log-file", log.to_str().unwrap(), store.to_str().unwrap()]].concat();
-        assert!(zarrfs(&[&["mount"], &args[..], &[&mountpoint.text()]].concat()).status.success());
-        assert_eq!(fs::read(mountpoint.path().join("lat/data.raw")).unwrap().len(), 148);
+        let args = [
+            args,
+            &["--log-file", log.to_str().unwrap(), store.to_str().unwrap()],
+        ]
+        .concat();
+        assert!(
+            zarrfs(&[&["mount"], &args[..], &[&mountpoint.text()]].concat())
+                .status
+                .success()
+        );
+        assert_eq!(
+            fs::read(mountpoint.path().join("lat/data.raw"))
+                .unwrap()
+                .len(),
+            148
+        );
         assert!(!mountpoint.path().join("nothing").exists());
         let error = fs::read(mountpoint.path().join("air_temperature/data.raw")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
         assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
         fs::read_to_string(&log).unwrap()
     };
-    let has = |log: &str, parts: &[&str]| log.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    let has = |log: &str, parts: &[&str]| {
+        log.lines()
+            .any(|line| parts.iter().all(|part| line.contains(part)))
+    };
     let debug = log_of(&["--log-level", "debug"]);
-    assert!(has(&debug, &["DEBUG read /lat/data.raw offset 0 length ", ": ok, ", "s, ", " bytes decoded"]), "{debug}");
-    assert!(has(&debug, &["DEBUG lookup /nothing: errno 2 ("]), "{debug}");
-    assert!(has(&debug, &["ERROR read /air_temperature/data.raw offset 0 length ", ": errno 5 (", "blosc"]), "{debug}");
+    assert!(
+        has(
+            &debug,
+            &[
+                "DEBUG read /lat/data.raw offset 0 length ",
+                ": ok, ",
+                "s, ",
+                " bytes decoded"
+            ]
+        ),
+        "{debug}"
+    );
+    assert!(
+        has(&debug, &["DEBUG lookup /nothing: errno 2 ("]),
+        "{debug}"
+    );
+    assert!(
+        has(
+            &debug,
+            &[
+                "ERROR read /air_temperature/data.raw offset 0 length ",
+                ": errno 5 (",
+                "blosc"
+            ]
+        ),
+        "{debug}"
+    );
     let usual = log_of(&[]);
-    assert!(has(&usual, &["ERROR read /air_temperature/data.raw offset 0 length ", ": EIO: ", "blosc"]), "{usual}");
+    assert!(
+        has(
+            &usual,
+            &[
+                "ERROR read /air_temperature/data.raw offset 0 length ",
+                ": EIO: ",
+                "blosc"
+            ]
+        ),
+        "{usual}"
+    );
     assert!(!usual.contains("DEBUG"), "{usual}");
 }

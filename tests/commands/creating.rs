@@ -4,7 +4,8 @@
 
 use crate::support;
 use crate::support::{
-    ZARRFS, announce, env_number, env_path, failure, hex, memory_directory, random, run_python, wait_for, zarrfs,
+    ZARRFS, announce, env_number, env_path, failure, hex, memory_directory, random, run_python,
+    wait_for, zarrfs,
 };
 use serde_json::{Value, json};
 use std::io::Write;
@@ -136,8 +137,8 @@ const FILTERS: [&str; 30] = [
 
 /// Dtypes whose fill values are spelled in different ways.
 const WITH_FILLS: [&str; 16] = [
-    "|b1", "|u1", ">i4", "<f2", "<f4", ">f8", "<f16", "<c8", ">c16", ">M8[25s]", "<m8[D]", "|S5", "<U3", "|V6",
-    DTYPES[30], "|O",
+    "|b1", "|u1", ">i4", "<f2", "<f4", ">f8", "<f16", "<c8", ">c16", ">M8[25s]", "<m8[D]", "|S5",
+    "<U3", "|V6", DTYPES[30], "|O",
 ];
 
 const ITEMS: usize = 7;
@@ -165,18 +166,33 @@ const LAYOUTS: [&[&str]; 6] = [
 /// Returns cases with every single option for dtypes of each kind, and some random combinations.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let plain = |dtype| Case { dtype, fill: None, compressor: None, filters: None, layout: LAYOUTS[0] };
+    let plain = |dtype| Case {
+        dtype,
+        fill: None,
+        compressor: None,
+        filters: None,
+        layout: LAYOUTS[0],
+    };
     for dtype in DTYPES {
         cases.push(plain(dtype));
     }
     for dtype in WITH_FILLS {
-        cases.extend(FILLS.map(|fill| Case { fill: Some(fill), ..plain(dtype) }));
+        cases.extend(FILLS.map(|fill| Case {
+            fill: Some(fill),
+            ..plain(dtype)
+        }));
     }
     for dtype in ["<i2", "<f4", "|S5"] {
-        cases.extend(COMPRESSORS.map(|compressor| Case { compressor: Some(compressor), ..plain(dtype) }));
+        cases.extend(COMPRESSORS.map(|compressor| Case {
+            compressor: Some(compressor),
+            ..plain(dtype)
+        }));
     }
     for dtype in ["|b1", "|i1", "<i2", "<f4", "<f8", "<U3", "|O"] {
-        cases.extend(FILTERS.map(|filters| Case { filters: Some(filters), ..plain(dtype) }));
+        cases.extend(FILTERS.map(|filters| Case {
+            filters: Some(filters),
+            ..plain(dtype)
+        }));
     }
     let mut random = random(20);
     let mut any = |list: &[&'static str]| (random(2) > 0).then(|| list[random(list.len())]);
@@ -185,12 +201,30 @@ fn cases() -> Vec<Case> {
         let fill = any(&FILLS);
         let compressor = any(&COMPRESSORS);
         let filters = any(&FILTERS);
-        cases.push(Case { dtype, fill, compressor, filters, layout: LAYOUTS[0] });
+        cases.push(Case {
+            dtype,
+            fill,
+            compressor,
+            filters,
+            layout: LAYOUTS[0],
+        });
     }
     for layout in LAYOUTS {
-        cases.extend(["<i2", ">f8", "<U3", "|O", DTYPES[30]].map(|dtype| Case { layout, ..plain(dtype) }));
-        cases.push(Case { layout, filters: Some(FILTERS[0]), compressor: Some("none"), ..plain("<i2") });
-        cases.push(Case { layout, filters: Some(FILTERS[23]), ..plain("|O") });
+        cases.extend(["<i2", ">f8", "<U3", "|O", DTYPES[30]].map(|dtype| Case {
+            layout,
+            ..plain(dtype)
+        }));
+        cases.push(Case {
+            layout,
+            filters: Some(FILTERS[0]),
+            compressor: Some("none"),
+            ..plain("<i2")
+        });
+        cases.push(Case {
+            layout,
+            filters: Some(FILTERS[23]),
+            ..plain("|O")
+        });
     }
     cases
 }
@@ -219,7 +253,9 @@ fn raw(dtype: &str, size: usize) -> Vec<u8> {
     (0..ITEMS)
         .flat_map(|i| match kind {
             b'b' => vec![(i % 2) as u8],
-            b'i' | b'u' | b'M' | b'm' => ordered((i as u64 * 13 % 100).to_le_bytes()[..item].to_vec()),
+            b'i' | b'u' | b'M' | b'm' => {
+                ordered((i as u64 * 13 % 100).to_le_bytes()[..item].to_vec())
+            }
             b'f' => float(i, item),
             b'c' => [float(i, item / 2), float(i + 1, item / 2)].concat(),
             b'U' => (0..item / 4)
@@ -240,8 +276,10 @@ fn create(path: &Path, case: Case) -> Option<Value> {
         ("--compressor", case.compressor),
         ("--filters", case.filters),
     ];
-    let options: Vec<String> =
-        options.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?))).collect();
+    let options: Vec<String> = options
+        .iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", (*value)?)))
+        .collect();
     let make = |name: &str, more: &[&str]| {
         let array = path.join(name);
         let output = Command::new(ZARRFS)
@@ -252,8 +290,14 @@ fn create(path: &Path, case: Case) -> Option<Value> {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let code = output.status.code().unwrap_or_else(|| panic!("{options:?}: {}", output.status));
-        assert!(code == 0 || code == 2 && !said.is_empty(), "{options:?}: {code} {said}");
+        let code = output
+            .status
+            .code()
+            .unwrap_or_else(|| panic!("{options:?}: {}", output.status));
+        assert!(
+            code == 0 || code == 2 && !said.is_empty(),
+            "{options:?}: {code} {said}"
+        );
         assert_eq!(array.exists(), code == 0, "{options:?}");
         (code == 0).then_some(array)
     };
@@ -262,16 +306,33 @@ fn create(path: &Path, case: Case) -> Option<Value> {
     std::fs::create_dir(path).unwrap();
     std::fs::write(path.join("mark"), "").unwrap();
     let empty = make("empty", &[])?;
-    let bytes = if case.dtype.contains("|O") { Vec::new() } else { flat(&empty) };
+    let bytes = if case.dtype.contains("|O") {
+        Vec::new()
+    } else {
+        flat(&empty)
+    };
     // an array without items has no bytes
-    let raw = if bytes.is_empty() { Vec::new() } else { raw(case.dtype, bytes.len()) };
-    let options = options.iter().map(String::as_str).chain(case.layout.iter().copied()).collect::<Vec<_>>().join(" ");
-    let mut told = json!({"path": path, "options": options, "empty": hex(&bytes), "raw": hex(&raw)});
+    let raw = if bytes.is_empty() {
+        Vec::new()
+    } else {
+        raw(case.dtype, bytes.len())
+    };
+    let options = options
+        .iter()
+        .map(String::as_str)
+        .chain(case.layout.iter().copied())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let mut told =
+        json!({"path": path, "options": options, "empty": hex(&bytes), "raw": hex(&raw)});
     // whether the creation is refused must not depend on the values
-    if !case.dtype.contains("|O") && (case.fill.is_none() || case.compressor.is_some() || case.filters.is_some()) {
+    if !case.dtype.contains("|O")
+        && (case.fill.is_none() || case.compressor.is_some() || case.filters.is_some())
+    {
         let file = path.join("raw");
         std::fs::write(&file, &raw).unwrap();
-        let full = make("full", &["--from-raw", file.to_str().unwrap()]).expect("it was made without values");
+        let full = make("full", &["--from-raw", file.to_str().unwrap()])
+            .expect("it was made without values");
         told["full"] = hex(&flat(&full)).into();
     }
     Some(told)
@@ -294,14 +355,29 @@ fn every_created_array_is_usable_by_zarr_python() {
     };
     let made: Vec<Value> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
     });
-    announce(&format!("{} of {} arrays were made, the rest refused", made.len(), cases.len()));
+    announce(&format!(
+        "{} of {} arrays were made, the rest refused",
+        made.len(),
+        cases.len()
+    ));
     // both outcomes must occur often
-    assert!(made.len() * 5 > cases.len() && made.len() * 5 < cases.len() * 4, "{} of {}", made.len(), cases.len());
+    assert!(
+        made.len() * 5 > cases.len() && made.len() * 5 < cases.len() * 4,
+        "{} of {}",
+        made.len(),
+        cases.len()
+    );
     let list = directory.path().join("cases.json");
     std::fs::write(&list, Value::Array(made).to_string()).unwrap();
-    for python in ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"].into_iter().filter_map(env_path) {
+    for python in ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"]
+        .into_iter()
+        .filter_map(env_path)
+    {
         announce(run_python(&python, "grid.py", &[&list]).trim());
     }
 }
@@ -317,7 +393,8 @@ impl Store {
         for path in ["x.zarr/.zgroup", "x.zarr/g/.zgroup"] {
             std::fs::write(directory.path().join(path), group).unwrap();
         }
-        let documents = r#"{"metadata":{".zgroup":{"zarr_format":2},"g/.zgroup":{"zarr_format":2}}}"#;
+        let documents =
+            r#"{"metadata":{".zgroup":{"zarr_format":2},"g/.zgroup":{"zarr_format":2}}}"#;
         std::fs::write(directory.path().join("x.zarr/.zmetadata"), documents).unwrap();
         std::fs::create_dir(directory.path().join("empty")).unwrap();
         Store(directory)
@@ -328,7 +405,10 @@ impl Store {
     }
 
     fn everything(&self) -> Vec<String> {
-        let mut found: Vec<String> = support::tree::snapshot(self.0.path()).unwrap().into_keys().collect();
+        let mut found: Vec<String> = support::tree::snapshot(self.0.path())
+            .unwrap()
+            .into_keys()
+            .collect();
         found.sort();
         found
     }
@@ -336,9 +416,20 @@ impl Store {
     /// Starts to create an array whose values come from a pipe.
     fn begin(&self, name: &str) -> std::process::Child {
         let path = self.path(name);
-        let args = ["--shape=1000,1000", "--chunks=100,100", "--dtype=<f8", "--compressor=none", "--from-raw=-"];
+        let args = [
+            "--shape=1000,1000",
+            "--chunks=100,100",
+            "--dtype=<f8",
+            "--compressor=none",
+            "--from-raw=-",
+        ];
         let mut command = Command::new(ZARRFS);
-        command.arg("create").arg(path).args(args).stdin(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .arg("create")
+            .arg(path)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped());
         command.spawn().unwrap()
     }
 }
@@ -362,18 +453,41 @@ fn a_directory_without_documents_is_no_store() {
     ] {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join(existing);
-        std::fs::create_dir_all(if existing.ends_with('/') { &file } else { file.parent().unwrap() }).unwrap();
+        std::fs::create_dir_all(if existing.ends_with('/') {
+            &file
+        } else {
+            file.parent().unwrap()
+        })
+        .unwrap();
         if !existing.is_empty() && !existing.ends_with('/') {
             std::fs::write(&file, "{\"zarr_format\": 2}").unwrap();
         }
         let array = directory.path().join(path);
-        let made = zarrfs(&["create", array.to_str().unwrap(), "--shape=1", "--chunks=1", "--dtype=<f8"]);
-        assert!(made.status.success(), "{existing:?} {path}: {}", String::from_utf8_lossy(&made.stderr));
+        let made = zarrfs(&[
+            "create",
+            array.to_str().unwrap(),
+            "--shape=1",
+            "--chunks=1",
+            "--dtype=<f8",
+        ]);
+        assert!(
+            made.status.success(),
+            "{existing:?} {path}: {}",
+            String::from_utf8_lossy(&made.stderr)
+        );
         assert!(array.join(".zarray").is_file(), "{existing:?} {path}");
         let is_group = |path: &Path| path.join(".zgroup").is_file();
-        assert!(path == root || is_group(&directory.path().join(root)), "{existing:?} {path}");
+        assert!(
+            path == root || is_group(&directory.path().join(root)),
+            "{existing:?} {path}"
+        );
         let above: Vec<&Path> = Path::new(root).ancestors().skip(1).collect();
-        assert!(!above.iter().any(|above| is_group(&directory.path().join(above))), "{existing:?} {path}");
+        assert!(
+            !above
+                .iter()
+                .any(|above| is_group(&directory.path().join(above))),
+            "{existing:?} {path}"
+        );
     }
 }
 
@@ -391,7 +505,9 @@ fn an_interrupted_creation_leaves_nothing_behind() {
             let mut input = child.stdin.take().unwrap();
             // full rows of chunks are stored before the input ends
             input.write_all(&vec![1; 6_000_000]).unwrap();
-            wait_for("the array to be begun", || store.everything().len() > before.len() + 2);
+            wait_for("the array to be begun", || {
+                store.everything().len() > before.len() + 2
+            });
             kill_process(Pid::from_child(&child), signal).unwrap();
             let status = child.wait().unwrap();
             assert_eq!(status.signal(), Some(signal.as_raw()), "{place}");
@@ -401,24 +517,47 @@ fn an_interrupted_creation_leaves_nothing_behind() {
         let store = Store::new();
         let before = store.everything();
         let mut child = store.begin(place);
-        child.stdin.take().unwrap().write_all(&vec![1; 6_000_000]).unwrap_or(());
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(&vec![1; 6_000_000])
+            .unwrap_or(());
         let _ = child.kill();
         child.wait().unwrap();
-        let seen: Vec<String> =
-            store.everything().into_iter().filter(|path| !path.contains("/.zarrfs-create-")).collect();
+        let seen: Vec<String> = store
+            .everything()
+            .into_iter()
+            .filter(|path| !path.contains("/.zarrfs-create-"))
+            .collect();
         // a check reports them
-        let checked = String::from_utf8(zarrfs(&["check", store.path("x.zarr").to_str().unwrap()]).stdout).unwrap();
-        let left = store.everything().iter().any(|path| path.starts_with("/x.zarr/g/.zarrfs-create-"));
-        assert_eq!(checked.contains("a value that zarrfs has not finished"), left, "{checked}");
+        let checked =
+            String::from_utf8(zarrfs(&["check", store.path("x.zarr").to_str().unwrap()]).stdout)
+                .unwrap();
+        let left = store
+            .everything()
+            .iter()
+            .any(|path| path.starts_with("/x.zarr/g/.zarrfs-create-"));
+        assert_eq!(
+            checked.contains("a value that zarrfs has not finished"),
+            left,
+            "{checked}"
+        );
         // the creation may have been complete before the signal
-        assert!(seen == before || store.path(place).join(".zarray").exists(), "{place} {seen:?}");
+        assert!(
+            seen == before || store.path(place).join(".zarray").exists(),
+            "{place} {seen:?}"
+        );
     }
 }
 
 #[test]
 fn a_failed_creation_leaves_nothing_behind() {
     for place in PLACES {
-        for (len, why) in [(1000, "ends after 1000 bytes"), (8_000_001, "more bytes than the array")] {
+        for (len, why) in [
+            (1000, "ends after 1000 bytes"),
+            (8_000_001, "more bytes than the array"),
+        ] {
             let store = Store::new();
             let before = store.everything();
             let mut child = store.begin(place);
@@ -426,15 +565,24 @@ fn a_failed_creation_leaves_nothing_behind() {
             let _ = child.stdin.take().unwrap().write_all(&vec![1; len]);
             let output = child.wait_with_output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
-            assert!(output.status.code() == Some(1) && said.contains(why), "{place}: {said}");
+            assert!(
+                output.status.code() == Some(1) && said.contains(why),
+                "{place}: {said}"
+            );
             assert_eq!(store.everything(), before, "{place}");
         }
         let store = Store::new();
         let mut child = store.begin(place);
-        child.stdin.take().unwrap().write_all(&vec![1; 8_000_000]).unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(&vec![1; 8_000_000])
+            .unwrap();
         assert!(child.wait().unwrap().success(), "{place}");
         assert!(
-            store.path(place).join(".zarray").exists() && support::unfinished_files(store.0.path()).is_empty(),
+            store.path(place).join(".zarray").exists()
+                && support::unfinished_files(store.0.path()).is_empty(),
             "{place}"
         );
         let flat = zarrfs(&["cat", store.path(place).to_str().unwrap()]).stdout;
@@ -443,12 +591,31 @@ fn a_failed_creation_leaves_nothing_behind() {
     // .zmetadata describes the new array and its groups
     let store = Store::new();
     let args = ["--shape=4", "--chunks=2", "--dtype=<f4"];
-    let made = zarrfs(&[&["create", store.path("x.zarr/g/n/a").to_str().unwrap()], &args[..]].concat());
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let consolidated: Value = serde_json::from_slice(&std::fs::read(store.path("x.zarr/.zmetadata")).unwrap()).unwrap();
-    let mut names: Vec<&str> = consolidated["metadata"].as_object().unwrap().keys().map(String::as_str).collect();
+    let made = zarrfs(
+        &[
+            &["create", store.path("x.zarr/g/n/a").to_str().unwrap()],
+            &args[..],
+        ]
+        .concat(),
+    );
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let consolidated: Value =
+        serde_json::from_slice(&std::fs::read(store.path("x.zarr/.zmetadata")).unwrap()).unwrap();
+    let mut names: Vec<&str> = consolidated["metadata"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     names.sort();
-    assert_eq!(names, [".zgroup", "g/.zgroup", "g/n/.zgroup", "g/n/a/.zarray"]);
+    assert_eq!(
+        names,
+        [".zgroup", "g/.zgroup", "g/n/.zgroup", "g/n/a/.zarray"]
+    );
 }
 
 /// A tmpfs that is too small for the array. `new` returns `None` if this user cannot mount one.
@@ -457,8 +624,10 @@ struct Small(tempfile::TempDir);
 impl Small {
     fn new() -> Option<Small> {
         let directory = tempfile::tempdir().unwrap();
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=2M", "none"]).arg(directory.path()).output();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=2M", "none"])
+            .arg(directory.path())
+            .output();
         if mounted.is_ok_and(|output| output.status.success()) {
             Some(Small(directory))
         } else {
@@ -485,14 +654,28 @@ fn a_full_disk_leaves_nothing_behind() {
         let output = Command::new(ZARRFS)
             .arg("create")
             .arg(small.0.path().join(place))
-            .args(["--shape=1000,1000", "--chunks=100,100", "--dtype=<f8", "--compressor=none", "--from-raw"])
+            .args([
+                "--shape=1000,1000",
+                "--chunks=100,100",
+                "--dtype=<f8",
+                "--compressor=none",
+                "--from-raw",
+            ])
             .arg(source.path())
             .output()
             .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && said.contains("No space left"), "{said}");
-        let mut left: Vec<String> = support::tree::snapshot(small.0.path()).unwrap().into_keys().collect();
-        left.retain(|path| !path.ends_with("/empty") && !path.ends_with("/mark") && !path.is_empty() && path != "/");
+        assert!(
+            output.status.code() == Some(1) && said.contains("No space left"),
+            "{said}"
+        );
+        let mut left: Vec<String> = support::tree::snapshot(small.0.path())
+            .unwrap()
+            .into_keys()
+            .collect();
+        left.retain(|path| {
+            !path.ends_with("/empty") && !path.ends_with("/mark") && !path.is_empty() && path != "/"
+        });
         assert!(left.is_empty(), "{place}: {left:?}");
     }
 }
@@ -513,17 +696,26 @@ fn a_store_in_a_mount_is_not_written() {
     let here = mountpoint.to_str().unwrap();
     let sample = store.to_str().unwrap();
     for args in [
-        &["create", &inner, "--shape", "4", "--chunks", "2", "--dtype", "u1"][..],
+        &[
+            "create", &inner, "--shape", "4", "--chunks", "2", "--dtype", "u1",
+        ][..],
         &["mount", &path(""), here],
         &["mount", &path("lat"), here],
         &["mount", sample, here, "--overlay", &path("changes")],
         &["put", &path("lat")],
     ] {
         let (code, said) = failure(&zarrfs(args));
-        assert!(code == 2 && said.contains("in a mount of zarrfs") && said.contains(sample), "{args:?}: {code} {said}");
+        assert!(
+            code == 2 && said.contains("in a mount of zarrfs") && said.contains(sample),
+            "{args:?}: {code} {said}"
+        );
     }
     assert_eq!(support::tree::snapshot(&store).unwrap(), before);
-    assert!(zarrfs(&["mount", "--read-only", &path(""), here]).status.success());
+    assert!(
+        zarrfs(&["mount", "--read-only", &path(""), here])
+            .status
+            .success()
+    );
     let read = |root: &std::path::Path| std::fs::read(root.join("lat/data.raw")).unwrap();
     assert_eq!(read(&mountpoint), read(mount.path()));
     assert!(zarrfs(&["umount", here]).status.success());

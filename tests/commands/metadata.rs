@@ -14,7 +14,10 @@ use zarrfs::store::{DirectoryStore, Key, Store};
 use zarrfs::zarr::metadata::{CodecConfig, V1Order};
 
 fn pythons() -> Vec<PathBuf> {
-    ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"].into_iter().filter_map(env_path).collect()
+    ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"]
+        .into_iter()
+        .filter_map(env_path)
+        .collect()
 }
 
 fn text(path: &Path) -> &str {
@@ -24,7 +27,10 @@ fn text(path: &Path) -> &str {
 /// Runs zarrfs. Returns its exit code and its standard error.
 fn run(args: &[&str]) -> (i32, String) {
     let output = zarrfs(args);
-    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
 }
 
 /// Returns arrays by name, each with the options that create it and the arguments of zarr.create
@@ -56,7 +62,13 @@ fn creations() -> Vec<(&'static str, Vec<&'static str>, Value)> {
         ),
         (
             "not-a-number",
-            vec!["--shape=9", "--chunks=4", "--dtype=>f8", "--fill=NaN", "--compressor=lzma:1"],
+            vec![
+                "--shape=9",
+                "--chunks=4",
+                "--dtype=>f8",
+                "--fill=NaN",
+                "--compressor=lzma:1",
+            ],
             json!({"shape": [9], "chunks": [4], "dtype": ">f8", "fill_value": f64::NAN.to_string(), "filters": null,
                 "compressor": {"id": "lzma", "format": 1, "check": -1, "preset": 1, "filters": null}}),
         ),
@@ -67,25 +79,46 @@ fn creations() -> Vec<(&'static str, Vec<&'static str>, Value)> {
         ),
         (
             "complex",
-            vec!["--shape=3", "--chunks=3", "--dtype=c16", "--compressor=gzip:2"],
+            vec![
+                "--shape=3",
+                "--chunks=3",
+                "--dtype=c16",
+                "--compressor=gzip:2",
+            ],
             json!({"shape": [3], "chunks": [3], "dtype": "<c16", "fill_value": 0, "filters": null,
                 "compressor": {"id": "gzip", "level": 2}}),
         ),
         (
             "letters",
-            vec!["--shape=3", "--chunks=2", "--dtype=S4", "--fill=eHk=", "--compressor=bz2:9"],
+            vec![
+                "--shape=3",
+                "--chunks=2",
+                "--dtype=S4",
+                "--fill=eHk=",
+                "--compressor=bz2:9",
+            ],
             json!({"shape": [3], "chunks": [2], "dtype": "|S4", "fill_value": "xy", "filters": null,
                 "compressor": {"id": "bz2", "level": 9}}),
         ),
         (
             "fields",
-            vec!["--shape=3", "--chunks=2", "--dtype=[[\"a\",\"<i4\"],[\"b\",\"|S3\"]]", "--compressor=lz4"],
+            vec![
+                "--shape=3",
+                "--chunks=2",
+                "--dtype=[[\"a\",\"<i4\"],[\"b\",\"|S3\"]]",
+                "--compressor=lz4",
+            ],
             json!({"shape": [3], "chunks": [2], "dtype": [["a", "<i4"], ["b", "|S3"]], "fill_value": 0, "filters": null,
                 "compressor": {"id": "lz4", "acceleration": 1}}),
         ),
         (
             "moments",
-            vec!["--shape=3", "--chunks=2", "--dtype=M8[ms]", "--compressor=zlib"],
+            vec![
+                "--shape=3",
+                "--chunks=2",
+                "--dtype=M8[ms]",
+                "--compressor=zlib",
+            ],
             json!({"shape": [3], "chunks": [2], "dtype": "<M8[ms]", "fill_value": 0, "filters": null,
                 "compressor": {"id": "zlib", "level": 1}}),
         ),
@@ -107,10 +140,14 @@ fn created_arrays_equal_those_that_zarr_python_creates() {
         assert!(store.join(group).join(".zgroup").exists(), "{group:?}");
     }
     assert_eq!(
-        std::fs::read_to_string(store.join("deep/er/options/.zattrs")).unwrap().replace([' ', '\n'], ""),
+        std::fs::read_to_string(store.join("deep/er/options/.zattrs"))
+            .unwrap()
+            .replace([' ', '\n'], ""),
         "{\"units\":\"K\"}"
     );
-    let expected = Value::Object(expected).to_string().replace("\"NaN\"", "NaN");
+    let expected = Value::Object(expected)
+        .to_string()
+        .replace("\"NaN\"", "NaN");
     for python in pythons() {
         announce(run_python(&python, "created.py", &[text(&store), &expected]).trim());
     }
@@ -147,12 +184,23 @@ fn the_path_decides_which_groups_are_created() {
         ("file/x", "not a directory"),
     ] {
         let (code, said) = create(path);
-        assert!(code == 1 && said.contains(why) && said.lines().count() == 1, "{path}: {code} {said}");
+        assert!(
+            code == 1 && said.contains(why) && said.lines().count() == 1,
+            "{path}: {code} {said}"
+        );
     }
-    std::fs::write(root.join("empty/.zmetadata"), r#"{"metadata":{".zgroup":{"zarr_format":2}}}"#).unwrap();
+    std::fs::write(
+        root.join("empty/.zmetadata"),
+        r#"{"metadata":{".zgroup":{"zarr_format":2}}}"#,
+    )
+    .unwrap();
     assert_eq!(create("empty/late").0, 0);
-    let consolidated: Value = serde_json::from_slice(&std::fs::read(root.join("empty/.zmetadata")).unwrap()).unwrap();
-    assert_eq!(consolidated["metadata"]["late/.zarray"]["shape"], json!([4]));
+    let consolidated: Value =
+        serde_json::from_slice(&std::fs::read(root.join("empty/.zmetadata")).unwrap()).unwrap();
+    assert_eq!(
+        consolidated["metadata"]["late/.zarray"]["shape"],
+        json!([4])
+    );
     std::fs::create_dir_all(root.join("v3/inner")).unwrap();
     std::fs::write(root.join("v3/zarr.json"), "{}").unwrap();
     std::fs::create_dir(root.join("empty/v3")).unwrap();
@@ -160,7 +208,10 @@ fn the_path_decides_which_groups_are_created() {
     // an invalid zarr.json counts as that of a damaged array
     for path in ["v3/x", "v3/inner/x", "empty/v3/x"] {
         let (code, said) = create(path);
-        assert!(code == 1 && said.contains("inside the array"), "{path}: {code} {said}");
+        assert!(
+            code == 1 && said.contains("inside the array"),
+            "{path}: {code} {said}"
+        );
     }
     // no array can contain another, whatever the format
     std::fs::create_dir_all(root.join("v1/folder")).unwrap();
@@ -170,7 +221,10 @@ fn the_path_decides_which_groups_are_created() {
     std::fs::write(root.join("v1/attrs"), "{}").unwrap();
     for path in ["v1/x", "v1/folder/x"] {
         let (code, said) = create(path);
-        assert!(code == 1 && said.contains("inside the array") && !root.join(path).exists(), "{path}: {code} {said}");
+        assert!(
+            code == 1 && said.contains("inside the array") && !root.join(path).exists(),
+            "{path}: {code} {said}"
+        );
     }
     assert_eq!(create("v1").0, 1);
 }
@@ -197,17 +251,32 @@ fn names_of_archives_and_urls_are_not_created_as_directories() {
         ("https://127.0.0.1:1/foo.zip/a", "archives are read-only"),
     ] {
         let args = ["create", path, "--shape=4", "--chunks=2", "--dtype=u1"];
-        let output = Command::new(support::ZARRFS).args(args).current_dir(directory.path()).output().unwrap();
+        let output = Command::new(support::ZARRFS)
+            .args(args)
+            .current_dir(directory.path())
+            .output()
+            .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(2) && said.contains(why) && said.lines().count() == 1, "{path}: {said}");
+        assert!(
+            output.status.code() == Some(2) && said.contains(why) && said.lines().count() == 1,
+            "{path}: {said}"
+        );
         assert_eq!(names(), before, "{path}");
     }
     // a directory that exists or is named by a path with a slash may have any name
     std::fs::create_dir(directory.path().join("dir.zip")).unwrap();
     for path in ["dir.zip/a", "./memory:/a"] {
         let args = ["create", path, "--shape=4", "--chunks=2", "--dtype=u1"];
-        let output = Command::new(support::ZARRFS).args(args).current_dir(directory.path()).output().unwrap();
-        assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
+        let output = Command::new(support::ZARRFS)
+            .args(args)
+            .current_dir(directory.path())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{path}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
@@ -233,7 +302,11 @@ fn wrong_arguments_create_nothing() {
     ] {
         let name = wrong.split('=').next().unwrap();
         let mut args = vec!["create", text(&path), wrong];
-        args.extend(usual.iter().filter(|option| !option.starts_with(&format!("{name}="))));
+        args.extend(
+            usual
+                .iter()
+                .filter(|option| !option.starts_with(&format!("{name}="))),
+        );
         let (code, said) = run(&args);
         assert!(code == 2 && !said.is_empty(), "{wrong}: {code} {said}");
         assert!(!path.exists(), "{wrong}");
@@ -247,7 +320,12 @@ fn arrays_are_created_from_flat_bytes() {
     let bytes = support::array::pattern(3, 2 * 301 * 97);
     std::fs::write(&raw, &bytes).unwrap();
     let cat = |path: &Path| zarrfs(&["cat", text(path)]).stdout;
-    let usual = ["--shape=301,97", "--chunks=50,10", "--dtype=<i2", "--compressor=zlib"];
+    let usual = [
+        "--shape=301,97",
+        "--chunks=50,10",
+        "--dtype=<i2",
+        "--compressor=zlib",
+    ];
     for (name, more) in [
         ("plain", vec![]),
         ("turned", vec!["--order=F", "--separator=/"]),
@@ -255,7 +333,12 @@ fn arrays_are_created_from_flat_bytes() {
         ("small", vec!["--cache-size=8K", "--fill=-7"]),
     ] {
         let path = directory.path().join(name);
-        let args = [&["create", text(&path), "--from-raw", text(&raw)], usual.as_slice(), more.as_slice()].concat();
+        let args = [
+            &["create", text(&path), "--from-raw", text(&raw)],
+            usual.as_slice(),
+            more.as_slice(),
+        ]
+        .concat();
         assert_eq!(run(&args), (0, String::new()), "{name}");
         assert!(cat(&path) == bytes, "{name}");
     }
@@ -271,18 +354,38 @@ fn arrays_are_created_from_flat_bytes() {
         // the command may close its input before it has read everything
         let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), bytes);
         let output = child.wait_with_output().unwrap();
-        (path, output.status.code(), String::from_utf8(output.stderr).unwrap())
+        (
+            path,
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
     };
     let (path, code, said) = piped("piped", &bytes);
-    assert!(code == Some(0) && said.is_empty() && cat(&path) == bytes, "{said}");
+    assert!(
+        code == Some(0) && said.is_empty() && cat(&path) == bytes,
+        "{said}"
+    );
     let (path, code, said) = piped("short", &bytes[..5000]);
-    assert!(code == Some(1) && said.contains("ends after 5000 bytes") && !path.exists(), "{said}");
+    assert!(
+        code == Some(1) && said.contains("ends after 5000 bytes") && !path.exists(),
+        "{said}"
+    );
     let (path, code, said) = piped("long", &[bytes.as_slice(), b"more"].concat());
-    assert!(code == Some(1) && said.contains("more bytes than the array") && !path.exists(), "{said}");
+    assert!(
+        code == Some(1) && said.contains("more bytes than the array") && !path.exists(),
+        "{said}"
+    );
     std::fs::write(&raw, &bytes[1..]).unwrap();
     let path = directory.path().join("none");
-    let (code, said) = run(&[&["create", text(&path), "--from-raw", text(&raw)], usual.as_slice()].concat());
-    assert!(code == 1 && said.contains("nothing was created") && !path.exists(), "{code} {said}");
+    let (code, said) = run(&[
+        &["create", text(&path), "--from-raw", text(&raw)],
+        usual.as_slice(),
+    ]
+    .concat());
+    assert!(
+        code == 1 && said.contains("nothing was created") && !path.exists(),
+        "{code} {said}"
+    );
 }
 
 fn array(h: &Hierarchy, path: &str) -> Arc<Array> {
@@ -297,21 +400,38 @@ fn change(h: &Hierarchy) {
     let key = |path: &str| Key::normalize(path).unwrap();
     h.resize(&array(h, "g/a"), &[6, 8]).unwrap();
     h.resize(&array(h, "g/a"), &[11, 8]).unwrap();
-    h.set_attribute(&key("g/a"), "units", Some(b"{\"si\": true}")).unwrap();
+    h.set_attribute(&key("g/a"), "units", Some(b"{\"si\": true}"))
+        .unwrap();
     // zarr-python resizes by writing back the document that the mount shows, with another shape
     let view: Value = serde_json::from_str(&array(h, "g/f").metadata().decoded_view()).unwrap();
     let mut view = view.as_object().unwrap().clone();
     view["shape"] = json!([7, 9]);
-    h.put_document(&key("g/f"), MetadataFile::Array, Value::Object(view).to_string().as_bytes()).unwrap();
-    h.put_document(&key("g/f"), MetadataFile::Attributes, b"{\"note\": \"second\"}").unwrap();
-    h.set_attribute(&key("g/f"), "plain", Some(b"not JSON")).unwrap();
+    h.put_document(
+        &key("g/f"),
+        MetadataFile::Array,
+        Value::Object(view).to_string().as_bytes(),
+    )
+    .unwrap();
+    h.put_document(
+        &key("g/f"),
+        MetadataFile::Attributes,
+        b"{\"note\": \"second\"}",
+    )
+    .unwrap();
+    h.set_attribute(&key("g/f"), "plain", Some(b"not JSON"))
+        .unwrap();
     h.create_group(&key("h")).unwrap();
     h.rename(&key("g/f"), &key("h/b")).unwrap();
     h.create_group(&key("h/inner")).unwrap();
     h.create_group(&key("h/new")).unwrap();
     let new = json!({"zarr_format": 2, "shape": [5], "chunks": [2], "dtype": "<u2", "compressor": null, "filters": null,
         "fill_value": 0, "order": "C"});
-    h.put_document(&key("h/new"), MetadataFile::Array, new.to_string().as_bytes()).unwrap();
+    h.put_document(
+        &key("h/new"),
+        MetadataFile::Array,
+        new.to_string().as_bytes(),
+    )
+    .unwrap();
     let gone = array(h, "g/gone");
     h.remove_document(gone.key(), MetadataFile::Array).unwrap();
     for entry in gone.entries().unwrap() {
@@ -332,7 +452,9 @@ fn zarr_python_reads_changed_metadata() {
     let path = directory.path().join("x.zarr");
     announce(run_python(&python, "changed.py", &["make", text(&path)]).trim());
     let store: Arc<dyn Store> = Arc::new(DirectoryStore::open(&path).unwrap());
-    let zstd = CodecConfig::parse(&zarrfs::util::json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap()).unwrap();
+    let zstd =
+        CodecConfig::parse(&zarrfs::util::json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap())
+            .unwrap();
     let stats = Arc::new(Stats::default());
     change(&Hierarchy::new(store, V1Order::Zarr1, stats.clone()).with_compressor(Some(zstd)));
     assert!(stats.problems().is_empty(), "{:?}", stats.problems());
@@ -356,17 +478,32 @@ fn consolidated_metadata_equals_that_of_zarr_python() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.zarr");
     announce(run_python(&python, "changed.py", &["make", text(&path)]).trim());
-    change(&Hierarchy::new(Arc::new(DirectoryStore::open(&path).unwrap()), V1Order::Zarr1, Arc::default()));
+    change(&Hierarchy::new(
+        Arc::new(DirectoryStore::open(&path).unwrap()),
+        V1Order::Zarr1,
+        Arc::default(),
+    ));
     // every change has updated `.zmetadata` already
     let kept = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
     std::fs::remove_file(path.join(".zmetadata")).unwrap();
     let output = zarrfs(&["consolidate", text(&path)]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, format!("{}: .zmetadata holds 9 documents, of 3 arrays\n", path.display()));
+    assert_eq!(
+        said,
+        format!(
+            "{}: .zmetadata holds 9 documents, of 3 arrays\n",
+            path.display()
+        )
+    );
     let written = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
     // serde_json does not parse NaN
-    let value = |text: &str| serde_json::from_str::<Value>(&text.replace("NaN", "\"NaN\"")).unwrap();
+    let value =
+        |text: &str| serde_json::from_str::<Value>(&text.replace("NaN", "\"NaN\"")).unwrap();
     assert_eq!(value(&written), value(&kept));
     for python in pythons() {
         announce(run_python(&python, "changed.py", &["consolidated", text(&path)]).trim());
@@ -381,12 +518,35 @@ fn documents_that_cannot_be_consolidated_are_reported() {
     std::fs::write(path("g/.zgroup"), "{\"zarr_format\":2}").unwrap();
     std::fs::write(path("g/bad/.zattrs"), "{").unwrap();
     let (code, said) = run(&["consolidate", text(&path("g"))]);
-    assert!(code == 1 && said.contains("/bad/.zattrs: ") && said.contains("left out of /.zmetadata"), "{said}");
-    assert!(std::fs::read_to_string(path("g/.zmetadata")).unwrap().contains("\"metadata\""));
-    let array = zarrfs(&["create", text(&path("a")), "--shape", "4", "--chunks", "2", "--dtype", "<i4"]);
-    assert!(array.status.success(), "{}", String::from_utf8_lossy(&array.stderr));
+    assert!(
+        code == 1 && said.contains("/bad/.zattrs: ") && said.contains("left out of /.zmetadata"),
+        "{said}"
+    );
+    assert!(
+        std::fs::read_to_string(path("g/.zmetadata"))
+            .unwrap()
+            .contains("\"metadata\"")
+    );
+    let array = zarrfs(&[
+        "create",
+        text(&path("a")),
+        "--shape",
+        "4",
+        "--chunks",
+        "2",
+        "--dtype",
+        "<i4",
+    ]);
+    assert!(
+        array.status.success(),
+        "{}",
+        String::from_utf8_lossy(&array.stderr)
+    );
     let (code, said) = run(&["consolidate", text(&path("a"))]);
-    assert!(code == 1 && said.contains("not a group") && !path("a/.zmetadata").exists(), "{said}");
+    assert!(
+        code == 1 && said.contains("not a group") && !path("a/.zmetadata").exists(),
+        "{said}"
+    );
     assert_eq!(run(&["consolidate", text(&path("none"))]).0, 3);
 }
 
@@ -415,9 +575,15 @@ fn writing_back_the_shown_documents_changes_nothing() {
     let copy = tempfile::tempdir().unwrap();
     let mut seen = 0;
     let mut resized = 0;
-    for store in
-        ["dot.zarr", "slash.zarr", "root.zarr", "root0d.zarr", "object.zarr", "undeclared.zarr", "consolidated.zarr"]
-    {
+    for store in [
+        "dot.zarr",
+        "slash.zarr",
+        "root.zarr",
+        "root0d.zarr",
+        "object.zarr",
+        "undeclared.zarr",
+        "consolidated.zarr",
+    ] {
         let path = copy.path().join(store);
         copy_tree(&matrix.join(store), &path);
         let h = Hierarchy::new(
@@ -437,7 +603,12 @@ fn writing_back_the_shown_documents_changes_nothing() {
             let stored = std::fs::read(&document).unwrap();
             let put = |text: &[u8]| h.put_document(key, MetadataFile::Array, text).unwrap();
             put(array.metadata().decoded_view().as_bytes());
-            assert_eq!(std::fs::read(&document).unwrap(), stored, "{}", document.display());
+            assert_eq!(
+                std::fs::read(&document).unwrap(),
+                stored,
+                "{}",
+                document.display()
+            );
             seen += 1;
             if array.metadata().has_objects() {
                 continue;
@@ -445,16 +616,25 @@ fn writing_back_the_shown_documents_changes_nothing() {
             let shape = array.metadata().shape.clone();
             let before = flat(array);
             for shape in [shape.iter().map(|n| n + 1).collect::<Vec<_>>(), shape] {
-                let mut view: Value = serde_json::from_str(&array.metadata().decoded_view()).unwrap();
+                let mut view: Value =
+                    serde_json::from_str(&array.metadata().decoded_view()).unwrap();
                 view["shape"] = json!(shape);
                 put(view.to_string().as_bytes());
             }
-            let Some(StoredNode::Array(now)) = h.find(key).unwrap() else { panic!("{key}") };
+            let Some(StoredNode::Array(now)) = h.find(key).unwrap() else {
+                panic!("{key}")
+            };
             assert_eq!(now.metadata(), array.metadata(), "{key}");
-            assert!(array.is_lossy() || flat(&now) == before, "{}", document.display());
+            assert!(
+                array.is_lossy() || flat(&now) == before,
+                "{}",
+                document.display()
+            );
             resized += 1;
         }
     }
-    announce(&format!("{seen} documents written back, {resized} arrays resized"));
+    announce(&format!(
+        "{seen} documents written back, {resized} arrays resized"
+    ));
     assert!(seen > 100 && resized > 100);
 }

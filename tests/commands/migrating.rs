@@ -15,21 +15,36 @@ fn text(path: &Path) -> &str {
 /// Runs zarrfs. Returns its exit code and its standard error.
 fn run(args: &[&str]) -> (i32, String) {
     let output = zarrfs(args);
-    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
 }
 
 #[test]
 fn migrated_stores_keep_their_values() {
-    let (Some(python), Some(matrix)) = (env_path("ZARRFS_TEST_PYTHON"), env_path("ZARRFS_MATRIX")) else {
+    let (Some(python), Some(matrix)) = (env_path("ZARRFS_TEST_PYTHON"), env_path("ZARRFS_MATRIX"))
+    else {
         return;
     };
     let copy = tempfile::tempdir().unwrap();
     copy_tree(&matrix.join("v1"), &copy.path().join("v1"));
-    for store in std::fs::read_dir(copy.path().join("v1")).unwrap().map(|e| e.unwrap().path()) {
+    for store in std::fs::read_dir(copy.path().join("v1"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+    {
         for said in ["converted to Zarr v2", "nothing to do"] {
             let output = zarrfs(&["migrate", text(&store)]);
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            assert!(String::from_utf8_lossy(&output.stdout).contains(said), "{}", store.display());
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            assert!(
+                String::from_utf8_lossy(&output.stdout).contains(said),
+                "{}",
+                store.display()
+            );
         }
     }
     announce(run_python(&python, "migrated.py", &[text(&matrix), text(copy.path())]).trim());
@@ -77,25 +92,64 @@ fn migrated_fill_values_and_attributes_keep_their_meaning() {
         let path = directory.path().join(name);
         make_v1(&path, dtype, fill, "zlib", attributes.as_bytes());
         let shown = zarrfs(&["cat", text(&path)]).stdout;
-        assert_eq!(support::hex(&shown), item.repeat(3).to_string(), "{dtype} {fill}: before it is migrated");
-        assert_eq!(run(&["migrate", text(&path)]), (0, String::new()), "{dtype} {fill}");
-        assert_eq!(support::hex(&zarrfs(&["cat", text(&path)]).stdout), item.repeat(3), "{dtype} {fill}");
-        let item = if fill == "null" { Value::Null } else { item.into() };
-        expected.insert(text(&path).to_string(), json!({"item": item, "attributes": attributes}));
+        assert_eq!(
+            support::hex(&shown),
+            item.repeat(3).to_string(),
+            "{dtype} {fill}: before it is migrated"
+        );
+        assert_eq!(
+            run(&["migrate", text(&path)]),
+            (0, String::new()),
+            "{dtype} {fill}"
+        );
+        assert_eq!(
+            support::hex(&zarrfs(&["cat", text(&path)]).stdout),
+            item.repeat(3),
+            "{dtype} {fill}"
+        );
+        let item = if fill == "null" {
+            Value::Null
+        } else {
+            item.into()
+        };
+        expected.insert(
+            text(&path).to_string(),
+            json!({"item": item, "attributes": attributes}),
+        );
     };
     for (n, (dtype, fill, item)) in V1_FILLS.into_iter().enumerate() {
-        add(n.to_string(), dtype, fill, if fill == "null" { "00000000" } else { item }, "{}");
+        add(
+            n.to_string(),
+            dtype,
+            fill,
+            if fill == "null" { "00000000" } else { item },
+            "{}",
+        );
     }
     // zarr-python accepts NaN and duplicate names, as Python's json does; the last of equal names
     // counts
-    for (n, attributes) in
-        [r#"{"x": NaN, "y": [-Infinity]}"#, r#"{"a": 1, "a": 2}"#, "{\"ä\": \"\\ud800\"}"].iter().enumerate()
+    for (n, attributes) in [
+        r#"{"x": NaN, "y": [-Infinity]}"#,
+        r#"{"a": 1, "a": 2}"#,
+        "{\"ä\": \"\\ud800\"}",
+    ]
+    .iter()
+    .enumerate()
     {
-        add(format!("attributes{n}"), "\"<i4\"", "0", "00000000", attributes);
+        add(
+            format!("attributes{n}"),
+            "\"<i4\"",
+            "0",
+            "00000000",
+            attributes,
+        );
     }
     let list = directory.path().join("expected.json");
     std::fs::write(&list, Value::Object(expected).to_string()).unwrap();
-    for python in ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"].into_iter().filter_map(env_path) {
+    for python in ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"]
+        .into_iter()
+        .filter_map(env_path)
+    {
         announce(run_python(&python, "fills.py", &[text(&list)]).trim());
     }
 }
@@ -117,7 +171,10 @@ fn a_store_that_cannot_be_migrated_is_not_changed() {
         make_v1(&path, "\"<f4\"", "0", compression, attributes);
         let before = snapshot(&path).unwrap();
         let (code, said) = run(&["migrate", text(&path)]);
-        assert!(code == 1 && said.contains(why) && said.contains("nothing was migrated"), "{code} {said}");
+        assert!(
+            code == 1 && said.contains(why) && said.contains("nothing was migrated"),
+            "{code} {said}"
+        );
         assert_eq!(said.lines().count(), 1);
         assert_eq!(snapshot(&path).unwrap(), before, "{why}");
     }
@@ -127,16 +184,25 @@ fn a_store_that_cannot_be_migrated_is_not_changed() {
 /// nested groups, attributes, and consolidated metadata.
 #[test]
 fn stores_of_v2_become_v3() {
-    let (Some(python), Some(matrix)) = (env_path("ZARRFS_TEST_PYTHON3"), env_path("ZARRFS_MATRIX")) else {
+    let (Some(python), Some(matrix)) = (env_path("ZARRFS_TEST_PYTHON3"), env_path("ZARRFS_MATRIX"))
+    else {
         return;
     };
-    let listed = run_python(&python, "migrated3.py", &["refused".as_ref(), matrix.as_path()]);
+    let listed = run_python(
+        &python,
+        "migrated3.py",
+        &["refused".as_ref(), matrix.as_path()],
+    );
     let refused: BTreeMap<String, Vec<String>> = serde_json::from_str(&listed).unwrap();
     assert!(refused.len() > 3, "{refused:?}");
     let copy = tempfile::tempdir().unwrap();
     let stores = || {
-        let entries = std::fs::read_dir(&matrix).unwrap().map(|entry| entry.unwrap());
-        entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "zarr")).map(|entry| entry.file_name())
+        let entries = std::fs::read_dir(&matrix)
+            .unwrap()
+            .map(|entry| entry.unwrap());
+        entries
+            .filter(|entry| entry.path().extension().is_some_and(|e| e == "zarr"))
+            .map(|entry| entry.file_name())
     };
     let migrate = |path: &Path| zarrfs(&["migrate", "--to", "3", text(path)]);
     for name in stores().map(|name| name.into_string().unwrap()) {
@@ -146,17 +212,34 @@ fn stores_of_v2_become_v3() {
             let path = store.join(array);
             let before = snapshot(&path).unwrap();
             let (code, message) = failure(&migrate(&path));
-            assert!(code == 1 && message.ends_with("; nothing was migrated"), "{name}/{array}: {message}");
+            assert!(
+                code == 1 && message.ends_with("; nothing was migrated"),
+                "{name}/{array}: {message}"
+            );
             assert_eq!(snapshot(&path).unwrap(), before, "{name}/{array}");
             std::fs::remove_dir_all(path).unwrap();
         }
         for said in ["converted to Zarr v3", "Zarr v3 already, nothing to do"] {
             let output = migrate(&store);
-            assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-            assert!(String::from_utf8_lossy(&output.stdout).contains(said), "{name}");
+            assert!(
+                output.status.success(),
+                "{name}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            assert!(
+                String::from_utf8_lossy(&output.stdout).contains(said),
+                "{name}"
+            );
         }
     }
-    announce(run_python(&python, "migrated3.py", &["compare".as_ref(), matrix.as_path(), copy.path()]).trim());
+    announce(
+        run_python(
+            &python,
+            "migrated3.py",
+            &["compare".as_ref(), matrix.as_path(), copy.path()],
+        )
+        .trim(),
+    );
 }
 
 /// Missing values keep their meaning, although xarray states them in other ways in v3, as do names,
@@ -170,12 +253,26 @@ fn xarray_opens_the_same_datasets() {
     let old = directory.path().join("old");
     let new = directory.path().join("new");
     std::fs::create_dir(&old).unwrap();
-    run_python(&python, "migrated3.py", &["datasets".as_ref(), old.as_path()]);
+    run_python(
+        &python,
+        "migrated3.py",
+        &["datasets".as_ref(), old.as_path()],
+    );
     copy_tree(&old, &new);
     for name in ["plain.zarr", "consolidated.zarr"] {
-        assert_eq!(run(&["migrate", "--to", "3", text(&new.join(name))]), (0, String::new()));
+        assert_eq!(
+            run(&["migrate", "--to", "3", text(&new.join(name))]),
+            (0, String::new())
+        );
     }
-    announce(run_python(&python, "migrated3.py", &["same".as_ref(), old.as_path(), new.as_path()]).trim());
+    announce(
+        run_python(
+            &python,
+            "migrated3.py",
+            &["same".as_ref(), old.as_path(), new.as_path()],
+        )
+        .trim(),
+    );
 }
 
 /// Creates a store of v2 with a group and arrays, one of them of structs, which zarr-python 3.1
@@ -187,17 +284,30 @@ fn make_v2(path: &Path) {
     }
     let fields = json!([["a", ">i4"], ["b", "|S3"], ["c", ">f8"]]);
     for (name, more) in [
-        ("struct", json!({"dtype": fields, "order": "F", "compressor": {"id": "zlib", "level": 1}})),
-        ("g/numbers", json!({"dtype": "<u2", "order": "C", "dimension_separator": "/", "fill_value": 7})),
+        (
+            "struct",
+            json!({"dtype": fields, "order": "F", "compressor": {"id": "zlib", "level": 1}}),
+        ),
+        (
+            "g/numbers",
+            json!({"dtype": "<u2", "order": "C", "dimension_separator": "/", "fill_value": 7}),
+        ),
     ] {
         let mut document = json!({"zarr_format": 2, "shape": [4, 6], "chunks": [2, 4], "fill_value": null,
             "compressor": null, "filters": null});
-        document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        document
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         std::fs::create_dir(path.join(name)).unwrap();
         std::fs::write(path.join(name).join(".zarray"), document.to_string()).unwrap();
         let raw = path.with_extension("raw");
         let size = zarrfs(&["cat", text(&path.join(name))]).stdout.len();
-        std::fs::write(&raw, (0..size).map(|i| (7 * i % 251) as u8).collect::<Vec<u8>>()).unwrap();
+        std::fs::write(
+            &raw,
+            (0..size).map(|i| (7 * i % 251) as u8).collect::<Vec<u8>>(),
+        )
+        .unwrap();
         let put = std::process::Command::new(support::ZARRFS)
             .args(["put", text(&path.join(name))])
             .stdin(std::fs::File::open(&raw).unwrap())
@@ -212,15 +322,28 @@ fn migrating_to_v3_changes_no_chunk_file() {
     let store = directory.path().join("s.zarr");
     make_v2(&store);
     let chunks = || {
-        let is_chunk = |path: &str| path.rsplit('/').next().unwrap().bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        snapshot(&store).unwrap().into_iter().filter(|(path, _)| is_chunk(path)).collect::<Vec<_>>()
+        let is_chunk = |path: &str| {
+            path.rsplit('/')
+                .next()
+                .unwrap()
+                .bytes()
+                .all(|b| b.is_ascii_digit() || b == b'.')
+        };
+        snapshot(&store)
+            .unwrap()
+            .into_iter()
+            .filter(|(path, _)| is_chunk(path))
+            .collect::<Vec<_>>()
     };
     let cat = |name: &str| zarrfs(&["cat", text(&store.join(name))]).stdout;
     let before = (chunks(), cat("struct"), cat("g/numbers"));
     assert!(before.0.len() > 8 && before.1.iter().any(|b| *b != 0));
     let output = zarrfs(&["migrate", "--to", "3", "--json", text(&store)]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report, json!({"store": text(&store), "migrated": true, "zarr_format": 3}));
+    assert_eq!(
+        report,
+        json!({"store": text(&store), "migrated": true, "zarr_format": 3})
+    );
     assert_eq!((chunks(), cat("struct"), cat("g/numbers")), before);
     assert_eq!(run(&["check", "--deep", text(&store)]), (0, String::new()));
     // without --to, and with a format that does not exist

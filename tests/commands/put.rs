@@ -24,14 +24,23 @@ impl Sample {
 
     fn flat(&self) -> Vec<u8> {
         let output = zarrfs(&["cat", self.array().to_str().unwrap()]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         output.stdout
     }
 }
 
 fn put(array: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(ZARRFS);
-    command.arg("put").arg(array).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("put")
+        .arg(array)
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -43,7 +52,11 @@ fn put_pipe(array: &Path, more: &[&str], bytes: &[u8]) -> Output {
 }
 
 fn assert_succeeded(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.stdout.is_empty() && output.stderr.is_empty());
 }
 
@@ -67,12 +80,21 @@ fn input_is_written_at_the_offset_and_other_bytes_stay() {
     input.write_all(b"not this").unwrap();
     input.write_all(&expected).unwrap();
     input.seek(SeekFrom::Start(8)).unwrap();
-    assert_succeeded(&put(&sample.array(), &["--cache-size", "64K"]).stdin(input).output().unwrap());
+    assert_succeeded(
+        &put(&sample.array(), &["--cache-size", "64K"])
+            .stdin(input)
+            .output()
+            .unwrap(),
+    );
     assert!(sample.flat() == expected);
     // the last bytes of the array
     let len = expected.len();
     expected[len - 3..].copy_from_slice(b"end");
-    assert_succeeded(&put_pipe(&sample.array(), &["--offset", &(len - 3).to_string()], b"end"));
+    assert_succeeded(&put_pipe(
+        &sample.array(),
+        &["--offset", &(len - 3).to_string()],
+        b"end",
+    ));
     assert!(sample.flat() == expected);
 }
 
@@ -85,14 +107,22 @@ fn input_that_does_not_fit_is_refused() {
     // the size of a file is known before anything is written
     let mut input = tempfile::NamedTempFile::new().unwrap();
     input.write_all(&vec![1; len + 1]).unwrap();
-    let output = put(&sample.array(), &[]).stdin(File::open(input.path()).unwrap()).output().unwrap();
-    let told = format!("error: {name}: {} bytes don't fit, it has {len} from byte 0 on; nothing was written", len + 1);
+    let output = put(&sample.array(), &[])
+        .stdin(File::open(input.path()).unwrap())
+        .output()
+        .unwrap();
+    let told = format!(
+        "error: {name}: {} bytes don't fit, it has {len} from byte 0 on; nothing was written",
+        len + 1
+    );
     assert_eq!(failure(&output), (1, told));
     assert!(sample.flat() == expected);
     // the size of a pipe is not known
     let at = len - 5;
     let output = put_pipe(&sample.array(), &["--offset", &at.to_string()], b"123456");
-    let told = format!("error: {name}: the input goes on beyond the array's end; its first 5 bytes were written");
+    let told = format!(
+        "error: {name}: the input goes on beyond the array's end; its first 5 bytes were written"
+    );
     assert_eq!(failure(&output), (1, told));
     expected[at..].copy_from_slice(b"12345");
     assert!(sample.flat() == expected);
@@ -105,7 +135,9 @@ fn input_that_does_not_fit_is_refused() {
 #[test]
 fn blosc_encodes_items_of_any_size() {
     let sample = Sample::new();
-    let codec = |more: &str| format!(r#"{{"id":"blosc","cname":"lz4","clevel":5,"shuffle":1,"blocksize":0{more}}}"#);
+    let codec = |more: &str| {
+        format!(r#"{{"id":"blosc","cname":"lz4","clevel":5,"shuffle":1,"blocksize":0{more}}}"#)
+    };
     for (name, dtype, codec) in [
         ("none", "|S0", codec("")),
         ("void", "|V0", codec("")),
@@ -123,7 +155,11 @@ fn blosc_encodes_items_of_any_size() {
         let len = 4 * dtype[2..].parse::<usize>().unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
         assert_succeeded(&put_pipe(&array, &[], &bytes));
-        assert_eq!(zarrfs(&["cat", array.to_str().unwrap()]).stdout, bytes, "{name}");
+        assert_eq!(
+            zarrfs(&["cat", array.to_str().unwrap()]).stdout,
+            bytes,
+            "{name}"
+        );
     }
     // the daemon tries the encoder when a file of the array is opened for writing
     let mount = Mount::new(sample.0.path(), &[]);
@@ -131,18 +167,30 @@ fn blosc_encodes_items_of_any_size() {
         fs::write(mount.join(name).join("data.raw"), "").unwrap();
         // this may fail: the test is not about chunks of zero bytes
         let _ = File::create(mount.join(name).join("0"));
-        assert!(mount.join(name).join(".zarray").exists(), "the daemon is gone");
+        assert!(
+            mount.join(name).join(".zarray").exists(),
+            "the daemon is gone"
+        );
     }
     fs::write(mount.join("large/data.raw"), [3; 1200]).unwrap();
-    assert_eq!(zarrfs(&["cat", sample.0.path().join("large").to_str().unwrap()]).stdout, [3; 1200]);
+    assert_eq!(
+        zarrfs(&["cat", sample.0.path().join("large").to_str().unwrap()]).stdout,
+        [3; 1200]
+    );
 }
 
 #[test]
 fn arrays_that_cannot_be_written_are_reported() {
     let sample = Sample::new();
     let group = failure(&put_pipe(sample.0.path(), &[], b"1"));
-    assert!(group.0 == 3 && group.1.ends_with("a group, not an array"), "{group:?}");
-    assert_eq!(failure(&put_pipe(&sample.0.path().join("none"), &[], b"1")).0, 3);
+    assert!(
+        group.0 == 3 && group.1.ends_with("a group, not an array"),
+        "{group:?}"
+    );
+    assert_eq!(
+        failure(&put_pipe(&sample.0.path().join("none"), &[], b"1")).0,
+        3
+    );
     let wrong = put_pipe(&sample.array(), &["--offset", "x"], b"1");
     assert_eq!(wrong.status.code(), Some(2));
     // a codec that can decode, but cannot encode with these parameters
@@ -151,7 +199,10 @@ fn arrays_that_cannot_be_written_are_reported() {
     fs::create_dir(sample.0.path().join("rounded")).unwrap();
     fs::write(sample.0.path().join("rounded/.zarray"), document).unwrap();
     let (code, told) = failure(&put_pipe(&sample.0.path().join("rounded"), &[], b"1234"));
-    assert!(code == 1 && told.ends_with("can't keep 40 of 23 bits: chunks can be read, not written"), "{told}");
+    assert!(
+        code == 1 && told.ends_with("can't keep 40 of 23 bits: chunks can be read, not written"),
+        "{told}"
+    );
     // a damaged chunk, of which only a part is written
     fs::write(sample.array().join("0.0.0"), b"damaged").unwrap();
     let (code, told) = failure(&put_pipe(&sample.array(), &[], b"1234"));

@@ -63,20 +63,27 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
 fn documents_keep_their_length() {
     for (document, limit) in DOCUMENTS {
         let lines = text(document).lines().count();
-        assert!(lines <= limit, "{document} has {lines} lines; it may have {limit}");
+        assert!(
+            lines <= limit,
+            "{document} has {lines} lines; it may have {limit}"
+        );
     }
 }
 
 /// Returns the anchor that GitHub derives from a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    let kept = kept
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 fn has_anchor(document: &Path, wanted: &str) -> bool {
     let text = fs::read_to_string(document).unwrap_or_default();
-    prose(&text).iter().any(|(_, line)| line.starts_with('#') && anchor(line) == wanted)
+    prose(&text)
+        .iter()
+        .any(|(_, line)| line.starts_with('#') && anchor(line) == wanted)
 }
 
 #[test]
@@ -90,7 +97,11 @@ fn links_between_documents_lead_to_files_and_headings() {
                     continue;
                 }
                 let (file, section) = target.split_once('#').unwrap_or((target, ""));
-                let file = if file.is_empty() { root().join(document) } else { folder.join(file) };
+                let file = if file.is_empty() {
+                    root().join(document)
+                } else {
+                    folder.join(file)
+                };
                 assert!(file.exists(), "{document}:{number}: {target}: no such file");
                 assert!(
                     section.is_empty() || has_anchor(&file, section),
@@ -106,24 +117,65 @@ fn links_between_documents_lead_to_files_and_headings() {
 fn topics_of_operators_are_on_one_page() {
     let page = text("docs/operations.md");
     let topics: [(&str, &[&str], &[&str]); 5] = [
-        ("Freshness", &["docs/tree.md", "docs/stores.md"], &["close-to-open", "counted from the answer"]),
-        ("Retries", &["docs/stores.md"], &["Retry-After", "answered 408"]),
-        ("Memory", &["docs/faq.md", "docs/limits.md", "docs/performance.md", "SECURITY.md"], &["than an idle"]),
-        ("Limits", &["docs/limits.md"], &["32 dimensions", "the `zarr.json` of a group, or a `.zmetadata`"]),
+        (
+            "Freshness",
+            &["docs/tree.md", "docs/stores.md"],
+            &["close-to-open", "counted from the answer"],
+        ),
+        (
+            "Retries",
+            &["docs/stores.md"],
+            &["Retry-After", "answered 408"],
+        ),
+        (
+            "Memory",
+            &[
+                "docs/faq.md",
+                "docs/limits.md",
+                "docs/performance.md",
+                "SECURITY.md",
+            ],
+            &["than an idle"],
+        ),
+        (
+            "Limits",
+            &["docs/limits.md"],
+            &[
+                "32 dimensions",
+                "the `zarr.json` of a group, or a `.zmetadata`",
+            ],
+        ),
         ("Metrics", &["docs/tree.md"], &["scrape_configs"]),
     ];
     for (topic, linked_from, phrases) in topics {
         let heading = format!("## {topic}");
-        assert_eq!(page.lines().filter(|line| *line == heading).count(), 1, "{topic}");
-        let section = page.split(&format!("\n{heading}\n")).nth(1).unwrap().split("\n## ").next().unwrap();
+        assert_eq!(
+            page.lines().filter(|line| *line == heading).count(),
+            1,
+            "{topic}"
+        );
+        let section = page
+            .split(&format!("\n{heading}\n"))
+            .nth(1)
+            .unwrap()
+            .split("\n## ")
+            .next()
+            .unwrap();
         for document in linked_from {
             let link = format!("operations.md#{})", topic.to_lowercase());
-            assert!(text(document).contains(&link), "{document} does not link to {topic}");
+            assert!(
+                text(document).contains(&link),
+                "{document} does not link to {topic}"
+            );
         }
         for phrase in phrases {
             assert!(section.contains(phrase), "{topic}: {phrase}");
-            let others = DOCUMENTS.iter().filter(|(d, _)| !["docs/operations.md", "ARCHITECTURE.md"].contains(d));
-            let also: Vec<_> = others.filter(|(document, _)| text(document).contains(phrase)).collect();
+            let others = DOCUMENTS
+                .iter()
+                .filter(|(d, _)| !["docs/operations.md", "ARCHITECTURE.md"].contains(d));
+            let also: Vec<_> = others
+                .filter(|(document, _)| text(document).contains(phrase))
+                .collect();
             assert!(also.is_empty(), "{phrase}: also in {also:?}");
         }
     }
@@ -134,18 +186,25 @@ fn topics_of_operators_are_on_one_page() {
 fn named_path(name: &str) -> Option<PathBuf> {
     let folders = ["", "src", "tests"].map(|folder| root().join(folder));
     let names = [name.trim_end_matches('/').to_string(), format!("{name}.rs")];
-    folders.iter().flat_map(|folder| names.iter().map(|name| folder.join(name))).find(|path| path.exists())
+    folders
+        .iter()
+        .flat_map(|folder| names.iter().map(|name| folder.join(name)))
+        .find(|path| path.exists())
 }
 
 /// Returns whether a word in backticks names a file of the repository, perhaps with a function in
 /// it.
 fn is_file_name(word: &str) -> bool {
     let path = word.split(':').next().unwrap();
-    let legal = path.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
-    let placeholder =
-        path.contains("NAME") || path.starts_with("x") || path.starts_with(['/', '.', '-']) && !path.starts_with(".ci");
-    let looks_like_one =
-        path.contains('/') && path.starts_with(|c: char| c.is_ascii_lowercase() || c == '.') || path.ends_with(".rs");
+    let legal = path
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+    let placeholder = path.contains("NAME")
+        || path.starts_with("x")
+        || path.starts_with(['/', '.', '-']) && !path.starts_with(".ci");
+    let looks_like_one = path.contains('/')
+        && path.starts_with(|c: char| c.is_ascii_lowercase() || c == '.')
+        || path.ends_with(".rs");
     legal && !placeholder && looks_like_one && !path.starts_with("target/")
 }
 
@@ -154,7 +213,12 @@ fn named_files_and_functions_exist() {
     let mut missing = BTreeSet::new();
     for document in OF_THE_CODE {
         for (number, line) in prose(&text(document)) {
-            for word in line.split('`').skip(1).step_by(2).filter(|word| is_file_name(word)) {
+            for word in line
+                .split('`')
+                .skip(1)
+                .step_by(2)
+                .filter(|word| is_file_name(word))
+            {
                 let (path, function) = word.split_once(':').unwrap_or((word, ""));
                 let function = function.rsplit("::").next().unwrap();
                 let Some(found) = named_path(path) else {
@@ -163,9 +227,13 @@ fn named_files_and_functions_exist() {
                 };
                 if !function.is_empty() {
                     let code = fs::read_to_string(&found).unwrap();
-                    let is_there = ["fn", "struct", "enum", "trait", "macro_rules!"].iter().any(|kind| {
-                        ["(", "<", " ", ";", ":"].iter().any(|end| code.contains(&format!("{kind} {function}{end}")))
-                    });
+                    let is_there = ["fn", "struct", "enum", "trait", "macro_rules!"]
+                        .iter()
+                        .any(|kind| {
+                            ["(", "<", " ", ";", ":"]
+                                .iter()
+                                .any(|end| code.contains(&format!("{kind} {function}{end}")))
+                        });
                     if !is_there {
                         missing.insert(format!("{document}:{number}: {word}: no such function"));
                     }
@@ -194,9 +262,15 @@ fn steps(document: &str, has: impl Fn(&str) -> bool) -> Vec<Step> {
             continue;
         };
         let needs = info.trim().strip_prefix("needs=").unwrap_or("");
-        let missing: Vec<&str> = needs.split(',').filter(|need| !need.is_empty() && !has(need)).collect();
+        let missing: Vec<&str> = needs
+            .split(',')
+            .filter(|need| !need.is_empty() && !has(need))
+            .collect();
         if !missing.is_empty() {
-            announce(&format!("skipped: {document}:{number} needs {}", missing.join(", ")));
+            announce(&format!(
+                "skipped: {document}:{number} needs {}",
+                missing.join(", ")
+            ));
         }
         let block = lines.by_ref().take_while(|(_, line)| *line != "```");
         if !missing.is_empty() {
@@ -205,11 +279,19 @@ fn steps(document: &str, has: impl Fn(&str) -> bool) -> Vec<Step> {
         }
         for (line, shown) in block {
             if let Some(command) = shown.strip_prefix("$ ") {
-                steps.push(Step { line, command: command.to_string(), expected: Vec::new() });
+                steps.push(Step {
+                    line,
+                    command: command.to_string(),
+                    expected: Vec::new(),
+                });
             } else {
-                let step = steps.last_mut().unwrap_or_else(|| panic!("{document}:{line}: output without a command"));
+                let step = steps
+                    .last_mut()
+                    .unwrap_or_else(|| panic!("{document}:{line}: output without a command"));
                 match shown.strip_prefix("> ") {
-                    Some(more) if step.expected.is_empty() => step.command = format!("{}\n{more}", step.command),
+                    Some(more) if step.expected.is_empty() => {
+                        step.command = format!("{}\n{more}", step.command)
+                    }
                     _ => step.expected.push(shown.to_string()),
                 }
             }
@@ -224,7 +306,9 @@ fn is_as_shown(printed: &[&str], shown: &[&str]) -> bool {
     match (printed, shown) {
         (_, ["..."]) => true,
         (_, ["...", rest @ ..]) => (0..=printed.len()).any(|n| is_as_shown(&printed[n..], rest)),
-        ([first, printed @ ..], [wanted, shown @ ..]) => first == wanted && is_as_shown(printed, shown),
+        ([first, printed @ ..], [wanted, shown @ ..]) => {
+            first == wanted && is_as_shown(printed, shown)
+        }
         (rest, []) => rest.is_empty(),
         ([], _) => false,
     }
@@ -299,9 +383,14 @@ fn run(document: &str) -> Vec<String> {
             ));
         }
     }
-    let mountpoints = fs::read_dir(&work).unwrap().map(|entry| entry.unwrap().path());
+    let mountpoints = fs::read_dir(&work)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     for mountpoint in mountpoints.filter(|path| is_mounted(path)) {
-        wrong.push(format!("{document}: {} is still mounted", mountpoint.display()));
+        wrong.push(format!(
+            "{document}: {} is still mounted",
+            mountpoint.display()
+        ));
         zarrfs(&["umount", "--lazy", mountpoint.to_str().unwrap()]);
     }
     wrong
@@ -312,7 +401,9 @@ fn commands_print_the_output_that_documents_show() {
     let documents = DOCUMENTS.map(|(document, _)| document);
     let wrong: Vec<String> = std::thread::scope(|scope| {
         let runs = documents.map(|document| scope.spawn(move || run(document)));
-        runs.into_iter().flat_map(|run| run.join().unwrap()).collect()
+        runs.into_iter()
+            .flat_map(|run| run.join().unwrap())
+            .collect()
     });
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n\n"));
 }

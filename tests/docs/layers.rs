@@ -51,14 +51,20 @@ fn without_tests(text: &str) -> (String, Vec<String>) {
         while item.trim_start().starts_with("#[") || item.trim_start().starts_with("//") {
             item = lines.next().unwrap();
         }
-        if let Some(name) = item.trim_start().strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) {
+        if let Some(name) = item
+            .trim_start()
+            .strip_prefix("mod ")
+            .and_then(|rest| rest.strip_suffix(';'))
+        {
             modules.push(name.to_string());
         }
         let is_whole = item.ends_with(';') || item.ends_with('}') || item.ends_with(',');
         if !is_whole {
             let is_end = |line: &str| {
                 let rest = line.strip_prefix(indentation);
-                rest.is_some_and(|rest| rest.starts_with('}') || rest.starts_with(')') && rest.ends_with(';'))
+                rest.is_some_and(|rest| {
+                    rest.starts_with('}') || rest.starts_with(')') && rest.ends_with(';')
+                })
             };
             for line in lines.by_ref() {
                 if is_end(line) {
@@ -79,19 +85,34 @@ fn sources() -> Vec<Source> {
     let mut sources = Vec::new();
     for path in paths {
         let relative = path.strip_prefix(&folder).unwrap().with_extension("");
-        let module: Vec<String> = relative.iter().map(|part| part.to_str().unwrap().to_string()).collect();
+        let module: Vec<String> = relative
+            .iter()
+            .map(|part| part.to_str().unwrap().to_string())
+            .collect();
         let (code, modules) = without_tests(&std::fs::read_to_string(&path).unwrap());
-        tests.extend(modules.into_iter().map(|name| [module.clone(), vec![name]].concat()));
+        tests.extend(
+            modules
+                .into_iter()
+                .map(|name| [module.clone(), vec![name]].concat()),
+        );
         sources.push(Source { path, module, code });
     }
-    sources.retain(|source| !(1..=source.module.len()).any(|n| tests.contains(&source.module[..n])));
+    sources
+        .retain(|source| !(1..=source.module.len()).any(|n| tests.contains(&source.module[..n])));
     sources
 }
 
 /// Returns the modules that a file lists, in its order.
 fn listed(file: &str) -> Vec<String> {
     let text = std::fs::read_to_string(source_folder().join(file)).unwrap();
-    let name = |line: &str| Some(line.strip_prefix("pub mod ")?.split(';').next()?.to_string());
+    let name = |line: &str| {
+        Some(
+            line.strip_prefix("pub mod ")?
+                .split(';')
+                .next()?
+                .to_string(),
+        )
+    };
     text.lines().filter_map(name).collect()
 }
 
@@ -131,7 +152,10 @@ fn expand(path: &[String], tail: &str, found: &mut Vec<Vec<String>>) {
             }
             return;
         }
-        let word: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        let word: String = rest
+            .chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect();
         rest = &rest[word.len()..];
         match word.as_str() {
             "" => break,
@@ -152,8 +176,13 @@ fn named(source: &Source) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let starts = |word: &'static str| {
         let before = |at: usize| source.code[..at].chars().next_back().unwrap_or(' ');
-        let is_word = move |at: &usize| !before(*at).is_alphanumeric() && !"_:".contains(before(*at));
-        source.code.match_indices(word).map(|(at, _)| at).filter(is_word)
+        let is_word =
+            move |at: &usize| !before(*at).is_alphanumeric() && !"_:".contains(before(*at));
+        source
+            .code
+            .match_indices(word)
+            .map(|(at, _)| at)
+            .filter(is_word)
     };
     for at in starts("crate::") {
         expand(&[], &source.code[at + "crate::".len()..], &mut found);
@@ -177,8 +206,15 @@ fn a_module_imports_only_from_those_above_it() {
         for source in sources() {
             let own = layer(&source.module);
             for path in named(&source) {
-                if own.zip(layer(&path)).is_some_and(|(own, other)| other > own) {
-                    faults.push(format!("{}: imports {}", source.path.display(), path.join("::")));
+                if own
+                    .zip(layer(&path))
+                    .is_some_and(|(own, other)| other > own)
+                {
+                    faults.push(format!(
+                        "{}: imports {}",
+                        source.path.display(),
+                        path.join("::")
+                    ));
                 }
             }
         }
@@ -191,7 +227,10 @@ fn the_list_of_modules_is_complete() {
     let modules = listed("lib.rs");
     for source in sources() {
         let first = &source.module[0];
-        assert!(modules.contains(first) || ["lib", "main"].contains(&first.as_str()), "{first} is not in lib.rs");
+        assert!(
+            modules.contains(first) || ["lib", "main"].contains(&first.as_str()),
+            "{first} is not in lib.rs"
+        );
     }
 }
 
@@ -199,17 +238,31 @@ fn the_list_of_modules_is_complete() {
 #[test]
 fn no_modules_form_a_cycle() {
     let sources = sources();
-    let modules: BTreeSet<&[String]> = sources.iter().map(|source| source.module.as_slice()).collect();
+    let modules: BTreeSet<&[String]> = sources
+        .iter()
+        .map(|source| source.module.as_slice())
+        .collect();
     let mut edges: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> = BTreeMap::new();
     for source in &sources {
         for path in named(source) {
-            let Some(n) = (1..=path.len()).rev().find(|n| modules.contains(&path[..*n])) else {
+            let Some(n) = (1..=path.len())
+                .rev()
+                .find(|n| modules.contains(&path[..*n]))
+            else {
                 continue;
             };
             let target = &path[..n];
-            let common = source.module.iter().zip(target).take_while(|(a, b)| a == b).count();
+            let common = source
+                .module
+                .iter()
+                .zip(target)
+                .take_while(|(a, b)| a == b)
+                .count();
             if common < source.module.len() && common < target.len() {
-                edges.entry(source.module[..=common].to_vec()).or_default().insert(target[..=common].to_vec());
+                edges
+                    .entry(source.module[..=common].to_vec())
+                    .or_default()
+                    .insert(target[..=common].to_vec());
             }
         }
     }
@@ -236,8 +289,16 @@ fn no_modules_form_a_cycle() {
 fn one_module_names_fuser_and_one_names_clap() {
     for source in sources() {
         let module = source.module[0].as_str();
-        assert!(module == "fuse" || !source.code.contains("fuser::"), "{}", source.path.display());
-        assert!(module == "cli" || !source.code.contains("clap::"), "{}", source.path.display());
+        assert!(
+            module == "fuse" || !source.code.contains("fuser::"),
+            "{}",
+            source.path.display()
+        );
+        assert!(
+            module == "cli" || !source.code.contains("clap::"),
+            "{}",
+            source.path.display()
+        );
     }
 }
 
@@ -245,7 +306,10 @@ fn one_module_names_fuser_and_one_names_clap() {
 const DEFAULTS: [(&str, &[&str], &str); 3] = [
     (
         "LevelCache",
-        &["get_end stat_many lists_nodes hint", "forget file space put_pieces lock writable_file set_mode"],
+        &[
+            "get_end stat_many lists_nodes hint",
+            "forget file space put_pieces lock writable_file set_mode",
+        ],
         "for `create`, which asks each thing once and puts documents; it has no chunks and takes no locks",
     ),
     (
@@ -272,17 +336,24 @@ const DEFAULTS: [(&str, &[&str], &str); 3] = [
 #[test]
 fn a_layer_over_a_store_leaves_no_method_to_its_default_by_mistake() {
     let sources = sources();
-    let of_trait = sources.iter().find(|source| source.module == ["store"]).unwrap();
+    let of_trait = sources
+        .iter()
+        .find(|source| source.module == ["store"])
+        .unwrap();
     let (_, text) = of_trait.code.split_once("pub trait Store").unwrap();
     let names = |text: &str| -> BTreeSet<String> {
         let items = text.lines().filter_map(|line| line.strip_prefix("    fn "));
-        items.map(|rest| rest.split(['(', '<']).next().unwrap().to_string()).collect()
+        items
+            .map(|rest| rest.split(['(', '<']).next().unwrap().to_string())
+            .collect()
     };
     let methods = names(text.split("\n}\n").next().unwrap());
     assert!(methods.len() > 25, "{methods:?}");
     let mut layers = 0;
     for source in sources.iter().filter(|source| {
-        [": Arc<dyn Store>,\n", ": Arc<dyn PagedListing>,\n"].iter().any(|field| source.code.contains(field))
+        [": Arc<dyn Store>,\n", ": Arc<dyn PagedListing>,\n"]
+            .iter()
+            .any(|field| source.code.contains(field))
     }) {
         let Some((_, block)) = source.code.split_once("\nimpl Store for ") else {
             continue;
@@ -294,10 +365,21 @@ fn a_layer_over_a_store_leaves_no_method_to_its_default_by_mistake() {
             let (_, list) = list.split(')').next().unwrap().split_once(':').unwrap();
             decided.extend(list.split_whitespace().map(str::to_string));
         }
-        let argued = DEFAULTS.iter().filter(|(layer, ..)| *layer == name).flat_map(|(_, list, _)| list.iter());
-        let argued: BTreeSet<String> = argued.flat_map(|list| list.split_whitespace()).map(str::to_string).collect();
+        let argued = DEFAULTS
+            .iter()
+            .filter(|(layer, ..)| *layer == name)
+            .flat_map(|(_, list, _)| list.iter());
+        let argued: BTreeSet<String> = argued
+            .flat_map(|list| list.split_whitespace())
+            .map(str::to_string)
+            .collect();
         let missing: BTreeSet<String> = methods.difference(&decided).cloned().collect();
-        assert_eq!(missing, argued, "{}: {name} implements or argues each method", source.path.display());
+        assert_eq!(
+            missing,
+            argued,
+            "{}: {name} implements or argues each method",
+            source.path.display()
+        );
         layers += 1;
     }
     assert_eq!(layers, 9, "layers over another store");
@@ -306,9 +388,16 @@ fn a_layer_over_a_store_leaves_no_method_to_its_default_by_mistake() {
 /// Verbs print through `cli/stdio`, which reports failed writes.
 #[test]
 fn one_file_names_the_standard_streams() {
-    for source in sources().iter().filter(|source| source.module != ["cli", "stdio"]) {
+    for source in sources()
+        .iter()
+        .filter(|source| source.module != ["cli", "stdio"])
+    {
         for word in ["std::io::stdout", "std::io::stdin", " println!", " print!"] {
-            assert!(!source.code.contains(word), "{}: {word}", source.path.display());
+            assert!(
+                !source.code.contains(word),
+                "{}: {word}",
+                source.path.display()
+            );
         }
     }
 }
@@ -316,11 +405,25 @@ fn one_file_names_the_standard_streams() {
 #[test]
 fn only_the_store_of_servers_is_async() {
     let sources = sources();
-    let is_server = |source: &&Source| source.module.starts_with(&["store".to_string(), "object".to_string()]);
+    let is_server = |source: &&Source| {
+        source
+            .module
+            .starts_with(&["store".to_string(), "object".to_string()])
+    };
     assert!(sources.iter().any(|source| is_server(&source)));
     for source in sources.iter().filter(|source| !is_server(source)) {
-        for word in ["object_store::", "reqwest::", "tokio::", "async fn", "async move"] {
-            assert!(!source.code.contains(word), "{}: {word}", source.path.display());
+        for word in [
+            "object_store::",
+            "reqwest::",
+            "tokio::",
+            "async fn",
+            "async move",
+        ] {
+            assert!(
+                !source.code.contains(word),
+                "{}: {word}",
+                source.path.display()
+            );
         }
     }
 }
@@ -332,7 +435,11 @@ fn lines_of_comments_are_short() {
         for line in std::fs::read_to_string(&source.path).unwrap().lines() {
             // a line of code may end in a longer text
             let is_prose = line.trim_start().starts_with("//") && !line.contains('{');
-            assert!(!is_prose || line.chars().count() <= 100, "{}: {line}", source.path.display());
+            assert!(
+                !is_prose || line.chars().count() <= 100,
+                "{}: {line}",
+                source.path.display()
+            );
         }
     }
 }
@@ -346,7 +453,8 @@ fn types(code: &str) -> impl Iterator<Item = &str> {
         };
         let kinds = ["struct ", "enum ", "trait ", "union ", "type "];
         let name = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
-        name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+        name.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .next()
     })
 }
 
@@ -358,7 +466,11 @@ fn no_two_types_have_the_same_name() {
         for name in types(&source.code) {
             count += 1;
             if let Some(other) = defined.insert(name.to_string(), source.path.clone()) {
-                panic!("{name} is the name of a type in {} and in {}", other.display(), source.path.display());
+                panic!(
+                    "{name} is the name of a type in {} and in {}",
+                    other.display(),
+                    source.path.display()
+                );
             }
         }
     }

@@ -19,31 +19,62 @@ fn write_script(path: &Path, text: &str) {
 /// Runs the tests of a test binary whose tests are these shell commands, each of which has two
 /// seconds, as if `target` were the target directory. Returns the exit code and the lines of the
 /// output.
-fn run_tests(target: &Path, tests: &[(&str, &str)], prepare: impl FnOnce(&mut Command)) -> (Option<i32>, Vec<String>) {
-    let list: String = tests.iter().map(|(name, _)| format!("echo '{name}: test'; ")).collect();
-    let cases: String = tests.iter().map(|(name, text)| format!("{name}) {text} ;;\n")).collect();
+fn run_tests(
+    target: &Path,
+    tests: &[(&str, &str)],
+    prepare: impl FnOnce(&mut Command),
+) -> (Option<i32>, Vec<String>) {
+    let list: String = tests
+        .iter()
+        .map(|(name, _)| format!("echo '{name}: test'; "))
+        .collect();
+    let cases: String = tests
+        .iter()
+        .map(|(name, text)| format!("{name}) {text} ;;\n"))
+        .collect();
     let binary = target.join("some-1234");
-    write_script(&binary, &format!("if [ \"$1\" = --list ]; then {list} exit; fi\ncase $2 in\n{cases}esac"));
-    let mut command = with_timeout(120, Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/run-tests"));
-    command.arg(&binary).env("CARGO_TARGET_DIR", target).env("TMPDIR", target);
-    command.env("ZARRFS_TEST_LIMIT_EACH", "2").env("ZARRFS_TEST_JOBS", "2");
+    write_script(
+        &binary,
+        &format!("if [ \"$1\" = --list ]; then {list} exit; fi\ncase $2 in\n{cases}esac"),
+    );
+    let mut command = with_timeout(
+        120,
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/run-tests"),
+    );
+    command
+        .arg(&binary)
+        .env("CARGO_TARGET_DIR", target)
+        .env("TMPDIR", target);
+    command
+        .env("ZARRFS_TEST_LIMIT_EACH", "2")
+        .env("ZARRFS_TEST_JOBS", "2");
     prepare(&mut command);
     let output = command.output().unwrap();
-    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
-    (output.status.code(), said.lines().map(String::from).collect())
+    let said = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8(bytes).unwrap())
+        .concat();
+    (
+        output.status.code(),
+        said.lines().map(String::from).collect(),
+    )
 }
 
 /// Returns the position of the line that begins so.
 #[track_caller]
 fn position(said: &[String], line: &str) -> usize {
-    said.iter().position(|l| l.starts_with(line)).unwrap_or_else(|| panic!("{line}: {said:#?}"))
+    said.iter()
+        .position(|l| l.starts_with(line))
+        .unwrap_or_else(|| panic!("{line}: {said:#?}"))
 }
 
 #[test]
 fn all_tests_run_and_what_failed_comes_last() {
     let target = tempfile::tempdir().unwrap();
     let tests = [
-        ("a::first", "echo 'skipped: no such program'; echo unimportant"),
+        (
+            "a::first",
+            "echo 'skipped: no such program'; echo unimportant",
+        ),
         ("a::second", "echo three; exit 101"),
         ("b::third", "true"),
     ];
@@ -58,7 +89,10 @@ fn all_tests_run_and_what_failed_comes_last() {
     assert_eq!(said.last().unwrap(), "run-tests: failed: some a::second");
     let (code, said) = run_tests(target.path(), &tests[2..], |_| {});
     assert_eq!((code, said.len()), (Some(0), 1), "{said:#?}");
-    assert_eq!(run_tests(target.path(), &[], |_| {}), (Some(1), vec!["run-tests: no test has such a name".into()]));
+    assert_eq!(
+        run_tests(target.path(), &[], |_| {}),
+        (Some(1), vec!["run-tests: no test has such a name".into()])
+    );
 }
 
 #[test]
@@ -73,7 +107,11 @@ fn a_test_that_waits_for_a_stopped_daemon_is_ended() {
     let mut command = Command::new(&daemon);
     command.arg("mount");
     let mount = Mount::with_command(command, store.path().as_os_str());
-    run("kill", &["-STOP", &mount.counter("pid").to_string()], store.path());
+    run(
+        "kill",
+        &["-STOP", &mount.counter("pid").to_string()],
+        store.path(),
+    );
     let reads = format!("exec cat {}", mount.join("a/data.raw").display());
     let begun = Instant::now();
     let (code, said) = run_tests(target.path(), &[("waits", &reads)], |_| {});
@@ -81,7 +119,11 @@ fn a_test_that_waits_for_a_stopped_daemon_is_ended() {
     position(&said, "some waits takes more than 2 s");
     position(&said, "HANGS  some waits: ");
     assert!(said.iter().any(|line| line.contains("zarrfs")), "{said:#?}");
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 /// A program that looks at a stuck process may get stuck itself. Here one that would look at
@@ -95,13 +137,20 @@ fn a_diagnosis_that_hangs_ends_as_well() {
         write_script(&bin.join(name), "trap '' TERM\nwhile :; do sleep 1; done");
     }
     // a process with the name of a daemon, at which the runner looks
-    let mut named = Command::new("sh").args(["-c", "printf zarrfs >/proc/self/comm; sleep 60 & wait"]).spawn().unwrap();
+    let mut named = Command::new("sh")
+        .args(["-c", "printf zarrfs >/proc/self/comm; sleep 60 & wait"])
+        .spawn()
+        .unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let begun = Instant::now();
     let (code, said) = run_tests(target.path(), &[("sleeps", "exec sleep 60")], |command| {
         command.env("PATH", path);
     });
-    run("pkill", &["-KILL", "-P", &named.id().to_string()], target.path());
+    run(
+        "pkill",
+        &["-KILL", "-P", &named.id().to_string()],
+        target.path(),
+    );
     let _ = named.kill();
     named.wait().unwrap();
     assert_eq!(code, Some(1), "{said:#?}");
@@ -113,10 +162,18 @@ fn a_diagnosis_that_hangs_ends_as_well() {
 #[test]
 fn a_test_that_hangs_is_the_last_one() {
     let target = tempfile::tempdir().unwrap();
-    let tests = [("a", "sleep 1"), ("hangs", "echo begun; exec sleep 60"), ("b", "exec sleep 60"), ("never", "true")];
+    let tests = [
+        ("a", "sleep 1"),
+        ("hangs", "echo begun; exec sleep 60"),
+        ("b", "exec sleep 60"),
+        ("never", "true"),
+    ];
     let (code, said) = run_tests(target.path(), &tests, |_| {});
     let text = said.join("\n");
     assert_eq!(code, Some(1), "{text}");
     position(&said, "begun");
-    assert!(said.last().unwrap().contains("some hangs") && !text.contains("never"), "{text}");
+    assert!(
+        said.last().unwrap().contains("some hangs") && !text.contains("never"),
+        "{text}"
+    );
 }

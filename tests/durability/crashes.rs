@@ -12,8 +12,8 @@ use crate::support::session::{
 };
 use crate::support::tracer;
 use crate::support::{
-    announce, close, env_number, env_path, memory_directory, open_for_writing, overwrite, random, sha256,
-    unfinished_files, wait_for, zarr_python_digests, zarrfs,
+    announce, close, env_number, env_path, memory_directory, open_for_writing, overwrite, random,
+    sha256, unfinished_files, wait_for, zarr_python_digests, zarrfs,
 };
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
@@ -34,7 +34,10 @@ struct Stopped {
 /// a group. Returns `None` if no thread makes that many calls.
 fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) -> Option<Stopped> {
     let mut run = Run::new(&store, separator);
-    let tracer = run.tracer(calls, &["-e", &format!("inject={calls}:signal=SIGKILL:when={n}")]);
+    let tracer = run.tracer(
+        calls,
+        &["-e", &format!("inject={calls}:signal=SIGKILL:when={n}")],
+    );
     let steps = script(run.session.history.array());
     for step in &steps[..step] {
         run.session.step(step).unwrap();
@@ -45,8 +48,18 @@ fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) 
         done.unwrap_or_else(|e| panic!("step {step}, {calls} {n}: {e}\n{log}"));
         return None;
     }
-    let digest = sha256(&run.session.history.array().stored_flat().unwrap_or_default());
-    Some(Stopped { findings: run.session.history.check(), digest, store })
+    let digest = sha256(
+        &run.session
+            .history
+            .array()
+            .stored_flat()
+            .unwrap_or_default(),
+    );
+    Some(Stopped {
+        findings: run.session.history.check(),
+        digest,
+        store,
+    })
 }
 
 /// Kills the daemon at every possible call, each time in a new session, and checks the store.
@@ -62,7 +75,9 @@ fn every_stop_point(separator: &str) {
     let mut disturbed = HashSet::new();
     for &(step, calls) in &busy {
         for n in 1.. {
-            let store = folder.path().join(format!("{step}-{}-{n}", calls.replace(['?', ','], "")));
+            let store = folder
+                .path()
+                .join(format!("{step}-{}-{n}", calls.replace(['?', ','], "")));
             let Some(point) = stopped(store, separator, step, calls, n) else {
                 break;
             };
@@ -115,11 +130,18 @@ fn renames(log: &str) -> (usize, Vec<String>) {
         let call = call.trim_start();
         if call.starts_with("rename") {
             total += 1;
-            if !call.split('"').nth(1).is_some_and(|from| synced.contains(name(from))) {
+            if !call
+                .split('"')
+                .nth(1)
+                .is_some_and(|from| synced.contains(name(from)))
+            {
                 unsynced.push(line.to_string());
             }
         } else if call.starts_with("fdatasync(") {
-            syncing.insert(thread, name(call.split(['<', '>']).nth(1).unwrap_or_default()));
+            syncing.insert(
+                thread,
+                name(call.split(['<', '>']).nth(1).unwrap_or_default()),
+            );
         }
         let ended = call.starts_with("fdatasync(") || call.starts_with("<... fdatasync resumed>");
         if ended && call.ends_with(" = 0") {
@@ -147,9 +169,15 @@ fn every_file_is_synced_before_it_is_renamed() {
         run.session.step(step).unwrap();
     }
     let (total, unsynced) = renames(&tracer.detach());
-    announce(&format!("{total} renames, {} of them before an fdatasync", unsynced.len()));
+    announce(&format!(
+        "{total} renames, {} of them before an fdatasync",
+        unsynced.len()
+    ));
     let chunks = run.session.history.array().grid().len();
-    assert!(total >= chunks, "the session, which writes to all {chunks} chunks, stores too little");
+    assert!(
+        total >= chunks,
+        "the session, which writes to all {chunks} chunks, stores too little"
+    );
     assert!(unsynced.is_empty(), "{}", unsynced.join("\n"));
 }
 
@@ -195,7 +223,9 @@ fn killed_under_load(seed: u64) -> (Findings, usize) {
         };
         writes += 1;
         let byte = random(256) as u8;
-        if session.write(at, &vec![byte; len]).is_err() || random(10) == 0 && session.fsync().is_err() {
+        if session.write(at, &vec![byte; len]).is_err()
+            || random(10) == 0 && session.fsync().is_err()
+        {
             break;
         }
     }
@@ -212,11 +242,17 @@ fn a_kill_at_a_random_moment_tears_and_loses_nothing() {
     let mut writes = 0;
     for seed in seed..seed + kills {
         let (found, written) = killed_under_load(seed);
-        assert!(found.torn + found.lost == 0, "seed {seed}: {}", found.faults.join("\n"));
+        assert!(
+            found.torn + found.lost == 0,
+            "seed {seed}: {}",
+            found.faults.join("\n")
+        );
         findings += found;
         writes += written;
     }
-    announce(&format!("{kills} random kills, seeds from {seed}, {writes} writes: {findings}"));
+    announce(&format!(
+        "{kills} random kills, seeds from {seed}, {writes} writes: {findings}"
+    ));
     findings.assert_none();
 }
 
@@ -272,10 +308,17 @@ fn temporary_files_of_processes_that_are_gone_are_removed() {
     // this process has written the first file, and a process of another system the others
     let name = left[0].rsplit('/').next().unwrap().to_string();
     let namespace = name.rsplit('-').next().unwrap();
-    let kept =
-        [format!(".zarrfs-{}-0-{namespace}", std::process::id()), ".zarrfs-1-0-00000000".into(), ".zarrfs-1-0".into()];
-    kept.iter().for_each(|name| std::fs::write(array.join(name), "x").unwrap());
-    for args in [&["--read-only"][..], &["--overlay", folder.path().join("o").to_str().unwrap()]] {
+    let kept = [
+        format!(".zarrfs-{}-0-{namespace}", std::process::id()),
+        ".zarrfs-1-0-00000000".into(),
+        ".zarrfs-1-0".into(),
+    ];
+    kept.iter()
+        .for_each(|name| std::fs::write(array.join(name), "x").unwrap());
+    for args in [
+        &["--read-only"][..],
+        &["--overlay", folder.path().join("o").to_str().unwrap()],
+    ] {
         let daemon = Daemon::start(&store, args);
         assert!(!support::names(&daemon.path().join("g/a")).contains(&name));
         std::thread::sleep(Duration::from_millis(200));
@@ -308,7 +351,9 @@ impl Rows {
             let mut written = Vec::new();
             for _ in 0..1 + random(4) {
                 let row = random(self.bytes.len());
-                let next = self.bytes[row].last().map_or(1, |byte| byte.wrapping_add(1));
+                let next = self.bytes[row]
+                    .last()
+                    .map_or(1, |byte| byte.wrapping_add(1));
                 self.bytes[row].push(next);
                 writes += 1;
                 let at = (self.range.start + row) * ROW;
@@ -318,7 +363,11 @@ impl Rows {
                 written.push(row);
                 let _ = file.read_at(&mut [0; 2 * ROW], (random(ROWS - 2) * ROW) as u64);
             }
-            let stored = if random(2) == 0 { file.sync_all() } else { Ok(()) };
+            let stored = if random(2) == 0 {
+                file.sync_all()
+            } else {
+                Ok(())
+            };
             if stored.and_then(|()| close(file)).is_err() {
                 return writes;
             }
@@ -335,8 +384,15 @@ impl Rows {
         for (row, bytes) in self.range.clone().zip(&mut self.bytes) {
             let mut shown = [0; ROW];
             data.read_exact_at(&mut shown, (row * ROW) as u64).unwrap();
-            let allowed = if bytes.is_empty() { vec![0] } else { bytes.clone() };
-            assert!(shown.iter().all(|byte| allowed.contains(byte)), "row {row}: {shown:?}, not of {allowed:?}");
+            let allowed = if bytes.is_empty() {
+                vec![0]
+            } else {
+                bytes.clone()
+            };
+            assert!(
+                shown.iter().all(|byte| allowed.contains(byte)),
+                "row {row}: {shown:?}, not of {allowed:?}"
+            );
             // a row crosses chunks, which may be of different writes: one byte is stored from now
             // on
             *bytes = vec![shown[0]];
@@ -356,8 +412,11 @@ fn a_daemon_that_is_killed_under_load_loses_nothing_and_ends() {
     let mut random_delay = random(seed);
     let overlay = folder.path().join("changes");
     let shards = ["--zarr-format", "3", "--shards", "16,512"];
-    let kinds: [(&str, &[&str], &[&str]); 3] =
-        [("v2", &[], &[]), ("shards", &shards, &[]), ("lower", &[], &["--overlay", overlay.to_str().unwrap()])];
+    let kinds: [(&str, &[&str], &[&str]); 3] = [
+        ("v2", &[], &[]),
+        ("shards", &shards, &[]),
+        ("lower", &[], &["--overlay", overlay.to_str().unwrap()]),
+    ];
     let mut writes = 0;
     for (kind, (name, create, mount)) in kinds.iter().enumerate() {
         let store = folder.path().join(name);
@@ -365,12 +424,29 @@ fn a_daemon_that_is_killed_under_load_loses_nothing_and_ends() {
         let array = store.join("a");
         let shape = format!("{ROWS},{ROW}");
         let chunks = "8,256";
-        let args = ["create", array.to_str().unwrap(), "--shape", &shape, "--chunks", chunks, "--dtype", "u1"];
+        let args = [
+            "create",
+            array.to_str().unwrap(),
+            "--shape",
+            &shape,
+            "--chunks",
+            chunks,
+            "--dtype",
+            "u1",
+        ];
         let output = zarrfs(&[&args[..], create].concat());
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let each = ROWS / PROGRAMS;
-        let mut rows: Vec<Rows> =
-            (0..PROGRAMS).map(|n| Rows { range: n * each..(n + 1) * each, bytes: vec![Vec::new(); each] }).collect();
+        let mut rows: Vec<Rows> = (0..PROGRAMS)
+            .map(|n| Rows {
+                range: n * each..(n + 1) * each,
+                bytes: vec![Vec::new(); each],
+            })
+            .collect();
         for round in (0..kills).filter(|round| *round as usize % kinds.len() == kind) {
             let mut daemon = Daemon::start(&store, &[&["--cache-size", "128K"], *mount].concat());
             let data = daemon.path().join("a/data.raw");
@@ -390,7 +466,10 @@ fn a_daemon_that_is_killed_under_load_loses_nothing_and_ends() {
                     .collect();
                 std::thread::sleep(Duration::from_micros(5_000 + random_delay(300_000) as u64));
                 daemon.kill();
-                programs.into_iter().map(|program| program.join().unwrap()).sum()
+                programs
+                    .into_iter()
+                    .map(|program| program.join().unwrap())
+                    .sum()
             });
             writes += written;
         }
@@ -400,22 +479,32 @@ fn a_daemon_that_is_killed_under_load_loses_nothing_and_ends() {
         close(file).unwrap();
         assert!(daemon.unmount().success());
     }
-    announce(&format!("{kills} kills under {PROGRAMS} programs, seed {seed}, {writes} writes"));
+    announce(&format!(
+        "{kills} kills under {PROGRAMS} programs, seed {seed}, {writes} writes"
+    ));
 }
 
 /// Tests the check of a history: it must tell torn chunks and lost writes from valid contents.
 #[test]
 fn torn_and_lost_chunks_are_detected() {
     let store = tempfile::tempdir().unwrap();
-    let made =
-        TestArray::with_chunks(store.path().join("a"), &[8], &[2], json!({"compressor": {"id": "zlib", "level": 1}}));
+    let made = TestArray::with_chunks(
+        store.path().join("a"),
+        &[8],
+        &[2],
+        json!({"compressor": {"id": "zlib", "level": 1}}),
+    );
     let mut history = History::new(made);
     history.check().assert_none();
     history.write(1, &[101, 102]);
     history.check().assert_none();
     history.acknowledge();
     let found = history.check();
-    assert_eq!((found.checked, found.torn, found.lost), (4, 0, 2), "{found}");
+    assert_eq!(
+        (found.checked, found.torn, found.lost),
+        (4, 0, 2),
+        "{found}"
+    );
     // the first of the two chunks is stored with a later write that is not acknowledged
     history.write(0, &[100]);
     history.array().put(&[0]);

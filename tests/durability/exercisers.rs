@@ -5,7 +5,8 @@
 use crate::support;
 use crate::support::array::TestArray;
 use crate::support::{
-    Mount, announce, digest, env_number, env_path, is_installed, memory_directory, with_timeout, zarr_python_digests,
+    Mount, announce, digest, env_number, env_path, is_installed, memory_directory, with_timeout,
+    zarr_python_digests,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -51,7 +52,12 @@ struct Layout {
 /// Returns arrays of various orders, item sizes, dimensions and codecs, with caches that hold a
 /// part of the array or nothing. The arrays are small, so that operations overlap.
 fn layouts() -> Vec<Layout> {
-    let layout = |shape, chunks, options, more| Layout { shape, chunks, more, options };
+    let layout = |shape, chunks, options, more| Layout {
+        shape,
+        chunks,
+        more,
+        options,
+    };
     let blosc = |cname: &str| json!({"id": "blosc", "cname": cname, "clevel": 1, "shuffle": 1, "blocksize": 0});
     let lz4 = blosc("lz4");
     let zstd = blosc("zstd");
@@ -59,7 +65,9 @@ fn layouts() -> Vec<Layout> {
     let delta = json!([{"id": "delta", "dtype": "<i8"}]);
     let thirds = |more: Value| {
         let mut all = json!({"dtype": "|S3", "fill_value": null});
-        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         all
     };
     let cube = &[31, 23, 29][..];
@@ -67,24 +75,49 @@ fn layouts() -> Vec<Layout> {
     let four = &[5, 9, 13, 16][..];
     let fours = &[2, 4, 13, 8][..];
     vec![
-        layout(cube, cubes, &["--cache-size", "24K"], json!({"dtype": "<f4", "compressor": lz4})),
+        layout(
+            cube,
+            cubes,
+            &["--cache-size", "24K"],
+            json!({"dtype": "<f4", "compressor": lz4}),
+        ),
         layout(
             cube,
             cubes,
             &["--cache-size", "24K", "--direct-io"],
             json!({"dtype": "<f4", "compressor": zlib, "order": "F", "dimension_separator": "/"}),
         ),
-        layout(&[66_173], &[4096], &["--cache-size", "16K"], json!({"compressor": zstd})),
+        layout(
+            &[66_173],
+            &[4096],
+            &["--cache-size", "16K"],
+            json!({"compressor": zstd}),
+        ),
         layout(&[66_173], &[4099], &["--direct-io"], json!({})),
-        layout(&[151, 139], &[32, 50], &["--cache-size", "16K"], thirds(json!({"compressor": lz4, "order": "F"}))),
-        layout(&[151, 139], &[151, 16], &["--cache-size", "0"], thirds(json!({"compressor": zlib}))),
+        layout(
+            &[151, 139],
+            &[32, 50],
+            &["--cache-size", "16K"],
+            thirds(json!({"compressor": lz4, "order": "F"})),
+        ),
+        layout(
+            &[151, 139],
+            &[151, 16],
+            &["--cache-size", "0"],
+            thirds(json!({"compressor": zlib})),
+        ),
         layout(
             four,
             fours,
             &["--cache-size", "32K", "--direct-io"],
             json!({"dtype": "<i8", "filters": delta, "compressor": zlib, "order": "F"}),
         ),
-        layout(four, &[3, 9, 6, 16], &[], json!({"dtype": "<i8", "filters": delta})),
+        layout(
+            four,
+            &[3, 9, 6, 16],
+            &[],
+            json!({"dtype": "<i8", "filters": delta}),
+        ),
         layout(
             &[91, 91],
             &[91, 91],
@@ -103,10 +136,17 @@ fn layouts() -> Vec<Layout> {
 /// Runs a program. Fails with the end of its output unless it succeeds.
 fn run(mut command: std::process::Command, what: &str) -> String {
     let output = command.output().unwrap();
-    let said = [output.stdout, output.stderr].map(|s| String::from_utf8_lossy(&s).into_owned()).concat();
+    let said = [output.stdout, output.stderr]
+        .map(|s| String::from_utf8_lossy(&s).into_owned())
+        .concat();
     let last: Vec<&str> = said.lines().rev().take(40).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
-    assert!(output.status.success(), "{what}: {}\n{}", output.status, last.join("\n"));
+    assert!(
+        output.status.success(),
+        "{what}: {}\n{}",
+        output.status,
+        last.join("\n")
+    );
     said
 }
 
@@ -115,7 +155,11 @@ fn assert_stored(mount: Mount, array: &Path, what: &str) {
     let (_, shown) = digest(&mount.join("data.raw")).unwrap();
     drop(mount);
     if let Some(python) = env_path("ZARRFS_TEST_PYTHON") {
-        assert_eq!(zarr_python_digests(&python, &[array]), [shown], "{what}: the store is not what data.raw was");
+        assert_eq!(
+            zarr_python_digests(&python, &[array]),
+            [shown],
+            "{what}: the store is not what data.raw was"
+        );
     }
     let left = support::unfinished_files(array);
     assert!(left.is_empty(), "{what}: {left:?}");
@@ -126,15 +170,30 @@ fn exercise(fsx: &Path, layout: &Layout, seed: u64, operations: u64) {
     let folder = memory_directory();
     let config = folder.path().join("fsx.toml");
     fs::write(&config, FSX).unwrap();
-    let made = TestArray::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());
-    let what = format!("{:?} by {:?} {} {:?}", layout.shape, layout.chunks, layout.more, layout.options);
+    let made = TestArray::new(
+        folder.path().join("a"),
+        layout.shape,
+        layout.chunks,
+        layout.more.clone(),
+    );
+    let what = format!(
+        "{:?} by {:?} {} {:?}",
+        layout.shape, layout.chunks, layout.more, layout.options
+    );
     let mount = Mount::new(&made.path, layout.options);
     let mut done = 0;
     for seed in seed.. {
         let count = MOST_OPERATIONS.min(operations - done);
         let mut command = with_timeout(LIMIT, fsx);
-        command.arg("-q").arg("-f").arg(&config).arg("-P").arg(folder.path());
-        command.args(["-S", &seed.to_string(), "-N", &count.to_string()]).arg(mount.join("data.raw"));
+        command
+            .arg("-q")
+            .arg("-f")
+            .arg(&config)
+            .arg("-P")
+            .arg(folder.path());
+        command
+            .args(["-S", &seed.to_string(), "-N", &count.to_string()])
+            .arg(mount.join("data.raw"));
         let said = run(command, &format!("fsx, seed {seed}, {what}"));
         assert!(said.contains("A-OK"), "{said}");
         done += count;
@@ -143,7 +202,9 @@ fn exercise(fsx: &Path, layout: &Layout, seed: u64, operations: u64) {
         }
     }
     assert_stored(mount, &made.path, &what);
-    announce(&format!("fsx, {operations} operations, seed {seed}: {what}"));
+    announce(&format!(
+        "fsx, {operations} operations, seed {seed}: {what}"
+    ));
 }
 
 /// Runs ZARRFS_FSX_OPERATIONS operations in total from ZARRFS_SEED on, two layouts at a time.
@@ -227,12 +288,22 @@ fn verify(name: &str, job: &str, layout: &Layout) {
     let folder = memory_directory();
     let file = folder.path().join("job.fio");
     fs::write(&file, job).unwrap();
-    let made = TestArray::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());
-    let what = format!("fio, {name}: {:?} by {:?} {} {:?}", layout.shape, layout.chunks, layout.more, layout.options);
+    let made = TestArray::new(
+        folder.path().join("a"),
+        layout.shape,
+        layout.chunks,
+        layout.more.clone(),
+    );
+    let what = format!(
+        "fio, {name}: {:?} by {:?} {} {:?}",
+        layout.shape, layout.chunks, layout.more, layout.options
+    );
     let mount = Mount::new(&made.path, layout.options);
     let mut command = with_timeout(LIMIT, "fio");
     let seed = env_number("ZARRFS_SEED", 1);
-    command.arg(format!("--filename={}", mount.join("data.raw").display())).arg(format!("--randseed={seed}"));
+    command
+        .arg(format!("--filename={}", mount.join("data.raw").display()))
+        .arg(format!("--randseed={seed}"));
     // fio leaves its verification states in its working directory
     command.arg(&file).current_dir(folder.path());
     run(command, &what);
@@ -244,7 +315,12 @@ fn verify(name: &str, job: &str, layout: &Layout) {
 fn fio_jobs_that_share_chunks_find_no_wrong_byte() {
     let more = json!({"dtype": "<f4", "compressor": {"id": "zlib", "level": 1}});
     for options in [&["--cache-size", "256K"][..], &["--direct-io"]] {
-        let layout = Layout { shape: &[256, 4096], chunks: &[64, 1024], more: more.clone(), options };
+        let layout = Layout {
+            shape: &[256, 4096],
+            chunks: &[64, 1024],
+            more: more.clone(),
+            options,
+        };
         verify("shared", FIO_SHARED, &layout);
     }
 }
@@ -253,8 +329,16 @@ fn fio_jobs_that_share_chunks_find_no_wrong_byte() {
 fn fio_jobs_with_random_requests_find_no_wrong_byte() {
     let blosc = json!({"id": "blosc", "cname": "lz4", "clevel": 1, "shuffle": 1, "blocksize": 0});
     let more = json!({"dtype": "<f8", "compressor": blosc, "order": "F"});
-    for options in [&["--cache-size", "256K"][..], &["--direct-io", "--cache-size", "1M"]] {
-        let layout = Layout { shape: &[64, 64, 128], chunks: &[10, 64, 20], more: more.clone(), options };
+    for options in [
+        &["--cache-size", "256K"][..],
+        &["--direct-io", "--cache-size", "1M"],
+    ] {
+        let layout = Layout {
+            shape: &[64, 64, 128],
+            chunks: &[10, 64, 20],
+            more: more.clone(),
+            options,
+        };
         verify("random", FIO_RANDOM, &layout);
     }
 }

@@ -5,7 +5,9 @@
 use crate::support::array::{TestArray, pattern};
 use crate::support::daemon::Daemon;
 use crate::support::history::{Findings, History};
-use crate::support::session::{CALLS, Run, Session, assert_every_group_was_interrupted, script, steps_with_calls};
+use crate::support::session::{
+    CALLS, Run, Session, assert_every_group_was_interrupted, script, steps_with_calls,
+};
 use crate::support::tracer;
 use crate::support::{announce, close, errno, memory_directory, unfinished_files, zarrfs};
 use std::collections::HashSet;
@@ -43,17 +45,27 @@ fn failed(store: &Path, step: usize, calls: &str, fault: &str) -> Option<Failed>
                 return None;
             }
             // a program that got an error can try again
-            run.session.fsync().expect("it is tried again, and nothing is in the way");
+            run.session
+                .fsync()
+                .expect("it is tried again, and nothing is in the way");
         } else {
             run.session.step(next).unwrap();
         }
         run.session.assert_reads_what_was_written();
     }
     run.session.close().unwrap();
-    let Run { session: Session { history, .. }, daemon, .. } = run;
+    let Run {
+        session: Session { history, .. },
+        daemon,
+        ..
+    } = run;
     assert!(daemon.unmount().success());
     findings += history.check();
-    assert!(history.array().stored_flat().unwrap() == history.array().flat, "{}: all of it is stored", store.display());
+    assert!(
+        history.array().stored_flat().unwrap() == history.array().flat,
+        "{}: all of it is stored",
+        store.display()
+    );
     assert_eq!(unfinished_files(store), [] as [String; 0]);
     Some(Failed { told, findings })
 }
@@ -92,7 +104,9 @@ fn every_call_fails(error: &str, which: &[&str]) {
             }
         }
     }
-    announce(&format!("{error} at {points} points: {findings}; told {told} times, else tried again unasked"));
+    announce(&format!(
+        "{error} at {points} points: {findings}; told {told} times, else tried again unasked"
+    ));
     findings.assert_none();
     assert_every_group_was_interrupted(&busy, &disturbed);
 }
@@ -137,7 +151,14 @@ impl SmallDisk {
 
     fn resize(&self, size: &str) {
         let options = format!("remount,size={size}");
-        assert!(Command::new("mount").args(["-o", &options]).arg(self.path()).status().unwrap().success());
+        assert!(
+            Command::new("mount")
+                .args(["-o", &options])
+                .arg(self.path())
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 }
 
@@ -152,7 +173,12 @@ const CHUNK: usize = 64 << 10;
 /// Writes 32 uncompressed chunks through a daemon that caches 8, to a disk of 1200 KiB with space
 /// for 18. The first 8 are stored already. Returns the errors of the writes as well.
 fn fill(disk: &SmallDisk) -> (Session, Daemon, Vec<String>) {
-    let mut made = TestArray::new(disk.path().join("a"), &[32 * CHUNK], &[CHUNK], serde_json::json!({}));
+    let mut made = TestArray::new(
+        disk.path().join("a"),
+        &[32 * CHUNK],
+        &[CHUNK],
+        serde_json::json!({}),
+    );
     for chunk in 0..8 {
         made.change(&[chunk], 1);
         made.put(&[chunk]);
@@ -177,13 +203,19 @@ fn a_full_disk_fails_writes_but_loses_nothing() {
         return;
     };
     let (mut session, daemon, errors) = fill(&disk);
-    assert!((1..24).contains(&errors.len()) && errors.iter().all(|e| e == "ENOSPC"), "{errors:?}");
+    assert!(
+        (1..24).contains(&errors.len()) && errors.iter().all(|e| e == "ENOSPC"),
+        "{errors:?}"
+    );
     for _ in 0..2 {
         assert_eq!(errno(session.fsync()), "ENOSPC");
     }
     session.assert_reads_what_was_written();
     // a program that only reads gets no error of another program's writes
-    assert_eq!(errno(close(File::open(daemon.path().join("data.raw")).unwrap())), "ok");
+    assert_eq!(
+        errno(close(File::open(daemon.path().join("data.raw")).unwrap())),
+        "ok"
+    );
     assert_eq!(errno(session.close()), "ENOSPC");
     session.assert_reads_what_was_written();
     let full = session.history.check();
@@ -195,16 +227,22 @@ fn a_full_disk_fails_writes_but_loses_nothing() {
     findings.assert_none();
     // the writes that were refused succeed now
     let array = session.history.array();
-    let refused: Vec<usize> =
-        (0..32).filter(|c| array.flat[c * CHUNK..][..CHUNK] != pattern(2 + *c as u64, CHUNK)).collect();
+    let refused: Vec<usize> = (0..32)
+        .filter(|c| array.flat[c * CHUNK..][..CHUNK] != pattern(2 + *c as u64, CHUNK))
+        .collect();
     assert_eq!(refused.len(), errors.len());
     for chunk in refused {
-        session.write(chunk * CHUNK, &pattern(2 + chunk as u64, CHUNK)).unwrap();
+        session
+            .write(chunk * CHUNK, &pattern(2 + chunk as u64, CHUNK))
+            .unwrap();
     }
     session.close().unwrap();
     assert!(daemon.unmount().success());
     session.history.check().assert_none();
-    announce(&format!("a full disk: {} of 32 writes refused; full: {full}; with room again: {findings}", errors.len()));
+    announce(&format!(
+        "a full disk: {} of 32 writes refused; full: {full}; with room again: {findings}",
+        errors.len()
+    ));
 }
 
 /// An unmount that cannot store everything fails and leaves the mount in place. It can be repeated
@@ -219,7 +257,10 @@ fn an_unmount_that_cannot_store_everything_fails() {
     for _ in 0..2 {
         let output = zarrfs(&["umount", daemon.path().to_str().unwrap()]);
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && said.contains("No space left on device"), "{said}");
+        assert!(
+            !output.status.success() && said.contains("No space left on device"),
+            "{said}"
+        );
         session.assert_reads_what_was_written();
     }
     disk.resize("16m");

@@ -47,14 +47,21 @@ fn store(path: &Path) -> (TestArray, TestArray) {
 fn use_array(directory: &Path, array: &mut TestArray, round: u64, doing: &Mutex<&'static str>) {
     let begin = |what| *doing.lock().unwrap() = what;
     begin("listing");
-    assert!(fs::read_dir(directory).unwrap().any(|entry| entry.unwrap().file_name() == "data.raw"));
+    assert!(
+        fs::read_dir(directory)
+            .unwrap()
+            .any(|entry| entry.unwrap().file_name() == "data.raw")
+    );
     begin("reading");
     assert_eq!(fs::read(directory.join("data.raw")).unwrap(), array.flat);
     begin("looking at a chunk");
     assert_eq!(fs::metadata(directory.join("3")).unwrap().len(), 10_000);
     begin("writing");
     let part = pattern(round + 2, 25_000);
-    let file = File::options().write(true).open(directory.join("data.raw")).unwrap();
+    let file = File::options()
+        .write(true)
+        .open(directory.join("data.raw"))
+        .unwrap();
     file.write_all_at(&part, 5_000).unwrap();
     begin("closing");
     close(file).unwrap();
@@ -94,7 +101,11 @@ fn probe(daemon: &mut Daemon, array: TestArray, round: u64, what: &str) -> TestA
 fn take_lock(locks: &Path, key: &str) -> File {
     let path = locks.join(key);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let file = File::options().append(true).create(true).open(path).unwrap();
+    let file = File::options()
+        .append(true)
+        .create(true)
+        .open(path)
+        .unwrap();
     fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
     file
 }
@@ -123,22 +134,54 @@ impl Stopping {
         let store = Arc::new(StoppableStore::new(below));
         let cache = Arc::new(Cache::new(cache_size, stats.clone()));
         let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
-        let headers = Headers { formats: vec![Format::Npy], dataset: true, ..Headers::default() };
+        let headers = Headers {
+            formats: vec![Format::Npy],
+            dataset: true,
+            ..Headers::default()
+        };
         let tree = Tree::new(hierarchy, cache.clone()).with_headers(headers);
-        let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-        let options = Options { read_only: false, resize: true, threads: 2, direct_io: false, spill };
+        let spill = SpillOptions {
+            directory: std::env::temp_dir(),
+            limit: 0,
+        };
+        let options = Options {
+            read_only: false,
+            resize: true,
+            threads: 2,
+            direct_io: false,
+            spill,
+        };
         let fs = Arc::new(Fs::new(tree, cache, stats, options).unwrap());
         let source = "stopping";
         let path = path.as_path();
         let (allow_other, read_only, sync, noexec, replace_stale) = Default::default();
-        let request =
-            MountRequest { source, path, directory: None, allow_other, read_only, sync, noexec, replace_stale };
+        let request = MountRequest {
+            source,
+            path,
+            directory: None,
+            allow_other,
+            read_only,
+            sync,
+            noexec,
+            replace_stale,
+        };
         let mut mountpoint = Mountpoint::mount(&request).unwrap();
         let uid = rustix::process::getuid().as_raw();
         let gid = rustix::process::getgid().as_raw();
-        let options = ServeOptions { uid, gid, umask: 0, read_only: false, threads: 2 };
+        let options = ServeOptions {
+            uid,
+            gid,
+            umask: 0,
+            read_only: false,
+            threads: 2,
+        };
         let session = Some(serve(fs, &mut mountpoint, options).unwrap());
-        Stopping { store, mountpoint, session, directory }
+        Stopping {
+            store,
+            mountpoint,
+            session,
+            directory,
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -173,27 +216,47 @@ type Step = (&'static str, fn(&Path) -> std::io::Result<()>);
 
 /// Operations of programs on an array and its group, which can be repeated.
 const STEPS: [Step; 16] = [
-    ("list", |group| fs::read_dir(group.join("a"))?.try_for_each(|entry| entry?.metadata().map(drop))),
+    ("list", |group| {
+        fs::read_dir(group.join("a"))?.try_for_each(|entry| entry?.metadata().map(drop))
+    }),
     ("read", |group| fs::read(group.join("a/data.raw")).map(drop)),
-    ("read a chunk", |group| fs::read(group.join("a/1")).map(drop)),
-    ("read a header", |group| fs::read(group.join("a/data.npy")).map(drop)),
-    ("read a container", |group| fs::read(group.join("dataset.nc")).map(drop)),
-    ("write", |group| write_and_close(&group.join("a/data.raw"), 15_000, &[1; 30_000])),
-    ("write part of a chunk", |group| write_and_close(&group.join("a/data.raw"), 100, &[2; 100])),
+    ("read a chunk", |group| {
+        fs::read(group.join("a/1")).map(drop)
+    }),
+    ("read a header", |group| {
+        fs::read(group.join("a/data.npy")).map(drop)
+    }),
+    ("read a container", |group| {
+        fs::read(group.join("dataset.nc")).map(drop)
+    }),
+    ("write", |group| {
+        write_and_close(&group.join("a/data.raw"), 15_000, &[1; 30_000])
+    }),
+    ("write part of a chunk", |group| {
+        write_and_close(&group.join("a/data.raw"), 100, &[2; 100])
+    }),
     ("sync", |group| {
         let file = File::options().write(true).open(group.join("a/data.raw"))?;
         file.write_all_at(&[3; 10], 50_000)?;
         file.sync_all()
     }),
-    ("write a chunk", |group| fs::write(group.join("a/4"), [4; 10_000])),
+    ("write a chunk", |group| {
+        fs::write(group.join("a/4"), [4; 10_000])
+    }),
     ("remove a chunk", |group| fs::remove_file(group.join("a/5"))),
-    ("write attributes", |group| fs::write(group.join("a/.zattrs"), b"{}")),
-    ("make a file", |group| fs::write(group.join("note"), b"text")),
+    ("write attributes", |group| {
+        fs::write(group.join("a/.zattrs"), b"{}")
+    }),
+    ("make a file", |group| {
+        fs::write(group.join("note"), b"text")
+    }),
     ("rename onto a chunk", |group| {
         fs::write(group.join("a/chunk.tmp"), [6; 10_000])?;
         fs::rename(group.join("a/chunk.tmp"), group.join("a/6"))
     }),
-    ("make a group", |group| fs::create_dir(group.join("sub")).and_then(|()| fs::remove_dir(group.join("sub")))),
+    ("make a group", |group| {
+        fs::create_dir(group.join("sub")).and_then(|()| fs::remove_dir(group.join("sub")))
+    }),
     ("rename an array", |group| {
         fs::rename(group.join("a"), group.join("b"))?;
         fs::rename(group.join("b"), group.join("a"))
@@ -233,7 +296,11 @@ fn a_stopped_store_call_delays_no_other_array() {
             let has_stopped = mount.store.stopped() > 0;
             if has_stopped {
                 stops += 1;
-                other = mount.probe(other, stops, &format!("{name}, call {after} to the store is stopped"));
+                other = mount.probe(
+                    other,
+                    stops,
+                    &format!("{name}, call {after} to the store is stopped"),
+                );
             }
             mount.store.resume();
             let _ = stopped.join().unwrap();
@@ -294,10 +361,16 @@ fn many_stopped_requests_delay_no_other_array() {
                 .collect();
             wait_for("calls to be stopped", || mount.store.stopped() > 0);
             for again in 0..2 {
-                other = mount.probe(other, 10 * round as u64 + again, "many calls to the store are stopped");
+                other = mount.probe(
+                    other,
+                    10 * round as u64 + again,
+                    "many calls to the store are stopped",
+                );
             }
             mount.store.resume();
-            stopped.into_iter().for_each(|step| drop(step.join().unwrap()));
+            stopped
+                .into_iter()
+                .for_each(|step| drop(step.join().unwrap()));
         }
     }
 }
@@ -308,14 +381,22 @@ fn closes_that_wait_for_the_same_lock_time_out_together() {
     let directory = tempfile::tempdir().unwrap();
     let locks = tempfile::tempdir().unwrap();
     let (mut stopped, _) = store(directory.path());
-    let locks_option = ["--no-fsync", "--lock-timeout", "2s", "--synchronizer", locks.path().to_str().unwrap()];
+    let locks_option = [
+        "--no-fsync",
+        "--lock-timeout",
+        "2s",
+        "--synchronizer",
+        locks.path().to_str().unwrap(),
+    ];
     let daemon = Daemon::start(directory.path(), &locks_option);
     let held = take_lock(locks.path(), "stopped/0");
     let (done, wait) = channel();
     for i in 0..MANY {
         let path = daemon.path().join("stopped/data.raw");
         let done = done.clone();
-        std::thread::spawn(move || done.send(write_and_close(&path, i as u64 * 100, &[i as u8; 100])));
+        std::thread::spawn(move || {
+            done.send(write_and_close(&path, i as u64 * 100, &[i as u8; 100]))
+        });
     }
     let begun = Instant::now();
     for _ in 0..MANY {
@@ -325,7 +406,12 @@ fn closes_that_wait_for_the_same_lock_time_out_together() {
         assert_eq!(closed.unwrap_err().raw_os_error(), Some(libc::EIO));
     }
     drop(held);
-    File::options().write(true).open(daemon.path().join("stopped/data.raw")).unwrap().sync_all().unwrap();
+    File::options()
+        .write(true)
+        .open(daemon.path().join("stopped/data.raw"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
     (0..MANY).for_each(|i| stopped.flat[i * 100..][..100].fill(i as u8));
     assert_eq!(stopped.stored_flat().unwrap(), stopped.flat);
     assert!(daemon.unmount().success());
@@ -347,14 +433,23 @@ fn endless_server() -> String {
                 target if target.contains("max-keys") => (200, "<ListBucketResult/>".to_string()),
                 target if target.contains("list-type") => {
                     let token = format!("<NextContinuationToken>{number}</NextContinuationToken>");
-                    (200, format!("<ListBucketResult><IsTruncated>true</IsTruncated>{token}</ListBucketResult>"))
+                    (
+                        200,
+                        format!(
+                            "<ListBucketResult><IsTruncated>true</IsTruncated>{token}</ListBucketResult>"
+                        ),
+                    )
                 }
                 target if target.ends_with(".zgroup") => (200, group),
                 _ => (404, String::new()),
             };
             let head = "Content-Type: text/plain\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nConnection: close";
             let length = body.len();
-            let body = if request.starts_with("HEAD") { "" } else { &body };
+            let body = if request.starts_with("HEAD") {
+                ""
+            } else {
+                &body
+            };
             let _ = write!(
                 stream,
                 "HTTP/1.1 {status} Said\r\n{head}\r\nETag: \"1\"\r\nContent-Length: {length}\r\n\r\n{body}"
@@ -367,7 +462,15 @@ fn endless_server() -> String {
 #[test]
 fn an_endless_listing_ends_with_the_timeout() {
     let url = endless_server();
-    let args = ["--endpoint-url", &url, "--region", "us-east-1", "--anon", "--timeout", "1s"];
+    let args = [
+        "--endpoint-url",
+        &url,
+        "--region",
+        "us-east-1",
+        "--anon",
+        "--timeout",
+        "1s",
+    ];
     let daemon = Daemon::start(Path::new("s3://bucket"), &args);
     let (done, wait) = channel();
     let path = daemon.path();
@@ -384,19 +487,35 @@ fn an_endless_listing_ends_with_the_timeout() {
 #[test]
 fn a_detached_mount_ends_on_the_first_signal() {
     let url = endless_server();
-    let args = ["--endpoint-url", &url, "--region", "us-east-1", "--anon", "--timeout", "100s"];
+    let args = [
+        "--endpoint-url",
+        &url,
+        "--region",
+        "us-east-1",
+        "--anon",
+        "--timeout",
+        "100s",
+    ];
     let mut daemon = Daemon::start(Path::new("s3://bucket"), &args);
     let path = daemon.path();
     let begun = Instant::now();
-    let lister =
-        std::thread::spawn(move || fs::read_dir(path).and_then(|mut entries| entries.try_for_each(|e| e.map(drop))));
+    let lister = std::thread::spawn(move || {
+        fs::read_dir(path).and_then(|mut entries| entries.try_for_each(|e| e.map(drop)))
+    });
     std::thread::sleep(Duration::from_millis(500));
     assert!(!lister.is_finished());
-    assert!(zarrfs(&["umount", "--lazy", daemon.path().to_str().unwrap()]).status.success());
+    assert!(
+        zarrfs(&["umount", "--lazy", daemon.path().to_str().unwrap()])
+            .status
+            .success()
+    );
     kill_process(daemon.pid(), Signal::TERM).unwrap();
     daemon.wait();
     assert!(lister.join().unwrap().is_err());
-    assert!(begun.elapsed() < Duration::from_secs(60), "it ended with the request");
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "it ended with the request"
+    );
 }
 
 #[test]
@@ -404,7 +523,14 @@ fn closes_that_wait_for_a_lock_delay_no_other_array() {
     let directory = tempfile::tempdir().unwrap();
     let locks = tempfile::tempdir().unwrap();
     let (mut stopped, other) = store(directory.path());
-    let mut daemon = Daemon::start(directory.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
+    let mut daemon = Daemon::start(
+        directory.path(),
+        &[
+            "--no-fsync",
+            "--synchronizer",
+            locks.path().to_str().unwrap(),
+        ],
+    );
     let held = take_lock(locks.path(), "stopped/0");
     let flat = daemon.path().join("stopped/data.raw");
     let begun = channel();
@@ -424,9 +550,13 @@ fn closes_that_wait_for_a_lock_delay_no_other_array() {
     probe(&mut daemon, other, 1, "closes wait for a lock");
     assert!(closers.iter().all(|closer| !closer.is_finished()));
     drop(held);
-    closers.into_iter().for_each(|closer| closer.join().unwrap().unwrap());
+    closers
+        .into_iter()
+        .for_each(|closer| closer.join().unwrap().unwrap());
     (0..MANY).for_each(|i| stopped.flat[i * 100..][..100].fill(i as u8));
-    wait_for("what was closed to be stored", || stopped.stored_flat().unwrap() == stopped.flat);
+    wait_for("what was closed to be stored", || {
+        stopped.stored_flat().unwrap() == stopped.flat
+    });
     assert!(daemon.unmount().success());
 }
 
@@ -435,7 +565,13 @@ fn a_close_that_times_out_at_a_lock_keeps_the_written_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let locks = tempfile::tempdir().unwrap();
     let (mut stopped, _) = store(directory.path());
-    let locks_option = ["--no-fsync", "--lock-timeout", "300ms", "--synchronizer", locks.path().to_str().unwrap()];
+    let locks_option = [
+        "--no-fsync",
+        "--lock-timeout",
+        "300ms",
+        "--synchronizer",
+        locks.path().to_str().unwrap(),
+    ];
     let daemon = Daemon::start(directory.path(), &locks_option);
     let flat = daemon.path().join("stopped/data.raw");
     let held = take_lock(locks.path(), "stopped/0");
@@ -443,7 +579,12 @@ fn a_close_that_times_out_at_a_lock_keeps_the_written_bytes() {
     assert_eq!(closed.raw_os_error(), Some(libc::EIO));
     let stats = fs::read_to_string(daemon.path().join(".zarrfs/stats")).unwrap();
     let holder = format!("process {} (", std::process::id());
-    assert!(stats.lines().any(|line| line.contains("stopped/0") && line.contains(&holder)), "{stats}");
+    assert!(
+        stats
+            .lines()
+            .any(|line| line.contains("stopped/0") && line.contains(&holder)),
+        "{stats}"
+    );
     // a shared lock, which needs only read access, blocks as well
     fcntl_lock(&held, FlockOperation::Unlock).unwrap();
     let reader = File::open(locks.path().join("stopped/0")).unwrap();
@@ -451,7 +592,11 @@ fn a_close_that_times_out_at_a_lock_keeps_the_written_bytes() {
     let file = File::options().write(true).open(&flat).unwrap();
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
     stopped.flat[10..20].fill(7);
-    assert_eq!(fs::read(&flat).unwrap(), stopped.flat, "what could not be stored stays readable");
+    assert_eq!(
+        fs::read(&flat).unwrap(),
+        stopped.flat,
+        "what could not be stored stays readable"
+    );
     fcntl_lock(&reader, FlockOperation::Unlock).unwrap();
     file.sync_all().unwrap();
     assert_eq!(stopped.stored_flat().unwrap(), stopped.flat);

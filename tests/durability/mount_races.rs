@@ -22,7 +22,11 @@ struct HeldUp(Child);
 impl HeldUp {
     /// Starts zarrfs and waits until it is about to make one of the calls.
     fn at(calls: &[(&str, i64)], args: &[&str]) -> HeldUp {
-        let names = calls.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(",");
+        let names = calls
+            .iter()
+            .map(|(name, _)| *name)
+            .collect::<Vec<_>>()
+            .join(",");
         let child = Command::new("strace")
             .args(["-f", "-o", "/dev/null", "-e", &format!("trace={names}")])
             .args(["-e", &format!("inject={names}:delay_enter={HELD}"), ZARRFS])
@@ -33,7 +37,10 @@ impl HeldUp {
         let held = HeldUp(child);
         let is_at = |pid: &str| {
             let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-            let number = call.split(' ').next().and_then(|number| number.parse::<i64>().ok());
+            let number = call
+                .split(' ')
+                .next()
+                .and_then(|number| number.parse::<i64>().ok());
             calls.iter().any(|(_, wanted)| number == Some(*wanted))
         };
         let children = format!("/proc/{0}/task/{0}/children", held.0.id());
@@ -59,7 +66,9 @@ impl Drop for HeldUp {
 fn place(names: &[&str]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = fs::canonicalize(folder.path()).unwrap();
-    names.iter().for_each(|name| fs::create_dir_all(path.join(name)).unwrap());
+    names
+        .iter()
+        .for_each(|name| fs::create_dir_all(path.join(name)).unwrap());
     (folder, path)
 }
 
@@ -88,17 +97,26 @@ fn a_mount_stays_on_the_checked_directory_even_if_a_link_takes_its_path() {
         } else {
             fs::create_dir_all(&mountpoint).unwrap()
         }
-        let calls = [("mount", libc::SYS_mount), ("move_mount", libc::SYS_move_mount)];
+        let calls = [
+            ("mount", libc::SYS_mount),
+            ("move_mount", libc::SYS_move_mount),
+        ];
         let daemon = HeldUp::at(&calls, &args);
         fs::rename(path.join("a"), path.join("moved")).unwrap();
         symlink("elsewhere", path.join("a")).unwrap();
         let moved = path.join("moved/mnt");
         wait_for("the mount", || is_mounted(&moved) || is_mounted(&elsewhere));
         assert!(is_mounted(&moved) && !is_mounted(&elsewhere));
-        wait_for("an answer", || fs::read(moved.join("lat/data.raw")).is_ok_and(|bytes| bytes.len() == 148));
+        wait_for("an answer", || {
+            fs::read(moved.join("lat/data.raw")).is_ok_and(|bytes| bytes.len() == 148)
+        });
         assert!(zarrfs(&["umount", text(&moved)]).status.success());
         daemon.ends_well();
-        assert_eq!(moved.exists(), !auto, "what was made is removed, wherever it is");
+        assert_eq!(
+            moved.exists(),
+            !auto,
+            "what was made is removed, wherever it is"
+        );
         assert!(elsewhere.is_dir());
     }
 }
@@ -111,9 +129,16 @@ fn an_unmount_removes_the_checked_mount_even_if_another_takes_its_path() {
     let (_folder, path) = place(&["a/mnt", "b/mnt"]);
     let sample = test_data("sample.zarr");
     for name in ["a/mnt", "b/mnt"] {
-        assert!(zarrfs(&["mount", text(&sample), text(&path.join(name))]).status.success());
+        assert!(
+            zarrfs(&["mount", text(&sample), text(&path.join(name))])
+                .status
+                .success()
+        );
     }
-    let umount = HeldUp::at(&[("umount2", libc::SYS_umount2)], &["umount", text(&path.join("a/mnt"))]);
+    let umount = HeldUp::at(
+        &[("umount2", libc::SYS_umount2)],
+        &["umount", text(&path.join("a/mnt"))],
+    );
     fs::rename(path.join("a"), path.join("moved")).unwrap();
     symlink("b", path.join("a")).unwrap();
     umount.ends_well();
@@ -136,7 +161,9 @@ fn a_mount_below_a_renamed_directory_can_be_unmounted() {
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
-    wait_for("the mount", || is_mounted(&mountpoint) && mountpoint.join("lat/data.raw").exists());
+    wait_for("the mount", || {
+        is_mounted(&mountpoint) && mountpoint.join("lat/data.raw").exists()
+    });
     fs::rename(path.join("a"), path.join("b")).unwrap();
     let pid = rustix::process::Pid::from_raw(daemon.id() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -155,11 +182,27 @@ fn no_thread_of_a_daemon_enters_its_own_mount() {
     support::copy_tree(&test_data("sample.zarr"), &path.join("store.zarr"));
     let mountpoint = path.join("own-mountpoint");
     let log = path.join("calls");
-    for more in
-        [&["--read-only"][..], &["--log-level=debug", "--log-file=log", "--overlay=overlay", "--spill-dir=spill"]]
-    {
+    for more in [
+        &["--read-only"][..],
+        &[
+            "--log-level=debug",
+            "--log-file=log",
+            "--overlay=overlay",
+            "--spill-dir=spill",
+        ],
+    ] {
         let mut daemon = Command::new("strace")
-            .args(["-f", "-y", "-s", "4096", "-e", "signal=none", "-e", "trace=%file,getdents64,fstatfs", "-o"])
+            .args([
+                "-f",
+                "-y",
+                "-s",
+                "4096",
+                "-e",
+                "signal=none",
+                "-e",
+                "trace=%file,getdents64,fstatfs",
+                "-o",
+            ])
             .arg(&log)
             .args([ZARRFS, "mount", "--foreground", "--idle-timeout=1h"])
             .args(more)
@@ -168,7 +211,9 @@ fn no_thread_of_a_daemon_enters_its_own_mount() {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        wait_for("the mount", || is_mounted(&mountpoint) && mountpoint.join("lat/data.raw").exists());
+        wait_for("the mount", || {
+            is_mounted(&mountpoint) && mountpoint.join("lat/data.raw").exists()
+        });
         let data = mountpoint.join("air_temperature/data.raw");
         let first = fs::read(&data).unwrap();
         if more[0] != "--read-only" {
@@ -178,12 +223,21 @@ fn no_thread_of_a_daemon_enters_its_own_mount() {
         assert!(zarrfs(&["umount", text(&mountpoint)]).status.success());
         assert!(daemon.wait().unwrap().success());
         let calls = fs::read_to_string(&log).unwrap();
-        let mounted = calls.lines().position(|line| line.contains("move_mount(")).expect("it mounts");
+        let mounted = calls
+            .lines()
+            .position(|line| line.contains("move_mount("))
+            .expect("it mounts");
         let after: Vec<&str> = calls.lines().skip(mounted + 1).collect();
-        assert!(after.iter().any(|line| line.contains("mountinfo")) && after.len() > 100, "strace saw too little");
-        let entering = after.iter().filter(|line| line.contains("own-mountpoint") && !line.contains("umount2("));
+        assert!(
+            after.iter().any(|line| line.contains("mountinfo")) && after.len() > 100,
+            "strace saw too little"
+        );
+        let entering = after
+            .iter()
+            .filter(|line| line.contains("own-mountpoint") && !line.contains("umount2("));
         // the log and the mount table name it
-        let entering = entering.filter(|line| !line.contains(" write(") && !line.contains(" read("));
+        let entering =
+            entering.filter(|line| !line.contains(" write(") && !line.contains(" read("));
         assert_eq!(entering.collect::<Vec<_>>(), Vec::<&&str>::new());
     }
 }
@@ -192,13 +246,21 @@ fn no_thread_of_a_daemon_enters_its_own_mount() {
 fn kill_when_mounted(path: &Path, pause: Duration) {
     let mountpoint = path.join("mnt");
     let mut daemon = Command::new(ZARRFS)
-        .args(["mount", "--foreground", text(&test_data("sample.zarr")), text(&mountpoint)])
+        .args([
+            "mount",
+            "--foreground",
+            text(&test_data("sample.zarr")),
+            text(&mountpoint),
+        ])
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
     let begun = Instant::now();
     while !is_mounted(&mountpoint) {
-        assert!(begun.elapsed() < Duration::from_secs(120) && daemon.try_wait().unwrap().is_none(), "no mount");
+        assert!(
+            begun.elapsed() < Duration::from_secs(120) && daemon.try_wait().unwrap().is_none(),
+            "no mount"
+        );
     }
     std::thread::sleep(pause);
     daemon.kill().unwrap();
@@ -222,7 +284,11 @@ fn a_daemon_that_is_killed_when_its_mount_appears_ends() {
         kill_when_mounted(&path, Duration::from_micros(random(2_000) as u64));
     }
     let mountpoint = path.join("mnt");
-    assert!(zarrfs(&["mount", text(&test_data("sample.zarr")), text(&mountpoint)]).status.success());
+    assert!(
+        zarrfs(&["mount", text(&test_data("sample.zarr")), text(&mountpoint)])
+            .status
+            .success()
+    );
     assert!(mountpoint.join("lat/data.raw").exists());
     assert!(zarrfs(&["umount", text(&mountpoint)]).status.success());
 }
@@ -235,9 +301,12 @@ fn a_daemon_whose_thread_waits_for_a_page_can_be_killed() {
         return;
     }
     let (_folder, path) = place(&["store/a"]);
-    let array = support::array::TestArray::with_chunks(path.join("store/a"), &[65536], &[16384], json!({}));
+    let array =
+        support::array::TestArray::with_chunks(path.join("store/a"), &[65536], &[16384], json!({}));
     let mut daemon = support::daemon::Daemon::start(&path.join("store"), &[]);
-    let minor = rustix::fs::minor(std::os::unix::fs::MetadataExt::dev(&fs::metadata(daemon.path()).unwrap()));
+    let minor = rustix::fs::minor(std::os::unix::fs::MetadataExt::dev(
+        &fs::metadata(daemon.path()).unwrap(),
+    ));
     if !Path::new(&format!("/sys/fs/fuse/connections/{minor}/abort")).exists() {
         println!("skipped: fusectl is not mounted");
         return;
@@ -260,19 +329,28 @@ fn a_daemon_whose_thread_waits_for_a_page_can_be_killed() {
         .spawn()
         .unwrap();
     let traced = format!("/proc/{}/status", daemon.pid().as_raw_nonzero());
-    wait_for("strace", || fs::read_to_string(&traced).unwrap().contains(&format!("TracerPid:\t{}\n", strace.id())));
+    wait_for("strace", || {
+        fs::read_to_string(&traced)
+            .unwrap()
+            .contains(&format!("TracerPid:\t{}\n", strace.id()))
+    });
     // one read of all chunks, of which the last is delayed
     let reader = std::thread::spawn(move || fs::read(data));
     let is_waiting = |what: &str| {
-        let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid().as_raw_nonzero())).unwrap().flatten();
-        let mut stacks = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stack")).ok());
+        let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid().as_raw_nonzero()))
+            .unwrap()
+            .flatten();
+        let mut stacks =
+            threads.filter_map(|thread| fs::read_to_string(thread.path().join("stack")).ok());
         stacks.any(|stack| stack.contains(what))
     };
     std::thread::sleep(Duration::from_millis(500));
     let chunk = daemon.path().join("a/0");
     let bytes = vec![7; array.chunk_size()];
     let writer = std::thread::spawn(move || fs::write(chunk, bytes));
-    wait_for("the notification", || is_waiting("fuse_reverse_inval_inode"));
+    wait_for("the notification", || {
+        is_waiting("fuse_reverse_inval_inode")
+    });
     let _ = rustix::process::kill_process(daemon.pid(), rustix::process::Signal::KILL);
     std::thread::sleep(Duration::from_millis(300));
     let _ = strace.kill();

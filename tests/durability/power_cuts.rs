@@ -20,13 +20,21 @@ const CHUNKS: usize = 24;
 
 /// Runs a system program on a path.
 fn run(program: &str, args: &[&str], path: &Path) -> Output {
-    with_timeout(60, program).args(args).arg(path).output().unwrap()
+    with_timeout(60, program)
+        .args(args)
+        .arg(path)
+        .output()
+        .unwrap()
 }
 
 #[track_caller]
 fn must(program: &str, args: &[&str], path: &Path) {
     let output = run(program, args, path);
-    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{program}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// A file system in a file, mounted through a loop device until this value is dropped.
@@ -37,8 +45,13 @@ struct Disk {
 impl Disk {
     /// Creates and mounts an empty file system.
     fn new(kind: &str) -> Disk {
-        let disk = Disk { folder: tempfile::tempdir().unwrap() };
-        std::fs::File::create(disk.image()).unwrap().set_len(320 << 20).unwrap();
+        let disk = Disk {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        std::fs::File::create(disk.image())
+            .unwrap()
+            .set_len(320 << 20)
+            .unwrap();
         let force = if kind == "ext4" { "-F" } else { "-f" };
         must(&format!("mkfs.{kind}"), &["-q", force], &disk.image());
         std::fs::create_dir(disk.path()).unwrap();
@@ -56,7 +69,11 @@ impl Disk {
     }
 
     fn mount(&self) {
-        must("mount", &["-o", "loop", self.image().to_str().unwrap()], &self.path());
+        must(
+            "mount",
+            &["-o", "loop", self.image().to_str().unwrap()],
+            &self.path(),
+        );
     }
 
     /// Unmounts and mounts the file system, so that the kernel has no page of it in memory, as
@@ -65,7 +82,10 @@ impl Disk {
         let begun = Instant::now();
         // the last thread of the killed daemon may still be ending
         while !run("umount", &[], &self.path()).status.success() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "the file system stays busy");
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "the file system stays busy"
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
         self.mount();
@@ -84,7 +104,12 @@ fn cut(kind: &str, seed: u64) -> (Findings, usize) {
     let mut random = random(seed);
     let disk = Disk::new(kind);
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-    let array = TestArray::new(disk.path().join("store/a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
+    let array = TestArray::new(
+        disk.path().join("store/a"),
+        &[CHUNKS * CHUNK],
+        &[CHUNK],
+        zlib,
+    );
     must("sync", &["-f"], &disk.path());
     let mut daemon = Daemon::start(&array.path, &["--cache-size", "32K"]);
     let mut session = Session::new(History::new(array), daemon.path());
@@ -126,8 +151,15 @@ fn power_cuts(kind: &str) {
         return;
     }
     let programs = ["xfs_io", "losetup", &format!("mkfs.{kind}")];
-    let loops = Command::new("losetup").arg("--find").output().is_ok_and(|found| found.status.success());
-    if !programs.iter().all(|program| support::is_installed(program)) || !loops {
+    let loops = Command::new("losetup")
+        .arg("--find")
+        .output()
+        .is_ok_and(|found| found.status.success());
+    if !programs
+        .iter()
+        .all(|program| support::is_installed(program))
+        || !loops
+    {
         announce("skipped: no free loop device");
         return;
     }
@@ -135,13 +167,22 @@ fn power_cuts(kind: &str) {
     let mut syncs = 0;
     for seed in seed..seed + cuts {
         let (found, synced) = cut(kind, seed);
-        assert!(found.torn + found.lost == 0, "{kind}, seed {seed}: {}", found.faults.join("\n"));
+        assert!(
+            found.torn + found.lost == 0,
+            "{kind}, seed {seed}: {}",
+            found.faults.join("\n")
+        );
         findings += found;
         syncs += synced;
     }
-    announce(&format!("{cuts} power cuts on {kind}, seeds from {seed}, {syncs} times fsync: {findings}"));
+    announce(&format!(
+        "{cuts} power cuts on {kind}, seeds from {seed}, {syncs} times fsync: {findings}"
+    ));
     findings.assert_none();
-    assert!(syncs > 0, "nothing was acknowledged before the power was cut");
+    assert!(
+        syncs > 0,
+        "nothing was acknowledged before the power was cut"
+    );
 }
 
 #[test]

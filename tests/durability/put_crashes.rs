@@ -17,7 +17,13 @@ const CHUNKS: [usize; 2] = [4, 128];
 
 /// The system calls that change a store or make a change durable. strace counts the calls of each
 /// thread separately.
-const CALLS: [&str; 5] = ["write,pwrite64", "fdatasync", "renameat", "mkdirat", "fsync"];
+const CALLS: [&str; 5] = [
+    "write,pwrite64",
+    "fdatasync",
+    "renameat",
+    "mkdirat",
+    "fsync",
+];
 
 /// Number of rows of chunks that are stored before `zarrfs put` runs.
 const OLD_ROWS: usize = 4;
@@ -33,7 +39,8 @@ impl Case {
     /// Creates an array of which a part is stored, and new bytes for all of it.
     fn new(separator: &str) -> Case {
         let directory = tempfile::tempdir().unwrap();
-        let compressor = json!({"compressor": {"id": "zlib", "level": 1}, "dimension_separator": separator});
+        let compressor =
+            json!({"compressor": {"id": "zlib", "level": 1}, "dimension_separator": separator});
         let mut made = TestArray::new(directory.path().join("a"), &SHAPE, &CHUNKS, compressor);
         let stored = OLD_ROWS * CHUNKS[0] * SHAPE[1];
         made.flat[..stored].copy_from_slice(&pattern(1, stored));
@@ -42,7 +49,11 @@ impl Case {
         }
         let new = pattern(2, made.flat.len());
         fs::write(directory.path().join("new"), &new).unwrap();
-        Case { directory, old: made.flat, new }
+        Case {
+            directory,
+            old: made.flat,
+            new,
+        }
     }
 
     fn array(&self) -> PathBuf {
@@ -55,22 +66,34 @@ impl Case {
         let input = fs::File::open(self.directory.path().join("new")).unwrap();
         fs::create_dir_all(self.directory.path().join("log")).unwrap();
         let mut command = Command::new("strace");
-        command.args(["-ff", "-ttt", "-o"]).arg(self.directory.path().join("log/l")).args(strace);
+        command
+            .args(["-ff", "-ttt", "-o"])
+            .arg(self.directory.path().join("log/l"))
+            .args(strace);
         command.args([ZARRFS, "put"]).arg(self.array()).args(more);
-        command.stdin(Stdio::from(input)).output().expect("strace starts")
+        command
+            .stdin(Stdio::from(input))
+            .output()
+            .expect("strace starts")
     }
 
     /// Returns the logs of the threads.
     fn log(&self) -> Vec<String> {
         let files = fs::read_dir(self.directory.path().join("log")).unwrap();
-        files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
+        files
+            .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
+            .collect()
     }
 
     /// Checks that each chunk is old or new and, unless `may_leave`, that no temporary file is
     /// left. Returns whether all chunks are new.
     fn check(&self, what: &str, may_leave: bool) -> bool {
         let output = zarrfs(&["cat", self.array().to_str().unwrap()]);
-        assert!(output.status.success(), "{what}: torn: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{what}: torn: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let flat = output.stdout;
         let mut all = true;
         for row in (0..SHAPE[0]).step_by(CHUNKS[0]) {
@@ -81,12 +104,18 @@ impl Case {
                 };
                 let got = lines(&flat);
                 let is_new = lines(&flat) == lines(&self.new);
-                assert!(is_new || got == lines(&self.old), "{what}: neither old nor new at {row}, {column}");
+                assert!(
+                    is_new || got == lines(&self.old),
+                    "{what}: neither old nor new at {row}, {column}"
+                );
                 all &= is_new;
             }
         }
         let left = unfinished_files(&self.array());
-        assert!(may_leave || left.is_empty(), "{what}: temporary files are left: {left:?}");
+        assert!(
+            may_leave || left.is_empty(),
+            "{what}: temporary files are left: {left:?}"
+        );
         all
     }
 }
@@ -102,10 +131,21 @@ fn at_every_call(what: &str, check: impl Fn(&Case, &Output, &str)) {
                 let trace = format!("trace={call}");
                 let inject = format!("inject={call}:{what}:when={n}");
                 let output = case.put(&["-e", &trace, "-e", &inject], &[]);
-                let hit = case.log().iter().any(|log| log.contains("(INJECTED)") || log.contains("killed by SIGKILL"));
-                check(&case, &output, &format!("{what} at {call} {n}, {separator:?}"));
+                let hit = case
+                    .log()
+                    .iter()
+                    .any(|log| log.contains("(INJECTED)") || log.contains("killed by SIGKILL"));
+                check(
+                    &case,
+                    &output,
+                    &format!("{what} at {call} {n}, {separator:?}"),
+                );
                 if !hit {
-                    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                    assert!(
+                        output.status.success(),
+                        "{}",
+                        String::from_utf8_lossy(&output.stderr)
+                    );
                     break;
                 }
                 *points.entry(call).or_insert(0) += 1;
@@ -142,7 +182,10 @@ fn an_error_at_any_call_is_reported_and_leaves_each_chunk_old_or_new() {
     for errno in ["EIO", "ENOSPC"] {
         at_every_call(&format!("error={errno}"), |case, output, what| {
             let all = case.check(what, false);
-            assert!(all || output.status.code() == Some(1), "{what}: not told: {output:?}");
+            assert!(
+                all || output.status.code() == Some(1),
+                "{what}: not told: {output:?}"
+            );
         });
     }
 }
@@ -182,7 +225,10 @@ fn chunks_are_synced_before_they_are_renamed_and_directories_at_the_end() {
         }
     }
     assert_eq!(renames, 24);
-    assert!(last_sync > last_rename, "the directories were not synced after the last chunk");
+    assert!(
+        last_sync > last_rename,
+        "the directories were not synced after the last chunk"
+    );
 
     let case = Case::new(".");
     assert!(case.put(&trace, &["--no-fsync"]).status.success());

@@ -27,8 +27,14 @@ fn encode(codec: &dyn Codec, decoded: &[u8]) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
     codec.encode(decoded, &mut out).map_err(|e| e.0)?;
     match codec.encoded_size(decoded.len()) {
-        Size::Exact(n) if n != out.len() => Err(format!("{} bytes where exactly {n} were foretold", out.len())),
-        Size::AtMost(n) if n < out.len() => Err(format!("{} bytes where at most {n} were foretold", out.len())),
+        Size::Exact(n) if n != out.len() => Err(format!(
+            "{} bytes where exactly {n} were foretold",
+            out.len()
+        )),
+        Size::AtMost(n) if n < out.len() => Err(format!(
+            "{} bytes where at most {n} were foretold",
+            out.len()
+        )),
         _ => Ok(out),
     }
 }
@@ -53,11 +59,13 @@ struct Case {
 
 fn field(from: &mut impl Read) -> Option<Vec<u8>> {
     let mut length = [0; 4];
-    from.read_exact(&mut length).expect("the Python process ended early");
+    from.read_exact(&mut length)
+        .expect("the Python process ended early");
     let length = u32::from_le_bytes(length);
     (length != u32::MAX).then(|| {
         let mut bytes = vec![0; length as usize];
-        from.read_exact(&mut bytes).expect("the Python process ended early");
+        from.read_exact(&mut bytes)
+            .expect("the Python process ended early");
         bytes
     })
 }
@@ -91,7 +99,9 @@ impl Case {
             (Err(_), Some(_)) if self.decoded.is_none() => Ok(()),
             (Err(why), Some(_)) => Err(why),
             (Ok(_), None) => Err("encodes what numcodecs refuses".into()),
-            (Ok((_, size)), Some(_)) if !plain.is_empty() && Some(size) != self.encoded_itemsize => {
+            (Ok((_, size)), Some(_))
+                if !plain.is_empty() && Some(size) != self.encoded_itemsize =>
+            {
                 Err(format!("item size {size}, not {:?}", self.encoded_itemsize))
             }
             (Ok((got, _)), Some(want)) if self.exact => self.difference("astype", got, want),
@@ -104,8 +114,14 @@ impl Case {
 
     fn check_decode(&self, encoded: &[u8]) -> Result<(), String> {
         let codec = build(&config(&self.config), self.itemsize).map_err(|e| e.to_string());
-        let room = self.decoded.as_ref().map_or(encoded.len() * 16 + 1000, Vec::len);
-        match (codec.and_then(|codec| decode(&*codec, encoded, room)), &self.decoded) {
+        let room = self
+            .decoded
+            .as_ref()
+            .map_or(encoded.len() * 16 + 1000, Vec::len);
+        match (
+            codec.and_then(|codec| decode(&*codec, encoded, room)),
+            &self.decoded,
+        ) {
             (Err(_), None) => Ok(()),
             (Err(why), Some(_)) => Err(why),
             (Ok(_), None) => Err("decodes what numcodecs refuses".into()),
@@ -118,8 +134,14 @@ impl Case {
     fn difference(&self, name: &str, mut got: Vec<u8>, want: &[u8]) -> Result<(), String> {
         let mut want = want.to_vec();
         let config = config(&self.config);
-        let dtype = config.dtype(name).ok().flatten().or(config.dtype("dtype").ok().flatten());
-        if let Some(dtype) = dtype.filter(|_| ["delta", "fixedscaleoffset"].contains(&config.id.as_str())) {
+        let dtype = config
+            .dtype(name)
+            .ok()
+            .flatten()
+            .or(config.dtype("dtype").ok().flatten());
+        if let Some(dtype) =
+            dtype.filter(|_| ["delta", "fixedscaleoffset"].contains(&config.id.as_str()))
+        {
             unify_nans(&dtype, &mut got);
             unify_nans(&dtype, &mut want);
         }
@@ -155,7 +177,12 @@ fn difference(got: &[u8], want: &[u8]) -> Result<(), String> {
         None => Ok(()),
         Some(at) => {
             let near = at / 16 * 16..(at / 16 * 16 + 16).min(got.len());
-            Err(format!("at byte {at} of {}: {:02x?}, not {:02x?}", got.len(), &got[near.clone()], &want[near]))
+            Err(format!(
+                "at byte {at} of {}: {:02x?}, not {:02x?}",
+                got.len(),
+                &got[near.clone()],
+                &want[near]
+            ))
         }
     }
 }
@@ -175,7 +202,9 @@ impl Tally {
         counts[way + 1] += 1;
         match result {
             Ok(()) => counts[way] += 1,
-            Err(why) => self.failures.push(format!("{} {what}: {why}", ["decode", "", "encode"][way])),
+            Err(why) => self
+                .failures
+                .push(format!("{} {what}: {why}", ["decode", "", "encode"][way])),
         }
     }
 
@@ -188,12 +217,19 @@ impl Tally {
             );
         }
         let shown: Vec<_> = self.failures.iter().take(40).map(String::as_str).collect();
-        assert!(shown.is_empty(), "{} differ:\n{}", self.failures.len(), shown.join("\n"));
+        assert!(
+            shown.is_empty(),
+            "{} differ:\n{}",
+            self.failures.len(),
+            shown.join("\n")
+        );
     }
 }
 
 fn put(to: &mut impl Write, bytes: &[u8]) {
-    to.write_all(&(bytes.len() as u32).to_le_bytes()).and_then(|()| to.write_all(bytes)).unwrap();
+    to.write_all(&(bytes.len() as u32).to_le_bytes())
+        .and_then(|()| to.write_all(bytes))
+        .unwrap();
 }
 
 #[test]
@@ -230,12 +266,22 @@ fn codecs_agree_with_numcodecs_on_random_arrays() {
     let mut to = child.stdin.take().unwrap();
     let writer = std::thread::spawn(move || {
         for (config, encoded, expected) in sent {
-            [config.as_bytes(), &encoded, &expected].iter().for_each(|bytes| put(&mut to, bytes));
+            [config.as_bytes(), &encoded, &expected]
+                .iter()
+                .for_each(|bytes| put(&mut to, bytes));
         }
     });
     for config in configs {
         let answer = String::from_utf8(field(&mut from).unwrap()).unwrap();
-        tally.count(&config, 2, if answer == "ok" { Ok(()) } else { Err(format!("numcodecs: {answer}")) });
+        tally.count(
+            &config,
+            2,
+            if answer == "ok" {
+                Ok(())
+            } else {
+                Err(format!("numcodecs: {answer}"))
+            },
+        );
     }
     writer.join().unwrap();
     assert!(child.wait().unwrap().success());
@@ -243,7 +289,10 @@ fn codecs_agree_with_numcodecs_on_random_arrays() {
 }
 
 fn directories(of: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(of).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut found: Vec<PathBuf> = std::fs::read_dir(of)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     found.retain(|p| p.is_dir());
     found.sort();
     found
@@ -260,7 +309,10 @@ fn check_fixtures(directory: &Path, tally: &mut Tally) {
         for entry in std::fs::read_dir(&codec_directory).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
-            let Some(number) = name.strip_prefix("encoded.").and_then(|n| n.strip_suffix(".dat")) else {
+            let Some(number) = name
+                .strip_prefix("encoded.")
+                .and_then(|n| n.strip_suffix(".dat"))
+            else {
                 continue;
             };
             let array = std::fs::read(directory.join(format!("array.{number}.npy"))).unwrap();
@@ -272,7 +324,8 @@ fn check_fixtures(directory: &Path, tally: &mut Tally) {
                 let got = encode(&*codec, plain).and_then(|got| difference(&got, &encoded));
                 tally.count(&text, 2, got.map_err(place));
             } else {
-                let got = decode(&*codec, &encoded, plain.len()).and_then(|got| difference(&got, plain));
+                let got =
+                    decode(&*codec, &encoded, plain.len()).and_then(|got| difference(&got, plain));
                 tally.count(&text, 0, got.map_err(place));
             }
         }
@@ -332,12 +385,29 @@ fn codecs() -> impl Iterator<Item = Box<dyn Codec>> {
 
 #[test]
 fn is_lossless_is_right_for_every_codec() {
-    let lossy: Vec<&str> = ANY.iter().copied().filter(|text| !build(&config(text), 4).unwrap().is_lossless()).collect();
-    let names = ["astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"];
+    let lossy: Vec<&str> = ANY
+        .iter()
+        .copied()
+        .filter(|text| !build(&config(text), 4).unwrap().is_lossless())
+        .collect();
+    let names = [
+        "astype",
+        "bitround",
+        "categorize",
+        "delta",
+        "fixedscaleoffset",
+        "packbits",
+        "quantize",
+    ];
     for name in names {
         assert!(lossy.iter().any(|text| text.contains(name)), "{name}");
     }
-    assert!(lossy.iter().all(|text| names.iter().any(|name| text.contains(name))), "{lossy:?}");
+    assert!(
+        lossy
+            .iter()
+            .all(|text| names.iter().any(|name| text.contains(name))),
+        "{lossy:?}"
+    );
 }
 
 proptest! {

@@ -8,7 +8,8 @@ use crate::support::array::{TestArray, pattern, replace};
 use crate::support::faulty_server::FaultyServer;
 use crate::support::shared_map::SharedMap;
 use crate::support::{
-    Mount, ZARRFS, announce, copy_tree, env_path, errno, is_installed, overwrite, run, run_python, with_timeout,
+    Mount, ZARRFS, announce, copy_tree, env_path, errno, is_installed, overwrite, run, run_python,
+    with_timeout,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -22,13 +23,22 @@ use std::process::Command;
 /// xarray would recognize.
 fn store() -> (tempfile::TempDir, TestArray) {
     let more = json!({"dtype": "<i2", "fill_value": -9, "compressor": {"id": "zlib", "level": 1}});
-    TestArray::in_group(&[7, 12], &[5, 8], more, r#"{"_ARRAY_DIMENSIONS": ["y", "x"], "units": "K"}"#)
+    TestArray::in_group(
+        &[7, 12],
+        &[5, 8],
+        more,
+        r#"{"_ARRAY_DIMENSIONS": ["y", "x"], "units": "K"}"#,
+    )
 }
 
 /// Returns the names in a directory that are neither chunks nor metadata.
 fn shown(directory: &Path) -> BTreeSet<String> {
-    let names = fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| !name.starts_with('.') && !name.starts_with(|c: char| c.is_ascii_digit())).collect()
+    let names = fs::read_dir(directory)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap());
+    names
+        .filter(|name| !name.starts_with('.') && !name.starts_with(|c: char| c.is_ascii_digit()))
+        .collect()
 }
 
 fn set(names: &[&str]) -> BTreeSet<String> {
@@ -42,35 +52,70 @@ fn npy_header(shape: &str) -> Vec<u8> {
     header
 }
 
-const HEADERS: [&str; 9] =
-    ["README.txt", "data.ctl", "data.mhd", "data.nhdr", "data.npy", "data.raw", "data.raw.hdr", "data.vrt", "data.xmf"];
+const HEADERS: [&str; 9] = [
+    "README.txt",
+    "data.ctl",
+    "data.mhd",
+    "data.nhdr",
+    "data.npy",
+    "data.raw",
+    "data.raw.hdr",
+    "data.vrt",
+    "data.xmf",
+];
 
 #[test]
 fn the_requested_headers_are_shown() {
     let (folder, _) = store();
     let choices: [(&[&str], &[&str]); 6] = [
         (&["--headers", "none"], &["data.raw"]),
-        (&["--headers", "npy,vrt"], &["data.npy", "data.raw", "data.vrt"]),
-        (&["-o", "ro,headers=npy:vrt"], &["data.npy", "data.raw", "data.vrt"]),
-        (&["--headers", "none", "--containers", "nii"], &["data.nii", "data.raw"]),
         (
-            &["--headers", "npy", "--containers", "nii,tif", "--netcdf", "cdf2"],
+            &["--headers", "npy,vrt"],
+            &["data.npy", "data.raw", "data.vrt"],
+        ),
+        (
+            &["-o", "ro,headers=npy:vrt"],
+            &["data.npy", "data.raw", "data.vrt"],
+        ),
+        (
+            &["--headers", "none", "--containers", "nii"],
+            &["data.nii", "data.raw"],
+        ),
+        (
+            &[
+                "--headers",
+                "npy",
+                "--containers",
+                "nii,tif",
+                "--netcdf",
+                "cdf2",
+            ],
             &["data.nii", "data.npy", "data.raw", "data.tif"],
         ),
         (&["--headers", "all"], &HEADERS),
     ];
-    let all = set(&HEADERS).into_iter().chain(set(&["data.nii", "data.tif", "dataset.nc"]));
+    let all = set(&HEADERS)
+        .into_iter()
+        .chain(set(&["data.nii", "data.tif", "dataset.nc"]));
     let all: Vec<String> = all.collect();
     for (args, names) in choices {
         let mount = Mount::new(folder.path(), args);
         assert_eq!(shown(&mount.join("a")), set(names), "{args:?}");
         for name in &all {
             let is_asked = names.contains(&name.as_str());
-            assert_eq!(mount.join("a").join(name).exists(), is_asked, "{args:?}: {name}");
+            assert_eq!(
+                mount.join("a").join(name).exists(),
+                is_asked,
+                "{args:?}: {name}"
+            );
         }
         // an option of the file asks for it
         let has_dataset = args.contains(&"--netcdf");
-        assert_eq!(shown(mount.path()).contains("dataset.nc"), has_dataset, "{args:?}");
+        assert_eq!(
+            shown(mount.path()).contains("dataset.nc"),
+            has_dataset,
+            "{args:?}"
+        );
         assert_eq!(mount.join("dataset.nc").exists(), has_dataset, "{args:?}");
     }
     let mount = Mount::new(folder.path(), &[]);
@@ -81,12 +126,26 @@ fn the_requested_headers_are_shown() {
 fn unknown_formats_are_refused() {
     let (folder, _) = store();
     let mountpoint = tempfile::tempdir().unwrap();
-    for args in [["--headers", "numpy"], ["--headers", "nii"], ["--containers", "npy"], ["-o", "headers=x"]] {
+    for args in [
+        ["--headers", "numpy"],
+        ["--headers", "nii"],
+        ["--containers", "npy"],
+        ["-o", "headers=x"],
+    ] {
         let mut command = Command::new(ZARRFS);
-        let output = command.arg("mount").args(args).arg(folder.path()).arg(mountpoint.path()).output().unwrap();
+        let output = command
+            .arg("mount")
+            .args(args)
+            .arg(folder.path())
+            .arg(mountpoint.path())
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("npy") || said.contains("nii"), "{args:?}: {said}");
+        assert!(
+            said.contains("npy") || said.contains("nii"),
+            "{args:?}: {said}"
+        );
     }
 }
 
@@ -96,14 +155,26 @@ fn a_stored_file_of_the_same_name_is_hidden_and_kept() {
     let (folder, array) = store();
     fs::write(array.path.join("data.vrt"), "the user's own").unwrap();
     let mount = Mount::new(folder.path(), &[]);
-    assert!(fs::read_to_string(mount.join("a/data.vrt")).unwrap().starts_with("<VRTDataset"));
-    let listed = fs::read_dir(mount.join("a")).unwrap().filter(|e| e.as_ref().unwrap().file_name() == "data.vrt");
+    assert!(
+        fs::read_to_string(mount.join("a/data.vrt"))
+            .unwrap()
+            .starts_with("<VRTDataset")
+    );
+    let listed = fs::read_dir(mount.join("a"))
+        .unwrap()
+        .filter(|e| e.as_ref().unwrap().file_name() == "data.vrt");
     assert_eq!(listed.count(), 1);
     let _ = fs::remove_file(mount.join("a/data.vrt"));
     drop(mount);
-    assert_eq!(fs::read_to_string(array.path.join("data.vrt")).unwrap(), "the user's own");
+    assert_eq!(
+        fs::read_to_string(array.path.join("data.vrt")).unwrap(),
+        "the user's own"
+    );
     let mount = Mount::new(folder.path(), &["--headers", "none"]);
-    assert_eq!(fs::read_to_string(mount.join("a/data.vrt")).unwrap(), "the user's own");
+    assert_eq!(
+        fs::read_to_string(mount.join("a/data.vrt")).unwrap(),
+        "the user's own"
+    );
 }
 
 #[test]
@@ -116,10 +187,23 @@ fn data_npy_is_mapped_like_the_flat_bytes() {
     assert!(fs::read(&path).unwrap() == wanted);
     let file = File::open(&path).unwrap();
     // across the end of the header, by items, and across the end of the file
-    for (offset, len) in [(0, 10), (120, 16), (127, 2), (128, 1), (129, 3), (200, 96), (290, 40), (296, 8)] {
+    for (offset, len) in [
+        (0, 10),
+        (120, 16),
+        (127, 2),
+        (128, 1),
+        (129, 3),
+        (200, 96),
+        (290, 40),
+        (296, 8),
+    ] {
         let mut bytes = vec![0; len];
         let n = file.read_at(&mut bytes, offset as u64).unwrap();
-        assert_eq!(bytes[..n], wanted[offset.min(wanted.len())..(offset + len).min(wanted.len())], "{offset}");
+        assert_eq!(
+            bytes[..n],
+            wanted[offset.min(wanted.len())..(offset + len).min(wanted.len())],
+            "{offset}"
+        );
     }
 }
 
@@ -133,10 +217,19 @@ fn writes_through_data_npy_reach_the_array() {
     let new = pattern(5, array.flat.len());
     // parts of items, and across the borders of chunks
     for (at, len) in [(0, 1), (15, 4), (40, 60), (167, 1)] {
-        assert_eq!(overwrite(&npy, (header.len() + at) as u64, &new[at..at + len]), "ok");
+        assert_eq!(
+            overwrite(&npy, (header.len() + at) as u64, &new[at..at + len]),
+            "ok"
+        );
         array.flat[at..at + len].copy_from_slice(&new[at..at + len]);
-        assert!(fs::read(&flat).unwrap() == array.flat, "through data.raw, after {at}");
-        assert!(array.stored_flat().unwrap() == array.flat, "in the store, after {at}");
+        assert!(
+            fs::read(&flat).unwrap() == array.flat,
+            "through data.raw, after {at}"
+        );
+        assert!(
+            array.stored_flat().unwrap() == array.flat,
+            "in the store, after {at}"
+        );
     }
     // data.npy shows writes through other files
     assert_eq!(overwrite(&flat, 20, b"zarrfs"), "ok");
@@ -149,7 +242,10 @@ fn writes_through_data_npy_reach_the_array() {
     fs::write(&npy, [header.clone(), new.clone()].concat()).unwrap();
     assert!(array.stored_flat().unwrap() == new);
     // nothing can be written behind the items
-    assert_eq!(overwrite(&npy, (header.len() + new.len()) as u64, b"x"), "EFBIG");
+    assert_eq!(
+        overwrite(&npy, (header.len() + new.len()) as u64, b"x"),
+        "EFBIG"
+    );
 }
 
 #[test]
@@ -180,26 +276,58 @@ fn gdal_edits_the_metadata_of_data_vrt() {
     let mount = Mount::new(folder.path(), &[]);
     let path = mount.join("a/data.vrt");
     let text = fs::read_to_string(&path).unwrap();
-    let attributes = || fs::read_to_string(array.path.join(".zattrs")).unwrap().split_whitespace().collect::<String>();
-    let edited = text.replace(">K</MDI>", ">degC</MDI>\n<MDI key=\"A\">B</MDI>").replace(">K<", ">C<");
+    let attributes = || {
+        fs::read_to_string(array.path.join(".zattrs"))
+            .unwrap()
+            .split_whitespace()
+            .collect::<String>()
+    };
+    let edited = text
+        .replace(">K</MDI>", ">degC</MDI>\n<MDI key=\"A\">B</MDI>")
+        .replace(">K<", ">C<");
     // write in pieces, as VSIFWriteL does
     let mut file = File::create(&path).unwrap();
-    edited.as_bytes().chunks(100).for_each(|piece| file.write_all(piece).unwrap());
+    edited
+        .as_bytes()
+        .chunks(100)
+        .for_each(|piece| file.write_all(piece).unwrap());
     support::close(file).unwrap();
-    assert_eq!(attributes(), r#"{"_ARRAY_DIMENSIONS":["y","x"],"units":"degC","A":"B"}"#);
-    assert!(fs::read_to_string(&path).unwrap().contains("<MDI key=\"A\">B</MDI>"));
+    assert_eq!(
+        attributes(),
+        r#"{"_ARRAY_DIMENSIONS":["y","x"],"units":"degC","A":"B"}"#
+    );
+    assert!(
+        fs::read_to_string(&path)
+            .unwrap()
+            .contains("<MDI key=\"A\">B</MDI>")
+    );
     let stats = fs::read_to_string(mount.join(".zarrfs/stats")).unwrap();
-    assert!(stats.contains("/a/data.vrt: not stored: UnitType"), "{stats}");
+    assert!(
+        stats.contains("/a/data.vrt: not stored: UnitType"),
+        "{stats}"
+    );
     if support::is_installed("gdal_edit.py") {
         assert_eq!(
-            run("gdal_edit.py", &["-mo", "units=K", "-mo", "history=by GDAL", "data.vrt"], &mount.join("a")),
+            run(
+                "gdal_edit.py",
+                &["-mo", "units=K", "-mo", "history=by GDAL", "data.vrt"],
+                &mount.join("a")
+            ),
             ""
         );
         let told = attributes();
-        assert!(told.contains(r#""units":"K""#) && told.contains(r#""history":"byGDAL""#), "{told}");
+        assert!(
+            told.contains(r#""units":"K""#) && told.contains(r#""history":"byGDAL""#),
+            "{told}"
+        );
     }
     // copy a header of another raster over this one
-    fs::write(&path, text.replace("rasterXSize=\"12\"", "rasterXSize=\"13\"").replace(">K<", ">degF<")).unwrap();
+    fs::write(
+        &path,
+        text.replace("rasterXSize=\"12\"", "rasterXSize=\"13\"")
+            .replace(">K<", ">degF<"),
+    )
+    .unwrap();
     assert!(!attributes().contains("degF"));
     assert!(array.stored_flat().unwrap() == array.flat);
 }
@@ -210,7 +338,10 @@ fn text_headers_accept_writes_and_stay_as_they_are() {
     let (folder, array) = store();
     let mount = Mount::new(folder.path(), &[]);
     let before = support::tree::snapshot(folder.path()).unwrap();
-    for name in HEADERS.iter().filter(|name| !["data.raw", "data.npy"].contains(name)) {
+    for name in HEADERS
+        .iter()
+        .filter(|name| !["data.raw", "data.npy"].contains(name))
+    {
         let path = mount.join("a").join(name);
         let text = fs::read(&path).unwrap();
         assert!(!text.is_empty() && text.is_ascii(), "{name}");
@@ -220,25 +351,59 @@ fn text_headers_accept_writes_and_stay_as_they_are() {
         assert_eq!(errno(file.set_len(2)), "ok", "{name}");
         drop(file);
         // the removing thread may find the file missing once: see `tests/writing/chunk_drafts.rs`
-        std::thread::scope(|scope| scope.spawn(|| fs::remove_file(&path).unwrap()).join().unwrap());
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| fs::remove_file(&path).unwrap())
+                .join()
+                .unwrap()
+        });
         assert!(fs::read(&path).unwrap() == text, "{name}");
-        assert_eq!(fs::metadata(&path).unwrap().len(), text.len() as u64, "{name}");
+        assert_eq!(
+            fs::metadata(&path).unwrap().len(),
+            text.len() as u64,
+            "{name}"
+        );
         let inner = OpenOptions::new().write(true).create_new(true).open(&path);
         assert_eq!(errno(inner), "EEXIST", "{name}");
-        assert_eq!(errno(fs::rename(&path, mount.join("a/other"))), "EPERM", "{name}");
+        assert_eq!(
+            errno(fs::rename(&path, mount.join("a/other"))),
+            "EPERM",
+            "{name}"
+        );
     }
-    std::thread::scope(|scope| scope.spawn(|| fs::remove_file(mount.join("a/data.npy")).unwrap()).join().unwrap());
-    assert_eq!(fs::read(mount.join("a/data.npy")).unwrap().len(), 128 + array.flat.len());
-    assert!(before == support::tree::snapshot(folder.path()).unwrap(), "the store was changed");
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| fs::remove_file(mount.join("a/data.npy")).unwrap())
+            .join()
+            .unwrap()
+    });
+    assert_eq!(
+        fs::read(mount.join("a/data.npy")).unwrap().len(),
+        128 + array.flat.len()
+    );
+    assert!(
+        before == support::tree::snapshot(folder.path()).unwrap(),
+        "the store was changed"
+    );
 }
 
 #[test]
 fn headers_cannot_be_written_in_a_read_only_mount() {
     let (folder, _) = store();
     let mount = Mount::new(folder.path(), &["-o", "ro", "--containers", "all"]);
-    for name in ["a/data.npy", "a/data.vrt", "a/README.txt", "a/data.tif", "dataset.nc"] {
+    for name in [
+        "a/data.npy",
+        "a/data.vrt",
+        "a/README.txt",
+        "a/data.tif",
+        "dataset.nc",
+    ] {
         let path = mount.join(name);
-        assert_eq!(errno(OpenOptions::new().write(true).open(&path)), "EROFS", "{name}");
+        assert_eq!(
+            errno(OpenOptions::new().write(true).open(&path)),
+            "EROFS",
+            "{name}"
+        );
         assert_eq!(errno(fs::remove_file(&path)), "EROFS", "{name}");
         assert!(!fs::read(&path).unwrap().is_empty(), "{name}");
     }
@@ -255,26 +420,54 @@ fn trees_with_headers_are_copied() {
     let from = all.to_str().unwrap();
     assert_eq!(run("cp", &["-r", from, "by-cp"], copies.path()), "");
     fs::create_dir(copies.path().join("by-tar")).unwrap();
-    assert_eq!(run("tar", &["cf", "a.tar", "-C", from, "."], copies.path()), "");
-    assert_eq!(run("tar", &["xf", "a.tar", "-C", "by-tar"], copies.path()), "");
-    let names = |path: &Path| fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect::<BTreeSet<_>>();
+    assert_eq!(
+        run("tar", &["cf", "a.tar", "-C", from, "."], copies.path()),
+        ""
+    );
+    assert_eq!(
+        run("tar", &["xf", "a.tar", "-C", "by-tar"], copies.path()),
+        ""
+    );
+    let names = |path: &Path| {
+        fs::read_dir(path)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect::<BTreeSet<_>>()
+    };
     for copy in ["by-cp", "by-tar"] {
         let copy = copies.path().join(copy);
         assert_eq!(names(&copy), names(&all));
         for name in names(&all) {
-            assert!(fs::read(copy.join(&name)).unwrap() == fs::read(all.join(&name)).unwrap(), "{name:?}");
+            assert!(
+                fs::read(copy.join(&name)).unwrap() == fs::read(all.join(&name)).unwrap(),
+                "{name:?}"
+            );
         }
         // copy back onto the same array, whose headers are equal
-        assert_eq!(run("cp", &["-r", &format!("{}/.", copy.display()), from], copies.path()), "");
+        assert_eq!(
+            run(
+                "cp",
+                &["-r", &format!("{}/.", copy.display()), from],
+                copies.path()
+            ),
+            ""
+        );
         assert!(array.stored_flat().unwrap() == array.flat);
     }
     // cp complains that the headers of a new array exist as soon as its .zarray does, but copies
     // everything else
-    Command::new("cp").args(["-r", "a", "new"]).current_dir(mount.path()).output().unwrap();
+    Command::new("cp")
+        .args(["-r", "a", "new"])
+        .current_dir(mount.path())
+        .output()
+        .unwrap();
     assert_eq!(shown(&mount.join("new")), shown(&all));
     assert!(fs::read(mount.join("new/data.raw")).unwrap() == array.flat);
     let stored = names(&folder.path().join("new"));
-    let strange = stored.iter().filter(|n| n.to_str().unwrap().starts_with(['d', 'R'])).collect::<Vec<_>>();
+    let strange = stored
+        .iter()
+        .filter(|n| n.to_str().unwrap().starts_with(['d', 'R']))
+        .collect::<Vec<_>>();
     assert!(strange.is_empty(), "stored: {strange:?}");
 }
 
@@ -298,12 +491,22 @@ fn find_and_du_count_bytes_once() {
     };
     assert_eq!(used(&with, "a/data.raw"), used(&without, "a/data.raw"));
     let size = array.flat.len() as u64;
-    assert!(size < 1024 && used(&with, "a/data.npy") <= 1024, "{}", used(&with, "a/data.npy"));
-    let output =
-        Command::new("find").arg(with.path()).args(["-name", "data.*", "-printf", "%f %s\n"]).output().unwrap();
+    assert!(
+        size < 1024 && used(&with, "a/data.npy") <= 1024,
+        "{}",
+        used(&with, "a/data.npy")
+    );
+    let output = Command::new("find")
+        .arg(with.path())
+        .args(["-name", "data.*", "-printf", "%f %s\n"])
+        .output()
+        .unwrap();
     assert!(output.stderr.is_empty());
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains(&format!("data.npy {}\n", 128 + size)), "{said}");
+    assert!(
+        said.contains(&format!("data.npy {}\n", 128 + size)),
+        "{said}"
+    );
 }
 
 #[test]
@@ -320,7 +523,9 @@ fn a_store_on_a_server_has_the_same_headers() {
         let near = here.join("a").join(&name);
         assert!(fs::read(far).unwrap() == fs::read(near).unwrap(), "{name}");
     }
-    assert!(fs::read(mount.join("a/data.npy")).unwrap() == [npy_header("7, 12"), array.flat].concat());
+    assert!(
+        fs::read(mount.join("a/data.npy")).unwrap() == [npy_header("7, 12"), array.flat].concat()
+    );
 }
 
 /// Headers show the new shape of an array after a resize through the mount and in the store.
@@ -330,16 +535,31 @@ fn headers_follow_the_shape() {
     let mount = Mount::new(folder.path(), &["--resize"]);
     let header = |shape: &str| {
         let file = fs::read(mount.join("a/data.npy")).unwrap();
-        assert!(file.starts_with(&npy_header(shape)), "{shape}: {}", String::from_utf8_lossy(&file[..128]));
+        assert!(
+            file.starts_with(&npy_header(shape)),
+            "{shape}: {}",
+            String::from_utf8_lossy(&file[..128])
+        );
         let text = fs::read_to_string(mount.join("a/data.vrt")).unwrap();
         let rows = shape.split(',').next().unwrap();
-        assert!(text.contains(&format!("rasterYSize=\"{rows}\"")), "{shape}: {text}");
-        assert_eq!(file.len() as u64, fs::metadata(mount.join("a/data.npy")).unwrap().len());
+        assert!(
+            text.contains(&format!("rasterYSize=\"{rows}\"")),
+            "{shape}: {text}"
+        );
+        assert_eq!(
+            file.len() as u64,
+            fs::metadata(mount.join("a/data.npy")).unwrap().len()
+        );
         assert_eq!(file[128..], fs::read(mount.join("a/data.raw")).unwrap());
     };
     header("7, 12");
     // resize by writing data.raw
-    OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap().set_len(10 * 24).unwrap();
+    OpenOptions::new()
+        .write(true)
+        .open(mount.join("a/data.raw"))
+        .unwrap()
+        .set_len(10 * 24)
+        .unwrap();
     header("10, 12");
     // resize by writing .zarray
     let document = fs::read_to_string(mount.join("a/.zarray")).unwrap();
@@ -361,17 +581,45 @@ fn headers_follow_the_attributes() {
     let text = || fs::read_to_string(mount.join("a/data.vrt")).unwrap();
     assert!(text().contains("<UnitType>K</UnitType>"), "{}", text());
     let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(mount.join("a"), "user.zarr.attrs.units", br#""degC""#, flags).unwrap();
-    rustix::fs::setxattr(mount.join("a"), "user.zarr.attrs.scale_factor", b"0.5", flags).unwrap();
-    assert!(text().contains("<UnitType>degC</UnitType>") && text().contains("<Scale>0.5</Scale>"), "{}", text());
-    fs::write(mount.join("a/.zattrs"), r#"{"_ARRAY_DIMENSIONS": ["y", "x"]}"#).unwrap();
+    rustix::fs::setxattr(
+        mount.join("a"),
+        "user.zarr.attrs.units",
+        br#""degC""#,
+        flags,
+    )
+    .unwrap();
+    rustix::fs::setxattr(
+        mount.join("a"),
+        "user.zarr.attrs.scale_factor",
+        b"0.5",
+        flags,
+    )
+    .unwrap();
+    assert!(
+        text().contains("<UnitType>degC</UnitType>") && text().contains("<Scale>0.5</Scale>"),
+        "{}",
+        text()
+    );
+    fs::write(
+        mount.join("a/.zattrs"),
+        r#"{"_ARRAY_DIMENSIONS": ["y", "x"]}"#,
+    )
+    .unwrap();
     assert!(!text().contains("<UnitType>"), "{}", text());
 }
 
 /// Runs a command on a file and returns its output.
 fn said(command: &[&str], path: &Path) -> String {
-    let output = with_timeout(60, command[0]).args(&command[1..]).arg(path).output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = with_timeout(60, command[0])
+        .args(&command[1..])
+        .arg(path)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -394,11 +642,16 @@ fn attributes_are_read_and_set_by_getfattr_and_setfattr() {
             r#"user.zarr.dtype="\"<i2\"""#,
             r#"user.zarr.fill_value="-9""#,
         ] {
-            assert!(listed.lines().any(|l| l == line), "{name}: {line} in {listed}");
+            assert!(
+                listed.lines().any(|l| l == line),
+                "{name}: {line} in {listed}"
+            );
         }
     }
-    let stored =
-        || serde_json::from_slice::<serde_json::Value>(&fs::read(array.path.join(".zattrs")).unwrap()).unwrap();
+    let stored = || {
+        serde_json::from_slice::<serde_json::Value>(&fs::read(array.path.join(".zattrs")).unwrap())
+            .unwrap()
+    };
     for (name, value, wanted) in [
         ("units", r#""degC""#, json!("degC")),
         ("valid_range", "[0, 50.5]", json!([0, 50.5])),
@@ -406,17 +659,54 @@ fn attributes_are_read_and_set_by_getfattr_and_setfattr() {
         ("text", "not JSON", json!("not JSON")),
         ("nested", r#"{"a": {"b": null}}"#, json!({"a": {"b": null}})),
     ] {
-        said(&["setfattr", "-n", &format!("user.zarr.attrs.{name}"), "-v", value], &a.join("data.npy"));
+        said(
+            &[
+                "setfattr",
+                "-n",
+                &format!("user.zarr.attrs.{name}"),
+                "-v",
+                value,
+            ],
+            &a.join("data.npy"),
+        );
         assert_eq!(stored()[name], wanted);
-        let got = said(&["getfattr", "--only-values", "-n", &format!("user.zarr.attrs.{name}")], &a);
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&got).unwrap(), wanted, "{name}");
+        let got = said(
+            &[
+                "getfattr",
+                "--only-values",
+                "-n",
+                &format!("user.zarr.attrs.{name}"),
+            ],
+            &a,
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&got).unwrap(),
+            wanted,
+            "{name}"
+        );
     }
     said(&["setfattr", "-x", "user.zarr.attrs.nested"], &a);
     assert_eq!(stored().get("nested"), None);
     assert_eq!(stored()["_ARRAY_DIMENSIONS"], json!(["y", "x"]));
-    said(&["setfattr", "-n", "user.zarr.attrs.title", "-v", "of the group"], mount.path());
-    assert!(said(&["getfattr", "-d"], mount.path()).contains(r#"user.zarr.attrs.title="\"of the group\"""#));
-    let refused = Command::new("setfattr").args(["-n", "user.zarr.shape", "-v", "[1]"]).arg(&a).output().unwrap();
+    said(
+        &[
+            "setfattr",
+            "-n",
+            "user.zarr.attrs.title",
+            "-v",
+            "of the group",
+        ],
+        mount.path(),
+    );
+    assert!(
+        said(&["getfattr", "-d"], mount.path())
+            .contains(r#"user.zarr.attrs.title="\"of the group\"""#)
+    );
+    let refused = Command::new("setfattr")
+        .args(["-n", "user.zarr.shape", "-v", "[1]"])
+        .arg(&a)
+        .output()
+        .unwrap();
     assert!(!refused.status.success(), "the shape was set");
 }
 
@@ -426,16 +716,28 @@ fn attributes_are_read_and_set_by_getfattr_and_setfattr() {
 fn maps_of_data_npy_and_data_raw_show_the_same_array() {
     let (folder, mut made) = store();
     let mount = Mount::new(folder.path(), &[]);
-    let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join("a").join(name)).unwrap();
+    let open = |name: &str| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(mount.join("a").join(name))
+            .unwrap()
+    };
     for round in 0..3u8 {
         let npy = SharedMap::new(&open("data.npy"));
         let flat = SharedMap::new(&open("data.raw"));
-        assert!(npy.bytes()[128..] == made.flat && flat.bytes() == made.flat, "round {round}");
+        assert!(
+            npy.bytes()[128..] == made.flat && flat.bytes() == made.flat,
+            "round {round}"
+        );
         npy.set(128 + 30, round + 100);
         made.flat[30] = round + 100;
         npy.sync();
         drop(npy);
-        assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "round {round}: read");
+        assert!(
+            fs::read(mount.join("a/data.raw")).unwrap() == made.flat,
+            "round {round}: read"
+        );
         flat.sync();
         drop(flat);
         let flat = SharedMap::new(&open("data.raw"));
@@ -444,8 +746,14 @@ fn maps_of_data_npy_and_data_raw_show_the_same_array() {
         made.flat[31] = round + 50;
         flat.sync();
         drop(flat);
-        assert!(fs::read(mount.join("a/data.npy")).unwrap()[128..] == made.flat, "round {round}: the other way");
-        assert!(made.stored_flat().unwrap() == made.flat, "round {round}: the store");
+        assert!(
+            fs::read(mount.join("a/data.npy")).unwrap()[128..] == made.flat,
+            "round {round}: the other way"
+        );
+        assert!(
+            made.stored_flat().unwrap() == made.flat,
+            "round {round}: the store"
+        );
     }
 }
 
@@ -487,7 +795,10 @@ fn rasterio_reads_values_and_geometry() {
 #[test]
 fn image_readers_read_values_and_geometry() {
     compare(&[], &["pynrrd", "itk_nrrd", "itk_meta_image"]);
-    compare(&["--containers", "tif,nii"], &["tiff", "itk_tiff", "nifti", "itk_nifti"]);
+    compare(
+        &["--containers", "tif,nii"],
+        &["tiff", "itk_tiff", "nifti", "itk_nifti"],
+    );
 }
 
 #[test]
@@ -505,6 +816,9 @@ fn programs_write_in_place() {
     let copy = tempfile::tempdir().unwrap();
     copy_tree(geo(&python).path(), copy.path());
     let mount = Mount::new(&copy.path().join("geo.zarr"), &["--containers", "all"]);
-    let args = [mount.path().to_str().unwrap(), copy.path().to_str().unwrap()];
+    let args = [
+        mount.path().to_str().unwrap(),
+        copy.path().to_str().unwrap(),
+    ];
     announce(run_python(&python, "headers_written.py", &args).trim());
 }

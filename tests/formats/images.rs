@@ -10,11 +10,19 @@ fn programs_read_the_values_and_metadata_of_images() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    run_python(&python, "images.py", &["write", folder.path().to_str().unwrap()]);
+    run_python(
+        &python,
+        "images.py",
+        &["write", folder.path().to_str().unwrap()],
+    );
     for name in ["v2.zarr", "v3.zarr"] {
         let store = folder.path().join(name);
         let mount = Mount::new(&store, &["-o", "ro", "--containers", "tif,nii"]);
-        let args = ["check", mount.path().to_str().unwrap(), store.to_str().unwrap()];
+        let args = [
+            "check",
+            mount.path().to_str().unwrap(),
+            store.to_str().unwrap(),
+        ];
         announce(run_python(&python, "images.py", &args).trim());
         mount.assert_no_problem();
     }

@@ -19,7 +19,11 @@ fn with_groups(python: &Path, verbs: &[&str], args: &[&str]) {
     let store = folder.path().join("groups.zarr");
     let mount = Mount::new(&store, args);
     for verb in verbs {
-        run_python(python, "netcdf.py", &[Path::new(verb), mount.path(), &store]);
+        run_python(
+            python,
+            "netcdf.py",
+            &[Path::new(verb), mount.path(), &store],
+        );
     }
 }
 
@@ -29,7 +33,11 @@ fn groups_are_read_as_zarr_python_reads_them() {
         return;
     };
     with_groups(&python, &["read"], &["--containers", "nc", "--read-only"]);
-    with_groups(&python, &["read"], &["--containers", "nc", "--cache-size", "20K"]);
+    with_groups(
+        &python,
+        &["read"],
+        &["--containers", "nc", "--cache-size", "20K"],
+    );
 }
 
 #[test]
@@ -39,7 +47,11 @@ fn the_sample_store_is_read_as_xarray_reads_it() {
     };
     let sample = test_data("sample.zarr");
     let mount = Mount::new(&sample, &ALL);
-    run_python(&python, "netcdf.py", &[Path::new("read"), mount.path(), &sample]);
+    run_python(
+        &python,
+        "netcdf.py",
+        &[Path::new("read"), mount.path(), &sample],
+    );
 }
 
 #[test]
@@ -65,7 +77,10 @@ fn nco_can_edit_a_group() {
     let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
         return;
     };
-    if ["ncap2", "ncks", "ncatted", "ncrename"].into_iter().all(support::is_installed) {
+    if ["ncap2", "ncks", "ncatted", "ncrename"]
+        .into_iter()
+        .all(support::is_installed)
+    {
         with_groups(&python, &["nco"], &["--containers", "nc"]);
     }
 }
@@ -87,12 +102,31 @@ fn with_records(verbs: &[&str], args: &[&str]) {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    run_python(&python, "netcdf_records.py", &[Path::new("make"), folder.path()]);
+    run_python(
+        &python,
+        "netcdf_records.py",
+        &[Path::new("make"), folder.path()],
+    );
     let store = folder.path().join("growing.zarr");
-    let args = [&["--containers", "nc", "--netcdf", "cdf2", "--netcdf-record", "time"], args].concat();
+    let args = [
+        &[
+            "--containers",
+            "nc",
+            "--netcdf",
+            "cdf2",
+            "--netcdf-record",
+            "time",
+        ],
+        args,
+    ]
+    .concat();
     let mount = Mount::new(&store, &args);
     for verb in verbs {
-        let printed = run_python(&python, "netcdf_records.py", &[Path::new(verb), mount.path(), &store]);
+        let printed = run_python(
+            &python,
+            "netcdf_records.py",
+            &[Path::new(verb), mount.path(), &store],
+        );
         for line in printed.lines().filter(|line| line.starts_with("skipped")) {
             println!("{line}");
         }
@@ -137,11 +171,17 @@ fn moved_data_are_not_taken_for_appended_records() {
 fn the_file_follows_the_metadata() {
     let folder = tempfile::tempdir().unwrap();
     copy_tree(&test_data("sample.zarr/ocean"), folder.path());
-    let mount = Mount::new(folder.path(), &["--containers", "nc", "--metadata-ttl", "0s"]);
+    let mount = Mount::new(
+        folder.path(),
+        &["--containers", "nc", "--metadata-ttl", "0s"],
+    );
     let path = mount.join("dataset.nc");
     let before = fs::read(&path).unwrap();
     assert_eq!(before.len() as u64, fs::metadata(&path).unwrap().len());
-    assert!(before.starts_with(b"CDF\x02") && contains(&before, b"Sea surface temperature, missing on land"));
+    assert!(
+        before.starts_with(b"CDF\x02")
+            && contains(&before, b"Sea surface temperature, missing on land")
+    );
 
     fs::write(mount.join(".zattrs"), br#"{"title":"another title"}"#).unwrap();
     let after = fs::read(&path).unwrap();
@@ -151,7 +191,15 @@ fn the_file_follows_the_metadata() {
     let after = fs::read(&path).unwrap();
     assert!(contains(&after, b"\0\0\0\x07instant\0"));
 
-    std::thread::scope(|scope| assert_eq!(scope.spawn(|| errno(fs::remove_file(&path))).join().unwrap(), "ok"));
+    std::thread::scope(|scope| {
+        assert_eq!(
+            scope
+                .spawn(|| errno(fs::remove_file(&path)))
+                .join()
+                .unwrap(),
+            "ok"
+        )
+    });
     assert!(path.exists());
 }
 
@@ -173,21 +221,48 @@ fn unusual_attributes_and_values_leave_the_file_readable() {
     };
     for place in ["", "g"] {
         fs::create_dir_all(folder.path().join(place)).unwrap();
-        fs::write(folder.path().join(place).join(".zgroup"), br#"{"zarr_format":2}"#).unwrap();
+        fs::write(
+            folder.path().join(place).join(".zgroup"),
+            br#"{"zarr_format":2}"#,
+        )
+        .unwrap();
     }
     let long = "x".repeat(5000);
-    array("t", "<f4", &format!(r#"{{"_ARRAY_DIMENSIONS":["time"],"grid_mapping":"{long}"}}"#), &[1; 8]);
-    array("n", "<f4", &format!(r#"{{"_ARRAY_DIMENSIONS":["{long}"]}}"#), &[1; 8]);
+    array(
+        "t",
+        "<f4",
+        &format!(r#"{{"_ARRAY_DIMENSIONS":["time"],"grid_mapping":"{long}"}}"#),
+        &[1; 8],
+    );
+    array(
+        "n",
+        "<f4",
+        &format!(r#"{{"_ARRAY_DIMENSIONS":["{long}"]}}"#),
+        &[1; 8],
+    );
     let times = [1i64, (1 << 53) + 1].map(i64::to_le_bytes).concat();
-    array("time", "<i8", r#"{"_ARRAY_DIMENSIONS":["time"],"units":"days since 2000-01-01"}"#, &times);
+    array(
+        "time",
+        "<i8",
+        r#"{"_ARRAY_DIMENSIONS":["time"],"units":"days since 2000-01-01"}"#,
+        &times,
+    );
     let mount = Mount::new(folder.path(), &["--containers", "nc"]);
     let path = mount.join("g/dataset.nc");
     let bytes = fs::read(&path).unwrap();
-    assert!(bytes.starts_with(b"CDF\x05") && bytes.len() as u64 == fs::metadata(&path).unwrap().len());
-    assert!(contains(&bytes, &[1i64, (1 << 53) + 1].map(i64::to_be_bytes).concat()));
+    assert!(
+        bytes.starts_with(b"CDF\x05") && bytes.len() as u64 == fs::metadata(&path).unwrap().len()
+    );
+    assert!(contains(
+        &bytes,
+        &[1i64, (1 << 53) + 1].map(i64::to_be_bytes).concat()
+    ));
     // the layout depends on whether all values are doubles, so such a change makes an open file
     // stale
-    let flat = OpenOptions::new().write(true).open(mount.join("g/time/data.raw")).unwrap();
+    let flat = OpenOptions::new()
+        .write(true)
+        .open(mount.join("g/time/data.raw"))
+        .unwrap();
     flat.write_all_at(&7i64.to_le_bytes(), 8).unwrap();
     let open = fs::File::open(&path).unwrap();
     let mut start = [0; 4];
@@ -195,7 +270,10 @@ fn unusual_attributes_and_values_leave_the_file_readable() {
     assert_eq!(&start, b"CDF\x02");
     flat.write_all_at(&times[8..], 8).unwrap();
     let mut all = vec![0; open.metadata().unwrap().len() as usize];
-    assert_eq!(open.read_exact_at(&mut all, 0).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    assert_eq!(
+        open.read_exact_at(&mut all, 0).unwrap_err().raw_os_error(),
+        Some(libc::ESTALE)
+    );
     assert!(fs::read(&path).unwrap().starts_with(b"CDF\x05"));
 }
 

@@ -16,9 +16,17 @@ fn numpy_reads_the_same_values() {
     };
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store.zarr");
-    run_python(&python, "values_text.py", &["write", store.to_str().unwrap()]);
+    run_python(
+        &python,
+        "values_text.py",
+        &["write", store.to_str().unwrap()],
+    );
     let mount = Mount::new(&store, &["-o", "ro,headers=txt"]);
-    let args = ["check", mount.path().to_str().unwrap(), store.to_str().unwrap()];
+    let args = [
+        "check",
+        mount.path().to_str().unwrap(),
+        store.to_str().unwrap(),
+    ];
     announce(run_python(&python, "values_text.py", &args).trim());
     mount.assert_no_problem();
 }
@@ -53,10 +61,20 @@ fn values_txt_is_shown_only_on_request() {
         (&["--headers", "txt"], true),
     ] {
         let mount = Mount::new(folder.path(), args);
-        let names = fs::read_dir(mount.join("a")).unwrap().map(|entry| entry.unwrap().file_name());
-        assert_eq!(names.filter(|name| name == "values.txt").count(), usize::from(is_shown), "{args:?}");
+        let names = fs::read_dir(mount.join("a"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        assert_eq!(
+            names.filter(|name| name == "values.txt").count(),
+            usize::from(is_shown),
+            "{args:?}"
+        );
         assert_eq!(mount.join("a/values.txt").exists(), is_shown, "{args:?}");
-        assert_eq!(mount.join("a/data.npy").exists(), args != ["--headers", "txt"], "{args:?}");
+        assert_eq!(
+            mount.join("a/data.npy").exists(),
+            args != ["--headers", "txt"],
+            "{args:?}"
+        );
     }
     let printed = run(ZARRFS, &["header", "--format", "txt", "a"], folder.path());
     assert_eq!(printed, "1 2 3\n4 5 6\n7 8 9\n10 11 12\n");
@@ -67,7 +85,10 @@ fn awk_sums_the_columns() {
     let (folder, _) = store();
     let mount = Mount::new(folder.path(), &["--headers", "txt"]);
     let program = "{ a += $1; c += $3 } END { print NR, a, c }";
-    assert_eq!(run("awk", &[program, "a/values.txt"], mount.path()), "4 22 30\n");
+    assert_eq!(
+        run("awk", &[program, "a/values.txt"], mount.path()),
+        "4 22 30\n"
+    );
 }
 
 /// The array changes through the mount, through its attributes, and behind the mount. The size of
@@ -77,21 +98,38 @@ fn values_txt_follows_the_array() {
     let (folder, array) = store();
     let mount = Mount::new(folder.path(), &["--headers", "txt"]);
     assert_eq!(text(&mount), "1 2 3\n4 5 6\n7 8 9\n10 11 12\n");
-    let flat = fs::OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
+    let flat = fs::OpenOptions::new()
+        .write(true)
+        .open(mount.join("a/data.raw"))
+        .unwrap();
     for number in [-7i16, 1234, 5] {
         flat.write_all_at(&number.to_le_bytes(), 2).unwrap();
         // the write is visible before it is stored
-        assert_eq!(text(&mount), format!("1 {number} 3\n4 5 6\n7 8 9\n10 11 12\n"));
+        assert_eq!(
+            text(&mount),
+            format!("1 {number} 3\n4 5 6\n7 8 9\n10 11 12\n")
+        );
     }
     support::close(flat).unwrap();
     fs::remove_file(mount.join("a/1.0")).unwrap();
     assert_eq!(text(&mount), "1 5 3\n4 5 6\n0 0 0\n0 0 0\n");
-    fs::write(mount.join("a/.zattrs"), r#"{"units": "hours since 2000-01-01"}"#).unwrap();
-    assert!(text(&mount).starts_with("2000-01-01T01:00:00 2000-01-01T05:00:00 "), "{}", text(&mount));
+    fs::write(
+        mount.join("a/.zattrs"),
+        r#"{"units": "hours since 2000-01-01"}"#,
+    )
+    .unwrap();
+    assert!(
+        text(&mount).starts_with("2000-01-01T01:00:00 2000-01-01T05:00:00 "),
+        "{}",
+        text(&mount)
+    );
     fs::write(mount.join("a/.zattrs"), "{}").unwrap();
     // change the store behind the mount: opening the file shows its current content
     fs::remove_file(array.path.join("0.0")).unwrap();
-    assert_eq!(fs::read_to_string(mount.join("a/values.txt")).unwrap(), "0 0 0\n".repeat(4));
+    assert_eq!(
+        fs::read_to_string(mount.join("a/values.txt")).unwrap(),
+        "0 0 0\n".repeat(4)
+    );
     assert_eq!(text(&mount), "0 0 0\n".repeat(4));
 }
 
@@ -105,7 +143,9 @@ fn writes_to_values_txt_change_nothing() {
     assert_eq!(text(&mount), text_before);
     drop(mount);
     let mount = Mount::new(folder.path(), &["-o", "ro,headers=txt"]);
-    let opened = fs::OpenOptions::new().write(true).open(mount.join("a/values.txt"));
+    let opened = fs::OpenOptions::new()
+        .write(true)
+        .open(mount.join("a/values.txt"));
     assert_eq!(errno(opened), "EROFS");
     assert!(before == support::tree::snapshot(folder.path()).unwrap());
 }
@@ -116,7 +156,13 @@ fn a_damaged_chunk_is_an_error() {
     fs::write(array.path.join("1.0"), "not zlib").unwrap();
     let mount = Mount::new(folder.path(), &["--headers", "txt"]);
     assert_eq!(errno(fs::read(mount.join("a/values.txt"))), "EIO");
-    let listed = fs::read_dir(mount.join("a")).unwrap().map(|entry| entry.unwrap().file_name());
-    assert!(listed.into_iter().any(|name| Path::new(&name) == Path::new("values.txt")));
+    let listed = fs::read_dir(mount.join("a"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    assert!(
+        listed
+            .into_iter()
+            .any(|name| Path::new(&name) == Path::new("values.txt"))
+    );
     assert!(mount.stats().contains("1.0"), "{}", mount.stats());
 }

@@ -41,7 +41,11 @@ fn compare(folder: &Path, what: &str) {
             left_out += arrays.len();
             continue;
         }
-        let known: Vec<Value> = arrays.iter().filter(|array| is_known(array)).cloned().collect();
+        let known: Vec<Value> = arrays
+            .iter()
+            .filter(|array| is_known(array))
+            .cloned()
+            .collect();
         left_out += arrays.len() - known.len();
         table.compare(store, &known, Mount::new(&path, &[]).path(), true);
     }

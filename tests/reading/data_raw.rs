@@ -20,7 +20,9 @@ const M: usize = 1 << 20;
 /// Opens a file with `O_DIRECT`, so that every read reaches the daemon unchanged and the kernel
 /// caches nothing.
 fn open_direct(path: &Path) -> File {
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap().into()
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())
+        .unwrap()
+        .into()
 }
 
 /// Reads a whole file from its beginning and compares it with `expected`, one buffer at a time.
@@ -35,7 +37,11 @@ fn assert_reads(path: &Path, expected: &[u8]) {
             break;
         }
         let end = (at + n).min(expected.len());
-        assert!(buffer[..n] == expected[at.min(end)..end], "{}: {n} bytes at {at} differ", path.display());
+        assert!(
+            buffer[..n] == expected[at.min(end)..end],
+            "{}: {n} bytes at {at} differ",
+            path.display()
+        );
         at += n;
     }
     assert_eq!(at, expected.len(), "{}", path.display());
@@ -72,13 +78,22 @@ impl Changing {
         fs::write(store.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
         let mut more = codec.clone();
         more["dimension_separator"] = separator.into();
-        let place = if links == Links::None { "a" } else { "elsewhere" };
-        let array = TestArray::with_chunks(store.path().join(place), &[256, 1024], &[64, 256], more);
+        let place = if links == Links::None {
+            "a"
+        } else {
+            "elsewhere"
+        };
+        let array =
+            TestArray::with_chunks(store.path().join(place), &[256, 1024], &[64, 256], more);
         if links == Links::Everywhere {
             symlink("elsewhere", store.path().join("a")).unwrap();
             let chunk = array.file(&[0, 0]);
             fs::rename(&chunk, store.path().join("moved")).unwrap();
-            let up = if separator == "/" { "../../moved" } else { "../moved" };
+            let up = if separator == "/" {
+                "../../moved"
+            } else {
+                "../moved"
+            };
             symlink(up, &chunk).unwrap();
             if separator == "/" {
                 fs::rename(array.path.join("1"), store.path().join("level")).unwrap();
@@ -87,14 +102,25 @@ impl Changing {
         }
         let mount = Mount::new(store.path(), &["-o", "ro", "--cache-size", cache]);
         let what = format!("{separator} {codec} {links:?} {cache}");
-        Changing { _store: store, mount, array, what, lost: Cell::new(0) }
+        Changing {
+            _store: store,
+            mount,
+            array,
+            what,
+            lost: Cell::new(0),
+        }
     }
 
     /// Opens, reads and closes the flat bytes and two chunk files. Returns the number of bytes that
     /// the daemon served for each.
     fn read(&self, step: &str) -> [u64; 3] {
         let chunk = |index: [usize; 2]| (TestArray::chunk_name(&index), self.array.chunk(&index));
-        [("data.raw".to_string(), self.array.flat.clone()), chunk([0, 0]), chunk([1, 1])].map(|(name, expected)| {
+        [
+            ("data.raw".to_string(), self.array.flat.clone()),
+            chunk([0, 0]),
+            chunk([1, 1]),
+        ]
+        .map(|(name, expected)| {
             let path = self.mount.join("a").join(&name);
             let growth = self.mount.growth(|| {
                 let bytes = fs::read(&path).unwrap();
@@ -111,7 +137,11 @@ impl Changing {
         assert!(flat > 0 && chunk > 0, "{}: {step}", self.what);
         // a kernel short of memory may drop pages, but not at every step
         self.lost.set(self.lost.get() + u32::from(other > 0));
-        assert!(self.lost.get() <= 1, "{}: the pages of another chunk are kept, {step}", self.what);
+        assert!(
+            self.lost.get() <= 1,
+            "{}: the pages of another chunk are kept, {step}",
+            self.what
+        );
         // random reads meanwhile evict chunks from the daemon's cache
         let file = open_direct(&self.mount.join("a/data.raw"));
         let mut random = random(7);
@@ -119,7 +149,11 @@ impl Changing {
         for _ in 0..30 {
             let at = random(self.array.flat.len() - buffer.len());
             file.read_exact_at(&mut buffer, at as u64).unwrap();
-            assert!(buffer == self.array.flat[at..at + buffer.len()], "{}: at {at}, {step}", self.what);
+            assert!(
+                buffer == self.array.flat[at..at + buffer.len()],
+                "{}: at {at}, {step}",
+                self.what
+            );
         }
         let kept = (0..3).any(|_| self.read(step) == [0; 3]);
         assert!(kept, "{}: the pages are kept, {step}", self.what);
@@ -127,11 +161,26 @@ impl Changing {
 }
 
 fn assert_changes_are_seen(codec: &Value, links: Links) {
-    for (separator, cache) in [(".", "512M"), ("/", "512M"), (".", "100K"), ("/", "100K"), (".", "40K"), ("/", "0")] {
+    for (separator, cache) in [
+        (".", "512M"),
+        ("/", "512M"),
+        (".", "100K"),
+        ("/", "100K"),
+        (".", "40K"),
+        ("/", "0"),
+    ] {
         let mut c = Changing::new(separator, codec, links, cache);
         let [flat, ..] = c.read("at first");
-        assert!(flat >= c.array.flat.len() as u64, "{}: {flat} bytes served", c.what);
-        assert!((0..3).any(|_| c.read("unchanged") == [0; 3]), "{}: the pages are kept", c.what);
+        assert!(
+            flat >= c.array.flat.len() as u64,
+            "{}: {flat} bytes served",
+            c.what
+        );
+        assert!(
+            (0..3).any(|_| c.read("unchanged") == [0; 3]),
+            "{}: the pages are kept",
+            c.what
+        );
 
         // replace by rename; a symbolic link is itself replaced
         c.array.change(&[0, 0], 2);
@@ -140,18 +189,33 @@ fn assert_changes_are_seen(codec: &Value, links: Links) {
 
         // change in place, with the old modification time
         c.array.change(&[0, 0], 3);
-        let before = fs::metadata(c.array.file(&[0, 0])).unwrap().modified().unwrap();
+        let before = fs::metadata(c.array.file(&[0, 0]))
+            .unwrap()
+            .modified()
+            .unwrap();
         fs::write(c.array.file(&[0, 0]), c.array.encoded(&[0, 0])).unwrap();
-        File::options().write(true).open(c.array.file(&[0, 0])).unwrap().set_modified(before).unwrap();
+        File::options()
+            .write(true)
+            .open(c.array.file(&[0, 0]))
+            .unwrap()
+            .set_modified(before)
+            .unwrap();
         c.assert_seen_and_pages_kept("in place");
 
         // delete; the chunk file disappears with it
         fs::remove_file(c.array.file(&[0, 0])).unwrap();
-        assert_eq!(errno(fs::read(c.mount.join("a/0.0"))), "ENOENT", "{}", c.what);
+        assert_eq!(
+            errno(fs::read(c.mount.join("a/0.0"))),
+            "ENOENT",
+            "{}",
+            c.what
+        );
         let content = c.array.chunk(&[0, 0]);
         c.array.clear(&[0, 0]);
         assert_reads(&c.mount.join("a/data.raw"), &c.array.flat);
-        let again = c.mount.growth(|| assert_reads(&c.mount.join("a/data.raw"), &c.array.flat));
+        let again = c
+            .mount
+            .growth(|| assert_reads(&c.mount.join("a/data.raw"), &c.array.flat));
         assert_eq!(again.of("bytes_served"), 0, "{}: deleted", c.what);
 
         // create again
@@ -165,7 +229,11 @@ fn assert_changes_are_seen(codec: &Value, links: Links) {
         c.array.change(&[0, 0], 4);
         replace(&target, &c.array.encoded(&[0, 0]));
         fs::remove_file(c.array.file(&[0, 0])).unwrap();
-        let up = if separator == "/" { "../../target" } else { "../target" };
+        let up = if separator == "/" {
+            "../../target"
+        } else {
+            "../target"
+        };
         symlink(up, c.array.file(&[0, 0])).unwrap();
         c.assert_seen_and_pages_kept("by a link");
         c.array.change(&[0, 0], 5);
@@ -185,7 +253,11 @@ fn assert_changes_are_seen(codec: &Value, links: Links) {
         }
         let [flat, ..] = c.read("another shape");
         assert!(flat > 0, "{}", c.what);
-        assert!((0..3).any(|_| c.read("another shape, again") == [0; 3]), "{}: the pages are kept", c.what);
+        assert!(
+            (0..3).any(|_| c.read("another shape, again") == [0; 3]),
+            "{}: the pages are kept",
+            c.what
+        );
     }
 }
 
@@ -235,7 +307,11 @@ impl Stored {
     /// Returns the block size in bytes that the header of the first chunk, a blosc frame, states.
     fn block_size(&self) -> usize {
         let first = vec![0; self.array.grid()[0].len()];
-        u32::from_le_bytes(fs::read(self.array.file(&first)).unwrap()[8..12].try_into().unwrap()) as usize
+        u32::from_le_bytes(
+            fs::read(self.array.file(&first)).unwrap()[8..12]
+                .try_into()
+                .unwrap(),
+        ) as usize
     }
 }
 
@@ -257,19 +333,29 @@ fn sixteen_readers_of_a_chunk_decode_it_once() {
                     scope.spawn(move || {
                         // half of the readers open the file at the same time as well
                         let open = || {
-                            if direct { open_direct(&path) } else { File::open(&path).unwrap() }
+                            if direct {
+                                open_direct(&path)
+                            } else {
+                                File::open(&path).unwrap()
+                            }
                         };
                         let file = (i % 2 == 0).then(open);
                         barrier.wait();
                         let mut buffer = vec![0; range.len()];
-                        file.unwrap_or_else(open).read_exact_at(&mut buffer, range.start as u64).unwrap();
+                        file.unwrap_or_else(open)
+                            .read_exact_at(&mut buffer, range.start as u64)
+                            .unwrap();
                         assert!(buffer == expected);
                     });
                 }
             });
         });
         assert_eq!(growth.of("chunk_decodes"), 1, "direct: {direct}");
-        assert_eq!((growth.of("block_decodes"), growth.of("bytes_decoded")), (0, 4 * M as u64), "direct: {direct}");
+        assert_eq!(
+            (growth.of("block_decodes"), growth.of("bytes_decoded")),
+            (0, 4 * M as u64),
+            "direct: {direct}"
+        );
     }
 }
 
@@ -294,7 +380,10 @@ fn sixteen_readers_of_a_block_decode_it_once() {
         });
     });
     let blocks = (at + 4 * K - 1) / size - at / size + 1;
-    assert_eq!((growth.of("chunk_decodes"), growth.of("block_decodes")), (0, blocks as u64));
+    assert_eq!(
+        (growth.of("chunk_decodes"), growth.of("block_decodes")),
+        (0, blocks as u64)
+    );
 }
 
 /// "A forward read decodes each chunk once", ahead of the reader, and no prefetched chunk is
@@ -306,10 +395,20 @@ fn a_sequential_read_decodes_each_chunk_once() {
         let s = stored(&[1536, 8 * K], &[128, 2 * K], codec.clone());
         let mount = s.mount(&[]);
         let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.array.flat));
-        let counts = ["chunk_decodes", "block_decodes", "bytes_decoded", "readahead_wasted"].map(|n| growth.of(n));
+        let counts = [
+            "chunk_decodes",
+            "block_decodes",
+            "bytes_decoded",
+            "readahead_wasted",
+        ]
+        .map(|n| growth.of(n));
         assert_eq!(counts, [48, 0, 12 * M as u64, 0], "{codec}");
         // the first row of chunks is loaded on demand, the others are prefetched
-        assert!(growth.of("readahead_used") > 8, "{codec}: {}", growth.of("readahead_used"));
+        assert!(
+            growth.of("readahead_used") > 8,
+            "{codec}: {}",
+            growth.of("readahead_used")
+        );
     }
 }
 
@@ -342,7 +441,9 @@ const MIDDLE: &str = "7M";
 /// Adds a 32-bit dtype to the fields of a codec.
 fn numbers(codec: &Value) -> Value {
     let mut more = json!({"dtype": "<u4"});
-    more.as_object_mut().unwrap().extend(codec.as_object().unwrap().clone());
+    more.as_object_mut()
+        .unwrap()
+        .extend(codec.as_object().unwrap().clone());
     more
 }
 
@@ -351,7 +452,14 @@ fn numbers(codec: &Value) -> Value {
 fn decoded_of_a_wide_read(s: &Stored, cache: &str, spill_size: &str) -> f64 {
     let spill = spill_directory();
     let directory = spill.path().to_str().unwrap();
-    let mount = s.mount(&["--cache-size", cache, "--spill-dir", directory, "--spill-size", spill_size]);
+    let mount = s.mount(&[
+        "--cache-size",
+        cache,
+        "--spill-dir",
+        directory,
+        "--spill-size",
+        spill_size,
+    ]);
     let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.array.flat));
     let names = || fs::read_dir(spill.path()).unwrap().count();
     assert_eq!(names(), 0, "what is spilled has no name");
@@ -394,13 +502,17 @@ fn a_wide_row_of_zstd_and_lz4_chunks_is_decoded_at_most_twice() {
 #[test]
 fn a_wide_row_of_shuffled_chunks_is_decoded_at_most_twice() {
     let zlib = json!({"id": "zlib", "level": 1});
-    assert_decoded_at_most_twice(json!({"filters": [{"id": "shuffle", "elementsize": 4}], "compressor": zlib}));
+    assert_decoded_at_most_twice(
+        json!({"filters": [{"id": "shuffle", "elementsize": 4}], "compressor": zlib}),
+    );
 }
 
 #[test]
 fn a_wide_row_of_delta_chunks_is_decoded_at_most_twice() {
     let zlib = json!({"id": "zlib", "level": 1});
-    assert_decoded_at_most_twice(json!({"filters": [{"id": "delta", "dtype": "<u4"}], "compressor": zlib}));
+    assert_decoded_at_most_twice(
+        json!({"filters": [{"id": "delta", "dtype": "<u4"}], "compressor": zlib}),
+    );
 }
 
 #[test]
@@ -413,7 +525,10 @@ fn a_wide_row_of_blosc_chunks_is_decoded_at_most_twice() {
     for (cname, blocksize) in [("lz4", 0), ("zstd", 0), ("zstd", 8 * K)] {
         let s = wider(&blosc(cname, blocksize));
         let decoded = decoded_of_a_wide_read(&s, MIDDLE, "8G");
-        assert!(decoded <= 2.0, "{cname} {blocksize}: each byte {decoded} times");
+        assert!(
+            decoded <= 2.0,
+            "{cname} {blocksize}: each byte {decoded} times"
+        );
     }
 }
 
@@ -454,8 +569,17 @@ fn chunk_offsets(array: &TestArray) -> Vec<(u32, u32)> {
 }
 
 /// Returns the number of blocks of `size` bytes that reads of `len` bytes at these offsets touch.
-fn touched(places: &[(u32, u32)], size: usize, len: usize, at: impl Iterator<Item = usize>) -> usize {
-    let blocks = at.flat_map(|at| places[at..at + len].iter().map(|(chunk, at)| (*chunk, *at as usize / size)));
+fn touched(
+    places: &[(u32, u32)],
+    size: usize,
+    len: usize,
+    at: impl Iterator<Item = usize>,
+) -> usize {
+    let blocks = at.flat_map(|at| {
+        places[at..at + len]
+            .iter()
+            .map(|(chunk, at)| (*chunk, *at as usize / size))
+    });
     blocks.collect::<std::collections::HashSet<_>>().len()
 }
 
@@ -467,16 +591,33 @@ fn random_reads_decode_only_the_blocks_they_touch() {
     let mut random = random(5);
     let pages = s.array.flat.len() / 4096;
     let requests: Vec<usize> = (0..100).map(|_| random(pages) * 4096).collect();
-    let blocks = touched(&chunk_offsets(&s.array), s.block_size(), 4096, requests.iter().copied()) as u64;
+    let blocks = touched(
+        &chunk_offsets(&s.array),
+        s.block_size(),
+        4096,
+        requests.iter().copied(),
+    ) as u64;
     for direct in [false, true] {
         let mount = s.mount(&[]);
         let path = mount.join("a/data.raw");
-        let file = if direct { open_direct(&path) } else { File::open(&path).unwrap() };
+        let file = if direct {
+            open_direct(&path)
+        } else {
+            File::open(&path).unwrap()
+        };
         fadvise(&file, 0, None, Advice::Random).unwrap();
-        let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, requests.iter().copied()));
-        let counts = ["chunk_decodes", "block_decodes", "readahead_used", "readahead_wasted"].map(|n| growth.of(n));
+        let growth =
+            mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, requests.iter().copied()));
+        let counts = [
+            "chunk_decodes",
+            "block_decodes",
+            "readahead_used",
+            "readahead_wasted",
+        ]
+        .map(|n| growth.of(n));
         assert_eq!(counts, [0, blocks, 0, 0], "direct: {direct}");
-        let again = mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, requests.iter().copied()));
+        let again =
+            mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, requests.iter().copied()));
         assert_eq!(again.of("block_decodes"), 0, "they are kept");
     }
 }
@@ -492,12 +633,17 @@ fn a_read_of_a_zstd_frame_decodes_no_more_than_its_beginning() {
         let mount = s.mount(&[]);
         let file = open_direct(&mount.join("a/data.raw"));
         let read = |at: usize| {
-            let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, std::iter::once(at)));
+            let growth =
+                mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, std::iter::once(at)));
             ["chunk_decodes", "block_decodes", "bytes_decoded"].map(|n| growth.of(n))
         };
         let whole = [1, 0, 4 * M as u64];
         let none = [0; 3];
-        let [beginning, others] = if checksum { [whole, none] } else { [[0, 1, 1 << 20], whole] };
+        let [beginning, others] = if checksum {
+            [whole, none]
+        } else {
+            [[0, 1, 1 << 20], whole]
+        };
         assert_eq!(read(M - 5000), beginning, "checksum: {checksum}");
         assert_eq!(read(M - 5000), none, "checksum: {checksum}: it is kept");
         assert_eq!(read(3 * M), others, "checksum: {checksum}");
@@ -518,8 +664,16 @@ fn random_reads_of_uncompressed_chunks_bypass_the_cache() {
     let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, requests.into_iter()));
     let counts = ["chunk_decodes", "readahead_used", "readahead_wasted"].map(|n| growth.of(n));
     assert_eq!(counts, [0; 3]);
-    assert!(growth.of("bytes_stored") <= 200 * 4 * 4096, "{} bytes read", growth.of("bytes_stored"));
-    assert!(mount.counter("cache_bytes") < 64 << 10, "{} bytes kept", mount.counter("cache_bytes"));
+    assert!(
+        growth.of("bytes_stored") <= 200 * 4 * 4096,
+        "{} bytes read",
+        growth.of("bytes_stored")
+    );
+    assert!(
+        mount.counter("cache_bytes") < 64 << 10,
+        "{} bytes kept",
+        mount.counter("cache_bytes")
+    );
 }
 
 /// The chunks of a strided reader's next steps are prefetched, and at most 20 % more than those.
@@ -530,24 +684,57 @@ fn a_strided_read_prefetches_the_next_steps() {
         // 8 x 16 chunks of 64 KiB
         let s = stored(&[2 * K, row], &[256, 256], codec.clone());
         let places = chunk_offsets(&s.array);
-        let unit = if codec == zlib() { s.array.chunk_size() } else { s.block_size() };
+        let unit = if codec == zlib() {
+            s.array.chunk_size()
+        } else {
+            s.block_size()
+        };
         // a read through the page cache asks for whole pages, and a page is a row
         let walks: [(&str, bool, usize, Vec<usize>); 4] = [
-            ("a column", true, 4, (0..2 * K).map(|i| i * row + 1234).collect()),
-            ("a column backwards", true, 8, (0..2 * K).rev().map(|i| i * row + 3000).collect()),
-            ("every 37th row", true, row, (0..2 * K).step_by(37).map(|i| i * row).collect()),
-            ("every 37th row", false, row, (0..2 * K).step_by(37).map(|i| i * row).collect()),
+            (
+                "a column",
+                true,
+                4,
+                (0..2 * K).map(|i| i * row + 1234).collect(),
+            ),
+            (
+                "a column backwards",
+                true,
+                8,
+                (0..2 * K).rev().map(|i| i * row + 3000).collect(),
+            ),
+            (
+                "every 37th row",
+                true,
+                row,
+                (0..2 * K).step_by(37).map(|i| i * row).collect(),
+            ),
+            (
+                "every 37th row",
+                false,
+                row,
+                (0..2 * K).step_by(37).map(|i| i * row).collect(),
+            ),
         ];
         for (walk, direct, len, requests) in walks {
             let most = 1.2 * (unit * touched(&places, unit, len, requests.iter().copied())) as f64;
             let mount = s.mount(&[]);
             let path = mount.join("a/data.raw");
-            let file = if direct { open_direct(&path) } else { File::open(&path).unwrap() };
+            let file = if direct {
+                open_direct(&path)
+            } else {
+                File::open(&path).unwrap()
+            };
             fadvise(&file, 0, None, Advice::Random).unwrap();
-            let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, len, requests.iter().copied()));
+            let growth = mount
+                .growth(|| assert_reads_at(&file, &s.array.flat, len, requests.iter().copied()));
             let what = format!("{walk}, {codec}, direct: {direct}");
             assert!(growth.of("readahead_used") > 0, "{what}");
-            assert!(growth.of("bytes_decoded") as f64 <= most, "{what}: {}", growth.of("bytes_decoded"));
+            assert!(
+                growth.of("bytes_decoded") as f64 <= most,
+                "{what}: {}",
+                growth.of("bytes_decoded")
+            );
         }
     }
 }
@@ -558,18 +745,36 @@ fn a_strided_read_prefetches_the_next_steps() {
 fn eight_readers_stay_within_the_cache_bound() {
     const CHUNK: usize = M / 2;
     let directory = tempfile::tempdir().unwrap();
-    let codecs = [zlib(), blosc("lz4", 64 * K), blosc("zstd", 0), json!({}), zlib()];
+    let codecs = [
+        zlib(),
+        blosc("lz4", 64 * K),
+        blosc("zstd", 0),
+        json!({}),
+        zlib(),
+    ];
     let arrays: Vec<TestArray> = codecs
         .into_iter()
         .enumerate()
         .map(|(i, codec)| {
             // the last one has rows of 16 MiB
-            let (shape, chunks) = if i == 4 { ([128, 128 * K], [64, 8 * K]) } else { ([2 * K, 4 * K], [512, K]) };
+            let (shape, chunks) = if i == 4 {
+                ([128, 128 * K], [64, 8 * K])
+            } else {
+                ([2 * K, 4 * K], [512, K])
+            };
             TestArray::with_chunks(directory.path().join(i.to_string()), &shape, &chunks, codec)
         })
         .collect();
     let spill = spill_directory();
-    let mount = Mount::new(directory.path(), &["--cache-size", "8M", "--spill-dir", spill.path().to_str().unwrap()]);
+    let mount = Mount::new(
+        directory.path(),
+        &[
+            "--cache-size",
+            "8M",
+            "--spill-dir",
+            spill.path().to_str().unwrap(),
+        ],
+    );
     let done = std::sync::atomic::AtomicUsize::new(0);
     let most = std::thread::scope(|scope| {
         for reader in 0..8 {
@@ -598,7 +803,11 @@ fn eight_readers_stay_within_the_cache_bound() {
     assert!(most <= 8 * M + 8 * CHUNK, "{most} bytes in the cache");
     assert!(most > 2 * M, "{most} bytes: nothing was seen of it");
     assert!(mount.counter("cache_bytes") <= 8 << 20);
-    assert!(mount.peak_memory() <= (8 + 64) << 20, "{} bytes of memory", mount.peak_memory());
+    assert!(
+        mount.peak_memory() <= (8 + 64) << 20,
+        "{} bytes of memory",
+        mount.peak_memory()
+    );
 }
 
 /// Counts a thread when it ends.
@@ -627,7 +836,12 @@ fn direct_io_serves_every_read_from_the_daemons_cache() {
             for _ in 0..200 {
                 let at = random(size);
                 let len = [1, 7, 511, 4096, 4097, 70_001][random(6)];
-                assert_reads_at(&file, &s.array.flat, len.min(size - at), std::iter::once(at));
+                assert_reads_at(
+                    &file,
+                    &s.array.flat,
+                    len.min(size - at),
+                    std::iter::once(at),
+                );
             }
         });
         // across the end of the file, and past it
@@ -635,8 +849,15 @@ fn direct_io_serves_every_read_from_the_daemons_cache() {
         assert_eq!(file.read_at(&mut tail, size as u64 - 777).unwrap(), 777);
         assert!(tail[..777] == s.array.flat[size - 777..]);
         assert_eq!(file.read_at(&mut tail, size as u64).unwrap(), 0);
-        assert_eq!((again.of("chunk_decodes"), again.of("block_decodes")), (0, 0), "a second reader");
-        assert!(again.of("bytes_served") > size as u64, "the kernel keeps nothing");
+        assert_eq!(
+            (again.of("chunk_decodes"), again.of("block_decodes")),
+            (0, 0),
+            "a second reader"
+        );
+        assert!(
+            again.of("bytes_served") > size as u64,
+            "the kernel keeps nothing"
+        );
         assert!(SharedMap::read_only(&file).bytes() == s.array.flat);
     }
 }
@@ -651,9 +872,18 @@ fn a_damaged_chunk_in_a_wide_row_fails_alone() {
         fs::write(s.array.file(&[0, 5]), b"garbage").unwrap();
         let spill = spill_directory();
         for direct in [true, false] {
-            let mount = s.mount(&["--cache-size", "1M", "--spill-dir", spill.path().to_str().unwrap()]);
+            let mount = s.mount(&[
+                "--cache-size",
+                "1M",
+                "--spill-dir",
+                spill.path().to_str().unwrap(),
+            ]);
             let path = mount.join("a/data.raw");
-            let file = if direct { open_direct(&path) } else { File::open(&path).unwrap() };
+            let file = if direct {
+                open_direct(&path)
+            } else {
+                File::open(&path).unwrap()
+            };
             let len = 32 * K;
             let mut buffer = vec![0; 32 * K];
             for at in (0..s.array.flat.len()).step_by(len) {
@@ -677,7 +907,12 @@ fn a_change_in_a_wide_row_is_seen_at_the_next_open() {
     for codec in [zlib(), blosc("zstd", 4 * K), json!({})] {
         let mut s = wide(&codec);
         let spill = spill_directory();
-        let mount = s.mount(&["--cache-size", SMALL, "--spill-dir", spill.path().to_str().unwrap()]);
+        let mount = s.mount(&[
+            "--cache-size",
+            SMALL,
+            "--spill-dir",
+            spill.path().to_str().unwrap(),
+        ]);
         let path = mount.join("a/data.raw");
         let file = open_direct(&path);
         let steps = |range: std::ops::Range<usize>| range.step_by(128 * K);
@@ -687,14 +922,24 @@ fn a_change_in_a_wide_row_is_seen_at_the_next_open() {
         s.array.put(&[0, 3]);
         drop(File::open(&path).unwrap());
         // read a window that was assembled already, and the next one
-        let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 128 * K, steps(2048 * K..5 * M)));
-        assert!(codec != zlib() || growth.of("chunk_decodes") <= 2, "{} chunks", growth.of("chunk_decodes"));
+        let growth =
+            mount.growth(|| assert_reads_at(&file, &s.array.flat, 128 * K, steps(2048 * K..5 * M)));
+        assert!(
+            codec != zlib() || growth.of("chunk_decodes") <= 2,
+            "{} chunks",
+            growth.of("chunk_decodes")
+        );
 
         s.array.clear(&[0, 5]);
         fs::remove_file(s.array.file(&[0, 5])).unwrap();
         drop(File::open(&path).unwrap());
-        let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 128 * K, steps(4 * M..8 * M)));
-        assert!(codec != zlib() || growth.of("chunk_decodes") == 0, "{} chunks", growth.of("chunk_decodes"));
+        let growth =
+            mount.growth(|| assert_reads_at(&file, &s.array.flat, 128 * K, steps(4 * M..8 * M)));
+        assert!(
+            codec != zlib() || growth.of("chunk_decodes") == 0,
+            "{} chunks",
+            growth.of("chunk_decodes")
+        );
         assert_reads(&path, &s.array.flat);
     }
 }
@@ -706,10 +951,19 @@ fn an_old_descriptor_of_a_wide_row_shows_the_new_array() {
     let order_f = json!({"order": "F", "compressor": {"id": "zlib", "level": 1}});
     let size = [48, 64 * K];
     let chunks = [32, 2 * K];
-    for (shape, more) in [([48, 24 * K], zlib()), ([48, 48 * K], zlib()), (size, order_f)] {
+    for (shape, more) in [
+        ([48, 24 * K], zlib()),
+        ([48, 48 * K], zlib()),
+        (size, order_f),
+    ] {
         let s = stored(&size, &chunks, zlib());
         let spill = spill_directory();
-        let mount = s.mount(&["--cache-size", "512K", "--spill-dir", spill.path().to_str().unwrap()]);
+        let mount = s.mount(&[
+            "--cache-size",
+            "512K",
+            "--spill-dir",
+            spill.path().to_str().unwrap(),
+        ]);
         let old = open_direct(&mount.join("a/data.raw"));
         assert_reads_at(&old, &s.array.flat, 128 * K, (0..1280 * K).step_by(128 * K));
         // only the metadata changes, not the chunk files
@@ -724,7 +978,10 @@ fn an_old_descriptor_of_a_wide_row_shows_the_new_array() {
         for at in (640 * K..array.flat.len()).step_by(128 * K) {
             let n = old.read_at(&mut buffer, at as u64).unwrap();
             let expected = &array.flat[at..(at + 128 * K).min(array.flat.len())];
-            assert!(buffer[..n] == *expected, "{shape:?} {more}: {n} bytes at {at} differ");
+            assert!(
+                buffer[..n] == *expected,
+                "{shape:?} {more}: {n} bytes at {at} differ"
+            );
         }
     }
 }
@@ -741,13 +998,23 @@ fn a_sequential_read_with_a_small_cache_decodes_hardly_any_chunk_twice() {
         for cache in ["4M", "6M"] {
             let mount = s.mount(&["-o", "ro", "--cache-size", cache]);
             let path = mount.join("a/data.raw");
-            let counts = |growth: support::Growth| ["chunk_decodes", "block_decodes"].map(|n| growth.of(n));
+            let counts =
+                |growth: support::Growth| ["chunk_decodes", "block_decodes"].map(|n| growth.of(n));
             let steps = (0..s.array.flat.len()).step_by(128 * K);
-            let direct = counts(mount.growth(|| assert_reads_at(&open_direct(&path), &s.array.flat, 128 * K, steps)));
+            let direct =
+                counts(mount.growth(|| {
+                    assert_reads_at(&open_direct(&path), &s.array.flat, 128 * K, steps)
+                }));
             // a chunk has at most 16 blocks
-            assert!(direct[0] + direct[1] / 16 < 2 * 48, "{codec} {cache}: {direct:?}");
+            assert!(
+                direct[0] + direct[1] / 16 < 2 * 48,
+                "{codec} {cache}: {direct:?}"
+            );
             let cached = counts(mount.growth(|| assert_reads(&path, &s.array.flat)));
-            assert!(cached[0] + cached[1] / 16 < 2 * 48, "{codec} {cache}: {cached:?}");
+            assert!(
+                cached[0] + cached[1] / 16 < 2 * 48,
+                "{codec} {cache}: {cached:?}"
+            );
         }
     }
 }

@@ -56,14 +56,24 @@ fn hostile_stores_do_no_harm() {
     let corpus = Corpus::make();
     let before = snapshot(&corpus.stores()).unwrap();
     let mut failed = Vec::new();
-    println!("hostile stores\n| store | cases | as expected | failed | names listed | memory, MiB | slowest, ms |");
+    println!(
+        "hostile stores\n| store | cases | as expected | failed | names listed | memory, MiB | slowest, ms |"
+    );
     println!("|---|---|---|---|---|---|---|");
     let mut sum = 0;
     for (store, cases) in corpus.cases() {
         let path = corpus.stores().join(&store);
         let healthy = corpus.manifest["healthy"].clone();
-        let row = run_with_limit(&corpus, &store, move || check_store(&path, &cases, &healthy));
-        let Row { cases, names, memory, slowest, .. } = row;
+        let row = run_with_limit(&corpus, &store, move || {
+            check_store(&path, &cases, &healthy)
+        });
+        let Row {
+            cases,
+            names,
+            memory,
+            slowest,
+            ..
+        } = row;
         let good = cases - row.failed.len().min(cases);
         let bad = row.failed.len();
         let memory = memory >> 20;
@@ -74,10 +84,16 @@ fn hostile_stores_do_no_harm() {
     }
     for (store, cases) in corpus.cases() {
         let path = corpus.stores().join(&store);
-        failed.extend(run_with_limit(&corpus, &store, move || check_commands(&path, &cases)));
+        failed.extend(run_with_limit(&corpus, &store, move || {
+            check_commands(&path, &cases)
+        }));
     }
     let after = snapshot(&corpus.stores()).unwrap();
-    failed.extend(tree::differences(&before, &after).into_iter().map(|path| format!("{path}: changed")));
+    failed.extend(
+        tree::differences(&before, &after)
+            .into_iter()
+            .map(|path| format!("{path}: changed")),
+    );
     announce(&format!(
         "hostile corpus: {sum} cases, {} failed; {} files and directories of the corpus unchanged",
         failed.len(),
@@ -91,20 +107,32 @@ impl Corpus {
     /// Creates the whole corpus, or without Python the part that the repository holds.
     fn make() -> Corpus {
         let home = tempfile::tempdir().unwrap().keep();
-        let mut corpus = Corpus { home, manifest: Value::Null };
+        let mut corpus = Corpus {
+            home,
+            manifest: Value::Null,
+        };
         let python = std::env::var_os("ZARRFS_TEST_PYTHON").unwrap_or_else(|| "python3".into());
         let script = test_data("../python/hostile.py");
-        match Command::new(python).arg(script).arg(corpus.stores()).output() {
+        match Command::new(python)
+            .arg(script)
+            .arg(corpus.stores())
+            .output()
+        {
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 println!("no python: only the cases that the repository holds");
                 support::copy_tree(&test_data("hostile"), &corpus.stores());
             }
             output => {
                 let output = output.unwrap();
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                assert!(
+                    output.status.success(),
+                    "{}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
             }
         }
-        corpus.manifest = json::parse(&std::fs::read(corpus.stores().join("cases.json")).unwrap()).unwrap();
+        corpus.manifest =
+            json::parse(&std::fs::read(corpus.stores().join("cases.json")).unwrap()).unwrap();
         corpus
     }
 
@@ -115,7 +143,10 @@ impl Corpus {
     fn cases(&self) -> BTreeMap<String, Vec<Value>> {
         let mut stores: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for case in self.manifest["cases"].as_array().unwrap() {
-            stores.entry(case["store"].as_str().unwrap().to_string()).or_default().push(case.clone());
+            stores
+                .entry(case["store"].as_str().unwrap().to_string())
+                .or_default()
+                .push(case.clone());
         }
         stores
     }
@@ -130,7 +161,11 @@ impl Drop for Corpus {
 
 /// Runs `work` in a thread. If it hangs, kills its daemons and aborts this process: a thread that
 /// waits for a mount cannot be stopped.
-fn run_with_limit<T: Send + 'static>(corpus: &Corpus, what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+fn run_with_limit<T: Send + 'static>(
+    corpus: &Corpus,
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let (done, wait) = channel();
     let thread = std::thread::spawn(move || {
         let result = work();
@@ -142,7 +177,9 @@ fn run_with_limit<T: Send + 'static>(corpus: &Corpus, what: &str, work: impl FnO
         kill_and_detach(&corpus.home);
         std::process::abort();
     }
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Kills every zarrfs that has the corpus in its command line, and detaches its mount.
@@ -150,14 +187,24 @@ fn kill_and_detach(home: &Path) {
     let text = home.to_str().unwrap();
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
         let command = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
-        let ours = std::fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe == Path::new(ZARRFS));
+        let ours = std::fs::read_link(process.path().join("exe"))
+            .is_ok_and(|exe| exe == Path::new(ZARRFS));
         if ours && String::from_utf8_lossy(&command).contains(text) {
-            let _ = Command::new("kill").arg("-9").arg(process.file_name()).status();
+            let _ = Command::new("kill")
+                .arg("-9")
+                .arg(process.file_name())
+                .status();
         }
     }
-    for line in std::fs::read_to_string("/proc/self/mounts").unwrap().lines().filter(|l| l.starts_with(text)) {
+    for line in std::fs::read_to_string("/proc/self/mounts")
+        .unwrap()
+        .lines()
+        .filter(|l| l.starts_with(text))
+    {
         let mountpoint = line.split(' ').nth(1).unwrap();
-        let _ = Command::new(ZARRFS).args(["umount", "--lazy", mountpoint]).status();
+        let _ = Command::new(ZARRFS)
+            .args(["umount", "--lazy", mountpoint])
+            .status();
         let _ = std::fs::remove_dir(mountpoint);
         let _ = std::fs::remove_dir(Path::new(mountpoint).parent().unwrap());
     }
@@ -166,20 +213,25 @@ fn kill_and_detach(home: &Path) {
 
 /// Checks all cases of a store on one mount.
 fn check_store(store: &Path, cases: &[Value], healthy: &Value) -> Row {
-    let mut row = Row { cases: cases.len(), ..Row::default() };
+    let mut row = Row {
+        cases: cases.len(),
+        ..Row::default()
+    };
     let mount = Mount::new(store, &CACHE);
     let before = mount.peak_memory();
     let alone = cases.iter().any(|c| c["alone"] == true);
     let check_healthy = |row: &mut Row, when: &str| {
         if !alone && let Err(why) = check_flat(&mount.join("healthy"), healthy) {
-            row.failed.push(format!("the healthy neighbour, {when}: {why}"));
+            row.failed
+                .push(format!("the healthy neighbour, {when}: {why}"));
         }
     };
     check_healthy(&mut row, "first");
     for case in cases {
         let start = Instant::now();
         if let Err(why) = check(&mount, store, case) {
-            row.failed.push(format!("{}: {why}", case["name"].as_str().unwrap()));
+            row.failed
+                .push(format!("{}: {why}", case["name"].as_str().unwrap()));
         }
         row.slowest = row.slowest.max(start.elapsed());
     }
@@ -191,7 +243,8 @@ fn check_store(store: &Path, cases: &[Value], healthy: &Value) -> Row {
     row.failed.extend(missing_reasons(&mount, cases));
     row.memory = mount.peak_memory().saturating_sub(before);
     if row.memory > MEMORY {
-        row.failed.push(format!("memory grew by {} MiB", row.memory >> 20));
+        row.failed
+            .push(format!("memory grew by {} MiB", row.memory >> 20));
     }
     row
 }
@@ -205,19 +258,32 @@ fn list_all(mount: &Mount) -> Result<usize, String> {
         names < MAX_NAMES
     })
     .map_err(|e| format!("listing everything: {e}"))?;
-    if names < MAX_NAMES { Ok(names) } else { Err(format!("listing everything: more than {names} names")) }
+    if names < MAX_NAMES {
+        Ok(names)
+    } else {
+        Err(format!("listing everything: more than {names} names"))
+    }
 }
 
 /// Returns the refused arrays whose reason is missing in the statistics.
 fn missing_reasons(mount: &Mount, cases: &[Value]) -> Vec<String> {
     let stats = mount.stats();
-    let problems: Vec<&str> = stats.lines().filter_map(|l| l.strip_prefix("problem ")).collect();
+    let problems: Vec<&str> = stats
+        .lines()
+        .filter_map(|l| l.strip_prefix("problem "))
+        .collect();
     let mut missing = Vec::new();
     for case in cases {
         let refused = !["works", "either"].contains(&case["expected"].as_str().unwrap());
         let key = Key::normalize(case["array"].as_str().unwrap()).unwrap();
-        let name = if key.is_root() { "/".to_string() } else { format!("{key}/") };
-        let told = problems.iter().any(|p| p.contains(&name) || p.contains(&format!("{key}: ")));
+        let name = if key.is_root() {
+            "/".to_string()
+        } else {
+            format!("{key}/")
+        };
+        let told = problems
+            .iter()
+            .any(|p| p.contains(&name) || p.contains(&format!("{key}: ")));
         if refused && ["array", "chunk"].contains(&case["kind"].as_str().unwrap()) && !told {
             missing.push(format!("{}: .zarrfs/stats has no reason", case["name"]));
         }
@@ -227,7 +293,11 @@ fn missing_reasons(mount: &Mount, cases: &[Value]) -> Vec<String> {
 
 fn check(mount: &Mount, store: &Path, case: &Value) -> Check {
     let text = |field: &str| case[field].as_str().unwrap();
-    let directory = if text("array").is_empty() { mount.path().to_path_buf() } else { mount.join(text("array")) };
+    let directory = if text("array").is_empty() {
+        mount.path().to_path_buf()
+    } else {
+        mount.join(text("array"))
+    };
     let expected = text("expected");
     match text("kind") {
         "lookup" => allowed("the lookup", &errno(directory.symlink_metadata()), expected),
@@ -251,12 +321,18 @@ fn allowed(what: &str, got: &str, expected: &str) -> Check {
         "either" => true,
         errno => got == errno,
     };
-    if good { Ok(()) } else { Err(format!("{what}: {got}, expected {expected}")) }
+    if good {
+        Ok(())
+    } else {
+        Err(format!("{what}: {got}, expected {expected}"))
+    }
 }
 
 fn check_works(directory: &Path, case: &Value) -> Check {
     if case["object"] == true {
-        if listed_names(directory).map_err(|e| e.to_string())?.contains("data.raw")
+        if listed_names(directory)
+            .map_err(|e| e.to_string())?
+            .contains("data.raw")
             || directory.join("data.raw").exists()
         {
             return Err("objects have no flat bytes, but data.raw is there".into());
@@ -273,9 +349,14 @@ fn check_works(directory: &Path, case: &Value) -> Check {
     let Some(chunk) = case["chunk"].as_str() else {
         return Ok(());
     };
-    match (digest(&directory.join(chunk)), case["chunk_sha256"].as_str()) {
+    match (
+        digest(&directory.join(chunk)),
+        case["chunk_sha256"].as_str(),
+    ) {
         (Err(e), _) => Err(format!("chunk {chunk}: {e}")),
-        (Ok((_, got)), Some(sha256)) if got != sha256 => Err(format!("chunk {chunk}: sha256 {got}")),
+        (Ok((_, got)), Some(sha256)) if got != sha256 => {
+            Err(format!("chunk {chunk}: sha256 {got}"))
+        }
         _ => Ok(()),
     }
 }
@@ -287,7 +368,10 @@ fn check_flat(directory: &Path, case: &Value) -> Check {
     if case["size"].as_u64().is_some_and(|s| s != size) {
         return Err(format!("data.raw: {size} bytes"));
     }
-    if !listed_names(directory).map_err(|e| format!("can't be listed: {e}"))?.contains("data.raw") {
+    if !listed_names(directory)
+        .map_err(|e| format!("can't be listed: {e}"))?
+        .contains("data.raw")
+    {
         return Err("data.raw is not listed".into());
     }
     if size <= READABLE && case["kind"] != "chunk" {
@@ -299,7 +383,8 @@ fn check_flat(directory: &Path, case: &Value) -> Check {
     let file = File::open(&flat).map_err(|e| format!("data.raw: {e}"))?;
     for read in case["reads"].as_array().into_iter().flatten() {
         let mut bytes = vec![0; read[1].as_u64().unwrap() as usize];
-        file.read_exact_at(&mut bytes, read[0].as_u64().unwrap()).map_err(|e| format!("read {read}: {e}"))?;
+        file.read_exact_at(&mut bytes, read[0].as_u64().unwrap())
+            .map_err(|e| format!("read {read}: {e}"))?;
         if read[2] != support::hex(&bytes) {
             return Err(format!("read {read}: got {}", support::hex(&bytes)));
         }
@@ -322,7 +407,9 @@ fn check_either(directory: &Path, case: &Value) -> Check {
         // a refused array has no readable chunks, except for one of objects
         Err(_) if case["object"] == true => Ok(()),
         Err(_) => match File::open(directory.join(case["chunk"].as_str().unwrap())) {
-            Ok(_) if !names.contains("data.raw") => Err("a chunk opens, but there is no data.raw".into()),
+            Ok(_) if !names.contains("data.raw") => {
+                Err("a chunk opens, but there is no data.raw".into())
+            }
             _ => Ok(()),
         },
     }
@@ -339,13 +426,25 @@ fn check_refused(directory: &Path, case: &Value) -> Check {
             return Err("data.raw is listed".into());
         }
         allowed("data.raw", &flat, expected)?;
-        return allowed("the chunk", &errno(digest(&directory.join(chunk))), expected);
+        return allowed(
+            "the chunk",
+            &errno(digest(&directory.join(chunk))),
+            expected,
+        );
     }
     // where the document cannot be read, it is not known that there is no such file
     let document = errno(std::fs::read(directory.join(".zarray")).map(|_| String::new()));
-    let of_data = if ["EACCES", "ELOOP"].contains(&document.as_str()) { &document } else { "ENOENT" };
+    let of_data = if ["EACCES", "ELOOP"].contains(&document.as_str()) {
+        &document
+    } else {
+        "ENOENT"
+    };
     allowed("data.raw, not listed", &flat, of_data)?;
-    allowed("opening the chunk", &errno(File::open(directory.join(chunk))), expected)?;
+    allowed(
+        "opening the chunk",
+        &errno(File::open(directory.join(chunk))),
+        expected,
+    )?;
     if !listed.contains(chunk) {
         return Err("the chunk is not listed".into());
     }
@@ -363,29 +462,50 @@ fn check_bad_chunk(directory: &Path, case: &Value) -> Check {
     let chunk = case["chunk"].as_str().unwrap();
     check_flat(directory, case)?;
     if let Some(good) = case["good_chunk"].as_str() {
-        let bytes = std::fs::read(directory.join(good)).map_err(|e| format!("the good chunk {good}: {e}"))?;
-        if case["good_hex"].as_str().is_some_and(|hex| hex != support::hex(&bytes)) {
-            return Err(format!("the good chunk {good} holds {}", support::hex(&bytes)));
+        let bytes = std::fs::read(directory.join(good))
+            .map_err(|e| format!("the good chunk {good}: {e}"))?;
+        if case["good_hex"]
+            .as_str()
+            .is_some_and(|hex| hex != support::hex(&bytes))
+        {
+            return Err(format!(
+                "the good chunk {good} holds {}",
+                support::hex(&bytes)
+            ));
         }
     }
     let flat = digest(&directory.join("data.raw"));
     if expected == "either" {
         return match flat {
-            Ok((_, sha256)) if case["sha256"].as_str().is_some_and(|s| s != sha256) => Err("data.raw differs".into()),
+            Ok((_, sha256)) if case["sha256"].as_str().is_some_and(|s| s != sha256) => {
+                Err("data.raw differs".into())
+            }
             _ => Ok(()),
         };
     }
     allowed("data.raw", &errno(flat), expected)?;
-    allowed("the chunk", &errno(digest(&directory.join(chunk))), expected)
+    allowed(
+        "the chunk",
+        &errno(digest(&directory.join(chunk))),
+        expected,
+    )
 }
 
 /// Checks that the names in `absent` and `group_absent` do not exist, that those in `outside` are
 /// neither listed nor opened, and that those in `strange` do not exist or are plain files.
 fn check_names(mount: &Mount, directory: &Path, store: &Path, case: &Value) -> Check {
     for (field, place) in [("absent", directory), ("group_absent", mount.path())] {
-        let listed =
-            if case[field].is_array() { listed_names(place).map_err(|e| e.to_string())? } else { BTreeSet::new() };
-        for name in case[field].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let listed = if case[field].is_array() {
+            listed_names(place).map_err(|e| e.to_string())?
+        } else {
+            BTreeSet::new()
+        };
+        for name in case[field]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
             let found = errno(place.join(name).symlink_metadata());
             // the kernel itself resolves ".."
             if listed.contains(name) || name != ".." && found != "ENOENT" {
@@ -393,13 +513,29 @@ fn check_names(mount: &Mount, directory: &Path, store: &Path, case: &Value) -> C
             }
         }
     }
-    for name in case["outside"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for name in case["outside"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
         let opened = errno(std::fs::File::open(directory.join(name)));
-        if listed_names(directory).map_err(|e| e.to_string())?.contains(name) || opened != "ENOENT" {
-            return Err(format!("{name:?} is outside the grid, and listed or opened: {opened}"));
+        if listed_names(directory)
+            .map_err(|e| e.to_string())?
+            .contains(name)
+            || opened != "ENOENT"
+        {
+            return Err(format!(
+                "{name:?} is outside the grid, and listed or opened: {opened}"
+            ));
         }
     }
-    for name in case["strange"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for name in case["strange"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
         match std::fs::read(directory.join(name)) {
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             got => {
@@ -414,7 +550,9 @@ fn check_names(mount: &Mount, directory: &Path, store: &Path, case: &Value) -> C
 }
 
 fn listed_names(directory: &Path) -> IoResult<BTreeSet<String>> {
-    std::fs::read_dir(directory)?.map(|e| Ok(e?.file_name().to_string_lossy().into_owned())).collect()
+    std::fs::read_dir(directory)?
+        .map(|e| Ok(e?.file_name().to_string_lossy().into_owned()))
+        .collect()
 }
 
 /// Runs `info` and `cat` on a store and its arrays. Returns descriptions of wrong results.
@@ -429,7 +567,10 @@ fn check_commands(store: &Path, cases: &[Value]) -> Vec<String> {
             Ok(()) if String::from_utf8_lossy(&output.stderr).contains("left out") => {}
             // what cannot be read is shown and is an error
             Ok(_) if !output.status.success() && !text.contains("unreadable") => {
-                failed.push(format!("{args:?}: {}", String::from_utf8_lossy(&output.stderr)));
+                failed.push(format!(
+                    "{args:?}: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                ));
             }
             Ok(()) if args.len() > 1 && serde_json::from_str::<Value>(&text).is_err() => {
                 failed.push(format!("{}: {args:?} did not print JSON", store.display()));
@@ -437,8 +578,14 @@ fn check_commands(store: &Path, cases: &[Value]) -> Vec<String> {
             Ok(()) => {}
         }
     }
-    for case in cases.iter().filter(|c| c["kind"] == "array" || c["kind"] == "chunk") {
-        let output = zarrfs(&["cat", "--length", "1M"], &store.join(case["array"].as_str().unwrap()));
+    for case in cases
+        .iter()
+        .filter(|c| c["kind"] == "array" || c["kind"] == "chunk")
+    {
+        let output = zarrfs(
+            &["cat", "--length", "1M"],
+            &store.join(case["array"].as_str().unwrap()),
+        );
         let expected = case["expected"].as_str().unwrap();
         let code = output.status.code();
         let wrong = match expected {
@@ -450,7 +597,10 @@ fn check_commands(store: &Path, cases: &[Value]) -> Vec<String> {
             failed.push(format!("{}: cat: {why}", case["name"]));
         } else if wrong {
             let text = String::from_utf8_lossy(&output.stderr);
-            failed.push(format!("{}: cat ended with {code:?}, expected {expected}: {text}", case["name"]));
+            failed.push(format!(
+                "{}: cat ended with {code:?}, expected {expected}: {text}",
+                case["name"]
+            ));
         }
     }
     failed
@@ -466,7 +616,11 @@ fn check_ending(output: &Output) -> Check {
     let told = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
         Some(0) if told.is_empty() => Ok(()),
-        Some(1 | 3 | 4) if !told.is_empty() && told.lines().all(|line| line.starts_with("error: ")) => Ok(()),
+        Some(1 | 3 | 4)
+            if !told.is_empty() && told.lines().all(|line| line.starts_with("error: ")) =>
+        {
+            Ok(())
+        }
         _ => Err(format!("{}, standard error: {told}", output.status)),
     }
 }

@@ -3,7 +3,9 @@
 //! `rectilinear.zarr` and its digests.
 
 use crate::support;
-use crate::support::{Mount, announce, env_path, names, open_for_writing, run_python, test_data, zarrfs};
+use crate::support::{
+    Mount, announce, env_path, names, open_for_writing, run_python, test_data, zarrfs,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{ErrorKind, Seek, Write};
@@ -42,7 +44,10 @@ fn numcodecs_reads_chunks_that_a_mount_has_overwritten() {
     run_python(&python, "irregular.py", &["make".as_ref(), store.path()]);
     fs::write(store.path().join("zarr.json"), GROUP).unwrap();
     let mount = Mount::new(store.path(), &[]);
-    let arrays: Vec<String> = names(store.path()).into_iter().filter(|name| name != "zarr.json").collect();
+    let arrays: Vec<String> = names(store.path())
+        .into_iter()
+        .filter(|name| name != "zarr.json")
+        .collect();
     assert!(arrays.len() >= 48, "{arrays:?}");
     for (i, name) in arrays.iter().enumerate() {
         let path = mount.join(name).join("data.raw");
@@ -68,7 +73,14 @@ fn numcodecs_reads_chunks_that_a_mount_has_overwritten() {
     }
     mount.assert_no_problem();
     drop(mount);
-    announce(run_python(&python, "irregular.py", &["check".as_ref(), store.path(), expected.path()]).trim());
+    announce(
+        run_python(
+            &python,
+            "irregular.py",
+            &["check".as_ref(), store.path(), expected.path()],
+        )
+        .trim(),
+    );
     let report = zarrfs(&["check", "--deep", store.path().to_str().unwrap()]);
     assert!(report.status.success(), "{report:?}");
 }
@@ -80,10 +92,25 @@ fn chunk_files_have_the_sizes_of_their_chunks() {
     let array = mount.join("a");
     let flat: Vec<u8> = (0..60).collect();
     fs::write(array.join("data.raw"), &flat).unwrap();
-    let sizes = [("0.0", 12), ("0.1", 6), ("1.0", 12), ("1.1", 6), ("2.0", 20), ("2.1", 10)];
+    let sizes = [
+        ("0.0", 12),
+        ("0.1", 6),
+        ("1.0", 12),
+        ("1.1", 6),
+        ("2.0", 20),
+        ("2.1", 10),
+    ];
     for (name, size) in sizes {
-        assert_eq!(fs::metadata(array.join(name)).unwrap().len(), size, "{name}");
-        assert_eq!(fs::read(array.join(name)).unwrap().len() as u64, size, "{name}");
+        assert_eq!(
+            fs::metadata(array.join(name)).unwrap().len(),
+            size,
+            "{name}"
+        );
+        assert_eq!(
+            fs::read(array.join(name)).unwrap().len() as u64,
+            size,
+            "{name}"
+        );
     }
     // rows 6 to 9, and a row of padding
     let mut rows: Vec<u8> = (6..10).flat_map(|row| [6 * row + 4, 6 * row + 5]).collect();
@@ -92,15 +119,27 @@ fn chunk_files_have_the_sizes_of_their_chunks() {
     assert_eq!(fs::read(store.path().join("a/c/2/1")).unwrap(), rows);
 
     // a file replaces a chunk if it has the chunk's size
-    for (name, size, is_taken) in [("1.1", 6, true), ("1.1", 12, false), ("2.0", 20, true), ("2.0", 12, false)] {
+    for (name, size, is_taken) in [
+        ("1.1", 6, true),
+        ("1.1", 12, false),
+        ("2.0", 20, true),
+        ("2.0", 12, false),
+    ] {
         let other = mount.join("a").join(".new");
-        let done = fs::write(&other, vec![size as u8; size]).and_then(|()| fs::rename(&other, array.join(name)));
+        let done = fs::write(&other, vec![size as u8; size])
+            .and_then(|()| fs::rename(&other, array.join(name)));
         assert_eq!(done.is_ok(), is_taken, "{name} {size}: {done:?}");
         let _ = fs::remove_file(&other);
     }
-    assert_eq!(fs::read(array.join("data.raw")).unwrap()[3 * 6..6 * 6][..6], [18, 19, 20, 21, 6, 6]);
+    assert_eq!(
+        fs::read(array.join("data.raw")).unwrap()[3 * 6..6 * 6][..6],
+        [18, 19, 20, 21, 6, 6]
+    );
     fs::remove_file(array.join("0.0")).unwrap();
-    assert_eq!(fs::read(array.join("data.raw")).unwrap()[..6], [9, 9, 9, 9, 4, 5]);
+    assert_eq!(
+        fs::read(array.join("data.raw")).unwrap()[..6],
+        [9, 9, 9, 9, 4, 5]
+    );
     let missing = fs::metadata(array.join("3.0")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
 }
@@ -117,10 +156,18 @@ fn an_array_that_grows_beyond_its_listed_chunks_repeats_the_last_one() {
     resize(72).unwrap();
     assert_eq!(fs::read(array.join("data.raw")).unwrap()[60..], [9; 12]);
     resize(30).unwrap();
-    assert!(["c/2/0", "c/2/1"].iter().all(|key| !store.path().join("a").join(key).exists()));
+    assert!(
+        ["c/2/0", "c/2/1"]
+            .iter()
+            .all(|key| !store.path().join("a").join(key).exists())
+    );
     assert_eq!(fs::read(array.join("1.1")).unwrap(), [1, 1, 1, 1, 9, 9]);
-    let stored: Value = serde_json::from_slice(&fs::read(store.path().join("a/zarr.json")).unwrap()).unwrap();
-    assert_eq!(stored["chunk_grid"]["configuration"]["chunk_shapes"], json!([[[3, 2], [5, 2]], [4, 2]]));
+    let stored: Value =
+        serde_json::from_slice(&fs::read(store.path().join("a/zarr.json")).unwrap()).unwrap();
+    assert_eq!(
+        stored["chunk_grid"]["configuration"]["chunk_shapes"],
+        json!([[[3, 2], [5, 2]], [4, 2]])
+    );
 }
 
 #[test]
@@ -133,7 +180,11 @@ fn stores_of_zarr_python_are_read() {
         assert_eq!(found, digest.as_str().unwrap(), "{name}");
     }
     mount.assert_no_problem();
-    let report = zarrfs(&["check", "--deep", test_data("rectilinear.zarr").to_str().unwrap()]);
+    let report = zarrfs(&[
+        "check",
+        "--deep",
+        test_data("rectilinear.zarr").to_str().unwrap(),
+    ]);
     assert!(report.status.success(), "{report:?}");
 }
 
@@ -145,15 +196,28 @@ fn programs_read_headers_and_values_without_a_mount() {
     let mut input = tempfile::tempfile().unwrap();
     input.write_all(&flat).unwrap();
     input.rewind().unwrap();
-    let put = Command::new(env!("CARGO_BIN_EXE_zarrfs")).arg("put").arg(&array).stdin(input).output().unwrap();
+    let put = Command::new(env!("CARGO_BIN_EXE_zarrfs"))
+        .arg("put")
+        .arg(&array)
+        .stdin(input)
+        .output()
+        .unwrap();
     assert!(put.status.success(), "{put:?}");
     let array = array.to_str().unwrap();
     assert_eq!(zarrfs(&["cat", array]).stdout, flat);
     let header = zarrfs(&["header", "--format", "npy", array]).stdout;
-    assert!(header.starts_with(b"\x93NUMPY") && String::from_utf8_lossy(&header).contains("'shape': (10, 6)"));
+    assert!(
+        header.starts_with(b"\x93NUMPY")
+            && String::from_utf8_lossy(&header).contains("'shape': (10, 6)")
+    );
     fs::remove_file(store.path().join("a/c/1/0")).unwrap();
     let map = String::from_utf8(zarrfs(&["info", "--map", "--ascii", array]).stdout).unwrap();
-    assert!(map.contains("0  ##\n") && map.contains("1  .#\n") && map.contains("5 of 6 chunks stored, 54 B"), "{map}");
+    assert!(
+        map.contains("0  ##\n")
+            && map.contains("1  .#\n")
+            && map.contains("5 of 6 chunks stored, 54 B"),
+        "{map}"
+    );
 }
 
 #[test]
@@ -161,7 +225,11 @@ fn a_view_of_v2_has_no_document_of_chunks_of_different_lengths() {
     let store = new_store(&json!({}));
     let mount = Mount::new(store.path(), &["--view", "v2"]);
     assert!(!mount.join("a/.zarray").exists() && mount.join("a/data.raw").exists());
-    assert!(mount.stats().contains("different lengths"), "{}", mount.stats());
+    assert!(
+        mount.stats().contains("different lengths"),
+        "{}",
+        mount.stats()
+    );
     let shown = zarrfs(&["info", "--wide", store.path().to_str().unwrap()]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("chunks (2*3+5, 4+2)"), "{shown}");

@@ -23,14 +23,24 @@ fn write_array(path: &Path, shape: &[u64], chunks: &[u64], more: &str) {
 fn listed(path: &Path) -> BTreeMap<String, String> {
     let entry = |entry: std::io::Result<fs::DirEntry>| {
         let entry = entry.unwrap();
-        let shown = entry.metadata().map_or_else(|e| errno::<()>(Err(e)), |m| show(&m));
+        let shown = entry
+            .metadata()
+            .map_or_else(|e| errno::<()>(Err(e)), |m| show(&m));
         (entry.file_name().into_string().unwrap(), shown)
     };
     fs::read_dir(path).unwrap().map(entry).collect()
 }
 
 fn show(m: &fs::Metadata) -> String {
-    format!("{} {:o} {} {} {} {}", m.ino(), m.mode(), m.len(), m.blocks(), m.mtime(), m.mtime_nsec())
+    format!(
+        "{} {:o} {} {} {} {}",
+        m.ino(),
+        m.mode(),
+        m.len(),
+        m.blocks(),
+        m.mtime(),
+        m.mtime_nsec()
+    )
 }
 
 /// Adds `path` and the directories below it to `found`.
@@ -46,16 +56,24 @@ fn directories(path: &Path, found: &mut Vec<std::path::PathBuf>) {
 
 #[test]
 fn a_listing_returns_the_attributes_of_lookups() {
-    for store in ["sample.zarr", "hostile/hierarchy.zarr", "hostile/codecs.zarr", "hostile/names.zarr"] {
+    for store in [
+        "sample.zarr",
+        "hostile/hierarchy.zarr",
+        "hostile/codecs.zarr",
+        "hostile/names.zarr",
+    ] {
         let mount = Mount::new(&test_data(store), &[]);
         let mut all = Vec::new();
         directories(mount.path(), &mut all);
         let in_listings: Vec<_> = all.iter().map(|path| listed(path)).collect();
         let looked_up = Mount::new(&test_data(store), &[]);
         for (path, listed) in all.iter().zip(in_listings) {
-            let path = looked_up.path().join(path.strip_prefix(mount.path()).unwrap());
+            let path = looked_up
+                .path()
+                .join(path.strip_prefix(mount.path()).unwrap());
             for (name, shown) in listed {
-                let alone = fs::symlink_metadata(path.join(&name)).map_or_else(|e| errno::<()>(Err(e)), |m| show(&m));
+                let alone = fs::symlink_metadata(path.join(&name))
+                    .map_or_else(|e| errno::<()>(Err(e)), |m| show(&m));
                 assert_eq!(shown, alone, "{store}: {}/{name}", path.display());
             }
         }
@@ -75,7 +93,11 @@ fn a_large_directory_lists_every_name_once_with_its_attributes() {
         assert_eq!(listed.len(), 3002);
         for i in 0..3000 {
             let shown: Vec<&str> = listed[&i.to_string()].split(' ').collect();
-            assert_eq!((shown[2], shown[3]), ("1", if i % 3 == 0 { "0" } else { "1" }), "{i}");
+            assert_eq!(
+                (shown[2], shown[3]),
+                ("1", if i % 3 == 0 { "0" } else { "1" }),
+                "{i}"
+            );
         }
     }
 }
@@ -116,11 +138,18 @@ fn listing_chunks_of_objects_decodes_nothing() {
     let a = store.path().join("a");
     write_array(&a, &[100], &[1], "");
     let text = fs::read_to_string(a.join(".zarray")).unwrap();
-    let text = text.replace("\"|u1\"", "\"|O\"").replace("\"filters\": null", r#""filters": [{"id": "vlen-utf8"}]"#);
+    let text = text
+        .replace("\"|u1\"", "\"|O\"")
+        .replace("\"filters\": null", r#""filters": [{"id": "vlen-utf8"}]"#);
     fs::write(a.join(".zarray"), text).unwrap();
     for i in 0..100 {
         // one string of i bytes
-        let chunk = [&1u32.to_le_bytes()[..], &(i as u32).to_le_bytes(), &vec![b'x'; i]].concat();
+        let chunk = [
+            &1u32.to_le_bytes()[..],
+            &(i as u32).to_le_bytes(),
+            &vec![b'x'; i],
+        ]
+        .concat();
         fs::write(a.join(i.to_string()), chunk).unwrap();
     }
     let mount = Mount::new(store.path(), &["--headers", "none"]);
@@ -128,7 +157,11 @@ fn listing_chunks_of_objects_decodes_nothing() {
     assert_eq!(mount.counter("chunk_decodes"), 0);
     let listed = listed(&mount.join("a"));
     for i in 0..100 {
-        assert_eq!(listed[&i.to_string()].split(' ').nth(2).unwrap(), (8 + i).to_string(), "{i}");
+        assert_eq!(
+            listed[&i.to_string()].split(' ').nth(2).unwrap(),
+            (8 + i).to_string(),
+            "{i}"
+        );
     }
 }
 
@@ -152,8 +185,19 @@ fn a_name_that_cannot_be_looked_up_is_listed() {
 #[test]
 fn unsupported_extended_attributes_are_asked_for_once() {
     let mount = Mount::new(&test_data("sample.zarr"), &[]);
-    let get = |name: &str| rustix::fs::getxattr(mount.join("air_temperature/0.0.0"), name, &mut [0u8; 100][..]).err();
-    for name in ["system.posix_acl_access", "security.selinux", "security.capability"] {
+    let get = |name: &str| {
+        rustix::fs::getxattr(
+            mount.join("air_temperature/0.0.0"),
+            name,
+            &mut [0u8; 100][..],
+        )
+        .err()
+    };
+    for name in [
+        "system.posix_acl_access",
+        "security.selinux",
+        "security.capability",
+    ] {
         assert_eq!(get(name), Some(rustix::io::Errno::OPNOTSUPP), "{name}");
     }
     assert_eq!(get("user.other"), Some(rustix::io::Errno::NODATA));

@@ -55,7 +55,10 @@ fn flat_bytes_are_in_c_order_and_chunk_files_in_the_arrays_order() {
     // order F of [[0, 1, 2], [3, 4, 5]]
     fs::write(a.join("0.0"), [0, 3, 1, 4, 2, 5]).unwrap();
     let mount = Mount::new(store.path(), &[]);
-    assert_eq!(fs::read(mount.join("f/data.raw")).unwrap(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(
+        fs::read(mount.join("f/data.raw")).unwrap(),
+        [0, 1, 2, 3, 4, 5]
+    );
     assert_eq!(fs::read(mount.join("f/0.0")).unwrap(), [0, 3, 1, 4, 2, 5]);
     assert_eq!(xattr(&mount.join("f"), "user.zarr.order").unwrap(), "\"F\"");
 }
@@ -72,13 +75,24 @@ fn v1_arrays_are_shown_as_v2() {
     fs::write(directory.path().join("0.0"), [1, 2, 3, 4, 5, 6]).unwrap();
     for (reading, flat) in [("zarr1", [1, 2, 3, 4, 5, 6]), ("spec", [1, 3, 5, 2, 4, 6])] {
         let mount = Mount::new(directory.path(), &["--v1-order", reading]);
-        assert_eq!(names(mount.path()), BTreeSet::from([".zarray", ".zattrs", "0.0", "data.raw"].map(String::from)));
+        assert_eq!(
+            names(mount.path()),
+            BTreeSet::from([".zarray", ".zattrs", "0.0", "data.raw"].map(String::from))
+        );
         assert_eq!(fs::read(mount.join("data.raw")).unwrap(), flat, "{reading}");
         // a chunk file is the decoded chunk as it is stored
-        assert_eq!(fs::read(mount.join("0.0")).unwrap(), [1, 2, 3, 4, 5, 6], "{reading}");
-        let view: serde_json::Value = serde_json::from_slice(&fs::read(mount.join(".zarray")).unwrap()).unwrap();
+        assert_eq!(
+            fs::read(mount.join("0.0")).unwrap(),
+            [1, 2, 3, 4, 5, 6],
+            "{reading}"
+        );
+        let view: serde_json::Value =
+            serde_json::from_slice(&fs::read(mount.join(".zarray")).unwrap()).unwrap();
         assert_eq!(view["zarr_format"], 2);
-        assert_eq!(xattr(mount.path(), "user.zarr.attrs.units").unwrap(), "\"m\"");
+        assert_eq!(
+            xattr(mount.path(), "user.zarr.attrs.units").unwrap(),
+            "\"m\""
+        );
         assert_eq!(errno(fs::read(mount.join("meta"))), "ENOENT");
     }
 }
@@ -94,16 +108,23 @@ fn chunk_names_are_joined_by_dots() {
     let a = store.array("scalar", &[], &[], "");
     fs::write(a.join("0"), [42]).unwrap();
     let mount = Mount::new(store.path(), &[]);
-    assert_eq!(names(&mount.join("slash")), BTreeSet::from([".zarray", "1.0", "data.raw"].map(String::from)));
+    assert_eq!(
+        names(&mount.join("slash")),
+        BTreeSet::from([".zarray", "1.0", "data.raw"].map(String::from))
+    );
     assert_eq!(fs::read(mount.join("slash/1.0")).unwrap(), [7]);
-    assert_eq!(fs::read(mount.join("slash/data.raw")).unwrap(), [0, 0, 7, 0]);
+    assert_eq!(
+        fs::read(mount.join("slash/data.raw")).unwrap(),
+        [0, 0, 7, 0]
+    );
     // names with "/" can be looked up, but are not listed
     assert_eq!(fs::read(mount.join("slash/1/0")).unwrap(), [7]);
     assert_eq!(names(&mount.join("slash/1")), BTreeSet::new());
     assert_eq!(errno(fs::read(mount.join("slash/0/0"))), "ENOENT");
     assert_eq!(fs::read(mount.join("scalar/0")).unwrap(), [42]);
     assert_eq!(fs::read(mount.join("scalar/data.raw")).unwrap(), [42]);
-    let view: serde_json::Value = serde_json::from_slice(&fs::read(mount.join("slash/.zarray")).unwrap()).unwrap();
+    let view: serde_json::Value =
+        serde_json::from_slice(&fs::read(mount.join("slash/.zarray")).unwrap()).unwrap();
     assert_eq!(view["dimension_separator"], ".");
 }
 
@@ -133,17 +154,33 @@ fn uninitialized_chunks_read_as_the_fill_value() {
     assert!(!names(&mount.join("seven")).contains("0"));
     let seek = |name: &str, from, data: bool| {
         let file = File::open(mount.join(name)).unwrap();
-        let to = if data { rustix::fs::SeekFrom::Data(from) } else { rustix::fs::SeekFrom::Hole(from) };
+        let to = if data {
+            rustix::fs::SeekFrom::Data(from)
+        } else {
+            rustix::fs::SeekFrom::Hole(from)
+        };
         rustix::fs::seek(&file, to)
     };
     for (name, fill, sparse) in [("seven", 7, false), ("null", 0, true), ("zero", 0, true)] {
         let file = format!("{name}/data.raw");
         let flat = fs::read(mount.join(&file)).unwrap();
-        let expected: Vec<u8> = (0..12288).map(|i| if (4096..8192).contains(&i) { 1 } else { fill }).collect();
+        let expected: Vec<u8> = (0..12288)
+            .map(|i| if (4096..8192).contains(&i) { 1 } else { fill })
+            .collect();
         assert!(flat == expected, "{name}");
         assert_eq!(seek(&file, 0, true), Ok(if sparse { 4096 } else { 0 }));
-        assert_eq!(seek(&file, 5000, false), Ok(if sparse { 8192 } else { 12288 }));
-        assert_eq!(seek(&file, 9000, true), if sparse { Err(rustix::io::Errno::NXIO) } else { Ok(9000) });
+        assert_eq!(
+            seek(&file, 5000, false),
+            Ok(if sparse { 8192 } else { 12288 })
+        );
+        assert_eq!(
+            seek(&file, 9000, true),
+            if sparse {
+                Err(rustix::io::Errno::NXIO)
+            } else {
+                Ok(9000)
+            }
+        );
     }
 }
 
@@ -153,7 +190,12 @@ fn uninitialized_chunks_read_as_the_fill_value() {
 #[test]
 fn a_damaged_chunk_is_eio() {
     let store = Store::new();
-    let a = store.array("a", &[16384], &[8192], r#""compressor": {"id": "zlib", "level": 1}"#);
+    let a = store.array(
+        "a",
+        &[16384],
+        &[8192],
+        r#""compressor": {"id": "zlib", "level": 1}"#,
+    );
     fs::write(a.join("0"), b"garbage").unwrap();
     let mount = Mount::new(store.path(), &[]);
     assert_eq!(errno(fs::read(mount.join("a/data.raw"))), "EIO");
@@ -164,7 +206,10 @@ fn a_damaged_chunk_is_eio() {
     assert_eq!(tail, [0; 4096]);
     let stats = mount.stats();
     let line = stats.lines().find(|l| l.starts_with("problem ")).unwrap();
-    assert!(line.contains("/a/0: zlib: ") && line.len() > "problem /a/0: zlib: ".len(), "{line}");
+    assert!(
+        line.contains("/a/0: zlib: ") && line.len() > "problem /a/0: zlib: ".len(),
+        "{line}"
+    );
 }
 
 /// "The chunk files of an array of objects hold the bytes of its object codec, decompressed." It
@@ -173,12 +218,20 @@ fn a_damaged_chunk_is_eio() {
 fn arrays_of_objects_have_chunk_files_only() {
     let store = Store::new();
     let bytes = b"\x02\0\0\0\x01\0\0\0a\x02\0\0\0bc";
-    let a = store.array("o", &[2], &[2], r#""dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}]"#);
+    let a = store.array(
+        "o",
+        &[2],
+        &[2],
+        r#""dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}]"#,
+    );
     fs::write(a.join("0"), bytes).unwrap();
     let mount = Mount::new(store.path(), &[]);
     assert_eq!(errno(File::open(mount.join("o/data.raw"))), "ENOENT");
     assert_eq!(fs::read(mount.join("o/0")).unwrap(), bytes);
-    assert_eq!(fs::metadata(mount.join("o/0")).unwrap().len(), bytes.len() as u64);
+    assert_eq!(
+        fs::metadata(mount.join("o/0")).unwrap().len(),
+        bytes.len() as u64
+    );
     let view = fs::read_to_string(mount.join("o/.zarray")).unwrap();
     assert!(view.contains("vlen-utf8"), "an object codec stays: {view}");
 }
@@ -196,13 +249,23 @@ fn sizes_and_times_are_those_of_the_store() {
     }
     let mount = Mount::new(store.path(), &[]);
     let flat = fs::metadata(mount.join("a/data.raw")).unwrap();
-    assert_eq!((flat.len(), flat.blocks()), (100_000, 50_000u64.div_ceil(512)));
+    assert_eq!(
+        (flat.len(), flat.blocks()),
+        (100_000, 50_000u64.div_ceil(512))
+    );
     assert!(flat.blksize() >= 4096);
     let chunk = fs::metadata(mount.join("a/0")).unwrap();
-    assert_eq!((chunk.len(), chunk.blocks()), (50_000, 50_000u64.div_ceil(512)));
+    assert_eq!(
+        (chunk.len(), chunk.blocks()),
+        (50_000, 50_000u64.div_ceil(512))
+    );
     fs::read(mount.join("a/data.raw")).unwrap();
     for file in ["a/data.raw", "a/0", "a/.zarray", "a"] {
-        assert_eq!(fs::metadata(mount.join(file)).unwrap().modified().unwrap(), old, "{file}");
+        assert_eq!(
+            fs::metadata(mount.join(file)).unwrap().modified().unwrap(),
+            old,
+            "{file}"
+        );
     }
 }
 
@@ -216,16 +279,27 @@ fn fixed_names_come_first() {
     }
     fs::write(a.join(".zattrs"), "{}").unwrap();
     let mount = Mount::new(store.path(), &[]);
-    let order = fs::read_dir(mount.join("a")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    let (headers, order): (Vec<_>, Vec<_>) = order.enumerate().partition(|(_, name)| is_header(name));
-    assert!(headers.iter().all(|(at, _)| *at <= headers.len()), "{headers:?}");
+    let order = fs::read_dir(mount.join("a"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap());
+    let (headers, order): (Vec<_>, Vec<_>) =
+        order.enumerate().partition(|(_, name)| is_header(name));
+    assert!(
+        headers.iter().all(|(at, _)| *at <= headers.len()),
+        "{headers:?}"
+    );
     let order: Vec<String> = order.into_iter().map(|(_, name)| name).collect();
     assert_eq!(order[..3], ["data.raw", ".zarray", ".zattrs"]);
     assert_eq!(order.len(), 53);
     for entry in fs::read_dir(mount.join("a")).unwrap() {
         let entry = entry.unwrap();
         use std::os::unix::fs::DirEntryExt;
-        assert_eq!(entry.ino(), entry.metadata().unwrap().ino(), "{:?}", entry.file_name());
+        assert_eq!(
+            entry.ino(),
+            entry.metadata().unwrap().ino(),
+            "{:?}",
+            entry.file_name()
+        );
     }
 }
 
@@ -234,8 +308,13 @@ fn fixed_names_come_first() {
 #[test]
 fn extended_attributes_show_metadata() {
     let mount = Mount::new(&test_data("sample.zarr"), &[]);
-    for file in ["air_temperature", "air_temperature/data.raw", "air_temperature/0.0.0"] {
-        let get = |name: &str| xattr(&mount.join(file), &format!("user.zarr.{name}")).unwrap_or_default();
+    for file in [
+        "air_temperature",
+        "air_temperature/data.raw",
+        "air_temperature/0.0.0",
+    ] {
+        let get =
+            |name: &str| xattr(&mount.join(file), &format!("user.zarr.{name}")).unwrap_or_default();
         assert_eq!(get("shape"), "[62,37,53]", "{file}");
         assert_eq!(get("dtype"), "\"<i2\"");
         assert_eq!(get("fill_value"), "-32768");
@@ -245,13 +324,24 @@ fn extended_attributes_show_metadata() {
         assert!(get("compressor").contains("\"id\":\"blosc\""));
     }
     let chunk = mount.join("air_temperature/0.0.1");
-    let stored = fs::metadata(test_data("sample.zarr/air_temperature/0.0.1")).unwrap().len();
-    assert_eq!(xattr(&chunk, "user.zarrfs.key").unwrap(), "air_temperature/0.0.1");
-    assert_eq!(xattr(&chunk, "user.zarrfs.stored_size").unwrap(), stored.to_string());
+    let stored = fs::metadata(test_data("sample.zarr/air_temperature/0.0.1"))
+        .unwrap()
+        .len();
+    assert_eq!(
+        xattr(&chunk, "user.zarrfs.key").unwrap(),
+        "air_temperature/0.0.1"
+    );
+    assert_eq!(
+        xattr(&chunk, "user.zarrfs.stored_size").unwrap(),
+        stored.to_string()
+    );
     let mut list = vec![0u8; 4096];
     let n = rustix::fs::listxattr(mount.join("air_temperature"), &mut list[..]).unwrap();
     let list = String::from_utf8(list[..n].to_vec()).unwrap();
-    assert!(list.split('\0').any(|n| n == "user.zarr.attrs.long_name"), "{list}");
+    assert!(
+        list.split('\0').any(|n| n == "user.zarr.attrs.long_name"),
+        "{list}"
+    );
     assert_eq!(xattr(&chunk, "user.zarr.nothing"), None);
 }
 
@@ -273,10 +363,17 @@ fn plain_keys_are_shown_but_chunks_outside_the_grid_are_not() {
     let mount = Mount::new(store.path(), &[]);
     let expected = ["data.raw", ".zarray", "0", "notes.txt"].map(String::from);
     assert_eq!(names(&mount.join("deep/er/a")), BTreeSet::from(expected));
-    assert_eq!(fs::read(mount.join("deep/er/a/notes.txt")).unwrap(), b"hello");
+    assert_eq!(
+        fs::read(mount.join("deep/er/a/notes.txt")).unwrap(),
+        b"hello"
+    );
     assert_eq!(fs::read(mount.join("README.md")).unwrap(), b"# data");
     for absent in ["8", "00", "inner", ".zgroup"] {
-        assert_eq!(errno(fs::metadata(mount.join("deep/er/a").join(absent))), "ENOENT", "{absent}");
+        assert_eq!(
+            errno(fs::metadata(mount.join("deep/er/a").join(absent))),
+            "ENOENT",
+            "{absent}"
+        );
     }
     // "a chunk that is stored outside the grid can be removed by its name", as zarr-python does
     // after a resize
@@ -286,7 +383,11 @@ fn plain_keys_are_shown_but_chunks_outside_the_grid_are_not() {
     // a program that writes such a file looks it up before it renames it
     assert_eq!(fs::read(mount.join("deep/er/a/0.partial")).unwrap(), b"x");
     // an implicit group has a valid .zgroup in the mount
-    assert!(fs::read_to_string(mount.join("deep/er/.zgroup")).unwrap().contains("\"zarr_format\": 2"));
+    assert!(
+        fs::read_to_string(mount.join("deep/er/.zgroup"))
+            .unwrap()
+            .contains("\"zarr_format\": 2")
+    );
 }
 
 /// `.zarrfs` "exists at the root of the mount. It is not listed".
@@ -316,7 +417,10 @@ fn an_undeclared_separator_is_detected() {
     let mount = Mount::new(store.path(), &["--log-file", log.path().to_str().unwrap()]);
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), [0, 0, 8, 9]);
     let said = fs::read_to_string(log.path()).unwrap();
-    assert!(said.contains("WARN") && said.contains("/a: no dimension_separator is declared"), "{said}");
+    assert!(
+        said.contains("WARN") && said.contains("/a: no dimension_separator is declared"),
+        "{said}"
+    );
 }
 
 /// "An array with an unknown codec shows its metadata but no `data.raw` and no headers; opening one
@@ -326,22 +430,43 @@ fn an_undeclared_separator_is_detected() {
 fn damaged_and_unsupported_arrays_show_their_metadata() {
     let store = Store::new();
     let healthy = store.array("healthy", &[1], &[1], "");
-    let unknown = store.array("unknown", &[1], &[1], r#""compressor": {"id": "nosuchcodec"}"#);
+    let unknown = store.array(
+        "unknown",
+        &[1],
+        &[1],
+        r#""compressor": {"id": "nosuchcodec"}"#,
+    );
     let damaged = store.array("damaged", &[1], &[1], r#""shape": [-1]"#);
     for a in [&healthy, &unknown, &damaged] {
         fs::write(a.join("0"), [1]).unwrap();
     }
     let mount = Mount::new(store.path(), &[]);
     for (name, expected) in [("unknown", "EOPNOTSUPP"), ("damaged", "EIO")] {
-        assert_eq!(names(&mount.join(name)), BTreeSet::from([".zarray", "0"].map(String::from)));
-        assert_eq!(errno(File::open(mount.join(name).join("data.raw"))), "ENOENT");
+        assert_eq!(
+            names(&mount.join(name)),
+            BTreeSet::from([".zarray", "0"].map(String::from))
+        );
+        assert_eq!(
+            errno(File::open(mount.join(name).join("data.raw"))),
+            "ENOENT"
+        );
         assert_eq!(errno(fs::read(mount.join(name).join("0"))), expected);
-        assert!(!fs::read(mount.join(name).join(".zarray")).unwrap().is_empty());
+        assert!(
+            !fs::read(mount.join(name).join(".zarray"))
+                .unwrap()
+                .is_empty()
+        );
     }
     assert_eq!(fs::read(mount.join("healthy/data.raw")).unwrap(), [1]);
     let stats = mount.stats();
-    assert!(stats.contains("/unknown: codec \"nosuchcodec\" is unknown"), "{stats}");
-    assert!(stats.contains("/damaged/.zarray: shape[0] is -1, not a length"), "{stats}");
+    assert!(
+        stats.contains("/unknown: codec \"nosuchcodec\" is unknown"),
+        "{stats}"
+    );
+    assert!(
+        stats.contains("/damaged/.zarray: shape[0] is -1, not a length"),
+        "{stats}"
+    );
 }
 
 /// "`open` shows the current content of the store": new chunks, replaced chunks, a new shape.
@@ -435,7 +560,10 @@ fn chunk_names_refer_to_the_current_grid() {
     store.array("a", &[4, 6], &[2, 2], "");
     fs::write(a.join("0.2"), b"XXXX").unwrap();
     assert_eq!(fs::read(mount.join("a/1.0")).unwrap(), b"AAAA");
-    assert_eq!(xattr(&mount.join("a/1.0"), "user.zarrfs.key").unwrap(), "a/1.0");
+    assert_eq!(
+        xattr(&mount.join("a/1.0"), "user.zarrfs.key").unwrap(),
+        "a/1.0"
+    );
 }
 
 /// A plain file that becomes a chunk, and a chunk that becomes readable, are shown as such
@@ -456,7 +584,11 @@ fn a_plain_file_can_become_a_chunk() {
     assert_eq!(errno(fs::read(mount.join("g/0"))), "EIO");
     fs::write(a.join(".zarray"), sound).unwrap();
     assert_eq!(fs::read(mount.join("g/0")).unwrap(), b"data");
-    assert!(!mount.stats().contains("is not a regular file"), "{}", mount.stats());
+    assert!(
+        !mount.stats().contains("is not a regular file"),
+        "{}",
+        mount.stats()
+    );
 }
 
 /// SEEK_HOLE and SEEK_DATA use the current grid.
@@ -467,12 +599,18 @@ fn holes_refer_to_the_current_grid() {
     fs::write(a.join("950.0"), vec![1; 1000]).unwrap();
     let mount = Mount::new(store.path(), &[]);
     let file = File::open(mount.join("a/data.raw")).unwrap();
-    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Ok(950_000));
+    assert_eq!(
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)),
+        Ok(950_000)
+    );
     store.array("a", &[2000, 1000], &[1, 500], "");
     fs::write(a.join("1900.1"), vec![2; 500]).unwrap();
     fs::write(a.join("950.0"), vec![1; 500]).unwrap();
     let _another = File::open(mount.join("a/data.raw")).unwrap();
-    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(950_500)), Ok(1_900_500));
+    assert_eq!(
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(950_500)),
+        Ok(1_900_500)
+    );
 }
 
 /// A group that becomes an array is shown as one immediately, also to a process whose working
@@ -497,9 +635,13 @@ fn a_group_can_become_an_array() {
 }
 
 fn crc32(bytes: &[u8]) -> [u8; 4] {
-    let config = zarrfs::zarr::metadata::CodecConfig::parse(&serde_json::json!({"id": "crc32"})).unwrap();
+    let config =
+        zarrfs::zarr::metadata::CodecConfig::parse(&serde_json::json!({"id": "crc32"})).unwrap();
     let mut out = Vec::new();
-    zarrfs::zarr::codec::build(&config, 1).unwrap().encode(bytes, &mut out).unwrap();
+    zarrfs::zarr::codec::build(&config, 1)
+        .unwrap()
+        .encode(bytes, &mut out)
+        .unwrap();
     out[..4].try_into().unwrap()
 }
 
@@ -531,12 +673,22 @@ fn unreadable_keys_hide_no_others() {
     assert_eq!(errno(file.read_exact_at(&mut first, 2)), "EACCES");
     assert_eq!(fs::read(mount.join("a/0.0")).unwrap(), [7]);
     assert_eq!(xattr(&mount.join("a"), "user.zarr.shape").unwrap(), "[2,2]");
-    let view: serde_json::Value = serde_json::from_slice(&fs::read(mount.join(".zmetadata")).unwrap()).unwrap();
+    let view: serde_json::Value =
+        serde_json::from_slice(&fs::read(mount.join(".zmetadata")).unwrap()).unwrap();
     let names: Vec<&String> = view["metadata"].as_object().unwrap().keys().collect();
     assert_eq!(names, [".zgroup", "a/.zarray", "b/.zarray"]);
-    let info = String::from_utf8(zarrfs(&["info", "--wide", store.path().to_str().unwrap()]).stdout).unwrap();
-    assert!(info.contains("?/4 chunks  unreadable: /a: some chunks can't be listed"), "{info}");
-    assert!(info.lines().any(|l| l.trim_start().starts_with("b ") && l.contains("0/1 chunks")), "{info}");
+    let info =
+        String::from_utf8(zarrfs(&["info", "--wide", store.path().to_str().unwrap()]).stdout)
+            .unwrap();
+    assert!(
+        info.contains("?/4 chunks  unreadable: /a: some chunks can't be listed"),
+        "{info}"
+    );
+    assert!(
+        info.lines()
+            .any(|l| l.trim_start().starts_with("b ") && l.contains("0/1 chunks")),
+        "{info}"
+    );
 }
 
 /// "`-o ro` or `--read-only` refuses all changes with `EROFS`." Reading a whole mount changes no
@@ -550,7 +702,13 @@ fn writing_is_refused_and_reading_changes_nothing() {
         let mut todo = vec![directory.path().to_path_buf()];
         while let Some(path) = todo.pop() {
             let meta = fs::metadata(&path).unwrap();
-            files.insert((path.clone(), meta.mtime(), meta.mtime_nsec(), meta.ctime_nsec(), meta.len()));
+            files.insert((
+                path.clone(),
+                meta.mtime(),
+                meta.mtime_nsec(),
+                meta.ctime_nsec(),
+                meta.len(),
+            ));
             if meta.is_dir() {
                 todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
             }
@@ -564,7 +722,10 @@ fn writing_is_refused_and_reading_changes_nothing() {
     assert_eq!(errno(write("air_temperature/.zattrs")), "EROFS");
     assert_eq!(errno(File::create(mount.join("new"))), "EROFS");
     assert_eq!(errno(fs::create_dir(mount.join("group"))), "EROFS");
-    assert_eq!(errno(fs::remove_file(mount.join("air_temperature/0.0.0"))), "EROFS");
+    assert_eq!(
+        errno(fs::remove_file(mount.join("air_temperature/0.0.0"))),
+        "EROFS"
+    );
     let mut todo = vec![mount.path().to_path_buf()];
     while let Some(path) = todo.pop() {
         if path.is_dir() {
@@ -591,13 +752,22 @@ fn an_array_of_many_chunks_opens_as_fast_as_a_small_one() {
     let mut tail = [1; 100];
     file.read_exact_at(&mut tail, (1 << 60) - 100).unwrap();
     assert_eq!(tail, [0; 100]);
-    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Err(rustix::io::Errno::NXIO));
+    assert_eq!(
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)),
+        Err(rustix::io::Errno::NXIO)
+    );
     let last = File::open(mount.join("last/data.raw")).unwrap();
-    assert_eq!(rustix::fs::seek(&last, rustix::fs::SeekFrom::Data(0)), Ok((1 << 60) - 16));
+    assert_eq!(
+        rustix::fs::seek(&last, rustix::fs::SeekFrom::Data(0)),
+        Ok((1 << 60) - 16)
+    );
     assert_eq!(names(&mount.join("last")).len(), 3);
     let pid = mount.counter("pid");
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))
+        .unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 64 << 10, "peak memory {peak} KiB");
     // no measurement: only an enumeration of 2^56 chunks could take this long
@@ -609,12 +779,20 @@ fn an_array_of_many_chunks_opens_as_fast_as_a_small_one() {
 #[test]
 fn memory_stays_within_the_cache_bound() {
     let store = Store::new();
-    let a = store.array("a", &[64 << 20], &[1 << 20], r#""compressor": {"id": "zlib", "level": 1}"#);
+    let a = store.array(
+        "a",
+        &[64 << 20],
+        &[1 << 20],
+        r#""compressor": {"id": "zlib", "level": 1}"#,
+    );
     let zeros = {
         let config = serde_json::json!({"id": "zlib", "level": 1});
         let config = zarrfs::zarr::metadata::CodecConfig::parse(&config).unwrap();
         let mut out = Vec::new();
-        zarrfs::zarr::codec::build(&config, 1).unwrap().encode(&vec![0; 1 << 20], &mut out).unwrap();
+        zarrfs::zarr::codec::build(&config, 1)
+            .unwrap()
+            .encode(&vec![0; 1 << 20], &mut out)
+            .unwrap();
         out
     };
     for i in 0..64 {
@@ -628,7 +806,10 @@ fn memory_stays_within_the_cache_bound() {
     });
     assert!(mount.counter("cache_bytes") <= 8 << 20);
     let status = fs::read_to_string(format!("/proc/{}/status", mount.counter("pid"))).unwrap();
-    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))
+        .unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < (8 + 64) << 10, "peak memory {peak} KiB");
 }
@@ -641,6 +822,8 @@ fn cat_prints_the_flat_bytes() {
     let array = test_data("sample.zarr/air_temperature");
     let array = array.to_str().unwrap();
     assert!(zarrfs(&["cat", array]).stdout == flat);
-    assert!(zarrfs(&["cat", array, "--offset", "1001", "--length", "777"]).stdout == flat[1001..1778]);
+    assert!(
+        zarrfs(&["cat", array, "--offset", "1001", "--length", "777"]).stdout == flat[1001..1778]
+    );
     assert!(zarrfs(&["cat", array, "--offset", "1G"]).stdout.is_empty());
 }

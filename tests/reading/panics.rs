@@ -26,7 +26,10 @@ impl Store for Panicking {
         self.0.get_range(key, range, value)
     }
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        assert!(!key.as_str().contains("panic-stat"), "told to panic at {key}");
+        assert!(
+            !key.as_str().contains("panic-stat"),
+            "told to panic at {key}"
+        );
         self.0.stat(key)
     }
     fn list(&self, prefix: &Key) -> Result<Listing> {
@@ -58,9 +61,26 @@ fn a_panic_is_eio_and_the_mount_continues() {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(Arc::new(Panicking(store)), V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, spill };
-    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap());
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 0,
+    };
+    let options = Options {
+        read_only: false,
+        resize: false,
+        threads: 2,
+        direct_io: false,
+        spill,
+    };
+    let fs = Arc::new(
+        Fs::new(
+            Tree::new(hierarchy, cache.clone()),
+            cache,
+            stats.clone(),
+            options,
+        )
+        .unwrap(),
+    );
     let directory = tempfile::tempdir().unwrap();
     let request = MountRequest {
         source: "a store, with a comma",
@@ -73,7 +93,13 @@ fn a_panic_is_eio_and_the_mount_continues() {
         replace_stale: false,
     };
     let mut mountpoint = Mountpoint::mount(&request).expect("FUSE");
-    let options = ServeOptions { uid: 0, gid: 0, umask: 0, read_only: false, threads: 2 };
+    let options = ServeOptions {
+        uid: 0,
+        gid: 0,
+        umask: 0,
+        read_only: false,
+        threads: 2,
+    };
     let session = serve(fs, &mut mountpoint, options).unwrap();
     let mounted = Unmount(mountpoint);
     for _ in 0..20 {
@@ -81,9 +107,19 @@ fn a_panic_is_eio_and_the_mount_continues() {
             let error = std::fs::read(directory.path().join("a").join(name)).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EIO));
         }
-        assert_eq!(std::fs::read(directory.path().join("a/data.raw")).unwrap(), [1, 2, 3, 4, 0, 0, 0, 0]);
+        assert_eq!(
+            std::fs::read(directory.path().join("a/data.raw")).unwrap(),
+            [1, 2, 3, 4, 0, 0, 0, 0]
+        );
     }
-    assert!(stats.problems().iter().any(|p| p.contains("told to panic at /a/panic")), "{:?}", stats.problems());
+    assert!(
+        stats
+            .problems()
+            .iter()
+            .any(|p| p.contains("told to panic at /a/panic")),
+        "{:?}",
+        stats.problems()
+    );
     drop(mounted);
     session.join().unwrap().unwrap();
 }

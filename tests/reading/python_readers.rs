@@ -9,11 +9,15 @@ use std::path::{Path, PathBuf};
 fn stores() -> Vec<PathBuf> {
     let mut stores = vec![test_data("sample.zarr")];
     if let Some(matrix) = std::env::var_os("ZARRFS_MATRIX").map(PathBuf::from) {
-        let found = std::fs::read_dir(matrix).unwrap().map(|e| e.unwrap().path());
+        let found = std::fs::read_dir(matrix)
+            .unwrap()
+            .map(|e| e.unwrap().path());
         // these readers cannot open v1 stores and damaged ones, and take an undeclared separator
         // for "."
         let beyond = ["odd.zarr", "undeclared.zarr"];
-        let readable = |p: &PathBuf| p.join(".zgroup").exists() && !beyond.iter().any(|name| p.ends_with(name));
+        let readable = |p: &PathBuf| {
+            p.join(".zgroup").exists() && !beyond.iter().any(|name| p.ends_with(name))
+        };
         stores.extend(found.filter(readable));
     }
     if let Some(reference) = std::env::var_os("ZARRFS_REFERENCE").map(PathBuf::from) {
@@ -61,16 +65,38 @@ fn reads_at_odd_offsets_maps_and_parallel_readers_agree() {
     let sample = test_data("sample.zarr");
     for cache in ["512M", "100K"] {
         let mount = Mount::new(&sample, &["--cache-size", cache]);
-        announce(run_python(&python, "reads.py", &[mount.path(), &sample, Path::new("air_temperature")]).trim());
         announce(
-            run_python(&python, "reads.py", &[mount.path(), &sample, Path::new("ocean/sea_surface_temperature")])
-                .trim(),
+            run_python(
+                &python,
+                "reads.py",
+                &[mount.path(), &sample, Path::new("air_temperature")],
+            )
+            .trim(),
+        );
+        announce(
+            run_python(
+                &python,
+                "reads.py",
+                &[
+                    mount.path(),
+                    &sample,
+                    Path::new("ocean/sea_surface_temperature"),
+                ],
+            )
+            .trim(),
         );
     }
     if let Some(reference) = env_path("ZARRFS_REFERENCE") {
         let store = reference.join("climate-air/air_temperature.zarr");
         let mount = Mount::new(&store, &["--cache-size", "6M"]);
-        announce(run_python(&python, "reads.py", &[mount.path(), &store, Path::new("air")]).trim());
+        announce(
+            run_python(
+                &python,
+                "reads.py",
+                &[mount.path(), &store, Path::new("air")],
+            )
+            .trim(),
+        );
         let store = reference.join("basic-zarrjs/simple_F_3D.zarr");
         let mount = Mount::new(&store, &[]);
         announce(run_python(&python, "reads.py", &[mount.path(), &store, Path::new("")]).trim());

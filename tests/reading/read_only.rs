@@ -3,7 +3,9 @@
 
 use crate::support::tree::{differences, snapshot};
 use crate::support::{Mount, announce, copy_tree, env_path, errno, test_data};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags, removexattr, setxattr, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, Timespec, Timestamps, XattrFlags, removexattr, setxattr, utimensat,
+};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Error, Result};
@@ -32,7 +34,11 @@ fn read_all(mount: &Mount) -> (usize, u64) {
             rustix::fs::getxattr(&path, name, &mut vec![0; 65536]).unwrap();
         }
         if path.is_dir() {
-            paths.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            paths.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
         } else {
             bytes += fs::read(&path).unwrap().len() as u64;
             files += 1;
@@ -46,7 +52,8 @@ fn reading_a_whole_mount_changes_nothing() {
     const OPTIONS: [&[&str]; 3] = [&[], &["--read-only"], &["-o", "ro", "--cache-size", "100K"]];
     let store = sample();
     let mut stores = vec![(store.path().to_path_buf(), &OPTIONS[..])];
-    stores.extend(env_path("ZARRFS_MATRIX").map(|matrix| (matrix.join("slash.zarr"), &OPTIONS[..1])));
+    stores
+        .extend(env_path("ZARRFS_MATRIX").map(|matrix| (matrix.join("slash.zarr"), &OPTIONS[..1])));
     for (store, all_options) in stores {
         for options in all_options {
             let before = snapshot(&store).unwrap();
@@ -75,30 +82,72 @@ fn not_refused(mount: &Mount) -> Vec<String> {
     let mut note = |what: &str, errno: String| said.push((what.to_string(), errno));
     for name in ["data.raw", "0.0.0", ".zarray", ".zattrs", "../notes.txt"] {
         let open = |options: &mut OpenOptions| errno(options.open(file(name)));
-        note(&format!("write {name}"), open(OpenOptions::new().write(true)));
-        note(&format!("read and write {name}"), open(OpenOptions::new().read(true).write(true)));
-        note(&format!("append to {name}"), open(OpenOptions::new().append(true)));
-        note(&format!("truncate {name} as it is opened"), open(OpenOptions::new().write(true).truncate(true)));
+        note(
+            &format!("write {name}"),
+            open(OpenOptions::new().write(true)),
+        );
+        note(
+            &format!("read and write {name}"),
+            open(OpenOptions::new().read(true).write(true)),
+        );
+        note(
+            &format!("append to {name}"),
+            open(OpenOptions::new().append(true)),
+        );
+        note(
+            &format!("truncate {name} as it is opened"),
+            open(OpenOptions::new().write(true).truncate(true)),
+        );
         note(&format!("truncate {name}"), errno(truncate(&file(name))));
-        note(&format!("remove {name}"), errno(fs::remove_file(file(name))));
-        note(&format!("rename {name}"), errno(fs::rename(file(name), file("renamed"))));
-        note(&format!("link {name}"), errno(fs::hard_link(file(name), file("linked"))));
+        note(
+            &format!("remove {name}"),
+            errno(fs::remove_file(file(name))),
+        );
+        note(
+            &format!("rename {name}"),
+            errno(fs::rename(file(name), file("renamed"))),
+        );
+        note(
+            &format!("link {name}"),
+            errno(fs::hard_link(file(name), file("linked"))),
+        );
         note(&format!("touch {name}"), errno(touch(&file(name))));
-        note(&format!("chmod {name}"), errno(fs::set_permissions(file(name), Permissions::from_mode(0o600))));
-        note(&format!("chown {name}"), errno(std::os::unix::fs::chown(file(name), Some(1), None)));
+        note(
+            &format!("chmod {name}"),
+            errno(fs::set_permissions(
+                file(name),
+                Permissions::from_mode(0o600),
+            )),
+        );
+        note(
+            &format!("chown {name}"),
+            errno(std::os::unix::fs::chown(file(name), Some(1), None)),
+        );
     }
     for name in ["new", "data.npy.tmp", "9.9.9"] {
         note(&format!("create {name}"), errno(File::create(file(name))));
     }
     note("mkdir", errno(fs::create_dir(mount.join("group"))));
     note("rmdir", errno(fs::remove_dir(&array)));
-    note("rename a directory", errno(fs::rename(&array, mount.join("renamed"))));
+    note(
+        "rename a directory",
+        errno(fs::rename(&array, mount.join("renamed"))),
+    );
     note("symlink", errno(symlink("notes.txt", mount.join("link"))));
     let none = XattrFlags::empty();
     let units = "user.zarr.attrs.units";
-    note("set an attribute", errno(setxattr(&array, units, b"m", none).map_err(Error::from)));
-    note("remove an attribute", errno(removexattr(&array, units).map_err(Error::from)));
-    said.into_iter().filter(|(_, errno)| errno != "EROFS").map(|(what, errno)| format!("{what}: {errno}")).collect()
+    note(
+        "set an attribute",
+        errno(setxattr(&array, units, b"m", none).map_err(Error::from)),
+    );
+    note(
+        "remove an attribute",
+        errno(removexattr(&array, units).map_err(Error::from)),
+    );
+    said.into_iter()
+        .filter(|(_, errno)| errno != "EROFS")
+        .map(|(what, errno)| format!("{what}: {errno}"))
+        .collect()
 }
 
 /// Tries every way to change a mount that the kernel considers writable. Returns those that do not
@@ -106,10 +155,21 @@ fn not_refused(mount: &Mount) -> Vec<String> {
 /// times and modes of plain files, which are ignored.
 fn changeable(mount: &Mount) -> Vec<String> {
     let mut all = not_refused(mount);
-    let expected = |said: &str, what: &str, errno: &str| said.starts_with(what) && said.ends_with(errno);
-    let never = [("link", "EPERM"), ("symlink", "EPERM"), ("chown", "EPERM"), ("chmod", "EPERM")];
+    let expected =
+        |said: &str, what: &str, errno: &str| said.starts_with(what) && said.ends_with(errno);
+    let never = [
+        ("link", "EPERM"),
+        ("symlink", "EPERM"),
+        ("chown", "EPERM"),
+        ("chmod", "EPERM"),
+    ];
     let ignored = [("touch", "ok"), ("chmod ../notes.txt", "ok")];
-    all.retain(|said| !never.iter().chain(&ignored).any(|(what, errno)| expected(said, what, errno)));
+    all.retain(|said| {
+        !never
+            .iter()
+            .chain(&ignored)
+            .any(|(what, errno)| expected(said, what, errno))
+    });
     all
 }
 
@@ -123,8 +183,14 @@ fn truncate(path: &Path) -> Result<()> {
 }
 
 fn touch(path: &Path) -> Result<()> {
-    let now = Timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };
-    let times = Timestamps { last_access: now, last_modification: now };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: libc::UTIME_NOW,
+    };
+    let times = Timestamps {
+        last_access: now,
+        last_modification: now,
+    };
     Ok(utimensat(CWD, path, &times, AtFlags::empty())?)
 }
 
@@ -136,7 +202,10 @@ fn a_read_only_mount_refuses_every_change() {
         let mount = Mount::new(store.path(), options);
         assert_eq!(not_refused(&mount), [] as [String; 0], "{options:?}");
     }
-    assert_eq!(differences(&before, &snapshot(store.path()).unwrap()), [] as [String; 0]);
+    assert_eq!(
+        differences(&before, &snapshot(store.path()).unwrap()),
+        [] as [String; 0]
+    );
 }
 
 /// The daemon refuses changes even if the mount is remounted as writable.
@@ -145,13 +214,20 @@ fn a_read_only_mount_stays_so_after_a_remount() {
     let store = sample();
     let before = snapshot(store.path()).unwrap();
     let mount = Mount::new(store.path(), &["--read-only"]);
-    let remounted = Command::new("mount").args(["-i", "-o", "remount,rw"]).arg(mount.path()).output().unwrap();
+    let remounted = Command::new("mount")
+        .args(["-i", "-o", "remount,rw"])
+        .arg(mount.path())
+        .output()
+        .unwrap();
     if !remounted.status.success() {
         announce("skipped: a remount takes root");
         return;
     }
     assert_eq!(changeable(&mount), [] as [String; 0]);
-    assert_eq!(differences(&before, &snapshot(store.path()).unwrap()), [] as [String; 0]);
+    assert_eq!(
+        differences(&before, &snapshot(store.path()).unwrap()),
+        [] as [String; 0]
+    );
 }
 
 #[test]
@@ -163,7 +239,10 @@ fn a_store_on_a_read_only_file_system_is_mounted_read_only() {
     let mount = Mount::new(bound.path.path(), &[]);
     assert_eq!(changeable(&mount), [] as [String; 0]);
     drop(mount);
-    assert_eq!(differences(&before, &snapshot(store.path()).unwrap()), [] as [String; 0]);
+    assert_eq!(
+        differences(&before, &snapshot(store.path()).unwrap()),
+        [] as [String; 0]
+    );
 }
 
 /// A read-only bind mount of a directory.
@@ -175,9 +254,15 @@ impl Bound {
     /// Mounts `directory`. Returns `None`, and announces that the test is skipped, if this user
     /// cannot.
     fn new(directory: &Path) -> Option<Bound> {
-        let bound = Bound { path: tempfile::tempdir().unwrap() };
+        let bound = Bound {
+            path: tempfile::tempdir().unwrap(),
+        };
         let mount = |options: &str| {
-            let done = Command::new("mount").args(["-o", options]).arg(directory).arg(bound.path.path()).output();
+            let done = Command::new("mount")
+                .args(["-o", options])
+                .arg(directory)
+                .arg(bound.path.path())
+                .output();
             done.is_ok_and(|output| output.status.success())
         };
         if mount("bind") && mount("remount,bind,ro") {
@@ -190,6 +275,9 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.path.path()).output();
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.path.path())
+            .output();
     }
 }

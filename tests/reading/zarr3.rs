@@ -56,10 +56,18 @@ fn plain_array(path: &Path) -> Vec<u8> {
         fs::create_dir_all(path.join(format!("c/{row}"))).unwrap();
         for column in 0..2 {
             let at = |i: u8| (2 * row + i / 3) * 6 + 3 * column + i % 3;
-            fs::write(path.join(format!("c/{row}/{column}")), (0..6).map(at).collect::<Vec<u8>>()).unwrap();
+            fs::write(
+                path.join(format!("c/{row}/{column}")),
+                (0..6).map(at).collect::<Vec<u8>>(),
+            )
+            .unwrap();
         }
     }
-    fs::write(path.join("zarr.json"), document(json!([bytes_codec()]), keys).to_string()).unwrap();
+    fs::write(
+        path.join("zarr.json"),
+        document(json!([bytes_codec()]), keys).to_string(),
+    )
+    .unwrap();
     (0..24).collect()
 }
 
@@ -86,14 +94,18 @@ fn assert_same_files(found: &BTreeMap<PathBuf, Vec<u8>>, wanted: &BTreeMap<PathB
     let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(found), names(wanted));
     for (name, bytes) in wanted {
-        let is_same =
-            if name.ends_with("zarr.json") { parse(&found[name]) == parse(bytes) } else { found[name] == *bytes };
+        let is_same = if name.ends_with("zarr.json") {
+            parse(&found[name]) == parse(bytes)
+        } else {
+            found[name] == *bytes
+        };
         assert!(is_same, "{} differs", name.display());
     }
 }
 
 fn parse(text: &[u8]) -> zarrfs::util::json::Value {
-    zarrfs::util::json::parse(text).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(text)))
+    zarrfs::util::json::parse(text)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(text)))
 }
 
 fn read_document(path: &Path) -> Value {
@@ -102,7 +114,12 @@ fn read_document(path: &Path) -> Value {
 
 fn codec_names(path: &Path) -> Vec<String> {
     let codecs = read_document(path)["codecs"].clone();
-    codecs.as_array().unwrap().iter().map(|codec| codec["name"].as_str().unwrap().to_string()).collect()
+    codecs
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|codec| codec["name"].as_str().unwrap().to_string())
+        .collect()
 }
 
 fn raw(mount: &Mount, array: &str) -> Vec<u8> {
@@ -121,7 +138,14 @@ fn python_libraries_read_a_mount_as_the_store() {
     };
     let sample = sample.path();
     let mount = Mount::new(sample, &["--read-only"]);
-    announce(run_python(&python, "zarr3.py", &["read".as_ref(), mount.path(), sample]).trim());
+    announce(
+        run_python(
+            &python,
+            "zarr3.py",
+            &["read".as_ref(), mount.path(), sample],
+        )
+        .trim(),
+    );
     assert_no_problem(&mount);
 }
 
@@ -133,10 +157,20 @@ fn python_libraries_write_through_a_mount() {
     for compressor in ["none", "zstd:3"] {
         let store = new_store();
         let direct = tempfile::tempdir().unwrap();
-        fs::write(store.path().join("zarr.json"), r#"{"zarr_format": 3, "node_type": "group"}"#).unwrap();
+        fs::write(
+            store.path().join("zarr.json"),
+            r#"{"zarr_format": 3, "node_type": "group"}"#,
+        )
+        .unwrap();
         let mount = Mount::new(store.path(), &["--compressor", compressor]);
         let direct = direct.path().join("direct");
-        let args = ["write".as_ref(), mount.path(), store.path(), &direct, Path::new(compressor)];
+        let args = [
+            "write".as_ref(),
+            mount.path(),
+            store.path(),
+            &direct,
+            Path::new(compressor),
+        ];
         announce(run_python(&python, "zarr3.py", &args).trim());
         assert_no_problem(&mount);
     }
@@ -148,12 +182,22 @@ fn a_read_only_mount_refuses_changes() {
     let flat = plain_array(&store.path().join("a"));
     let before = files(store.path());
     let mount = Mount::new(store.path(), &["--read-only"]);
-    let is_refused = |result: std::io::Result<()>| result.is_err_and(|e| e.kind() == ErrorKind::ReadOnlyFilesystem);
+    let is_refused = |result: std::io::Result<()>| {
+        result.is_err_and(|e| e.kind() == ErrorKind::ReadOnlyFilesystem)
+    };
     assert!(is_refused(fs::write(mount.join("a/zarr.json"), "{}")));
     assert!(is_refused(fs::remove_file(mount.join("zarr.json"))));
     assert!(is_refused(fs::write(mount.join("a/0.0"), [0; 6])));
     assert!(is_refused(fs::create_dir(mount.join("b"))));
-    assert!(setxattr(mount.join("a"), "user.zarr.attrs.x", b"1", XattrFlags::empty()).is_err());
+    assert!(
+        setxattr(
+            mount.join("a"),
+            "user.zarr.attrs.x",
+            b"1",
+            XattrFlags::empty()
+        )
+        .is_err()
+    );
     assert_eq!(raw(&mount, "a"), flat);
     drop(mount);
     assert_same_files(&files(store.path()), &before);
@@ -167,7 +211,18 @@ fn encoded_trees_are_copied_into_a_mount_as_they_are() {
     let archive = tempfile::tempdir().unwrap();
     let archive = archive.path().join("s.tar");
     let from = |name: &str| sample.join(name).to_str().unwrap().to_string();
-    run("tar", &["cf", archive.to_str().unwrap(), "-C", sample.to_str().unwrap(), "zstd", "transposed"], sample);
+    run(
+        "tar",
+        &[
+            "cf",
+            archive.to_str().unwrap(),
+            "-C",
+            sample.to_str().unwrap(),
+            "zstd",
+            "transposed",
+        ],
+        sample,
+    );
     let zstd = from("zstd");
     let transposed = from("transposed");
     let mut ways = vec![
@@ -198,7 +253,14 @@ fn decoded_trees_are_copied_over_encoded_arrays() {
         return;
     };
     let source = tempfile::tempdir().unwrap();
-    let names = ["zstd", "blosc", "transposed", "gzip_dots", "v2_levels", "big"];
+    let names = [
+        "zstd",
+        "blosc",
+        "transposed",
+        "gzip_dots",
+        "v2_levels",
+        "big",
+    ];
     for name in names {
         fs::create_dir(source.path().join(name)).unwrap();
         for (path, bytes) in files(&mount.join(name)) {
@@ -207,7 +269,9 @@ fn decoded_trees_are_copied_over_encoded_arrays() {
             let reversed = || bytes.iter().rev().copied().collect::<Vec<u8>>();
             match text {
                 "zarr.json" => fs::write(source.path().join(name).join(text), &bytes).unwrap(),
-                _ if is_chunk => fs::write(source.path().join(name).join(text), reversed()).unwrap(),
+                _ if is_chunk => {
+                    fs::write(source.path().join(name).join(text), reversed()).unwrap()
+                }
                 _ => {}
             }
         }
@@ -226,7 +290,12 @@ fn decoded_trees_are_copied_over_encoded_arrays() {
         copy_tree(&directory.path().join("s"), &path);
         // rsync skips a file whose size and time, in seconds, are those of the file to be replaced
         for file in files(&path).keys() {
-            File::options().write(true).open(path.join(file)).unwrap().set_modified(old).unwrap();
+            File::options()
+                .write(true)
+                .open(path.join(file))
+                .unwrap()
+                .set_modified(old)
+                .unwrap();
         }
         let mount = Mount::new(&path, &[]);
         run(program, &args, mount.path());
@@ -235,13 +304,27 @@ fn decoded_trees_are_copied_over_encoded_arrays() {
         for name in names {
             let found = mount.join(name);
             let wanted = source.path().join(name);
-            for (chunk, bytes) in files(&wanted).iter().filter(|(path, _)| !path.ends_with("zarr.json")) {
-                assert!(fs::read(found.join(chunk)).unwrap() == *bytes, "{program} {args:?} {name} {chunk:?}");
+            for (chunk, bytes) in files(&wanted)
+                .iter()
+                .filter(|(path, _)| !path.ends_with("zarr.json"))
+            {
+                assert!(
+                    fs::read(found.join(chunk)).unwrap() == *bytes,
+                    "{program} {args:?} {name} {chunk:?}"
+                );
             }
             let before = directory.path().join("s").join(name);
             let after = path.join(name);
-            assert_eq!(codec_names(&after), codec_names(&before), "{program} {args:?} {name}");
-            assert_eq!(files(&after).len(), files(&before).len(), "{program} {args:?} {name}");
+            assert_eq!(
+                codec_names(&after),
+                codec_names(&before),
+                "{program} {args:?} {name}"
+            );
+            assert_eq!(
+                files(&after).len(),
+                files(&before).len(),
+                "{program} {args:?} {name}"
+            );
         }
         assert_no_problem(&mount);
     }
@@ -253,7 +336,9 @@ fn trees_are_moved_and_removed() {
         return;
     };
     let store = directory.path().join("s");
-    let wanted: Vec<_> = ["zstd", "blosc", "v2_levels"].map(|name| (name, raw(&mount, name))).into();
+    let wanted: Vec<_> = ["zstd", "blosc", "v2_levels"]
+        .map(|name| (name, raw(&mount, name)))
+        .into();
     let before = files(&store.join("zstd"));
     run("mkdir", &["below"], mount.path());
     run("mv", &["zstd", "blosc", "v2_levels", "below"], mount.path());
@@ -264,17 +349,33 @@ fn trees_are_moved_and_removed() {
     assert_same_files(&files(&store.join("moved/zstd")), &before);
     // the consolidated metadata changed as well
     let names = read_names(&store);
-    assert!(names.contains(&"moved/zstd".to_string()) && !names.contains(&"zstd".to_string()), "{names:?}");
+    assert!(
+        names.contains(&"moved/zstd".to_string()) && !names.contains(&"zstd".to_string()),
+        "{names:?}"
+    );
     // move one chunk to another file system and back
     let outside = tempfile::tempdir().unwrap();
     let chunk = outside.path().join("chunk");
-    run("mv", &["moved/zstd/0.0", chunk.to_str().unwrap()], mount.path());
+    run(
+        "mv",
+        &["moved/zstd/0.0", chunk.to_str().unwrap()],
+        mount.path(),
+    );
     assert_eq!(
         fs::read(&chunk).unwrap(),
-        wanted[0].1[..].chunks(28).take(4).flat_map(|row| &row[..12]).copied().collect::<Vec<_>>()
+        wanted[0].1[..]
+            .chunks(28)
+            .take(4)
+            .flat_map(|row| &row[..12])
+            .copied()
+            .collect::<Vec<_>>()
     );
     assert!(!store.join("moved/zstd/c/0/0").exists());
-    run("mv", &[chunk.to_str().unwrap(), "moved/zstd/0.0"], mount.path());
+    run(
+        "mv",
+        &[chunk.to_str().unwrap(), "moved/zstd/0.0"],
+        mount.path(),
+    );
     assert_eq!(raw(&mount, "moved/zstd"), wanted[0].1);
     run("sh", &["-c", "rm -r *"], mount.path());
     drop(mount);
@@ -285,7 +386,12 @@ fn trees_are_moved_and_removed() {
 fn read_names(store: &Path) -> Vec<String> {
     let text = fs::read(store.join("zarr.json")).unwrap();
     let document = parse(&text);
-    document["consolidated_metadata"]["metadata"].as_object().unwrap().keys().cloned().collect()
+    document["consolidated_metadata"]["metadata"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .cloned()
+        .collect()
 }
 
 #[test]
@@ -296,17 +402,43 @@ fn editors_can_edit_documents() {
     let store = directory.path().join("s");
     let flat = raw(&mount, "blosc");
     let before = files(&store.join("blosc"));
-    let title = || read_document_lossy(&store)["attributes"]["title"].as_str().unwrap().to_string();
-    run("sed", &["-i", "s/\"title\": \".*\"/\"title\": \"edited\"/", "zarr.json"], mount.path());
+    let title = || {
+        read_document_lossy(&store)["attributes"]["title"]
+            .as_str()
+            .unwrap()
+            .to_string()
+    };
+    run(
+        "sed",
+        &[
+            "-i",
+            "s/\"title\": \".*\"/\"title\": \"edited\"/",
+            "zarr.json",
+        ],
+        mount.path(),
+    );
     assert_eq!(title(), "edited");
-    run("sh", &["-c", "sed s/edited/moved/ zarr.json > zarr.json.tmp && mv zarr.json.tmp zarr.json"], mount.path());
+    run(
+        "sh",
+        &[
+            "-c",
+            "sed s/edited/moved/ zarr.json > zarr.json.tmp && mv zarr.json.tmp zarr.json",
+        ],
+        mount.path(),
+    );
     assert_eq!(title(), "moved");
-    assert!(!read_names(&store).is_empty(), "the consolidated metadata stay");
+    assert!(
+        !read_names(&store).is_empty(),
+        "the consolidated metadata stay"
+    );
     let edit = |name: &str, from: &str, to: &str| {
         let text = fs::read_to_string(mount.join(name).join("zarr.json")).unwrap();
         assert!(text.contains(from), "{text}");
         fs::write(mount.join(name).join(".new"), text.replacen(from, to, 1)).unwrap();
-        fs::rename(mount.join(name).join(".new"), mount.join(name).join("zarr.json"))
+        fs::rename(
+            mount.join(name).join(".new"),
+            mount.join(name).join("zarr.json"),
+        )
     };
     // the array is 15 x 9 in chunks of 4 x 3
     edit("blosc", "15,", "12,").unwrap();
@@ -319,19 +451,48 @@ fn editors_can_edit_documents() {
     fs::remove_file(mount.join("blosc/.new")).unwrap();
     edit("blosc", "12,", "15,").unwrap();
     let after = files(&store.join("blosc"));
-    assert!(after.iter().all(|(name, bytes)| name.ends_with("zarr.json") || before[name] == *bytes));
+    assert!(
+        after
+            .iter()
+            .all(|(name, bytes)| name.ends_with("zarr.json") || before[name] == *bytes)
+    );
     if is_installed("vim") {
         for options in ["backupcopy=no", "backupcopy=yes", "nowritebackup"] {
             let set = format!("set {options}");
             let change = "%s/\"node_type\": *\"array\"/\"node_type\":  \"array\"/";
-            run("vim", &["-u", "NONE", "-es", "-c", &set, "-c", change, "-c", "wq", "zstd/zarr.json"], mount.path());
-            assert_eq!(codec_names(&store.join("zstd")), ["bytes", "zstd"], "{options}");
+            run(
+                "vim",
+                &[
+                    "-u",
+                    "NONE",
+                    "-es",
+                    "-c",
+                    &set,
+                    "-c",
+                    change,
+                    "-c",
+                    "wq",
+                    "zstd/zarr.json",
+                ],
+                mount.path(),
+            );
+            assert_eq!(
+                codec_names(&store.join("zstd")),
+                ["bytes", "zstd"],
+                "{options}"
+            );
         }
     }
     // the refused edit is the only problem
     let stats = mount.stats();
-    let problems: Vec<_> = stats.lines().filter(|line| line.starts_with("problem ")).collect();
-    assert!(problems.len() == 1 && problems[0].contains("/blosc/zarr.json"), "{stats}");
+    let problems: Vec<_> = stats
+        .lines()
+        .filter(|line| line.starts_with("problem "))
+        .collect();
+    assert!(
+        problems.len() == 1 && problems[0].contains("/blosc/zarr.json"),
+        "{stats}"
+    );
 }
 
 /// Parses a document like [`read_document`], but accepts a bare `NaN`.
@@ -373,10 +534,20 @@ fn extended_attributes_are_attributes_in_the_document() {
         let shown = mount.join(path);
         let stored = store.path().join(path);
         setxattr(&shown, "user.zarr.attrs.scale", b"0.5", XattrFlags::empty()).unwrap();
-        setxattr(&shown, "user.zarr.attrs.units", b"\"km\"", XattrFlags::empty()).unwrap();
+        setxattr(
+            &shown,
+            "user.zarr.attrs.units",
+            b"\"km\"",
+            XattrFlags::empty(),
+        )
+        .unwrap();
         assert_eq!(get(&shown, "attrs.scale").as_deref(), Some("0.5"));
         let attributes = read_document(&stored)["attributes"].clone();
-        assert_eq!((&attributes["scale"], &attributes["units"]), (&json!(0.5), &json!("km")), "{path}");
+        assert_eq!(
+            (&attributes["scale"], &attributes["units"]),
+            (&json!(0.5), &json!("km")),
+            "{path}"
+        );
         assert_eq!(read_document(&shown)["attributes"], attributes);
         removexattr(&shown, "user.zarr.attrs.scale").unwrap();
         assert!(removexattr(&shown, "user.zarr.attrs.scale").is_err());
@@ -385,7 +556,10 @@ fn extended_attributes_are_attributes_in_the_document() {
     let mut wanted = before;
     wanted["attributes"]["units"] = json!("km");
     assert_eq!(read_document(&store.path().join("a")), wanted);
-    assert_eq!(get(&mount.join("a"), "shape").as_deref(), Some("[4, 6]").map(|_| "[4,6]"));
+    assert_eq!(
+        get(&mount.join("a"), "shape").as_deref(),
+        Some("[4, 6]").map(|_| "[4,6]")
+    );
 }
 
 #[test]
@@ -403,17 +577,29 @@ fn formats_may_be_mixed() {
     }
     plain_array(&root.join("both"));
     let mount = Mount::new(root, &[]);
-    assert_eq!((raw(&mount, "v3"), raw(&mount, "v2")), (flat.clone(), vec![7, 8, 9]));
+    assert_eq!(
+        (raw(&mount, "v3"), raw(&mount, "v2")),
+        (flat.clone(), vec![7, 8, 9])
+    );
     assert_eq!(raw(&mount, "both"), flat);
     assert!(mount.join("v2/.zarray").exists() && !mount.join("v2/zarr.json").exists());
     assert!(mount.join("v3/zarr.json").exists() && !mount.join("v3/.zarray").exists());
     // a new array of v3 in the v2 group
     fs::create_dir(mount.join("new")).unwrap();
     let keys = json!({"name": "v2", "configuration": {"separator": "."}});
-    fs::write(mount.join("new/zarr.json"), document(json!([bytes_codec()]), keys).to_string()).unwrap();
+    fs::write(
+        mount.join("new/zarr.json"),
+        document(json!([bytes_codec()]), keys).to_string(),
+    )
+    .unwrap();
     fs::write(mount.join("new/1.1"), [1, 2, 3, 4, 5, 6]).unwrap();
     drop(mount);
-    assert_eq!(files(&root.join("new")).len(), 2, "{:?}", files(&root.join("new")).keys());
+    assert_eq!(
+        files(&root.join("new")).len(),
+        2,
+        "{:?}",
+        files(&root.join("new")).keys()
+    );
     assert_eq!(fs::read(root.join("new/1.1")).unwrap(), [1, 2, 3, 4, 5, 6]);
 }
 
@@ -429,19 +615,33 @@ fn the_compressor_is_for_documents_without_codecs() {
     }
     let gzip = json!({"name": "gzip", "configuration": {"level": 1}});
     let put = |name: &str, codecs: Value| {
-        fs::write(mount.join(name).join("zarr.json"), document(codecs, keys.clone()).to_string()).unwrap();
+        fs::write(
+            mount.join(name).join("zarr.json"),
+            document(codecs, keys.clone()).to_string(),
+        )
+        .unwrap();
     };
     put("plain", json!([bytes_codec()]));
     put("own", json!([bytes_codec(), gzip]));
     fs::create_dir_all(mount.join("plain/c/1")).unwrap();
     fs::write(mount.join("plain/c/1/0"), [1, 2, 3, 4, 5, 6]).unwrap();
-    assert_eq!(fs::read(mount.join("plain/c/1/0")).unwrap(), [1, 2, 3, 4, 5, 6]);
-    assert_eq!(fs::read(mount.join("plain/1.0")).unwrap(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(
+        fs::read(mount.join("plain/c/1/0")).unwrap(),
+        [1, 2, 3, 4, 5, 6]
+    );
+    assert_eq!(
+        fs::read(mount.join("plain/1.0")).unwrap(),
+        [1, 2, 3, 4, 5, 6]
+    );
     drop(mount);
     assert_eq!(codec_names(&store.path().join("plain")), ["bytes", "zstd"]);
     assert_eq!(codec_names(&store.path().join("own")), ["bytes", "gzip"]);
     let stored = fs::read(store.path().join("plain/c/1/0")).unwrap();
-    assert_eq!(stored[..4], [0x28, 0xb5, 0x2f, 0xfd], "the magic number of zstd, RFC 8878");
+    assert_eq!(
+        stored[..4],
+        [0x28, 0xb5, 0x2f, 0xfd],
+        "the magic number of zstd, RFC 8878"
+    );
     let mount = Mount::new(store.path(), &[]);
     let mut wanted = vec![0; 24];
     wanted[12..15].copy_from_slice(&[1, 2, 3]);
@@ -451,8 +651,12 @@ fn the_compressor_is_for_documents_without_codecs() {
 
 /// Returns the paths of the arrays below a mounted directory.
 fn arrays(mount: &Path) -> Vec<String> {
-    let shown = files(mount).into_keys().map(|path| path.to_str().unwrap().to_string());
-    shown.filter_map(|path| path.strip_suffix("/data.raw").map(String::from)).collect()
+    let shown = files(mount)
+        .into_keys()
+        .map(|path| path.to_str().unwrap().to_string());
+    shown
+        .filter_map(|path| path.strip_suffix("/data.raw").map(String::from))
+        .collect()
 }
 
 /// Checks that `remote` shows the arrays of the sample with the same bytes and metadata.
@@ -461,11 +665,19 @@ fn compare_remote(remote: &RemoteStore, sample: &Path, names: &[String]) {
     let mount = remote.mount(&[]);
     for name in names {
         assert_eq!(raw(&mount, name), raw(&local, name), "{name}");
-        let (found, wanted) = [&mount, &local].map(|mount| read_document_lossy(&mount.join(name))).into();
+        let (found, wanted) = [&mount, &local]
+            .map(|mount| read_document_lossy(&mount.join(name)))
+            .into();
         for field in ["shape", "data_type", "codecs", "fill_value", "attributes"] {
-            let value = |document: &zarrfs::util::json::Value| document.get(field).map(|value| value.to_string());
+            let value = |document: &zarrfs::util::json::Value| {
+                document.get(field).map(|value| value.to_string())
+            };
             let is_none = |value: Option<String>| value.filter(|value| value != "{}");
-            assert_eq!(is_none(value(&found)), is_none(value(&wanted)), "{name}: {field}");
+            assert_eq!(
+                is_none(value(&found)),
+                is_none(value(&wanted)),
+                "{name}: {field}"
+            );
         }
     }
     assert_no_problem(&mount);
@@ -480,7 +692,11 @@ fn a_server_without_listings_is_listed_by_the_consolidated_metadata() {
     let python = env_path("ZARRFS_TEST_PYTHON3").unwrap();
     let code = "import sys, zarr; zarr.consolidate_metadata(sys.argv[1])";
     let path = served.path().join("s");
-    run(python.to_str().unwrap(), &["-W", "ignore", "-c", code, path.to_str().unwrap()], served.path());
+    run(
+        python.to_str().unwrap(),
+        &["-W", "ignore", "-c", code, path.to_str().unwrap()],
+        served.path(),
+    );
     let local = Mount::new(&path, &["--read-only"]);
     let names = arrays(local.path());
     assert!(names.len() > 20, "{names:?}");
@@ -492,7 +708,9 @@ fn a_server_without_listings_is_listed_by_the_consolidated_metadata() {
     let mount = remote.mount(&[]);
     let list = |mount: &Mount, path: &str| {
         let names = support::names(&mount.join(path)).into_iter();
-        names.filter(|name| mount.join(path).join(name).is_dir() && name != ".zarrfs").collect::<Vec<_>>()
+        names
+            .filter(|name| mount.join(path).join(name).is_dir() && name != ".zarrfs")
+            .collect::<Vec<_>>()
     };
     for path in ["", "a", "a/b", "data.zarr"] {
         assert_eq!(list(&mount, path), list(&local, path), "{path}");
@@ -507,7 +725,15 @@ fn archives_are_read() {
     let archive = servers::zip(sample, folder.path(), "s.zip", false);
     let names = arrays(Mount::new(sample, &["--read-only"]).path());
     let url = archive.to_str().unwrap().to_string();
-    compare_remote(&RemoteStore { url, args: vec![], environment: vec![] }, sample, &names);
+    compare_remote(
+        &RemoteStore {
+            url,
+            args: vec![],
+            environment: vec![],
+        },
+        sample,
+        &names,
+    );
     let archive = Mount::new(&archive, &[]);
     assert_eq!(arrays(archive.path()), names);
 }

@@ -84,14 +84,22 @@ struct Case {
 
 fn cases(store: &Path) -> Vec<Case> {
     let mut cases = Vec::new();
-    let kinds = [("raw", json!({})), ("zlib", json!({"compressor": {"id": "zlib", "level": 1}}))];
+    let kinds = [
+        ("raw", json!({})),
+        ("zlib", json!({"compressor": {"id": "zlib", "level": 1}})),
+    ];
     for (number, (fault, raw, compressed)) in FAULTS.into_iter().enumerate() {
         for ((kind, more), expected) in kinds.iter().zip([raw, compressed]) {
             let mut more = more.clone();
             more["fill_value"] = json!(7);
             let name = format!("{number}-{kind}");
             let array = TestArray::with_chunks(store.join(&name), &[20_000], &[20_000], more);
-            cases.push(Case { name, fault, expected, array });
+            cases.push(Case {
+                name,
+                fault,
+                expected,
+                array,
+            });
         }
     }
     cases
@@ -125,7 +133,11 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
     let mount = mount(&server.url(""), &[]);
     for case in &cases {
         // look up every array before the server becomes faulty
-        assert!(mount.join(&case.name).join("data.raw").exists(), "{}", case.name);
+        assert!(
+            mount.join(&case.name).join("data.raw").exists(),
+            "{}",
+            case.name
+        );
         server.set(&format!("{}/0", case.name), case.fault);
     }
     let answers: Vec<_> = std::thread::scope(|scope| {
@@ -135,16 +147,26 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
             .map(|case| {
                 scope.spawn(move || {
                     let begun = Instant::now();
-                    (read(&mount.join(&case.name).join("data.raw")), begun.elapsed())
+                    (
+                        read(&mount.join(&case.name).join("data.raw")),
+                        begun.elapsed(),
+                    )
                 })
             })
             .collect();
-        readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+        readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap())
+            .collect()
     });
     let mut failed = Vec::new();
     for (case, ((errno, found), took)) in cases.iter().zip(answers) {
-        let is_right = found.as_ref().is_some_and(|found| *found == sha256(&case.array.flat));
-        let is_fill = found.as_ref().is_some_and(|found| *found == sha256(&[7; 20_000]));
+        let is_right = found
+            .as_ref()
+            .is_some_and(|found| *found == sha256(&case.array.flat));
+        let is_fill = found
+            .as_ref()
+            .is_some_and(|found| *found == sha256(&[7; 20_000]));
         let is_as_expected = match case.expected {
             Right => is_right,
             Fill => is_fill,
@@ -161,15 +183,29 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
         };
         if !is_as_expected || took > PATIENCE {
             let asked = server.count("GET", &format!("{}/0", case.name));
-            failed.push(format!("{:?} {}: {what} after {took:?}, {asked} GET", case.fault, case.name));
+            failed.push(format!(
+                "{:?} {}: {what} after {took:?}, {asked} GET",
+                case.fault, case.name
+            ));
         }
     }
-    assert!(failed.is_empty(), "{}\n{}", failed.join("\n"), mount.stats());
+    assert!(
+        failed.is_empty(),
+        "{}\n{}",
+        failed.join("\n"),
+        mount.stats()
+    );
     // when the server answers correctly again, every read succeeds
     server.heal();
     for case in &cases {
         let (errno, found) = read(&mount.join(&case.name).join("data.raw"));
-        assert_eq!(found, Some(sha256(&case.array.flat)), "{:?} {}: {errno}", case.fault, case.name);
+        assert_eq!(
+            found,
+            Some(sha256(&case.array.flat)),
+            "{:?} {}: {errno}",
+            case.fault,
+            case.name
+        );
     }
 }
 
@@ -182,14 +218,22 @@ fn a_content_encoding_is_not_taken_for_the_value() {
     let mount = mount(&server.url(""), &[]);
     server.set("0", Fault::Gzip);
     let (errno, found) = read(&mount.join("data.raw"));
-    assert!(errno == "EIO" || found == Some(sha256(&array.flat)), "{errno}, {found:?}");
+    assert!(
+        errno == "EIO" || found == Some(sha256(&array.flat)),
+        "{errno}, {found:?}"
+    );
 }
 
 /// Some servers answer 403 for keys that do not exist.
 #[test]
 fn status_403_means_missing_only_if_the_user_says_so() {
     let store = tempfile::tempdir().unwrap();
-    let mut array = TestArray::with_chunks(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
+    let mut array = TestArray::with_chunks(
+        store.path().to_path_buf(),
+        &[2 * PAGES],
+        &[PAGES],
+        json!({}),
+    );
     let server = FaultyServer::new(store.path());
     server.set("1", Fault::Status(403));
     let refusing = mount(&server.url(""), &[]);
@@ -202,7 +246,10 @@ fn status_403_means_missing_only_if_the_user_says_so() {
     assert!(stats.contains("403"), "{stats}");
     let taking = mount(&server.url(""), &["--403-is-missing"]);
     array.clear(&[1]);
-    assert_eq!(digest(&taking.join("data.raw")).unwrap().1, sha256(&array.flat));
+    assert_eq!(
+        digest(&taking.join("data.raw")).unwrap().1,
+        sha256(&array.flat)
+    );
 }
 
 /// A path whose metadata is an HTML page is not a store. An array whose document is an HTML page is
@@ -227,7 +274,11 @@ fn groups_and_arrays_are_found_where_directories_are_answered_by_pages_or_status
     let store = tempfile::tempdir().unwrap();
     let array = TestArray::with_chunks(store.path().join("group/a"), &[100], &[100], json!({}));
     for group in ["", "group"] {
-        std::fs::write(store.path().join(group).join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+        std::fs::write(
+            store.path().join(group).join(".zgroup"),
+            br#"{"zarr_format": 2}"#,
+        )
+        .unwrap();
     }
     std::fs::create_dir(store.path().join("empty")).unwrap();
     for status in [405, 200] {
@@ -235,14 +286,32 @@ fn groups_and_arrays_are_found_where_directories_are_answered_by_pages_or_status
         let folder = store.path().to_path_buf();
         server.set_gate(Box::new(move |request| {
             let page = vec![("Content-Type", "text/html; charset=utf-8".to_string())];
-            folder.join(request.path.trim_matches('/')).is_dir().then(|| (status, page, "<html></html>".to_string()))
+            folder
+                .join(request.path.trim_matches('/'))
+                .is_dir()
+                .then(|| (status, page, "<html></html>".to_string()))
         }));
         let mount = mount(&server.url(""), &[]);
-        assert_eq!(digest(&mount.join("group/a/data.raw")).unwrap().1, sha256(&array.flat), "{status}");
-        assert!(mount.join("group").is_dir() && !mount.join("nothing").exists(), "{status}");
-        assert_eq!(errno(std::fs::metadata(mount.join("empty"))), "EIO", "{status}: nothing says what it is");
+        assert_eq!(
+            digest(&mount.join("group/a/data.raw")).unwrap().1,
+            sha256(&array.flat),
+            "{status}"
+        );
+        assert!(
+            mount.join("group").is_dir() && !mount.join("nothing").exists(),
+            "{status}"
+        );
+        assert_eq!(
+            errno(std::fs::metadata(mount.join("empty"))),
+            "EIO",
+            "{status}: nothing says what it is"
+        );
         server.set("group/a/0", Fault::Page);
-        assert_eq!(errno(digest(&mount.join("group/a/data.raw"))), "EIO", "{status}");
+        assert_eq!(
+            errno(digest(&mount.join("group/a/data.raw"))),
+            "EIO",
+            "{status}"
+        );
     }
 }
 
@@ -251,7 +320,12 @@ fn groups_and_arrays_are_found_where_directories_are_answered_by_pages_or_status
 #[test]
 fn a_mount_of_a_silent_server_can_be_unmounted() {
     let store = tempfile::tempdir().unwrap();
-    let array = TestArray::with_chunks(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
+    let array = TestArray::with_chunks(
+        store.path().to_path_buf(),
+        &[2 * PAGES],
+        &[PAGES],
+        json!({}),
+    );
     let server = FaultyServer::new(store.path());
     for lazily in [false, true] {
         server.heal();
@@ -261,21 +335,39 @@ fn a_mount_of_a_silent_server_can_be_unmounted() {
         let mut daemon = Daemon::start(Path::new(&url), &args);
         server.set("1", Fault::Stall);
         let path = daemon.path().join("data.raw");
-        let mut reader =
-            with_timeout(60, "cat").arg(&path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut reader = with_timeout(60, "cat")
+            .arg(&path)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         std::thread::sleep(Duration::from_millis(500));
         // another reader gets the chunk for which the server answers
         let mut bytes = vec![0; PAGES];
         let begun = Instant::now();
-        File::open(&path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        File::open(&path)
+            .unwrap()
+            .read_exact_at(&mut bytes, 0)
+            .unwrap();
         assert_eq!(bytes, array.flat[..PAGES]);
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            begun.elapsed()
+        );
         if lazily {
             let output = support::zarrfs(&["umount", "--lazy", daemon.path().to_str().unwrap()]);
             assert!(output.status.success());
-            assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < Duration::from_secs(4),
+                "{:?}",
+                begun.elapsed()
+            );
             assert!(!path.exists());
-            assert!(!reader.wait().unwrap().success(), "it was given bytes the server has not sent");
+            assert!(
+                !reader.wait().unwrap().success(),
+                "it was given bytes the server has not sent"
+            );
             assert!(daemon.wait().unwrap().success());
         } else {
             // the waiting reader can be killed
@@ -283,7 +375,11 @@ fn a_mount_of_a_silent_server_can_be_unmounted() {
             let _ = rustix::process::kill_process(group, rustix::process::Signal::TERM);
             let _ = reader.wait();
             assert!(daemon.unmount().success());
-            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{:?}",
+                begun.elapsed()
+            );
         }
     }
 }
@@ -309,7 +405,10 @@ fn a_chunk_is_never_assembled_from_two_versions() {
             let mut bytes = vec![0; len];
             match file.read_at(&mut bytes, random(size - len) as u64) {
                 Ok(n) => {
-                    assert!(bytes[..n].iter().all(|byte| *byte == bytes[0]), "{fault:?}: bytes of two versions");
+                    assert!(
+                        bytes[..n].iter().all(|byte| *byte == bytes[0]),
+                        "{fault:?}: bytes of two versions"
+                    );
                     read += 1;
                 }
                 Err(e) => {
@@ -318,7 +417,9 @@ fn a_chunk_is_never_assembled_from_two_versions() {
                 }
             }
         }
-        announce(&format!("{fault:?}: {read} of 40 reads succeeded, {failed} failed"));
+        announce(&format!(
+            "{fault:?}: {read} of 40 reads succeeded, {failed} failed"
+        ));
     }
 }
 
@@ -348,7 +449,10 @@ fn a_replaced_archive_is_never_read_by_its_old_directory() {
         match file.read_at(&mut bytes, at as u64) {
             Ok(n) => {
                 let now = &bytes[..n];
-                assert!(now == &old.flat[at..at + n] || now == &new.flat[at..at + n], "at {at}: neither of the two");
+                assert!(
+                    now == &old.flat[at..at + n] || now == &new.flat[at..at + n],
+                    "at {at}: neither of the two"
+                );
             }
             Err(e) => assert_eq!(errno::<()>(Err(e)), "EIO"),
         }
@@ -368,23 +472,43 @@ fn other_arrays_can_be_read_while_requests_hang() {
     let good = TestArray::with_chunks(store.path().join("good"), &[50_000], &[1000], json!({}));
     let server = FaultyServer::new(store.path());
     let mut command = Command::new(support::ZARRFS);
-    command.args(["mount", "--timeout", "6s", "--retries", "0", "--threads", "2"]);
+    command.args([
+        "mount",
+        "--timeout",
+        "6s",
+        "--retries",
+        "0",
+        "--threads",
+        "2",
+    ]);
     let mount = Mount::with_command(command, server.url("").as_ref());
-    let paths: BTreeMap<&String, PathBuf> = stalled.iter().map(|n| (n, mount.join(n).join("data.raw"))).collect();
+    let paths: BTreeMap<&String, PathBuf> = stalled
+        .iter()
+        .map(|n| (n, mount.join(n).join("data.raw")))
+        .collect();
     for (name, path) in &paths {
         assert!(path.exists());
         server.set(&format!("{name}/0"), Fault::Stall);
     }
     std::thread::scope(|scope| {
-        let readers: Vec<_> = paths.values().map(|path| scope.spawn(move || read(path).0)).collect();
+        let readers: Vec<_> = paths
+            .values()
+            .map(|path| scope.spawn(move || read(path).0))
+            .collect();
         std::thread::sleep(Duration::from_millis(500));
         let begun = Instant::now();
-        assert_eq!(read(&mount.join("good/data.raw")).1, Some(sha256(&good.flat)));
+        assert_eq!(
+            read(&mount.join("good/data.raw")).1,
+            Some(sha256(&good.flat))
+        );
         let took = begun.elapsed();
         for reader in readers {
             assert_eq!(reader.join().unwrap(), "EIO");
         }
-        assert!(took < Duration::from_secs(4), "it waited for others: {took:?}");
+        assert!(
+            took < Duration::from_secs(4),
+            "it waited for others: {took:?}"
+        );
     });
 }
 
@@ -411,8 +535,23 @@ fn store_of_shards(folder: &Path) -> Vec<(&'static str, Vec<u8>)> {
     let mut random = support::random(7);
     let mut created = Vec::new();
     for (name, shape, args) in [
-        ("shards", 40_000, &["--chunks", "1000", "--shards", "10000", "--zarr-format", "3"][..]),
-        ("parts", 7 << 20, &["--chunks", "7340032", "--compressor", "none"]),
+        (
+            "shards",
+            40_000,
+            &[
+                "--chunks",
+                "1000",
+                "--shards",
+                "10000",
+                "--zarr-format",
+                "3",
+            ][..],
+        ),
+        (
+            "parts",
+            7 << 20,
+            &["--chunks", "7340032", "--compressor", "none"],
+        ),
         ("chunks", 5000, &["--chunks", "1000"]),
     ] {
         let flat: Vec<u8> = (0..shape).map(|_| random(256) as u8).collect();
@@ -420,9 +559,23 @@ fn store_of_shards(folder: &Path) -> Vec<(&'static str, Vec<u8>)> {
         std::fs::write(raw.path(), &flat).unwrap();
         let store = folder.join(name);
         let shape = shape.to_string();
-        let args = [&["create", "--dtype", "|u1", "--shape", &shape], args, &["--from-raw"]].concat();
-        let output = with_timeout(60, support::ZARRFS).args(args).arg(raw.path()).arg(store).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let args = [
+            &["create", "--dtype", "|u1", "--shape", &shape],
+            args,
+            &["--from-raw"],
+        ]
+        .concat();
+        let output = with_timeout(60, support::ZARRFS)
+            .args(args)
+            .arg(raw.path())
+            .arg(store)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         created.push((name, flat));
     }
     created
@@ -438,7 +591,12 @@ fn a_server_that_states_no_versions_is_read_by_few_requests_and_stays_fresh() {
         server.set_all(Fault::NoVersion);
         let mount = mount(&server.url(name), &[]);
         let path = mount.join("data.raw");
-        assert_eq!(digest(&path).unwrap().1, sha256(&flat), "{name}: {}", mount.stats());
+        assert_eq!(
+            digest(&path).unwrap().1,
+            sha256(&flat),
+            "{name}: {}",
+            mount.stats()
+        );
         let asked = server.requests();
         assert!(asked.len() <= 20, "{name}: {asked:?}");
         // the same array with other bytes, in values of the same size
@@ -448,13 +606,18 @@ fn a_server_that_states_no_versions_is_read_by_few_requests_and_stays_fresh() {
         };
         let first = store.path().join(&values[0]);
         let second = store.path().join(&values[1]);
-        let swapped = [std::fs::read(&second).unwrap(), std::fs::read(&first).unwrap()];
+        let swapped = [
+            std::fs::read(&second).unwrap(),
+            std::fs::read(&first).unwrap(),
+        ];
         std::fs::write(&first, &swapped[0]).unwrap();
         std::fs::write(&second, &swapped[1]).unwrap();
         let expected = [&flat[10_000..20_000], &flat[..10_000], &flat[20_000..]].concat();
         assert_eq!(digest(&path).unwrap().1, sha256(&expected), "{name}");
         let stats = mount.stats();
-        let reports = stats.lines().filter(|line| line.starts_with("problem ") && line.contains("states no version"));
+        let reports = stats
+            .lines()
+            .filter(|line| line.starts_with("problem ") && line.contains("states no version"));
         assert_eq!(reports.count(), 1, "{stats}");
     }
 }
@@ -471,14 +634,28 @@ fn a_server_that_states_no_versions_can_be_written_in_an_overlay() {
         let args = ["--overlay", changes.to_str().unwrap()];
         let mounted = mount(&server.url(name), &args);
         for at in [10, 1990, 3500] {
-            let file = File::options().read(true).write(true).open(mounted.join("data.raw")).unwrap();
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .open(mounted.join("data.raw"))
+                .unwrap();
             file.write_all_at(&[9; 700], at).unwrap();
             flat[at as usize..at as usize + 700].fill(9);
             close(file).unwrap_or_else(|e| panic!("{name}: {e}: {}", mounted.stats()));
         }
-        assert_eq!(digest(&mounted.join("data.raw")).unwrap().1, sha256(&flat), "{name}");
+        assert_eq!(
+            digest(&mounted.join("data.raw")).unwrap().1,
+            sha256(&flat),
+            "{name}"
+        );
         drop(mounted);
-        assert_eq!(digest(&mount(&server.url(name), &args).join("data.raw")).unwrap().1, sha256(&flat), "{name}");
+        assert_eq!(
+            digest(&mount(&server.url(name), &args).join("data.raw"))
+                .unwrap()
+                .1,
+            sha256(&flat),
+            "{name}"
+        );
     }
 }
 
@@ -491,14 +668,38 @@ fn a_bucket_that_states_no_versions_is_not_written() {
     server.set_all(Fault::NoVersion);
     for (name, flat) in &created {
         let mut command = with_timeout(120, support::ZARRFS);
-        command.args(["mount", "--anon", "--endpoint-url", server.url("").trim_end_matches('/')]).args(OPTIONS);
+        command
+            .args([
+                "mount",
+                "--anon",
+                "--endpoint-url",
+                server.url("").trim_end_matches('/'),
+            ])
+            .args(OPTIONS);
         let mount = Mount::with_command(command, format!("s3://bucket/{name}").as_ref());
         let path = mount.join("data.raw");
-        assert_eq!(digest(&path).unwrap().1, sha256(flat), "{name}: {}", mount.stats());
-        assert_eq!(errno(File::options().write(true).open(&path)), "EROFS", "{name}");
+        assert_eq!(
+            digest(&path).unwrap().1,
+            sha256(flat),
+            "{name}: {}",
+            mount.stats()
+        );
+        assert_eq!(
+            errno(File::options().write(true).open(&path)),
+            "EROFS",
+            "{name}"
+        );
         let stats = mount.stats();
-        assert!(stats.contains("the server states no version") && !stats.contains("again and again"), "{stats}");
-        assert!(server.requests().iter().all(|request| request.method != "PUT"));
+        assert!(
+            stats.contains("the server states no version") && !stats.contains("again and again"),
+            "{stats}"
+        );
+        assert!(
+            server
+                .requests()
+                .iter()
+                .all(|request| request.method != "PUT")
+        );
     }
 }
 
@@ -511,10 +712,22 @@ fn shards_are_read_where_parts_come_with_status_200() {
     server.set_all(Fault::PartWith200);
     for (name, flat) in &created {
         let mut command = with_timeout(120, support::ZARRFS);
-        command.args(["mount", "--anon", "--endpoint-url", server.url("").trim_end_matches('/')]).args(OPTIONS);
+        command
+            .args([
+                "mount",
+                "--anon",
+                "--endpoint-url",
+                server.url("").trim_end_matches('/'),
+            ])
+            .args(OPTIONS);
         let bucket = Mount::with_command(command, format!("s3://bucket/{name}").as_ref());
         for mount in [bucket, mount(&server.url(&format!("bucket/{name}")), &[])] {
-            assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(flat), "{name}: {}", mount.stats());
+            assert_eq!(
+                digest(&mount.join("data.raw")).unwrap().1,
+                sha256(flat),
+                "{name}: {}",
+                mount.stats()
+            );
         }
     }
 }

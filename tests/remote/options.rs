@@ -33,14 +33,30 @@ fn store(items: usize) -> (tempfile::TempDir, TestArray) {
 fn configured_headers_are_sent_with_each_request() {
     let (folder, array) = store(3000);
     let server = FaultyServer::new(folder.path());
-    let headers = ["--header", "X-Test: some thing", "--header", "Authorization:Bearer abc"];
+    let headers = [
+        "--header",
+        "X-Test: some thing",
+        "--header",
+        "Authorization:Bearer abc",
+    ];
     let mount = mount(&server.url(""), &headers);
-    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
+    assert_eq!(
+        digest(&mount.join("a/data.raw")).unwrap().1,
+        sha256(&array.flat)
+    );
     let requests = server.requests();
     assert!(requests.len() > 3);
     for request in requests {
-        assert_eq!(request.headers.get("x-test").map(String::as_str), Some("some thing"), "{request:?}");
-        assert_eq!(request.headers.get("authorization").map(String::as_str), Some("Bearer abc"), "{request:?}");
+        assert_eq!(
+            request.headers.get("x-test").map(String::as_str),
+            Some("some thing"),
+            "{request:?}"
+        );
+        assert_eq!(
+            request.headers.get("authorization").map(String::as_str),
+            Some("Bearer abc"),
+            "{request:?}"
+        );
     }
 }
 
@@ -50,21 +66,68 @@ fn log_at(level: &str) -> String {
     let server = FaultyServer::new(folder.path());
     let log = folder.path().join("log");
     let log_file = log.to_str().unwrap();
-    let headers = ["--header", "Authorization:Bearer abc", "--log-level", level, "--log-file", log_file];
+    let headers = [
+        "--header",
+        "Authorization:Bearer abc",
+        "--log-level",
+        level,
+        "--log-file",
+        log_file,
+    ];
     let mount = mount(&server.url("?key=abc"), &headers);
-    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
+    assert_eq!(
+        digest(&mount.join("a/data.raw")).unwrap().1,
+        sha256(&array.flat)
+    );
     fs::read_to_string(&log).unwrap()
 }
 
 #[test]
 fn the_debug_log_has_a_line_for_each_request_to_a_server_and_no_secrets() {
-    let has = |log: &str, parts: &[&str]| log.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    let has = |log: &str, parts: &[&str]| {
+        log.lines()
+            .any(|line| parts.iter().all(|part| line.contains(part)))
+    };
     let debug = log_at("debug");
-    assert!(has(&debug, &["DEBUG GET http://", "/a/1: 200, ", " ms, 0 bytes sent, ", " received, try 1"]), "{debug}");
-    assert!(!debug.contains("abc") && !debug.contains("TRACE"), "{debug}");
+    assert!(
+        has(
+            &debug,
+            &[
+                "DEBUG GET http://",
+                "/a/1: 200, ",
+                " ms, 0 bytes sent, ",
+                " received, try 1"
+            ]
+        ),
+        "{debug}"
+    );
+    assert!(
+        !debug.contains("abc") && !debug.contains("TRACE"),
+        "{debug}"
+    );
     let trace = log_at("trace");
-    assert!(has(&trace, &["TRACE GET http://", "/a/1: sent: ", "authorization: (hidden)"]), "{trace}");
-    assert!(has(&trace, &["TRACE GET http://", "/a/1: answer 200: ", "content-length: "]), "{trace}");
+    assert!(
+        has(
+            &trace,
+            &[
+                "TRACE GET http://",
+                "/a/1: sent: ",
+                "authorization: (hidden)"
+            ]
+        ),
+        "{trace}"
+    );
+    assert!(
+        has(
+            &trace,
+            &[
+                "TRACE GET http://",
+                "/a/1: answer 200: ",
+                "content-length: "
+            ]
+        ),
+        "{trace}"
+    );
     assert!(!trace.contains("abc"), "{trace}");
     let usual = log_at("warn");
     assert!(!usual.contains("GET"), "{usual}");
@@ -116,12 +179,13 @@ fn an_open_sees_the_current_chunks_of_the_server() {
 fn size(directory: &Path) -> u64 {
     let mut sum = 0;
     support::tree::visit(directory, &mut |found| {
-        sum += found.stat.map_or(
-            0,
-            |stat| {
-                if stat.st_mode & libc::S_IFMT == libc::S_IFREG { stat.st_size as u64 } else { 0 }
-            },
-        );
+        sum += found.stat.map_or(0, |stat| {
+            if stat.st_mode & libc::S_IFMT == libc::S_IFREG {
+                stat.st_size as u64
+            } else {
+                0
+            }
+        });
         true
     })
     .unwrap();
@@ -134,10 +198,17 @@ fn the_disk_cache_keeps_chunks_across_mounts() {
     let server = FaultyServer::new(folder.path());
     let kept = tempfile::tempdir().unwrap();
     let args = ["--cache-dir", kept.path().to_str().unwrap()];
-    let asked = || (0..50).map(|i| server.count("GET", &format!("a/{i}"))).sum::<usize>();
+    let asked = || {
+        (0..50)
+            .map(|i| server.count("GET", &format!("a/{i}")))
+            .sum::<usize>()
+    };
     let read = |array: &TestArray| {
         let mount = mount(&server.url(""), &args);
-        assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
+        assert_eq!(
+            digest(&mount.join("a/data.raw")).unwrap().1,
+            sha256(&array.flat)
+        );
     };
     read(&array);
     let first = asked();
@@ -154,7 +225,8 @@ fn the_disk_cache_keeps_chunks_across_mounts() {
         let path = kept.path().join(&found.path[1..]);
         if path.is_file() && fs::metadata(&path).unwrap().len() > 200 {
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-            file.write_all_at(&[0x55; 20], fs::metadata(&path).unwrap().len() - 40).unwrap();
+            file.write_all_at(&[0x55; 20], fs::metadata(&path).unwrap().len() - 40)
+                .unwrap();
         }
         true
     })
@@ -165,18 +237,34 @@ fn the_disk_cache_keeps_chunks_across_mounts() {
 #[test]
 fn the_disk_cache_stays_within_its_bound() {
     let folder = tempfile::tempdir().unwrap();
-    let array = TestArray::with_chunks(folder.path().to_path_buf(), &[4 << 20], &[64 << 10], json!({}));
+    let array = TestArray::with_chunks(
+        folder.path().to_path_buf(),
+        &[4 << 20],
+        &[64 << 10],
+        json!({}),
+    );
     let server = FaultyServer::new(folder.path());
     let kept = tempfile::tempdir().unwrap();
-    let args = ["--cache-dir", kept.path().to_str().unwrap(), "--cache-dir-size", "1M"];
+    let args = [
+        "--cache-dir",
+        kept.path().to_str().unwrap(),
+        "--cache-dir-size",
+        "1M",
+    ];
     for _ in 0..2 {
         let mounts = [mount(&server.url(""), &args), mount(&server.url(""), &args)];
         for mount in &mounts {
-            assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(&array.flat));
+            assert_eq!(
+                digest(&mount.join("data.raw")).unwrap().1,
+                sha256(&array.flat)
+            );
         }
     }
     let size = size(kept.path());
-    assert!(size > 100 << 10 && size <= (1 << 20) + (256 << 10), "{size} bytes are kept");
+    assert!(
+        size > 100 << 10 && size <= (1 << 20) + (256 << 10),
+        "{size} bytes are kept"
+    );
 }
 
 /// Returns a request that an S3 server received. Its headers have the signature and the region.
@@ -184,26 +272,53 @@ fn s3_request(args: &[&str], environment: &[(&str, &str)]) -> support::faulty_se
     let folder = tempfile::tempdir().unwrap();
     let server = FaultyServer::new(folder.path());
     let mut command = with_timeout(60, ZARRFS);
-    command.args(["info", "--endpoint-url", server.url("").trim_end_matches('/')]).args(args).arg("s3://bucket/x.zarr");
+    command
+        .args([
+            "info",
+            "--endpoint-url",
+            server.url("").trim_end_matches('/'),
+        ])
+        .args(args)
+        .arg("s3://bucket/x.zarr");
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
         command.env_remove(name);
     }
-    let output = command.env("AWS_EC2_METADATA_DISABLED", "true").envs(environment.iter().copied()).output().unwrap();
+    let output = command
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
     assert!(!output.status.success());
-    server.requests().into_iter().next().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    server
+        .requests()
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 #[test]
 fn requests_to_s3_carry_credentials_and_region() {
-    let keys = [("AWS_ACCESS_KEY_ID", "somebody"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+    let keys = [
+        ("AWS_ACCESS_KEY_ID", "somebody"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
     let signed = |args: &[&str], more: &[(&str, &str)]| {
         let environment = [&keys, more].concat();
-        s3_request(args, &environment).headers.remove("authorization").expect("it is signed")
+        s3_request(args, &environment)
+            .headers
+            .remove("authorization")
+            .expect("it is signed")
     };
     let from_option = signed(&["--region", "eu-test-7"], &[("AWS_REGION", "xx-other-1")]);
-    assert!(from_option.contains("somebody/") && from_option.contains("/eu-test-7/s3"), "{from_option}");
+    assert!(
+        from_option.contains("somebody/") && from_option.contains("/eu-test-7/s3"),
+        "{from_option}"
+    );
     let from_environment = signed(&[], &[("AWS_REGION", "xx-other-1")]);
-    assert!(from_environment.contains("/xx-other-1/s3"), "{from_environment}");
+    assert!(
+        from_environment.contains("/xx-other-1/s3"),
+        "{from_environment}"
+    );
     let anonymous = s3_request(&["--anon", "--region", "eu-test-7"], &keys);
     assert_eq!(anonymous.headers.get("authorization"), None);
     assert!(anonymous.path.starts_with("/bucket"), "{}", anonymous.path);
@@ -221,12 +336,19 @@ fn retries_and_timeout_are_those_configured() {
     }
     server.set("a/0", Fault::Burst(4));
     assert_eq!(errno(digest(&none.join("a/data.raw"))), "EIO");
-    assert_eq!(digest(&many.join("a/data.raw")).unwrap().1, sha256(&array.flat));
+    assert_eq!(
+        digest(&many.join("a/data.raw")).unwrap().1,
+        sha256(&array.flat)
+    );
     server.set("a/0", Fault::Stall);
     let impatient = mount(&url, &["--retries", "0", "--timeout", "500ms"]);
     let begun = Instant::now();
     assert_eq!(errno(digest(&impatient.join("a/data.raw"))), "EIO");
-    assert!((100..5000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    assert!(
+        (100..5000).contains(&begun.elapsed().as_millis()),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 /// By default `.zmetadata` is used only for stores that cannot list keys. The option requires or
@@ -261,7 +383,10 @@ fn a_store_in_memory_can_be_mounted() {
     let (_folder, array) = store(3000);
     fs::write(mount.join("a/.zarray"), array.text()).unwrap();
     fs::write(mount.join("a/data.raw"), &array.flat).unwrap();
-    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
+    assert_eq!(
+        digest(&mount.join("a/data.raw")).unwrap().1,
+        sha256(&array.flat)
+    );
     assert!(mount.join("a/0").exists());
 }
 
@@ -283,7 +408,12 @@ fn mistakes_are_reported_in_one_line() {
         (&format!("{url}nothing.zarr"), vec![], 4),
         (&format!("{url}nothing.zip"), vec![], 3),
     ] {
-        let output = with_timeout(60, ZARRFS).arg("info").args(args).arg(store).output().unwrap();
+        let output = with_timeout(60, ZARRFS)
+            .arg("info")
+            .args(args)
+            .arg(store)
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{store}: {said}");
         assert!(code == 2 || said.lines().count() == 1, "{store}: {said}");
@@ -299,17 +429,36 @@ fn headers_are_read_from_a_file() {
     fs::write(secrets.path().join("token"), "X-Token: open sesame\n").unwrap();
     let argument = format!("@{}", secrets.path().join("token").display());
     let mount = mount(&server.url(""), &["--header", &argument]);
-    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
-    assert!(server.requests().iter().all(|r| { r.headers.get("x-token").is_some_and(|value| value == "open sesame") }));
+    assert_eq!(
+        digest(&mount.join("a/data.raw")).unwrap().1,
+        sha256(&array.flat)
+    );
+    assert!(server.requests().iter().all(|r| {
+        r.headers
+            .get("x-token")
+            .is_some_and(|value| value == "open sesame")
+    }));
     let words = fs::read(format!("/proc/{}/cmdline", mount.counter("pid"))).unwrap();
     let words = String::from_utf8_lossy(&words).into_owned();
-    assert!(words.contains(&argument) && !words.contains("sesame"), "{words}");
+    assert!(
+        words.contains(&argument) && !words.contains("sesame"),
+        "{words}"
+    );
     // a file that is missing or contains no headers
     fs::write(secrets.path().join("token"), "sesame").unwrap();
-    for (file, told) in [(argument.as_str(), "line 1: not a header"), ("@/nothing", "@/nothing: No such file")] {
-        let output = with_timeout(60, ZARRFS).args(["info", "--header", file, &server.url("")]).output().unwrap();
+    for (file, told) in [
+        (argument.as_str(), "line 1: not a header"),
+        ("@/nothing", "@/nothing: No such file"),
+    ] {
+        let output = with_timeout(60, ZARRFS)
+            .args(["info", "--header", file, &server.url("")])
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(told) && !said.contains("sesame"), "{said}");
+        assert!(
+            !output.status.success() && said.contains(told) && !said.contains("sesame"),
+            "{said}"
+        );
     }
 }
 
@@ -321,29 +470,61 @@ fn requests_are_repeated_until_the_timeout() {
     let patient = mount(&server.url(""), &[]);
     assert!(patient.join("a/data.raw").exists());
     server.set("a/0", Fault::Burst(6));
-    assert_eq!(digest(&patient.join("a/data.raw")).unwrap().1, sha256(&array.flat));
+    assert_eq!(
+        digest(&patient.join("a/data.raw")).unwrap().1,
+        sha256(&array.flat)
+    );
     let impatient = mount(&server.url(""), &["--timeout", "2s"]);
     assert!(impatient.join("a/data.raw").exists());
     server.set("a/0", Fault::Status(503));
     let begun = Instant::now();
     assert_eq!(errno(digest(&impatient.join("a/data.raw"))), "EIO");
-    assert!((1000..6000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    assert!(
+        (1000..6000).contains(&begun.elapsed().as_millis()),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 #[test]
 fn a_server_that_cannot_be_reached_is_reported_before_the_timeout() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let mut command = with_timeout(60, ZARRFS);
-    command.args(["info", "--timeout", "3s", &format!("http://127.0.0.1:{port}/x.zarr")]);
+    command.args([
+        "info",
+        "--timeout",
+        "3s",
+        &format!("http://127.0.0.1:{port}/x.zarr"),
+    ]);
     let begun = Instant::now();
-    let mut child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
     let said = lines.next().unwrap().unwrap();
-    assert!(said.starts_with("zarrfs: warn: ") && said.contains("refused") && said.contains("trying again"), "{said}");
+    assert!(
+        said.starts_with("zarrfs: warn: ")
+            && said.contains("refused")
+            && said.contains("trying again"),
+        "{said}"
+    );
     assert!(begun.elapsed() < Duration::from_secs(2));
     let said = lines.next().unwrap().unwrap();
-    assert!(said.starts_with("error: ") && said.contains("refused"), "{said}");
-    assert!(begun.elapsed() > Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(
+        said.starts_with("error: ") && said.contains("refused"),
+        "{said}"
+    );
+    assert!(
+        begun.elapsed() > Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
@@ -352,23 +533,48 @@ fn statistics_and_a_clean_unmount_take_no_requests() {
     let (folder, _) = store(3000);
     fs::create_dir(folder.path().join("bucket")).unwrap();
     fs::rename(folder.path().join("a"), folder.path().join("bucket/a")).unwrap();
-    fs::rename(folder.path().join(".zgroup"), folder.path().join("bucket/.zgroup")).unwrap();
+    fs::rename(
+        folder.path().join(".zgroup"),
+        folder.path().join("bucket/.zgroup"),
+    )
+    .unwrap();
     let server = FaultyServer::new(folder.path());
     let url = server.url("");
-    let bucket = ["--anon", "--region", "us-east-1", "--endpoint-url", url.trim_end_matches('/')];
-    for (store, args) in [(format!("{url}bucket"), &[][..]), ("s3://bucket".into(), &bucket)] {
+    let bucket = [
+        "--anon",
+        "--region",
+        "us-east-1",
+        "--endpoint-url",
+        url.trim_end_matches('/'),
+    ];
+    for (store, args) in [
+        (format!("{url}bucket"), &[][..]),
+        ("s3://bucket".into(), &bucket),
+    ] {
         let mount = mount(&store, args);
         assert_eq!(fs::metadata(mount.join("a/data.raw")).unwrap().len(), 3000);
         std::thread::sleep(Duration::from_millis(2500));
         let before = server.requests().len();
         for name in ["stats", "stats.json", "metrics"] {
-            assert!(!fs::read(mount.join(".zarrfs").join(name)).unwrap().is_empty());
+            assert!(
+                !fs::read(mount.join(".zarrfs").join(name))
+                    .unwrap()
+                    .is_empty()
+            );
         }
-        for args in [["stats", mount.path().to_str().unwrap()], ["umount", mount.path().to_str().unwrap()]] {
+        for args in [
+            ["stats", mount.path().to_str().unwrap()],
+            ["umount", mount.path().to_str().unwrap()],
+        ] {
             let output = with_timeout(60, ZARRFS).args(args).output().unwrap();
             assert!(output.status.success(), "{output:?}");
         }
-        let made: Vec<_> = server.requests().split_off(before).into_iter().map(|r| r.path).collect();
+        let made: Vec<_> = server
+            .requests()
+            .split_off(before)
+            .into_iter()
+            .map(|r| r.path)
+            .collect();
         assert!(made.is_empty(), "{store}: {made:?}");
         mount.assume_unmounted();
     }
@@ -380,14 +586,29 @@ fn error_of(url: &str, args: &[&str], environment: &[(&str, &str)]) -> String {
     let mut command = with_timeout(50, ZARRFS);
     for (name, _) in std::env::vars() {
         let prefixes = ["AWS_", "AZURE_", "GOOGLE_", "SSL_CERT_"];
-        if prefixes.iter().any(|prefix| name.starts_with(prefix)) || name.to_ascii_lowercase().ends_with("_proxy") {
+        if prefixes.iter().any(|prefix| name.starts_with(prefix))
+            || name.to_ascii_lowercase().ends_with("_proxy")
+        {
             command.env_remove(name);
         }
     }
-    command.args(["info", "--timeout", "5m"]).args(args).arg(url);
-    let output = command.env("AWS_EC2_METADATA_DISABLED", "true").envs(environment.iter().copied()).output().unwrap();
+    command
+        .args(["info", "--timeout", "5m"])
+        .args(args)
+        .arg(url);
+    let output = command
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code().is_some_and(|code| [1, 2].contains(&code)), "{url}: {said}");
+    assert!(
+        output
+            .status
+            .code()
+            .is_some_and(|code| [1, 2].contains(&code)),
+        "{url}: {said}"
+    );
     assert_eq!(said.lines().count(), 1, "{url}: {said}");
     said
 }
@@ -401,11 +622,19 @@ fn what_no_retry_can_mend_is_one_line_at_once() {
     };
     let folder = tempfile::tempdir().unwrap();
     let mut servers = Command::new(python);
-    servers.arg(support::python_script("tls_servers.py")).arg(folder.path());
+    servers
+        .arg(support::python_script("tls_servers.py"))
+        .arg(folder.path());
     // they end with their standard input
-    let mut servers = servers.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut servers = servers
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut ports = String::new();
-    BufReader::new(servers.stdout.take().unwrap()).read_line(&mut ports).unwrap();
+    BufReader::new(servers.stdout.take().unwrap())
+        .read_line(&mut ports)
+        .unwrap();
     let ports: serde_json::Value = serde_json::from_str(&ports).unwrap();
     let url = |which: &str| format!("https://localhost:{}/x.zarr", ports[which]);
     let issuer = folder.path().join("ca.pem");
@@ -414,20 +643,44 @@ fn what_no_retry_can_mend_is_one_line_at_once() {
     let issuer = issuer.to_str().unwrap();
     let empty = empty.to_str().unwrap();
     for (which, file, told) in [
-        ("issuer", issuer, "the issuer of the server's certificate is unknown"),
+        (
+            "issuer",
+            issuer,
+            "the issuer of the server's certificate is unknown",
+        ),
         ("name", issuer, "elsewhere.example"),
         ("expired", issuer, "the server's certificate has expired"),
         ("early", issuer, "not valid yet, or the clock"),
-        ("plain", issuer, "the server does not speak TLS on this port"),
-        ("right", "/nothing.pem", "SSL_CERT_FILE=/nothing.pem: No such file or directory"),
+        (
+            "plain",
+            issuer,
+            "the server does not speak TLS on this port",
+        ),
+        (
+            "right",
+            "/nothing.pem",
+            "SSL_CERT_FILE=/nothing.pem: No such file or directory",
+        ),
         ("right", empty, "empty: it has no certificate"),
     ] {
         let said = error_of(&url(which), &[], &[("SSL_CERT_FILE", file)]);
-        assert!(said.contains(told) && !said.contains("attempts"), "{which}: {said}");
+        assert!(
+            said.contains(told) && !said.contains("attempts"),
+            "{which}: {said}"
+        );
     }
     let mut right = with_timeout(50, ZARRFS);
-    let said = right.args(["info", &url("right")]).env("SSL_CERT_FILE", issuer).output().unwrap().stderr;
-    assert!(String::from_utf8_lossy(&said).contains("not a Zarr store"), "{}", String::from_utf8_lossy(&said));
+    let said = right
+        .args(["info", &url("right")])
+        .env("SSL_CERT_FILE", issuer)
+        .output()
+        .unwrap()
+        .stderr;
+    assert!(
+        String::from_utf8_lossy(&said).contains("not a Zarr store"),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
     drop(servers.stdin.take());
     servers.wait().unwrap();
 }
@@ -439,18 +692,42 @@ fn a_proxy_is_named() {
     let proxy = server.url("").replace("http://", "http://me:secret@");
     let proxy = proxy.trim_end_matches('/');
     let address = server.url("");
-    let refusal = format!("the proxy {} requires a user and a password", address.trim_end_matches('/'));
+    let refusal = format!(
+        "the proxy {} requires a user and a password",
+        address.trim_end_matches('/')
+    );
     for scheme in ["http", "https"] {
         let variables = [("http_proxy", proxy), ("https_proxy", proxy)];
-        let said = error_of(&format!("{scheme}://zarrfs.example/x.zarr"), &[], &variables);
-        assert!(said.contains(&refusal) && !said.contains("secret"), "{said}");
+        let said = error_of(
+            &format!("{scheme}://zarrfs.example/x.zarr"),
+            &[],
+            &variables,
+        );
+        assert!(
+            said.contains(&refusal) && !said.contains("secret"),
+            "{said}"
+        );
     }
-    let methods: Vec<_> = server.requests().into_iter().map(|request| request.method).collect();
+    let methods: Vec<_> = server
+        .requests()
+        .into_iter()
+        .map(|request| request.method)
+        .collect();
     assert_eq!(methods, ["HEAD", "CONNECT"]);
     for scheme in ["http", "https"] {
-        let variables = [("http_proxy", "http://127.0.0.1:1"), ("https_proxy", "http://127.0.0.1:1")];
-        let said = error_of(&format!("{scheme}://zarrfs.example/x.zarr"), &["--retries", "0"], &variables);
-        assert!(said.contains("through the proxy http://127.0.0.1:1"), "{said}");
+        let variables = [
+            ("http_proxy", "http://127.0.0.1:1"),
+            ("https_proxy", "http://127.0.0.1:1"),
+        ];
+        let said = error_of(
+            &format!("{scheme}://zarrfs.example/x.zarr"),
+            &["--retries", "0"],
+            &variables,
+        );
+        assert!(
+            said.contains("through the proxy http://127.0.0.1:1"),
+            "{said}"
+        );
     }
 }
 
@@ -458,51 +735,111 @@ fn a_proxy_is_named() {
 #[test]
 fn unusable_credentials_are_named_and_not_shown() {
     let damaged = tempfile::NamedTempFile::new().unwrap();
-    fs::write(damaged.path(), r#"{"type": "sesame", "private_key": "sesame"}"#).unwrap();
+    fs::write(
+        damaged.path(),
+        r#"{"type": "sesame", "private_key": "sesame"}"#,
+    )
+    .unwrap();
     let damaged = damaged.path().to_str().unwrap();
     let azure = ("AZURE_STORAGE_ACCOUNT", "lab");
     for (url, environment, told) in [
-        ("gs://b/x", &[("GOOGLE_APPLICATION_CREDENTIALS", "/nothing/key.json")][..], "/nothing/key.json: No such file"),
-        ("gs://b/x", &[("GOOGLE_APPLICATION_CREDENTIALS", damaged)], "the credentials of Google are damaged"),
-        ("gs://b/x", &[("GOOGLE_SERVICE_ACCOUNT_KEY", "sesame")], "the credentials of Google are damaged"),
-        ("az://b/x", &[azure, ("AZURE_STORAGE_ACCOUNT_KEY", "se!same")], "not base64"),
-        ("az://b/x", &[azure, ("AZURE_FEDERATED_TOKEN_FILE", "/nothing/token")], "/nothing/token: No such file"),
         (
-            "s3://b/x",
-            &[("AWS_WEB_IDENTITY_TOKEN_FILE", "/nothing/token"), ("AWS_ROLE_ARN", "arn:aws:iam::1:role/r")],
+            "gs://b/x",
+            &[("GOOGLE_APPLICATION_CREDENTIALS", "/nothing/key.json")][..],
+            "/nothing/key.json: No such file",
+        ),
+        (
+            "gs://b/x",
+            &[("GOOGLE_APPLICATION_CREDENTIALS", damaged)],
+            "the credentials of Google are damaged",
+        ),
+        (
+            "gs://b/x",
+            &[("GOOGLE_SERVICE_ACCOUNT_KEY", "sesame")],
+            "the credentials of Google are damaged",
+        ),
+        (
+            "az://b/x",
+            &[azure, ("AZURE_STORAGE_ACCOUNT_KEY", "se!same")],
+            "not base64",
+        ),
+        (
+            "az://b/x",
+            &[azure, ("AZURE_FEDERATED_TOKEN_FILE", "/nothing/token")],
             "/nothing/token: No such file",
         ),
         (
             "s3://b/x",
-            &[("AWS_SHARED_CREDENTIALS_FILE", "/nothing/keys"), ("AWS_PROFILE", "lab")],
+            &[
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", "/nothing/token"),
+                ("AWS_ROLE_ARN", "arn:aws:iam::1:role/r"),
+            ],
+            "/nothing/token: No such file",
+        ),
+        (
+            "s3://b/x",
+            &[
+                ("AWS_SHARED_CREDENTIALS_FILE", "/nothing/keys"),
+                ("AWS_PROFILE", "lab"),
+            ],
             "AWS_SHARED_CREDENTIALS_FILE=/nothing/keys: No such file",
         ),
     ] {
-        let said = error_of(url, &["--endpoint-url", "http://127.0.0.1:1", "--retries", "0"], environment);
+        let said = error_of(
+            url,
+            &["--endpoint-url", "http://127.0.0.1:1", "--retries", "0"],
+            environment,
+        );
         assert!(said.contains(told), "{url}: {said}");
-        assert!(!said.contains("sesame") && !said.contains("ymbol") && !said.contains('!'), "{url}: {said}");
+        assert!(
+            !said.contains("sesame") && !said.contains("ymbol") && !said.contains('!'),
+            "{url}: {said}"
+        );
     }
 }
 
 #[test]
 fn refusals_of_a_bucket_are_not_blamed_on_credentials_without_reason() {
-    let keys = [("AWS_ACCESS_KEY_ID", "tests"), ("AWS_SECRET_ACCESS_KEY", "sesame")];
+    let keys = [
+        ("AWS_ACCESS_KEY_ID", "tests"),
+        ("AWS_SECRET_ACCESS_KEY", "sesame"),
+    ];
     let server = FaultyServer::new(Path::new("/nothing"));
     let said = |status: u16, date: bool, body: &str, environment: &[(&str, &str)]| {
         let body = body.to_string();
-        let headers = if date { vec![("Date", "Sun, 06 Nov 1994 08:49:37 GMT".to_string())] } else { Vec::new() };
-        server.set_gate(Box::new(move |_| Some((status, headers.clone(), body.clone()))));
+        let headers = if date {
+            vec![("Date", "Sun, 06 Nov 1994 08:49:37 GMT".to_string())]
+        } else {
+            Vec::new()
+        };
+        server.set_gate(Box::new(move |_| {
+            Some((status, headers.clone(), body.clone()))
+        }));
         let endpoint = server.url("");
-        error_of("s3://b/x", &["--endpoint-url", endpoint.trim_end_matches('/')], &[&keys, environment].concat())
+        error_of(
+            "s3://b/x",
+            &["--endpoint-url", endpoint.trim_end_matches('/')],
+            &[&keys, environment].concat(),
+        )
     };
     let plain = said(400, false, "", &[]);
-    assert!(plain.contains("400") && !plain.contains("credentials"), "{plain}");
+    assert!(
+        plain.contains("400") && !plain.contains("credentials"),
+        "{plain}"
+    );
     let skewed = "<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>";
     for (status, date, body) in [(403, false, skewed), (403, true, ""), (400, true, "")] {
         let skewed = said(status, date, body, &[]);
-        assert!(skewed.contains("clock") && !skewed.contains("credentials"), "{skewed}");
+        assert!(
+            skewed.contains("clock") && !skewed.contains("credentials"),
+            "{skewed}"
+        );
     }
-    let denied = "<Error><Code>AccessDenied</Code><Message>User: &quot;a&quot; &amp; b</Message></Error>";
+    let denied =
+        "<Error><Code>AccessDenied</Code><Message>User: &quot;a&quot; &amp; b</Message></Error>";
     let denied = said(403, false, denied, &[]);
-    assert!(denied.contains(r#"AccessDenied: User: "a" & b"#), "{denied}");
+    assert!(
+        denied.contains(r#"AccessDenied: User: "a" & b"#),
+        "{denied}"
+    );
 }

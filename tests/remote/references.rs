@@ -3,7 +3,9 @@
 //! hostile references, with the logs of the servers that they lead to.
 
 use crate::support::servers::{self, RemoteStore, Server};
-use crate::support::{Mount, ZARRFS, announce, env_path, errno, failure, run_python, with_timeout, zarrfs};
+use crate::support::{
+    Mount, ZARRFS, announce, env_path, errno, failure, run_python, with_timeout, zarrfs,
+};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -32,9 +34,15 @@ fn text(path: &Path) -> &str {
 /// Compares mounts with the files.
 fn check(python: &Path, folder: &Path, mounts: &[(&str, Mount)]) {
     let mut args = vec!["check".to_string(), text(folder).to_string()];
-    args.extend(mounts.iter().map(|(name, mount)| format!("{name}={}", text(mount.path()))));
+    args.extend(
+        mounts
+            .iter()
+            .map(|(name, mount)| format!("{name}={}", text(mount.path()))),
+    );
     announce(run_python(python, "references.py", &args).trim());
-    mounts.iter().for_each(|(_, mount)| mount.assert_no_problem());
+    mounts
+        .iter()
+        .for_each(|(_, mount)| mount.assert_no_problem());
 }
 
 /// Writes references to an array whose chunks are those values.
@@ -53,20 +61,47 @@ fn netcdf_hdf5_and_tiff_files_are_plain_files() {
     };
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("originals");
-    run_python(&python, "references.py", &["make", text(folder.path()), &format!("own={}", text(&prefix))]);
-    let open = |name: &'static str| (name, Mount::new(&folder.path().join(format!("{name}.json")), &[]));
+    run_python(
+        &python,
+        "references.py",
+        &[
+            "make",
+            text(folder.path()),
+            &format!("own={}", text(&prefix)),
+        ],
+    );
+    let open = |name: &'static str| {
+        (
+            name,
+            Mount::new(&folder.path().join(format!("{name}.json")), &[]),
+        )
+    };
     let mounts: Vec<_> = NAMES.into_iter().map(open).collect();
     check(&python, folder.path(), &mounts);
     let (_, first) = &mounts[0];
     assert_eq!(errno(fs::write(first.join("temp/0.0.0"), "x")), "EROFS");
     for verb in ["info", "ls", "check"] {
         let output = zarrfs(&[verb, text(&folder.path().join("own.kerchunk-first.json"))]);
-        assert!(output.status.success() && output.stderr.is_empty(), "{verb}: {output:?}");
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{verb}: {output:?}"
+        );
     }
     let array = folder.path().join("own.kerchunk-first.json/temp");
-    assert_eq!(zarrfs(&["cat", text(&array)]).stdout, fs::read(first.join("temp/data.raw")).unwrap());
-    assert!(zarrfs(&["header", "--format", "npy", text(&array)]).stdout.starts_with(b"\x93NUMPY"));
-    let put = Command::new(ZARRFS).args(["put", text(&array)]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(
+        zarrfs(&["cat", text(&array)]).stdout,
+        fs::read(first.join("temp/data.raw")).unwrap()
+    );
+    assert!(
+        zarrfs(&["header", "--format", "npy", text(&array)])
+            .stdout
+            .starts_with(b"\x93NUMPY")
+    );
+    let put = Command::new(ZARRFS)
+        .args(["put", text(&array)])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     assert_eq!(failure(&put).0, 1);
     // a changed file shows at the next opening
     let (_, image) = &mounts[7];
@@ -78,7 +113,11 @@ fn netcdf_hdf5_and_tiff_files_are_plain_files() {
     assert_eq!(errno(fs::read(image.join("data.raw"))), "EIO");
     fs::remove_file(&path).unwrap();
     assert_eq!(errno(fs::read(image.join("data.raw"))), "EIO");
-    assert!(image.stats().contains("image.tif: is missing"), "{}", image.stats());
+    assert!(
+        image.stats().contains("image.tif: is missing"),
+        "{}",
+        image.stats()
+    );
 }
 
 #[test]
@@ -91,25 +130,62 @@ fn files_on_servers_are_read_by_ranges() {
         return;
     };
     let url = format!("{}/originals", web.endpoint());
-    let sets = ["near=originals", &format!("web={url}"), "s3=s3://refs/data/originals"];
-    run_python(&python, "references.py", &[&["make", text(folder.path())], &sets[..]].concat());
+    let sets = [
+        "near=originals",
+        &format!("web={url}"),
+        "s3=s3://refs/data/originals",
+    ];
+    run_python(
+        &python,
+        "references.py",
+        &[&["make", text(folder.path())], &sets[..]].concat(),
+    );
     bucket.upload(folder.path(), "refs/data");
-    let local =
-        |name: &'static str, args: &[&str]| (name, Mount::new(&folder.path().join(format!("{name}.json")), args));
+    let local = |name: &'static str, args: &[&str]| {
+        (
+            name,
+            Mount::new(&folder.path().join(format!("{name}.json")), args),
+        )
+    };
     let remote = |name: &'static str| {
-        let store = if name.starts_with("s3") { bucket.store("refs/data") } else { web.store("") };
+        let store = if name.starts_with("s3") {
+            bucket.store("refs/data")
+        } else {
+            web.store("")
+        };
         let url = format!("{}/{name}.json", store.url.trim_end_matches('/'));
         (name, RemoteStore { url, ..store }.mount(&[]))
     };
     // local references to files on a server, with a disk cache
     let cache = folder.path().join("cache");
     let args = ["--allow-reference", &url, "--cache-dir", text(&cache)];
-    let mut mounts = vec![local("near.kerchunk-h", &[]), local("web.kerchunk-combined", &args)];
-    mounts
-        .extend(["near.kerchunk-first", "near.tifffile", "web.kerchunk-second", "web.virtualizarr-first"].map(remote));
-    mounts.extend(["web.tifffile-0", "s3.kerchunk-combined", "s3.virtualizarr-second"].map(remote));
+    let mut mounts = vec![
+        local("near.kerchunk-h", &[]),
+        local("web.kerchunk-combined", &args),
+    ];
+    mounts.extend(
+        [
+            "near.kerchunk-first",
+            "near.tifffile",
+            "web.kerchunk-second",
+            "web.virtualizarr-first",
+        ]
+        .map(remote),
+    );
+    mounts.extend(
+        [
+            "web.tifffile-0",
+            "s3.kerchunk-combined",
+            "s3.virtualizarr-second",
+        ]
+        .map(remote),
+    );
     check(&python, folder.path(), &mounts);
-    assert!(web.requests().iter().any(|line| line.starts_with("GET /originals/first.nc 206 [bytes=")));
+    assert!(
+        web.requests()
+            .iter()
+            .any(|line| line.starts_with("GET /originals/first.nc 206 [bytes="))
+    );
     let (_, again) = local("web.kerchunk-combined", &args);
     let read = |mount: &Mount| fs::read(mount.join("temp/data.raw")).unwrap();
     assert!(read(&again) == read(&mounts[1].1) && again.counter("disk_cache_hits") > 10);
@@ -123,7 +199,13 @@ fn read(mount: &Mount) -> Result<Vec<u8>, String> {
 /// Returns the requests to a server whose paths begin with `path`.
 fn requests(server: &Server, path: &str) -> Vec<String> {
     let lines = server.requests().into_iter();
-    lines.filter(|line| line.split(' ').nth(1).is_some_and(|uri| uri.starts_with(path))).collect()
+    lines
+        .filter(|line| {
+            line.split(' ')
+                .nth(1)
+                .is_some_and(|uri| uri.starts_with(path))
+        })
+        .collect()
 }
 
 #[test]
@@ -137,23 +219,52 @@ fn targets_elsewhere_are_neither_opened_nor_requested() {
     let denied = || Err("EACCES".to_string());
     symlink("../other/x", folder.path().join("mine/link")).unwrap();
     let secret = folder.path().join("other/x");
-    for target in ["../other/x", "/etc/passwd", text(&secret), "file:///etc/hostname", "link", "../mine2/x"] {
+    for target in [
+        "../other/x",
+        "/etc/passwd",
+        text(&secret),
+        "file:///etc/hostname",
+        "link",
+        "../mine2/x",
+    ] {
         write(&refs, &format!(r#"["{target}",0,2]"#), r#"["x",2,2]"#);
         let mount = Mount::new(&refs, &["--headers", "none"]);
-        assert_eq!((read(&mount), fs::read(mount.join("a/1")).unwrap()), (denied(), vec![3, 4]), "{target}");
+        assert_eq!(
+            (read(&mount), fs::read(mount.join("a/1")).unwrap()),
+            (denied(), vec![3, 4]),
+            "{target}"
+        );
         assert_eq!(errno(fs::read(mount.join("a/0"))), "EACCES", "{target}");
     }
-    write(&refs, &format!(r#"["{}",0,2]"#, text(&secret)), r#"["../mine2/x",2,2]"#);
+    write(
+        &refs,
+        &format!(r#"["{}",0,2]"#, text(&secret)),
+        r#"["../mine2/x",2,2]"#,
+    );
     let [one, two] = ["other/x", "mine2"].map(|name| folder.path().join(name));
-    let mount = Mount::new(&refs, &["--allow-reference", text(&one), "--allow-reference", text(&two)]);
+    let mount = Mount::new(
+        &refs,
+        &[
+            "--allow-reference",
+            text(&one),
+            "--allow-reference",
+            text(&two),
+        ],
+    );
     assert_eq!(read(&mount), Ok(vec![1, 2, 3, 4]));
     drop(mount);
 
-    let (Some(first), Some(second)) = (servers::nginx(folder.path(), ""), servers::nginx(folder.path(), "")) else {
+    let (Some(first), Some(second)) = (
+        servers::nginx(folder.path(), ""),
+        servers::nginx(folder.path(), ""),
+    ) else {
         return;
     };
     let mine = |args: &[&str]| {
-        let store = RemoteStore { url: format!("{}/mine/refs.json", first.endpoint()), ..first.store("") };
+        let store = RemoteStore {
+            url: format!("{}/mine/refs.json", first.endpoint()),
+            ..first.store("")
+        };
         store.with(&["--header", "X-Test: token"]).mount(args)
     };
     let away = format!("{}/other/x", second.endpoint());
@@ -164,21 +275,37 @@ fn targets_elsewhere_are_neither_opened_nor_requested() {
         "%2e%2e/other/x",
         "/other/x",
         &format!("file://{}", text(&secret)),
-        &format!("http://{}@127.0.0.1/other/x", first.endpoint().replace("http://", "")),
+        &format!(
+            "http://{}@127.0.0.1/other/x",
+            first.endpoint().replace("http://", "")
+        ),
     ] {
         write(&refs, &format!(r#"["{target}",0,2]"#), r#"["x",2,2]"#);
         let mount = mine(&["--headers", "none"]);
-        assert_eq!((read(&mount), fs::read(mount.join("a/1")).unwrap()), (denied(), vec![3, 4]), "{target}");
+        assert_eq!(
+            (read(&mount), fs::read(mount.join("a/1")).unwrap()),
+            (denied(), vec![3, 4]),
+            "{target}"
+        );
     }
     assert!(
-        requests(&first, "/other").is_empty() && requests(&second, "").iter().all(|line| line.contains(".nothing"))
+        requests(&first, "/other").is_empty()
+            && requests(&second, "")
+                .iter()
+                .all(|line| line.contains(".nothing"))
     );
     // the header is sent to allowed prefixes, and to them alone
     write(&refs, &format!(r#"["{away}",0,2]"#), r#"["x",2,2]"#);
-    let mount = mine(&["--allow-reference", &format!("{}/other/", second.endpoint())]);
+    let mount = mine(&[
+        "--allow-reference",
+        &format!("{}/other/", second.endpoint()),
+    ]);
     assert_eq!(read(&mount), Ok(vec![1, 2, 3, 4]));
     let sent = requests(&second, "/other/x");
-    assert!(!sent.is_empty() && sent.iter().all(|line| line.ends_with("[token]")), "{sent:?}");
+    assert!(
+        !sent.is_empty() && sent.iter().all(|line| line.ends_with("[token]")),
+        "{sent:?}"
+    );
 }
 
 /// A daemon that reads a target through its own mount would wait for itself.
@@ -188,23 +315,36 @@ fn targets_in_the_mount_itself_are_refused() {
     let mountpoint = folder.path().join("mnt");
     fs::create_dir(&mountpoint).unwrap();
     fs::write(folder.path().join("x"), "abcd").unwrap();
-    let array = r#"{\"zarr_format\":2,\"shape\":[16],\"chunks\":[4],\"dtype\":\"|u1\",\"compressor\":null,
+    let array =
+        r#"{\"zarr_format\":2,\"shape\":[16],\"chunks\":[4],\"dtype\":\"|u1\",\"compressor\":null,
         \"fill_value\":0,\"order\":\"C\",\"filters\":null}"#
-        .replace('\n', "");
+            .replace('\n', "");
     let refs = folder.path().join("refs.json");
     let document = format!(
         r#"{{"a/.zarray":"{array}","a/0":["x"],"a/1":["mnt/a/data.raw",0,4],"a/2":["{}/a/0"]}}"#,
         text(&mountpoint)
     );
     fs::write(&refs, document).unwrap();
-    assert!(zarrfs(&["mount", text(&refs), text(&mountpoint)]).status.success());
-    let read = |name: &str| with_timeout(20, "cat").arg(mountpoint.join(name)).output().unwrap();
+    assert!(
+        zarrfs(&["mount", text(&refs), text(&mountpoint)])
+            .status
+            .success()
+    );
+    let read = |name: &str| {
+        with_timeout(20, "cat")
+            .arg(mountpoint.join(name))
+            .output()
+            .unwrap()
+    };
     let said = ["a/0", "a/1", "a/2"].map(read);
     let unmounted = zarrfs(&["umount", "--force", text(&mountpoint)]);
     assert!(unmounted.status.success(), "{unmounted:?}, after {said:?}");
     assert_eq!(said[0].stdout, b"abcd");
     for refused in &said[1..] {
-        assert!(String::from_utf8_lossy(&refused.stderr).contains("Permission denied"), "{refused:?}");
+        assert!(
+            String::from_utf8_lossy(&refused.stderr).contains("Permission denied"),
+            "{refused:?}"
+        );
     }
 }
 
@@ -225,11 +365,21 @@ fn redirects_of_targets_stay_below_the_prefixes() {
     let Some(first) = servers::nginx(folder.path(), &jump) else {
         return;
     };
-    let store = RemoteStore { url: format!("{}/mine/refs.json", first.endpoint()), ..first.store("") };
-    write(&folder.path().join("mine/refs.json"), r#"["away",0,2]"#, r#"["near",2,2]"#);
+    let store = RemoteStore {
+        url: format!("{}/mine/refs.json", first.endpoint()),
+        ..first.store("")
+    };
+    write(
+        &folder.path().join("mine/refs.json"),
+        r#"["away",0,2]"#,
+        r#"["near",2,2]"#,
+    );
     let mount = store.mount(&["--headers", "none"]);
     assert_eq!(
-        (errno(fs::read(mount.join("a/0"))), fs::read(mount.join("a/1")).unwrap()),
+        (
+            errno(fs::read(mount.join("a/0"))),
+            fs::read(mount.join("a/1")).unwrap()
+        ),
         ("EACCES".into(), vec![3, 4])
     );
     assert!(requests(&second, "/other").is_empty());
@@ -251,27 +401,56 @@ fn hostile_references_end_in_one_line_and_within_the_memory() {
     let mount = Mount::new(&path, &["--cache-size", "16M"]);
     assert!(fs::read_dir(mount.join("a")).unwrap().count() >= 100_000);
     // 200 bytes for each name that the kernel keeps
-    assert!(mount.peak_memory() < (16 << 20) + (64 << 20) + 100_000 * 200, "{} MiB", mount.peak_memory() >> 20);
+    assert!(
+        mount.peak_memory() < (16 << 20) + (64 << 20) + 100_000 * 200,
+        "{} MiB",
+        mount.peak_memory() >> 20
+    );
     drop(mount);
     let mountpoint = tempfile::tempdir().unwrap();
     let refused = |document: &str, why: &str| {
         fs::write(&path, document).unwrap();
-        let (code, message) = failure(&zarrfs(&["mount", "--cache-size", "16M", text(&path), text(mountpoint.path())]));
+        let (code, message) = failure(&zarrfs(&[
+            "mount",
+            "--cache-size",
+            "16M",
+            text(&path),
+            text(mountpoint.path()),
+        ]));
         assert!(code == 4 && message.contains(why), "{code}: {message}");
     };
     for count in [2_000_000, 1 << 40, i64::MAX as u64] {
         refused(&generator(count), "--cache-size");
     }
-    refused(&format!(r#"{{"a":"{}"}}"#, "x".repeat(32 << 20)), "--cache-size");
+    refused(
+        &format!(r#"{{"a":"{}"}}"#, "x".repeat(32 << 20)),
+        "--cache-size",
+    );
     refused(&r#"{"a":"#.repeat(1 << 20), "ends too early");
-    refused(r#"{"version":1,"templates":{"u":"{{u}}"},"refs":{"a":["{{u}}"]}}"#, "is an expression");
-    refused(r#"{"version":1,"refs":{"a":["x",-1,2]}}"#, "\"-1\" instead of a number");
-    refused(r#"{"a":["x",9223372036854775807,1]}"#, "more than a file can have");
+    refused(
+        r#"{"version":1,"templates":{"u":"{{u}}"},"refs":{"a":["{{u}}"]}}"#,
+        "is an expression",
+    );
+    refused(
+        r#"{"version":1,"refs":{"a":["x",-1,2]}}"#,
+        "\"-1\" instead of a number",
+    );
+    refused(
+        r#"{"a":["x",9223372036854775807,1]}"#,
+        "more than a file can have",
+    );
     refused(r#"{"a":"base64:*"}"#, "not base64");
     refused("{}", "not a Zarr store");
     fs::create_dir_all(folder.path().join("parquet/a")).unwrap();
-    fs::write(folder.path().join("parquet/.zmetadata"), r#"{"metadata":{},"record_size":10}"#).unwrap();
+    fs::write(
+        folder.path().join("parquet/.zmetadata"),
+        r#"{"metadata":{},"record_size":10}"#,
+    )
+    .unwrap();
     fs::write(folder.path().join("parquet/a/refs.0.parq"), "PAR1").unwrap();
     let (code, message) = failure(&zarrfs(&["info", text(&folder.path().join("parquet"))]));
-    assert!(code == 4 && message.contains("convert them to JSON"), "{code}: {message}");
+    assert!(
+        code == 4 && message.contains("convert them to JSON"),
+        "{code}: {message}"
+    );
 }

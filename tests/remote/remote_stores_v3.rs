@@ -58,9 +58,17 @@ fn stores(selection: Selection) -> Vec<StoreV3> {
             arrays.retain(|array| array["zarr_format"] == 3 && is_known(array));
             let arrays: Vec<Value> = arrays.into_iter().step_by(selection.step()).collect();
             if path.is_dir() && !arrays.is_empty() {
-                let of_matrix = name.strip_suffix(".zarr").filter(|_| variable == "ZARRFS_MATRIX3");
+                let of_matrix = name
+                    .strip_suffix(".zarr")
+                    .filter(|_| variable == "ZARRFS_MATRIX3");
                 let writer = of_matrix.unwrap_or("reference").into();
-                stores.push(StoreV3 { writer, folder: folder.clone(), name, path, arrays });
+                stores.push(StoreV3 {
+                    writer,
+                    folder: folder.clone(),
+                    name,
+                    path,
+                    arrays,
+                });
             }
         }
     }
@@ -82,31 +90,61 @@ fn compare(what: &str, stores: &[StoreV3], mount: &mut dyn FnMut(usize) -> Mount
     announce("| writer | arrays | equal | refused as expected | failed | chunk files equal |");
     announce("|---|---|---|---|---|---|");
     for (writer, table) in &writers {
-        let Comparison { arrays, equal, refused, chunk_files, failed } = table;
-        announce(&format!("| {writer} | {arrays} | {equal} | {refused} | {} | {chunk_files} |", failed.len()));
+        let Comparison {
+            arrays,
+            equal,
+            refused,
+            chunk_files,
+            failed,
+        } = table;
+        announce(&format!(
+            "| {writer} | {arrays} | {equal} | {refused} | {} | {chunk_files} |",
+            failed.len()
+        ));
     }
-    let failed: Vec<&str> = writers.values().flat_map(|table| &table.failed).map(String::as_str).collect();
+    let failed: Vec<&str> = writers
+        .values()
+        .flat_map(|table| &table.failed)
+        .map(String::as_str)
+        .collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     // without the matrix there are fewer arrays
-    let least = if std::env::var_os("ZARRFS_MATRIX3").is_some() { LEAST } else { 1 };
-    assert!(writers.values().map(|table| table.arrays).sum::<usize>() >= least, "too few arrays to mean something");
+    let least = if std::env::var_os("ZARRFS_MATRIX3").is_some() {
+        LEAST
+    } else {
+        1
+    };
+    assert!(
+        writers.values().map(|table| table.arrays).sum::<usize>() >= least,
+        "too few arrays to mean something"
+    );
 }
 
 #[test]
 fn archives_hold_the_written_values() {
     let folder = tempfile::tempdir().unwrap();
     let server = servers::nginx(folder.path(), "");
-    for (stored, how, selection) in [(true, "stored", Selection::All), (false, "deflated", Selection::EveryEighth)] {
+    for (stored, how, selection) in [
+        (true, "stored", Selection::All),
+        (false, "deflated", Selection::EveryEighth),
+    ] {
         let stores = stores(selection);
         let archive = |number: usize| folder.path().join(format!("{how}{number}.zip"));
-        let pairs: Vec<_> =
-            stores.iter().enumerate().map(|(number, store)| (store.path.as_path(), archive(number))).collect();
+        let pairs: Vec<_> = stores
+            .iter()
+            .enumerate()
+            .map(|(number, store)| (store.path.as_path(), archive(number)))
+            .collect();
         servers::zip_all(&pairs, stored);
-        compare(&format!("archives, {how}"), &stores, &mut |number| Mount::new(&archive(number), &[]));
+        compare(&format!("archives, {how}"), &stores, &mut |number| {
+            Mount::new(&archive(number), &[])
+        });
         if let Some(server) = server.as_ref().filter(|_| !stored) {
-            compare(&format!("archives over HTTP, {how}"), &stores, &mut |number| {
-                server.store(&format!("{how}{number}.zip")).mount(&[])
-            });
+            compare(
+                &format!("archives over HTTP, {how}"),
+                &stores,
+                &mut |number| server.store(&format!("{how}{number}.zip")).mount(&[]),
+            );
         }
     }
 }
@@ -132,7 +170,9 @@ fn compare_over_http(what: &str, start: impl Fn(&Path) -> Option<Server>) {
     for (number, store) in stores.iter().enumerate() {
         std::os::unix::fs::symlink(&store.path, served.path().join(number.to_string())).unwrap();
     }
-    compare(what, &stores, &mut |number| server.store(&number.to_string()).mount(&[]));
+    compare(what, &stores, &mut |number| {
+        server.store(&number.to_string()).mount(&[])
+    });
 }
 
 /// The folders of stores are the buckets.
@@ -140,13 +180,30 @@ fn compare_over_http(what: &str, start: impl Fn(&Path) -> Option<Server>) {
 fn stores_in_a_bucket_hold_the_written_values() {
     let stores = stores(Selection::All);
     let mut running = Vec::new();
-    let environment = vec![("AWS_ACCESS_KEY_ID", "tests".into()), ("AWS_SECRET_ACCESS_KEY", "secret".into())];
+    let environment = vec![
+        ("AWS_ACCESS_KEY_ID", "tests".into()),
+        ("AWS_SECRET_ACCESS_KEY", "secret".into()),
+    ];
     compare("S3 by the tests' own server", &stores, &mut |number| {
         let StoreV3 { folder, name, .. } = &stores[number];
         let server = FaultyServer::new(folder.parent().unwrap());
-        let url = format!("s3://{}/{name}", folder.file_name().unwrap().to_str().unwrap());
-        let args = ["--endpoint-url", server.url("").trim_end_matches('/'), "--region", "us-east-1"].map(String::from);
-        let mount = RemoteStore { url, args: args.to_vec(), environment: environment.clone() }.mount(&[]);
+        let url = format!(
+            "s3://{}/{name}",
+            folder.file_name().unwrap().to_str().unwrap()
+        );
+        let args = [
+            "--endpoint-url",
+            server.url("").trim_end_matches('/'),
+            "--region",
+            "us-east-1",
+        ]
+        .map(String::from);
+        let mount = RemoteStore {
+            url,
+            args: args.to_vec(),
+            environment: environment.clone(),
+        }
+        .mount(&[]);
         running.push(server);
         mount
     });
@@ -175,7 +232,9 @@ fn compare_over_buckets(what: &str, start: impl Fn() -> Option<Server>) {
         stage(store, &staged.path().join(number.to_string()));
     }
     server.upload(staged.path(), "stores/all");
-    compare(what, &stores, &mut |number| server.store(&format!("stores/all/{number}")).mount(&[]));
+    compare(what, &stores, &mut |number| {
+        server.store(&format!("stores/all/{number}")).mount(&[])
+    });
 }
 
 /// Copies the compared arrays of a store, and the documents of the groups above them.

@@ -41,7 +41,11 @@ impl Bucket {
                 let name = format!("{name}/a{array:03}");
                 add(&root, &name, array_documents(format), &mut documents);
                 for chunk in 0..2 {
-                    let key = if format == Format::V2 { format!("{chunk}.0") } else { format!("c/{chunk}/0") };
+                    let key = if format == Format::V2 {
+                        format!("{chunk}.0")
+                    } else {
+                        format!("c/{chunk}/0")
+                    };
                     write(&root.join(&name).join(key), &[7; 400]);
                 }
             }
@@ -49,13 +53,20 @@ impl Bucket {
         let mut own = group_documents(format);
         if consolidated && format == Format::V2 {
             documents.insert(".zgroup".into(), own[0].1.clone());
-            own.push((".zmetadata", json!({"zarr_consolidated_format": 1, "metadata": documents})));
+            own.push((
+                ".zmetadata",
+                json!({"zarr_consolidated_format": 1, "metadata": documents}),
+            ));
         } else if consolidated {
-            let nodes = documents.into_iter().map(|(key, value)| (key.trim_end_matches("/zarr.json").into(), value));
+            let nodes = documents
+                .into_iter()
+                .map(|(key, value)| (key.trim_end_matches("/zarr.json").into(), value));
             let nodes: serde_json::Map<String, Value> = nodes.collect();
-            own[0].1["consolidated_metadata"] = json!({"kind": "inline", "must_understand": false, "metadata": nodes});
+            own[0].1["consolidated_metadata"] =
+                json!({"kind": "inline", "must_understand": false, "metadata": nodes});
         }
-        own.iter().for_each(|(name, document)| write(&root.join(name), document.to_string().as_bytes()));
+        own.iter()
+            .for_each(|(name, document)| write(&root.join(name), document.to_string().as_bytes()));
         let server = FaultyServer::new(folder.path());
         server.set_latency(Duration::from_millis(latency().unwrap_or(0)));
         Bucket { folder, server }
@@ -68,7 +79,9 @@ impl Bucket {
     fn command(&self, verb: &str) -> Command {
         let mut command = with_timeout(120, ZARRFS);
         command.args([verb, "--anon", "--region", "us-east-1", "--endpoint-url"]);
-        command.arg(self.server.url("").trim_end_matches('/')).env("AWS_EC2_METADATA_DISABLED", "true");
+        command
+            .arg(self.server.url("").trim_end_matches('/'))
+            .env("AWS_EC2_METADATA_DISABLED", "true");
         command
     }
 
@@ -85,15 +98,29 @@ impl Bucket {
     fn run(&self, verb: &str, args: &[&str]) -> (String, Vec<String>) {
         let mut printed = String::new();
         let requests = requests(&self.server, || {
-            let output = self.command(verb).args(args).arg("s3://bucket/store.zarr").output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let output = self
+                .command(verb)
+                .args(args)
+                .arg("s3://bucket/store.zarr")
+                .output()
+                .unwrap();
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             printed = String::from_utf8(output.stdout).unwrap();
         });
         (printed, requests)
     }
 }
 
-fn add(root: &Path, node: &str, own: Vec<(&'static str, Value)>, documents: &mut serde_json::Map<String, Value>) {
+fn add(
+    root: &Path,
+    node: &str,
+    own: Vec<(&'static str, Value)>,
+    documents: &mut serde_json::Map<String, Value>,
+) {
     for (name, document) in own {
         write(&root.join(node).join(name), document.to_string().as_bytes());
         documents.insert(format!("{node}/{name}"), document);
@@ -108,7 +135,10 @@ fn write(path: &Path, bytes: &[u8]) {
 fn group_documents(format: Format) -> Vec<(&'static str, Value)> {
     match format {
         Format::V2 => vec![(".zgroup", json!({"zarr_format": 2}))],
-        Format::V3 => vec![("zarr.json", json!({"zarr_format": 3, "node_type": "group", "attributes": {}}))],
+        Format::V3 => vec![(
+            "zarr.json",
+            json!({"zarr_format": 3, "node_type": "group", "attributes": {}}),
+        )],
     }
 }
 
@@ -121,7 +151,10 @@ fn array_documents(format: Format) -> Vec<(&'static str, Value)> {
                 json!({"zarr_format": 2, "shape": [200, 1], "chunks": [100, 1], "dtype": "<i4", "compressor": null,
                     "fill_value": 0, "order": "C", "filters": null}),
             ),
-            (".zattrs", json!({"_ARRAY_DIMENSIONS": ["x", "y"], "units": "m"})),
+            (
+                ".zattrs",
+                json!({"_ARRAY_DIMENSIONS": ["x", "y"], "units": "m"}),
+            ),
         ],
         Format::V3 => vec![(
             "zarr.json",
@@ -141,13 +174,20 @@ const LATENCIES: [u64; 2] = [0, 100];
 /// Returns the latency in milliseconds for all measurements, if the environment sets one. With
 /// `--nocapture` the tests then print a table of requests, their bounds and times.
 fn latency() -> Option<u64> {
-    std::env::var("ZARRFS_TEST_LATENCY").ok().map(|latency| latency.parse().unwrap())
+    std::env::var("ZARRFS_TEST_LATENCY")
+        .ok()
+        .map(|latency| latency.parse().unwrap())
 }
 
 /// Returns each format at each of the latencies.
 fn cases() -> impl Iterator<Item = (Format, u64)> {
     let latencies = latency().map_or(LATENCIES.to_vec(), |latency| vec![latency]);
-    FORMATS.into_iter().flat_map(move |format| latencies.clone().into_iter().map(move |latency| (format, latency)))
+    FORMATS.into_iter().flat_map(move |format| {
+        latencies
+            .clone()
+            .into_iter()
+            .map(move |latency| (format, latency))
+    })
 }
 
 thread_local! {
@@ -161,23 +201,46 @@ fn requests(server: &FaultyServer, work: impl FnOnce()) -> Vec<String> {
     let begun = Instant::now();
     work();
     SECONDS.set(begun.elapsed().as_secs_f64());
-    server.requests().split_off(before).into_iter().map(|r| format!("{} {}", r.method, r.path)).collect()
+    server
+        .requests()
+        .split_off(before)
+        .into_iter()
+        .map(|r| format!("{} {}", r.method, r.path))
+        .collect()
 }
 
 #[track_caller]
 fn assert_at_most(most: usize, requests: &[String], what: &str) {
     let count = requests.len();
     println!("| {what} | {count} | {most} | {:.2} s |", SECONDS.get());
-    let first = requests.iter().take(60).map(String::as_str).collect::<Vec<_>>().join("\n");
-    assert!(count > 0 && count <= most, "{what}: {count} requests, not {most} or fewer:\n{first}");
+    let first = requests
+        .iter()
+        .take(60)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join("\n");
+    assert!(
+        count > 0 && count <= most,
+        "{what}: {count} requests, not {most} or fewer:\n{first}"
+    );
 }
 
 #[test]
 fn info_requests_only_documents() {
     for format in FORMATS {
         let (printed, requests) = Bucket::new(format, 10, 20, false).run("info", &[]);
-        assert_eq!(printed.lines().filter(|line| line.contains("array") && line.contains("800 B")).count(), 200);
-        assert_at_most(if format == Format::V2 { 415 } else { 215 }, &requests, &format!("info, {format:?}"));
+        assert_eq!(
+            printed
+                .lines()
+                .filter(|line| line.contains("array") && line.contains("800 B"))
+                .count(),
+            200
+        );
+        assert_at_most(
+            if format == Format::V2 { 415 } else { 215 },
+            &requests,
+            &format!("info, {format:?}"),
+        );
     }
 }
 
@@ -209,9 +272,26 @@ fn a_recursive_listing_takes_one_listing() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 10, 20, false);
         let (printed, requests) = bucket.run("ls", &["-lR"]);
-        assert_eq!(printed.lines().filter(|line| line.ends_with(" data.raw")).count(), 200, "{printed}");
-        assert_eq!(printed.lines().filter(|line| line.trim_start().starts_with("400 ")).count(), 400);
-        assert_at_most(if format == Format::V2 { 430 } else { 230 }, &requests, &format!("ls -lR, {format:?}"));
+        assert_eq!(
+            printed
+                .lines()
+                .filter(|line| line.ends_with(" data.raw"))
+                .count(),
+            200,
+            "{printed}"
+        );
+        assert_eq!(
+            printed
+                .lines()
+                .filter(|line| line.trim_start().starts_with("400 "))
+                .count(),
+            400
+        );
+        assert_at_most(
+            if format == Format::V2 { 430 } else { 230 },
+            &requests,
+            &format!("ls -lR, {format:?}"),
+        );
     }
 }
 
@@ -236,12 +316,28 @@ fn a_walk_through_a_mount_takes_few_listings() {
         for command in [&["find", "."][..], &["ls", "-lR", "."]] {
             let mount = bucket.mount(&["--metadata-ttl", "1m"]);
             let of_walk = requests(&bucket.server, || {
-                assert!(run(command[0], &command[1..], mount.path()).matches("data.raw").count() >= 100);
+                assert!(
+                    run(command[0], &command[1..], mount.path())
+                        .matches("data.raw")
+                        .count()
+                        >= 100
+                );
             });
-            let listings =
-                of_walk.iter().filter(|request| request.contains("list-type=2")).cloned().collect::<Vec<_>>();
-            assert_at_most(30, &listings, &format!("listings of {command:?}, {format:?}"));
-            assert_at_most(documents + 30, &of_walk, &format!("{command:?}, {format:?}"));
+            let listings = of_walk
+                .iter()
+                .filter(|request| request.contains("list-type=2"))
+                .cloned()
+                .collect::<Vec<_>>();
+            assert_at_most(
+                30,
+                &listings,
+                &format!("listings of {command:?}, {format:?}"),
+            );
+            assert_at_most(
+                documents + 30,
+                &of_walk,
+                &format!("{command:?}, {format:?}"),
+            );
         }
     }
 }
@@ -254,14 +350,27 @@ fn listings_in_a_mount_take_a_handful_of_requests() {
         for args in [&[][..], &["--read-only"]] {
             let mount = bucket.mount(args);
             let of_group = requests(&bucket.server, || {
-                assert_eq!(run("ls", &["-l", "g00"], mount.path()).matches("a0").count(), 20);
+                assert_eq!(
+                    run("ls", &["-l", "g00"], mount.path())
+                        .matches("a0")
+                        .count(),
+                    20
+                );
             });
-            assert_at_most(8, &of_group, &format!("a group of {format:?} at {latency} ms"));
+            assert_at_most(
+                8,
+                &of_group,
+                &format!("a group of {format:?} at {latency} ms"),
+            );
             let mount = bucket.mount(args);
             let of_array = requests(&bucket.server, || {
                 assert!(run("ls", &["-l", "g00/a000"], mount.path()).contains("README.txt"));
             });
-            assert_at_most(12, &of_array, &format!("an array of {format:?} at {latency} ms"));
+            assert_at_most(
+                12,
+                &of_array,
+                &format!("an array of {format:?} at {latency} ms"),
+            );
         }
     }
 }
@@ -276,7 +385,11 @@ fn a_listing_with_views_takes_five_requests_for_each_array() {
         let of_group = requests(&bucket.server, || {
             assert!(run("ls", &["g00"], mount.path()).contains("a019"));
         });
-        assert_at_most(5 * 20 + 8, &of_group, &format!("a group of {format:?} with views"));
+        assert_at_most(
+            5 * 20 + 8,
+            &of_group,
+            &format!("a group of {format:?} with views"),
+        );
     }
 }
 
@@ -288,9 +401,16 @@ fn the_first_byte_takes_a_handful_of_requests() {
         bucket.server.set_latency(Duration::from_millis(latency));
         let mount = bucket.mount(&[]);
         let requests = requests(&bucket.server, || {
-            assert_eq!(run("head", &["-c", "1", "g00/a000/data.raw"], mount.path()), "\u{7}");
+            assert_eq!(
+                run("head", &["-c", "1", "g00/a000/data.raw"], mount.path()),
+                "\u{7}"
+            );
         });
-        assert_at_most(most, &requests, &format!("the first byte of {format:?} at {latency} ms"));
+        assert_at_most(
+            most,
+            &requests,
+            &format!("the first byte of {format:?} at {latency} ms"),
+        );
     }
 }
 
@@ -301,7 +421,9 @@ fn documents_that_appear_are_seen_at_the_next_open() {
     let mount = bucket.mount(&["--metadata-ttl", "forever"]);
     let array = mount.join("g00/a000");
     assert_eq!(fs::metadata(array.join("data.raw")).unwrap().len(), 800);
-    let longer = fs::read_to_string(bucket.path("g00/a000/.zarray")).unwrap().replace("[200,1]", "[300,1]");
+    let longer = fs::read_to_string(bucket.path("g00/a000/.zarray"))
+        .unwrap()
+        .replace("[200,1]", "[300,1]");
     write(&bucket.path("g00/a000/.zarray"), longer.as_bytes());
     write(&bucket.path("g00/a000/2.0"), &[9; 400]);
     let read = fs::read(array.join("data.raw")).unwrap();
@@ -315,10 +437,22 @@ fn consolidated_metadata_of_a_bucket_replaces_requests_for_documents() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 10, 20, true);
         let (printed, requests) = bucket.run("info", &[]);
-        assert_eq!(printed.lines().filter(|line| line.contains("array") && line.contains("800 B")).count(), 200);
+        assert_eq!(
+            printed
+                .lines()
+                .filter(|line| line.contains("array") && line.contains("800 B"))
+                .count(),
+            200
+        );
         assert_at_most(20, &requests, &format!("info, consolidated {format:?}"));
         let (listed, requests) = bucket.run("ls", &["-lR"]);
-        assert_eq!(listed.lines().filter(|line| line.ends_with(" data.raw")).count(), 200);
+        assert_eq!(
+            listed
+                .lines()
+                .filter(|line| line.ends_with(" data.raw"))
+                .count(),
+            200
+        );
         assert_at_most(40, &requests, &format!("ls -lR, consolidated {format:?}"));
         let (fresh, _) = bucket.run("info", &["--consolidated", "ignore"]);
         assert_eq!(printed, fresh);
@@ -330,7 +464,11 @@ fn consolidated_metadata_of_many_arrays_takes_a_handful_of_requests() {
     for format in FORMATS {
         let (printed, requests) = Bucket::new(format, 6, 100, true).run("info", &[]);
         assert_eq!(printed.lines().count(), 607);
-        assert_at_most(10, &requests, &format!("info of 600 consolidated arrays, {format:?}"));
+        assert_at_most(
+            10,
+            &requests,
+            &format!("info of 600 consolidated arrays, {format:?}"),
+        );
     }
 }
 
@@ -342,17 +480,36 @@ fn mounts_that_are_only_read_use_consolidated_metadata() {
         let bucket = Bucket::new(format, 2, 20, true);
         bucket.server.set_latency(Duration::from_millis(latency));
         let mount = bucket.mount(&["--read-only"]);
-        let of_group = requests(&bucket.server, || _ = run("ls", &["-l", "g00"], mount.path()));
-        assert_at_most(8, &of_group, &format!("a group of consolidated {format:?} at {latency} ms"));
+        let of_group = requests(&bucket.server, || {
+            _ = run("ls", &["-l", "g00"], mount.path())
+        });
+        assert_at_most(
+            8,
+            &of_group,
+            &format!("a group of consolidated {format:?} at {latency} ms"),
+        );
         let mount = bucket.mount(&["--read-only"]);
-        let of_array = requests(&bucket.server, || _ = run("ls", &["-l", "g00/a000"], mount.path()));
-        assert_at_most(6, &of_array, &format!("an array of consolidated {format:?} at {latency} ms"));
+        let of_array = requests(&bucket.server, || {
+            _ = run("ls", &["-l", "g00/a000"], mount.path())
+        });
+        assert_at_most(
+            6,
+            &of_array,
+            &format!("an array of consolidated {format:?} at {latency} ms"),
+        );
         let mount = bucket.mount(&["--read-only"]);
         let of_byte = requests(&bucket.server, || {
-            assert_eq!(run("head", &["-c", "1", "g00/a000/data.raw"], mount.path()), "\u{7}");
+            assert_eq!(
+                run("head", &["-c", "1", "g00/a000/data.raw"], mount.path()),
+                "\u{7}"
+            );
         });
         // the last request is for the second chunk, which the kernel reads ahead
-        assert_at_most(6, &of_byte, &format!("the first byte of consolidated {format:?} at {latency} ms"));
+        assert_at_most(
+            6,
+            &of_byte,
+            &format!("the first byte of consolidated {format:?} at {latency} ms"),
+        );
     }
 }
 
@@ -372,18 +529,32 @@ fn opening_a_file_revalidates_its_document() {
         for array in ["a000", "a001"] {
             let path = bucket.path("g00").join(array);
             let text = fs::read_to_string(path.join(document)).unwrap();
-            write(&path.join(document), text.replace("\"shape\":[200,1]", "\"shape\":[300,1]").as_bytes());
+            write(
+                &path.join(document),
+                text.replace("\"shape\":[200,1]", "\"shape\":[300,1]")
+                    .as_bytes(),
+            );
             write(&path.join(chunk), &[9; 400]);
         }
         assert_eq!([length("a000"), length("a001")], [800; 2], "{format:?}");
         let read = fs::read(flat("a000")).unwrap();
-        assert_eq!((read.len(), read[0], read[1199]), (1200, 7, 9), "{format:?}");
+        assert_eq!(
+            (read.len(), read[0], read[1199]),
+            (1200, 7, 9),
+            "{format:?}"
+        );
         std::thread::sleep(Duration::from_millis(1100));
-        assert_eq!([length("a000"), length("a001"), length("a002")], [1200, 800, 800], "{format:?}");
+        assert_eq!(
+            [length("a000"), length("a001"), length("a002")],
+            [1200, 800, 800],
+            "{format:?}"
+        );
         assert!(fs::metadata(flat("a000")).unwrap().modified().unwrap() >= made);
         // a new array has no entry in the consolidated metadata
         let new = bucket.path("g00/new");
-        array_documents(format).iter().for_each(|(name, text)| write(&new.join(name), text.to_string().as_bytes()));
+        array_documents(format)
+            .iter()
+            .for_each(|(name, text)| write(&new.join(name), text.to_string().as_bytes()));
         assert_eq!(length("new"), 800);
         fs::remove_dir_all(bucket.path("g00/a002")).unwrap();
         assert!(fs::read(flat("a002")).is_err(), "{format:?}");
@@ -396,10 +567,22 @@ fn info_on_a_web_server_requests_only_consolidated_metadata() {
         let bucket = Bucket::new(format, 6, 100, true);
         let url = bucket.server.url("bucket/store.zarr");
         let requests = requests(&bucket.server, || {
-            let output = with_timeout(120, ZARRFS).args(["info", &url]).output().unwrap();
-            assert_eq!(String::from_utf8_lossy(&output.stdout).matches("800 B").count(), 600);
+            let output = with_timeout(120, ZARRFS)
+                .args(["info", &url])
+                .output()
+                .unwrap();
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout)
+                    .matches("800 B")
+                    .count(),
+                600
+            );
         });
-        assert_at_most(10, &requests, &format!("info of 600 consolidated arrays over HTTP, {format:?}"));
+        assert_at_most(
+            10,
+            &requests,
+            &format!("info of 600 consolidated arrays over HTTP, {format:?}"),
+        );
     }
 }
 
@@ -411,7 +594,8 @@ fn reading_a_sharded_array_takes_two_requests_for_each_shard() {
     let chunks = 32;
     let bucket = Bucket::new(Format::V3, 0, 0, false);
     let names: &[_] = &[json!({"name": "bytes"})];
-    let index = json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
+    let index =
+        json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
     let document = json!({"zarr_format": 3, "node_type": "array", "shape": [shards * chunks * CHUNK],
         "data_type": "uint8", "fill_value": 0, "chunk_key_encoding": {"name": "default"},
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunks * CHUNK]}},
@@ -438,9 +622,15 @@ fn reading_a_sharded_array_takes_two_requests_for_each_shard() {
         let looked = requests(&bucket.server, || {
             fs::metadata(mount.join("a/data.raw")).unwrap();
         });
-        assert!(!looked.iter().any(|request| request.contains("/a/c/")), "{looked:?}");
+        assert!(
+            !looked.iter().any(|request| request.contains("/a/c/")),
+            "{looked:?}"
+        );
         let requests = requests(&bucket.server, || {
-            assert!(fs::read(mount.join("a/data.raw")).unwrap() == flat, "other bytes");
+            assert!(
+                fs::read(mount.join("a/data.raw")).unwrap() == flat,
+                "other bytes"
+            );
         });
         // two for each shard, and some for the document, the names, and the chunks that are read
         // before prefetching begins
@@ -456,11 +646,24 @@ fn an_archive_on_a_web_server_is_read_in_few_parts() {
         servers::zip(&bucket.path(""), bucket.folder.path(), "store.zip", true);
         let url = bucket.server.url("store.zip");
         let requests = requests(&bucket.server, || {
-            let output = with_timeout(120, ZARRFS).args(["ls", "-lR", &url]).output().unwrap();
+            let output = with_timeout(120, ZARRFS)
+                .args(["ls", "-lR", &url])
+                .output()
+                .unwrap();
             let printed = String::from_utf8_lossy(&output.stdout);
-            assert_eq!(printed.lines().filter(|line| line.ends_with(" data.raw")).count(), 20);
+            assert_eq!(
+                printed
+                    .lines()
+                    .filter(|line| line.ends_with(" data.raw"))
+                    .count(),
+                20
+            );
         });
-        assert_at_most(10, &requests, &format!("ls -lR of an archive over HTTP, {format:?}"));
+        assert_at_most(
+            10,
+            &requests,
+            &format!("ls -lR of an archive over HTTP, {format:?}"),
+        );
     }
 }
 
@@ -470,13 +673,32 @@ fn a_group_of_a_consolidated_store_shows_its_arrays() {
     for format in FORMATS {
         let bucket = Bucket::new(format, 2, 3, true);
         let group = bucket.server.url("bucket/store.zarr/g00");
-        let output = with_timeout(60, ZARRFS).args(["info", &group]).output().unwrap();
+        let output = with_timeout(60, ZARRFS)
+            .args(["info", &group])
+            .output()
+            .unwrap();
         assert!(output.status.success() && output.stderr.is_empty());
-        assert_eq!(String::from_utf8_lossy(&output.stdout).matches("800 B").count(), 3, "{format:?}");
-        let output = with_timeout(60, ZARRFS).args(["check", "--json", &group]).output().unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout)
+                .matches("800 B")
+                .count(),
+            3,
+            "{format:?}"
+        );
+        let output = with_timeout(60, ZARRFS)
+            .args(["check", "--json", &group])
+            .output()
+            .unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&report["arrays"], &report["complete"]), (&json!(3), &json!(true)), "{report}");
-        let read = with_timeout(60, ZARRFS).args(["cat", &format!("{group}/a001")]).output().unwrap();
+        assert_eq!(
+            (&report["arrays"], &report["complete"]),
+            (&json!(3), &json!(true)),
+            "{report}"
+        );
+        let read = with_timeout(60, ZARRFS)
+            .args(["cat", &format!("{group}/a001")])
+            .output()
+            .unwrap();
         assert_eq!(read.stdout, [7; 800]);
         let mut mount = Command::new(ZARRFS);
         mount.arg("mount");
@@ -484,8 +706,17 @@ fn a_group_of_a_consolidated_store_shows_its_arrays() {
         assert_eq!(fs::read(mount.join("a002/data.raw")).unwrap(), [7; 800]);
         // in a bucket, only with this option
         let mut command = bucket.command("info");
-        let output = command.args(["--consolidated", "use", "s3://bucket/store.zarr/g01"]).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout).matches("800 B").count(), 3, "{output:?}");
+        let output = command
+            .args(["--consolidated", "use", "s3://bucket/store.zarr/g01"])
+            .output()
+            .unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout)
+                .matches("800 B")
+                .count(),
+            3,
+            "{output:?}"
+        );
     }
 }
 
@@ -495,23 +726,61 @@ fn a_store_whose_arrays_cannot_be_listed_is_reported_as_incomplete() {
         let bucket = Bucket::new(format, 1, 2, false);
         let url = bucket.server.url("bucket/store.zarr");
         for verb in ["info", "ls"] {
-            let output = with_timeout(60, ZARRFS).args([verb, &url]).output().unwrap();
+            let output = with_timeout(60, ZARRFS)
+                .args([verb, &url])
+                .output()
+                .unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success() && said.starts_with("warning: ") && said.contains(".zmetadata"), "{said}");
+            assert!(
+                output.status.success()
+                    && said.starts_with("warning: ")
+                    && said.contains(".zmetadata"),
+                "{said}"
+            );
         }
-        let output = with_timeout(60, ZARRFS).args(["info", "--json", &url]).output().unwrap();
+        let output = with_timeout(60, ZARRFS)
+            .args(["info", "--json", &url])
+            .output()
+            .unwrap();
         let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(rows[0]["complete"], json!(false), "{rows}");
-        let output = with_timeout(60, ZARRFS).args(["check", "--json", &url]).output().unwrap();
+        let output = with_timeout(60, ZARRFS)
+            .args(["check", "--json", &url])
+            .output()
+            .unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&report["complete"], output.status.code()), (&json!(false), Some(1)), "{report}");
+        assert_eq!(
+            (&report["complete"], output.status.code()),
+            (&json!(false), Some(1)),
+            "{report}"
+        );
         let mountpoint = tempfile::tempdir().unwrap();
         for (url, is_known) in [(&url, false), (&format!("{url}/g00/a000"), true)] {
-            let output = with_timeout(60, ZARRFS).args(["info", url]).output().unwrap();
-            assert!(output.status.success() && output.stderr.is_empty() == is_known, "{url}: {output:?}");
-            let output = with_timeout(60, ZARRFS).args(["mount", url]).arg(mountpoint.path()).output().unwrap();
-            assert!(output.status.success() && output.stderr.is_empty() == is_known, "{url}: {output:?}");
-            assert!(with_timeout(60, ZARRFS).arg("umount").arg(mountpoint.path()).status().unwrap().success());
+            let output = with_timeout(60, ZARRFS)
+                .args(["info", url])
+                .output()
+                .unwrap();
+            assert!(
+                output.status.success() && output.stderr.is_empty() == is_known,
+                "{url}: {output:?}"
+            );
+            let output = with_timeout(60, ZARRFS)
+                .args(["mount", url])
+                .arg(mountpoint.path())
+                .output()
+                .unwrap();
+            assert!(
+                output.status.success() && output.stderr.is_empty() == is_known,
+                "{url}: {output:?}"
+            );
+            assert!(
+                with_timeout(60, ZARRFS)
+                    .arg("umount")
+                    .arg(mountpoint.path())
+                    .status()
+                    .unwrap()
+                    .success()
+            );
         }
     }
 }
@@ -525,16 +794,32 @@ fn a_listing_of_a_web_server_answers_no_lookup() {
         command.args(["mount", "--metadata-ttl", "forever"]);
         let mount = Mount::with_command(command, bucket.server.url("bucket/store.zarr").as_ref());
         assert!(!support::names(mount.path()).contains("g00"));
-        assert_eq!(fs::read(mount.join("g00/a000/data.raw")).unwrap(), [7; 800], "{format:?}");
+        assert_eq!(
+            fs::read(mount.join("g00/a000/data.raw")).unwrap(),
+            [7; 800],
+            "{format:?}"
+        );
     }
 }
 
 #[test]
 fn creating_an_array_takes_at_most_ten_requests() {
-    for (format, consolidated) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
+    for (format, consolidated) in FORMATS
+        .into_iter()
+        .flat_map(|format| [(format, false), (format, true)])
+    {
         let bucket = Bucket::new(format, 1, 1, consolidated);
         let zarr_format = if format == Format::V2 { "2" } else { "3" };
-        let args = ["--shape", "4,4", "--chunks", "2,2", "--dtype", "<i4", "--zarr-format", zarr_format];
+        let args = [
+            "--shape",
+            "4,4",
+            "--chunks",
+            "2,2",
+            "--dtype",
+            "<i4",
+            "--zarr-format",
+            zarr_format,
+        ];
         for (path, more) in [
             ("store.zarr/new", &[][..]),
             ("store.zarr/g00/new", &["--attrs", r#"{"units": "m"}"#]),
@@ -543,15 +828,45 @@ fn creating_an_array_takes_at_most_ten_requests() {
         ] {
             let url = format!("s3://bucket/{path}");
             let requests = requests(&bucket.server, || {
-                let output = bucket.command("create").args(args).args(more).arg(&url).output().unwrap();
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                let output = bucket
+                    .command("create")
+                    .args(args)
+                    .args(more)
+                    .arg(&url)
+                    .output()
+                    .unwrap();
+                assert!(
+                    output.status.success(),
+                    "{}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
             });
-            assert_at_most(10, &requests, &format!("{path}, {format:?}, consolidated: {consolidated}"));
+            assert_at_most(
+                10,
+                &requests,
+                &format!("{path}, {format:?}, consolidated: {consolidated}"),
+            );
             let output = bucket.command("info").arg(&url).output().unwrap();
-            assert!(String::from_utf8_lossy(&output.stdout).contains("64 B"), "{output:?}");
+            assert!(
+                String::from_utf8_lossy(&output.stdout).contains("64 B"),
+                "{output:?}"
+            );
         }
-        let (shown, _) = bucket.run("info", &["--consolidated", if consolidated { "use" } else { "ignore" }]);
-        assert_eq!(shown.lines().filter(|line| line.contains("new") && line.contains("64 B")).count(), 2, "{shown}");
+        let (shown, _) = bucket.run(
+            "info",
+            &[
+                "--consolidated",
+                if consolidated { "use" } else { "ignore" },
+            ],
+        );
+        assert_eq!(
+            shown
+                .lines()
+                .filter(|line| line.contains("new") && line.contains("64 B"))
+                .count(),
+            2,
+            "{shown}"
+        );
     }
 }
 
@@ -573,12 +888,31 @@ a.attrs['units'] = 'm'
         let mount = bucket.mount(&["--metadata-ttl", "1m"]);
         let of_array = requests(&bucket.server, || {
             let mut python = with_timeout(120, &python);
-            python.args(["-W", "ignore", "-c", script]).arg(mount.join("g00/new"));
-            assert!(python.arg(if format == Format::V2 { "2" } else { "3" }).status().unwrap().success());
+            python
+                .args(["-W", "ignore", "-c", script])
+                .arg(mount.join("g00/new"));
+            assert!(
+                python
+                    .arg(if format == Format::V2 { "2" } else { "3" })
+                    .status()
+                    .unwrap()
+                    .success()
+            );
         });
-        let listings = of_array.iter().filter(|request| request.contains("list-type=2")).cloned().collect::<Vec<_>>();
-        assert_at_most(20, &listings, &format!("listings while an array is created, {format:?}"));
-        assert_eq!(fs::read(mount.join("g00/new/data.raw")).unwrap(), [1i32; 16].map(i32::to_le_bytes).concat());
+        let listings = of_array
+            .iter()
+            .filter(|request| request.contains("list-type=2"))
+            .cloned()
+            .collect::<Vec<_>>();
+        assert_at_most(
+            20,
+            &listings,
+            &format!("listings while an array is created, {format:?}"),
+        );
+        assert_eq!(
+            fs::read(mount.join("g00/new/data.raw")).unwrap(),
+            [1i32; 16].map(i32::to_le_bytes).concat()
+        );
     }
 }
 
@@ -588,7 +922,16 @@ fn create_does_not_replace_an_array_that_another_program_creates_meanwhile() {
         let bucket = Bucket::new(format, 1, 1, false);
         for path in ["store.zarr/new", "store.zarr/group/new", "alone.zarr"] {
             let zarr_format = if format == Format::V2 { "2" } else { "3" };
-            let args = ["--shape", "4,4", "--chunks", "2,2", "--dtype", "<i4", "--zarr-format", zarr_format];
+            let args = [
+                "--shape",
+                "4,4",
+                "--chunks",
+                "2,2",
+                "--dtype",
+                "<i4",
+                "--zarr-format",
+                zarr_format,
+            ];
             let folder = bucket.folder.path().to_path_buf();
             // the document appears after zarrfs has checked that there is none
             bucket.server.set_gate(Box::new(move |request| {
@@ -597,16 +940,36 @@ fn create_does_not_replace_an_array_that_another_program_creates_meanwhile() {
                 }
                 None
             }));
-            let output = bucket.command("create").args(args).arg(format!("s3://bucket/{path}")).output().unwrap();
+            let output = bucket
+                .command("create")
+                .args(args)
+                .arg(format!("s3://bucket/{path}"))
+                .output()
+                .unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-            assert!(said.contains("exist") && said.contains("another program"), "{said}");
-            let name = if path.ends_with("group/new") { "group" } else { path.rsplit('/').next().unwrap() };
+            assert_eq!(
+                (output.status.code(), said.lines().count()),
+                (Some(1), 1),
+                "{said}"
+            );
+            assert!(
+                said.contains("exist") && said.contains("another program"),
+                "{said}"
+            );
+            let name = if path.ends_with("group/new") {
+                "group"
+            } else {
+                path.rsplit('/').next().unwrap()
+            };
             let top = bucket
                 .folder
                 .path()
                 .join("bucket")
-                .join(if name == "alone.zarr" { "" } else { "store.zarr" })
+                .join(if name == "alone.zarr" {
+                    ""
+                } else {
+                    "store.zarr"
+                })
                 .join(name);
             let mut left = Vec::new();
             support::tree::visit(&top, &mut |found| {

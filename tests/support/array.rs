@@ -43,16 +43,30 @@ impl TestArray {
     pub fn new(path: PathBuf, shape: &[usize], chunks: &[usize], more: Value) -> TestArray {
         let mut document = json!({"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "|u1",
             "compressor": null, "fill_value": 0, "order": "C", "filters": null, "dimension_separator": "."});
-        document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        document
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         let meta = ArrayMetadata::parse(document.to_string().as_bytes()).unwrap();
         let item = meta.dtype.size();
         let pipeline = Pipeline::new(&meta, item * chunks.iter().product::<usize>()).unwrap();
         let flat = vec![0; item * shape.iter().product::<usize>()];
         let shape = shape.to_vec();
         let chunks = chunks.to_vec();
-        let made = TestArray { path, flat, document, shape, chunks, item, pipeline };
+        let made = TestArray {
+            path,
+            flat,
+            document,
+            shape,
+            chunks,
+            item,
+            pipeline,
+        };
         fs::create_dir_all(&made.path).unwrap();
-        replace(&made.path.join(".zarray"), made.document.to_string().as_bytes());
+        replace(
+            &made.path.join(".zarray"),
+            made.document.to_string().as_bytes(),
+        );
         made
     }
 
@@ -73,7 +87,12 @@ impl TestArray {
 
     /// Returns the indices of all chunks, in C order.
     pub fn grid(&self) -> Vec<Vec<usize>> {
-        let counts: Vec<usize> = self.shape.iter().zip(&self.chunks).map(|(s, c)| s.div_ceil(*c)).collect();
+        let counts: Vec<usize> = self
+            .shape
+            .iter()
+            .zip(&self.chunks)
+            .map(|(s, c)| s.div_ceil(*c))
+            .collect();
         indices(&counts)
     }
 
@@ -90,12 +109,22 @@ impl TestArray {
     /// Returns the path of a stored chunk.
     pub fn file(&self, index: &[usize]) -> PathBuf {
         let separator = self.document["dimension_separator"].as_str().unwrap();
-        self.path.join(index.iter().map(usize::to_string).collect::<Vec<_>>().join(separator))
+        self.path.join(
+            index
+                .iter()
+                .map(usize::to_string)
+                .collect::<Vec<_>>()
+                .join(separator),
+        )
     }
 
     /// Returns the name of a chunk file in the mount.
     pub fn chunk_name(index: &[usize]) -> String {
-        index.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
+        index
+            .iter()
+            .map(usize::to_string)
+            .collect::<Vec<_>>()
+            .join(".")
     }
 
     /// Returns the parts of rows that a chunk holds, each as its flat offset, its length and its
@@ -103,11 +132,16 @@ impl TestArray {
     pub fn rows(&self, index: &[usize]) -> Vec<(usize, usize, usize)> {
         let dims = 0..self.shape.len();
         let first: Vec<usize> = dims.clone().map(|d| index[d] * self.chunks[d]).collect();
-        let mut inside: Vec<usize> = dims.clone().map(|d| self.chunks[d].min(self.shape[d] - first[d])).collect();
+        let mut inside: Vec<usize> = dims
+            .clone()
+            .map(|d| self.chunks[d].min(self.shape[d] - first[d]))
+            .collect();
         let row = inside.pop().unwrap_or(1) * self.item;
         inside.push(1);
         let position = |at: &mut dyn FnMut(usize) -> usize, sizes: &[usize]| {
-            dims.clone().fold(0, |position, d| position * sizes[d] + at(d)) * self.item
+            dims.clone()
+                .fold(0, |position, d| position * sizes[d] + at(d))
+                * self.item
         };
         let rows = indices(&inside).into_iter().map(|at| {
             let flat = position(&mut |d| first[d] + at[d], &self.shape);
@@ -136,10 +170,16 @@ impl TestArray {
             let mut count = self.chunks.iter().product::<usize>();
             for &size in self.chunks.iter().rev() {
                 count /= size.max(1);
-                positions = (0..size).flat_map(|i| positions.iter().map(move |p| p + i * count)).collect();
+                positions = (0..size)
+                    .flat_map(|i| positions.iter().map(move |p| p + i * count))
+                    .collect();
             }
             for (c, f) in positions.into_iter().enumerate() {
-                let (from, to) = if to_own { (c * self.item, f * self.item) } else { (f * self.item, c * self.item) };
+                let (from, to) = if to_own {
+                    (c * self.item, f * self.item)
+                } else {
+                    (f * self.item, c * self.item)
+                };
                 out[to..to + self.item].copy_from_slice(&chunk[from..from + self.item]);
             }
         }
@@ -172,7 +212,9 @@ impl TestArray {
     pub fn inside(&self, flat: &[u8], index: &[usize]) -> Vec<u8> {
         // whole rows: a debug build takes long to copy single bytes
         let mut inside = Vec::with_capacity(self.chunk_size());
-        self.rows(index).into_iter().for_each(|(at, len, _)| inside.extend_from_slice(&flat[at..at + len]));
+        self.rows(index)
+            .into_iter()
+            .for_each(|(at, len, _)| inside.extend_from_slice(&flat[at..at + len]));
         inside
     }
 
@@ -184,12 +226,16 @@ impl TestArray {
             Err(e) => return Err(e.to_string()),
             Ok(stored) => {
                 let mut decoded = Vec::new();
-                self.pipeline.decode(&stored, &mut decoded).map_err(|e| e.to_string())?;
+                self.pipeline
+                    .decode(&stored, &mut decoded)
+                    .map_err(|e| e.to_string())?;
                 self.reordered(&decoded, false)
             }
         };
         let mut stored = Vec::with_capacity(bytes.len());
-        self.rows(index).into_iter().for_each(|(_, len, at)| stored.extend_from_slice(&bytes[at..at + len]));
+        self.rows(index)
+            .into_iter()
+            .for_each(|(_, len, at)| stored.extend_from_slice(&bytes[at..at + len]));
         Ok(stored)
     }
 
@@ -211,7 +257,9 @@ impl TestArray {
     /// Returns the encoded bytes of a chunk.
     pub fn encoded(&self, index: &[usize]) -> Vec<u8> {
         let mut stored = Vec::new();
-        self.pipeline.encode(&self.chunk(index), &mut stored).unwrap();
+        self.pipeline
+            .encode(&self.chunk(index), &mut stored)
+            .unwrap();
         stored
     }
 
@@ -253,7 +301,9 @@ impl TestArray {
 /// Returns all indices below these counts, in C order.
 fn indices(counts: &[usize]) -> Vec<Vec<usize>> {
     counts.iter().fold(vec![Vec::new()], |all, &count| {
-        all.iter().flat_map(|index| (0..count).map(move |i| [index.as_slice(), &[i]].concat())).collect()
+        all.iter()
+            .flat_map(|index| (0..count).map(move |i| [index.as_slice(), &[i]].concat()))
+            .collect()
     })
 }
 

@@ -15,8 +15,11 @@ pub fn tag(value: &[u8]) -> String {
 
 /// Returns the page of names that `query` asks for.
 pub fn page(bucket: &Path, query: &str) -> String {
-    let query: BTreeMap<&str, String> =
-        query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name, decoded(value))).collect();
+    let query: BTreeMap<&str, String> = query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name, decoded(value)))
+        .collect();
     let get = |name: &str| query.get(name).cloned().unwrap_or_default();
     let prefix = get("prefix");
     let delimiter = get("delimiter");
@@ -35,9 +38,12 @@ pub fn page(bucket: &Path, query: &str) -> String {
         text += &match size {
             None => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
             Some(size) => {
-                let tag = tag(&std::fs::read(bucket.join(&name)).unwrap_or_default()).replace('"', "&quot;");
+                let tag = tag(&std::fs::read(bucket.join(&name)).unwrap_or_default())
+                    .replace('"', "&quot;");
                 let date = "<LastModified>2024-01-01T00:00:00.000Z</LastModified>";
-                format!("<Contents><Key>{name}</Key>{date}<ETag>{tag}</ETag><Size>{size}</Size></Contents>")
+                format!(
+                    "<Contents><Key>{name}</Key>{date}<ETag>{tag}</ETag><Size>{size}</Size></Contents>"
+                )
             }
         };
     }
@@ -46,8 +52,18 @@ pub fn page(bucket: &Path, query: &str) -> String {
 
 /// Adds the keys in a folder that begin with a prefix, with the sizes of their values in bytes. If
 /// `is_delimited` is set, a level below the prefix is one name without a size.
-fn add_names(bucket: &Path, folder: &str, prefix: &str, is_delimited: bool, names: &mut BTreeMap<String, Option<u64>>) {
-    for entry in std::fs::read_dir(bucket.join(folder)).into_iter().flatten().flatten() {
+fn add_names(
+    bucket: &Path,
+    folder: &str,
+    prefix: &str,
+    is_delimited: bool,
+    names: &mut BTreeMap<String, Option<u64>>,
+) {
+    for entry in std::fs::read_dir(bucket.join(folder))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
@@ -61,7 +77,10 @@ fn add_names(bucket: &Path, folder: &str, prefix: &str, is_delimited: bool, name
         } else if is_directory && (below.starts_with(prefix) || prefix.starts_with(&below)) {
             add_names(bucket, &below, prefix, is_delimited, names);
         } else if !is_directory && key.starts_with(prefix) {
-            names.insert(key, Some(entry.path().metadata().map_or(0, |metadata| metadata.len())));
+            names.insert(
+                key,
+                Some(entry.path().metadata().map_or(0, |metadata| metadata.len())),
+            );
         }
     }
 }
@@ -76,7 +95,10 @@ fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut out = parts.next().unwrap_or_default().to_string();
     for part in parts {
-        let byte = part.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok()).unwrap_or(b'?');
+        let byte = part
+            .get(..2)
+            .and_then(|code| u8::from_str_radix(code, 16).ok())
+            .unwrap_or(b'?');
         out.push(char::from(byte));
         out += part.get(2..).unwrap_or_default();
     }

@@ -33,20 +33,40 @@ impl Daemon {
         std::fs::create_dir(&mountpoint).unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
         let mut command = Command::new(ZARRFS);
-        command.args(["mount", "--foreground"]).args(args).arg(store).arg(&mountpoint);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        command
+            .args(["mount", "--foreground"])
+            .args(args)
+            .arg(store)
+            .arg(&mountpoint);
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
         let pid = Pid::from_raw(child.id() as i32).expect("a process has a number");
         let (watch, ended) = channel();
         std::thread::spawn(move || {
             if ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
-                super::announce(&format!("the daemon of {} is killed after {LIMIT:?}", mountpoint.display()));
+                super::announce(&format!(
+                    "the daemon of {} is killed after {LIMIT:?}",
+                    mountpoint.display()
+                ));
                 let _ = kill_process(pid, Signal::KILL);
                 // a thread that waits in the kernel for an answer of its own process does not even
                 // react to SIGKILL
-                let _ = Command::new("umount").arg("--force").arg(&mountpoint).status();
+                let _ = Command::new("umount")
+                    .arg("--force")
+                    .arg(&mountpoint)
+                    .status();
             }
         });
-        let daemon = Daemon { child: Some(child), pid, directory, watch: Some(watch) };
+        let daemon = Daemon {
+            child: Some(child),
+            pid,
+            directory,
+            watch: Some(watch),
+        };
         daemon.wait_for_mount();
         daemon
     }
@@ -84,7 +104,10 @@ impl Daemon {
         let _ = kill_process(self.pid, Signal::KILL);
         let killed = Instant::now();
         self.wait();
-        assert!(std::thread::panicking() || killed.elapsed() < LIMIT / 5, "the daemon could not be killed");
+        assert!(
+            std::thread::panicking() || killed.elapsed() < LIMIT / 5,
+            "the daemon could not be killed"
+        );
     }
 
     /// Waits until the daemon has ended. Returns its exit status, or `None` if it had ended before.
@@ -97,8 +120,13 @@ impl Daemon {
     /// Unmounts as a user does. Returns the daemon's exit status.
     pub fn unmount(mut self) -> ExitStatus {
         let output = zarrfs(&["umount", self.path().to_str().unwrap()]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        self.wait().expect("the daemon had ended before the unmount")
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        self.wait()
+            .expect("the daemon had ended before the unmount")
     }
 
     fn is_mounted(&self) -> bool {
@@ -125,6 +153,10 @@ impl Drop for Daemon {
             }
         }
         // a panic of a thread that prefetches or stores in the background fails no request
-        assert!(std::thread::panicking() || !self.log().contains("panicked at"), "{}", self.log());
+        assert!(
+            std::thread::panicking() || !self.log().contains("panicked at"),
+            "{}",
+            self.log()
+        );
     }
 }

@@ -26,14 +26,23 @@ impl Oracle {
     /// Reads `oracle.json` in a folder, and `oracle-v3.json` if there is one.
     pub fn read(folder: &Path) -> Oracle {
         let mut stores: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        for text in ["oracle.json", "oracle-v3.json"].iter().filter_map(|name| std::fs::read(folder.join(name)).ok()) {
+        for text in ["oracle.json", "oracle-v3.json"]
+            .iter()
+            .filter_map(|name| std::fs::read(folder.join(name)).ok())
+        {
             let mut document = zarrfs::util::json::parse(&text).unwrap();
             for array in document["arrays"].as_array_mut().unwrap() {
-                stores.entry(array["store"].as_str().unwrap().to_string()).or_default().push(array.take());
+                stores
+                    .entry(array["store"].as_str().unwrap().to_string())
+                    .or_default()
+                    .push(array.take());
             }
         }
         assert!(!stores.is_empty(), "no oracle in {}", folder.display());
-        Oracle { folder: folder.to_path_buf(), stores }
+        Oracle {
+            folder: folder.to_path_buf(),
+            stores,
+        }
     }
 
     /// Returns the path of a store. Unpacks it into `spare` if the folder holds it as a tar
@@ -44,7 +53,12 @@ impl Oracle {
         if path.exists() || !archive.exists() {
             return path;
         }
-        let status = std::process::Command::new("tar").arg("-C").arg(spare).arg("-xf").arg(archive).status();
+        let status = std::process::Command::new("tar")
+            .arg("-C")
+            .arg(spare)
+            .arg("-xf")
+            .arg(archive)
+            .status();
         assert!(status.unwrap().success());
         spare.join(Path::new(store).file_name().unwrap())
     }
@@ -53,7 +67,8 @@ impl Oracle {
 /// Returns whether the oracle has a usable digest of an array, or requires its refusal. zarr-python
 /// 3 cannot read all arrays, and its digests of some big-endian arrays are of little-endian bytes.
 pub fn is_known(array: &Value) -> bool {
-    let is_swapped = array["numpy_dtype"] == "<f4" && array["codecs"][0]["configuration"]["endian"] == "big";
+    let is_swapped =
+        array["numpy_dtype"] == "<f4" && array["codecs"][0]["configuration"]["endian"] == "big";
     !(array["zarr_format"] == 3 && (array["error"].is_string() || is_swapped))
 }
 
@@ -63,7 +78,11 @@ impl Comparison {
     pub fn compare(&mut self, store: &str, arrays: &[Value], mount: &Path, chunks: bool) {
         for array in arrays {
             let name = array["array"].as_str().unwrap();
-            let directory = if name.is_empty() { mount.to_path_buf() } else { mount.join(name) };
+            let directory = if name.is_empty() {
+                mount.to_path_buf()
+            } else {
+                mount.join(name)
+            };
             self.arrays += 1;
             // zarr-python 3 has no digests of decoded chunks
             let chunks = chunks && array["reader"] != "zarr 3.1.6";
@@ -75,7 +94,11 @@ impl Comparison {
 
     fn check(&mut self, directory: &Path, array: &Value, chunks: bool) -> Result<(), String> {
         let flat = directory.join("data.raw");
-        let document = if array["zarr_format"] == 3 { "zarr.json" } else { ".zarray" };
+        let document = if array["zarr_format"] == 3 {
+            "zarr.json"
+        } else {
+            ".zarray"
+        };
         if !directory.join(document).exists() {
             return Err(format!("its {document} is not shown"));
         }
@@ -138,11 +161,21 @@ impl Comparison {
     #[track_caller]
     pub fn finish(self, what: &str, left_out: usize, least: usize) {
         announce(&format!("conformance, {what}"));
-        announce("| arrays | equal | refused as expected | failed | chunk files equal | left out |");
+        announce(
+            "| arrays | equal | refused as expected | failed | chunk files equal | left out |",
+        );
         announce("|---|---|---|---|---|---|");
         let failed = self.failed.len();
-        let Comparison { arrays, equal, refused, chunk_files, .. } = self;
-        announce(&format!("| {arrays} | {equal} | {refused} | {failed} | {chunk_files} | {left_out} |"));
+        let Comparison {
+            arrays,
+            equal,
+            refused,
+            chunk_files,
+            ..
+        } = self;
+        announce(&format!(
+            "| {arrays} | {equal} | {refused} | {failed} | {chunk_files} | {left_out} |"
+        ));
         assert!(failed == 0, "{}", self.failed.join("\n"));
         assert!(arrays >= least, "the oracle is too small to mean something");
     }

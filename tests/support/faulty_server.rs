@@ -134,12 +134,20 @@ impl FaultyServer {
 
     /// Makes all further answers for a path wrong. The path has no leading slash.
     pub fn set(&self, path: &str, fault: Fault) {
-        self.shared.faults.lock().unwrap().insert(format!("/{path}"), (fault, 0));
+        self.shared
+            .faults
+            .lock()
+            .unwrap()
+            .insert(format!("/{path}"), (fault, 0));
     }
 
     /// Makes the answers for all paths wrong.
     pub fn set_all(&self, fault: Fault) {
-        self.shared.faults.lock().unwrap().insert(ALL.to_string(), (fault, 0));
+        self.shared
+            .faults
+            .lock()
+            .unwrap()
+            .insert(ALL.to_string(), (fault, 0));
     }
 
     /// Makes all further answers correct again.
@@ -155,7 +163,9 @@ impl FaultyServer {
     /// Delays all further answers by `latency`. Requests of several connections wait concurrently.
     #[allow(dead_code)]
     pub fn set_latency(&self, latency: Duration) {
-        self.shared.latency.store(latency.as_millis() as u64, SeqCst);
+        self.shared
+            .latency
+            .store(latency.as_millis() as u64, SeqCst);
     }
 
     /// Returns all requests so far.
@@ -166,7 +176,13 @@ impl FaultyServer {
     /// Returns the number of requests with a method for a path.
     pub fn count(&self, method: &str, path: &str) -> usize {
         let path = format!("/{path}");
-        self.shared.requests.lock().unwrap().iter().filter(|r| r.method == method && r.path == path).count()
+        self.shared
+            .requests
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|r| r.method == method && r.path == path)
+            .count()
     }
 }
 
@@ -187,25 +203,48 @@ struct Answer {
 
 impl Answer {
     fn plain(status: u16) -> Answer {
-        Answer { status, headers: Vec::new(), body: b"short body".to_vec() }
+        Answer {
+            status,
+            headers: Vec::new(),
+            body: b"short body".to_vec(),
+        }
     }
 
     /// Returns an answer with the whole value or the requested range, or status 412 if `If-Match`
     /// has another tag.
     fn of(value: Vec<u8>, tag: String, request: &Request) -> Answer {
-        if request.headers.get("if-match").is_some_and(|asked| *asked != tag && asked != "*") {
+        if request
+            .headers
+            .get("if-match")
+            .is_some_and(|asked| *asked != tag && asked != "*")
+        {
             return Answer::plain(412);
         }
         let mut headers = vec![("ETag", tag), ("Accept-Ranges", "bytes".to_string())];
         match request.range(value.len()) {
-            None => Answer { status: 200, headers, body: value },
+            None => Answer {
+                status: 200,
+                headers,
+                body: value,
+            },
             Some(range) if range.is_empty() => {
                 headers.push(("Content-Range", format!("bytes */{}", value.len())));
-                Answer { status: 416, headers, body: Vec::new() }
+                Answer {
+                    status: 416,
+                    headers,
+                    body: Vec::new(),
+                }
             }
             Some(range) => {
-                headers.push(("Content-Range", format!("bytes {}-{}/{}", range.start, range.end - 1, value.len())));
-                Answer { status: 206, headers, body: value[range].to_vec() }
+                headers.push((
+                    "Content-Range",
+                    format!("bytes {}-{}/{}", range.start, range.end - 1, value.len()),
+                ));
+                Answer {
+                    status: 206,
+                    headers,
+                    body: value[range].to_vec(),
+                }
             }
         }
     }
@@ -237,22 +276,39 @@ impl Request {
                 line => lines.push(line.to_string()),
             }
         }
-        let mut words = lines.first().ok_or(ErrorKind::InvalidData)?.split(' ').map(String::from);
+        let mut words = lines
+            .first()
+            .ok_or(ErrorKind::InvalidData)?
+            .split(' ')
+            .map(String::from);
         let method = words.next().unwrap_or_default();
         let path = words.next().unwrap_or_default();
         let headers = lines[1..].iter().filter_map(|line| line.split_once(':'));
-        let headers: HashMap<String, String> =
-            headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_string())).collect();
-        let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let headers: HashMap<String, String> = headers
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_string()))
+            .collect();
+        let length = headers
+            .get("content-length")
+            .and_then(|length| length.parse().ok())
+            .unwrap_or(0);
         let mut body = vec![0; length];
         stream.read_exact(&mut body)?;
-        Ok(Some(Request { method, path, headers, body }))
+        Ok(Some(Request {
+            method,
+            path,
+            headers,
+            body,
+        }))
     }
 
     /// Returns the requested range of a value of `length` bytes. It is empty if it begins after the
     /// last byte.
     fn range(&self, length: usize) -> Option<Range<usize>> {
-        let (first, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
+        let (first, last) = self
+            .headers
+            .get("range")?
+            .strip_prefix("bytes=")?
+            .split_once('-')?;
         match (first.parse::<usize>(), last.parse::<usize>()) {
             (Ok(first), last) => {
                 let end = last.map_or(length, |last| length.min(last.saturating_add(1)));
@@ -277,13 +333,30 @@ impl Shared {
             self.requests.lock().unwrap().push(request.clone());
             // no lock is held here, so that requests wait concurrently
             std::thread::sleep(Duration::from_millis(self.latency.load(SeqCst)));
-            let said = self.gate.lock().unwrap().as_ref().and_then(|gate| gate(&request));
+            let said = self
+                .gate
+                .lock()
+                .unwrap()
+                .as_ref()
+                .and_then(|gate| gate(&request));
             if let Some((status, headers, body)) = said {
-                self.answer(&mut stream, &request, &Answer { status, headers, body: body.into_bytes() })?;
+                self.answer(
+                    &mut stream,
+                    &request,
+                    &Answer {
+                        status,
+                        headers,
+                        body: body.into_bytes(),
+                    },
+                )?;
                 continue;
             }
             let mut faults = self.faults.lock().unwrap();
-            let key = if faults.contains_key(ALL) { ALL } else { request.path.as_str() };
+            let key = if faults.contains_key(ALL) {
+                ALL
+            } else {
+                request.path.as_str()
+            };
             let fault = faults.get_mut(key).map(|(fault, times)| {
                 *times += 1;
                 (*fault, *times)
@@ -304,7 +377,14 @@ impl Shared {
         let path = request.path.split('?').next().unwrap_or_default();
         match std::fs::read(self.folder.join(path.trim_start_matches('/'))) {
             Ok(value) => Some(value),
-            Err(e) if [ErrorKind::NotFound, ErrorKind::IsADirectory, ErrorKind::NotADirectory].contains(&e.kind()) => {
+            Err(e)
+                if [
+                    ErrorKind::NotFound,
+                    ErrorKind::IsADirectory,
+                    ErrorKind::NotADirectory,
+                ]
+                .contains(&e.kind()) =>
+            {
                 None
             }
             // a client must not take an unreadable value for a missing one
@@ -317,26 +397,45 @@ impl Shared {
         let path = self.folder.join(request.path.trim_start_matches('/'));
         let old = std::fs::read(&path).ok().map(|value| bucket::tag(&value));
         let is_refused = request.headers.contains_key("if-none-match") && old.is_some()
-            || request.headers.get("if-match").is_some_and(|tag| old.as_ref() != Some(tag));
+            || request
+                .headers
+                .get("if-match")
+                .is_some_and(|tag| old.as_ref() != Some(tag));
         if is_refused {
             return Answer::plain(412);
         }
         if request.method == "DELETE" {
             let _ = std::fs::remove_file(&path);
-            return Answer { status: 204, headers: Vec::new(), body: Vec::new() };
+            return Answer {
+                status: 204,
+                headers: Vec::new(),
+                body: Vec::new(),
+            };
         }
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, &request.body).unwrap();
-        Answer { status: 200, headers: vec![("ETag", bucket::tag(&request.body))], body: Vec::new() }
+        Answer {
+            status: 200,
+            headers: vec![("ETag", bucket::tag(&request.body))],
+            body: Vec::new(),
+        }
     }
 
     fn good(&self, request: &Request) -> Answer {
         if ["PUT", "DELETE"].contains(&request.method.as_str()) {
             return self.change(request);
         }
-        if let Some((path, query)) = request.path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
+        if let Some((path, query)) = request
+            .path
+            .split_once('?')
+            .filter(|(_, query)| query.contains("list-type=2"))
+        {
             let page = bucket::page(&self.folder.join(path.trim_matches('/')), query);
-            return Answer { status: 200, headers: Vec::new(), body: page.into_bytes() };
+            return Answer {
+                status: 200,
+                headers: Vec::new(),
+                body: page.into_bytes(),
+            };
         }
         match self.value(request) {
             None => Answer::plain(404),
@@ -356,7 +455,13 @@ impl Shared {
         Ok(true)
     }
 
-    fn answer_wrongly(&self, stream: &mut TcpStream, request: &Request, fault: Fault, times: u32) -> Result<bool> {
+    fn answer_wrongly(
+        &self,
+        stream: &mut TcpStream,
+        request: &Request,
+        fault: Fault,
+        times: u32,
+    ) -> Result<bool> {
         // these faults come first, so that a refused put changes nothing
         match fault {
             Fault::Status(status) => return self.answer(stream, request, &Answer::plain(status)),
@@ -371,7 +476,10 @@ impl Shared {
         match fault {
             Fault::Burst(_) => return self.answer(stream, request, &answer),
             Fault::IgnoredRange => {
-                let whole = Request { headers: HashMap::new(), ..request.clone() };
+                let whole = Request {
+                    headers: HashMap::new(),
+                    ..request.clone()
+                };
                 return self.answer(stream, request, &self.good(&whole));
             }
             Fault::OtherRange => answer.body.iter_mut().for_each(|byte| *byte ^= 0xff),
@@ -381,18 +489,24 @@ impl Shared {
             Fault::NoVersion => answer.headers.retain(|(name, _)| *name != "ETag"),
             Fault::HalfValue => answer.body.truncate(half),
             Fault::LongValue => answer.body.extend([0x5a; 100]),
-            Fault::ChangingTag | Fault::ChangingTagUnchecked => answer = self.changing(request, fault, times),
+            Fault::ChangingTag | Fault::ChangingTagUnchecked => {
+                answer = self.changing(request, fault, times)
+            }
             Fault::RedirectLoop => {
                 answer = Answer::plain(302);
                 answer.headers.push(("Location", request.path.clone()));
             }
             Fault::Page => {
                 answer = Answer::plain(200);
-                answer.headers.push(("Content-Type", "text/html".to_string()));
+                answer
+                    .headers
+                    .push(("Content-Type", "text/html".to_string()));
                 answer.body = b"<!DOCTYPE html><html><body>No such page</body></html>".to_vec();
             }
             Fault::Gzip => {
-                answer.headers.push(("Content-Encoding", "gzip".to_string()));
+                answer
+                    .headers
+                    .push(("Content-Encoding", "gzip".to_string()));
                 answer.body = gzip(&answer.body);
             }
             _ => return self.end_badly(stream, fault, &answer, half),
@@ -401,7 +515,13 @@ impl Shared {
     }
 
     /// Sends an answer after which the connection cannot be used any more. Returns false.
-    fn end_badly(&self, stream: &mut TcpStream, fault: Fault, answer: &Answer, half: usize) -> Result<bool> {
+    fn end_badly(
+        &self,
+        stream: &mut TcpStream,
+        fault: Fault,
+        answer: &Answer,
+        half: usize,
+    ) -> Result<bool> {
         let body = &answer.body;
         let length = Some(answer.body.len() as u64);
         match fault {

@@ -48,7 +48,11 @@ impl AddAssign for Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{} chunks checked, {} torn, {} lost", self.checked, self.torn, self.lost)
+        write!(
+            f,
+            "{} chunks checked, {} torn, {} lost",
+            self.checked, self.torn, self.lost
+        )
     }
 }
 
@@ -57,7 +61,11 @@ impl Findings {
     #[track_caller]
     pub fn assert_none(&self) {
         assert!(self.checked > 0, "nothing was checked");
-        assert!(self.torn == 0 && self.lost == 0, "{self}\n{}", self.faults.join("\n"));
+        assert!(
+            self.torn == 0 && self.lost == 0,
+            "{self}\n{}",
+            self.faults.join("\n")
+        );
     }
 }
 
@@ -66,7 +74,11 @@ impl History {
     pub fn new(array: TestArray) -> History {
         let begin = |index: Vec<usize>| {
             let first = array.inside(&array.flat, &index);
-            ChunkHistory { versions: vec![first], index, acknowledged: 0 }
+            ChunkHistory {
+                versions: vec![first],
+                index,
+                acknowledged: 0,
+            }
         };
         let chunks = array.grid().into_iter().map(begin).collect();
         History { array, chunks }
@@ -96,9 +108,17 @@ impl History {
     #[track_caller]
     pub fn write_failed(&mut self, offset: usize, data: &[u8], now: &[u8]) {
         let end = offset + data.len();
-        let ends = (offset + 1..end).filter(|end| end.is_multiple_of(PAGE)).chain([end]);
-        let is_whole = ends.into_iter().any(|end| self.shows_whole_chunks(offset, &data[..end - offset], now));
-        assert!(is_whole, "a write of {} bytes at {offset}: a chunk shows a part of it", data.len());
+        let ends = (offset + 1..end)
+            .filter(|end| end.is_multiple_of(PAGE))
+            .chain([end]);
+        let is_whole = ends
+            .into_iter()
+            .any(|end| self.shows_whole_chunks(offset, &data[..end - offset], now));
+        assert!(
+            is_whole,
+            "a write of {} bytes at {offset}: a chunk shows a part of it",
+            data.len()
+        );
         self.array.flat.copy_from_slice(now);
         self.record_versions();
     }
@@ -107,10 +127,14 @@ impl History {
     fn shows_whole_chunks(&self, offset: usize, data: &[u8], now: &[u8]) -> bool {
         let mut after = self.array.flat.clone();
         after[offset..offset + data.len()].copy_from_slice(data);
-        self.chunks.iter().all(|ChunkHistory { index, versions, .. }| {
-            let now = self.array.inside(now, index);
-            versions.last() == Some(&now) || now == self.array.inside(&after, index)
-        })
+        self.chunks.iter().all(
+            |ChunkHistory {
+                 index, versions, ..
+             }| {
+                let now = self.array.inside(now, index);
+                versions.last() == Some(&now) || now == self.array.inside(&after, index)
+            },
+        )
     }
 
     /// Records a write of a whole chunk file, whose bytes are in the array's own order.
@@ -135,13 +159,24 @@ impl History {
 
     /// Records that the writes of one chunk are acknowledged.
     pub fn acknowledge_chunk(&mut self, index: &[usize]) {
-        self.chunks.iter_mut().filter(|chunk| chunk.index == index).for_each(ChunkHistory::acknowledge);
+        self.chunks
+            .iter_mut()
+            .filter(|chunk| chunk.index == index)
+            .for_each(ChunkHistory::acknowledge);
     }
 
     /// Compares the store with the history.
     pub fn check(&self) -> Findings {
-        let mut findings = Findings { checked: self.chunks.len(), ..Findings::default() };
-        for ChunkHistory { index, versions, acknowledged } in &self.chunks {
+        let mut findings = Findings {
+            checked: self.chunks.len(),
+            ..Findings::default()
+        };
+        for ChunkHistory {
+            index,
+            versions,
+            acknowledged,
+        } in &self.chunks
+        {
             let fault = match self.array.stored(index) {
                 Ok(found) if versions[*acknowledged..].contains(&found) => continue,
                 Ok(found) => versions.iter().position(|version| *version == found),
@@ -154,14 +189,19 @@ impl History {
                 Some(at) => {
                     findings.lost += 1;
                     let last = versions.len() - 1;
-                    format!("as after write {at}, but write {acknowledged} of {last} was acknowledged")
+                    format!(
+                        "as after write {at}, but write {acknowledged} of {last} was acknowledged"
+                    )
                 }
                 None => {
                     findings.torn += 1;
                     format!("as after none of its {} writes", versions.len() - 1)
                 }
             };
-            findings.faults.push(format!("{}: chunk {index:?}: {text}", self.array.path.display()));
+            findings.faults.push(format!(
+                "{}: chunk {index:?}: {text}",
+                self.array.path.display()
+            ));
         }
         findings
     }

@@ -32,15 +32,24 @@ pub const ZARRFS: &str = env!("CARGO_BIN_EXE_zarrfs");
 
 /// Runs zarrfs to its end.
 pub fn zarrfs(args: &[&str]) -> Output {
-    Command::new(ZARRFS).args(args).output().expect("zarrfs starts")
+    Command::new(ZARRFS)
+        .args(args)
+        .output()
+        .expect("zarrfs starts")
 }
 
 /// Returns the exit code of a failed zarrfs and its message, which must be one line.
 #[track_caller]
 pub fn failure(output: &Output) -> (i32, String) {
     let message = String::from_utf8(output.stderr.clone()).unwrap();
-    assert!(message.starts_with("error: ") && message.lines().count() == 1, "{message:?}");
-    (output.status.code().unwrap(), message.trim_end().to_string())
+    assert!(
+        message.starts_with("error: ") && message.lines().count() == 1,
+        "{message:?}"
+    );
+    (
+        output.status.code().unwrap(),
+        message.trim_end().to_string(),
+    )
 }
 
 /// Runs a program of the system in a directory and returns what it printed, standard error last.
@@ -49,25 +58,46 @@ pub fn failure(output: &Output) -> (i32, String) {
 #[track_caller]
 pub fn run(program: &str, args: &[&str], directory: &Path) -> String {
     let mut command = with_timeout(180, program);
-    command.args(args).current_dir(directory).env("HOME", directory).env("LC_ALL", "C").stdin(Stdio::null());
+    command
+        .args(args)
+        .current_dir(directory)
+        .env("HOME", directory)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null());
     let output = command.output().unwrap();
-    let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    assert!(output.status.success(), "{program} {args:?}: {}\n{printed}", output.status);
+    let printed = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat();
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}\n{printed}",
+        output.status
+    );
     printed
 }
 
 /// Returns the path of a script in `tests/python`.
 pub fn python_script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/python")
+        .join(name)
 }
 
 /// Runs a script of `tests/python` and returns what it printed. Fails unless it succeeds within ten
 /// minutes.
 #[track_caller]
 pub fn run_python<A: AsRef<OsStr>>(python: &Path, script: &str, args: &[A]) -> String {
-    let output = with_timeout(600, python).arg(python_script(script)).args(args).output().unwrap();
+    let output = with_timeout(600, python)
+        .arg(python_script(script))
+        .args(args)
+        .output()
+        .unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{script}: {printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{script}: {printed}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     printed
 }
 
@@ -78,7 +108,9 @@ pub fn is_header(name: &str) -> bool {
 
 /// Returns the names in a directory, without those of headers.
 pub fn names(directory: &Path) -> BTreeSet<String> {
-    let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| !is_header(name)).collect()
 }
 
@@ -98,7 +130,10 @@ pub fn is_mounted(path: &Path) -> bool {
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(120), "waited two minutes in vain for {what}");
+        assert!(
+            start.elapsed() < Duration::from_secs(120),
+            "waited two minutes in vain for {what}"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -107,7 +142,9 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 /// its test.
 pub fn with_timeout(seconds: u32, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--signal=KILL", &seconds.to_string()]).arg(program);
+    command
+        .args(["--signal=KILL", &seconds.to_string()])
+        .arg(program);
     command
 }
 
@@ -125,7 +162,9 @@ pub fn is_installed(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&paths).any(|p| p.join(program).is_file());
     if !found {
-        announce(&format!("skipped: {program} is not installed; scripts/test installs it"));
+        announce(&format!(
+            "skipped: {program} is not installed; scripts/test installs it"
+        ));
     }
     found
 }
@@ -133,7 +172,9 @@ pub fn is_installed(program: &str) -> bool {
 /// Returns the number in an environment variable, or `default`. `scripts/soak` sets numbers that CI
 /// has no time for.
 pub fn env_number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
+    std::env::var(variable).map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{variable}={text}"))
+    })
 }
 
 /// Returns a generator of pseudo-random numbers below its argument. The same seed gives the same
@@ -141,7 +182,9 @@ pub fn env_number(variable: &str, default: u64) -> u64 {
 pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |below| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (state >> 33) as usize % below
     }
 }
@@ -167,9 +210,21 @@ impl Mount {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mnt");
         std::fs::create_dir(&path).unwrap();
-        let output = command.arg(store).arg(&path).output().expect("zarrfs starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Mount { directory: Some(directory), path, is_unmounted: false }
+        let output = command
+            .arg(store)
+            .arg(&path)
+            .output()
+            .expect("zarrfs starts");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Mount {
+            directory: Some(directory),
+            path,
+            is_unmounted: false,
+        }
     }
 
     /// Drops this value without unmounting, since the test has done so.
@@ -191,7 +246,9 @@ impl Mount {
     pub fn counter(&self, name: &str) -> u64 {
         let text = std::fs::read(self.join(".zarrfs/stats.json")).unwrap();
         let stats: serde_json::Value = serde_json::from_slice(&text).unwrap();
-        stats[name].as_u64().unwrap_or_else(|| panic!("no counter {name}"))
+        stats[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no counter {name}"))
     }
 
     /// Returns by how much the counters of `.zarrfs/stats.json` grow during `work`.
@@ -202,13 +259,21 @@ impl Mount {
         };
         let (before, own) = read();
         work();
-        Growth { before, after: read().0, own }
+        Growth {
+            before,
+            after: read().0,
+            own,
+        }
     }
 
     /// Returns the daemon's peak resident memory so far, in bytes.
     pub fn peak_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.counter("pid"))).unwrap();
-        let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.counter("pid"))).unwrap();
+        let peak = status
+            .lines()
+            .find_map(|l| l.strip_prefix("VmHWM:"))
+            .unwrap();
         peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
@@ -216,7 +281,10 @@ impl Mount {
     #[track_caller]
     pub fn assert_no_problem(&self) {
         let stats = self.stats();
-        assert!(!stats.lines().any(|line| line.starts_with("problem ")), "{stats}");
+        assert!(
+            !stats.lines().any(|line| line.starts_with("problem ")),
+            "{stats}"
+        );
     }
 
     /// Returns the text of `.zarrfs/stats`.
@@ -236,7 +304,11 @@ pub struct Growth {
 impl Growth {
     /// Returns by how much a counter grew.
     pub fn of(&self, name: &str) -> u64 {
-        let value = |all: &serde_json::Value| all[name].as_u64().unwrap_or_else(|| panic!("no counter {name}"));
+        let value = |all: &serde_json::Value| {
+            all[name]
+                .as_u64()
+                .unwrap_or_else(|| panic!("no counter {name}"))
+        };
         let own = if name == "bytes_served" { self.own } else { 0 };
         value(&self.after) - value(&self.before) - own
     }
@@ -275,7 +347,10 @@ pub fn close(file: impl IntoRawFd) -> std::io::Result<()> {
 
 /// Returns the paths of temporary files that zarrfs has left below a directory of a store.
 pub fn unfinished_files(store: &Path) -> Vec<String> {
-    let mut found = tree::snapshot(store).unwrap().into_keys().collect::<Vec<_>>();
+    let mut found = tree::snapshot(store)
+        .unwrap()
+        .into_keys()
+        .collect::<Vec<_>>();
     found.retain(|path| path.contains("/.zarrfs-"));
     found
 }
@@ -283,7 +358,10 @@ pub fn unfinished_files(store: &Path) -> Vec<String> {
 /// Returns for each array the SHA-256 of its flat bytes as zarr-python reads them.
 #[track_caller]
 pub fn zarr_python_digests(python: &Path, arrays: &[&Path]) -> Vec<String> {
-    run_python(python, "flat.py", arrays).lines().map(String::from).collect()
+    run_python(python, "flat.py", arrays)
+        .lines()
+        .map(String::from)
+        .collect()
 }
 
 /// Returns the length of a file and the SHA-256 of its bytes.
@@ -384,5 +462,7 @@ pub fn copy_tree(from: &Path, to: &Path) {
 
 /// Returns the path of a file or directory in `tests/data`.
 pub fn test_data(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(path)
 }

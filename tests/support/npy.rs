@@ -6,10 +6,19 @@ pub fn read(file: &[u8]) -> (usize, &[u8]) {
     assert_eq!(&file[..6], b"\x93NUMPY");
     let (start, length) = match file[6] {
         1 => (10, usize::from(u16::from_le_bytes([file[8], file[9]]))),
-        _ => (12, u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize),
+        _ => (
+            12,
+            u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize,
+        ),
     };
     let header = std::str::from_utf8(&file[start..start + length]).unwrap();
-    let dtype = header.split("'descr': '").nth(1).expect("a plain dtype").split('\'').next().unwrap();
+    let dtype = header
+        .split("'descr': '")
+        .nth(1)
+        .expect("a plain dtype")
+        .split('\'')
+        .next()
+        .unwrap();
     let size = zarrfs::zarr::dtype::DType::parse_str(dtype).unwrap().size();
     (size, &file[start + length..])
 }

@@ -29,7 +29,8 @@ const COPYING: u32 = 1800;
 
 /// The account that every azurite has, and its published key.
 const ACCOUNT: &str = "devstoreaccount1";
-const ACCOUNT_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+const ACCOUNT_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 /// A server that runs until this value is dropped.
 pub struct Server {
@@ -63,7 +64,12 @@ pub fn moto() -> Option<Server> {
     let python = env_path("ZARRFS_TEST_SERVERS")?;
     Some(Server::start(Kind::S3, |port, _| {
         let mut command = Command::new(&python);
-        command.arg(python_script("moto_server.py")).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+        command.arg(python_script("moto_server.py")).args([
+            "-H",
+            "127.0.0.1",
+            "-p",
+            &port.to_string(),
+        ]);
         command
     }))
 }
@@ -74,10 +80,17 @@ pub fn localstack() -> Option<Server> {
     Some(Server::start(Kind::S3, |port, directory| {
         let mut command = Command::new(&python);
         command.args(["-m", "localstack.runtime.main"]);
-        command.env("SERVICES", "s3").env("GATEWAY_LISTEN", format!("127.0.0.1:{port}"));
-        command.env("FILESYSTEM_ROOT", directory).env("EAGER_SERVICE_LOADING", "1");
+        command
+            .env("SERVICES", "s3")
+            .env("GATEWAY_LISTEN", format!("127.0.0.1:{port}"));
+        command
+            .env("FILESYSTEM_ROOT", directory)
+            .env("EAGER_SERVICE_LOADING", "1");
         // by default it reports usage, fetches a certificate and answers DNS requests
-        command.env("DISABLE_EVENTS", "1").env("SKIP_SSL_CERT_DOWNLOAD", "1").env("DNS_ADDRESS", "0");
+        command
+            .env("DISABLE_EVENTS", "1")
+            .env("SKIP_SSL_CERT_DOWNLOAD", "1")
+            .env("DNS_ADDRESS", "0");
         command
     }))
 }
@@ -87,8 +100,16 @@ pub fn azurite() -> Option<Server> {
     let program = env_path("ZARRFS_TEST_AZURITE")?;
     Some(Server::start(Kind::Azure, |port, directory| {
         let mut command = Command::new(&program);
-        command.args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string(), "--inMemoryPersistence"]);
-        command.args(["--silent", "--skipApiVersionCheck"]).current_dir(directory);
+        command.args([
+            "--blobHost",
+            "127.0.0.1",
+            "--blobPort",
+            &port.to_string(),
+            "--inMemoryPersistence",
+        ]);
+        command
+            .args(["--silent", "--skipApiVersionCheck"])
+            .current_dir(directory);
         command
     }))
 }
@@ -113,7 +134,11 @@ pub fn nginx(root: &Path, directives: &str) -> Option<Server> {
         );
         std::fs::write(directory.join("configuration"), configuration).unwrap();
         let mut command = Command::new("/usr/sbin/nginx");
-        command.arg("-c").arg(directory.join("configuration")).arg("-e").arg(directory.join("error"));
+        command
+            .arg("-c")
+            .arg(directory.join("configuration"))
+            .arg("-e")
+            .arg(directory.join("error"));
         command
     }))
 }
@@ -124,7 +149,10 @@ pub fn python_http(root: &Path) -> Option<Server> {
     let python = env_path("ZARRFS_TEST_PYTHON")?;
     Some(Server::start(Kind::Http, |port, _| {
         let mut command = Command::new(&python);
-        command.args(["-m", "http.server", "--bind", "127.0.0.1", "--directory"]).arg(root).arg(port.to_string());
+        command
+            .args(["-m", "http.server", "--bind", "127.0.0.1", "--directory"])
+            .arg(root)
+            .arg(port.to_string());
         command
     }))
 }
@@ -137,11 +165,23 @@ impl Server {
             let directory = tempfile::tempdir().unwrap();
             // if another process takes the free port first, the server ends and the next port is
             // tried
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = TcpListener::bind("127.0.0.1:0")
+                .unwrap()
+                .local_addr()
+                .unwrap()
+                .port();
             let output = File::create(directory.path().join("output")).unwrap();
             let mut command = command(port, directory.path());
-            command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
-            let mut server = Server { child: spawn(command), port, directory, kind };
+            command
+                .stdin(Stdio::null())
+                .stdout(output.try_clone().unwrap())
+                .stderr(output);
+            let mut server = Server {
+                child: spawn(command),
+                port,
+                directory,
+                kind,
+            };
             if server.wait_until_it_answers() {
                 return server;
             }
@@ -175,11 +215,18 @@ impl Server {
         let endpoint = self.endpoint();
         let texts = |all: &[&str]| all.iter().map(|a| a.to_string()).collect();
         match self.kind {
-            Kind::Http => RemoteStore { url: format!("{endpoint}/{path}"), args: Vec::new(), environment: Vec::new() },
+            Kind::Http => RemoteStore {
+                url: format!("{endpoint}/{path}"),
+                args: Vec::new(),
+                environment: Vec::new(),
+            },
             Kind::S3 => RemoteStore {
                 url: format!("s3://{path}"),
                 args: texts(&["--endpoint-url", &endpoint, "--region", "us-east-1"]),
-                environment: vec![("AWS_ACCESS_KEY_ID", "tests".into()), ("AWS_SECRET_ACCESS_KEY", "secret".into())],
+                environment: vec![
+                    ("AWS_ACCESS_KEY_ID", "tests".into()),
+                    ("AWS_SECRET_ACCESS_KEY", "secret".into()),
+                ],
             },
             Kind::Azure => RemoteStore {
                 url: format!("az://{path}"),
@@ -226,12 +273,25 @@ impl Server {
     }
 
     fn client(&self, args: &[&str]) {
-        let python = env_path("ZARRFS_TEST_SERVERS").expect("the client is installed with the server");
+        let python =
+            env_path("ZARRFS_TEST_SERVERS").expect("the client is installed with the server");
         let script = python_script("buckets.py");
-        let kind = if self.kind == Kind::Azure { "azure" } else { "s3" };
-        let output =
-            with_timeout(COPYING, python).arg(script).args([kind, &self.endpoint()]).args(args).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let kind = if self.kind == Kind::Azure {
+            "azure"
+        } else {
+            "s3"
+        };
+        let output = with_timeout(COPYING, python)
+            .arg(script)
+            .args([kind, &self.endpoint()])
+            .args(args)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
@@ -245,7 +305,10 @@ impl Drop for Server {
 impl RemoteStore {
     /// Returns the store at `path` below this one.
     pub fn join(&self, path: &str) -> RemoteStore {
-        RemoteStore { url: format!("{}/{path}", self.url), ..self.clone() }
+        RemoteStore {
+            url: format!("{}/{path}", self.url),
+            ..self.clone()
+        }
     }
 
     /// Returns the store with additional options.
@@ -257,7 +320,10 @@ impl RemoteStore {
     /// Returns a zarrfs command with a verb, the store's options and its credentials.
     pub fn command(&self, verb: &str) -> Command {
         let mut command = with_timeout(120, ZARRFS);
-        command.arg(verb).args(&self.args).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+            .arg(verb)
+            .args(&self.args)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
         // keep credentials of the machine out of the tests
         command.env("AWS_EC2_METADATA_DISABLED", "true");
         command
@@ -265,7 +331,11 @@ impl RemoteStore {
 
     /// Runs a verb of zarrfs on the store.
     pub fn zarrfs(&self, verb: &str, args: &[&str]) -> Output {
-        self.command(verb).args(args).arg(&self.url).output().unwrap()
+        self.command(verb)
+            .args(args)
+            .arg(&self.url)
+            .output()
+            .unwrap()
     }
 
     /// Mounts the store.
@@ -288,12 +358,18 @@ pub fn zip(from: &Path, folder: &Path, name: &str, stored: bool) -> PathBuf {
 pub fn zip_all(pairs: &[(&Path, PathBuf)], stored: bool) {
     let script = python_script("zipped.py");
     let mut command = with_timeout(COPYING, "python3");
-    command.arg(script).arg(if stored { "stored" } else { "deflated" });
+    command
+        .arg(script)
+        .arg(if stored { "stored" } else { "deflated" });
     for (folder, archive) in pairs {
         command.arg(folder).arg(archive);
     }
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// Returns whether an HTTP server answers a request, with any status.

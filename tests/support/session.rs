@@ -48,7 +48,10 @@ pub fn script(made: &TestArray) -> Vec<Step> {
     for write in 0..WRITES {
         let seed = 2 + write as u64;
         steps.push(match write % 6 {
-            4 => Step::Chunk(grid[random(grid.len())].clone(), pattern(seed, made.chunk_size())),
+            4 => Step::Chunk(
+                grid[random(grid.len())].clone(),
+                pattern(seed, made.chunk_size()),
+            ),
             kind => {
                 let len = 1 + random([90, 900, 90, 4000, 0, 300][kind]);
                 Step::Write(random(size - len), pattern(seed, len))
@@ -74,7 +77,11 @@ pub struct Session {
 impl Session {
     /// Begins a session on an array whose directory in the mount is `directory`.
     pub fn new(history: History, directory: PathBuf) -> Session {
-        Session { history, directory, file: None }
+        Session {
+            history,
+            directory,
+            file: None,
+        }
     }
 
     /// Carries out a step. Records the bytes that it may have changed, and the writes that the
@@ -148,7 +155,10 @@ impl Session {
     /// Reads `data.raw` from the daemon, past the kernel's page cache.
     fn read(&self) -> Result<Vec<u8>> {
         let path = self.directory.join("data.raw");
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(path)?;
         let mut bytes = vec![0; self.history.array().flat.len()];
         file.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
@@ -157,17 +167,28 @@ impl Session {
     /// Checks that the mount shows all writes, whether the daemon could store them or not.
     #[track_caller]
     pub fn assert_reads_what_was_written(&self) {
-        let read = self.read().expect("a read must not fail because a write cannot be stored");
+        let read = self
+            .read()
+            .expect("a read must not fail because a write cannot be stored");
         let written = &self.history.array().flat;
         let different = (0..read.len()).find(|i| read[*i] != written[*i]);
-        assert_eq!(different, None, "the first byte that differs from what was written");
+        assert_eq!(
+            different, None,
+            "the first byte that differs from what was written"
+        );
     }
 }
 
 /// System calls that change the store, in groups as strace names them. Each group is counted
 /// separately.
-pub const CALLS: [&str; 6] =
-    ["openat,openat2", "write,pwrite64", "fdatasync", "?rename,?renameat,?renameat2", "fsync", "?mkdir,?mkdirat"];
+pub const CALLS: [&str; 6] = [
+    "openat,openat2",
+    "write,pwrite64",
+    "fdatasync",
+    "?rename,?renameat,?renameat2",
+    "fsync",
+    "?mkdir,?mkdirat",
+];
 
 /// A cache so small that the daemon has to store chunks before any flush.
 const CACHE: [&str; 2] = ["--cache-size", "8K"];
@@ -186,7 +207,11 @@ impl Run {
         let made = array(store.to_path_buf(), separator);
         let daemon = Daemon::start(store, &CACHE);
         let session = Session::new(History::new(made), daemon.path());
-        Run { session, log: store.with_extension("log"), daemon }
+        Run {
+            session,
+            log: store.with_extension("log"),
+            daemon,
+        }
     }
 
     /// Prepares strace for the daemon's system calls.
@@ -199,7 +224,11 @@ impl Run {
     pub fn traced(&mut self, step: &Step, tracer: Tracer) -> (Result<()>, String) {
         let tracer = tracer.attach().unwrap();
         let done = self.session.step(step);
-        let log = if done.as_ref().is_err_and(is_gone) { tracer.wait() } else { tracer.detach() };
+        let log = if done.as_ref().is_err_and(is_gone) {
+            tracer.wait()
+        } else {
+            tracer.detach()
+        };
         (done, log)
     }
 }
@@ -209,16 +238,27 @@ impl Run {
 pub fn steps_with_calls(folder: &Path, separator: &str) -> Vec<(usize, &'static str)> {
     let mut run = Run::new(&folder.join("undisturbed"), separator);
     let steps = script(run.session.history.array());
-    let tracers: Vec<Tracer> = steps.iter().map(|_| run.tracer(&CALLS.join(","), &[])).collect();
+    let tracers: Vec<Tracer> = steps
+        .iter()
+        .map(|_| run.tracer(&CALLS.join(","), &[]))
+        .collect();
     let mut busy = Vec::new();
     for (at, (step, tracer)) in steps.iter().zip(tracers).enumerate() {
         let (done, log) = run.traced(step, tracer);
         done.unwrap();
         let made = |call: &&str| log.contains(&format!(" {}(", call.trim_start_matches('?')));
-        busy.extend(CALLS.into_iter().filter(|calls| calls.split(',').any(|c| made(&c))).map(|calls| (at, calls)));
+        busy.extend(
+            CALLS
+                .into_iter()
+                .filter(|calls| calls.split(',').any(|c| made(&c)))
+                .map(|calls| (at, calls)),
+        );
     }
     run.session.history.check().assert_none();
-    assert_eq!(run.session.history.array().stored_flat().unwrap(), run.session.history.array().flat);
+    assert_eq!(
+        run.session.history.array().stored_flat().unwrap(),
+        run.session.history.array().flat
+    );
     busy
 }
 
@@ -236,10 +276,17 @@ pub fn assert_every_group_was_interrupted(busy: &[(usize, &str)], disturbed: &Ha
 }
 
 fn open(path: &Path) -> Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
 }
 
 /// Returns whether an error means that the daemon is gone. The request may have been carried out.
 fn is_gone(e: &Error) -> bool {
-    [libc::ENOTCONN, libc::ECONNABORTED].map(Some).contains(&e.raw_os_error())
+    [libc::ENOTCONN, libc::ECONNABORTED]
+        .map(Some)
+        .contains(&e.raw_os_error())
 }

@@ -28,8 +28,12 @@ impl SharedMap {
     fn with_access(file: &File, access: ProtFlags) -> SharedMap {
         let len = file.metadata().unwrap().len() as usize;
         // SAFETY: the kernel chooses an address where nothing else is mapped.
-        let start = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }.unwrap();
-        SharedMap { start: start.cast(), len }
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }.unwrap();
+        SharedMap {
+            start: start.cast(),
+            len,
+        }
     }
 
     /// Reads one byte.

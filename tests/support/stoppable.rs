@@ -26,7 +26,11 @@ struct State {
 impl StoppableStore {
     /// Wraps `inner`.
     pub fn new(inner: DirectoryStore) -> Self {
-        StoppableStore { inner, state: Mutex::default(), resumed: Condvar::new() }
+        StoppableStore {
+            inner,
+            state: Mutex::default(),
+            resumed: Condvar::new(),
+        }
     }
 
     /// Blocks all calls at and below `prefix`, and all syncs, after `after` more calls, until
@@ -55,7 +59,10 @@ impl StoppableStore {
             Some((_, after @ 1..)) => *after -= 1,
             Some(_) => {
                 state.stopped += 1;
-                state = self.resumed.wait_while(state, |state| state.stop.is_some()).unwrap();
+                state = self
+                    .resumed
+                    .wait_while(state, |state| state.stop.is_some())
+                    .unwrap();
                 state.stopped -= 1;
             }
             None => {}

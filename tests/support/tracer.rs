@@ -20,14 +20,19 @@ pub struct Tracer {
 /// Returns whether this user can attach strace to a process. Announces that the test is skipped
 /// otherwise.
 pub fn is_available() -> bool {
-    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut child = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
     let log = tempfile::NamedTempFile::new().unwrap();
     let pid = Pid::from_raw(child.id() as i32).unwrap();
     let attached = Tracer::prepare(pid, "fsync", &[], log.path()).attach();
     let _ = child.kill();
     let _ = child.wait();
     if let Err(why) = &attached {
-        super::announce(&format!("skipped: strace can't attach to a process here: {why}"));
+        super::announce(&format!(
+            "skipped: strace can't attach to a process here: {why}"
+        ));
     }
     attached.is_ok()
 }
@@ -38,12 +43,34 @@ impl Tracer {
     /// threads makes its third such call.
     pub fn prepare(pid: Pid, calls: &str, options: &[&str], log: &Path) -> Tracer {
         let mut command = with_timeout(60, "sh");
-        command.args(["-c", "read go && exec strace \"$@\"", "sh", "-f", "-y", "-e", "signal=KILL", "-e"]);
-        command.arg(format!("trace={calls}")).args(options).arg("-o").arg(log);
+        command.args([
+            "-c",
+            "read go && exec strace \"$@\"",
+            "sh",
+            "-f",
+            "-y",
+            "-e",
+            "signal=KILL",
+            "-e",
+        ]);
+        command
+            .arg(format!("trace={calls}"))
+            .args(options)
+            .arg("-o")
+            .arg(log);
         command.args(["-p", &pid.as_raw_nonzero().to_string()]);
-        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
-        Tracer { go: child.stdin.take(), stderr, child, log: log.to_path_buf() }
+        Tracer {
+            go: child.stdin.take(),
+            stderr,
+            child,
+            log: log.to_path_buf(),
+        }
     }
 
     /// Attaches to the process. Returns what strace printed if it cannot.
@@ -52,8 +79,14 @@ impl Tracer {
             writeln!(go, "go").map_err(|e| e.to_string())?;
         }
         let mut line = String::new();
-        self.stderr.read_line(&mut line).map_err(|e| e.to_string())?;
-        if line.contains(" attached") { Ok(self) } else { Err(line.trim().to_string()) }
+        self.stderr
+            .read_line(&mut line)
+            .map_err(|e| e.to_string())?;
+        if line.contains(" attached") {
+            Ok(self)
+        } else {
+            Err(line.trim().to_string())
+        }
     }
 
     /// Detaches from the process and returns the log.

@@ -39,7 +39,11 @@ pub fn visit(root: &Path, visit: &mut dyn FnMut(Found) -> bool) -> Result<()> {
 
 type Pending = (Rc<OwnedFd>, std::ffi::CString, String);
 
-fn list(directory: &Rc<OwnedFd>, path: &str, visit: &mut dyn FnMut(Found) -> bool) -> Result<Vec<Pending>> {
+fn list(
+    directory: &Rc<OwnedFd>,
+    path: &str,
+    visit: &mut dyn FnMut(Found) -> bool,
+) -> Result<Vec<Pending>> {
     let mut below = Vec::new();
     for entry in Dir::read_from(&**directory)? {
         let entry = entry?;
@@ -52,7 +56,12 @@ fn list(directory: &Rc<OwnedFd>, path: &str, visit: &mut dyn FnMut(Found) -> boo
         if stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory) {
             below.push((directory.clone(), name.to_owned(), path.clone()));
         }
-        if !visit(Found { directory, name, path, stat }) {
+        if !visit(Found {
+            directory,
+            name,
+            path,
+            stat,
+        }) {
             return Ok(Vec::new());
         }
     }
@@ -66,7 +75,10 @@ pub fn snapshot(root: &Path) -> Result<BTreeMap<String, String>> {
         let content = content(&found).unwrap_or_else(|e| e.to_string());
         let line = found.stat.map(|s| {
             let changed = (s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
-            format!("{:o} {} {} {changed:?} {content}", s.st_mode, s.st_ino, s.st_size)
+            format!(
+                "{:o} {} {} {changed:?} {content}",
+                s.st_mode, s.st_ino, s.st_size
+            )
         });
         all.insert(found.path, line.unwrap_or_else(|e| e.to_string()));
         true
@@ -76,17 +88,33 @@ pub fn snapshot(root: &Path) -> Result<BTreeMap<String, String>> {
 
 fn content(found: &Found) -> Result<String> {
     let stat = found.stat?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_size as u64 > MAX_CONTENT {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+        || stat.st_size as u64 > MAX_CONTENT
+    {
         return Ok(String::new());
     }
     let mut bytes = Vec::new();
-    let fd = fs::openat(found.directory, found.name, OFlags::RDONLY | OFlags::NOFOLLOW, Mode::empty())?;
+    let fd = fs::openat(
+        found.directory,
+        found.name,
+        OFlags::RDONLY | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )?;
     File::from(fd).read_to_end(&mut bytes)?;
     Ok(super::hex(&Sha256::digest(&bytes)))
 }
 
 /// Returns the paths that are in only one snapshot, or that differ.
-pub fn differences(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
-    let changed = before.iter().filter(|(path, line)| after.get(*path) != Some(line));
-    changed.map(|(path, _)| path).chain(after.keys().filter(|p| !before.contains_key(*p))).cloned().collect()
+pub fn differences(
+    before: &BTreeMap<String, String>,
+    after: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let changed = before
+        .iter()
+        .filter(|(path, line)| after.get(*path) != Some(line));
+    changed
+        .map(|(path, _)| path)
+        .chain(after.keys().filter(|p| !before.contains_key(*p)))
+        .cloned()
+        .collect()
 }

@@ -5,7 +5,9 @@
 use crate::support;
 use crate::support::daemon::Daemon;
 use crate::support::shared_map::SharedMap;
-use crate::support::{Mount, ZARRFS, copy_tree, is_installed, is_mounted, test_data, wait_for, with_timeout, zarrfs};
+use crate::support::{
+    Mount, ZARRFS, copy_tree, is_installed, is_mounted, test_data, wait_for, with_timeout, zarrfs,
+};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
@@ -21,7 +23,10 @@ struct Sandbox {
 impl Sandbox {
     fn new() -> Sandbox {
         let directory = tempfile::tempdir().unwrap();
-        copy_tree(&test_data("sample.zarr"), &directory.path().join("sample.zarr"));
+        copy_tree(
+            &test_data("sample.zarr"),
+            &directory.path().join("sample.zarr"),
+        );
         fs::create_dir(directory.path().join("mnt")).unwrap();
         Sandbox { directory }
     }
@@ -36,7 +41,11 @@ impl Sandbox {
 
     /// Runs zarrfs in the directory.
     fn zarrfs(&self, args: &[&str]) -> Output {
-        Command::new(ZARRFS).args(args).current_dir(self.directory.path()).output().unwrap()
+        Command::new(ZARRFS)
+            .args(args)
+            .current_dir(self.directory.path())
+            .output()
+            .unwrap()
     }
 
     /// Runs a bash script as root of a system where zarrfs is installed, with this directory as $D.
@@ -51,13 +60,25 @@ impl Sandbox {
             cd "$D"
         "#;
         let output = with_timeout(60, "unshare")
-            .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-euc"])
+            .args([
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "bash",
+                "-euc",
+            ])
             .arg(format!("{install}\n{script}"))
             .env("D", self.directory.path())
             .env("ZARRFS", ZARRFS)
             .output()
             .unwrap();
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let said = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
         assert!(output.status.success(), "{said}");
         said
     }
@@ -74,7 +95,10 @@ impl Drop for Sandbox {
 
 fn mounts_below(path: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
-    let found = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+    let found = table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1))
+        .map(PathBuf::from);
     found.filter(|mounted| mounted.starts_with(path)).collect()
 }
 
@@ -88,11 +112,18 @@ fn is_root() -> bool {
 
 /// Returns the exit code and the standard error of a command.
 fn failure(output: &Output) -> (i32, String) {
-    (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+    (
+        output.status.code().unwrap(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 fn assert_succeeded(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -133,10 +164,20 @@ fn a_line_of_fstab_mounts_a_store() {
         "0".into(),
     ];
     // mount(8) pads short names
-    let words = said.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ").replace(" : ", ": "));
+    let words = said.lines().map(|l| {
+        l.split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .replace(" : ", ": ")
+    });
     let words: Vec<String> = words.collect();
     assert_eq!(words, [once.clone(), once].concat());
-    let stored = zarrfs(&["cat", &sandbox.text("sample.zarr/air_temperature"), "--length", "2"]);
+    let stored = zarrfs(&[
+        "cat",
+        &sandbox.text("sample.zarr/air_temperature"),
+        "--length",
+        "2",
+    ]);
     assert_eq!(stored.stdout, [2, 1]);
 }
 
@@ -160,7 +201,10 @@ fn mount_fuse_finds_zarrfs() {
         "#,
     );
     let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[..2] == ["12", "32"] && lines[2].contains("no such store"), "{said}");
+    assert!(
+        lines[..2] == ["12", "32"] && lines[2].contains("no such store"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -184,7 +228,10 @@ fn umount_reports_data_that_could_not_be_stored() {
         "$ZARRFS" cat full/sample.zarr/air_temperature --length 200000 | wc -c
         "#,
     );
-    assert!(said.contains("still mounted") && said.lines().any(|line| line == "32"), "{said}");
+    assert!(
+        said.contains("still mounted") && said.lines().any(|line| line == "32"),
+        "{said}"
+    );
     assert!(said.lines().any(|line| line == "200000"), "{said}");
 }
 
@@ -274,7 +321,10 @@ fn a_mountpoint_inside_the_store_by_a_bind_mount_is_refused() {
         findmnt shared/mnt || findmnt sample.zarr/lat/bound/mnt || echo none
         "#,
     );
-    assert_eq!(said.lines().collect::<Vec<_>>(), ["inside the store", "none"]);
+    assert_eq!(
+        said.lines().collect::<Vec<_>>(),
+        ["inside the store", "none"]
+    );
 }
 
 /// Such a user, for example in an unprivileged container, can mount without fusermount3.
@@ -288,7 +338,15 @@ fn root_of_a_namespace_can_mount() {
         ls
     "#;
     let output = with_timeout(60, "unshare")
-        .args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
         .args(["bash", "-euc", script, ZARRFS])
         .current_dir(sandbox.directory.path())
         .output()
@@ -299,7 +357,10 @@ fn root_of_a_namespace_can_mount() {
         return;
     }
     assert_succeeded(&output);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "148\nmnt\nsample.zarr\n");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "148\nmnt\nsample.zarr\n"
+    );
 }
 
 /// Runs zarrfs under the name of a mount helper.
@@ -308,13 +369,23 @@ fn helper(sandbox: &Sandbox, name: &str, args: &[&str]) -> Output {
     if !program.exists() {
         symlink(ZARRFS, &program).unwrap();
     }
-    Command::new(program).args(args).current_dir(sandbox.directory.path()).output().unwrap()
+    Command::new(program)
+        .args(args)
+        .current_dir(sandbox.directory.path())
+        .output()
+        .unwrap()
 }
 
 #[test]
 fn the_mount_helper_returns_the_exit_codes_of_mount() {
     let sandbox = Sandbox::new();
-    let mount = |args: &[&str]| helper(&sandbox, "mount.zarrfs", &[&["sample.zarr", "mnt"], args].concat());
+    let mount = |args: &[&str]| {
+        helper(
+            &sandbox,
+            "mount.zarrfs",
+            &[&["sample.zarr", "mnt"], args].concat(),
+        )
+    };
     for (args, code, text) in [
         (&["-o", "rw,bogus"][..], 1, "-o bogus: unknown option"),
         (&["-o", "uid=x"], 1, "-o uid=x: "),
@@ -322,32 +393,75 @@ fn the_mount_helper_returns_the_exit_codes_of_mount() {
         (&["-N", "/proc/1/ns/mnt"], 1, "nsenter"),
         (&["-o", "remount,ro"], 1, "unmount it, and mount again"),
         (&["--bogus"], 1, "--bogus"),
-        (&["-o", "cache_dir=/dev/null/x,log_file=/dev/null/y"], 32, "/dev/null/y"),
+        (
+            &["-o", "cache_dir=/dev/null/x,log_file=/dev/null/y"],
+            32,
+            "/dev/null/y",
+        ),
     ] {
         let (exit, said) = failure(&mount(args));
-        assert!(exit == code && said.contains(text), "{args:?}: {exit} {said}");
+        assert!(
+            exit == code && said.contains(text),
+            "{args:?}: {exit} {said}"
+        );
     }
-    let (exit, said) = failure(&helper(&sandbox, "mount.fuse.zarrfs", &["nothing.zarr", "mnt", "-o", "rw"]));
-    assert!(exit == 32 && said.contains("no such store"), "{exit} {said}");
+    let (exit, said) = failure(&helper(
+        &sandbox,
+        "mount.fuse.zarrfs",
+        &["nothing.zarr", "mnt", "-o", "rw"],
+    ));
+    assert!(
+        exit == 32 && said.contains("no such store"),
+        "{exit} {said}"
+    );
     assert_succeeded(&mount(&["-f"]));
     assert!(!is_mounted(&sandbox.join("mnt")));
     // the mount succeeds even if standard output is closed
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let mut verbose = Command::new(sandbox.join("mount.zarrfs"));
-    verbose.args(["sample.zarr", "mnt", "-v"]).current_dir(sandbox.directory.path()).stdout(full);
+    verbose
+        .args(["sample.zarr", "mnt", "-v"])
+        .current_dir(sandbox.directory.path())
+        .stdout(full);
     assert_succeeded(&verbose.output().unwrap());
     assert_succeeded(&helper(&sandbox, "umount.fuse.zarrfs", &["mnt"]));
-    let output = mount(&["-s", "-n", "-v", "-t", "fuse.zarrfs", "-o", "rw,bogus", "-r"]);
+    let output = mount(&[
+        "-s",
+        "-n",
+        "-v",
+        "-t",
+        "fuse.zarrfs",
+        "-o",
+        "rw,bogus",
+        "-r",
+    ]);
     assert_succeeded(&output);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "zarrfs: sample.zarr mounted on mnt\n");
-    assert_eq!(support::errno(fs::write(sandbox.join("mnt/lat/data.raw"), "x")), "EROFS");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "zarrfs: sample.zarr mounted on mnt\n"
+    );
+    assert_eq!(
+        support::errno(fs::write(sandbox.join("mnt/lat/data.raw"), "x")),
+        "EROFS"
+    );
     let (exit, said) = failure(&mount(&[]));
-    assert!(exit == 32 && said.contains("mounted here already"), "{exit} {said}");
+    assert!(
+        exit == 32 && said.contains("mounted here already"),
+        "{exit} {said}"
+    );
     let umount = |args: &[&str]| helper(&sandbox, "umount.fuse.zarrfs", args);
     let file = fs::File::open(sandbox.join("mnt/lat/data.raw")).unwrap();
     let (exit, said) = failure(&umount(&["mnt"]));
     assert!(exit == 32 && said.contains("in use"), "{exit} {said}");
-    assert_succeeded(&umount(&["mnt", "-l", "-n", "-v", "-r", "-t", "fuse.zarrfs"]));
+    assert_succeeded(&umount(&[
+        "mnt",
+        "-l",
+        "-n",
+        "-v",
+        "-r",
+        "-t",
+        "fuse.zarrfs",
+    ]));
     drop(file);
     assert!(!is_mounted(&sandbox.join("mnt")));
 }
@@ -359,23 +473,48 @@ fn documented_examples_work() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
     let fstab = read("packaging/fstab") + &read("docs/operations.md");
-    let lines: Vec<Vec<&str>> = fstab.lines().map(|line| line.split_whitespace().collect()).collect();
-    let lines: Vec<&Vec<&str>> = lines.iter().filter(|line| line.get(2) == Some(&"fuse.zarrfs")).collect();
+    let lines: Vec<Vec<&str>> = fstab
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let lines: Vec<&Vec<&str>> = lines
+        .iter()
+        .filter(|line| line.get(2) == Some(&"fuse.zarrfs"))
+        .collect();
     assert_eq!(lines.len(), 6, "{lines:?}");
     let unit = read("packaging/mnt-climate.mount");
-    let options = unit.lines().find_map(|line| line.strip_prefix("Options=")).unwrap();
+    let options = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("Options="))
+        .unwrap();
     for options in lines.iter().map(|line| line[3]).chain([options]) {
-        assert_succeeded(&helper(&sandbox, "mount.zarrfs", &["sample.zarr", "mnt", "-f", "-o", options]));
+        assert_succeeded(&helper(
+            &sandbox,
+            "mount.zarrfs",
+            &["sample.zarr", "mnt", "-f", "-o", options],
+        ));
     }
     if !is_installed("systemd-analyze") {
         return;
     }
-    let units = ["mnt-climate.mount", "mnt-climate.automount", "zarrfs@.service"];
+    let units = [
+        "mnt-climate.mount",
+        "mnt-climate.automount",
+        "zarrfs@.service",
+    ];
     for unit in units {
-        fs::write(sandbox.join(unit), read(&format!("packaging/{unit}")).replace("/usr/bin/zarrfs", ZARRFS)).unwrap();
+        fs::write(
+            sandbox.join(unit),
+            read(&format!("packaging/{unit}")).replace("/usr/bin/zarrfs", ZARRFS),
+        )
+        .unwrap();
     }
     let paths = units.map(|unit| sandbox.join(unit));
-    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(paths).output().unwrap();
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .args(paths)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
@@ -389,7 +528,11 @@ fn a_forced_unmount_does_not_wait() {
     let daemon = Daemon::start(&test_data("sample.zarr"), &[]);
     let file = fs::File::open(daemon.path().join("lat/data.raw")).unwrap();
     kill_process(daemon.pid(), Signal::STOP).unwrap();
-    assert_succeeded(&zarrfs(&["umount", "--force", daemon.path().to_str().unwrap()]));
+    assert_succeeded(&zarrfs(&[
+        "umount",
+        "--force",
+        daemon.path().to_str().unwrap(),
+    ]));
     assert!(!is_mounted(&daemon.path()));
     assert!(file.read_at(&mut [0; 8], 0).is_err());
     kill_process(daemon.pid(), Signal::CONT).unwrap();
@@ -403,14 +546,24 @@ fn a_plain_umount_loses_nothing() {
     }
     let sandbox = Sandbox::new();
     let mut daemon = Daemon::start(&sandbox.join("sample.zarr"), &[]);
-    let file = fs::OpenOptions::new().read(true).write(true).open(daemon.path().join("air_temperature/data.raw"));
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(daemon.path().join("air_temperature/data.raw"));
     let file = file.unwrap();
     let len = file.metadata().unwrap().len() as usize;
     let map = SharedMap::new(&file);
     drop(file);
     map.write(0, &vec![7; len]);
     drop(map);
-    assert!(Command::new("umount").arg("-i").arg(daemon.path()).status().unwrap().success());
+    assert!(
+        Command::new("umount")
+            .arg("-i")
+            .arg(daemon.path())
+            .status()
+            .unwrap()
+            .success()
+    );
     assert!(daemon.wait().unwrap().success());
     let stored = zarrfs(&["cat", &sandbox.text("sample.zarr/air_temperature")]).stdout;
     assert!(stored.len() == len && stored.iter().all(|&byte| byte == 7));
@@ -420,8 +573,19 @@ fn a_plain_umount_loses_nothing() {
 fn synchronous_writes_are_stored_when_they_return() {
     let sandbox = Sandbox::new();
     let mount = Mount::new(&sandbox.join("sample.zarr"), &["-o", "sync"]);
-    let file = fs::OpenOptions::new().write(true).open(mount.join("air_temperature/data.raw")).unwrap();
-    let stored = || zarrfs(&["cat", &sandbox.text("sample.zarr/air_temperature"), "--length", "2"]).stdout;
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(mount.join("air_temperature/data.raw"))
+        .unwrap();
+    let stored = || {
+        zarrfs(&[
+            "cat",
+            &sandbox.text("sample.zarr/air_temperature"),
+            "--length",
+            "2",
+        ])
+        .stdout
+    };
     assert_eq!(stored(), [0xae, 0xff]);
     file.write_all_at(&[1, 2], 0).unwrap();
     assert_eq!(stored(), [1, 2]);
@@ -436,7 +600,10 @@ fn a_mountpoint_is_created_and_removed() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "./sample\n");
     assert!(sandbox.join("sample/lat/data.raw").exists());
     let (code, said) = failure(&sandbox.zarrfs(&["mount", "--auto-mountpoint", "sample.zarr"]));
-    assert!(code == 5 && said.contains("mounted here already"), "{code} {said}");
+    assert!(
+        code == 5 && said.contains("mounted here already"),
+        "{code} {said}"
+    );
     assert_succeeded(&sandbox.zarrfs(&["umount", "sample"]));
     assert!(!sandbox.join("sample").exists());
     // also below missing directories, and as an option of -o
@@ -458,18 +625,51 @@ fn a_failed_mount_creates_no_mountpoint() {
     for (args, code, text) in [
         (&["bare"][..], 2, "--auto-mountpoint"),
         (&["--auto-mountpoint", "bare"], 5, "name a mountpoint"),
-        (&["--auto-mountpoint", "bare", "bare/new/mnt"], 5, "inside the store"),
-        (&["--auto-mountpoint", "nothing.zarr", "new/mnt"], 3, "no such store"),
-        (&["--auto-mountpoint", "bare", "sample/file/mnt"], 5, "sample/file"),
-        (&["--auto-mountpoint", "--readahead", "1M", "--log-file", "/dev/null/x", "bare", "new"], 1, "/dev/null/x"),
+        (
+            &["--auto-mountpoint", "bare", "bare/new/mnt"],
+            5,
+            "inside the store",
+        ),
+        (
+            &["--auto-mountpoint", "nothing.zarr", "new/mnt"],
+            3,
+            "no such store",
+        ),
+        (
+            &["--auto-mountpoint", "bare", "sample/file/mnt"],
+            5,
+            "sample/file",
+        ),
+        (
+            &[
+                "--auto-mountpoint",
+                "--readahead",
+                "1M",
+                "--log-file",
+                "/dev/null/x",
+                "bare",
+                "new",
+            ],
+            1,
+            "/dev/null/x",
+        ),
     ] {
         let (exit, said) = failure(&sandbox.zarrfs(&[&["mount"], args].concat()));
-        assert!(exit == code && said.contains(text), "{args:?}: {exit} {said}");
+        assert!(
+            exit == code && said.contains(text),
+            "{args:?}: {exit} {said}"
+        );
     }
     fs::rename(sandbox.join("bare"), sandbox.join("sample.zarr")).unwrap();
     let (code, said) = failure(&sandbox.zarrfs(&["mount", "--auto-mountpoint", "sample.zarr"]));
-    assert!(code == 5 && said.contains("no empty directory"), "{code} {said}");
-    let mut names: Vec<_> = fs::read_dir(sandbox.directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(
+        code == 5 && said.contains("no empty directory"),
+        "{code} {said}"
+    );
+    let mut names: Vec<_> = fs::read_dir(sandbox.directory.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
     names.sort();
     assert_eq!(names, ["mnt", "sample", "sample.zarr"]);
     assert!(!sandbox.join("sample.zarr/new").exists());
@@ -488,7 +688,11 @@ fn a_mount_sets_the_read_ahead_of_the_kernel() {
         let may_set = fs::OpenOptions::new().write(true).open(&setting).is_ok();
         // an unprivileged mount keeps the kernel's default
         let expected = if may_set { kib } else { "128" };
-        assert_eq!(fs::read_to_string(setting).unwrap().trim(), expected, "{options:?}");
+        assert_eq!(
+            fs::read_to_string(setting).unwrap().trim(),
+            expected,
+            "{options:?}"
+        );
     }
 }
 
@@ -515,7 +719,11 @@ fn an_idle_mount_is_unmounted() {
     let file = fs::File::open(mountpoint.join("lat/data.raw")).unwrap();
     std::thread::sleep(timeout * 2);
     assert!(is_mounted(&mountpoint), "a file is open");
-    let mut visitor = Command::new("sleep").arg("60").current_dir(&mountpoint).spawn().unwrap();
+    let mut visitor = Command::new("sleep")
+        .arg("60")
+        .current_dir(&mountpoint)
+        .spawn()
+        .unwrap();
     drop(file);
     std::thread::sleep(timeout * 2);
     assert!(is_mounted(&mountpoint), "somebody's working directory");
@@ -532,7 +740,11 @@ fn an_idle_mount_is_unmounted() {
 fn an_idle_unmount_stores_all_writes() {
     let sandbox = Sandbox::new();
     assert_succeeded(&sandbox.zarrfs(&["mount", "--idle-timeout", "2s", "sample.zarr", "mnt"]));
-    fs::write(sandbox.join("mnt/air_temperature/data.raw"), vec![9; 62 * 37 * 53 * 2]).unwrap();
+    fs::write(
+        sandbox.join("mnt/air_temperature/data.raw"),
+        vec![9; 62 * 37 * 53 * 2],
+    )
+    .unwrap();
     wait_for("the unmount", || !is_mounted(&sandbox.join("mnt")));
     let stored = zarrfs(&["cat", &sandbox.text("sample.zarr/air_temperature")]).stdout;
     assert!(stored.len() == 62 * 37 * 53 * 2 && stored.iter().all(|&byte| byte == 9));
@@ -544,24 +756,45 @@ fn a_stale_mount_is_replaced() {
     let sandbox = Sandbox::new();
     let pid = |mountpoint: &Path| {
         let stats = fs::read_to_string(mountpoint.join(".zarrfs/stats")).unwrap();
-        let pid = stats.lines().find_map(|line| line.strip_prefix("pid")).unwrap().trim().parse().unwrap();
+        let pid = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("pid"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
         rustix::process::Pid::from_raw(pid).unwrap()
     };
     let kill = || {
         let mountpoint = sandbox.join("mnt");
         rustix::process::kill_process(pid(&mountpoint), rustix::process::Signal::KILL).unwrap();
-        wait_for("the daemon's end", || rustix::fs::statfs(&mountpoint).is_err());
+        wait_for("the daemon's end", || {
+            rustix::fs::statfs(&mountpoint).is_err()
+        });
     };
     assert_succeeded(&sandbox.zarrfs(&["mount", "sample.zarr", "mnt"]));
-    let (code, said) = failure(&sandbox.zarrfs(&["mount", "--replace-stale", "sample.zarr", "mnt"]));
-    assert!(code == 5 && said.contains("mounted here already"), "a mount that is alive stays: {code} {said}");
+    let (code, said) =
+        failure(&sandbox.zarrfs(&["mount", "--replace-stale", "sample.zarr", "mnt"]));
+    assert!(
+        code == 5 && said.contains("mounted here already"),
+        "a mount that is alive stays: {code} {said}"
+    );
     kill();
     let (code, said) = failure(&sandbox.zarrfs(&["mount", "sample.zarr", "mnt"]));
-    assert!(code == 7 && said.contains("--replace-stale"), "{code} {said}");
-    for options in [&["--replace-stale"][..], &["-o", "replace_stale,auto_mountpoint"]] {
+    assert!(
+        code == 7 && said.contains("--replace-stale"),
+        "{code} {said}"
+    );
+    for options in [
+        &["--replace-stale"][..],
+        &["-o", "replace_stale,auto_mountpoint"],
+    ] {
         assert_succeeded(&sandbox.zarrfs(&[&["mount"], options, &["sample.zarr", "mnt"]].concat()));
         assert!(sandbox.join("mnt/lat/data.raw").exists());
-        assert_eq!(zarrfs::fuse::mounts_at(&sandbox.join("mnt")).unwrap().len(), 1);
+        assert_eq!(
+            zarrfs::fuse::mounts_at(&sandbox.join("mnt")).unwrap().len(),
+            1
+        );
         kill();
     }
     assert_succeeded(&sandbox.zarrfs(&["umount", "mnt"]));
@@ -576,18 +809,43 @@ fn the_log_is_sent_to_the_journal() {
     // started
     let journal = "--log-journal=journal";
     let (code, said) = failure(&sandbox.zarrfs(&["mount", journal, "sample.zarr", "mnt"]));
-    assert!(code == 1 && said.contains("systemd-journald"), "{code} {said}");
+    assert!(
+        code == 1 && said.contains("systemd-journald"),
+        "{code} {said}"
+    );
     let listening = UnixDatagram::bind(sandbox.join("journal")).unwrap();
-    listening.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    assert_succeeded(&sandbox.zarrfs(&["mount", "-o", "log_journal=journal,log_level=info", "sample.zarr", "mnt"]));
-    assert_eq!(support::errno(fs::read(sandbox.join("mnt/air_temperature/data.raw"))), "EIO");
+    listening
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    assert_succeeded(&sandbox.zarrfs(&[
+        "mount",
+        "-o",
+        "log_journal=journal,log_level=info",
+        "sample.zarr",
+        "mnt",
+    ]));
+    assert_eq!(
+        support::errno(fs::read(sandbox.join("mnt/air_temperature/data.raw"))),
+        "EIO"
+    );
     let mut entry = [0; 4096];
     let length = listening.recv(&mut entry).unwrap();
     let entry = String::from_utf8_lossy(&entry[..length]);
-    let mountpoint = fs::canonicalize(sandbox.directory.path()).unwrap().join("mnt");
-    let fields = format!("PRIORITY=3\nSYSLOG_IDENTIFIER=zarrfs\nZARRFS_MOUNTPOINT={}\nMESSAGE=", mountpoint.display());
-    assert!(entry.starts_with(&fields) && entry.ends_with('\n'), "{entry}");
-    assert!(entry.contains("air_temperature") && entry.contains("0.0.0"), "{entry}");
+    let mountpoint = fs::canonicalize(sandbox.directory.path())
+        .unwrap()
+        .join("mnt");
+    let fields = format!(
+        "PRIORITY=3\nSYSLOG_IDENTIFIER=zarrfs\nZARRFS_MOUNTPOINT={}\nMESSAGE=",
+        mountpoint.display()
+    );
+    assert!(
+        entry.starts_with(&fields) && entry.ends_with('\n'),
+        "{entry}"
+    );
+    assert!(
+        entry.contains("air_temperature") && entry.contains("0.0.0"),
+        "{entry}"
+    );
     // the mount continues without a journal
     drop(listening);
     assert_succeeded(&sandbox.zarrfs(&["umount", "mnt"]));
@@ -599,7 +857,9 @@ fn the_log_is_sent_to_the_journal() {
 fn a_service_reports_that_it_is_ready() {
     let sandbox = Sandbox::new();
     let listening = UnixDatagram::bind(sandbox.join("notify")).unwrap();
-    listening.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    listening
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
     let mut service = Command::new(ZARRFS)
         .args(["mount", "--foreground", "sample.zarr", "mnt"])
         .current_dir(sandbox.directory.path())

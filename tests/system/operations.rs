@@ -6,7 +6,9 @@
 use crate::support;
 use crate::support::array::{TestArray, pattern};
 use crate::support::faulty_server::{Fault, FaultyServer};
-use crate::support::{Mount, ZARRFS, is_installed, is_mounted, test_data, wait_for, with_timeout, zarrfs};
+use crate::support::{
+    Mount, ZARRFS, is_installed, is_mounted, test_data, wait_for, with_timeout, zarrfs,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,10 +19,20 @@ use std::time::{Duration, Instant};
 /// Returns the verbs whose help has an option.
 fn verbs_with(option: &str) -> Vec<String> {
     let help = String::from_utf8(zarrfs(&["--help"]).stdout).unwrap();
-    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let list = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty());
     let names = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let names = names.map(|line| line.split_whitespace().next().unwrap().to_string()).filter(|name| name != "help");
-    let has = |verb: &String| String::from_utf8(zarrfs(&[verb, "--help"]).stdout).unwrap().contains(option);
+    let names = names
+        .map(|line| line.split_whitespace().next().unwrap().to_string())
+        .filter(|name| name != "help");
+    let has = |verb: &String| {
+        String::from_utf8(zarrfs(&[verb, "--help"]).stdout)
+            .unwrap()
+            .contains(option)
+    };
     names.filter(has).collect()
 }
 
@@ -32,17 +44,35 @@ fn error_object(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(printed.lines().count(), 1, "{printed} {said}");
     let object: Value = serde_json::from_str(&printed).unwrap();
-    assert_eq!(object["exit_code"].as_i64(), output.status.code().map(i64::from), "{printed}");
+    assert_eq!(
+        object["exit_code"].as_i64(),
+        output.status.code().map(i64::from),
+        "{printed}"
+    );
     let message = object["error"].as_str().unwrap();
-    assert!(!message.is_empty() && said.contains(message.lines().next().unwrap()), "{printed} {said}");
+    assert!(
+        !message.is_empty() && said.contains(message.lines().next().unwrap()),
+        "{printed} {said}"
+    );
     object
 }
 
 #[test]
 fn every_verb_with_json_prints_its_error_as_an_object() {
     let verbs = verbs_with("--json");
-    for verb in ["info", "ls", "check", "header", "consolidate", "migrate", "stats"] {
-        assert!(verbs.iter().any(|v| v == verb), "{verb} has no --json: {verbs:?}");
+    for verb in [
+        "info",
+        "ls",
+        "check",
+        "header",
+        "consolidate",
+        "migrate",
+        "stats",
+    ] {
+        assert!(
+            verbs.iter().any(|v| v == verb),
+            "{verb} has no --json: {verbs:?}"
+        );
     }
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("no.zarr");
@@ -51,13 +81,22 @@ fn every_verb_with_json_prints_its_error_as_an_object() {
     let file = folder.path().join("file");
     for verb in &verbs {
         let object = error_object(&zarrfs(&[verb, "--json", missing]));
-        assert!(object["error"].as_str().unwrap().contains("no.zarr"), "{verb}: {object}");
+        assert!(
+            object["error"].as_str().unwrap().contains("no.zarr"),
+            "{verb}: {object}"
+        );
         assert_ne!(object["exit_code"], json!(0), "{verb}");
         error_object(&zarrfs(&[verb, file.to_str().unwrap(), "--json"]));
         let refused = error_object(&zarrfs(&[verb, "--json", "--nonsense", missing]));
         assert_eq!(refused["exit_code"], json!(2), "{verb}");
-        assert!(refused["error"].as_str().unwrap().contains("--nonsense"), "{verb}: {refused}");
-        assert!(zarrfs(&[verb, missing]).stdout.is_empty(), "{verb}: without --json");
+        assert!(
+            refused["error"].as_str().unwrap().contains("--nonsense"),
+            "{verb}: {refused}"
+        );
+        assert!(
+            zarrfs(&[verb, missing]).stdout.is_empty(),
+            "{verb}: without --json"
+        );
     }
     // findings are a report, not an error object
     let store = folder.path().join("store.zarr");
@@ -66,7 +105,12 @@ fn every_verb_with_json_prints_its_error_as_an_object() {
     fs::write(array.file(&[0]), "damaged").unwrap();
     let output = zarrfs(&["check", "--deep", "--json", store.to_str().unwrap()]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(output.status.code() == Some(1) && report["error"].is_null() && report["errors"] == json!(1), "{report}");
+    assert!(
+        output.status.code() == Some(1)
+            && report["error"].is_null()
+            && report["errors"] == json!(1),
+        "{report}"
+    );
 }
 
 /// A directory that cannot be listed is an entry with an error, and the output stays one JSON
@@ -80,24 +124,48 @@ fn ls_with_json_has_an_entry_for_a_directory_that_cannot_be_listed() {
     let folder = tempfile::tempdir().unwrap();
     for group in ["", "closed", "open"] {
         fs::create_dir_all(folder.path().join(group)).unwrap();
-        fs::write(folder.path().join(group).join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+        fs::write(
+            folder.path().join(group).join(".zgroup"),
+            r#"{"zarr_format": 2}"#,
+        )
+        .unwrap();
     }
-    fs::set_permissions(folder.path().join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(
+        folder.path().join("closed"),
+        fs::Permissions::from_mode(0o000),
+    )
+    .unwrap();
     // root can list every directory, unless it drops these capabilities
     let mut command = with_timeout(60, if is_root { "setpriv" } else { ZARRFS });
     if is_root {
         command.args(["--bounding-set", "-dac_override,-dac_read_search", ZARRFS]);
     }
-    let output = command.args(["ls", "-R", "--json"]).arg(folder.path()).output().unwrap();
-    fs::set_permissions(folder.path().join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    let output = command
+        .args(["ls", "-R", "--json"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    fs::set_permissions(
+        folder.path().join("closed"),
+        fs::Permissions::from_mode(0o700),
+    )
+    .unwrap();
     let list: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    let failed: Vec<&Value> = list.iter().filter(|object| !object["error"].is_null()).collect();
+    let failed: Vec<&Value> = list
+        .iter()
+        .filter(|object| !object["error"].is_null())
+        .collect();
     assert_eq!(failed.len(), 1, "{list:?}");
     assert!(
-        failed[0]["path"] == json!("/closed") && failed[0]["error"].as_str().unwrap().contains("denied"),
+        failed[0]["path"] == json!("/closed")
+            && failed[0]["error"].as_str().unwrap().contains("denied"),
         "{failed:?}"
     );
-    assert!(list.iter().any(|object| object["path"] == json!("/open/.zgroup")), "{list:?}");
+    assert!(
+        list.iter()
+            .any(|object| object["path"] == json!("/open/.zgroup")),
+        "{list:?}"
+    );
     assert_eq!(support::failure(&output).0, 1);
 }
 
@@ -120,7 +188,11 @@ fn mount_bucket(server: &FaultyServer, args: &[&str]) -> Mount {
 
 fn umount(path: &Path) -> (Output, Duration) {
     let begun = Instant::now();
-    let output = with_timeout(60, ZARRFS).arg("umount").arg(path).output().unwrap();
+    let output = with_timeout(60, ZARRFS)
+        .arg("umount")
+        .arg(path)
+        .output()
+        .unwrap();
     (output, begun.elapsed())
 }
 
@@ -133,7 +205,10 @@ fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
     const CHUNKS: usize = 200;
     let (folder, server) = bucket(CHUNKS * 100, 100);
     let log = folder.path().join("log");
-    let mount = mount_bucket(&server, &["--timeout", "3s", "--log-file", log.to_str().unwrap()]);
+    let mount = mount_bucket(
+        &server,
+        &["--timeout", "3s", "--log-file", log.to_str().unwrap()],
+    );
     let new = pattern(9, CHUNKS * 100);
     let file = support::open_for_writing(&mount.join("a/data.raw"));
     std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
@@ -147,7 +222,10 @@ fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
         let said = support::failure(&output).1;
         assert_eq!(output.status.code(), Some(1), "{said}");
         let named = format!("not stored: /a ({CHUNKS} chunks, {} bytes)", CHUNKS * 100);
-        assert!(said.contains("still mounted") && said.contains(&named), "{said}");
+        assert!(
+            said.contains("still mounted") && said.contains(&named),
+            "{said}"
+        );
         // the last attempt may have ended before the server answered
         assert!(said.contains("503") || said.contains("no data"), "{said}");
         // trying every chunk in turn takes 16 s on an idle machine
@@ -166,11 +244,25 @@ fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
         assert_eq!(stored, new[chunk * 100..][..100], "{chunk}");
     }
     let log = fs::read_to_string(log).unwrap();
-    let lines = |words: &str| log.lines().filter(|line| line.contains("WARN") && line.contains(words)).count();
-    assert_eq!((lines("fails for"), lines("answers again")), (1, 1), "{log}");
+    let lines = |words: &str| {
+        log.lines()
+            .filter(|line| line.contains("WARN") && line.contains(words))
+            .count()
+    };
+    assert_eq!(
+        (lines("fails for"), lines("answers again")),
+        (1, 1),
+        "{log}"
+    );
     let first = log.lines().find(|line| line.contains("fails for")).unwrap();
-    let last = log.lines().find(|line| line.contains("answers again")).unwrap();
-    assert!(first.contains("503 ×") && first.contains("--timeout") && last.contains("503 ×"), "{first}\n{last}");
+    let last = log
+        .lines()
+        .find(|line| line.contains("answers again"))
+        .unwrap();
+    assert!(
+        first.contains("503 ×") && first.contains("--timeout") && last.contains("503 ×"),
+        "{first}\n{last}"
+    );
 }
 
 /// An unmount also tries for `--timeout` if the server refuses: the permission may be granted
@@ -211,7 +303,9 @@ fn an_unmount_after_an_outage_stores_everything() {
     let (output, _) = umount(mount.path());
     assert!(output.status.success(), "{output:?}");
     mount.assume_unmounted();
-    let stored: Vec<u8> = (0..5).flat_map(|n| fs::read(folder.path().join(format!("bucket/a/{n}"))).unwrap()).collect();
+    let stored: Vec<u8> = (0..5)
+        .flat_map(|n| fs::read(folder.path().join(format!("bucket/a/{n}"))).unwrap())
+        .collect();
     assert_eq!(stored, new);
 }
 
@@ -219,7 +313,10 @@ fn an_unmount_after_an_outage_stores_everything() {
 #[test]
 fn statistics_and_checks_of_health_do_not_keep_an_idle_mount() {
     let watched = |check: &dyn Fn(&Path)| {
-        let mount = Mount::new(&test_data("sample.zarr"), &["--read-only", "--idle-timeout", "4s", "--listen", "0"]);
+        let mount = Mount::new(
+            &test_data("sample.zarr"),
+            &["--read-only", "--idle-timeout", "4s", "--listen", "0"],
+        );
         let begun = Instant::now();
         while is_mounted(mount.path()) && begun.elapsed() < Duration::from_secs(14) {
             check(mount.path());
@@ -246,5 +343,8 @@ fn statistics_and_checks_of_health_do_not_keep_an_idle_mount() {
         zarrfs(&["stats", "--prometheus", path]);
     };
     assert!(!watched(&statistics));
-    assert!(watched(&|mountpoint| drop(fs::read_dir(mountpoint).map(|names| names.count()))), "a listing is use");
+    assert!(
+        watched(&|mountpoint| drop(fs::read_dir(mountpoint).map(|names| names.count()))),
+        "a listing is use"
+    );
 }

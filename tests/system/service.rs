@@ -52,9 +52,22 @@ const FORBIDDEN: [(&str, &[&str]); 4] = [
             "TemporaryFileSystem",
         ],
     ),
-    ("their former names", &["InaccessibleDirectories", "ReadOnlyDirectories", "ReadWriteDirectories"]),
-    ("a user namespace, in which nothing can be mounted for the system", &["PrivateUsers"]),
-    ("a filter of system calls that has openat2 fail", &["RestrictSUIDSGID"]),
+    (
+        "their former names",
+        &[
+            "InaccessibleDirectories",
+            "ReadOnlyDirectories",
+            "ReadWriteDirectories",
+        ],
+    ),
+    (
+        "a user namespace, in which nothing can be mounted for the system",
+        &["PrivateUsers"],
+    ),
+    (
+        "a filter of system calls that has openat2 fail",
+        &["RestrictSUIDSGID"],
+    ),
 ];
 
 fn packaging() -> PathBuf {
@@ -64,16 +77,26 @@ fn packaging() -> PathBuf {
 /// Returns the settings of a section of a unit file, in their order.
 fn settings<'a>(unit: &'a str, section: &str) -> Vec<(&'a str, &'a str)> {
     let header = format!("[{section}]");
-    let lines = unit.lines().skip_while(|line| *line != header).skip(1).take_while(|line| !line.starts_with('['));
-    lines.filter(|line| !line.starts_with(['#', ';'])).filter_map(|line| line.split_once('=')).collect()
+    let lines = unit
+        .lines()
+        .skip_while(|line| *line != header)
+        .skip(1)
+        .take_while(|line| !line.starts_with('['));
+    lines
+        .filter(|line| !line.starts_with(['#', ';']))
+        .filter_map(|line| line.split_once('='))
+        .collect()
 }
 
 /// Returns the settings of a unit file that [`FORBIDDEN`] lists.
 fn forbidden(unit: &str) -> Vec<String> {
-    let found = settings(unit, "Service").into_iter().chain(settings(unit, "Mount")).filter_map(|(name, value)| {
-        let (what, _) = FORBIDDEN.iter().find(|(_, names)| names.contains(&name))?;
-        Some(format!("{name}={value}: {what}"))
-    });
+    let found = settings(unit, "Service")
+        .into_iter()
+        .chain(settings(unit, "Mount"))
+        .filter_map(|(name, value)| {
+            let (what, _) = FORBIDDEN.iter().find(|(_, names)| names.contains(&name))?;
+            Some(format!("{name}={value}: {what}"))
+        });
     found.collect()
 }
 
@@ -82,7 +105,11 @@ fn no_setting_of_a_unit_hides_the_mount() {
     let mut units = 0;
     for entry in fs::read_dir(packaging()).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|end| ["service", "mount", "automount"].iter().any(|unit| end == *unit)) {
+        if path.extension().is_some_and(|end| {
+            ["service", "mount", "automount"]
+                .iter()
+                .any(|unit| end == *unit)
+        }) {
             let found = forbidden(&fs::read_to_string(&path).unwrap());
             assert!(found.is_empty(), "{}: {found:?}", path.display());
             units += 1;
@@ -90,7 +117,10 @@ fn no_setting_of_a_unit_hides_the_mount() {
     }
     assert_eq!(units, 3);
     let unit = fs::read_to_string(packaging().join("zarrfs@.service")).unwrap();
-    let hiding = unit.replace("NoNewPrivileges=yes", "PrivateTmp=yes\nProtectSystem=strict");
+    let hiding = unit.replace(
+        "NoNewPrivileges=yes",
+        "PrivateTmp=yes\nProtectSystem=strict",
+    );
     assert_eq!(forbidden(&hiding).len(), 2);
 }
 
@@ -98,12 +128,21 @@ fn no_setting_of_a_unit_hides_the_mount() {
 fn the_service_is_hardened() {
     let unit = fs::read_to_string(packaging().join("zarrfs@.service")).unwrap();
     let settings: BTreeMap<_, _> = settings(&unit, "Service").into_iter().collect();
-    for name in
-        ["NoNewPrivileges", "LockPersonality", "MemoryDenyWriteExecute", "RestrictNamespaces", "RestrictRealtime"]
-    {
+    for name in [
+        "NoNewPrivileges",
+        "LockPersonality",
+        "MemoryDenyWriteExecute",
+        "RestrictNamespaces",
+        "RestrictRealtime",
+    ] {
         assert_eq!(settings.get(name), Some(&"yes"), "{name}");
     }
-    for name in ["CapabilityBoundingSet", "DeviceAllow", "RestrictAddressFamilies", "SystemCallFilter"] {
+    for name in [
+        "CapabilityBoundingSet",
+        "DeviceAllow",
+        "RestrictAddressFamilies",
+        "SystemCallFilter",
+    ] {
         assert!(settings.contains_key(name), "{name}");
     }
     if !is_installed("systemd-analyze") {
@@ -113,13 +152,24 @@ fn the_service_is_hardened() {
     let path = folder.path().join("zarrfs@test.service");
     fs::write(&path, unit.replace("/usr/bin/zarrfs", ZARRFS)).unwrap();
     let path = path.to_str().unwrap();
-    let analyzed = |args: &[&str]| with_timeout(60, "systemd-analyze").args(args).arg(path).output().unwrap();
+    let analyzed = |args: &[&str]| {
+        with_timeout(60, "systemd-analyze")
+            .args(args)
+            .arg(path)
+            .output()
+            .unwrap()
+    };
     let output = analyzed(&["verify", "--man=no"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && !said.contains("Unknown"), "{said}");
+    assert!(
+        output.status.success() && !said.contains("Unknown"),
+        "{said}"
+    );
     let text = |output: Output| String::from_utf8_lossy(&output.stdout).into_owned();
     let shown = text(analyzed(&["security", "--offline=true", "--no-pager"]));
-    let level = shown.lines().find_map(|line| line.split_once("exposure level for zarrfs@test.service: "));
+    let level = shown
+        .lines()
+        .find_map(|line| line.split_once("exposure level for zarrfs@test.service: "));
     match level.and_then(|(_, level)| level.split(' ').next()?.parse::<f64>().ok()) {
         // a unit without any of these settings has 9.6
         Some(level) => assert!(level < 6.0, "{shown}"),
@@ -167,9 +217,13 @@ done
 /// Runs the service with further settings, and returns the output of [`RUN`]. Returns `None` if
 /// systemd cannot run here.
 fn run_service(more: &str) -> Option<String> {
-    let manager =
-        ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"].into_iter().find(|path| Path::new(path).exists());
-    let (Some(manager), true) = (manager, rustix::process::getuid().is_root() && is_installed("unshare")) else {
+    let manager = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"]
+        .into_iter()
+        .find(|path| Path::new(path).exists());
+    let (Some(manager), true) = (
+        manager,
+        rustix::process::getuid().is_root() && is_installed("unshare"),
+    ) else {
         announce("skipped: running systemd takes root, systemd and unshare");
         return None;
     };
@@ -179,20 +233,35 @@ fn run_service(more: &str) -> Option<String> {
     let units = home.path().join(".config/systemd/user");
     fs::create_dir_all(&units).unwrap();
     let unit = fs::read_to_string(packaging().join("zarrfs@.service")).unwrap();
-    let unit = unit.replace("/usr/bin/zarrfs", ZARRFS).replace("/etc/zarrfs", text).replace(" --log-journal", "");
+    let unit = unit
+        .replace("/usr/bin/zarrfs", ZARRFS)
+        .replace("/etc/zarrfs", text)
+        .replace(" --log-journal", "");
     let own = format!("[Service]\nRestart=no\nStandardError=append:{text}/errors\n{more}\n");
-    fs::write(units.join("zarrfs@.service"), unit.replace("[Service]\n", &own).replace("\nRestart=on-failure", ""))
-        .unwrap();
+    fs::write(
+        units.join("zarrfs@.service"),
+        unit.replace("[Service]\n", &own)
+            .replace("\nRestart=on-failure", ""),
+    )
+    .unwrap();
     let settings = format!("STORE={text}/sample.zarr\nMOUNTPOINT={text}/mnt\nOPTIONS=ro\n");
     fs::write(home.path().join("test.conf"), settings).unwrap();
     let name = format!("zarrfs-test-{}", std::process::id());
     let mut command = with_timeout(100, "unshare");
     command.args(["--mount", "--propagation", "slave", "bash", "-c", RUN]);
-    command.env("HOME", text).env("NAME", name).env("MANAGER", manager);
+    command
+        .env("HOME", text)
+        .env("NAME", name)
+        .env("MANAGER", manager);
     let output = command.output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).trim().to_string();
     let read = |name: &str| fs::read_to_string(home.path().join(name)).unwrap_or_default();
-    println!("{}\n{}\n{}", String::from_utf8_lossy(&output.stderr), read("errors"), read("log"));
+    println!(
+        "{}\n{}\n{}",
+        String::from_utf8_lossy(&output.stderr),
+        read("errors"),
+        read("log")
+    );
     if printed == "none" {
         announce("skipped: systemd does not run here");
         return None;

@@ -17,14 +17,23 @@ fn codecs() -> [(&'static str, Value); 6] {
     [
         ("none", json!({})),
         ("zlib", json!({"compressor": {"id": "zlib", "level": 1}})),
-        ("blosc", json!({"compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}})),
+        (
+            "blosc",
+            json!({"compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}}),
+        ),
         (
             "delta and zstd",
             json!({"dtype": "<i4", "filters": [{"id": "delta", "dtype": "<i4"}],
             "compressor": {"id": "zstd", "level": 1}}),
         ),
-        ("order F", json!({"dtype": "<f8", "order": "F", "compressor": {"id": "gzip", "level": 1}})),
-        ("nested", json!({"dtype": "<u2", "dimension_separator": "/", "compressor": {"id": "bz2", "level": 1}})),
+        (
+            "order F",
+            json!({"dtype": "<f8", "order": "F", "compressor": {"id": "gzip", "level": 1}}),
+        ),
+        (
+            "nested",
+            json!({"dtype": "<u2", "dimension_separator": "/", "compressor": {"id": "bz2", "level": 1}}),
+        ),
     ]
 }
 
@@ -38,9 +47,14 @@ fn write_at(path: &Path, offset: usize, bytes: &[u8]) {
 #[track_caller]
 fn assert_stored(array: &TestArray, what: &str) {
     for index in array.grid() {
-        let decoded = array.decoded(&index).unwrap_or_else(|| panic!("{what}: {index:?} is not stored"));
+        let decoded = array
+            .decoded(&index)
+            .unwrap_or_else(|| panic!("{what}: {index:?} is not stored"));
         for (flat, len, at) in array.rows(&index) {
-            assert!(decoded[at..at + len] == array.flat[flat..flat + len], "{what}: {index:?} at {at}");
+            assert!(
+                decoded[at..at + len] == array.flat[flat..flat + len],
+                "{what}: {index:?} at {at}"
+            );
         }
     }
 }
@@ -51,11 +65,15 @@ fn assert_stored(array: &TestArray, what: &str) {
 fn any_range_of_data_raw_can_be_written() {
     for (what, more) in codecs() {
         let store = tempfile::tempdir().unwrap();
-        let mut array = TestArray::with_chunks(store.path().join("a"), &[61, 47, 23], &[16, 16, 8], more);
+        let mut array =
+            TestArray::with_chunks(store.path().join("a"), &[61, 47, 23], &[16, 16, 8], more);
         let mount = Mount::new(store.path(), &[]);
         let flat = mount.join("a/data.raw");
         let mut at = 1;
-        for (i, len) in [1usize, 7, 300, 4096, 5000, 1, 40_000].into_iter().enumerate() {
+        for (i, len) in [1usize, 7, 300, 4096, 5000, 1, 40_000]
+            .into_iter()
+            .enumerate()
+        {
             let bytes = pattern(i as u64 + 5, len.min(array.flat.len() - at));
             write_at(&flat, at, &bytes);
             array.flat[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -64,7 +82,10 @@ fn any_range_of_data_raw_can_be_written() {
         }
         assert!(fs::read(&flat).unwrap() == array.flat, "{what}");
         let index = [3, 2, 2];
-        assert!(fs::read(mount.join("a/3.2.2")).unwrap() == array.decoded_in_own_order(&index).unwrap(), "{what}");
+        assert!(
+            fs::read(mount.join("a/3.2.2")).unwrap() == array.decoded_in_own_order(&index).unwrap(),
+            "{what}"
+        );
     }
 }
 
@@ -74,7 +95,8 @@ fn any_range_of_data_raw_can_be_written() {
 fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
     for (what, more) in codecs() {
         let store = tempfile::tempdir().unwrap();
-        let mut array = TestArray::with_chunks(store.path().join("a"), &[100, 90, 50], &[32, 32, 32], more);
+        let mut array =
+            TestArray::with_chunks(store.path().join("a"), &[100, 90, 50], &[32, 32, 32], more);
         let chunks = array.grid().len() as u64;
         let raw = store.path().join("new.raw");
         for (seed, command) in [(3, "cp"), (4, "dd"), (5, "dd odd")] {
@@ -86,11 +108,23 @@ fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
             let growth = mount.growth(|| {
                 let done = match command {
                     "cp" => Command::new("cp").args([&from, &to]).output(),
-                    "dd" => Command::new("dd").arg(format!("if={from}")).arg(format!("of={to}")).arg("bs=1M").output(),
-                    _ => Command::new("dd").arg(format!("if={from}")).arg(format!("of={to}")).arg("bs=7777").output(),
+                    "dd" => Command::new("dd")
+                        .arg(format!("if={from}"))
+                        .arg(format!("of={to}"))
+                        .arg("bs=1M")
+                        .output(),
+                    _ => Command::new("dd")
+                        .arg(format!("if={from}"))
+                        .arg(format!("of={to}"))
+                        .arg("bs=7777")
+                        .output(),
                 };
                 let done = done.unwrap();
-                assert!(done.status.success(), "{what}: {command}: {}", String::from_utf8_lossy(&done.stderr));
+                assert!(
+                    done.status.success(),
+                    "{what}: {command}: {}",
+                    String::from_utf8_lossy(&done.stderr)
+                );
             });
             assert_stored(&array, what);
             assert_eq!(growth.of("chunk_decodes"), 0, "{what}: {command}");
@@ -131,18 +165,37 @@ fn sizes_are_fixed() {
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         // "A write past the end is `EFBIG`", and so is a larger truncate; a write across the end is
         // short
-        assert_eq!(file.set_len(size + 1).unwrap_err().raw_os_error(), Some(libc::EFBIG));
+        assert_eq!(
+            file.set_len(size + 1).unwrap_err().raw_os_error(),
+            Some(libc::EFBIG)
+        );
         for past in [size, size + 1000] {
-            assert_eq!(file.write_at(b"x", past).unwrap_err().raw_os_error(), Some(libc::EFBIG), "{name}");
+            assert_eq!(
+                file.write_at(b"x", past).unwrap_err().raw_os_error(),
+                Some(libc::EFBIG),
+                "{name}"
+            );
         }
-        assert_eq!(file.write_at(&before[size as usize - 3..], size - 3).unwrap(), 3);
+        assert_eq!(
+            file.write_at(&before[size as usize - 3..], size - 3)
+                .unwrap(),
+            3
+        );
         assert_eq!(file.write_at(b"xyz", size - 1).unwrap(), 1);
-        assert_eq!(file.write_at(&before[size as usize - 1..], size - 1).unwrap(), 1);
+        assert_eq!(
+            file.write_at(&before[size as usize - 1..], size - 1)
+                .unwrap(),
+            1
+        );
         assert_eq!(file.metadata().unwrap().len(), size);
         drop(file);
         assert_eq!(fs::read(&path).unwrap(), before);
         let appending = OpenOptions::new().append(true).open(&path).unwrap();
-        assert_eq!(appending.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(libc::EFBIG), "appending is past it");
+        assert_eq!(
+            appending.write_at(b"x", 0).unwrap_err().raw_os_error(),
+            Some(libc::EFBIG),
+            "appending is past it"
+        );
     }
     assert_stored(&array, "unchanged");
 }
@@ -157,7 +210,13 @@ fn a_write_is_readable_at_once_through_every_file() {
         let mount = Mount::new(store.path(), &[]);
         let item = array.chunk_size() / 256;
         let edge = 16 * 16;
-        let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join(name)).unwrap();
+        let open = |name: &str| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(mount.join(name))
+                .unwrap()
+        };
         let flat = open("a/data.raw");
         let chunk = open("a/0.0");
         let read = |file: &File, len: usize, at: usize| {
@@ -172,13 +231,27 @@ fn a_write_is_readable_at_once_through_every_file() {
         for round in 0..3u8 {
             let value = vec![0x40 + round; item];
             flat.write_all_at(&value, 0).unwrap();
-            assert_eq!(read(&chunk, item, 0), value, "{what}: the chunk file, round {round}");
+            assert_eq!(
+                read(&chunk, item, 0),
+                value,
+                "{what}: the chunk file, round {round}"
+            );
             assert_eq!(map.bytes()[..item], value, "{what}: the map, round {round}");
             let value = vec![0x50 + round; item];
-            chunk.write_all_at(&value, (array.chunk_size() - item) as u64).unwrap();
+            chunk
+                .write_all_at(&value, (array.chunk_size() - item) as u64)
+                .unwrap();
             let at = (15 * 40 + 15) * item;
-            assert_eq!(read(&flat, item, at), value, "{what}: the flat bytes, round {round}");
-            assert_eq!(map.bytes()[at..at + item], value, "{what}: the map, round {round}");
+            assert_eq!(
+                read(&flat, item, at),
+                value,
+                "{what}: the flat bytes, round {round}"
+            );
+            assert_eq!(
+                map.bytes()[at..at + item],
+                value,
+                "{what}: the map, round {round}"
+            );
         }
         assert!(edge > 0);
     }
@@ -193,7 +266,13 @@ fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
     let store = tempfile::tempdir().unwrap();
     TestArray::with_chunks(store.path().join("a"), &[10 * LEN], &[LEN], json!({}));
     let mount = Mount::new(store.path(), &[]);
-    let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join(name)).unwrap();
+    let open = |name: &str| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(mount.join(name))
+            .unwrap()
+    };
     let mapped = open("a/data.raw");
     let flat = open("a/data.raw");
     let chunk = open("a/0");
@@ -204,7 +283,8 @@ fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
     // threads without a scope, so that a thread that hangs does not stop the test
     std::thread::spawn(move || {
         for round in 0..2000 {
-            flat.write_all_at(&[round as u8; 100], (3 * LEN + round) as u64).unwrap();
+            flat.write_all_at(&[round as u8; 100], (3 * LEN + round) as u64)
+                .unwrap();
         }
         writer.send(()).unwrap();
     });
@@ -218,12 +298,17 @@ fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
                 fs::write(&other, [round as u8; LEN]).unwrap();
                 fs::rename(&other, &path).unwrap();
             }
-            assert_eq!((map.get(5), map.get(2 * LEN + round)), (round as u8, round as u8));
+            assert_eq!(
+                (map.get(5), map.get(2 * LEN + round)),
+                (round as u8, round as u8)
+            );
         }
         done.send(()).unwrap();
     });
     for _ in 0..2 {
-        ended.recv_timeout(std::time::Duration::from_secs(60)).expect("both end");
+        ended
+            .recv_timeout(std::time::Duration::from_secs(60))
+            .expect("both end");
     }
 }
 
@@ -233,10 +318,18 @@ fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
 fn writes_through_maps_are_stored() {
     for args in [&[][..], &["--direct-io"][..]] {
         let store = tempfile::tempdir().unwrap();
-        let mut array =
-            TestArray::with_chunks(store.path().join("a"), &[64, 64, 10], &[16, 16, 10], codecs()[1].1.clone());
+        let mut array = TestArray::with_chunks(
+            store.path().join("a"),
+            &[64, 64, 10],
+            &[16, 16, 10],
+            codecs()[1].1.clone(),
+        );
         let mount = Mount::new(store.path(), args);
-        let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(mount.join("a/data.raw"))
+            .unwrap();
         let map = SharedMap::new(&file);
         let bytes = pattern(9, 10_000);
         map.write(3000, &bytes);
@@ -248,7 +341,10 @@ fn writes_through_maps_are_stored() {
         drop((map, file));
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while array.decoded(&[1, 0, 0]).unwrap()[..] != chunk_of(&array, &[1, 0, 0])[..] {
-            assert!(std::time::Instant::now() < deadline, "the release has not come");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the release has not come"
+            );
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         drop(mount);
@@ -270,9 +366,17 @@ fn chunk_of(array: &TestArray, index: &[usize]) -> Vec<u8> {
 fn unmounting_and_signals_store_all_writes() {
     for how in ["umount", "umount -l", "SIGTERM"] {
         let store = tempfile::tempdir().unwrap();
-        let mut array = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
+        let mut array = TestArray::with_chunks(
+            store.path().join("a"),
+            &[1000],
+            &[100],
+            codecs()[1].1.clone(),
+        );
         let mount = Mount::new(store.path(), &[]);
-        let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
+        let file = OpenOptions::new()
+            .write(true)
+            .open(mount.join("a/data.raw"))
+            .unwrap();
         file.write_all_at(&[7; 333], 50).unwrap();
         array.flat[50..383].fill(7);
         let path = mount.path().to_str().unwrap().to_string();
@@ -281,7 +385,13 @@ fn unmounting_and_signals_store_all_writes() {
             // the unmount fails because the mount is busy, but it stores the writes first
             "umount" => assert!(!zarrfs(&["umount", &path]).status.success()),
             "umount -l" => {
-                assert!(Command::new("umount").args(["-l", &path]).status().unwrap().success());
+                assert!(
+                    Command::new("umount")
+                        .args(["-l", &path])
+                        .status()
+                        .unwrap()
+                        .success()
+                );
                 drop(file);
             }
             _ => {
@@ -290,7 +400,10 @@ fn unmounting_and_signals_store_all_writes() {
                 // the signal stores the writes even while the file is open
                 let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
                 while array.decoded(&[3]).unwrap()[..83] != [7; 83] {
-                    assert!(std::time::Instant::now() < deadline, "{how}: it is not stored");
+                    assert!(
+                        std::time::Instant::now() < deadline,
+                        "{how}: it is not stored"
+                    );
                     std::thread::sleep(std::time::Duration::from_millis(20));
                 }
                 drop(file);
@@ -298,7 +411,10 @@ fn unmounting_and_signals_store_all_writes() {
         }
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while how != "umount" && Path::new(&format!("/proc/{pid}")).exists() {
-            assert!(std::time::Instant::now() < deadline, "{how}: the daemon has not ended");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{how}: the daemon has not ended"
+            );
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         assert_stored(&array, how);
@@ -315,12 +431,22 @@ fn a_partly_written_uninitialized_chunk_gets_the_fill_value() {
     let more = json!({"dtype": "<i2", "fill_value": 258, "compressor": {"id": "zlib", "level": 1}});
     let array = TestArray::new(store.path().join("a"), &[10, 10], &[4, 4], more);
     let mount = Mount::new(store.path(), &[]);
-    let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(mount.join("a/data.raw"))
+        .unwrap();
     assert_eq!(errno(fs::metadata(mount.join("a/0.0"))), "ENOENT");
     file.write_all_at(&[9, 9], 2).unwrap();
     assert_eq!(fs::metadata(mount.join("a/0.0")).unwrap().len(), 32);
-    let names: Vec<_> = fs::read_dir(mount.join("a")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert!(names.iter().any(|n| n == "0.0") && !names.iter().any(|n| n == "0.1"), "{names:?}");
+    let names: Vec<_> = fs::read_dir(mount.join("a"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert!(
+        names.iter().any(|n| n == "0.0") && !names.iter().any(|n| n == "0.1"),
+        "{names:?}"
+    );
     drop(file);
     let mut expected = [2u8, 1].repeat(16);
     expected[2..4].fill(9);
@@ -332,9 +458,18 @@ fn a_partly_written_uninitialized_chunk_gets_the_fill_value() {
 #[test]
 fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
     let store = tempfile::tempdir().unwrap();
-    let mut array = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[2].1.clone());
+    let mut array = TestArray::with_chunks(
+        store.path().join("a"),
+        &[1000],
+        &[100],
+        codecs()[2].1.clone(),
+    );
     let mount = Mount::new(store.path(), &[]);
-    let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(mount.join("a/data.raw"))
+        .unwrap();
     let mut first = [0; 1];
     file.read_exact_at(&mut first, 110).unwrap();
     file.write_all_at(&[1, 1], 110).unwrap();
@@ -353,7 +488,12 @@ fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
 #[test]
 fn overwriting_a_damaged_chunk_repairs_it() {
     let store = tempfile::tempdir().unwrap();
-    let mut array = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
+    let mut array = TestArray::with_chunks(
+        store.path().join("a"),
+        &[1000],
+        &[100],
+        codecs()[1].1.clone(),
+    );
     replace(&array.file(&[3]), b"no zlib");
     let mount = Mount::new(store.path(), &[]);
     let path = mount.join("a/data.raw");
@@ -362,7 +502,11 @@ fn overwriting_a_damaged_chunk_repairs_it() {
     array.flat[250..350].fill(5);
     assert_eq!(close(file).unwrap_err().raw_os_error(), Some(libc::EIO));
     assert_eq!(array.decoded(&[2]).unwrap(), chunk_of(&array, &[2]));
-    assert!(mount.stats().contains("not stored: /a/3: zlib"), "{}", mount.stats());
+    assert!(
+        mount.stats().contains("not stored: /a/3: zlib"),
+        "{}",
+        mount.stats()
+    );
     write_at(&path, 300, &array.flat[300..400]);
     assert_stored(&array, "repaired");
 }
@@ -376,7 +520,11 @@ fn a_stored_chunk_shows_the_result_of_a_lossy_filter() {
     let array = TestArray::new(store.path().join("a"), &[100], &[10], more);
     let mount = Mount::new(store.path(), &[]);
     let path = mount.join("a/data.raw");
-    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
     let value = 1.23456789f64.to_le_bytes();
     file.write_all_at(&value.repeat(100), 0).unwrap();
     file.sync_all().unwrap();
@@ -393,10 +541,18 @@ fn a_stored_chunk_shows_the_result_of_a_lossy_filter() {
 #[test]
 fn memory_is_bounded_while_writing() {
     let store = tempfile::tempdir().unwrap();
-    let mut array = TestArray::new(store.path().join("a"), &[64, 1024, 1024], &[64, 64, 512], codecs()[2].1.clone());
+    let mut array = TestArray::new(
+        store.path().join("a"),
+        &[64, 1024, 1024],
+        &[64, 64, 512],
+        codecs()[2].1.clone(),
+    );
     let mount = Mount::new(store.path(), &["--cache-size", "24M"]);
     array.flat = pattern(2, array.flat.len());
-    let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
+    let file = OpenOptions::new()
+        .write(true)
+        .open(mount.join("a/data.raw"))
+        .unwrap();
     for (i, part) in array.flat.chunks(M).enumerate() {
         file.write_all_at(part, (i * M) as u64).unwrap();
     }
@@ -410,7 +566,12 @@ fn memory_is_bounded_while_writing() {
 #[test]
 fn concurrent_writers_of_the_same_chunks_lose_nothing() {
     let store = tempfile::tempdir().unwrap();
-    let mut array = TestArray::with_chunks(store.path().join("a"), &[256, 1024], &[64, 128], codecs()[2].1.clone());
+    let mut array = TestArray::with_chunks(
+        store.path().join("a"),
+        &[256, 1024],
+        &[64, 128],
+        codecs()[2].1.clone(),
+    );
     let mount = Mount::new(store.path(), &["--cache-size", "100K"]);
     let fresh = pattern(77, array.flat.len());
     let path = mount.join("a/data.raw");
@@ -421,11 +582,19 @@ fn concurrent_writers_of_the_same_chunks_lose_nothing() {
             let path = &path;
             let ready = &ready;
             scope.spawn(move || {
-                let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+                let file = OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .open(path)
+                    .unwrap();
                 // an opening beside a write may show the bytes from before it for a moment: see
                 // docs/limits.md
                 ready.wait();
-                for (i, part) in bytes.chunks(1000).enumerate().filter(|(i, _)| i % 8 == writer) {
+                for (i, part) in bytes
+                    .chunks(1000)
+                    .enumerate()
+                    .filter(|(i, _)| i % 8 == writer)
+                {
                     file.write_all_at(part, i as u64 * 1000).unwrap();
                     let mut back = vec![0; part.len()];
                     file.read_exact_at(&mut back, i as u64 * 1000).unwrap();
@@ -447,8 +616,20 @@ fn concurrent_writers_of_the_same_chunks_lose_nothing() {
 fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
     let store = tempfile::tempdir().unwrap();
     let locks = tempfile::tempdir().unwrap();
-    let array = TestArray::with_chunks(store.path().join("a"), &[40_000], &[20_000], codecs()[1].1.clone());
-    let mount = Mount::new(store.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
+    let array = TestArray::with_chunks(
+        store.path().join("a"),
+        &[40_000],
+        &[20_000],
+        codecs()[1].1.clone(),
+    );
+    let mount = Mount::new(
+        store.path(),
+        &[
+            "--no-fsync",
+            "--synchronizer",
+            locks.path().to_str().unwrap(),
+        ],
+    );
     let pid = mount.counter("pid");
     let (done, wait) = std::sync::mpsc::channel();
     let flat = mount.join("a/data.raw");
@@ -470,7 +651,10 @@ fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
         });
     }
     for _ in 0..2 {
-        if wait.recv_timeout(std::time::Duration::from_secs(60)).is_err() {
+        if wait
+            .recv_timeout(std::time::Duration::from_secs(60))
+            .is_err()
+        {
             // a mount that hangs cannot be unmounted, but ends with its daemon
             // SAFETY: kill(2) only sends a signal, to the daemon of this test.
             unsafe { libc::kill(pid as i32, libc::SIGKILL) };
@@ -485,14 +669,22 @@ fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
 #[test]
 fn chunks_of_fill_values_are_dropped_only_on_request() {
     for (args, dropped) in [(&[][..], false), (&["--drop-empty-chunks"][..], true)] {
-        for (fill, item) in [(json!(0), [0u8, 0]), (json!(258), [2, 1]), (Value::Null, [0, 0])] {
+        for (fill, item) in [
+            (json!(0), [0u8, 0]),
+            (json!(258), [2, 1]),
+            (Value::Null, [0, 0]),
+        ] {
             let store = tempfile::tempdir().unwrap();
             let more = json!({"dtype": "<i2", "fill_value": fill, "compressor": {"id": "zlib", "level": 1}});
             let array = TestArray::with_chunks(store.path().join("a"), &[100], &[20], more);
             let mount = Mount::new(store.path(), args);
             write_at(&mount.join("a/data.raw"), 40, &item.repeat(20));
             write_at(&mount.join("a/data.raw"), 82, &item.repeat(19));
-            assert_eq!(array.decoded(&[1]).is_none(), dropped && !fill.is_null(), "{args:?} {fill}");
+            assert_eq!(
+                array.decoded(&[1]).is_none(),
+                dropped && !fill.is_null(),
+                "{args:?} {fill}"
+            );
             assert!(array.decoded(&[2]).is_some(), "one item is another");
             let flat = fs::read(mount.join("a/data.raw")).unwrap();
             assert!(flat[40..80] == item.repeat(20) && flat[82..120] == item.repeat(19));
@@ -506,8 +698,16 @@ fn chunks_of_fill_values_are_dropped_only_on_request() {
 fn a_write_waits_for_the_lock_of_its_chunk() {
     let store = tempfile::tempdir().unwrap();
     let locks = tempfile::tempdir().unwrap();
-    let mut array = TestArray::with_chunks(store.path().join("a"), &[100], &[20], codecs()[1].1.clone());
-    let mount = Mount::new(store.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
+    let mut array =
+        TestArray::with_chunks(store.path().join("a"), &[100], &[20], codecs()[1].1.clone());
+    let mount = Mount::new(
+        store.path(),
+        &[
+            "--no-fsync",
+            "--synchronizer",
+            locks.path().to_str().unwrap(),
+        ],
+    );
     fs::create_dir(locks.path().join("a")).unwrap();
     let lock = File::create(locks.path().join("a/1")).unwrap();
     rustix::fs::fcntl_lock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();

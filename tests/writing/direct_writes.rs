@@ -15,16 +15,28 @@ use std::path::Path;
 const ROW: usize = 1002;
 
 fn open_direct(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .unwrap()
 }
 
 /// Writes `data` at `offset` and checks that `wanted` bytes are written, or that the write fails
 /// with EFBIG if `wanted` is 0.
 #[track_caller]
 fn assert_writes(file: &File, data: &[u8], offset: usize, wanted: usize) {
-    let written = file.write_at(data, offset as u64).map_err(|e| e.raw_os_error());
+    let written = file
+        .write_at(data, offset as u64)
+        .map_err(|e| e.raw_os_error());
     match wanted {
-        0 => assert_eq!(written, Err(Some(libc::EFBIG)), "{} bytes at {offset}", data.len()),
+        0 => assert_eq!(
+            written,
+            Err(Some(libc::EFBIG)),
+            "{} bytes at {offset}",
+            data.len()
+        ),
         _ => assert_eq!(written, Ok(wanted), "{} bytes at {offset}", data.len()),
     }
 }
@@ -36,14 +48,26 @@ fn overwrite(path: &Path, header: usize) -> Vec<u8> {
     let mut model = fs::read(path).unwrap();
     let size = model.len();
     let file = open_direct(path);
-    for (seed, offset) in [(1, size - 100), (2, size.saturating_sub(3 << 19).max(header)), (3, header)] {
+    for (seed, offset) in [
+        (1, size - 100),
+        (2, size.saturating_sub(3 << 19).max(header)),
+        (3, header),
+    ] {
         let data = pattern(seed, (4 << 20) + offset % 7);
         assert_writes(&file, &data, offset, size - offset);
         model[offset..].copy_from_slice(&data[..size - offset]);
-        assert!(fs::read(path).unwrap() == model, "{}: after a write at {offset}", path.display());
+        assert!(
+            fs::read(path).unwrap() == model,
+            "{}: after a write at {offset}",
+            path.display()
+        );
     }
     support::close(file).unwrap();
-    assert!(fs::read(path).unwrap() == model, "{}: after closing it", path.display());
+    assert!(
+        fs::read(path).unwrap() == model,
+        "{}: after closing it",
+        path.display()
+    );
     assert_writes(&open_direct(path), &[1; 4096], size, 0);
     assert_writes(&open_direct(path), &[1; 4096], size + 4096, 0);
     model
@@ -54,19 +78,32 @@ fn a_write_across_the_end_is_short() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     let more = json!({"dtype": "|u1", "fill_value": 7, "compressor": {"id": "zlib", "level": 1}});
-    let mut made = TestArray::with_chunks(folder.path().join("a"), &[2600, ROW], &[1300, ROW], more);
+    let mut made =
+        TestArray::with_chunks(folder.path().join("a"), &[2600, ROW], &[1300, ROW], more);
     let mount = Mount::new(folder.path(), &["--containers", "tif,nc"]);
     let array = mount.join("a");
     made.flat = overwrite(&array.join("data.raw"), 0);
     let first = overwrite(&array.join("0.0"), 0);
     made.flat[..first.len()].copy_from_slice(&first);
-    for path in [array.join("data.npy"), array.join("data.tif"), mount.join("dataset.nc")] {
-        let begin = fs::read(&path).unwrap().windows(64).position(|bytes| *bytes == made.flat[..64]).unwrap();
+    for path in [
+        array.join("data.npy"),
+        array.join("data.tif"),
+        mount.join("dataset.nc"),
+    ] {
+        let begin = fs::read(&path)
+            .unwrap()
+            .windows(64)
+            .position(|bytes| *bytes == made.flat[..64])
+            .unwrap();
         // this test needs files without padding behind the last variable, which would be read-only
         let is_padded = !(fs::metadata(&path).unwrap().len() as usize - begin).is_multiple_of(ROW);
         assert!(!is_padded, "{}", path.display());
         made.flat = overwrite(&path, begin)[begin..].to_vec();
-        assert!(made.stored_flat().unwrap() == made.flat, "{}", path.display());
+        assert!(
+            made.stored_flat().unwrap() == made.flat,
+            "{}",
+            path.display()
+        );
     }
 }
 
@@ -76,13 +113,23 @@ fn a_write_across_the_end_is_short() {
 fn a_write_across_the_end_of_dataset_nc_is_refused_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
-    let made = TestArray::with_chunks(folder.path().join("a"), &[20, 16], &[5, 16], json!({"dtype": "|u1"}));
+    let made = TestArray::with_chunks(
+        folder.path().join("a"),
+        &[20, 16],
+        &[5, 16],
+        json!({"dtype": "|u1"}),
+    );
     let mount = Mount::new(folder.path(), &["--containers", "nc"]);
     let path = mount.join("dataset.nc");
     let before = fs::read(&path).unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     assert_writes(&file, &[1; 200], before.len() - 100, 0);
-    assert_eq!(file.write_at(&[1], before.len() as u64 - 100).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    assert_eq!(
+        file.write_at(&[1], before.len() as u64 - 100)
+            .unwrap_err()
+            .raw_os_error(),
+        Some(libc::EPERM)
+    );
     support::close(file).unwrap();
     assert!(fs::read(&path).unwrap() == before && made.stored_flat().unwrap() == made.flat);
 }
@@ -90,11 +137,19 @@ fn a_write_across_the_end_of_dataset_nc_is_refused_as_a_whole() {
 #[test]
 fn a_write_across_the_end_grows_the_array_with_resize() {
     let folder = tempfile::tempdir().unwrap();
-    let made = TestArray::with_chunks(folder.path().join("a"), &[2600, ROW], &[1300, ROW], json!({"dtype": "|u1"}));
+    let made = TestArray::with_chunks(
+        folder.path().join("a"),
+        &[2600, ROW],
+        &[1300, ROW],
+        json!({"dtype": "|u1"}),
+    );
     let mount = Mount::new(folder.path(), &["--resize"]);
     let path = mount.join("a/data.raw");
     let data = pattern(5, 3 << 20);
     let at = made.flat.len() - 100;
-    assert_eq!(open_direct(&path).write_at(&data, at as u64).unwrap(), data.len());
+    assert_eq!(
+        open_direct(&path).write_at(&data, at as u64).unwrap(),
+        data.len()
+    );
     assert!(fs::read(&path).unwrap()[at..][..data.len()] == data);
 }

@@ -29,10 +29,19 @@ impl Foreign {
         let python = env_path("ZARRFS_TEST_PYTHON")?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/foreign.py");
         let mut command = with_timeout(120, python);
-        command.arg(script).arg(array).args(locks).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg(script)
+            .arg(array)
+            .args(locks)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
-        Some(Foreign { told: child.stdin.take(), said, child })
+        Some(Foreign {
+            told: child.stdin.take(),
+            said,
+            child,
+        })
     }
 
     /// Sends a command and returns the answer.
@@ -73,15 +82,30 @@ impl Both {
     fn with_locks(options: &[&str], locks: Option<&Path>) -> Option<Both> {
         let store = tempfile::tempdir().unwrap();
         let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-        let made = TestArray::with_chunks(store.path().join("a"), &[CHUNK * CHUNKS - 30], &[CHUNK], zlib);
+        let made = TestArray::with_chunks(
+            store.path().join("a"),
+            &[CHUNK * CHUNKS - 30],
+            &[CHUNK],
+            zlib,
+        );
         let foreign = Foreign::start(&made.path, locks)?;
         let mount = Mount::new(&made.path, options);
-        Some(Both { made, opened: RefCell::default(), mount, foreign, _store: store })
+        Some(Both {
+            made,
+            opened: RefCell::default(),
+            mount,
+            foreign,
+            _store: store,
+        })
     }
 
     /// Opens `data.raw`.
     fn open(&self) -> File {
-        let file = OpenOptions::new().read(true).write(true).open(self.mount.join("data.raw")).unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.mount.join("data.raw"))
+            .unwrap();
         self.opened.borrow_mut().push(file.try_clone().unwrap());
         file
     }
@@ -111,7 +135,9 @@ impl Both {
     #[track_caller]
     fn assert_stored(&self, what: &str) {
         let stored = self.made.stored_flat().unwrap();
-        let different: Vec<usize> = (0..stored.len()).filter(|i| stored[*i] != self.made.flat[*i]).collect();
+        let different: Vec<usize> = (0..stored.len())
+            .filter(|i| stored[*i] != self.made.flat[*i])
+            .collect();
         assert_eq!(different, [0; 0], "{what}: in the store");
     }
 
@@ -119,9 +145,20 @@ impl Both {
     #[track_caller]
     fn assert_both_read(&mut self, what: &str) {
         let shown = self.shown();
-        let different = shown.iter().zip(&self.made.flat).position(|(shown, expected)| shown != expected);
-        assert_eq!((shown.len(), different), (self.made.flat.len(), None), "{what}: in the mount");
-        assert_eq!(self.foreign.ask("digest"), sha256(&self.made.flat), "{what}: zarr-python reads");
+        let different = shown
+            .iter()
+            .zip(&self.made.flat)
+            .position(|(shown, expected)| shown != expected);
+        assert_eq!(
+            (shown.len(), different),
+            (self.made.flat.len(), None),
+            "{what}: in the mount"
+        );
+        assert_eq!(
+            self.foreign.ask("digest"),
+            sha256(&self.made.flat),
+            "{what}: zarr-python reads"
+        );
     }
 }
 
@@ -142,7 +179,9 @@ fn changes_of_different_bytes_of_a_chunk_are_both_kept() {
             let value = random(256) as u8;
             match random(2) {
                 0 => both.write(&file, random(stripes / 2) * 2 * STRIPE + inside, value, len),
-                _ => both.foreign_write((random(stripes / 2) * 2 + 1) * STRIPE + inside, value, len),
+                _ => {
+                    both.foreign_write((random(stripes / 2) * 2 + 1) * STRIPE + inside, value, len)
+                }
             }
             match random(20) {
                 0 => {
@@ -272,5 +311,8 @@ fn concurrent_writes_with_shared_locks_are_all_kept() {
         (both.made.flat[at], both.made.flat[at + HALF]) = (1, 2);
     }
     both.assert_both_read("at the same time");
-    announce(&format!("{} writes each, at the same time, to the same chunks with locks: none lost", places().count()));
+    announce(&format!(
+        "{} writes each, at the same time, to the same chunks with locks: none lost",
+        places().count()
+    ));
 }

@@ -23,11 +23,19 @@ const WAYS: usize = 3;
 /// Writes random pages and reads each back: with `way` 0 by requests to `data.raw`, with 1 by a
 /// shared map, with 2 by chunk files. If `reads` is set, the bytes must be those just written.
 /// Returns the page and the byte of each write.
-fn write_pages(mount: &Path, way: usize, seed: u64, operations: u64, reads: bool) -> Vec<(usize, u8)> {
+fn write_pages(
+    mount: &Path,
+    way: usize,
+    seed: u64,
+    operations: u64,
+    reads: bool,
+) -> Vec<(usize, u8)> {
     let file = open_for_writing(&mount.join("data.raw"));
     let map = (way == 1).then(|| SharedMap::new(&file));
     let mut random = random(seed * 10 + way as u64);
-    let own: Vec<usize> = (0..CHUNKS * PAGES).filter(|page| page % PAGES % WAYS == way).collect();
+    let own: Vec<usize> = (0..CHUNKS * PAGES)
+        .filter(|page| page % PAGES % WAYS == way)
+        .collect();
     let mut last = Vec::new();
     for _ in 0..operations {
         let page = own[random(own.len())];
@@ -39,7 +47,8 @@ fn write_pages(mount: &Path, way: usize, seed: u64, operations: u64, reads: bool
                 read = map.bytes()[page * PAGE..][..PAGE].to_vec();
             }
             None if way == 0 => {
-                file.write_all_at(&[value; PAGE], (page * PAGE) as u64).unwrap();
+                file.write_all_at(&[value; PAGE], (page * PAGE) as u64)
+                    .unwrap();
                 file.read_exact_at(&mut read, (page * PAGE) as u64).unwrap();
             }
             None => {
@@ -49,7 +58,10 @@ fn write_pages(mount: &Path, way: usize, seed: u64, operations: u64, reads: bool
                 chunk.read_exact_at(&mut read, at).unwrap();
             }
         }
-        assert!(!reads || read == [value; PAGE], "way {way}: page {page} is not what was just written");
+        assert!(
+            !reads || read == [value; PAGE],
+            "way {way}: page {page} is not what was just written"
+        );
         match random(40) {
             0 => file.sync_all().unwrap(),
             1 => map.iter().for_each(SharedMap::sync),
@@ -65,15 +77,23 @@ fn write_concurrently(options: &[&str]) {
     let seed = env_number("ZARRFS_SEED", 1);
     let store = memory_directory();
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-    let mut array = TestArray::with_chunks(store.path().join("a"), &[CHUNKS * PAGES * PAGE], &[PAGES * PAGE], zlib);
+    let mut array = TestArray::with_chunks(
+        store.path().join("a"),
+        &[CHUNKS * PAGES * PAGE],
+        &[PAGES * PAGE],
+        zlib,
+    );
     let daemon = Daemon::start(&array.path, options);
     let mount = daemon.path();
     let reads = options.contains(&"--direct-io");
     let written: Vec<(usize, u8)> = std::thread::scope(|scope| {
         let mount = &mount;
-        let ways: Vec<_> =
-            (0..WAYS).map(|way| scope.spawn(move || write_pages(mount, way, seed, operations, reads))).collect();
-        ways.into_iter().flat_map(|way| way.join().unwrap()).collect()
+        let ways: Vec<_> = (0..WAYS)
+            .map(|way| scope.spawn(move || write_pages(mount, way, seed, operations, reads)))
+            .collect();
+        ways.into_iter()
+            .flat_map(|way| way.join().unwrap())
+            .collect()
     });
     for (page, value) in written {
         array.flat[page * PAGE..][..PAGE].fill(value);
@@ -84,13 +104,19 @@ fn write_concurrently(options: &[&str]) {
     }
     for index in array.grid() {
         assert!(
-            std::fs::read(mount.join(TestArray::chunk_name(&index))).unwrap() == array.chunk(&index),
+            std::fs::read(mount.join(TestArray::chunk_name(&index))).unwrap()
+                == array.chunk(&index),
             "{options:?}: {index:?}"
         );
     }
     assert!(daemon.unmount().success());
-    assert!(array.stored_flat().unwrap() == array.flat, "{options:?}: the store");
-    announce(&format!("{WAYS} ways, {operations} writes each, seed {seed}, {options:?}: all read and stored"));
+    assert!(
+        array.stored_flat().unwrap() == array.flat,
+        "{options:?}: the store"
+    );
+    announce(&format!(
+        "{WAYS} ways, {operations} writes each, seed {seed}, {options:?}: all read and stored"
+    ));
 }
 
 #[test]

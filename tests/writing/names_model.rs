@@ -31,7 +31,10 @@ impl Random {
     fn path(&mut self) -> String {
         let directory = DIRECTORIES[self.below(4)];
         let name = NAMES[self.below(4)];
-        [directory, name].join("/").trim_start_matches('/').to_string()
+        [directory, name]
+            .join("/")
+            .trim_start_matches('/')
+            .to_string()
     }
 }
 
@@ -66,7 +69,10 @@ fn op(random: &mut Random) -> Op {
         7 => Op::Stat(random.path()),
         8 => Op::Remove(random.path()),
         9..=12 => Op::Rename(random.path(), random.path()),
-        13 => Op::Rename(DIRECTORIES[1 + random.below(3)].into(), DIRECTORIES[1 + random.below(3)].into()),
+        13 => Op::Rename(
+            DIRECTORIES[1 + random.below(3)].into(),
+            DIRECTORIES[1 + random.below(3)].into(),
+        ),
         14 => Op::MakeDirectory(DIRECTORIES[1 + random.below(3)]),
         15 => Op::RemoveDirectory(random.path()),
         16 => Op::List(DIRECTORIES[random.below(4)]),
@@ -85,7 +91,11 @@ struct Side {
 
 fn digest(bytes: &[u8]) -> String {
     use sha2::{Digest, Sha256};
-    format!("{} {}", bytes.len(), &support::hex(&Sha256::digest(bytes))[..12])
+    format!(
+        "{} {}",
+        bytes.len(),
+        &support::hex(&Sha256::digest(bytes))[..12]
+    )
 }
 
 fn describe<T>(result: std::io::Result<T>, show: impl FnOnce(T) -> String) -> String {
@@ -97,33 +107,49 @@ fn describe<T>(result: std::io::Result<T>, show: impl FnOnce(T) -> String) -> St
 
 impl Side {
     fn new(root: &Path) -> Side {
-        Side { root: root.to_path_buf(), open: [const { None }; OPEN] }
+        Side {
+            root: root.to_path_buf(),
+            open: [const { None }; OPEN],
+        }
     }
 
     /// Carries out an operation and describes its result.
     fn run(&mut self, op: &Op) -> String {
         let path = |name: &str| {
-            if name.is_empty() { self.root.clone() } else { self.root.join(name) }
+            if name.is_empty() {
+                self.root.clone()
+            } else {
+                self.root.join(name)
+            }
         };
         let write = |mut file: File, bytes: &[u8]| file.write_all(bytes);
         let mut options = OpenOptions::new();
         options.write(true);
         match op {
             Op::Write(name, bytes) => errno(fs::write(path(name), bytes)),
-            Op::CreateNew(name, bytes) => {
-                errno(options.create_new(true).open(path(name)).and_then(|f| write(f, bytes)))
+            Op::CreateNew(name, bytes) => errno(
+                options
+                    .create_new(true)
+                    .open(path(name))
+                    .and_then(|f| write(f, bytes)),
+            ),
+            Op::Append(name, bytes) => errno(
+                options
+                    .append(true)
+                    .open(path(name))
+                    .and_then(|f| write(f, bytes)),
+            ),
+            Op::Truncate(name, size) => {
+                errno(options.open(path(name)).and_then(|f| f.set_len(*size)))
             }
-            Op::Append(name, bytes) => errno(options.append(true).open(path(name)).and_then(|f| write(f, bytes))),
-            Op::Truncate(name, size) => errno(options.open(path(name)).and_then(|f| f.set_len(*size))),
             Op::Read(name) => describe(fs::read(path(name)), |bytes| digest(&bytes)),
-            Op::Stat(name) => {
-                describe(
-                    fs::metadata(path(name)),
-                    |m| {
-                        if m.is_dir() { "directory".into() } else { m.len().to_string() }
-                    },
-                )
-            }
+            Op::Stat(name) => describe(fs::metadata(path(name)), |m| {
+                if m.is_dir() {
+                    "directory".into()
+                } else {
+                    m.len().to_string()
+                }
+            }),
             Op::Remove(name) => errno(fs::remove_file(path(name))),
             Op::Rename(from, to) => errno(fs::rename(path(from), path(to))),
             Op::MakeDirectory(name) => errno(fs::create_dir(path(name))),
@@ -136,12 +162,16 @@ impl Side {
             }),
             Op::Open(n, name) => {
                 let file = OpenOptions::new().read(true).write(true).open(path(name));
-                let said =
-                    errno(file.as_ref().map_err(|e| std::io::Error::from_raw_os_error(e.raw_os_error().unwrap())));
+                let said = errno(
+                    file.as_ref()
+                        .map_err(|e| std::io::Error::from_raw_os_error(e.raw_os_error().unwrap())),
+                );
                 self.open[*n] = file.ok();
                 said
             }
-            Op::WriteOpen(n, at, bytes) => self.with_open(*n, |f| errno(f.write_all_at(bytes, *at))),
+            Op::WriteOpen(n, at, bytes) => {
+                self.with_open(*n, |f| errno(f.write_all_at(bytes, *at)))
+            }
             Op::TruncateOpen(n, size) => self.with_open(*n, |f| errno(f.set_len(*size))),
             Op::ReadOpen(n) => self.with_open(*n, |f| {
                 let mut bytes = vec![0; f.metadata().unwrap().len() as usize];
@@ -161,7 +191,13 @@ fn content(root: &Path) -> BTreeMap<String, String> {
     let mut directories = vec![root.to_path_buf()];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).unwrap().map(|e| e.unwrap()) {
-            let name = entry.path().strip_prefix(root).unwrap().to_str().unwrap().to_string();
+            let name = entry
+                .path()
+                .strip_prefix(root)
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_string();
             if entry.file_type().unwrap().is_dir() {
                 directories.push(entry.path());
                 all.insert(name, "directory".into());
@@ -197,6 +233,11 @@ fn file_operations_behave_as_in_a_plain_directory() {
         drop((sides, mount));
         assert_eq!(content(store.path()), wanted, "seed {seed}");
     }
-    announce(&format!("{counts} calls answered alike, {failures} of them with an error"));
-    assert!(failures > counts / 10 && failures < counts * 9 / 10, "both must be tried");
+    announce(&format!(
+        "{counts} calls answered alike, {failures} of them with an error"
+    ));
+    assert!(
+        failures > counts / 10 && failures < counts * 9 / 10,
+        "both must be tried"
+    );
 }

@@ -9,7 +9,8 @@ use crate::support::daemon::Daemon;
 use crate::support::session::CALLS;
 use crate::support::tracer::{self, Tracer};
 use crate::support::{
-    Mount, ZARRFS, announce, copy_tree, digest, env_path, failure, is_installed, run_python, servers, zarrfs,
+    Mount, ZARRFS, announce, copy_tree, digest, env_path, failure, is_installed, run_python,
+    servers, zarrfs,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -32,13 +33,20 @@ fn text(path: &Path) -> &str {
 fn printed<P: AsRef<OsStr>>(python: &Path, groups: &[P]) -> Vec<Value> {
     let mut args = vec![OsStr::new("print")];
     args.extend(groups.iter().map(AsRef::as_ref));
-    run_python(python, SCRIPT, &args).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    run_python(python, SCRIPT, &args)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// Runs `zarrfs overlay` with success, and returns what it printed.
 fn overlay(args: &[&str]) -> String {
     let output = zarrfs(&[&["overlay"], args].concat());
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -65,12 +73,23 @@ fn change_and_commit(python: &Path, folder: &Path, original: &Path, mount: &dyn 
     let copy = folder.join("copy");
     copy_tree(original, &copy);
     let mounted = mount(text(&changes));
-    run_python(python, SCRIPT, &[OsStr::new("change"), mounted.path().as_os_str()]);
+    run_python(
+        python,
+        SCRIPT,
+        &[OsStr::new("change"), mounted.path().as_os_str()],
+    );
     let changed = printed(python, &[mounted.path()]).remove(0);
-    assert_eq!((&changed["deleted"], &changed[""]["title"]), (&Value::Null, &json!("changed")), "{changed}");
+    assert_eq!(
+        (&changed["deleted"], &changed[""]["title"]),
+        (&Value::Null, &json!("changed")),
+        "{changed}"
+    );
     mounted.assert_no_problem();
     let (code, message) = failure(&zarrfs(&["overlay", "commit", text(&changes), text(&copy)]));
-    assert!(code == 1 && message.contains("in use by another mount"), "{message}");
+    assert!(
+        code == 1 && message.contains("in use by another mount"),
+        "{message}"
+    );
     drop(mounted);
 
     let mounted = mount(text(&changes));
@@ -80,26 +99,42 @@ fn change_and_commit(python: &Path, folder: &Path, original: &Path, mount: &dyn 
 
     let summary = overlay(&["diff", text(&changes)]);
     for part in ["/changed: ", "/deleted: ", "/new: ", "removed"] {
-        assert!(summary.contains(part) && !summary.contains("conflict"), "{summary}");
+        assert!(
+            summary.contains(part) && !summary.contains("conflict"),
+            "{summary}"
+        );
     }
-    let listed: Value = serde_json::from_str(&overlay(&["diff", "--keys", "--json", text(&changes)])).unwrap();
+    let listed: Value =
+        serde_json::from_str(&overlay(&["diff", "--keys", "--json", text(&changes)])).unwrap();
     let keys = overlay(&["diff", "--keys", text(&changes)]);
-    let is_key =
-        |line: &&str| line.starts_with("changed ") || line.starts_with("removed ") || line.starts_with("made ");
-    assert_eq!(listed["keys"].as_array().unwrap().len(), keys.lines().filter(is_key).count());
+    let is_key = |line: &&str| {
+        line.starts_with("changed ") || line.starts_with("removed ") || line.starts_with("made ")
+    };
+    assert_eq!(
+        listed["keys"].as_array().unwrap().len(),
+        keys.lines().filter(is_key).count()
+    );
 
     assert!(overlay(&["commit", text(&changes), text(&copy)]).contains(" keys committed"));
     assert_eq!(printed(python, &[&copy]), [changed]);
     assert!(!copy.join("deleted").exists(), "the array is removed");
     assert_eq!(overlay(&["diff", text(&changes)]), "");
     let output = zarrfs(&["check", "--deep", text(&copy)]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     overlay(&["discard", "--yes", text(&changes)]);
     assert!(!changes.exists());
 }
 
 fn stores(python: &Path, folder: &Path) -> [PathBuf; 2] {
-    run_python(python, SCRIPT, &[OsStr::new("make"), folder.join("s").as_os_str()]);
+    run_python(
+        python,
+        SCRIPT,
+        &[OsStr::new("make"), folder.join("s").as_os_str()],
+    );
     ["s", "s.v3"].map(|name| folder.join(name))
 }
 
@@ -114,7 +149,9 @@ fn an_archive_is_changed_and_committed_to_a_copy() {
         let before = digest(&archive).unwrap();
         let place = folder.path().join(n.to_string());
         fs::create_dir(&place).unwrap();
-        change_and_commit(&python, &place, store, &|changes| Mount::new(&archive, &["--overlay", changes]));
+        change_and_commit(&python, &place, store, &|changes| {
+            Mount::new(&archive, &["--overlay", changes])
+        });
         assert_eq!(digest(&archive).unwrap(), before);
     }
 }
@@ -133,7 +170,9 @@ fn a_store_on_a_web_server_is_changed_and_committed_to_a_copy() {
         let name = store.file_name().unwrap().to_str().unwrap();
         let place = folder.path().join(format!("{name}.place"));
         fs::create_dir(&place).unwrap();
-        change_and_commit(&python, &place, &store, &|changes| server.store(name).mount(&["--overlay", changes]));
+        change_and_commit(&python, &place, &store, &|changes| {
+            server.store(name).mount(&["--overlay", changes])
+        });
     }
 }
 
@@ -172,26 +211,55 @@ fn a_chunk_that_the_store_has_changed_is_reported_and_never_overwritten() {
     file.write_all_at(&[6], 8).unwrap();
     support::close(file).unwrap();
     let problems = overlaid.stats();
-    let is_problem = |line: &&str| line.starts_with("problem ") && line.contains("/a/1: the store below has changed");
+    let is_problem = |line: &&str| {
+        line.starts_with("problem ") && line.contains("/a/1: the store below has changed")
+    };
     assert_eq!(problems.lines().filter(is_problem).count(), 1, "{problems}");
     drop(overlaid);
-    assert_eq!(fs::read(changes.join("store/a/1")).unwrap(), [6, 7, 7, 7, 7, 7, 7, 7]);
+    assert_eq!(
+        fs::read(changes.join("store/a/1")).unwrap(),
+        [6, 7, 7, 7, 7, 7, 7, 7]
+    );
 
     let summary = overlay(&["diff", "--keys", text(&changes)]);
-    assert!(summary.contains("2 chunks changed, 1 chunk removed, 2 in conflict with the store"), "{summary}");
-    assert!(summary.contains("changed /a/1 (conflict)\n") && summary.contains("changed /a/0\n"), "{summary}");
+    assert!(
+        summary.contains("2 chunks changed, 1 chunk removed, 2 in conflict with the store"),
+        "{summary}"
+    );
+    assert!(
+        summary.contains("changed /a/1 (conflict)\n") && summary.contains("changed /a/0\n"),
+        "{summary}"
+    );
     let output = zarrfs(&["overlay", "commit", text(&changes)]);
     let (code, message) = failure(&output);
-    assert!(code == 1 && message.contains("2 keys differ from what was changed"), "{message}");
+    assert!(
+        code == 1 && message.contains("2 keys differ from what was changed"),
+        "{message}"
+    );
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("conflict: /a/1: ") && said.contains("conflict: /a/2: "), "{said}");
+    assert!(
+        said.contains("conflict: /a/1: ") && said.contains("conflict: /a/2: "),
+        "{said}"
+    );
     let stored = [0, 1, 2].map(|chunk| fs::read(array.file(&[chunk])).unwrap());
-    assert_eq!(stored, [[7; 8], [9; 8], [8; 8]], "one chunk is committed, theirs stay");
+    assert_eq!(
+        stored,
+        [[7; 8], [9; 8], [8; 8]],
+        "one chunk is committed, theirs stay"
+    );
 
     let (code, message) = failure(&zarrfs(&["overlay", "discard", text(&changes), "a/1"]));
-    assert!(code == 2 && message.ends_with("repeat with --yes"), "{message}");
-    assert!(overlay(&["discard", "--yes", text(&changes), "a/1", "/a"]).contains("2 changes discarded"));
-    assert_eq!(overlay(&["commit", text(&changes)]), format!("{}: 0 keys committed\n", store.display()));
+    assert!(
+        code == 2 && message.ends_with("repeat with --yes"),
+        "{message}"
+    );
+    assert!(
+        overlay(&["discard", "--yes", text(&changes), "a/1", "/a"]).contains("2 changes discarded")
+    );
+    assert_eq!(
+        overlay(&["commit", text(&changes)]),
+        format!("{}: 0 keys committed\n", store.display())
+    );
 }
 
 #[test]
@@ -205,36 +273,102 @@ fn wrong_directories_and_options_end_in_one_line() {
     let mountpoint = folder.path().join("mnt");
     fs::create_dir(&mountpoint).unwrap();
     let refused = |store: &Path, directory: &Path, more: &[&str]| {
-        let mut args = vec!["mount", text(store), text(&mountpoint), "--overlay", text(directory)];
+        let mut args = vec![
+            "mount",
+            text(store),
+            text(&mountpoint),
+            "--overlay",
+            text(directory),
+        ];
         args.extend(more);
         failure(&zarrfs(&args))
     };
     let expect = |(code, message): (i32, String), expected: i32, part: &str| {
-        assert!(code == expected && message.contains(part), "{code}: {message}");
+        assert!(
+            code == expected && message.contains(part),
+            "{code}: {message}"
+        );
     };
     drop(Mount::new(&store, &["--overlay", text(&changes)]));
     expect(refused(&other, &changes, &[]), 2, "an overlay of ");
-    expect(refused(&store, &other, &[]), 2, "neither empty nor an overlay");
-    expect(refused(&store, &store.join("x"), &[]), 2, "choose another directory");
+    expect(
+        refused(&store, &other, &[]),
+        2,
+        "neither empty nor an overlay",
+    );
+    expect(
+        refused(&store, &store.join("x"), &[]),
+        2,
+        "choose another directory",
+    );
     expect(refused(&store, folder.path(), &[]), 5, "inside the overlay");
-    expect(refused(&store, &mountpoint, &[]), 5, "leads through the mountpoint");
-    expect(refused(Path::new("memory:"), &changes, &[]), 2, "can be written itself");
+    expect(
+        refused(&store, &mountpoint, &[]),
+        5,
+        "leads through the mountpoint",
+    );
+    expect(
+        refused(Path::new("memory:"), &changes, &[]),
+        2,
+        "can be written itself",
+    );
     for option in ["--stores", "--synchronizer=/tmp"] {
-        let output = zarrfs(&["mount", text(&store), text(&mountpoint), "--overlay", text(&changes), option]);
+        let output = zarrfs(&[
+            "mount",
+            text(&store),
+            text(&mountpoint),
+            "--overlay",
+            text(&changes),
+            option,
+        ]);
         let message = String::from_utf8_lossy(&output.stderr).to_string();
-        assert!(output.status.code() == Some(2) && message.contains("cannot be used with"), "{message}");
+        assert!(
+            output.status.code() == Some(2) && message.contains("cannot be used with"),
+            "{message}"
+        );
     }
-    expect(refused(&folder.path().join("nothing"), &folder.path().join("new"), &[]), 3, "no such store");
-    assert!(!folder.path().join("new").exists(), "nothing is created for a wrong store");
+    expect(
+        refused(
+            &folder.path().join("nothing"),
+            &folder.path().join("new"),
+            &[],
+        ),
+        3,
+        "no such store",
+    );
+    assert!(
+        !folder.path().join("new").exists(),
+        "nothing is created for a wrong store"
+    );
 
     let verb = |args: &[&str]| failure(&zarrfs(&[&["overlay"], args].concat()));
-    expect(verb(&["diff", text(&folder.path().join("new"))]), 3, "no such directory");
+    expect(
+        verb(&["diff", text(&folder.path().join("new"))]),
+        3,
+        "no such directory",
+    );
     expect(verb(&["commit", text(&other)]), 2, "not an overlay");
-    expect(verb(&["discard", text(&changes)]), 2, "all changes would be lost");
-    expect(verb(&["discard", "--yes", text(&changes), "a/0"]), 3, "/a/0: not changed");
+    expect(
+        verb(&["discard", text(&changes)]),
+        2,
+        "all changes would be lost",
+    );
+    expect(
+        verb(&["discard", "--yes", text(&changes), "a/0"]),
+        3,
+        "/a/0: not changed",
+    );
     let archive = servers::zip(&store, folder.path(), "s.zip", true);
-    expect(verb(&["commit", text(&changes), text(&archive)]), 1, "name a copy of it");
-    fs::write(changes.join("overlay.json"), "{\"zarrfs_overlay\": 2, \"store\": \"\"}").unwrap();
+    expect(
+        verb(&["commit", text(&changes), text(&archive)]),
+        1,
+        "name a copy of it",
+    );
+    fs::write(
+        changes.join("overlay.json"),
+        "{\"zarrfs_overlay\": 2, \"store\": \"\"}",
+    )
+    .unwrap();
     expect(refused(&store, &changes, &[]), 2, "format 2");
     expect(verb(&["diff", text(&changes)]), 2, "format 2");
 }
@@ -245,14 +379,24 @@ fn wrong_directories_and_options_end_in_one_line() {
 #[test]
 fn a_read_only_mount_shows_an_overlay() {
     let folder = tempfile::tempdir().unwrap();
-    let array = TestArray::with_chunks(folder.path().join("s/a"), &[4], &[4], json!({"dtype": "|u1"}));
+    let array = TestArray::with_chunks(
+        folder.path().join("s/a"),
+        &[4],
+        &[4],
+        json!({"dtype": "|u1"}),
+    );
     fs::write(folder.path().join("s/.zgroup"), r#"{"zarr_format": 2}"#).unwrap();
     let store = folder.path().join("s");
     let changes = folder.path().join("changes");
     let options = ["-o", "ro", "--overlay", text(&changes)];
     let missing = folder.path().join("mnt");
-    let (code, message) = failure(&zarrfs(&[&["mount", text(&store), text(&missing)], &options[..]].concat()));
-    assert!(code != 0 && message.contains("changes") && !changes.exists(), "{code} {message}");
+    let (code, message) = failure(&zarrfs(
+        &[&["mount", text(&store), text(&missing)], &options[..]].concat(),
+    ));
+    assert!(
+        code != 0 && message.contains("changes") && !changes.exists(),
+        "{code} {message}"
+    );
     let mount = Mount::new(&store, &["--overlay", text(&changes)]);
     fs::write(mount.join("a/.zattrs"), r#"{"units": "K"}"#).unwrap();
     fs::write(mount.join("a/0"), [7; 4]).unwrap();
@@ -260,11 +404,23 @@ fn a_read_only_mount_shows_an_overlay() {
     let before = files(&changes);
     let mount = Mount::new(&store, &options);
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), [7; 4]);
-    assert!(fs::read_to_string(mount.join("a/.zattrs")).unwrap().contains("units"));
-    assert_eq!(fs::write(mount.join("a/0"), [8; 4]).unwrap_err().raw_os_error(), Some(libc::EROFS));
+    assert!(
+        fs::read_to_string(mount.join("a/.zattrs"))
+            .unwrap()
+            .contains("units")
+    );
+    assert_eq!(
+        fs::write(mount.join("a/0"), [8; 4])
+            .unwrap_err()
+            .raw_os_error(),
+        Some(libc::EROFS)
+    );
     mount.assert_no_problem();
     drop(mount);
-    assert_eq!((files(&changes), array.chunk(&[0])), (before, array.flat.clone()));
+    assert_eq!(
+        (files(&changes), array.chunk(&[0])),
+        (before, array.flat.clone())
+    );
 }
 
 #[test]
@@ -298,8 +454,13 @@ fn hostile_files_in_an_overlay_are_errors_or_ignored() {
 }
 
 /// The changes of a session that is killed: path, and the new content, or `None` to remove it.
-const STEPS: [(&str, Option<[u8; 8]>); 5] =
-    [("a/0", Some([1; 8])), ("a/0", Some([2; 8])), ("a/0", None), ("a/0", Some([3; 8])), ("a/1", None)];
+const STEPS: [(&str, Option<[u8; 8]>); 5] = [
+    ("a/0", Some([1; 8])),
+    ("a/0", Some([2; 8])),
+    ("a/0", None),
+    ("a/0", Some([3; 8])),
+    ("a/1", None),
+];
 
 fn apply(mount: &Path, step: &(&str, Option<[u8; 8]>)) -> std::io::Result<()> {
     match step.1 {
@@ -330,7 +491,12 @@ fn a_kill_at_any_call_leaves_a_chunk_of_the_overlay_old_or_new() {
                 let changes = folder.path().join(format!("{at}-{n}-{}", calls.len()));
                 let mut daemon = Daemon::start(&store, &["--overlay", text(&changes)]);
                 let inject = format!("inject={calls}:signal=SIGKILL:when={n}");
-                let tracer = Tracer::prepare(daemon.pid(), calls, &["-e", &inject], &folder.path().join("log"));
+                let tracer = Tracer::prepare(
+                    daemon.pid(),
+                    calls,
+                    &["-e", &inject],
+                    &folder.path().join("log"),
+                );
                 for earlier in &STEPS[..at] {
                     apply(&daemon.path(), earlier).unwrap();
                 }
@@ -338,14 +504,24 @@ fn a_kill_at_any_call_leaves_a_chunk_of_the_overlay_old_or_new() {
                 let old = read(&daemon.path());
                 let tracer = tracer.attach().unwrap();
                 let done = apply(&daemon.path(), step);
-                let log = if done.is_err() { tracer.wait() } else { tracer.detach() };
+                let log = if done.is_err() {
+                    tracer.wait()
+                } else {
+                    tracer.detach()
+                };
                 daemon.kill();
                 drop(daemon);
                 let again = Daemon::start(&store, &["--overlay", text(&changes)]);
                 let found = read(&again.path());
                 let new = step.1.map(Vec::from);
-                assert!(found == new || done.is_err() && found == old, "step {at}, {calls} {n}: {found:?}\n{log}");
-                assert_eq!(fs::read(again.path().join("a/data.raw")).unwrap()[16..], array.flat[16..]);
+                assert!(
+                    found == new || done.is_err() && found == old,
+                    "step {at}, {calls} {n}: {found:?}\n{log}"
+                );
+                assert_eq!(
+                    fs::read(again.path().join("a/data.raw")).unwrap()[16..],
+                    array.flat[16..]
+                );
                 if !log.contains("killed by SIGKILL") {
                     done.unwrap();
                     break;
@@ -396,16 +572,30 @@ fn a_commit_that_is_killed_at_any_call_can_be_repeated() {
             command.args([ZARRFS, "overlay", "commit", text(&left), text(&target)]);
             let output = command.stdin(Stdio::null()).output().unwrap();
             let was_killed = output.status.signal() == Some(9);
-            assert!(was_killed || output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                was_killed || output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             let flat = zarrfs(&["cat", text(&target.join("a"))]);
-            assert!(flat.status.success(), "{call} {n}: the store is valid at every moment");
+            assert!(
+                flat.status.success(),
+                "{call} {n}: the store is valid at every moment"
+            );
             if !was_killed {
                 break;
             }
             points += 1;
             overlay(&["commit", text(&left), text(&target)]);
-            assert_eq!(zarrfs(&["cat", text(&target.join("a"))]).stdout, wanted, "{call} {n}");
-            assert_eq!(fs::read_to_string(target.join("a/.zattrs")).unwrap(), "{\"x\": 1}");
+            assert_eq!(
+                zarrfs(&["cat", text(&target.join("a"))]).stdout,
+                wanted,
+                "{call} {n}"
+            );
+            assert_eq!(
+                fs::read_to_string(target.join("a/.zattrs")).unwrap(),
+                "{\"x\": 1}"
+            );
             assert_eq!(overlay(&["diff", text(&left)]), "", "{call} {n}");
         }
     }

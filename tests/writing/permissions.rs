@@ -9,7 +9,9 @@ use rustix::fs::{lgetxattr, llistxattr};
 use serde_json::json;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{
+    DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink,
+};
 use std::path::Path;
 
 fn set_mode(path: &Path, mode: u32) {
@@ -22,7 +24,9 @@ fn open_up(path: &Path) {
     let is_directory = path.is_dir();
     set_mode(path, if is_directory { 0o755 } else { 0o644 });
     if is_directory {
-        fs::read_dir(path).unwrap().for_each(|entry| open_up(&entry.unwrap().path()));
+        fs::read_dir(path)
+            .unwrap()
+            .for_each(|entry| open_up(&entry.unwrap().path()));
     }
 }
 
@@ -32,7 +36,11 @@ fn store(names: &[&str], more: serde_json::Value) -> tempfile::TempDir {
     fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     for name in names {
         let made = TestArray::with_chunks(store.path().join(name), &[4, 6], &[2, 3], more.clone());
-        fs::write(made.path.join(".zattrs"), br#"{"_ARRAY_DIMENSIONS": ["y", "x"], "secret": 1}"#).unwrap();
+        fs::write(
+            made.path.join(".zattrs"),
+            br#"{"_ARRAY_DIMENSIONS": ["y", "x"], "secret": 1}"#,
+        )
+        .unwrap();
     }
     open_up(store.path());
     store
@@ -47,7 +55,17 @@ fn modes(mount: &Mount, names: &[&str]) -> String {
     names.iter().map(mode).collect::<Vec<_>>().join(" ")
 }
 
-const FILES: [&str; 9] = ["", ".zarray", ".zattrs", "data.raw", "data.npy", "README.txt", "data.vrt", "0.0", "1.1"];
+const FILES: [&str; 9] = [
+    "",
+    ".zarray",
+    ".zattrs",
+    "data.raw",
+    "data.npy",
+    "README.txt",
+    "data.vrt",
+    "0.0",
+    "1.1",
+];
 
 /// Returns the modes of an array's directory and files, in octal.
 fn modes_of(mount: &Mount, array: &str) -> String {
@@ -57,24 +75,51 @@ fn modes_of(mount: &Mount, array: &str) -> String {
 
 #[test]
 fn a_file_grants_only_what_all_its_sources_grant() {
-    let store = store(&["public", "closed", "document", "attributes", "chunk"], json!({}));
+    let store = store(
+        &["public", "closed", "document", "attributes", "chunk"],
+        json!({}),
+    );
     let private = |path: &str, mode: u32| set_mode(&store.path().join(path), mode);
     private("closed", 0o700);
     private("document/.zarray", 0o600);
     private("attributes/.zattrs", 0o640);
     private("chunk/0.0", 0o400);
     let mount = Mount::new(store.path(), &[]);
-    assert_eq!(modes_of(&mount, "public"), "755 644 644 644 644 644 644 644 644");
+    assert_eq!(
+        modes_of(&mount, "public"),
+        "755 644 644 644 644 644 644 644 644"
+    );
     // a directory above the array keeps others out, and the modes of the array itself do not change
-    assert_eq!(modes_of(&mount, "closed"), "700 644 644 600 600 600 600 644 644");
-    assert_eq!(modes_of(&mount, "document"), "755 600 644 600 600 600 600 644 644");
-    assert_eq!(modes_of(&mount, "attributes"), "755 644 640 644 640 640 640 644 644");
-    assert_eq!(modes_of(&mount, "chunk"), "755 644 644 644 644 644 644 400 644");
-    assert_eq!(modes(&mount, &[".zarrfs/sync", ".zarrfs/stats", ".zarrfs"]), "600 644 755");
+    assert_eq!(
+        modes_of(&mount, "closed"),
+        "700 644 644 600 600 600 600 644 644"
+    );
+    assert_eq!(
+        modes_of(&mount, "document"),
+        "755 600 644 600 600 600 600 644 644"
+    );
+    assert_eq!(
+        modes_of(&mount, "attributes"),
+        "755 644 640 644 640 640 640 644 644"
+    );
+    assert_eq!(
+        modes_of(&mount, "chunk"),
+        "755 644 644 644 644 644 644 400 644"
+    );
+    assert_eq!(
+        modes(&mount, &[".zarrfs/sync", ".zarrfs/stats", ".zarrfs"]),
+        "600 644 755"
+    );
     drop(mount);
     let mount = Mount::new(store.path(), &["--umask", "007", "--read-only"]);
-    assert_eq!(modes_of(&mount, "attributes"), "550 440 440 440 440 440 440 440 440");
-    assert_eq!(modes_of(&mount, "closed"), "500 440 440 400 400 400 400 440 440");
+    assert_eq!(
+        modes_of(&mount, "attributes"),
+        "550 440 440 440 440 440 440 440 440"
+    );
+    assert_eq!(
+        modes_of(&mount, "closed"),
+        "500 440 440 400 400 400 400 440 440"
+    );
     assert_eq!(modes(&mount, &[".zarrfs/sync"]), "400");
 }
 
@@ -89,13 +134,26 @@ fn headers_and_containers_respect_the_modes_of_other_arrays() {
         let text = format!(r#"{{"_ARRAY_DIMENSIONS": {attributes}}}"#);
         fs::write(made.path.join(".zattrs"), text).unwrap();
     }
-    fs::write(path(".zmetadata"), br#"{"metadata": {}, "zarr_consolidated_format": 1}"#).unwrap();
+    fs::write(
+        path(".zmetadata"),
+        br#"{"metadata": {}, "zarr_consolidated_format": 1}"#,
+    )
+    .unwrap();
     open_up(store.path());
     let shown = |private: &str, mode: u32| {
         set_mode(&path(private), mode);
         let mount = Mount::new(store.path(), &["--containers", "nc"]);
-        let modes =
-            modes(&mount, &[".zmetadata", "dataset.nc", "a/data.npy", "a/data.raw", "a/README.txt", "a/data.vrt"]);
+        let modes = modes(
+            &mount,
+            &[
+                ".zmetadata",
+                "dataset.nc",
+                "a/data.npy",
+                "a/data.raw",
+                "a/README.txt",
+                "a/data.vrt",
+            ],
+        );
         open_up(&path(private));
         modes
     };
@@ -115,8 +173,10 @@ fn what_comes_from_consolidated_metadata_has_its_permissions() {
     let location = store.path().to_str().unwrap();
     let done = |args: &[&str]| assert!(zarrfs(args).status.success(), "{args:?}");
     done(&["consolidate", location]);
-    for (consolidated, documents) in [(".zmetadata", &["a/.zarray", "a/.zattrs"][..]), ("zarr.json", &["a/zarr.json"])]
-    {
+    for (consolidated, documents) in [
+        (".zmetadata", &["a/.zarray", "a/.zattrs"][..]),
+        ("zarr.json", &["a/zarr.json"]),
+    ] {
         if consolidated == "zarr.json" {
             open_up(store.path());
             done(&["migrate", "--to", "3", location]);
@@ -125,21 +185,56 @@ fn what_comes_from_consolidated_metadata_has_its_permissions() {
         set_mode(&store.path().join("closed"), 0o700);
         for (mode, expected) in [(0o644, "644"), (0o640, "640"), (0o600, "600")] {
             set_mode(&store.path().join(consolidated), mode);
-            let mount = Mount::new(store.path(), &["--consolidated", "use", "--allow-other", "--containers", "nc"]);
-            for name in ["a/data.raw", "a/data.npy", "a/README.txt", "a/data.vrt"].iter().chain(documents) {
+            let mount = Mount::new(
+                store.path(),
+                &[
+                    "--consolidated",
+                    "use",
+                    "--allow-other",
+                    "--containers",
+                    "nc",
+                ],
+            );
+            for name in ["a/data.raw", "a/data.npy", "a/README.txt", "a/data.vrt"]
+                .iter()
+                .chain(documents)
+            {
                 assert_eq!(modes(&mount, &[name]), expected, "{consolidated} {name}");
             }
-            assert_eq!(modes(&mount, &["", "a", "a/0.0", "closed"]), "755 755 644 700", "{consolidated}");
-            assert_eq!(modes(&mount, &["closed/data.raw", "dataset.nc"]), "600 600", "{consolidated}");
+            assert_eq!(
+                modes(&mount, &["", "a", "a/0.0", "closed"]),
+                "755 755 644 700",
+                "{consolidated}"
+            );
+            assert_eq!(
+                modes(&mount, &["closed/data.raw", "dataset.nc"]),
+                "600 600",
+                "{consolidated}"
+            );
             // listings return the same modes
-            let listed = fs::read_dir(mount.join("a")).unwrap().map(|entry| entry.unwrap());
+            let listed = fs::read_dir(mount.join("a"))
+                .unwrap()
+                .map(|entry| entry.unwrap());
             let mut raw = listed.filter(|entry| entry.file_name() == "data.raw");
-            assert_eq!(format!("{:o}", raw.next().unwrap().metadata().unwrap().mode() & 0o777), expected);
+            assert_eq!(
+                format!(
+                    "{:o}",
+                    raw.next().unwrap().metadata().unwrap().mode() & 0o777
+                ),
+                expected
+            );
             let Some((_, listed)) = as_nobody(&mount, "getfattr", &["-d", "-m", "-", "a"]) else {
                 continue;
             };
-            assert_eq!(listed.contains("secret") && listed.contains("shape"), mode == 0o644, "{listed}");
-            assert!(mode == 0o644 || !listed.contains("secret") && !listed.contains("shape"), "{listed}");
+            assert_eq!(
+                listed.contains("secret") && listed.contains("shape"),
+                mode == 0o644,
+                "{listed}"
+            );
+            assert!(
+                mode == 0o644 || !listed.contains("secret") && !listed.contains("shape"),
+                "{listed}"
+            );
             for name in documents.iter().chain(&["a/data.raw", "a/README.txt"]) {
                 let (readable, said) = as_nobody(&mount, "cat", &[name]).unwrap();
                 assert_eq!(readable, mode == 0o644, "{name}: {said}");
@@ -161,13 +256,34 @@ fn the_modes_of_hidden_directories_are_respected() {
     symlink("closed/note", store.path().join("file")).unwrap();
     symlink("a/.zattrs", store.path().join("open")).unwrap();
     let mount = Mount::new(store.path(), &[]);
-    assert_eq!(modes(&mount, &["a/0.0", "a/0.1", "a/1.0", "a/1.1"]), "644 644 600 600");
-    assert_eq!(modes(&mount, &["closed", "closed/note", "open"]), "700 644 644");
-    assert_eq!(modes(&mount, &["file", "link", "link/.zarray", "link/data.raw", "link/0.0"]), "600 700 600 600 600");
+    assert_eq!(
+        modes(&mount, &["a/0.0", "a/0.1", "a/1.0", "a/1.1"]),
+        "644 644 600 600"
+    );
+    assert_eq!(
+        modes(&mount, &["closed", "closed/note", "open"]),
+        "700 644 644"
+    );
+    assert_eq!(
+        modes(
+            &mount,
+            &["file", "link", "link/.zarray", "link/data.raw", "link/0.0"]
+        ),
+        "600 700 600 600 600"
+    );
     // listings return the same modes
-    let listed = fs::read_dir(mount.join("a")).unwrap().map(|entry| entry.unwrap());
-    let listed: Vec<_> = listed.filter(|entry| entry.file_name().to_str().unwrap().starts_with("1.")).collect();
-    assert!(listed.len() == 2 && listed.iter().all(|entry| entry.metadata().unwrap().mode() & 0o777 == 0o600));
+    let listed = fs::read_dir(mount.join("a"))
+        .unwrap()
+        .map(|entry| entry.unwrap());
+    let listed: Vec<_> = listed
+        .filter(|entry| entry.file_name().to_str().unwrap().starts_with("1."))
+        .collect();
+    assert!(
+        listed.len() == 2
+            && listed
+                .iter()
+                .all(|entry| entry.metadata().unwrap().mode() & 0o777 == 0o600)
+    );
 }
 
 #[test]
@@ -178,7 +294,10 @@ fn files_of_an_archive_have_the_permissions_of_the_archive() {
     for (mode, expected) in [(0o600, "400 500 400 400"), (0o644, "444 555 444 444")] {
         set_mode(&archive, mode);
         let mount = Mount::new(&archive, &[]);
-        assert_eq!(modes(&mount, &[".zgroup", "a", "a/data.raw", "a/0.0"]), expected);
+        assert_eq!(
+            modes(&mount, &[".zgroup", "a", "a/data.raw", "a/0.0"]),
+            expected
+        );
     }
 }
 
@@ -197,9 +316,11 @@ fn each_class_gets_the_rights_that_its_members_have_in_the_store() {
         (0o066, "0", "0", "44"),
     ] {
         set_mode(&file, mode);
-        for (options, expected) in
-            [(&[][..], alone), (&["--gid", "4321"], group), (&["--gid", "4321", "--uid", "1234"], both)]
-        {
+        for (options, expected) in [
+            (&[][..], alone),
+            (&["--gid", "4321"], group),
+            (&["--gid", "4321", "--uid", "1234"], both),
+        ] {
             let mount = Mount::new(store.path(), options);
             assert_eq!(modes(&mount, &["a/0.0"]), expected, "{mode:o} {options:?}");
         }
@@ -211,13 +332,20 @@ fn a_private_file_stays_private_while_it_is_written() {
     let store = store(&["a"], json!({}));
     set_mode(&store.path().join("a/.zattrs"), 0o600);
     let mount = Mount::new(store.path(), &[]);
-    let mut file = OpenOptions::new().write(true).truncate(true).open(mount.join("a/.zattrs")).unwrap();
+    let mut file = OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(mount.join("a/.zattrs"))
+        .unwrap();
     file.write_all(b"{").unwrap();
     assert_eq!(modes(&mount, &["a/.zattrs"]), "600");
     file.write_all(b"}").unwrap();
     drop(file);
     assert_eq!(modes(&mount, &["a/.zattrs"]), "600");
-    assert_eq!(fs::metadata(store.path().join("a/.zattrs")).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(
+        fs::metadata(store.path().join("a/.zattrs")).unwrap().mode() & 0o777,
+        0o600
+    );
 }
 
 /// All users can list the names of extended attributes, but only users who may read the document
@@ -230,16 +358,24 @@ fn extended_attributes_reveal_no_values_of_private_documents() {
         let length = llistxattr(mount.join("a"), &mut names).unwrap();
         String::from_utf8(names[..length].to_vec()).unwrap()
     };
-    let value = |mount: &Mount, name: &str| lgetxattr(mount.join("a"), name, &mut [0; 100][..]).is_ok();
+    let value =
+        |mount: &Mount, name: &str| lgetxattr(mount.join("a"), name, &mut [0; 100][..]).is_ok();
     for (document, attribute, other) in [
         (".zattrs", "user.zarr.attrs.secret", "user.zarr.shape"),
         (".zarray", "user.zarr.shape", "user.zarr.attrs.secret"),
     ] {
         set_mode(&store.path().join("a").join(document), 0o600);
         let mount = Mount::new(store.path(), &["--allow-other"]);
-        assert!(names(&mount).contains(attribute) && !value(&mount, attribute) && value(&mount, other), "{document}");
+        assert!(
+            names(&mount).contains(attribute) && !value(&mount, attribute) && value(&mount, other),
+            "{document}"
+        );
         if let Some(listed) = as_nobody(&mount, "getfattr", &["-m", "-", "a"]) {
-            assert!(listed.1.contains(other) && !listed.1.contains(attribute), "{document}: {}", listed.1);
+            assert!(
+                listed.1.contains(other) && !listed.1.contains(attribute),
+                "{document}: {}",
+                listed.1
+            );
         }
         set_mode(&store.path().join("a").join(document), 0o644);
     }
@@ -261,9 +397,19 @@ fn as_nobody_in(directory: &Path, program: &str, args: &[&str]) -> Option<(bool,
         return None;
     }
     let mut command = with_timeout(60, "setpriv");
-    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", program]).args(args);
+    command
+        .args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            program,
+        ])
+        .args(args);
     let output = command.current_dir(directory).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     Some((output.status.success(), said))
 }
 
@@ -271,32 +417,69 @@ fn as_nobody_in(directory: &Path, program: &str, args: &[&str]) -> Option<(bool,
 #[test]
 fn problems_are_shown_to_the_owner_alone() {
     let store = store(&["a"], json!({}));
-    fs::write(store.path().join("a/.zarray"), r#"{"zarr_format": 2, "secret": 7}"#).unwrap();
+    fs::write(
+        store.path().join("a/.zarray"),
+        r#"{"zarr_format": 2, "secret": 7}"#,
+    )
+    .unwrap();
     set_mode(&store.path().join("a/.zarray"), 0o600);
     let log = store.path().join("log");
-    let mount = Mount::new(store.path(), &["--allow-other", "--log-file", log.to_str().unwrap()]);
+    let mount = Mount::new(
+        store.path(),
+        &["--allow-other", "--log-file", log.to_str().unwrap()],
+    );
     for _ in 0..2 {
         assert!(fs::read(mount.join("a/0.0")).is_err());
     }
     assert_eq!(fs::metadata(&log).unwrap().mode() & 0o777, 0o600);
     let own = mount.stats();
-    let problem = own.lines().find_map(|line| line.strip_prefix("problem ")).unwrap();
+    let problem = own
+        .lines()
+        .find_map(|line| line.strip_prefix("problem "))
+        .unwrap();
     let words: Vec<&str> = problem.split_whitespace().collect();
-    assert!(words[0].ends_with('Z') && words[1].ends_with('x') && words[2].starts_with("/a"), "{problem}");
-    assert!(own.contains("last_error ") && !own.contains("problems_shown_to"), "{own}");
-    let owners: serde_json::Value =
-        serde_json::from_slice(&zarrfs(&["stats", "--json", mount.path().to_str().unwrap()]).stdout).unwrap();
+    assert!(
+        words[0].ends_with('Z') && words[1].ends_with('x') && words[2].starts_with("/a"),
+        "{problem}"
+    );
+    assert!(
+        own.contains("last_error ") && !own.contains("problems_shown_to"),
+        "{own}"
+    );
+    let owners: serde_json::Value = serde_json::from_slice(
+        &zarrfs(&["stats", "--json", mount.path().to_str().unwrap()]).stdout,
+    )
+    .unwrap();
     let first = &owners["problems"][0];
-    assert!(first["count"].as_u64() >= Some(1) && first["time"].as_str().unwrap().ends_with('Z'), "{first}");
-    assert!(first["message"].as_str().unwrap().starts_with("/a"), "{first}");
-    let shown = String::from_utf8(zarrfs(&["stats", mount.path().to_str().unwrap()]).stdout).unwrap();
-    assert!(shown.lines().any(|line| line.starts_with("problem ") && line.ends_with(words.last().unwrap())), "{shown}");
+    assert!(
+        first["count"].as_u64() >= Some(1) && first["time"].as_str().unwrap().ends_with('Z'),
+        "{first}"
+    );
+    assert!(
+        first["message"].as_str().unwrap().starts_with("/a"),
+        "{first}"
+    );
+    let shown =
+        String::from_utf8(zarrfs(&["stats", mount.path().to_str().unwrap()]).stdout).unwrap();
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.starts_with("problem ") && line.ends_with(words.last().unwrap())),
+        "{shown}"
+    );
     for name in ["stats", "stats.json", "metrics"] {
         let Some((done, text)) = as_nobody(&mount, "cat", &[&format!(".zarrfs/{name}")]) else {
             return;
         };
-        assert!(done && text.contains("problems_met") && !text.contains("/a"), "{name}: {text}");
-        assert_eq!(text.contains("problems_shown_to"), name != "metrics", "{text}");
+        assert!(
+            done && text.contains("problems_met") && !text.contains("/a"),
+            "{name}: {text}"
+        );
+        assert_eq!(
+            text.contains("problems_shown_to"),
+            name != "metrics",
+            "{text}"
+        );
     }
     let list = as_nobody(&mount, ZARRFS, &["stats", "."]);
     assert!(list.is_none_or(|(done, text)| done && text.contains("problems shown to")));
@@ -311,8 +494,18 @@ fn counters_are_shown_where_the_path_of_the_mount_leads_through_a_private_direct
     fs::create_dir_all(&mountpoint).unwrap();
     set_mode(private.path(), 0o700);
     let path = mountpoint.to_str().unwrap();
-    assert!(zarrfs(&["mount", "--allow-other", store.path().to_str().unwrap(), path]).status.success());
-    let said = ["", "a"].map(|below| as_nobody_in(&mountpoint.join(below), ZARRFS, &["stats", "."]));
+    assert!(
+        zarrfs(&[
+            "mount",
+            "--allow-other",
+            store.path().to_str().unwrap(),
+            path
+        ])
+        .status
+        .success()
+    );
+    let said =
+        ["", "a"].map(|below| as_nobody_in(&mountpoint.join(below), ZARRFS, &["stats", "."]));
     assert!(zarrfs(&["umount", path]).status.success());
     for (done, text) in said.into_iter().flatten() {
         assert!(done && text.contains("problems shown to"), "{text}");
@@ -329,17 +522,33 @@ fn another_user_cannot_read_private_files() {
     }
     let mount = Mount::new(store.path(), &["--allow-other"]);
     let read = |name: &str| as_nobody(&mount, "cat", &[name]);
-    for name in ["public/data.raw", "public/0.0", "public/README.txt", "private/1.1", ".zarrfs/stats"] {
+    for name in [
+        "public/data.raw",
+        "public/0.0",
+        "public/README.txt",
+        "private/1.1",
+        ".zarrfs/stats",
+    ] {
         let Some((done, said)) = read(name) else {
             return;
         };
         assert!(done, "{name}: {said}");
     }
-    for name in ["private/data.raw", "private/data.npy", "private/README.txt", "private/0.0", "notes", ".zarrfs/sync"] {
+    for name in [
+        "private/data.raw",
+        "private/data.npy",
+        "private/README.txt",
+        "private/0.0",
+        "notes",
+        ".zarrfs/sync",
+    ] {
         let Some((done, said)) = read(name) else {
             return;
         };
-        assert!(!done && said.contains("Permission denied"), "{name}: {said}");
+        assert!(
+            !done && said.contains("Permission denied"),
+            "{name}: {said}"
+        );
     }
 }
 
@@ -358,14 +567,21 @@ fn modes_of_new_files_and_directories_are_those_of_their_creation() {
     let modes = |name: &str| {
         // the mount stores a document when the program has closed it
         mount.stats();
-        [mount.path(), store.path()].map(|path| fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777)
+        [mount.path(), store.path()]
+            .map(|path| fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777)
     };
-    fs::DirBuilder::new().mode(0o700).create(mount.join("g")).unwrap();
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(mount.join("g"))
+        .unwrap();
     assert_eq!(modes("g"), [0o700; 2]);
     create("g/plain", 0o600, "x");
     create("g/.zattrs", 0o600, "{}");
     create("g/open", 0o644, "x");
-    assert_eq!([modes("g/plain"), modes("g/.zattrs"), modes("g/open")], [[0o600; 2], [0o600; 2], [0o644; 2]]);
+    assert_eq!(
+        [modes("g/plain"), modes("g/.zattrs"), modes("g/open")],
+        [[0o600; 2], [0o600; 2], [0o644; 2]]
+    );
     // they are rewritten, also by a rename
     create("g/plain", 0o644, "y");
     create("g/.zattrs", 0o644, r#"{"a": 1}"#);
@@ -382,18 +598,42 @@ fn modes_of_new_files_and_directories_are_those_of_their_creation() {
     assert_eq!([modes("g/rsync"), modes("g")], [[0o644; 2], [0o755; 2]]);
     if is_installed("install") {
         fs::write(store.path().join("source"), "{}").unwrap();
-        support::run("install", &["-m", "644", "source", "g/.zattrs"], mount.path());
-        support::run("install", &["-m", "640", "source", "installed"], mount.path());
-        assert_eq!([modes("g/.zattrs"), modes("installed")], [[0o644; 2], [0o640; 2]]);
+        support::run(
+            "install",
+            &["-m", "644", "source", "g/.zattrs"],
+            mount.path(),
+        );
+        support::run(
+            "install",
+            &["-m", "640", "source", "installed"],
+            mount.path(),
+        );
+        assert_eq!(
+            [modes("g/.zattrs"), modes("installed")],
+            [[0o644; 2], [0o640; 2]]
+        );
     }
     // an array takes them on
     let document = r#"{"zarr_format": 2, "shape": [2], "chunks": [1], "dtype": "|u1", "compressor": null, "fill_value": 0,
         "order": "C", "filters": null}"#;
-    fs::DirBuilder::new().mode(0o750).create(mount.join("a")).unwrap();
+    fs::DirBuilder::new()
+        .mode(0o750)
+        .create(mount.join("a"))
+        .unwrap();
     create("a/.zarray", 0o640, document);
     create("a/0", 0o600, "x");
-    assert_eq!([modes("a"), modes("a/.zarray"), modes("a/0")], [[0o750; 2], [0o640; 2], [0o600; 2]]);
-    assert_eq!(fs::metadata(mount.join("a/data.raw")).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(
+        [modes("a"), modes("a/.zarray"), modes("a/0")],
+        [[0o750; 2], [0o640; 2], [0o600; 2]]
+    );
+    assert_eq!(
+        fs::metadata(mount.join("a/data.raw"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o640
+    );
     for name in ["a", "a/.zarray", "a/0"] {
         set_mode(&mount.join(name), 0o740);
         assert_eq!(modes(name)[1], 0o740);

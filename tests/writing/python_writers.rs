@@ -35,7 +35,10 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 fn paths(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
-    files.keys().map(|path| path.to_str().unwrap().to_string()).collect()
+    files
+        .keys()
+        .map(|path| path.to_str().unwrap().to_string())
+        .collect()
 }
 
 /// Sets an old modification time on every file below a directory: rsync skips a file whose size and
@@ -43,7 +46,12 @@ fn paths(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
 fn make_old(directory: &Path) {
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     for name in files(directory).keys() {
-        File::options().write(true).open(directory.join(name)).unwrap().set_modified(old).unwrap();
+        File::options()
+            .write(true)
+            .open(directory.join(name))
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
     }
 }
 
@@ -53,12 +61,22 @@ fn source() -> (tempfile::TempDir, TestArray, TestArray) {
     let directory = store();
     fs::create_dir(directory.path().join("g")).unwrap();
     fs::write(directory.path().join("g/.zgroup"), "{\"zarr_format\": 2}").unwrap();
-    fs::write(directory.path().join("g/.zattrs"), "{\"title\": \"copied\"}").unwrap();
+    fs::write(
+        directory.path().join("g/.zattrs"),
+        "{\"title\": \"copied\"}",
+    )
+    .unwrap();
     fs::write(directory.path().join("g/notes.txt"), "notes\n").unwrap();
-    let array = TestArray::with_chunks(directory.path().join("g/a"), &[50, 60], &[20, 30], json!({"dtype": "<i4"}));
+    let array = TestArray::with_chunks(
+        directory.path().join("g/a"),
+        &[50, 60],
+        &[20, 30],
+        json!({"dtype": "<i4"}),
+    );
     fs::write(array.path.join(".zattrs"), "{\"units\": \"m\"}").unwrap();
     let nested = json!({"dtype": "<i2", "dimension_separator": "/"});
-    let nested = TestArray::with_chunks(directory.path().join("g/n"), &[5, 4, 6], &[2, 3, 6], nested);
+    let nested =
+        TestArray::with_chunks(directory.path().join("g/n"), &[5, 4, 6], &[2, 3, 6], nested);
     (directory, array, nested)
 }
 
@@ -84,7 +102,11 @@ fn write_stored_with(python: &Path, compressor: &str) {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     announce(said.trim());
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     mount.assert_no_problem();
 }
 
@@ -110,20 +132,34 @@ fn zarr_python_and_xarray_make_what_does_not_exist() {
         return;
     };
     let readers_of_2 = [&zarr2, &zarr3];
-    for (maker, format, readers) in
-        [(&zarr2, "2", &readers_of_2[..]), (&zarr3, "2", &readers_of_2[..]), (&zarr3, "3", &readers_of_2[1..])]
-    {
+    for (maker, format, readers) in [
+        (&zarr2, "2", &readers_of_2[..]),
+        (&zarr3, "2", &readers_of_2[..]),
+        (&zarr3, "3", &readers_of_2[1..]),
+    ] {
         let store = tempfile::tempdir().unwrap();
         if format == "2" {
             fs::write(store.path().join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
         } else {
-            fs::write(store.path().join("zarr.json"), r#"{"zarr_format": 3, "node_type": "group"}"#).unwrap();
+            fs::write(
+                store.path().join("zarr.json"),
+                r#"{"zarr_format": 3, "node_type": "group"}"#,
+            )
+            .unwrap();
         }
         let mount = Mount::new(store.path(), &[]);
-        run_python(maker, "made.py", &["make".as_ref(), mount.path(), format.as_ref()]);
+        run_python(
+            maker,
+            "made.py",
+            &["make".as_ref(), mount.path(), format.as_ref()],
+        );
         for reader in readers {
             for place in [mount.path(), store.path()] {
-                run_python(reader, "made.py", &["read".as_ref(), place, format.as_ref()]);
+                run_python(
+                    reader,
+                    "made.py",
+                    &["read".as_ref(), place, format.as_ref()],
+                );
             }
         }
         mount.assert_no_problem();
@@ -137,9 +173,20 @@ fn trees_can_be_copied_into_a_mount() {
     let (source, array, nested) = source();
     let from = source.path().join("g");
     let from = from.to_str().unwrap();
-    let mut ways: Vec<(&str, Vec<&str>)> = vec![("cp", vec!["-r", from, "."]), ("cp", vec!["-a", from, "."])];
+    let mut ways: Vec<(&str, Vec<&str>)> =
+        vec![("cp", vec!["-r", from, "."]), ("cp", vec!["-a", from, "."])];
     let archive = source.path().join("g.tar");
-    run("tar", &["cf", archive.to_str().unwrap(), "-C", source.path().to_str().unwrap(), "g"], source.path());
+    run(
+        "tar",
+        &[
+            "cf",
+            archive.to_str().unwrap(),
+            "-C",
+            source.path().to_str().unwrap(),
+            "g",
+        ],
+        source.path(),
+    );
     ways.push(("tar", vec!["xf", archive.to_str().unwrap()]));
     if is_installed("rsync") {
         ways.push(("rsync", vec!["-a", from, "."]));
@@ -156,8 +203,16 @@ fn trees_can_be_copied_into_a_mount() {
         found.retain(|path, _| !(path.starts_with("n") && path.ends_with(".zgroup")));
         assert_eq!(paths(&found), paths(&wanted), "{program} {args:?}");
         assert!(found == wanted, "{program} {args:?}: other bytes");
-        assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat, "{program} {args:?}");
-        assert_eq!(fs::read(mount.join("g/n/data.raw")).unwrap(), nested.flat, "{program} {args:?}");
+        assert_eq!(
+            fs::read(mount.join("g/a/data.raw")).unwrap(),
+            array.flat,
+            "{program} {args:?}"
+        );
+        assert_eq!(
+            fs::read(mount.join("g/n/data.raw")).unwrap(),
+            nested.flat,
+            "{program} {args:?}"
+        );
         mount.assert_no_problem();
         drop(mount);
 
@@ -173,15 +228,35 @@ fn trees_can_be_copied_into_a_mount() {
         make_old(old.path());
         let mount = Mount::new(old.path(), &[]);
         run(program, &args, mount.path());
-        assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat, "{program} {args:?}");
-        assert_eq!(fs::read(mount.join("g/n/data.raw")).unwrap(), nested.flat, "{program} {args:?}");
+        assert_eq!(
+            fs::read(mount.join("g/a/data.raw")).unwrap(),
+            array.flat,
+            "{program} {args:?}"
+        );
+        assert_eq!(
+            fs::read(mount.join("g/n/data.raw")).unwrap(),
+            nested.flat,
+            "{program} {args:?}"
+        );
         drop(mount);
         let document = fs::read_to_string(old.path().join("g/a/.zarray")).unwrap();
         assert!(document.contains("zlib"), "{program} {args:?}: {document}");
-        assert_eq!(paths(&files(&old.path().join("g"))), paths(&wanted), "{program} {args:?}");
+        assert_eq!(
+            paths(&files(&old.path().join("g"))),
+            paths(&wanted),
+            "{program} {args:?}"
+        );
         let mount = Mount::new(old.path(), &["--read-only"]);
-        assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat, "{program} {args:?}");
-        assert_eq!(fs::read(mount.join("g/n/data.raw")).unwrap(), nested.flat, "{program} {args:?}");
+        assert_eq!(
+            fs::read(mount.join("g/a/data.raw")).unwrap(),
+            array.flat,
+            "{program} {args:?}"
+        );
+        assert_eq!(
+            fs::read(mount.join("g/n/data.raw")).unwrap(),
+            nested.flat,
+            "{program} {args:?}"
+        );
     }
 }
 
@@ -193,21 +268,46 @@ fn trees_can_be_copied_and_moved_within_a_mount() {
     copy_tree(&source.path().join("g"), &store.path().join("g"));
     let mount = Mount::new(store.path(), &[]);
     run("mkdir", &["below"], mount.path());
-    run("cp", &["-r", "g/.zattrs", "g/notes.txt", "below"], mount.path());
+    run(
+        "cp",
+        &["-r", "g/.zattrs", "g/notes.txt", "below"],
+        mount.path(),
+    );
     run("mv", &["g/notes.txt", "below/moved.txt"], mount.path());
     run("mv", &["g", "below/g"], mount.path());
-    assert_eq!(fs::read(mount.join("below/g/a/data.raw")).unwrap(), array.flat);
+    assert_eq!(
+        fs::read(mount.join("below/g/a/data.raw")).unwrap(),
+        array.flat
+    );
     // to another file system and back
     let outside = tempfile::tempdir().unwrap();
     let chunk = outside.path().join("chunk");
     let path = mount.join("below/g/a/0.0");
-    run("mv", &[path.to_str().unwrap(), chunk.to_str().unwrap()], mount.path());
+    run(
+        "mv",
+        &[path.to_str().unwrap(), chunk.to_str().unwrap()],
+        mount.path(),
+    );
     assert_eq!(fs::read(&chunk).unwrap(), array.chunk(&[0, 0]));
     assert!(!store.path().join("below/g/a/0.0").exists());
-    run("mv", &[chunk.to_str().unwrap(), path.to_str().unwrap()], mount.path());
-    run("cp", &["-r", "below", outside.path().to_str().unwrap()], mount.path());
-    assert_eq!(fs::read(outside.path().join("below/g/a/data.raw")).unwrap(), array.flat);
-    assert_eq!(fs::read(outside.path().join("below/moved.txt")).unwrap(), b"notes\n");
+    run(
+        "mv",
+        &[chunk.to_str().unwrap(), path.to_str().unwrap()],
+        mount.path(),
+    );
+    run(
+        "cp",
+        &["-r", "below", outside.path().to_str().unwrap()],
+        mount.path(),
+    );
+    assert_eq!(
+        fs::read(outside.path().join("below/g/a/data.raw")).unwrap(),
+        array.flat
+    );
+    assert_eq!(
+        fs::read(outside.path().join("below/moved.txt")).unwrap(),
+        b"notes\n"
+    );
     run("rm", &["-r", "below"], mount.path());
     assert_eq!(paths(&files(store.path())), [".zgroup"]);
 }
@@ -218,30 +318,79 @@ fn editors_can_edit_documents() {
     let (source, array, _) = source();
     let mount = Mount::new(source.path(), &[]);
     let attributes = || fs::read_to_string(source.path().join("g/.zattrs")).unwrap();
-    run("sed", &["-i", "s/copied/edited/", "g/.zattrs"], mount.path());
+    run(
+        "sed",
+        &["-i", "s/copied/edited/", "g/.zattrs"],
+        mount.path(),
+    );
     assert_eq!(attributes(), "{\"title\": \"edited\"}");
-    run("sed", &["-i.bak", "s/edited/again/", "g/.zattrs"], mount.path());
+    run(
+        "sed",
+        &["-i.bak", "s/edited/again/", "g/.zattrs"],
+        mount.path(),
+    );
     assert_eq!(attributes(), "{\"title\": \"again\"}");
-    assert_eq!(fs::read_to_string(source.path().join("g/.zattrs.bak")).unwrap(), "{\"title\": \"edited\"}");
+    assert_eq!(
+        fs::read_to_string(source.path().join("g/.zattrs.bak")).unwrap(),
+        "{\"title\": \"edited\"}"
+    );
     fs::remove_file(mount.join("g/.zattrs.bak")).unwrap();
-    run("sh", &["-c", "printf '{\"title\": \"printed\"' > g/.zattrs; printf '}' >> g/.zattrs || true"], mount.path());
-    assert_eq!(attributes(), "{\"title\": \"again\"}", "half a document is none");
-    run("sh", &["-c", "{ printf '{\"title\": '; echo '\"printed\"}'; } > g/.zattrs"], mount.path());
+    run(
+        "sh",
+        &[
+            "-c",
+            "printf '{\"title\": \"printed\"' > g/.zattrs; printf '}' >> g/.zattrs || true",
+        ],
+        mount.path(),
+    );
+    assert_eq!(
+        attributes(),
+        "{\"title\": \"again\"}",
+        "half a document is none"
+    );
+    run(
+        "sh",
+        &[
+            "-c",
+            "{ printf '{\"title\": '; echo '\"printed\"}'; } > g/.zattrs",
+        ],
+        mount.path(),
+    );
     assert_eq!(attributes(), "{\"title\": \"printed\"}\n");
-    run("sed", &["-i", "s/^ *50,/    45,/", "g/a/.zarray"], mount.path());
-    assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat[..45 * 60 * 4]);
+    run(
+        "sed",
+        &["-i", "s/^ *50,/    45,/", "g/a/.zarray"],
+        mount.path(),
+    );
+    assert_eq!(
+        fs::read(mount.join("g/a/data.raw")).unwrap(),
+        array.flat[..45 * 60 * 4]
+    );
     if is_installed("vim") {
-        for (n, options) in ["backupcopy=no", "backupcopy=yes", "nowritebackup", "backup"].iter().enumerate() {
+        for (n, options) in ["backupcopy=no", "backupcopy=yes", "nowritebackup", "backup"]
+            .iter()
+            .enumerate()
+        {
             for name in ["g/.zattrs", "g/notes.txt"] {
                 let set = format!("set {options}");
                 let change = format!("%s/printed.*\\|notes.*/printed{n}\"}}/e");
-                run("vim", &["-u", "NONE", "-es", "-c", &set, "-c", &change, "-c", "wq", name], mount.path());
+                run(
+                    "vim",
+                    &[
+                        "-u", "NONE", "-es", "-c", &set, "-c", &change, "-c", "wq", name,
+                    ],
+                    mount.path(),
+                );
                 let wanted = if name.ends_with(".txt") {
                     format!("printed{n}\"}}\n")
                 } else {
                     format!("{{\"title\": \"printed{n}\"}}\n")
                 };
-                assert_eq!(fs::read_to_string(source.path().join(name)).unwrap(), wanted, "{options}");
+                assert_eq!(
+                    fs::read_to_string(source.path().join(name)).unwrap(),
+                    wanted,
+                    "{options}"
+                );
                 let _ = fs::remove_file(mount.join(&format!("{name}~")));
             }
         }
@@ -249,7 +398,10 @@ fn editors_can_edit_documents() {
     drop(mount);
     let chunks = paths(&files(&source.path().join("g/a")));
     assert_eq!(chunks.len(), 2 + array.grid().len(), "{chunks:?}");
-    assert_eq!(paths(&files(source.path()))[..4], [".zgroup", "g/.zattrs", "g/.zgroup", "g/a/.zarray"]);
+    assert_eq!(
+        paths(&files(source.path()))[..4],
+        [".zgroup", "g/.zattrs", "g/.zgroup", "g/a/.zarray"]
+    );
 }
 
 /// git creates, links, renames, maps and removes files all the time.
@@ -261,7 +413,14 @@ fn a_git_repository_works_beside_the_data() {
     let (source, ..) = source();
     let mount = Mount::new(source.path(), &[]);
     let git = |args: &[&str]| {
-        let name = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "init.defaultBranch=main"];
+        let name = [
+            "-c",
+            "user.name=n",
+            "-c",
+            "user.email=e@example.org",
+            "-c",
+            "init.defaultBranch=main",
+        ];
         run("git", &[&name, args].concat(), mount.path());
     };
     git(&["init", "-q"]);
@@ -273,7 +432,10 @@ fn a_git_repository_works_beside_the_data() {
     git(&["gc", "-q"]);
     git(&["fsck", "--strict"]);
     git(&["checkout", "-q", "HEAD~2"]);
-    assert_eq!(fs::read_to_string(source.path().join("g/notes.txt")).unwrap(), "notes 2\n");
+    assert_eq!(
+        fs::read_to_string(source.path().join("g/notes.txt")).unwrap(),
+        "notes 2\n"
+    );
     drop(mount);
     run("git", &["fsck", "--strict"], source.path());
 }

@@ -20,8 +20,22 @@ type Form = (Vec<usize>, Vec<usize>, Value);
 /// array is deleted.
 fn replacements() -> [(&'static str, Option<Form>); 6] {
     [
-        ("another dtype", Some((vec![50], vec![5], json!({"dtype": "<u2", "compressor": {"id": "zlib", "level": 1}})))),
-        ("another codec", Some((vec![100], vec![10], json!({"compressor": {"id": "bz2", "level": 1}})))),
+        (
+            "another dtype",
+            Some((
+                vec![50],
+                vec![5],
+                json!({"dtype": "<u2", "compressor": {"id": "zlib", "level": 1}}),
+            )),
+        ),
+        (
+            "another codec",
+            Some((
+                vec![100],
+                vec![10],
+                json!({"compressor": {"id": "bz2", "level": 1}}),
+            )),
+        ),
         ("no codec", Some((vec![100], vec![10], json!({})))),
         ("other chunks", Some((vec![100], vec![20], zlib()))),
         ("more dimensions", Some((vec![10, 10], vec![1, 10], zlib()))),
@@ -44,7 +58,12 @@ fn files(path: &Path) -> Vec<(String, Vec<u8>)> {
     };
     let mut files: Vec<_> = entries
         .map(|entry| entry.unwrap())
-        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .map(|entry| {
+            (
+                entry.file_name().into_string().unwrap(),
+                fs::read(entry.path()).unwrap(),
+            )
+        })
         .collect();
     files.sort();
     files
@@ -77,13 +96,23 @@ fn writes_to_a_replaced_array_are_dropped_and_every_flush_reports_it() {
                 }
                 // the end of a child process closes a duplicate descriptor, which does not hide the
                 // loss either
-                let child = Command::new("true").stdin(Stdio::from(file.try_clone().unwrap())).status().unwrap();
+                let child = Command::new("true")
+                    .stdin(Stdio::from(file.try_clone().unwrap()))
+                    .status()
+                    .unwrap();
                 assert!(child.success());
                 assert!(is_stale(file.sync_all()), "{what}: fsync");
-                assert!(is_stale(close(file.try_clone().unwrap())), "{what}: close of a duplicate");
+                assert!(
+                    is_stale(close(file.try_clone().unwrap())),
+                    "{what}: close of a duplicate"
+                );
                 assert!(is_stale(file.sync_all()), "{what}: fsync again");
                 assert!(is_stale(close(file)), "{what}: close");
-                assert!(mount.stats().contains("what was written is lost"), "{what}: {}", mount.stats());
+                assert!(
+                    mount.stats().contains("what was written is lost"),
+                    "{what}: {}",
+                    mount.stats()
+                );
                 drop(mount);
                 assert_eq!(files(&path), theirs, "{what}: the store");
             }
@@ -101,12 +130,22 @@ fn a_chunk_file_is_not_stored_into_another_array() {
         let mount = Mount::new(store.path(), &[]);
         let file = File::create(mount.join("a/3")).unwrap();
         file.write_all_at(&[1; 10], 0).unwrap();
-        let theirs =
-            replace(&path, &Some((vec![100], vec![10], json!({"dtype": "|i1", "compressor": {"id": "zlib"}}))));
+        let theirs = replace(
+            &path,
+            &Some((
+                vec![100],
+                vec![10],
+                json!({"dtype": "|i1", "compressor": {"id": "zlib"}}),
+            )),
+        );
         if looks {
             fs::read(mount.join("a/data.raw")).unwrap();
         }
-        assert!(is_stale(close(file.try_clone().unwrap())) && is_stale(file.sync_all()) && is_stale(close(file)));
+        assert!(
+            is_stale(close(file.try_clone().unwrap()))
+                && is_stale(file.sync_all())
+                && is_stale(close(file))
+        );
         drop(mount);
         assert!(files(&path) == theirs, "looked at: {looks}");
     }
@@ -118,7 +157,8 @@ fn a_file_whose_writes_are_all_stored_reports_no_loss() {
     let path = store.path().join("a");
     TestArray::with_chunks(path.clone(), &[100], &[10], zlib());
     let mount = Mount::new(store.path(), &[]);
-    let [early, late] = ["a/data.raw", "a/data.raw"].map(|name| open_for_writing(&mount.join(name)));
+    let [early, late] =
+        ["a/data.raw", "a/data.raw"].map(|name| open_for_writing(&mount.join(name)));
     early.write_all_at(b"stored", 0).unwrap();
     early.sync_all().unwrap();
     late.write_all_at(b"lost", 50).unwrap();
@@ -132,7 +172,11 @@ fn a_file_whose_writes_are_all_stored_reports_no_loss() {
     close(early).unwrap();
     assert!(is_stale(close(late)));
     let now = files(&path);
-    assert_eq!(now.iter().zip(&theirs).filter(|(a, b)| a != b).count(), 1, "one chunk was changed");
+    assert_eq!(
+        now.iter().zip(&theirs).filter(|(a, b)| a != b).count(),
+        1,
+        "one chunk was changed"
+    );
 }
 
 /// The kernel does not tell the daemon which file a map belongs to, so every file that is open for
@@ -144,7 +188,8 @@ fn lost_writes_of_a_map_are_reported_by_every_writable_file() {
     let path = store.path().join("a");
     TestArray::with_chunks(path.clone(), &[LEN], &[LEN / 4], zlib());
     let mount = Mount::new(store.path(), &[]);
-    let [mapped, other] = ["a/data.raw", "a/data.raw"].map(|name| open_for_writing(&mount.join(name)));
+    let [mapped, other] =
+        ["a/data.raw", "a/data.raw"].map(|name| open_for_writing(&mount.join(name)));
     let reader = File::open(mount.join("a/data.raw")).unwrap();
     let map = SharedMap::new(&mapped);
     map.set(5000, 7);
@@ -179,7 +224,10 @@ fn writes_outside_a_smaller_array_never_reappear() {
     (4..10).for_each(|chunk| fs::remove_file(path.join(chunk.to_string())).unwrap());
     assert!(is_stale(file.sync_all()));
     assert!(is_stale(close(file)));
-    assert!(!path.join("7").exists(), "a chunk outside the grid was stored");
+    assert!(
+        !path.join("7").exists(),
+        "a chunk outside the grid was stored"
+    );
     reshape(100);
     let mut expected = array.flat.clone();
     expected[5..9].copy_from_slice(b"mine");
@@ -215,18 +263,31 @@ fn a_store_that_is_removed_and_made_anew_is_found_again() {
             std::os::unix::fs::symlink("elsewhere", &store).unwrap();
         }
         for name in ["a", ""] {
-            assert_eq!(support::errno(fs::read_dir(mount.join(name))), "EIO", "{name}");
+            assert_eq!(
+                support::errno(fs::read_dir(mount.join(name))),
+                "EIO",
+                "{name}"
+            );
         }
         for name in ["a/data.raw", ".zgroup", "none"] {
             assert_eq!(support::errno(fs::read(mount.join(name))), "EIO", "{name}");
         }
         assert_eq!(support::errno(File::create(mount.join("new"))), "EIO");
-        assert!(mount.stats().contains("s.zarr: the directory of the store was removed"), "{}", mount.stats());
+        assert!(
+            mount
+                .stats()
+                .contains("s.zarr: the directory of the store was removed"),
+            "{}",
+            mount.stats()
+        );
         if made == 1 {
             fs::remove_file(&store).unwrap();
         }
         let second = make(&store, 40 + made);
-        assert_eq!(support::names(mount.path()), [".zgroup", "a"].map(String::from).into());
+        assert_eq!(
+            support::names(mount.path()),
+            [".zgroup", "a"].map(String::from).into()
+        );
         assert_eq!(flat().unwrap(), second.flat);
         let written = vec![made as u8; 40 + made];
         fs::write(mount.join("a/data.raw"), &written).unwrap();

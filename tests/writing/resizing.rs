@@ -22,11 +22,14 @@ fn array(path: &Path, rows: usize) -> TestArray {
 const ROW: usize = 24;
 
 fn shape(store: &Path) -> Value {
-    serde_json::from_slice::<Value>(&fs::read(store.join("a/.zarray")).unwrap()).unwrap()["shape"].clone()
+    serde_json::from_slice::<Value>(&fs::read(store.join("a/.zarray")).unwrap()).unwrap()["shape"]
+        .clone()
 }
 
 fn chunks(store: &Path) -> Vec<String> {
-    let names = fs::read_dir(store.join("a")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let names = fs::read_dir(store.join("a"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|n| !n.starts_with('.')).collect();
     names.sort();
     names
@@ -40,13 +43,24 @@ fn fill(rows: usize) -> Vec<u8> {
 #[track_caller]
 fn assert_holds(store: &Path, flat: &[u8]) {
     let mount = Mount::new(store, &["-o", "ro"]);
-    assert!(fs::read(mount.join("a/data.raw")).unwrap() == flat, "through a mount");
+    assert!(
+        fs::read(mount.join("a/data.raw")).unwrap() == flat,
+        "through a mount"
+    );
     let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     let code = "import sys, zarr; sys.stdout.buffer.write(zarr.open_array(sys.argv[1], mode='r')[:].tobytes())";
-    let read = Command::new(python).args(["-c", code]).arg(store.join("a")).output().unwrap();
-    assert!(read.stdout == flat, "zarr-python: {}", String::from_utf8_lossy(&read.stderr));
+    let read = Command::new(python)
+        .args(["-c", code])
+        .arg(store.join("a"))
+        .output()
+        .unwrap();
+    assert!(
+        read.stdout == flat,
+        "zarr-python: {}",
+        String::from_utf8_lossy(&read.stderr)
+    );
 }
 
 #[test]
@@ -112,14 +126,23 @@ fn removed_rows_never_reappear() {
         let store = tempfile::tempdir().unwrap();
         let mut flat = array(store.path(), 14).flat;
         let mount = Mount::new(store.path(), &["--resize"]);
-        let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(mount.join("a/data.raw"))
+            .unwrap();
         // these bytes are not stored yet when the file is truncated
         file.write_all_at(&[7; 2 * ROW], 11 * ROW as u64).unwrap();
         flat[11 * ROW..13 * ROW].fill(7);
         file.set_len((rows * ROW) as u64).unwrap();
         flat.truncate(rows * ROW);
         let last = rows.div_ceil(5);
-        assert!(chunks(store.path()).iter().all(|n| n[..1].parse::<usize>().unwrap() < last), "{rows}");
+        assert!(
+            chunks(store.path())
+                .iter()
+                .all(|n| n[..1].parse::<usize>().unwrap() < last),
+            "{rows}"
+        );
         file.set_len(14 * ROW as u64).unwrap();
         // a program that has made a file shorter believes in zeros
         flat.extend(vec![0; (14 - rows) * ROW]);
@@ -139,7 +162,11 @@ fn copying_a_file_gives_the_array_its_size() {
     for (seed, rows) in [(5, 200), (6, 3), (7, 14)] {
         let flat = pattern(seed, rows * ROW);
         fs::write(store.path().join("new"), &flat).unwrap();
-        let done = Command::new("cp").arg(store.path().join("new")).arg(mount.join("a/data.raw")).status().unwrap();
+        let done = Command::new("cp")
+            .arg(store.path().join("new"))
+            .arg(mount.join("a/data.raw"))
+            .status()
+            .unwrap();
         assert!(done.success());
         assert_eq!(shape(store.path()), json!([rows, 12]));
         assert!(fs::read(mount.join("a/data.raw")).unwrap() == flat);
@@ -147,8 +174,14 @@ fn copying_a_file_gives_the_array_its_size() {
         assert_holds(store.path(), &flat);
     }
     // chunk files still have a fixed size
-    let chunk = OpenOptions::new().write(true).open(mount.join("a/0.0")).unwrap();
-    assert_eq!(chunk.set_len(1000).unwrap_err().raw_os_error(), Some(libc::EFBIG));
+    let chunk = OpenOptions::new()
+        .write(true)
+        .open(mount.join("a/0.0"))
+        .unwrap();
+    assert_eq!(
+        chunk.set_len(1000).unwrap_err().raw_os_error(),
+        Some(libc::EFBIG)
+    );
 }
 
 /// "Rows that are skipped after a truncation are zeros", also if the fill value is another one.
@@ -157,15 +190,25 @@ fn copying_a_sparse_file_adds_rows_of_zeros() {
     let store = tempfile::tempdir().unwrap();
     array(store.path(), 14);
     let source = store.path().join("new");
-    for (rows, parts) in [(2000, vec![(0, 20), (800, 900)]), (1500, vec![(700, 1000)]), (900, vec![])] {
+    for (rows, parts) in [
+        (2000, vec![(0, 20), (800, 900)]),
+        (1500, vec![(700, 1000)]),
+        (900, vec![]),
+    ] {
         let mount = Mount::new(store.path(), &["--resize"]);
         let file = File::create(&source).unwrap();
         file.set_len((rows * ROW) as u64).unwrap();
         for (start, end) in parts {
-            file.write_all_at(&pattern(8, (end - start) * ROW), (start * ROW) as u64).unwrap();
+            file.write_all_at(&pattern(8, (end - start) * ROW), (start * ROW) as u64)
+                .unwrap();
         }
         let to = mount.join("a/data.raw");
-        let done = Command::new("cp").arg("--sparse=always").arg(&source).arg(&to).status().unwrap();
+        let done = Command::new("cp")
+            .arg("--sparse=always")
+            .arg(&source)
+            .arg(&to)
+            .status()
+            .unwrap();
         assert!(done.success());
         let flat = fs::read(&source).unwrap();
         assert_eq!(shape(store.path()), json!([rows, 12]));
@@ -194,10 +237,20 @@ fn concurrent_appends_are_all_kept() {
         }
     });
     let now = fs::read(&path).unwrap();
-    assert_eq!((now.len(), shape(store.path())), (81 * ROW, json!([81, 12])));
+    assert_eq!(
+        (now.len(), shape(store.path())),
+        (81 * ROW, json!([81, 12]))
+    );
     assert!(now[..ROW] == flat);
     for writer in 1..=4u8 {
-        assert_eq!(now[ROW..].chunks(ROW).filter(|row| row.iter().all(|b| *b == writer)).count(), 20, "{writer}");
+        assert_eq!(
+            now[ROW..]
+                .chunks(ROW)
+                .filter(|row| row.iter().all(|b| *b == writer))
+                .count(),
+            20,
+            "{writer}"
+        );
     }
 }
 
@@ -207,7 +260,12 @@ fn the_size_of_data_raw_is_fixed_without_the_option() {
     let made = array(store.path(), 7);
     let mount = Mount::new(store.path(), &[]);
     let file = File::create(mount.join("a/data.raw")).unwrap();
-    assert_eq!(file.write_at(b"x", made.flat.len() as u64).unwrap_err().raw_os_error(), Some(libc::EFBIG));
+    assert_eq!(
+        file.write_at(b"x", made.flat.len() as u64)
+            .unwrap_err()
+            .raw_os_error(),
+        Some(libc::EFBIG)
+    );
     drop(file);
     assert_eq!(shape(store.path()), json!([7, 12]));
 }

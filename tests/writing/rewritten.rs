@@ -12,12 +12,20 @@ use zarrfs::util::json::{self, Value};
 const SAMPLE: usize = 2;
 
 /// Filters that change some or all values.
-const LOSSY: [&str; 6] = ["scale_offset", "bitround", "fixedscaleoffset", "quantize", "cast_value", "numcodecs.astype"];
+const LOSSY: [&str; 6] = [
+    "scale_offset",
+    "bitround",
+    "fixedscaleoffset",
+    "quantize",
+    "cast_value",
+    "numcodecs.astype",
+];
 
 /// Returns whether an array has flat bytes, and codecs that keep every value.
 fn is_rewritable(document: &Path, array: &Value) -> bool {
     let text = fs::read_to_string(document).unwrap();
-    let is_readable = array["expect"].is_null() && array["object"] != true && array["nbytes"].as_u64() > Some(0);
+    let is_readable =
+        array["expect"].is_null() && array["object"] != true && array["nbytes"].as_u64() > Some(0);
     is_readable && !LOSSY.iter().any(|name| text.contains(&format!("{name}\"")))
 }
 
@@ -27,12 +35,17 @@ fn copy_sample(folder: &Path, store: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for (from, arrays) in &oracle.stores {
         let path = |array: &Value| folder.join(from).join(array["array"].as_str().unwrap());
-        let arrays = arrays.iter().filter(|array| is_rewritable(&path(array).join("zarr.json"), array));
+        let arrays = arrays
+            .iter()
+            .filter(|array| is_rewritable(&path(array).join("zarr.json"), array));
         // leave out arrays without chunks: a library that reads their fill values may lack the
         // codecs
         let arrays = arrays.filter(|array| fs::read_dir(path(array)).unwrap().count() > 1);
         for array in arrays.step_by(SAMPLE) {
-            let name = format!("{from}-{}", array["array"].as_str().unwrap().replace('/', "-"));
+            let name = format!(
+                "{from}-{}",
+                array["array"].as_str().unwrap().replace('/', "-")
+            );
             copy_tree(&path(array), &store.join(&name));
             names.push(name);
         }
@@ -45,7 +58,12 @@ fn copy_sample(folder: &Path, store: &Path) -> Vec<String> {
 /// Returns the number of bytes of an item in a flat file of `len` bytes.
 fn item_size(document: &Path, len: usize) -> usize {
     let document = json::parse(&fs::read(document).unwrap()).unwrap();
-    let items: u64 = document["shape"].as_array().unwrap().iter().map(|len| len.as_u64().unwrap()).product();
+    let items: u64 = document["shape"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|len| len.as_u64().unwrap())
+        .product();
     len / items as usize
 }
 
@@ -55,7 +73,10 @@ fn rewrite(array: PathBuf) -> Vec<u8> {
     let flat = fs::read(array.join("data.raw")).unwrap();
     let size = item_size(&array.join("zarr.json"), flat.len());
     let reversed: Vec<u8> = flat.chunks(size).rev().flatten().copied().collect();
-    let mut file = fs::OpenOptions::new().write(true).open(array.join("data.raw")).unwrap();
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .open(array.join("data.raw"))
+        .unwrap();
     std::io::Write::write_all(&mut file, &reversed).unwrap();
     file.sync_all().unwrap();
     reversed
@@ -63,7 +84,9 @@ fn rewrite(array: PathBuf) -> Vec<u8> {
 
 #[test]
 fn other_libraries_read_the_values_written_over_their_arrays() {
-    let (Some(folder), Some(python)) = (env_path("ZARRFS_MATRIX3"), env_path("ZARRFS_TEST_PYTHON3")) else {
+    let (Some(folder), Some(python)) =
+        (env_path("ZARRFS_MATRIX3"), env_path("ZARRFS_TEST_PYTHON3"))
+    else {
         return;
     };
     let [store, original, expected] = [(); 3].map(|()| support::memory_directory());
@@ -75,6 +98,16 @@ fn other_libraries_read_the_values_written_over_their_arrays() {
     }
     mount.assert_no_problem();
     drop(mount);
-    announce(&format!("{} arrays of the v3 matrix were rewritten", names.len()));
-    announce(run_python(&python, "rewritten.py", &[store.path(), original.path(), expected.path()]).trim());
+    announce(&format!(
+        "{} arrays of the v3 matrix were rewritten",
+        names.len()
+    ));
+    announce(
+        run_python(
+            &python,
+            "rewritten.py",
+            &[store.path(), original.path(), expected.path()],
+        )
+        .trim(),
+    );
 }

@@ -31,10 +31,19 @@ const COPIES: [(&str, &str); 12] = [
     ("cp", "cp --remove-destination --sparse=always $from $to"),
     ("sh", "cat $from > $to"),
     ("install", "install -m 644 $from $to"),
-    ("mv", "cp --sparse=always $from $from.moved; mv $from.moved $to"),
-    ("tar", "tar -S -c -C $(dirname $from) --transform=s/source/$(basename $to)/ source | tar -x -C $(dirname $to)"),
+    (
+        "mv",
+        "cp --sparse=always $from $from.moved; mv $from.moved $to",
+    ),
+    (
+        "tar",
+        "tar -S -c -C $(dirname $from) --transform=s/source/$(basename $to)/ source | tar -x -C $(dirname $to)",
+    ),
     ("rsync", "rsync -I --sparse --inplace $from $to"),
-    ("rsync", "rsync -I --sparse --inplace --no-whole-file $from $to"),
+    (
+        "rsync",
+        "rsync -I --sparse --inplace --no-whole-file $from $to",
+    ),
     ("rsync", "rsync -I --sparse $from $to"),
     ("dd", "dd if=$from of=$to bs=4096 conv=sparse status=none"),
     ("dd", "dd if=$from bs=4096 conv=sparse status=none > $to"),
@@ -49,7 +58,8 @@ fn array(kind: &str) -> tempfile::TempDir {
         fs::write(path.join("zarr.json"), SHARDED).unwrap();
     } else {
         let fill = if kind == "zeros" { 0 } else { 258 };
-        let more = json!({"dtype": "<i2", "fill_value": fill, "compressor": {"id": "zlib", "level": 1}});
+        let more =
+            json!({"dtype": "<i2", "fill_value": fill, "compressor": {"id": "zlib", "level": 1}});
         TestArray::new(path, &SHAPE, &CHUNKS, more);
     }
     store
@@ -61,7 +71,11 @@ fn write_sparse(path: &Path, size: usize, parts: [bool; 3]) -> Vec<u8> {
     let _ = fs::remove_file(path);
     let file = File::create(path).unwrap();
     file.set_len(size as u64).unwrap();
-    for (at, _) in [0, size / 2 + 4096, size - 4096].into_iter().zip(parts).filter(|(_, is_data)| *is_data) {
+    for (at, _) in [0, size / 2 + 4096, size - 4096]
+        .into_iter()
+        .zip(parts)
+        .filter(|(_, is_data)| *is_data)
+    {
         file.write_all_at(&pattern(9, 4096), at as u64).unwrap();
     }
     fs::read(path).unwrap()
@@ -70,10 +84,21 @@ fn write_sparse(path: &Path, size: usize, parts: [bool; 3]) -> Vec<u8> {
 const LAYOUTS: [[bool; 3]; 3] = [[true, false, true], [false, true, false], [false; 3]];
 
 fn shell(script: &str, from: &Path, to: &Path) -> String {
-    let script = format!("from={} to={}; set -e; {script}", from.display(), to.display());
-    let done = with_timeout(60, "sh").args(["-c", &script]).output().unwrap();
+    let script = format!(
+        "from={} to={}; set -e; {script}",
+        from.display(),
+        to.display()
+    );
+    let done = with_timeout(60, "sh")
+        .args(["-c", &script])
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    if done.status.success() { said } else { format!("{}: {said}", done.status) }
+    if done.status.success() {
+        said
+    } else {
+        format!("{}: {said}", done.status)
+    }
 }
 
 #[track_caller]
@@ -85,7 +110,11 @@ fn assert_same(what: &str, got: &[u8], wanted: &[u8]) {
 
 fn stored(store: &Path) -> Vec<u8> {
     let read = zarrfs(&["cat", store.join("a").to_str().unwrap()]);
-    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    assert!(
+        read.status.success(),
+        "{}",
+        String::from_utf8_lossy(&read.stderr)
+    );
     read.stdout
 }
 
@@ -109,7 +138,9 @@ fn copy_all(what: &str, source: &Path, target: &Path, size: usize, removes: bool
 }
 
 fn outside() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
 }
 
 #[test]
@@ -118,7 +149,13 @@ fn programs_copy_sparse_files_over_data_raw() {
         let store = array(kind);
         let outside = outside();
         let mount = Mount::new(store.path(), &[]);
-        let wanted = copy_all(kind, &outside.path().join("source"), &mount.join("a/data.raw"), SIZE, false);
+        let wanted = copy_all(
+            kind,
+            &outside.path().join("source"),
+            &mount.join("a/data.raw"),
+            SIZE,
+            false,
+        );
         assert_same(kind, &stored(store.path()), &wanted);
         mount.assert_no_problem();
     }
@@ -126,11 +163,21 @@ fn programs_copy_sparse_files_over_data_raw() {
 
 #[test]
 fn programs_copy_sparse_files_over_chunk_files() {
-    for (kind, removes) in [("fill value", false), ("fill value", true), ("shards", false)] {
+    for (kind, removes) in [
+        ("fill value", false),
+        ("fill value", true),
+        ("shards", false),
+    ] {
         let store = array(kind);
         let outside = outside();
         let mount = Mount::new(store.path(), &[]);
-        let wanted = copy_all(kind, &outside.path().join("source"), &mount.join("a/1.1"), CHUNK, removes);
+        let wanted = copy_all(
+            kind,
+            &outside.path().join("source"),
+            &mount.join("a/1.1"),
+            CHUNK,
+            removes,
+        );
         drop(mount);
         let mount = Mount::new(store.path(), &["-o", "ro"]);
         assert_same(kind, &fs::read(mount.join("a/1.1")).unwrap(), &wanted);
@@ -146,18 +193,40 @@ fn an_array_is_copied_from_a_mount_to_a_mount() {
     let to = Mount::new(store.path(), &[]);
     fs::write(from.join("a/2.0"), pattern(3, CHUNK)).unwrap();
     let wanted = fs::read(from.join("a/data.raw")).unwrap();
-    for script in ["cp $from $to", "cp --remove-destination $from $to", "rsync -I --sparse --inplace $from $to"] {
+    for script in [
+        "cp $from $to",
+        "cp --remove-destination $from $to",
+        "rsync -I --sparse --inplace $from $to",
+    ] {
         fs::write(to.join("a/data.raw"), pattern(5, SIZE)).unwrap();
-        assert_eq!(shell(script, &from.join("a/data.raw"), &to.join("a/data.raw")), "");
+        assert_eq!(
+            shell(script, &from.join("a/data.raw"), &to.join("a/data.raw")),
+            ""
+        );
         assert_same(script, &fs::read(to.join("a/data.raw")).unwrap(), &wanted);
     }
     // the header is there already
     let npy = fs::read(to.join("a/data.npy")).unwrap();
     let source = outside();
-    fs::write(source.path().join("source"), [&npy[..128], &vec![0; SIZE]].concat()).unwrap();
+    fs::write(
+        source.path().join("source"),
+        [&npy[..128], &vec![0; SIZE]].concat(),
+    )
+    .unwrap();
     fs::write(to.join("a/data.raw"), pattern(5, SIZE)).unwrap();
-    assert_eq!(shell("cp --sparse=always $from $to", &source.path().join("source"), &to.join("a/data.npy")), "");
-    assert_same("data.npy", &fs::read(to.join("a/data.raw")).unwrap(), &vec![0; SIZE]);
+    assert_eq!(
+        shell(
+            "cp --sparse=always $from $to",
+            &source.path().join("source"),
+            &to.join("a/data.npy")
+        ),
+        ""
+    );
+    assert_same(
+        "data.npy",
+        &fs::read(to.join("a/data.raw")).unwrap(),
+        &vec![0; SIZE],
+    );
 }
 
 #[test]
@@ -173,8 +242,16 @@ fn numpy_skips_zeros() {
             "import sys, numpy as np; m = np.memmap(sys.argv[1], 'u1', 'w+', shape={size}); m[100] = 7; m[-9000] = 8"
         );
         fs::write(&target, pattern(5, size)).unwrap();
-        let done = with_timeout(60, &python).args(["-c", &code]).arg(&target).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let done = with_timeout(60, &python)
+            .args(["-c", &code])
+            .arg(&target)
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         let mut wanted = vec![0; size];
         (wanted[100], wanted[size - 9000]) = (7, 8);
         assert_same(name, &fs::read(&target).unwrap(), &wanted);
@@ -183,12 +260,24 @@ fn numpy_skips_zeros() {
 assert f.tell() == 9, f.tell(); f.seek(50000); np.full(9, 2, 'u1').tofile(f)";
     let mut wanted = pattern(5, SIZE);
     fs::write(mount.join("a/data.raw"), &wanted).unwrap();
-    let done = with_timeout(60, &python).args(["-c", code]).arg(mount.join("a/data.raw")).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let done = with_timeout(60, &python)
+        .args(["-c", code])
+        .arg(mount.join("a/data.raw"))
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
     wanted[..50000].fill(0);
     wanted[..9].fill(1);
     wanted[50000..50009].fill(2);
-    assert_same("tofile", &fs::read(mount.join("a/data.raw")).unwrap(), &wanted);
+    assert_same(
+        "tofile",
+        &fs::read(mount.join("a/data.raw")).unwrap(),
+        &wanted,
+    );
 }
 
 /// "It has its whole size again when it is closed, and bytes behind its end keep their values: `: >
@@ -202,17 +291,29 @@ fn truncating_alone_erases_nothing() {
         let path = mount.join(name);
         fs::write(mount.join("a/data.raw"), &flat).unwrap();
         let before = fs::read(&path).unwrap();
-        for script in
-            [": > $to", "truncate -s 0 $to", "truncate -s 0 $to; truncate -s $(stat -c %s $from) $to", "exec 3> $to"]
-        {
+        for script in [
+            ": > $to",
+            "truncate -s 0 $to",
+            "truncate -s 0 $to; truncate -s $(stat -c %s $from) $to",
+            "exec 3> $to",
+        ] {
             assert_eq!(shell(script, &path, &path), "");
             assert_same(script, &fs::read(&path).unwrap(), &before);
-            assert_eq!(fs::metadata(&path).unwrap().len() as usize, before.len(), "{script}");
+            assert_eq!(
+                fs::metadata(&path).unwrap().len() as usize,
+                before.len(),
+                "{script}"
+            );
         }
     }
     // while it is open it has the size that the program gave it
     let path = mount.join("a/data.raw");
-    let file = OpenOptions::new().read(true).write(true).truncate(true).open(&path).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .truncate(true)
+        .open(&path)
+        .unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 0);
     assert_eq!(fs::read(&path).unwrap(), b"");
     file.write_all_at(b"x", 5000).unwrap();
@@ -228,7 +329,9 @@ fn truncating_alone_erases_nothing() {
     let map = SharedMap::read_only(&reader);
     drop(File::create(&path).unwrap());
     // the kernel's own size, on which maps depend
-    wait_for("the whole size", || seek(&reader, SeekFrom::End(0)).unwrap() == SIZE as u64);
+    wait_for("the whole size", || {
+        seek(&reader, SeekFrom::End(0)).unwrap() == SIZE as u64
+    });
     assert_same("a map", &map.bytes(), &flat);
 }
 
@@ -239,7 +342,11 @@ fn holes_are_punched() {
         let mount = Mount::new(store.path(), &[]);
         let mut flat = pattern(5, SIZE);
         fs::write(mount.join("a/data.raw"), &flat).unwrap();
-        let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(mount.join("a/data.raw"))
+            .unwrap();
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         for (at, len) in [(4096, 100), (60_000, 70_000), (SIZE - 10, 1 << 20)] {
             fallocate(&file, punch, at as u64, len as u64).unwrap();
@@ -260,7 +367,11 @@ fn a_dirty_page_of_a_map_is_no_hole() {
     let path = mount.join("a/data.raw");
     let other = File::open(&path).unwrap();
     assert!(seek(&other, SeekFrom::Data(0)).is_err());
-    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
     let map = SharedMap::new(&file);
     map.set(600_000, 7);
     let copy = store.path().join("copy");
@@ -270,5 +381,7 @@ fn a_dirty_page_of_a_map_is_no_hole() {
     drop((map, file));
     // once it is closed, the chunks that are not stored are holes again, also to a file that has
     // listed them before
-    wait_for("holes", || seek(&other, SeekFrom::Data(0)).is_ok_and(|at| at == 1 << 19));
+    wait_for("holes", || {
+        seek(&other, SeekFrom::Data(0)).is_ok_and(|at| at == 1 << 19)
+    });
 }

@@ -39,7 +39,11 @@ fn store_again(path: &Path, entry: &Value) -> usize {
     let mut scratch = Scratch::default();
     let chunks = entry["chunk_sha256"].as_object().unwrap();
     for key in chunks.keys() {
-        let chunk = if key.is_empty() { Some(ChunkId(0)) } else { array.grid().parse_chunk_key(key, Separator::Dot) };
+        let chunk = if key.is_empty() {
+            Some(ChunkId(0))
+        } else {
+            array.grid().parse_chunk_key(key, Separator::Dot)
+        };
         let chunk = chunk.unwrap();
         let mut bytes = vec![0; array.grid().chunk_size(chunk)];
         match array.load(chunk, Vec::new(), &mut scratch).unwrap() {
@@ -49,7 +53,10 @@ fn store_again(path: &Path, entry: &Value) -> usize {
         }
         let version = array.store(chunk, &bytes, &mut scratch).unwrap();
         // a new hierarchy has nothing cached
-        let loaded = find(store.clone(), name).load(chunk, Vec::new(), &mut scratch).unwrap().unwrap();
+        let loaded = find(store.clone(), name)
+            .load(chunk, Vec::new(), &mut scratch)
+            .unwrap()
+            .unwrap();
         assert_eq!(loaded.version, version, "{}/{name} {key}", path.display());
         let same = loaded.bytes == bytes;
         assert!(same || array.is_lossy(), "{}/{name} {key}", path.display());
@@ -64,7 +71,8 @@ fn zarr_python_reads_every_stored_array() {
     };
     let copy = tempfile::tempdir().unwrap();
     copy_tree(&matrix, copy.path());
-    let oracle = zarrfs::util::json::parse(&std::fs::read(matrix.join("oracle.json")).unwrap()).unwrap();
+    let oracle =
+        zarrfs::util::json::parse(&std::fs::read(matrix.join("oracle.json")).unwrap()).unwrap();
     let mut arrays = 0;
     let mut chunks = 0;
     for entry in oracle["arrays"].as_array().unwrap() {
@@ -76,8 +84,15 @@ fn zarr_python_reads_every_stored_array() {
     assert!(arrays > 500, "{arrays}");
     let output = script.arg(&matrix).arg(copy.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    announce(&format!("stored {chunks} chunks of {arrays} arrays; zarr-python: {}", said.trim()));
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    announce(&format!(
+        "stored {chunks} chunks of {arrays} arrays; zarr-python: {}",
+        said.trim()
+    ));
 }
 
 /// A zarr-python process that carries out commands.
@@ -122,11 +137,18 @@ fn shared_array(path: &Path) -> Option<(Arc<Array>, Other)> {
     let document = r#"{"zarr_format":2,"shape":[4,4],"chunks":[4,4],"dtype":"<u4","compressor":{"id":"zlib","level":1},
         "fill_value":0,"order":"F","filters":null}"#;
     std::fs::write(store.join("group/a/.zarray"), document).unwrap();
-    let mut child =
-        script.args([&store, &locks]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts Python");
+    let mut child = script
+        .args([&store, &locks])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts Python");
     let answers = BufReader::new(child.stdout.take().unwrap());
     let locks = LockFiles::open(&locks, std::time::Duration::from_secs(60)).unwrap();
-    let ours = DirectoryStore::open(&store).unwrap().without_fsync().with_locks(locks);
+    let ours = DirectoryStore::open(&store)
+        .unwrap()
+        .without_fsync()
+        .with_locks(locks);
     Some((find(Arc::new(ours), "group/a"), Other { child, answers }))
 }
 
@@ -173,6 +195,13 @@ fn no_change_under_a_shared_lock_is_lost() {
         array.store(ChunkId(0), &bytes, &mut scratch).unwrap();
     }
     assert_eq!(other.answer(), "counted");
-    let bytes = array.load(ChunkId(0), Vec::new(), &mut scratch).unwrap().unwrap().bytes;
-    assert_eq!((&bytes[..4], &bytes[60..]), (&OURS.to_le_bytes()[..], &THEIRS.to_le_bytes()[..]));
+    let bytes = array
+        .load(ChunkId(0), Vec::new(), &mut scratch)
+        .unwrap()
+        .unwrap()
+        .bytes;
+    assert_eq!(
+        (&bytes[..4], &bytes[60..]),
+        (&OURS.to_le_bytes()[..], &THEIRS.to_le_bytes()[..])
+    );
 }

@@ -25,7 +25,10 @@ impl Store for MaybeRemote {
 fn array_in(concurrency: usize, stored: u64) -> (Arc<MaybeRemote>, Array) {
     let document = br#"{"zarr_format":2,"shape":[1000000],"chunks":[1],"dtype":"|u1","compressor":null,"fill_value":0,
         "order":"C","filters":null}"#;
-    let store = Arc::new(MaybeRemote { below: MemoryStore::default(), concurrency });
+    let store = Arc::new(MaybeRemote {
+        below: MemoryStore::default(),
+        concurrency,
+    });
     for chunk in 0..stored {
         store.below.insert(&format!("{chunk}"), [1]);
     }
@@ -39,7 +42,13 @@ fn array(stored: u64) -> (Arc<MaybeRemote>, Array) {
 }
 
 fn stored_tag(array: &Array, chunk: u64) -> VersionTag {
-    VersionTag::of(array.stat_chunk(ChunkId(chunk)).unwrap().as_ref().map(|stat| &stat.version))
+    VersionTag::of(
+        array
+            .stat_chunk(ChunkId(chunk))
+            .unwrap()
+            .as_ref()
+            .map(|stat| &stat.version),
+    )
 }
 
 fn open(served: &ServedVersions, array: &Array) -> bool {
@@ -152,7 +161,9 @@ fn tags_distinguish_versions_arrays_and_states() {
 #[test]
 fn versions_are_stored_only_if_all_of_them_are() {
     let (store, array) = array(3);
-    let expected: Vec<_> = (0..4).map(|chunk| (ChunkId(chunk), stored_tag(&array, chunk))).collect();
+    let expected: Vec<_> = (0..4)
+        .map(|chunk| (ChunkId(chunk), stored_tag(&array, chunk)))
+        .collect();
     assert!(are_stored(&array, &[]) && are_stored(&array, &expected));
     for chunk in 0..3 {
         store.below.insert(&format!("{chunk}"), [2]);
@@ -160,7 +171,10 @@ fn versions_are_stored_only_if_all_of_them_are() {
         assert!(are_stored(&array, &expected[chunk + 1..]));
     }
     store.below.insert("3", [2]);
-    assert!(!are_stored(&array, &expected[3..]), "a chunk that was uninitialized");
+    assert!(
+        !are_stored(&array, &expected[3..]),
+        "a chunk that was uninitialized"
+    );
 }
 
 /// A store that stops answering.
@@ -176,7 +190,12 @@ impl Store for Silent {
     fn stat(&self, _: &Key) -> Result<Option<Stat>> {
         Ok(None)
     }
-    fn stat_many(&self, _: &mut dyn Iterator<Item = Key>, _: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {}
+    fn stat_many(
+        &self,
+        _: &mut dyn Iterator<Item = Key>,
+        _: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
+    }
     fn list(&self, _: &Key) -> Result<Listing> {
         Ok(Box::new(std::iter::empty()))
     }
@@ -190,7 +209,10 @@ fn a_version_without_an_answer_is_not_stored() {
     let metadata = array(0).1.metadata().clone();
     let array = Array::new(Key::root(), metadata, Arc::new(Silent), Arc::default()).unwrap();
     assert!(are_stored(&array, &[]));
-    assert!(!are_stored(&array, &[(ChunkId(0), VersionTag::UNINITIALIZED)]));
+    assert!(!are_stored(
+        &array,
+        &[(ChunkId(0), VersionTag::UNINITIALIZED)]
+    ));
 }
 
 #[test]
@@ -204,7 +226,10 @@ fn the_kernel_keeps_its_pages_while_the_store_holds_the_served_versions() {
     for chunk in 0..4 {
         served.record(array.id(), ChunkId(chunk), stored_tag(&array, chunk));
     }
-    assert!(open(&served, &array) && open(&served, &array), "the list outlives an opening");
+    assert!(
+        open(&served, &array) && open(&served, &array),
+        "the list outlives an opening"
+    );
     store.below.insert("1", [2]);
     assert!(!open(&served, &array));
     assert!(open(&served, &array), "the pages were dropped");
@@ -240,7 +265,9 @@ fn a_chunk_stored_by_this_mount_leaves_pages_valid_unless_another_version_was_se
     for (before, below, valid) in cases {
         let served = ServedVersions::default();
         open(&served, &array);
-        before.into_iter().for_each(|before| served.record(array.id(), ChunkId(0), before));
+        before
+            .into_iter()
+            .for_each(|before| served.record(array.id(), ChunkId(0), before));
         served.record_store(array.id(), ChunkId(0), below, now);
         assert_eq!(open(&served, &array), valid, "{before:?} {below:?}");
     }
@@ -281,7 +308,10 @@ fn an_opening_of_a_remote_array_revalidates_few_versions() {
 
 fn totals(served: &ServedVersions) -> (usize, usize) {
     let table = lock(&served.table);
-    assert_eq!(table.total, table.arrays.values().map(HashMap::len).sum::<usize>());
+    assert_eq!(
+        table.total,
+        table.arrays.values().map(HashMap::len).sum::<usize>()
+    );
     (table.arrays.len(), table.total)
 }
 
@@ -299,7 +329,11 @@ fn too_many_chunks_of_one_array_are_forgotten() {
     }
     assert_eq!(totals(&served), (2, 65_539));
     served.record(1, ChunkId(0), tag(1));
-    assert_eq!(totals(&served), (2, 65_539), "a chunk that is recorded already");
+    assert_eq!(
+        totals(&served),
+        (2, 65_539),
+        "a chunk that is recorded already"
+    );
     served.record(1, ChunkId(65_536), tag(0));
     assert_eq!(totals(&served), (1, 3));
     assert!(served.restart(1).is_none());

@@ -6,8 +6,8 @@ use super::stores::{is_archive_name, is_outside, split_archive};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    Entry, EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Stat, Store, ValuePiece, Version,
-    ZipStore, delegate_store,
+    Entry, EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Stat, Store,
+    ValuePiece, Version, ZipStore, delegate_store,
 };
 use crate::util::memory::{self, Reclaim, lock};
 use lru::LruCache;
@@ -45,16 +45,29 @@ struct OpenedArchive {
 
 impl OpenedArchives {
     fn slot(&self, archive: &Key) -> Arc<ArchiveSlot> {
-        lock(&self.0).get_or_insert(archive.clone(), Arc::default).clone()
+        lock(&self.0)
+            .get_or_insert(archive.clone(), Arc::default)
+            .clone()
     }
 
     /// Closes the archives at and below `key`, unless a request still uses them.
     fn close_below(&self, key: &Key) {
-        self.close(&mut lock(&self.0), |archive| archive.relative_to(key).is_some());
+        self.close(&mut lock(&self.0), |archive| {
+            archive.relative_to(key).is_some()
+        });
     }
 
-    fn close(&self, archives: &mut LruCache<Key, Arc<ArchiveSlot>>, is_closed: impl Fn(&Key) -> bool) {
-        let keys: Vec<Key> = archives.iter().map(|(key, _)| key).filter(|key| is_closed(key)).cloned().collect();
+    fn close(
+        &self,
+        archives: &mut LruCache<Key, Arc<ArchiveSlot>>,
+        is_closed: impl Fn(&Key) -> bool,
+    ) {
+        let keys: Vec<Key> = archives
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| is_closed(key))
+            .cloned()
+            .collect();
         keys.iter().for_each(|key| drop(archives.pop(key)));
     }
 }
@@ -72,7 +85,11 @@ impl ArchivesStore {
     pub fn new(below: Arc<dyn Store>, stats: Arc<Stats>) -> Self {
         let opened = Arc::new(OpenedArchives(Mutex::new(LruCache::new(OPEN_ARCHIVES))));
         memory::register(&opened);
-        ArchivesStore { below, stats, opened }
+        ArchivesStore {
+            below,
+            stats,
+            opened,
+        }
     }
 
     /// Calls `ask` with the store that holds `key`, and with the key in it.
@@ -97,7 +114,11 @@ impl ArchivesStore {
     fn open(&self, key: &Key) -> Result<Option<Arc<ZipStore>>> {
         let slot = self.opened.slot(key);
         let mut opened = lock(&slot.0);
-        if let Some(OpenedArchive { archive: Ok(archive), .. }) = &*opened {
+        if let Some(OpenedArchive {
+            archive: Ok(archive),
+            ..
+        }) = &*opened
+        {
             return Ok(Some(archive.clone()));
         }
         let stat = self.below.stat(key).map_err(|e| e.context(key))?;
@@ -105,7 +126,10 @@ impl ArchivesStore {
             self.opened.close_below(key);
             return Ok(None);
         };
-        if let Some(OpenedArchive { version, archive: Err(e) }) = &*opened
+        if let Some(OpenedArchive {
+            version,
+            archive: Err(e),
+        }) = &*opened
             && *version == stat.version
         {
             return Err(e.clone());
@@ -113,17 +137,25 @@ impl ArchivesStore {
         let archive = match ZipStore::open(self.below.clone(), key) {
             Err(e) if e.kind() == Kind::NotFound => return Ok(None),
             archive => {
-                let shown = |archive: ZipStore| Arc::new(archive.skipping_folder().with_stats(self.stats.clone()));
+                let shown = |archive: ZipStore| {
+                    Arc::new(archive.skipping_folder().with_stats(self.stats.clone()))
+                };
                 archive.map(shown).map_err(|e| e.context(key))
             }
         };
         let is_transient = matches!(&archive, Err(e) if matches!(e.kind(), Kind::System(_)));
-        *opened = (!is_transient).then(|| OpenedArchive { version: stat.version, archive: archive.clone() });
+        *opened = (!is_transient).then(|| OpenedArchive {
+            version: stat.version,
+            archive: archive.clone(),
+        });
         archive.map(Some)
     }
 
     fn is_archive(&self, key: &Key) -> Result<bool> {
-        Ok(self.below.stat(key)?.is_some_and(|stat| stat.kind == EntryKind::Value))
+        Ok(self
+            .below
+            .stat(key)?
+            .is_some_and(|stat| stat.kind == EntryKind::Value))
     }
 
     /// Returns an error if `key` is in an archive, or would be one.
@@ -134,7 +166,9 @@ impl ArchivesStore {
         match self.below.stat(&archive)? {
             Some(stat) if stat.kind == EntryKind::Prefix => Ok(()),
             _ => {
-                let why = format!("{archive}: archives are read-only in a mount; change the file itself, or unpack it");
+                let why = format!(
+                    "{archive}: archives are read-only in a mount; change the file itself, or unpack it"
+                );
                 Err(Error::new(Kind::ReadOnly, why))
             }
         }
@@ -154,7 +188,12 @@ fn as_directory(stat: Stat) -> Stat {
     }
     let permissions = stat.permissions.map(Permissions::of_level);
     let version = Version::Tag(stat.version.to_string());
-    Stat { modified: stat.modified, version, permissions, ..Stat::prefix() }
+    Stat {
+        modified: stat.modified,
+        version,
+        permissions,
+        ..Stat::prefix()
+    }
 }
 
 /// Returns whether `key` names an archive itself.
@@ -165,7 +204,11 @@ fn is_archive_key(key: &Key) -> bool {
 /// Shows an archive in a listing as a directory.
 fn listed(entry: Entry) -> Entry {
     if entry.kind == EntryKind::Value && is_archive_name(&entry.name) {
-        Entry { kind: EntryKind::Prefix, stat: entry.stat.map(as_directory), ..entry }
+        Entry {
+            kind: EntryKind::Prefix,
+            stat: entry.stat.map(as_directory),
+            ..entry
+        }
     } else {
         entry
     }
@@ -194,7 +237,11 @@ impl Store for ArchivesStore {
         }
     }
 
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
         let is_inside = |key: &Key| split_archive(key).is_some_and(|(_, inside)| !inside.is_root());
         let mut keys = keys.peekable();
         let mut continues = true;
@@ -213,7 +260,11 @@ impl Store for ArchivesStore {
             });
             self.below.stat_many(&mut run, &mut |stat| {
                 let is_archive = archives.borrow_mut().pop_front().unwrap_or(false);
-                continues = each(if is_archive { stat.map(|stat| stat.map(as_directory)) } else { stat });
+                continues = each(if is_archive {
+                    stat.map(|stat| stat.map(as_directory))
+                } else {
+                    stat
+                });
                 continues
             });
         }
@@ -221,19 +272,32 @@ impl Store for ArchivesStore {
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let names = self.at(prefix, |store, prefix| store.list(prefix))?;
-        Ok(if is_outside(prefix) { Box::new(names.map(|entry| entry.map(listed))) } else { names })
+        Ok(if is_outside(prefix) {
+            Box::new(names.map(|entry| entry.map(listed)))
+        } else {
+            names
+        })
     }
 
     fn forget(&self, prefix: &Key) {
         let archive = split_archive(prefix).map(|(archive, _)| archive);
-        let is_meant = |key: &Key| archive.as_ref() == Some(key) || key.relative_to(prefix).is_some();
+        let is_meant =
+            |key: &Key| archive.as_ref() == Some(key) || key.relative_to(prefix).is_some();
         let meant: Vec<Arc<ArchiveSlot>> = {
             let archives = lock(&self.opened.0);
-            archives.iter().filter(|(key, _)| is_meant(key)).map(|(_, slot)| slot.clone()).collect()
+            archives
+                .iter()
+                .filter(|(key, _)| is_meant(key))
+                .map(|(_, slot)| slot.clone())
+                .collect()
         };
         for slot in meant {
             // an archive that is being opened is new
-            if let Ok(Some(OpenedArchive { archive: Ok(archive), .. })) = slot.0.try_lock().as_deref() {
+            if let Ok(Some(OpenedArchive {
+                archive: Ok(archive),
+                ..
+            })) = slot.0.try_lock().as_deref()
+            {
                 archive.forget(&Key::root());
             }
         }
@@ -259,7 +323,12 @@ impl Store for ArchivesStore {
         self.below.put_if(key, value, replaces)
     }
 
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         self.check_outside(key)?;
         self.below.put_pieces(key, pieces, replaces)
     }
@@ -275,7 +344,8 @@ impl Store for ArchivesStore {
     }
 
     fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
-        self.outside(key).map_or_else(|| Ok(KeyLock::default()), |below| below.lock(key, since))
+        self.outside(key)
+            .map_or_else(|| Ok(KeyLock::default()), |below| below.lock(key, since))
     }
 
     fn make_prefix(&self, key: &Key) -> Result<()> {
@@ -292,7 +362,9 @@ impl Store for ArchivesStore {
         self.check_outside(from)?;
         self.check_outside(to)?;
         self.below.rename(from, to)?;
-        [from, to].into_iter().for_each(|key| self.opened.close_below(key));
+        [from, to]
+            .into_iter()
+            .for_each(|key| self.opened.close_below(key));
         Ok(())
     }
 

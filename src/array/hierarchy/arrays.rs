@@ -31,8 +31,15 @@ struct ParsedArrays {
 impl Arrays {
     /// Returns an empty cache that keeps up to `kept` arrays without holders.
     pub fn new(kept: NonZeroUsize) -> Self {
-        let known = ParsedArrays { recent: LruCache::new(kept), held: HashMap::new(), prune_at: kept.get(), moves: 0 };
-        Arrays { known: Mutex::new(known) }
+        let known = ParsedArrays {
+            recent: LruCache::new(kept),
+            held: HashMap::new(),
+            prune_at: kept.get(),
+            moves: 0,
+        };
+        Arrays {
+            known: Mutex::new(known),
+        }
     }
 
     /// Returns the count that [`Arrays::insert`] compares. Callers call this before they look up
@@ -89,10 +96,22 @@ impl Arrays {
         let mut known = lock(&self.known);
         known.moves += 1;
         let below = |k: &Key| k.relative_to(key).is_some();
-        let keys: Vec<Key> = known.recent.iter().map(|(k, _)| k).filter(|k| below(k)).cloned().collect();
-        let recent = keys.iter().filter_map(|k| known.recent.pop(k)).filter_map(|(_, parsed)| parsed.ok());
+        let keys: Vec<Key> = known
+            .recent
+            .iter()
+            .map(|(k, _)| k)
+            .filter(|k| below(k))
+            .cloned()
+            .collect();
+        let recent = keys
+            .iter()
+            .filter_map(|k| known.recent.pop(k))
+            .filter_map(|(_, parsed)| parsed.ok());
         recent.for_each(|array| array.freshness().replace());
-        let held = known.held.extract_if(|k, _| below(k)).filter_map(|(_, (_, array))| array.upgrade());
+        let held = known
+            .held
+            .extract_if(|k, _| below(k))
+            .filter_map(|(_, (_, array))| array.upgrade());
         held.for_each(|array| array.freshness().replace());
     }
 }
@@ -125,7 +144,8 @@ impl ParsedArrays {
     }
 
     fn put(&mut self, key: &Key, version: Version, parsed: Parsed) {
-        let Some((pushed, (version, Ok(array)))) = self.recent.push(key.clone(), (version, parsed)) else {
+        let Some((pushed, (version, Ok(array)))) = self.recent.push(key.clone(), (version, parsed))
+        else {
             return;
         };
         // the caller holds the lock, so that no other thread can obtain the array meanwhile
@@ -163,7 +183,13 @@ mod tests {
             "order":"C","filters":null}}"#
         );
         let metadata = ArrayMetadata::parse(document.as_bytes()).unwrap();
-        Array::new(Key::root(), metadata, Arc::new(MemoryStore::default()), Arc::default()).map(Arc::new)
+        Array::new(
+            Key::root(),
+            metadata,
+            Arc::new(MemoryStore::default()),
+            Arc::default(),
+        )
+        .map(Arc::new)
     }
 
     fn key(i: u64) -> Key {
@@ -181,7 +207,10 @@ mod tests {
         assert!(!held.is_superseded());
         assert_eq!(lock(&arrays.known).held.len(), 1);
         assert!(arrays.get(&key(0), &version(8)).is_none());
-        for found in [arrays.last(&key(0)).unwrap(), arrays.get(&key(0), &version(7)).unwrap().unwrap()] {
+        for found in [
+            arrays.last(&key(0)).unwrap(),
+            arrays.get(&key(0), &version(7)).unwrap().unwrap(),
+        ] {
             assert!(Arc::ptr_eq(&held, &found));
         }
         drop(held);
@@ -199,7 +228,10 @@ mod tests {
         let first = insert(1, array(5)).unwrap();
         assert!(Arc::ptr_eq(&first, &insert(1, array(5)).unwrap()));
         assert!(Arc::ptr_eq(&first, &insert(2, array(5)).unwrap()));
-        assert!(Arc::ptr_eq(&first, &arrays.get(&key(0), &version(2)).unwrap().unwrap()));
+        assert!(Arc::ptr_eq(
+            &first,
+            &arrays.get(&key(0), &version(2)).unwrap().unwrap()
+        ));
         assert!(!first.is_superseded());
         let second = insert(3, array(6)).unwrap();
         assert!(first.is_superseded() && !second.is_superseded());
@@ -210,12 +242,21 @@ mod tests {
     #[test]
     fn arrays_without_holders_are_forgotten() {
         let arrays = Arrays::new(NonZeroUsize::new(2).unwrap());
-        let mut held: Vec<_> =
-            (0..50).map(|i| arrays.insert(&key(i), Version::Count(i), array(5), 0).unwrap()).collect();
+        let mut held: Vec<_> = (0..50)
+            .map(|i| {
+                arrays
+                    .insert(&key(i), Version::Count(i), array(5), 0)
+                    .unwrap()
+            })
+            .collect();
         assert_eq!(lock(&arrays.known).held.len(), 48);
         held.truncate(3);
         for i in 100..200 {
-            held.push(arrays.insert(&key(i), Version::Count(i), array(5), 0).unwrap());
+            held.push(
+                arrays
+                    .insert(&key(i), Version::Count(i), array(5), 0)
+                    .unwrap(),
+            );
             held.truncate(4);
         }
         assert!(lock(&arrays.known).held.len() <= 100);

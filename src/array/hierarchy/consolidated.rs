@@ -10,7 +10,9 @@ use crate::store::{Key, Permissions, Stat, both};
 use crate::util::json::{self, MemberTexts, Value};
 use crate::util::memory::{self, Grant};
 use crate::zarr::metadata::v3::node;
-use crate::zarr::metadata::{ArrayMetadata, MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{
+    ArrayMetadata, MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 
@@ -41,9 +43,14 @@ impl Hierarchy {
     /// The store fails.
     pub fn consolidated_stat(&self, key: &Key) -> Result<Option<Stat>> {
         if self.shows_as_v2(key)? {
-            return Ok(self.v3_document(key)?.filter(|found| found.outline.is_consolidated).map(|found| found.stat));
+            return Ok(self
+                .v3_document(key)?
+                .filter(|found| found.outline.is_consolidated)
+                .map(|found| found.stat));
         }
-        self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))
+        self.store
+            .stat(&key.join(ZMETADATA))
+            .map_err(|e| e.context(key))
     }
 
     /// Returns the `.zmetadata` of the decoded view if the store has one. It is generated from the
@@ -75,15 +82,25 @@ impl Hierarchy {
                     // free the memory for the rest of the traversal
                     consolidated = ConsolidatedText::new();
                 }
-                Err(e) => self.stats.problem(format!("{}: {e}: left out of .zmetadata", key.join_key(&name))),
+                Err(e) => self.stats.problem(format!(
+                    "{}: {e}: left out of .zmetadata",
+                    key.join_key(&name)
+                )),
                 Ok(()) => {}
             }
         };
         self.visit_below(key, &mut |place_key, node| {
             let below = place_key.relative_to(key).unwrap_or_default();
             if stat.permissions.is_some() {
-                let directory = self.store.stat(place_key).ok().flatten().and_then(|stat| stat.permissions);
-                restrict(Some(directory.map_or(Permissions::OWNER_ONLY, Permissions::inside)));
+                let directory = self
+                    .store
+                    .stat(place_key)
+                    .ok()
+                    .flatten()
+                    .and_then(|stat| stat.permissions);
+                restrict(Some(
+                    directory.map_or(Permissions::OWNER_ONLY, Permissions::inside),
+                ));
             }
             match node {
                 StoredNode::Array(_) => add(below.join(ZARRAY), self.array_view(place_key)),
@@ -95,7 +112,14 @@ impl Hierarchy {
         failed?;
         consolidated.end_entries();
         let (text, memory) = consolidated.end();
-        Ok(Some(MetadataDocument { text, stat: Stat { permissions: granted.get(), ..stat }, memory }))
+        Ok(Some(MetadataDocument {
+            text,
+            stat: Stat {
+                permissions: granted.get(),
+                ..stat
+            },
+            memory,
+        }))
     }
 
     /// Stores a `.zmetadata` that a user wrote to the group at `key`. Its content is checked but
@@ -107,7 +131,11 @@ impl Hierarchy {
         if !matches!(self.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::invalid("only a group has one").context(document));
         }
-        if self.shows_as_v2(key)? { self.make_inline(key).map(drop) } else { self.make_consolidated(key).map(drop) }
+        if self.shows_as_v2(key)? {
+            self.make_inline(key).map(drop)
+        } else {
+            self.make_consolidated(key).map(drop)
+        }
     }
 
     /// Writes the consolidated metadata of the group at `key` from the documents stored at and
@@ -120,7 +148,9 @@ impl Hierarchy {
     pub fn write_consolidated(&self, key: &Key) -> Result<Vec<String>> {
         let _lock = self.lock_for_change(&[key])?;
         if !matches!(self.find(key)?, Some(StoredNode::Group)) {
-            return Err(Error::invalid("not a group: only a group has consolidated metadata").context(key));
+            return Err(
+                Error::invalid("not a group: only a group has consolidated metadata").context(key),
+            );
         }
         let names = match self.v3_document(key)? {
             Some(_) => self.make_inline(key)?,
@@ -139,7 +169,9 @@ impl Hierarchy {
             let mut made = Vec::new();
             self.stored_documents(key, &mut |name, text| {
                 made.push(name.to_string());
-                consolidated.push(name, text).map_err(|e| e.context(&document))
+                consolidated
+                    .push(name, text)
+                    .map_err(|e| e.context(&document))
             })?;
             consolidated.end_entries();
             names.replace(made);
@@ -165,7 +197,9 @@ impl Hierarchy {
         let mut memory = Grant::default();
         for entry in MemberTexts::of(metadata.as_bytes())? {
             let (name, text) = entry?;
-            memory.grow(ENTRY + name.len()).map_err(|e| e.context(&document))?;
+            memory
+                .grow(ENTRY + name.len())
+                .map_err(|e| e.context(&document))?;
             entries.insert(name, text);
         }
         let mut stale = Vec::new();
@@ -183,12 +217,20 @@ impl Hierarchy {
         let is_empty = |text: &str| is_same_json(text.as_bytes(), b"{}").is_ok_and(|same| same);
         let is_implied = |name: &str, text: &str| name.ends_with(ZATTRS) && is_empty(text);
         entries.retain(|name, text| !stored.contains(name.as_ref()) && !is_implied(name, text));
-        Ok(entries.into_keys().map(|name| (name.into_owned(), Stale::Extra)).chain(stale).collect())
+        Ok(entries
+            .into_keys()
+            .map(|name| (name.into_owned(), Stale::Extra))
+            .chain(stale)
+            .collect())
     }
 
     /// Calls `each` with the name and the text of each document stored at and below `key`. Invalid
     /// JSON is left out and recorded as a problem.
-    fn stored_documents(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
+    fn stored_documents(
+        &self,
+        key: &Key,
+        each: &mut dyn FnMut(&str, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut done = Ok(());
         self.visit_below(key, &mut |node, _| {
             let below = node.relative_to(key).unwrap_or_default();
@@ -197,7 +239,9 @@ impl Hierarchy {
                     _ if done.is_err() => return,
                     Ok(None) => {}
                     Ok(Some(document)) => done = each(below.join(name).as_str(), &document.text),
-                    Err(e) => self.stats.problem(format!("{e}: left out of {}", key.join(ZMETADATA))),
+                    Err(e) => self
+                        .stats
+                        .problem(format!("{e}: left out of {}", key.join(ZMETADATA))),
                 }
             }
         });
@@ -207,7 +251,10 @@ impl Hierarchy {
     /// Returns the document at `key`, if there is one; an error if it is not valid JSON.
     fn valid(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let document = self.stored(key)?;
-        document.iter().try_for_each(|d| json::check(&d.text)).map_err(|e| e.context(key))?;
+        document
+            .iter()
+            .try_for_each(|d| json::check(&d.text))
+            .map_err(|e| e.context(key))?;
         Ok(document)
     }
 
@@ -229,13 +276,20 @@ impl Hierarchy {
                 }
                 for entry in entries {
                     let (name, text) = entry?;
-                    match changed.iter_mut().find(|(changed, _)| changed.as_str() == name) {
+                    match changed
+                        .iter_mut()
+                        .find(|(changed, _)| changed.as_str() == name)
+                    {
                         None => new.push(&name, text.as_bytes())?,
-                        Some((_, document)) => document.take().map_or(Ok(()), |d| new.push(&name, &d.text))?,
+                        Some((_, document)) => document
+                            .take()
+                            .map_or(Ok(()), |d| new.push(&name, &d.text))?,
                     }
                 }
                 changed.iter().try_for_each(|(name, document)| {
-                    document.as_ref().map_or(Ok(()), |d| new.push(name.as_str(), &d.text))
+                    document
+                        .as_ref()
+                        .map_or(Ok(()), |d| new.push(name.as_str(), &d.text))
                 })
             })?;
         }
@@ -247,7 +301,9 @@ impl Hierarchy {
         self.refresh_inline(node, true)?;
         for group in self.upwards(&node.parent()) {
             let below = node.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, &|entries, new| push_renamed(entries, new, &|name| outside(name, &below)))?;
+            self.edit_consolidated(&group, &|entries, new| {
+                push_renamed(entries, new, &|name| outside(name, &below))
+            })?;
         }
         Ok(())
     }
@@ -275,7 +331,9 @@ impl Hierarchy {
 
     /// Adds the documents stored at and below `node`, whose key relative to the group is `below`.
     fn push_stored(&self, new: &mut ConsolidatedText, node: &Key, below: &Key) -> Result<()> {
-        self.stored_documents(node, &mut |name, text| new.push(below.join(name).as_str(), text))
+        self.stored_documents(node, &mut |name, text| {
+            new.push(below.join(name).as_str(), text)
+        })
     }
 
     /// Moves the documents at and below a renamed node in every `.zmetadata` above its old or new
@@ -283,9 +341,14 @@ impl Hierarchy {
     pub(super) fn consolidate_renamed(&self, from: &Key, to: &Key) -> Result<()> {
         self.refresh_inline(from, true)?;
         self.refresh_inline(to, true)?;
-        for group in self.upwards(&from.parent()).filter(|group| to.relative_to(group).is_none()) {
+        for group in self
+            .upwards(&from.parent())
+            .filter(|group| to.relative_to(group).is_none())
+        {
             let old = from.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, &|entries, new| push_renamed(entries, new, &|name| outside(name, &old)))?;
+            self.edit_consolidated(&group, &|entries, new| {
+                push_renamed(entries, new, &|name| outside(name, &old))
+            })?;
         }
         for group in self.upwards(&to.parent()) {
             let new = to.relative_to(&group).unwrap_or_default();
@@ -297,7 +360,11 @@ impl Hierarchy {
             };
             self.edit_consolidated(&group, &|entries, consolidated| {
                 push_renamed(entries, consolidated, &renamed)?;
-                if old.is_none() { self.push_stored(consolidated, to, &new) } else { Ok(()) }
+                if old.is_none() {
+                    self.push_stored(consolidated, to, &new)
+                } else {
+                    Ok(())
+                }
             })?;
         }
         Ok(())
@@ -314,7 +381,9 @@ impl Hierarchy {
         });
         edited.or_else(|e| match e.kind() {
             Kind::Damaged | Kind::TooLarge => {
-                self.stats.problem(format!("{e}: it can't be updated with the metadata that is written"));
+                self.stats.problem(format!(
+                    "{e}: it can't be updated with the metadata that is written"
+                ));
                 Ok(())
             }
             _ => Err(e),
@@ -340,7 +409,12 @@ impl ConsolidatedText {
     fn new() -> Self {
         // leave memory for the reader's copy and one document at a time
         let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
-        ConsolidatedText { text: Self::BEGIN.to_vec(), memory: Grant::default(), is_first: true, limit }
+        ConsolidatedText {
+            text: Self::BEGIN.to_vec(),
+            memory: Grant::default(),
+            is_first: true,
+            limit,
+        }
     }
 
     /// Adds a document that has not been checked.
@@ -362,7 +436,10 @@ impl ConsolidatedText {
         let more = name.len() + text.len() + 16;
         let end = self.text.len() + more + Self::END.len();
         if end > self.limit {
-            let why = format!("the documents together have more than {} bytes, the most of a .zmetadata", self.limit);
+            let why = format!(
+                "the documents together have more than {} bytes, the most of a .zmetadata",
+                self.limit
+            );
             return Err(Error::new(Kind::TooLarge, why));
         }
         // count only used memory: the system does not provide the unused capacity of a growing
@@ -370,7 +447,11 @@ impl ConsolidatedText {
         self.memory.grow(more)?;
         // fail rather than wait for memory that this text holds itself
         memory::check_available()?;
-        let before: &[u8] = if std::mem::take(&mut self.is_first) { b"\n        " } else { b",\n        " };
+        let before: &[u8] = if std::mem::take(&mut self.is_first) {
+            b"\n        "
+        } else {
+            b",\n        "
+        };
         for part in [before, name.as_bytes(), b": ", text] {
             self.text.extend_from_slice(part);
         }
@@ -440,13 +521,18 @@ fn is_same_document(name: &str, entry: &[u8], text: &[u8]) -> Result<bool> {
         return Ok(true);
     }
     if name.ends_with(ZGROUP) {
-        return is_same_json(&node::without_consolidated(entry)?, &node::without_consolidated(text)?);
+        return is_same_json(
+            &node::without_consolidated(entry)?,
+            &node::without_consolidated(text)?,
+        );
     }
     let (Ok(entry), Ok(text)) = (ArrayMetadata::parse(entry), ArrayMetadata::parse(text)) else {
         return Ok(false);
     };
     let separator = |array: &ArrayMetadata| array.separator.unwrap_or(Separator::Dot);
-    let is_same = entry.shape == text.shape && separator(&entry) == separator(&text) && entry.encodes_like(&text);
+    let is_same = entry.shape == text.shape
+        && separator(&entry) == separator(&text)
+        && entry.encodes_like(&text);
     Ok(name.ends_with(ZARRAY) && is_same)
 }
 
@@ -467,9 +553,13 @@ fn is_equal(a: &Value, b: &Value) -> bool {
             let is_integer = |v: &Value| v.is_i64() || v.is_u64();
             x == y || !(is_integer(a) && is_integer(b)) && json::float(a) == json::float(b)
         }
-        (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| is_equal(x, y)),
+        (Value::Array(x), Value::Array(y)) => {
+            x.len() == y.len() && x.iter().zip(y).all(|(x, y)| is_equal(x, y))
+        }
         (Value::Object(x), Value::Object(y)) => {
-            x.len() == y.len() && x.iter().all(|(name, x)| y.get(name).is_some_and(|y| is_equal(x, y)))
+            x.len() == y.len()
+                && x.iter()
+                    .all(|(name, x)| y.get(name).is_some_and(|y| is_equal(x, y)))
         }
         _ => a == b,
     }

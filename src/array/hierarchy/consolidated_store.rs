@@ -10,8 +10,8 @@ use super::{OWN, REMOVED};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    EntryKind, Hint, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store, get_counted,
-    stat_many_with,
+    EntryKind, Hint, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store,
+    get_counted, stat_many_with,
 };
 use crate::util::memory::{self, lock};
 use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
@@ -61,7 +61,11 @@ impl ConsolidatedStore {
     /// # Errors
     ///
     /// [`UseConsolidated::Always`] without a usable `.zmetadata`.
-    pub fn over(store: Arc<dyn Store>, when: UseConsolidated, stats: Arc<Stats>) -> Result<Arc<dyn Store>> {
+    pub fn over(
+        store: Arc<dyn Store>,
+        when: UseConsolidated,
+        stats: Arc<Stats>,
+    ) -> Result<Arc<dyn Store>> {
         if when == UseConsolidated::Always {
             return Self::over_or_above(store, when, stats, &mut std::iter::empty());
         }
@@ -75,8 +79,15 @@ impl ConsolidatedStore {
 
     fn new(store: Arc<dyn Store>, when: UseConsolidated, stats: Arc<Stats>) -> Self {
         let uses_metadata = when != UseConsolidated::Never;
-        let opened = (store.lists_all() && when == UseConsolidated::UntilOpened).then(OpenedKeys::new);
-        ConsolidatedStore { below: store, uses_metadata, opened, stats, latest: Mutex::default() }
+        let opened =
+            (store.lists_all() && when == UseConsolidated::UntilOpened).then(OpenedKeys::new);
+        ConsolidatedStore {
+            below: store,
+            uses_metadata,
+            opened,
+            stats,
+            latest: Mutex::default(),
+        }
     }
 
     /// Wraps `store` like [`ConsolidatedStore::over`]. If `store` needs a `.zmetadata` and has
@@ -92,7 +103,8 @@ impl ConsolidatedStore {
         stats: Arc<Stats>,
         above: &mut dyn Iterator<Item = (Arc<dyn Store>, Key)>,
     ) -> Result<Arc<dyn Store>> {
-        let needs_outline = when == UseConsolidated::Always || when != UseConsolidated::Never && !store.lists_all();
+        let needs_outline =
+            when == UseConsolidated::Always || when != UseConsolidated::Never && !store.lists_all();
         if !needs_outline {
             return Self::over(store, when, stats);
         }
@@ -103,7 +115,10 @@ impl ConsolidatedStore {
         for (store, key) in above {
             let outer = Self::new(store, when, stats.clone());
             // a server may refuse requests for it
-            if outer.outline().is_ok_and(|outline| outline.is_some_and(|outline| outline.prefixes.contains(&key))) {
+            if outer
+                .outline()
+                .is_ok_and(|outline| outline.is_some_and(|outline| outline.prefixes.contains(&key)))
+            {
                 return Ok(Arc::new(FolderStore::new(Arc::new(outer), key)));
             }
         }
@@ -137,12 +152,18 @@ impl ConsolidatedStore {
             Err(e) if e.kind() == Kind::Damaged => stat.version,
             Err(e) => return Err(e.clone().context(&key)),
         };
-        let parse = if key.name() == ZARR_JSON { Outline::parse_inline } else { Outline::parse };
+        let parse = if key.name() == ZARR_JSON {
+            Outline::parse_inline
+        } else {
+            Outline::parse
+        };
         let outline = match read.and_then(|read| read.map_or(Ok(None), parse)) {
             Ok(outline) => outline.map(Arc::new),
             Err(e) if e.kind() == Kind::System(libc::ENOMEM) => return Err(e.context(&key)),
             Err(e) => {
-                self.stats.problem(format!("{key}: {e}: it is not used, metadata is asked for by name"));
+                self.stats.problem(format!(
+                    "{key}: {e}: it is not used, metadata is asked for by name"
+                ));
                 None
             }
         };
@@ -165,7 +186,11 @@ impl ConsolidatedStore {
     /// Returns the content of `.zmetadata` if the metadata document `key` is to be read from it.
     fn outline_of(&self, key: &Key) -> Result<Option<Arc<Outline>>> {
         let Some(opened) = &self.opened else {
-            return if is_document(key) { self.outline() } else { Ok(None) };
+            return if is_document(key) {
+                self.outline()
+            } else {
+                Ok(None)
+            };
         };
         if !is_document(key) && key.name() != REMOVED || opened.contains(key) {
             return Ok(None);
@@ -199,8 +224,14 @@ impl ConsolidatedStore {
         if stat.permissions.is_none() {
             return Ok(Some(stat));
         }
-        let stored = self.below.stat(key)?.filter(|stored| stored.kind == EntryKind::Prefix);
-        Ok(Some(Stat { permissions: stored.map_or(stat.permissions, |stored| stored.permissions), ..stat }))
+        let stored = self
+            .below
+            .stat(key)?
+            .filter(|stored| stored.kind == EntryKind::Prefix);
+        Ok(Some(Stat {
+            permissions: stored.map_or(stat.permissions, |stored| stored.permissions),
+            ..stat
+        }))
     }
 
     /// Returns the stat of a key that [`Self::outline_of`] does not read from `.zmetadata`, for a
@@ -214,11 +245,22 @@ impl ConsolidatedStore {
         {
             return Ok(Some(stat));
         }
-        let node = if is_document(key) { key.parent() } else { key.clone() };
+        let node = if is_document(key) {
+            key.parent()
+        } else {
+            key.clone()
+        };
         // opening a file must not move the time of its array back
-        let earliest = if outline.prefixes.contains(&node) { outline.modified } else { SystemTime::UNIX_EPOCH };
+        let earliest = if outline.prefixes.contains(&node) {
+            outline.modified
+        } else {
+            SystemTime::UNIX_EPOCH
+        };
         let found = self.below.stat(key)?;
-        Ok(found.map(|stat| Stat { modified: stat.modified.max(earliest), ..stat }))
+        Ok(found.map(|stat| Stat {
+            modified: stat.modified.max(earliest),
+            ..stat
+        }))
     }
 
     /// Probes a key that a store without listings does not know: returns the stat of a prefix if
@@ -227,9 +269,16 @@ impl ConsolidatedStore {
         if key.as_str().split('/').any(|name| name.starts_with('.')) {
             return Ok(None);
         }
-        let levels = key.as_str().match_indices('/').map(|(end, _)| &key.as_str()[..end]);
+        let levels = key
+            .as_str()
+            .match_indices('/')
+            .map(|(end, _)| &key.as_str()[..end]);
         for above in std::iter::once("").chain(levels) {
-            if self.below.stat(&Key::root().join(above).join(ZARRAY))?.is_some() {
+            if self
+                .below
+                .stat(&Key::root().join(above).join(ZARRAY))?
+                .is_some()
+            {
                 return Ok(None);
             }
         }
@@ -254,7 +303,11 @@ impl ConsolidatedStore {
     }
 
     fn check_put(&self, key: &Key) -> Result<()> {
-        if is_document(key) { self.check_metadata_writable() } else { Ok(()) }
+        if is_document(key) {
+            self.check_metadata_writable()
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -267,7 +320,10 @@ impl Store for ConsolidatedStore {
             return Ok(None);
         };
         if stat.size > limit {
-            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", stat.size)));
+            return Err(Error::damaged(format!(
+                "{} bytes, more than the {limit} it may have",
+                stat.size
+            )));
         }
         memory::reserve(value, text.len())?;
         value.extend_from_slice(text);
@@ -293,17 +349,24 @@ impl Store for ConsolidatedStore {
         let Some((text, stat)) = outline.get(key) else {
             return Ok(None);
         };
-        *value = text[text.len() - text.len().min(usize::try_from(len).unwrap_or(usize::MAX))..].to_vec();
+        *value = text[text.len() - text.len().min(usize::try_from(len).unwrap_or(usize::MAX))..]
+            .to_vec();
         Ok(Some(stat))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         if let Some(outline) = self.outline_of(key)? {
-            return Ok(outline.documents.get(key).map(|place| outline.stat_of(place)));
+            return Ok(outline
+                .documents
+                .get(key)
+                .map(|place| outline.stat_of(place)));
         }
         // reading statistics looks up the root, too, and must not wait for a server
         if key.is_root() {
-            return self.latest_outline().map_or_else(|| self.below.stat(key), |outline| self.prefix(&outline, key));
+            return self.latest_outline().map_or_else(
+                || self.below.stat(key),
+                |outline| self.prefix(&outline, key),
+            );
         }
         if let Some(opened) = &self.opened {
             return self.stat_below(opened, key);
@@ -334,7 +397,11 @@ impl Store for ConsolidatedStore {
     }
 
     /// Probes no key: keys that are requested together come from a listing.
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
         let outline = match self.outline() {
             Ok(outline) => outline,
             Err(e) => {
@@ -344,14 +411,20 @@ impl Store for ConsolidatedStore {
         };
         let mut known = |key: &Key| {
             let outline = outline.as_ref()?;
-            let is_opened = self.opened.as_ref().is_some_and(|opened| opened.contains(key));
+            let is_opened = self
+                .opened
+                .as_ref()
+                .is_some_and(|opened| opened.contains(key));
             if is_opened || self.opened.is_some() && !outline.prefixes.contains(&key.parent()) {
                 return None;
             }
             match outline.documents.get(key) {
                 Some(place) => Some(Ok(Some(outline.stat_of(place)))),
                 None if is_document(key) => Some(Ok(None)),
-                None => self.prefix(outline, key).transpose().map(|stat| stat.map(Some)),
+                None => self
+                    .prefix(outline, key)
+                    .transpose()
+                    .map(|stat| stat.map(Some)),
             }
         };
         stat_many_with(self.below.as_ref(), keys, &mut known, each);
@@ -362,9 +435,9 @@ impl Store for ConsolidatedStore {
             return self.below.list(prefix);
         }
         match self.outline()? {
-            Some(outline) if outline.prefixes.contains(prefix) => {
-                Ok(Box::new(OutlineListing::new(outline, prefix.clone()).map(Ok)))
-            }
+            Some(outline) if outline.prefixes.contains(prefix) => Ok(Box::new(
+                OutlineListing::new(outline, prefix.clone()).map(Ok),
+            )),
             _ => self.below.list(prefix),
         }
     }
@@ -379,9 +452,16 @@ impl Store for ConsolidatedStore {
             Some(opened) => opened.add(prefix),
             None if self.uses_metadata => {
                 let inline = Key::root().join(ZARR_JSON);
-                let latest = lock(&self.latest).as_ref().and_then(|(_, outline)| outline.clone());
-                let is_inline = latest.is_some_and(|outline| outline.documents.contains_key(&inline));
-                self.below.forget(&if is_inline { inline } else { Key::root().join(ZMETADATA) });
+                let latest = lock(&self.latest)
+                    .as_ref()
+                    .and_then(|(_, outline)| outline.clone());
+                let is_inline =
+                    latest.is_some_and(|outline| outline.documents.contains_key(&inline));
+                self.below.forget(&if is_inline {
+                    inline
+                } else {
+                    Key::root().join(ZMETADATA)
+                });
             }
             None => {}
         }
@@ -396,8 +476,18 @@ impl Store for ConsolidatedStore {
             return self.below.hint(hint);
         };
         let Ok(outline) = self.outline() else { return };
-        let is_unknown = |key: &&Key| outline.as_ref().is_none_or(|outline| !outline.prefixes.contains(key));
-        self.below.hint(Hint::Nodes(&prefixes.iter().filter(is_unknown).cloned().collect::<Vec<_>>()));
+        let is_unknown = |key: &&Key| {
+            outline
+                .as_ref()
+                .is_none_or(|outline| !outline.prefixes.contains(key))
+        };
+        self.below.hint(Hint::Nodes(
+            &prefixes
+                .iter()
+                .filter(is_unknown)
+                .cloned()
+                .collect::<Vec<_>>(),
+        ));
     }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
@@ -410,7 +500,12 @@ impl Store for ConsolidatedStore {
         self.below.put_if(key, value, replaces)
     }
 
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         self.check_put(key)?;
         self.below.put_pieces(key, pieces, replaces)
     }
@@ -431,7 +526,9 @@ impl Store for ConsolidatedStore {
     }
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        if !matches!(self.below.stat(from)?, Some(stat) if stat.kind == EntryKind::Value) || is_document(from) {
+        if !matches!(self.below.stat(from)?, Some(stat) if stat.kind == EntryKind::Value)
+            || is_document(from)
+        {
             self.check_metadata_writable()?;
         }
         self.check_put(to)?;

@@ -6,7 +6,9 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{ExclusiveLock, Key, Replaces, Version};
 use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory::lock;
-use crate::zarr::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, check_group};
+use crate::zarr::metadata::{
+    MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, check_group,
+};
 
 /// Maximum number of attempts to change a document that other processes change too.
 pub(super) const ATTEMPTS: usize = 100;
@@ -29,7 +31,11 @@ impl Hierarchy {
     pub fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
         // the document of a group may hold consolidated metadata
-        let limit = if file == MetadataFile::Zarr { MAX_CONSOLIDATED } else { MAX_DOCUMENT };
+        let limit = if file == MetadataFile::Zarr {
+            MAX_CONSOLIDATED
+        } else {
+            MAX_DOCUMENT
+        };
         check_size(&key.join(file.name()), text, limit)?;
         match file {
             MetadataFile::Zarr => self.put_zarr_json(key, text),
@@ -89,7 +95,9 @@ impl Hierarchy {
             (DocumentKind::Removed, _) => return Ok(false),
             (DocumentKind::V1, _) => return Err(needs_migration(key)),
             (DocumentKind::V2 | DocumentKind::V3, Ok(_)) => {
-                self.store.rename(document, &key.join(REMOVED)).map_err(|e| e.context(document))?;
+                self.store
+                    .rename(document, &key.join(REMOVED))
+                    .map_err(|e| e.context(document))?;
             }
             // an unusable document needs no copy
             (DocumentKind::V2 | DocumentKind::V3, Err(_)) => drop(self.delete(document)?),
@@ -107,10 +115,16 @@ impl Hierarchy {
         let _lock = self.lock_for_change(&[key])?;
         let document = self.attributes_key(key);
         if name.is_empty() || name.len() > MAX_NAME {
-            let message = format!("an attribute's name has 1 to {MAX_NAME} bytes, not {}", name.len());
+            let message = format!(
+                "an attribute's name has 1 to {MAX_NAME} bytes, not {}",
+                name.len()
+            );
             return Err(Error::invalid(message).context(document));
         }
-        let value = value.map(attribute).transpose().map_err(|e| e.context(format!("{document}: {name:?}")))?;
+        let value = value
+            .map(attribute)
+            .transpose()
+            .map_err(|e| e.context(format!("{document}: {name:?}")))?;
         self.edit_attributes(key, &|attributes| match &value {
             Some(value) => {
                 attributes.insert(name.to_string(), value.clone());
@@ -139,14 +153,19 @@ impl Hierarchy {
     }
 
     /// Changes the attributes of the group or array at `key` by one put.
-    fn edit_attributes(&self, key: &Key, change: &dyn Fn(&mut Map<String, Value>) -> Result<()>) -> Result<()> {
+    fn edit_attributes(
+        &self,
+        key: &Key,
+        change: &dyn Fn(&mut Map<String, Value>) -> Result<()>,
+    ) -> Result<()> {
         self.check_directory(key)?;
         if self.is_v3(key)? {
             return self.edit_v3_attributes(key, change);
         }
         let document = self.attributes_key(key);
         self.edit(&document, MAX_DOCUMENT, &|text| {
-            let mut attributes = text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
+            let mut attributes =
+                text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
             change(attributes.map_mut())?;
             rewritten(&document, attributes).map(Some)
         })?;
@@ -184,7 +203,10 @@ impl Hierarchy {
     /// store is read-only.
     pub(super) fn lock_for_change(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
         if !self.store.is_writable() {
-            return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));
+            return Err(Error::new(
+                Kind::ReadOnly,
+                format!("{}: the store can't be written", self.store.location()),
+            ));
         }
         let lock = self.changing.exclusive(keys);
         keys.iter().for_each(|key| self.store.forget(key));
@@ -195,7 +217,9 @@ impl Hierarchy {
     pub(super) fn check_directory(&self, key: &Key) -> Result<()> {
         match self.find(key)? {
             Some(StoredNode::Group | StoredNode::Array(_) | StoredNode::Damaged(_)) => Ok(()),
-            Some(StoredNode::Value(_) | StoredNode::Other) => Err(Error::system(libc::ENOTDIR).context(key)),
+            Some(StoredNode::Value(_) | StoredNode::Other) => {
+                Err(Error::system(libc::ENOTDIR).context(key))
+            }
             None => Err(Error::not_found("no such group or array").context(key)),
         }
     }
@@ -207,7 +231,10 @@ impl Hierarchy {
 
     /// Stores a document.
     pub(super) fn put(&self, key: &Key, text: &[u8]) -> Result<()> {
-        self.store.put(key, text).map(|_| ()).map_err(|e| e.context(key))
+        self.store
+            .put(key, text)
+            .map(|_| ())
+            .map_err(|e| e.context(key))
     }
 
     /// Replaces the document at `key` by the result of `change`. If another process stores it
@@ -219,7 +246,9 @@ impl Hierarchy {
             let Some(new) = change(old.as_ref().map(|old| old.text.as_slice()))? else {
                 return Ok(());
             };
-            let replaces = old.as_ref().map_or(Replaces::Nothing, |old| Replaces::Version(&old.stat.version));
+            let replaces = old.as_ref().map_or(Replaces::Nothing, |old| {
+                Replaces::Version(&old.stat.version)
+            });
             let put = self.store.put_if(key, &new, replaces);
             if put.map_err(|e| e.context(key))?.is_some() {
                 return Ok(());
@@ -238,7 +267,10 @@ impl Hierarchy {
         let Some(document) = self.stored(key)? else {
             return Ok(None);
         };
-        Ok(Some((as_object(key, &document.text)?, document.stat.version)))
+        Ok(Some((
+            as_object(key, &document.text)?,
+            document.stat.version,
+        )))
     }
 }
 
@@ -256,7 +288,10 @@ fn rewritten(key: &Key, document: Object) -> Result<Vec<u8>> {
 
 pub(super) fn check_size(key: &Key, text: &[u8], limit: u64) -> Result<()> {
     if text.len() as u64 > limit {
-        let message = format!("{} bytes, more than the {limit} the document may have", text.len());
+        let message = format!(
+            "{} bytes, more than the {limit} the document may have",
+            text.len()
+        );
         return Err(Error::new(Kind::TooLarge, message).context(key));
     }
     Ok(())
@@ -264,7 +299,8 @@ pub(super) fn check_size(key: &Key, text: &[u8], limit: u64) -> Result<()> {
 
 /// Returns the error for a document that other processes change at each attempt.
 pub(super) fn contended(key: &Key) -> Error {
-    let why = format!("was changed by others each time it was to be changed here, {ATTEMPTS} times");
+    let why =
+        format!("was changed by others each time it was to be changed here, {ATTEMPTS} times");
     Error::new(Kind::System(libc::EAGAIN), why).context(key)
 }
 
@@ -284,6 +320,7 @@ pub(super) fn needs_migration(key: &Key) -> Error {
 }
 
 fn attribute(text: &[u8]) -> Result<Value> {
-    let text = std::str::from_utf8(text).map_err(|_| Error::invalid("the value is neither JSON nor UTF-8 text"))?;
+    let text = std::str::from_utf8(text)
+        .map_err(|_| Error::invalid("the value is neither JSON nor UTF-8 text"))?;
     Ok(json::parse(text.as_bytes()).unwrap_or_else(|_| text.into()))
 }

@@ -31,7 +31,9 @@ pub(super) const ENTRY: usize = 16;
 pub(super) fn check_inline_size(len: usize) -> Result<()> {
     let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
     if len > limit {
-        let why = format!("the documents together have more than {limit} bytes, the most of consolidated metadata");
+        let why = format!(
+            "the documents together have more than {limit} bytes, the most of consolidated metadata"
+        );
         return Err(Error::new(Kind::TooLarge, why));
     }
     Ok(())
@@ -41,13 +43,19 @@ impl InlineText {
     const BEGIN: &[u8] = b"{\"kind\": \"inline\", \"must_understand\": false, \"metadata\": {";
 
     fn new() -> Self {
-        InlineText { text: Self::BEGIN.to_vec(), memory: Grant::default() }
+        InlineText {
+            text: Self::BEGIN.to_vec(),
+            memory: Grant::default(),
+        }
     }
 
     /// Adds a document that has not been checked.
     fn add(&mut self, name: &str, document: &[u8]) -> Result<()> {
         if document.len() > MAX_SHOWN {
-            let why = format!("{} bytes, more than the {MAX_SHOWN} that are shown there", document.len());
+            let why = format!(
+                "{} bytes, more than the {MAX_SHOWN} that are shown there",
+                document.len()
+            );
             return Err(Error::damaged(why));
         }
         json::check(document)?;
@@ -62,7 +70,11 @@ impl InlineText {
         check_inline_size(self.text.len() + more)?;
         self.memory.grow(more)?;
         memory::check_available()?;
-        let before: &[u8] = if self.text.len() == Self::BEGIN.len() { b"\n        " } else { b",\n        " };
+        let before: &[u8] = if self.text.len() == Self::BEGIN.len() {
+            b"\n        "
+        } else {
+            b",\n        "
+        };
         for part in [before, name.as_bytes(), b": ", document] {
             self.text.extend_from_slice(part);
         }
@@ -80,12 +92,17 @@ impl Hierarchy {
     /// metadata: it is a group whose stored document has them.
     pub fn shows_inline(&self, key: &Key) -> Result<bool> {
         let is_shown = self.view == ViewFormat::Stored;
-        Ok(is_shown && self.v3_document(key)?.is_some_and(|found| found.outline.is_consolidated))
+        Ok(is_shown
+            && self
+                .v3_document(key)?
+                .is_some_and(|found| found.outline.is_consolidated))
     }
 
     /// Returns false if [`Hierarchy::shows_inline`] is known to be false, without asking the store.
     pub fn may_show_inline(&self, key: &Key) -> bool {
-        lock(&self.node_types).peek(key).is_none_or(|(_, outline)| outline.is_consolidated)
+        lock(&self.node_types)
+            .peek(key)
+            .is_none_or(|(_, outline)| outline.is_consolidated)
     }
 
     /// Returns the `zarr.json` of a group with consolidated metadata as the mount shows it. They
@@ -107,10 +124,22 @@ impl Hierarchy {
         let mut hidden = Vec::<Key>::new();
         self.visit_below(key, &mut |place, node| {
             let is_node = matches!(node, StoredNode::Array(_) | StoredNode::Group) && place != key;
-            if failed.is_err() || !is_node || hidden.iter().any(|above| place.relative_to(above).is_some()) {
+            if failed.is_err()
+                || !is_node
+                || hidden
+                    .iter()
+                    .any(|above| place.relative_to(above).is_some())
+            {
                 return;
             }
-            let inside = || self.store.stat(place).ok().flatten()?.permissions.map(Permissions::inside);
+            let inside = || {
+                self.store
+                    .stat(place)
+                    .ok()
+                    .flatten()?
+                    .permissions
+                    .map(Permissions::inside)
+            };
             if granted.is_some() && !may_read(inside()) {
                 hidden.push(place.clone());
                 return;
@@ -127,13 +156,18 @@ impl Hierarchy {
                     // free the memory for the rest of the traversal
                     (failed, inline) = (Err(e), InlineText::new());
                 }
-                Err(e) => self.stats.problem(format!("{place}: {e}: left out of {}", key.join(ZARR_JSON))),
+                Err(e) => self
+                    .stats
+                    .problem(format!("{place}: {e}: left out of {}", key.join(ZARR_JSON))),
                 Ok(()) => {}
             }
         });
         match failed {
             Err(e) if e.kind() == Kind::TooLarge => {
-                self.stats.problem(format!("{}: {e}: shown without consolidated metadata", key.join(ZARR_JSON)));
+                self.stats.problem(format!(
+                    "{}: {e}: shown without consolidated metadata",
+                    key.join(ZARR_JSON)
+                ));
                 return Ok(Some(group));
             }
             failed => failed?,
@@ -156,20 +190,31 @@ impl Hierarchy {
         let names = RefCell::new(Vec::new());
         self.edit(&document, MAX_CONSOLIDATED, &|text| {
             names.borrow_mut().clear();
-            let text = text.ok_or_else(|| Error::invalid("a group without zarr.json").context(&document))?;
-            self.with_inline(key, text, &mut |name| names.borrow_mut().push(name.to_string())).map(Some)
+            let text =
+                text.ok_or_else(|| Error::invalid("a group without zarr.json").context(&document))?;
+            self.with_inline(key, text, &mut |name| {
+                names.borrow_mut().push(name.to_string())
+            })
+            .map(Some)
         })?;
         Ok(names.into_inner())
     }
 
     /// Returns the `zarr.json` of the group at `key` with the documents that are stored below it as
     /// its consolidated metadata. Calls `made` with the path of each node.
-    pub(super) fn with_inline(&self, key: &Key, text: &[u8], made: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
+    pub(super) fn with_inline(
+        &self,
+        key: &Key,
+        text: &[u8],
+        made: &mut dyn FnMut(&str),
+    ) -> Result<Vec<u8>> {
         self.store.forget(key);
         let mut inline = InlineText::new();
         self.v3_documents(key, &mut |name, text| {
             made(name);
-            inline.push(name, text).map_err(|e| e.context(key.join(ZARR_JSON)))
+            inline
+                .push(name, text)
+                .map_err(|e| e.context(key.join(ZARR_JSON)))
         })?;
         let (inline, _memory) = inline.end();
         node::rewrite(text, CONSOLIDATED, Some(&inline))
@@ -202,7 +247,8 @@ impl Hierarchy {
                 if below {
                     self.v3_documents_from(node, &mut push)
                 } else {
-                    self.v3_entry(node)?.map_or(Ok(()), |text| push("", &text.text))
+                    self.v3_entry(node)?
+                        .map_or(Ok(()), |text| push("", &text.text))
                 }
             })?;
         }
@@ -211,7 +257,11 @@ impl Hierarchy {
 
     /// Changes the consolidated metadata of `group`, if it has any, by a single put. Unusable ones
     /// stay unchanged and are recorded as a problem.
-    fn edit_inline(&self, group: &Key, change: &dyn Fn(MemberTexts, &mut InlineText) -> Result<()>) -> Result<()> {
+    fn edit_inline(
+        &self,
+        group: &Key,
+        change: &dyn Fn(MemberTexts, &mut InlineText) -> Result<()>,
+    ) -> Result<()> {
         let key = group.join(ZARR_JSON);
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
             let Some(text) = text else { return Ok(None) };
@@ -228,7 +278,8 @@ impl Hierarchy {
         });
         edited.or_else(|e| match e.kind() {
             Kind::Damaged | Kind::TooLarge => {
-                self.stats.problem(format!("{e}: its consolidated metadata can't be updated"));
+                self.stats
+                    .problem(format!("{e}: its consolidated metadata can't be updated"));
                 Ok(())
             }
             _ => Err(e),
@@ -253,7 +304,9 @@ impl Hierarchy {
         let mut memory = Grant::default();
         for entry in MemberTexts::of(text.as_bytes())? {
             let (name, text) = entry?;
-            memory.grow(128 + name.len()).map_err(|e| e.context(&document))?;
+            memory
+                .grow(128 + name.len())
+                .map_err(|e| e.context(&document))?;
             entries.insert(name.into_owned(), text);
         }
         let mut stale = Vec::new();
@@ -269,19 +322,35 @@ impl Hierarchy {
             }
             Ok(())
         })?;
-        Ok(entries.into_keys().map(|name| (name, Stale::Extra)).chain(stale).collect())
+        Ok(entries
+            .into_keys()
+            .map(|name| (name, Stale::Extra))
+            .chain(stale)
+            .collect())
     }
 
     /// Calls `each` with the path and the document of each v3 node below `key`.
-    fn v3_documents(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
+    fn v3_documents(
+        &self,
+        key: &Key,
+        each: &mut dyn FnMut(&str, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         self.v3_documents_from(key, &mut |name, text| {
-            if name.is_empty() { Ok(()) } else { each(name, text) }
+            if name.is_empty() {
+                Ok(())
+            } else {
+                each(name, text)
+            }
         })
     }
 
     /// Calls `each` with the path and the document of each v3 node at and below `key`. Invalid JSON
     /// is left out and recorded as a problem.
-    fn v3_documents_from(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
+    fn v3_documents_from(
+        &self,
+        key: &Key,
+        each: &mut dyn FnMut(&str, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut done = Ok(());
         if self.find(key)?.is_none() {
             return done;
@@ -294,7 +363,9 @@ impl Hierarchy {
             match self.v3_entry(node) {
                 Ok(None) => {}
                 Ok(Some(document)) => done = each(path.as_str(), &document.text),
-                Err(e) => self.stats.problem(format!("{e}: left out of the consolidated metadata")),
+                Err(e) => self
+                    .stats
+                    .problem(format!("{e}: left out of the consolidated metadata")),
             }
         });
         done
@@ -319,18 +390,28 @@ pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
     if is_same_json(a, b)? {
         return Ok(true);
     }
-    let attributes = |text| Ok(node::member(text, "attributes")?.filter(|text| *text != "null").unwrap_or("{}"));
+    let attributes = |text| {
+        Ok(node::member(text, "attributes")?
+            .filter(|text| *text != "null")
+            .unwrap_or("{}"))
+    };
     let [attributes_a, attributes_b]: [Result<&str>; 2] = [attributes(a), attributes(b)];
     if !is_same_json(attributes_a?.as_bytes(), attributes_b?.as_bytes())? {
         return Ok(false);
     }
-    Ok(match (ArrayMetadata::parse_v3(a), ArrayMetadata::parse_v3(b)) {
-        (Ok(a), Ok(b)) => {
-            let names = |array: &ArrayMetadata| array.v3.as_ref().map(|v3| v3.dimension_names.clone());
-            a.shape == b.shape && a.separator == b.separator && a.encodes_like(&b) && names(&a) == names(&b)
-        }
-        _ => [a, b].iter().all(|text| node::check_group_v3(text).is_ok()),
-    })
+    Ok(
+        match (ArrayMetadata::parse_v3(a), ArrayMetadata::parse_v3(b)) {
+            (Ok(a), Ok(b)) => {
+                let names =
+                    |array: &ArrayMetadata| array.v3.as_ref().map(|v3| v3.dimension_names.clone());
+                a.shape == b.shape
+                    && a.separator == b.separator
+                    && a.encodes_like(&b)
+                    && names(&a) == names(&b)
+            }
+            _ => [a, b].iter().all(|text| node::check_group_v3(text).is_ok()),
+        },
+    )
 }
 
 /// Returns the text of the entries in a group's `zarr.json`: an object of paths and documents;
@@ -340,7 +421,9 @@ pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
 ///
 /// [`Kind::Damaged`] if the document is not JSON.
 pub(super) fn inline_entries(text: &[u8]) -> Result<Option<&str>> {
-    let Some(consolidated) = node::member(text, CONSOLIDATED)?.filter(|value| value.starts_with('{')) else {
+    let Some(consolidated) =
+        node::member(text, CONSOLIDATED)?.filter(|value| value.starts_with('{'))
+    else {
         return Ok(None);
     };
     json::check(text)?;

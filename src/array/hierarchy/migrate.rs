@@ -32,14 +32,27 @@ impl Hierarchy {
         let meta = root.join(V1_META);
         let attrs = root.join(V1_ATTRS);
         match self.array_document(&root)? {
-            Some(ArrayDocument { form: DocumentKind::V1, .. }) => {
-                let document = self.stored(&meta)?.ok_or_else(|| Error::not_found("went away").context(&meta))?;
-                let metadata = self.metadata(&document.text, DocumentKind::V1).map_err(|e| e.context(&meta))?;
-                Array::new(root.clone(), metadata.clone(), self.store.clone(), self.stats.clone())
-                    .and_then(|array| array.readable())
-                    .map_err(|e| {
-                        Error::new(e.kind(), format!("{}; nothing was migrated", e.message())).context(&meta)
-                    })?;
+            Some(ArrayDocument {
+                form: DocumentKind::V1,
+                ..
+            }) => {
+                let document = self
+                    .stored(&meta)?
+                    .ok_or_else(|| Error::not_found("went away").context(&meta))?;
+                let metadata = self
+                    .metadata(&document.text, DocumentKind::V1)
+                    .map_err(|e| e.context(&meta))?;
+                Array::new(
+                    root.clone(),
+                    metadata.clone(),
+                    self.store.clone(),
+                    self.stats.clone(),
+                )
+                .and_then(|array| array.readable())
+                .map_err(|e| {
+                    Error::new(e.kind(), format!("{}; nothing was migrated", e.message()))
+                        .context(&meta)
+                })?;
                 if let Some(attributes) = self.stored(&attrs)? {
                     check_attributes(&attributes.text).map_err(|e| e.context(&attrs))?;
                     self.put(&root.join(ZATTRS), &attributes.text)?;
@@ -49,7 +62,9 @@ impl Hierarchy {
                 self.store.sync()?;
                 self.reload(&root)?;
             }
-            Some(found) if found.form == DocumentKind::V2 && self.is_half_migrated(&found.key, &meta)? => {}
+            Some(found)
+                if found.form == DocumentKind::V2
+                    && self.is_half_migrated(&found.key, &meta)? => {}
             _ => return Ok(false),
         }
         self.delete(&attrs)?;
@@ -64,13 +79,22 @@ impl Hierarchy {
         let (Some(new), Some(old)) = (self.stored(zarray)?, self.stored(meta)?) else {
             return Ok(false);
         };
-        let parsed = (self.metadata(&new.text, DocumentKind::V2), self.metadata(&old.text, DocumentKind::V1));
+        let parsed = (
+            self.metadata(&new.text, DocumentKind::V2),
+            self.metadata(&old.text, DocumentKind::V1),
+        );
         // one of them is a plain file with that name
         let (Ok(new), Ok(old)) = parsed else {
             return Ok(false);
         };
-        let what =
-            |m: &ArrayMetadata| (m.chunks.clone(), m.dtype_json.clone(), m.compressor.clone(), m.filters.clone());
+        let what = |m: &ArrayMetadata| {
+            (
+                m.chunks.clone(),
+                m.dtype_json.clone(),
+                m.compressor.clone(),
+                m.filters.clone(),
+            )
+        };
         Ok(what(&new) == what(&old))
     }
 }
@@ -82,5 +106,7 @@ fn check_attributes(text: &[u8]) -> Result<()> {
         Ok(_) => "not a JSON object".to_string(),
         Err(e) => e.message().to_string(),
     };
-    Err(Error::damaged(format!("{why}; repair the attributes first, nothing was migrated")))
+    Err(Error::damaged(format!(
+        "{why}; repair the attributes first, nothing was migrated"
+    )))
 }

@@ -80,11 +80,16 @@ impl Hierarchy {
     pub fn create_group(&self, key: &Key) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
         self.make_prefix(key)?;
-        if is_foreign(key) || self.has_stored_documents_alone(key) && !self.is_in_store(&key.parent())? {
+        if is_foreign(key)
+            || self.has_stored_documents_alone(key) && !self.is_in_store(&key.parent())?
+        {
             return Ok(());
         }
-        let (name, text) =
-            if self.is_v3(&key.parent())? { (ZARR_JSON, GROUP_DOCUMENT_V3) } else { (ZGROUP, GROUP_DOCUMENT) };
+        let (name, text) = if self.is_v3(&key.parent())? {
+            (ZARR_JSON, GROUP_DOCUMENT_V3)
+        } else {
+            (ZGROUP, GROUP_DOCUMENT)
+        };
         self.put(&key.join(name), text.as_bytes())?;
         self.consolidate(key, &[name])
     }
@@ -115,12 +120,21 @@ impl Hierarchy {
             Some(StoredNode::Value(_) | StoredNode::Other) => {
                 return Err(Error::system(libc::ENOTDIR).context(key));
             }
-            Some(StoredNode::Group) => Hidden { chunk_like: false, levels: false },
-            Some(StoredNode::Damaged(_)) => Hidden { chunk_like: false, levels: true },
+            Some(StoredNode::Group) => Hidden {
+                chunk_like: false,
+                levels: false,
+            },
+            Some(StoredNode::Damaged(_)) => Hidden {
+                chunk_like: false,
+                levels: true,
+            },
             Some(StoredNode::Array(array)) if self.has_chunks(&array)? => {
                 return Err(Error::system(libc::ENOTEMPTY).context(key));
             }
-            Some(StoredNode::Array(_)) => Hidden { chunk_like: true, levels: true },
+            Some(StoredNode::Array(_)) => Hidden {
+                chunk_like: true,
+                levels: true,
+            },
         };
         self.sweep(key, hidden, 0, false)?;
         self.sweep(key, hidden, 0, true)?;
@@ -133,25 +147,37 @@ impl Hierarchy {
     /// Checks, or with `remove` deletes, everything in a directory except the documents that define
     /// the node; ENOTEMPTY if there is a key that is not hidden.
     fn sweep(&self, directory: &Key, hidden: Hidden, level: usize, remove: bool) -> Result<()> {
-        for entry in self.store.list(directory).map_err(|e| e.context(directory))? {
+        for entry in self
+            .store
+            .list(directory)
+            .map_err(|e| e.context(directory))?
+        {
             let entry = entry.map_err(|e| e.context(directory))?;
             let name = entry.name.as_str();
             let below = directory.join(&entry.name);
             match entry.kind {
                 EntryKind::Value if MARKERS.contains(&name) && level == 0 => {}
-                EntryKind::Value if is_leftover(name, level) || hidden.chunk_like && is_stored_chunk_like(name) => {
+                EntryKind::Value
+                    if is_leftover(name, level)
+                        || hidden.chunk_like && is_stored_chunk_like(name) =>
+                {
                     if remove {
                         self.delete(&below)?;
                     }
                 }
-                EntryKind::Prefix if hidden.levels && is_level_name(name, level) && level < MAX_LEVELS => {
+                EntryKind::Prefix
+                    if hidden.levels && is_level_name(name, level) && level < MAX_LEVELS =>
+                {
                     self.sweep(&below, hidden, level + 1, remove)?;
                     if remove {
-                        self.store.remove_prefix(&below).map_err(|e| e.context(&below))?;
+                        self.store
+                            .remove_prefix(&below)
+                            .map_err(|e| e.context(&below))?;
                     }
                 }
                 _ => {
-                    return Err(Error::system(libc::ENOTEMPTY).context(format!("{directory}: holds {name:?}")));
+                    return Err(Error::system(libc::ENOTEMPTY)
+                        .context(format!("{directory}: holds {name:?}")));
                 }
             }
         }
@@ -172,7 +198,9 @@ impl Hierarchy {
         if to.relative_to(from).is_some() {
             return Err(Error::invalid("can't be moved onto or below itself").context(from));
         }
-        let moved = self.find(from)?.ok_or_else(|| Error::not_found("no such key").context(from))?;
+        let moved = self
+            .find(from)?
+            .ok_or_else(|| Error::not_found("no such key").context(from))?;
         match moved {
             StoredNode::Value(_) => return self.rename_value(from, to),
             StoredNode::Other => return Err(Error::invalid("is not a regular file").context(from)),
@@ -182,7 +210,9 @@ impl Hierarchy {
         if self.find(to)?.is_some() {
             self.remove_directory(to)?;
         }
-        self.store.rename(from, to).map_err(|e| e.context(format!("{from} to {to}")))?;
+        self.store
+            .rename(from, to)
+            .map_err(|e| e.context(format!("{from} to {to}")))?;
         self.forget_below(from);
         self.forget_below(to);
         self.unmarked_moved(to, None);
@@ -193,8 +223,12 @@ impl Hierarchy {
     /// Records that the directory at `from` was renamed to `to`, or removed.
     fn unmarked_moved(&self, from: &Key, to: Option<&Key>) {
         let mut unmarked = lock(&self.unmarked);
-        let below: Vec<Key> =
-            unmarked.iter().map(|(key, _)| key).filter(|key| key.relative_to(from).is_some()).cloned().collect();
+        let below: Vec<Key> = unmarked
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| key.relative_to(from).is_some())
+            .cloned()
+            .collect();
         for key in below {
             if let Some(why) = unmarked.pop(&key)
                 && let Some(moved) = to.and_then(|to| key.moved(from, to))
@@ -227,7 +261,9 @@ impl Hierarchy {
             Some(_) => return Err(Error::system(libc::ENOTDIR).context(to.parent())),
             None => return Err(Error::not_found("no such directory").context(to.parent())),
         }
-        self.store.rename(from, to).map_err(|e| e.context(format!("{from} to {to}")))
+        self.store
+            .rename(from, to)
+            .map_err(|e| e.context(format!("{from} to {to}")))
     }
 
     /// Removes a group or array with everything below it.
@@ -238,7 +274,9 @@ impl Hierarchy {
     pub fn remove_all(&self, key: &Key) -> Result<()> {
         self.store.forget(key);
         let mut nodes = Vec::new();
-        self.visit_below(key, &mut |node, found| nodes.push((node.clone(), found.clone())));
+        self.visit_below(key, &mut |node, found| {
+            nodes.push((node.clone(), found.clone()))
+        });
         for (node, found) in nodes.into_iter().rev() {
             if let StoredNode::Array(array) = found {
                 for (n, entry) in array.entries()?.enumerate() {
@@ -278,7 +316,8 @@ impl Hierarchy {
         }
         for above in self.upwards(&key.parent()) {
             if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) = self.find(&above)? {
-                let inside = format!("{key}: inside the array {above}, which holds no groups or arrays");
+                let inside =
+                    format!("{key}: inside the array {above}, which holds no groups or arrays");
                 return Err(Error::system(libc::EPERM).context(inside));
             }
         }
@@ -292,7 +331,9 @@ impl Hierarchy {
             return Ok(true);
         }
         for entry in array.entries()? {
-            if let ArrayEntry::Chunk(_) | ArrayEntry::Unlisted = entry.map_err(|e| e.context(array.key()))? {
+            if let ArrayEntry::Chunk(_) | ArrayEntry::Unlisted =
+                entry.map_err(|e| e.context(array.key()))?
+            {
                 return Ok(true);
             }
         }
@@ -303,7 +344,11 @@ impl Hierarchy {
 /// Returns whether a value may be deleted with the directory. A level of chunk keys may have a
 /// `.zgroup` from a copy; arrays and attributes there are user data.
 fn is_leftover(name: &str, level: usize) -> bool {
-    if level == 0 { is_own(name) } else { name == ZGROUP || name.starts_with(OWN) }
+    if level == 0 {
+        is_own(name)
+    } else {
+        name == ZGROUP || name.starts_with(OWN)
+    }
 }
 
 /// Returns whether a value may be a chunk, in v3 with the prefix `c`.
@@ -319,8 +364,9 @@ fn is_level_name(name: &str, level: usize) -> bool {
 /// Checks that the name is not one of a document or of zarrfs' own files.
 fn check_name(key: &Key) -> Result<()> {
     if is_own(key.name()) {
-        let message =
-            format!("can't be called so: names of metadata and those that begin with {OWN} have their own use");
+        let message = format!(
+            "can't be called so: names of metadata and those that begin with {OWN} have their own use"
+        );
         return Err(Error::invalid(message).context(key));
     }
     Ok(())

@@ -34,12 +34,19 @@ pub struct WalkBounds {
 impl WalkBounds {
     /// Begins a traversal that takes as long as what the caller does with each node.
     pub fn without_end() -> Self {
-        WalkBounds { nodes: MAX_NODES, end: None, is_spent: false }
+        WalkBounds {
+            nodes: MAX_NODES,
+            end: None,
+            is_spent: false,
+        }
     }
 
     /// Begins a traversal that looks at nodes alone.
     fn new() -> Self {
-        WalkBounds { end: Instant::now().checked_add(MAX_TIME), ..Self::without_end() }
+        WalkBounds {
+            end: Instant::now().checked_add(MAX_TIME),
+            ..Self::without_end()
+        }
     }
 
     /// Checks that the node at `key` is within the bounds, and counts it.
@@ -94,7 +101,10 @@ impl Prefixes {
     /// Returns the prefixes at these keys, which are sorted in descending order.
     pub fn sorted(mut keys: Vec<Key>) -> Self {
         keys.sort_unstable_by(|a, b| b.cmp(a));
-        Prefixes { keys, ..Prefixes::default() }
+        Prefixes {
+            keys,
+            ..Prefixes::default()
+        }
     }
 
     /// Takes the next prefix. Before the first of a batch, requests the content of the whole batch.
@@ -124,10 +134,13 @@ impl Hierarchy {
                 levels.pop();
                 continue;
             };
-            let found = bounds.admit(&key).and_then(|()| self.find(&key)).and_then(|place| match place {
-                Some(StoredNode::Group) => Ok(Some((StoredNode::Group, self.prefixes(&key)?))),
-                place => Ok(place.map(|place| (place, Prefixes::default()))),
-            });
+            let found = bounds
+                .admit(&key)
+                .and_then(|()| self.find(&key))
+                .and_then(|place| match place {
+                    Some(StoredNode::Group) => Ok(Some((StoredNode::Group, self.prefixes(&key)?))),
+                    place => Ok(place.map(|place| (place, Prefixes::default()))),
+                });
             match found {
                 Ok(None) => {}
                 Ok(Some((place, below))) => {
@@ -168,12 +181,17 @@ impl Hierarchy {
         for (count, entry) in self.list(key)?.enumerate() {
             let entry = entry.map_err(|e| e.context(key))?;
             if count >= MAX_NAMES || below.keys.len() >= MAX_NODES {
-                return Err(too_much(format!("{key}: more than {count} names: left out")));
+                return Err(too_much(format!(
+                    "{key}: more than {count} names: left out"
+                )));
             }
             if entry.kind == EntryKind::Prefix {
                 let prefix = key.child(&entry.name)?;
                 let memory = 2 * size_of::<Key>() + prefix.as_str().len() + ALLOCATION;
-                below.memory.grow(memory).map_err(|e| e.context(format!("{key}: the names in it")))?;
+                below
+                    .memory
+                    .grow(memory)
+                    .map_err(|e| e.context(format!("{key}: the names in it")))?;
                 below.keys.push(prefix);
             }
         }

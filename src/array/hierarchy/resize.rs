@@ -58,7 +58,10 @@ impl Hierarchy {
             let array = self.array(key, &found)??;
             let before = &array.metadata().shape;
             if shape.len() != before.len() {
-                let message = format!("shape {shape:?} has {} dimensions, not those of {before:?}", shape.len());
+                let message = format!(
+                    "shape {shape:?} has {} dimensions, not those of {before:?}",
+                    shape.len()
+                );
                 return Err(Error::invalid(message).context(key));
             }
             if shape == before {
@@ -94,19 +97,34 @@ impl Hierarchy {
         extend_grid(&mut fields);
         let document = key.join(old.metadata_name());
         let text = json::write_pretty(&Value::Object(fields));
-        let mut metadata = self.metadata(text.as_bytes(), found.form).map_err(|e| refused(&document, e))?;
+        let mut metadata = self
+            .metadata(text.as_bytes(), found.form)
+            .map_err(|e| refused(&document, e))?;
         metadata.separator = Some(old.separator());
         let new = self.check_usable(key, metadata)?;
         let before = &old.metadata().shape;
         let after = &new.metadata().shape;
         let is_cleared = outside == OutsideElements::Cleared;
-        let grows = is_cleared && before.iter().zip(after).any(|(before, after)| after > before);
+        let grows = is_cleared
+            && before
+                .iter()
+                .zip(after)
+                .any(|(before, after)| after > before);
         if grows && self.clear_outside(&new, before, &new)? {
             self.store.sync()?;
         }
         let removed = found.form == DocumentKind::Removed;
-        let replaces = if removed { Replaces::Nothing } else { Replaces::Version(version) };
-        if self.store.put_if(&document, text.as_bytes(), replaces).map_err(|e| e.context(&document))?.is_none() {
+        let replaces = if removed {
+            Replaces::Nothing
+        } else {
+            Replaces::Version(version)
+        };
+        if self
+            .store
+            .put_if(&document, text.as_bytes(), replaces)
+            .map_err(|e| e.context(&document))?
+            .is_none()
+        {
             return Ok(false);
         }
         if removed {
@@ -116,7 +134,12 @@ impl Hierarchy {
         if found.form != DocumentKind::V1 {
             self.consolidate(key, &[old.metadata_name()])?;
         }
-        if is_cleared && before.iter().zip(after).any(|(before, after)| after < before) {
+        if is_cleared
+            && before
+                .iter()
+                .zip(after)
+                .any(|(before, after)| after < before)
+        {
             self.store.sync()?;
             self.clear_outside(old, after, &new)?;
         }
@@ -126,16 +149,35 @@ impl Hierarchy {
     /// Returns the stored chunk `name` outside the shape, in an array of a shape that includes it;
     /// `None` if there is no such chunk, or if the lengths of chunks there are unknown. A program
     /// that has written a smaller shape deletes such chunks.
-    pub fn chunk_outside(&self, array: &Array, name: &str) -> Result<Option<(Arc<Array>, ChunkId)>> {
+    pub fn chunk_outside(
+        &self,
+        array: &Array,
+        name: &str,
+    ) -> Result<Option<(Arc<Array>, ChunkId)>> {
         let old = array.metadata();
-        let indices = name.split('.').map(parse_index).collect::<Option<Vec<u64>>>().unwrap_or_default();
-        let is_regular = old.edges.is_none() && old.shards.iter().all(|level| level.edges.is_none());
+        let indices = name
+            .split('.')
+            .map(parse_index)
+            .collect::<Option<Vec<u64>>>()
+            .unwrap_or_default();
+        let is_regular =
+            old.edges.is_none() && old.shards.iter().all(|level| level.edges.is_none());
         if !is_regular || indices.len() != old.shape.len() {
             return Ok(None);
         }
-        let ends = indices.iter().zip(&old.chunks).map(|(index, chunk)| index.saturating_add(1).saturating_mul(*chunk));
-        let shape: Vec<u64> = ends.zip(&old.shape).map(|(end, len)| end.max(*len)).collect();
-        let metadata = ArrayMetadata { shape, separator: Some(array.separator()), ..old.clone() };
+        let ends = indices
+            .iter()
+            .zip(&old.chunks)
+            .map(|(index, chunk)| index.saturating_add(1).saturating_mul(*chunk));
+        let shape: Vec<u64> = ends
+            .zip(&old.shape)
+            .map(|(end, len)| end.max(*len))
+            .collect();
+        let metadata = ArrayMetadata {
+            shape,
+            separator: Some(array.separator()),
+            ..old.clone()
+        };
         // a grid that is too large has no chunk of this name
         let Ok(larger) = self.check_usable(array.key(), metadata) else {
             return Ok(None);
@@ -169,7 +211,9 @@ impl Hierarchy {
         }
         for entry in array.entries()? {
             match entry.map_err(|e| e.context(array.key()))? {
-                ArrayEntry::Chunk(chunk) if outside.touches(&array.grid().indices(chunk)) => clear(chunk)?,
+                ArrayEntry::Chunk(chunk) if outside.touches(&array.grid().indices(chunk)) => {
+                    clear(chunk)?
+                }
                 ArrayEntry::Unlisted => {
                     return Err(Error::damaged("some chunks can't be listed").context(array.key()));
                 }
@@ -206,7 +250,10 @@ impl Hierarchy {
                 break;
             }
             // otherwise another process stored the chunk meanwhile: load it again
-            if array.stat_chunk(chunk)?.is_some_and(|stat| stat.version == loaded.version) {
+            if array
+                .stat_chunk(chunk)?
+                .is_some_and(|stat| stat.version == loaded.version)
+            {
                 return array.store(chunk, &loaded.bytes, scratch).map(|_| true);
             }
         }
@@ -214,10 +261,17 @@ impl Hierarchy {
     }
 
     /// Loads a chunk; `None` also for a damaged one, which no reader can read anyway.
-    fn load_to_clear(&self, array: &Array, chunk: ChunkId, scratch: &mut Scratch) -> Result<Option<Loaded>> {
+    fn load_to_clear(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Loaded>> {
         match array.load(chunk, Vec::new(), scratch) {
             Err(e) if e.kind() == Kind::Damaged => {
-                self.stats.problem(format!("{e}: left as it is while the array's shape changes"));
+                self.stats.problem(format!(
+                    "{e}: left as it is while the array's shape changes"
+                ));
                 Ok(None)
             }
             loaded => loaded,
@@ -279,12 +333,18 @@ impl Outside {
                 (edges, None, count)
             }
         });
-        Outside { dimensions: dimensions.collect(), counts }
+        Outside {
+            dimensions: dimensions.collect(),
+            counts,
+        }
     }
 
     /// Returns whether the chunk with these indices is not kept whole.
     fn touches(&self, indices: &[u64]) -> bool {
-        indices.iter().zip(&self.dimensions).any(|(index, (_, _, first))| index >= first)
+        indices
+            .iter()
+            .zip(&self.dimensions)
+            .any(|(index, (_, _, first))| index >= first)
     }
 
     /// Returns the kept part of a chunk along each dimension.
@@ -293,7 +353,10 @@ impl Outside {
             let items = edges.span(index);
             let len = items.end - items.start;
             let kept = kept.map_or(len, |kept| kept.saturating_sub(items.start).min(len));
-            Span { kept: kept as usize, len: len as usize }
+            Span {
+                kept: kept as usize,
+                len: len as usize,
+            }
         };
         indices.iter().zip(&self.dimensions).map(span).collect()
     }
@@ -303,11 +366,14 @@ impl Outside {
     fn boxes(&self) -> impl Iterator<Item = Vec<Range<u64>>> {
         let firsts = || self.dimensions.iter().map(|(_, _, first)| *first);
         (0..self.counts.len()).map(move |outer| {
-            let ranges = firsts().zip(&self.counts).enumerate().map(|(d, (first, &count))| match d.cmp(&outer) {
-                std::cmp::Ordering::Less => 0..first,
-                std::cmp::Ordering::Equal => first..count,
-                std::cmp::Ordering::Greater => 0..count,
-            });
+            let ranges = firsts()
+                .zip(&self.counts)
+                .enumerate()
+                .map(|(d, (first, &count))| match d.cmp(&outer) {
+                    std::cmp::Ordering::Less => 0..first,
+                    std::cmp::Ordering::Equal => first..count,
+                    std::cmp::Ordering::Greater => 0..count,
+                });
             ranges.collect()
         })
     }
@@ -318,7 +384,9 @@ impl Outside {
             if ranges.iter().any(Range::is_empty) {
                 0
             } else {
-                ranges.iter().fold(1u64, |n, range| n.saturating_mul(range.end - range.start))
+                ranges
+                    .iter()
+                    .fold(1u64, |n, range| n.saturating_mul(range.end - range.start))
             }
         };
         self.boxes().map(size).fold(0, u64::saturating_add)
@@ -326,11 +394,17 @@ impl Outside {
 
     /// Calls `each` for every chunk of `grid` that is not kept whole.
     fn each(&self, grid: &Grid, each: &mut dyn FnMut(ChunkId) -> Result<()>) -> Result<()> {
-        for ranges in self.boxes().filter(|ranges| !ranges.iter().any(Range::is_empty)) {
+        for ranges in self
+            .boxes()
+            .filter(|ranges| !ranges.iter().any(Range::is_empty))
+        {
             let mut indices: Vec<u64> = ranges.iter().map(|range| range.start).collect();
             loop {
                 each(grid.chunk(&indices))?;
-                let next = indices.iter().zip(&ranges).rposition(|(index, range)| index + 1 < range.end);
+                let next = indices
+                    .iter()
+                    .zip(&ranges)
+                    .rposition(|(index, range)| index + 1 < range.end);
                 let Some(d) = next else { break };
                 indices[d] += 1;
                 for (index, range) in indices.iter_mut().zip(&ranges).skip(d + 1) {

@@ -19,7 +19,11 @@ pub(super) fn is_archive_name(name: &str) -> bool {
 }
 
 fn has_ending(name: &str, ending: &str) -> bool {
-    let end = name.len().checked_sub(ending.len()).filter(|len| *len > 0).and_then(|len| name.get(len..));
+    let end = name
+        .len()
+        .checked_sub(ending.len())
+        .filter(|len| *len > 0)
+        .and_then(|len| name.get(len..));
     end.is_some_and(|end| end.eq_ignore_ascii_case(ending))
 }
 
@@ -55,17 +59,28 @@ impl Hierarchy {
     /// and what belongs to a store, such as its consolidated metadata and the coordinates of its
     /// arrays, ends at its root.
     pub fn holding_stores(self) -> Self {
-        Hierarchy { holds_stores: true, ..self }
+        Hierarchy {
+            holds_stores: true,
+            ..self
+        }
     }
 
     /// Returns the root of the store that holds the node at `key`; `None` outside all stores.
     pub(super) fn store_root(&self, key: &Key) -> Option<Key> {
-        if self.holds_stores { store_of(key).map(|(root, _)| root) } else { Some(Key::root()) }
+        if self.holds_stores {
+            store_of(key).map(|(root, _)| root)
+        } else {
+            Some(Key::root())
+        }
     }
 
     /// Returns whether `key` is the root of a store.
     pub(super) fn is_store_root(&self, key: &Key) -> bool {
-        if self.holds_stores { self.store_root(key).as_ref() == Some(key) } else { key.is_root() }
+        if self.holds_stores {
+            self.store_root(key).as_ref() == Some(key)
+        } else {
+            key.is_root()
+        }
     }
 
     /// Returns whether the node at `key` shows no documents but stored ones: in a directory of
@@ -88,7 +103,10 @@ impl Hierarchy {
             let stat = self.store.stat(&key.join(name)).map_err(|e| e.context(key));
             Ok::<_, crate::error::Error>(stat?.is_some_and(|stat| stat.kind == EntryKind::Value))
         };
-        let mut marks = DOCUMENTS.iter().filter(|name| ![V1_META, V1_ATTRS].contains(name)).map(is_value);
+        let mut marks = DOCUMENTS
+            .iter()
+            .filter(|name| ![V1_META, V1_ATTRS].contains(name))
+            .map(is_value);
         marks.try_fold(false, |any, is_there| Ok(any || is_there?))
     }
 
@@ -99,13 +117,19 @@ impl Hierarchy {
     ///
     /// EROFS if it is.
     pub fn check_not_archived(&self, key: &Key) -> Result<()> {
-        if self.holds_stores && split_archive(key).is_some() { self.store.check_writable(key) } else { Ok(()) }
+        if self.holds_stores && split_archive(key).is_some() {
+            self.store.check_writable(key)
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns `key` and all keys above it, up to the root of its store.
     pub fn upwards(&self, key: &Key) -> impl Iterator<Item = Key> + use<> {
         let root = self.store_root(key).unwrap_or_default();
-        std::iter::successors(Some(key.clone()), move |key| (*key != root && !key.is_root()).then(|| key.parent()))
+        std::iter::successors(Some(key.clone()), move |key| {
+            (*key != root && !key.is_root()).then(|| key.parent())
+        })
     }
 }
 
@@ -115,17 +139,40 @@ mod tests {
 
     #[test]
     fn the_first_name_of_a_store_on_a_path_decides() {
-        let of = |key: &str| store_of(&Key::root().join(key)).map(|(root, is_archive)| (root.to_string(), is_archive));
+        let of = |key: &str| {
+            store_of(&Key::root().join(key))
+                .map(|(root, is_archive)| (root.to_string(), is_archive))
+        };
         let found = |root: &str, is_archive| Some((root.to_string(), is_archive));
         assert_eq!(of("a/b.zarr/c.zarr.zip/d"), found("/a/b.zarr", false));
         assert_eq!(of("b.ZARR.Zip"), found("/b.ZARR.Zip", true));
-        assert_eq!(of("x/\u{e9}.zarr.zip/a/0"), found("/x/\u{e9}.zarr.zip", true));
-        for outside in ["", "a", "a/.zarr/b", ".zarr.zip", "a.zip", "zarr", "\u{1f600}arr", "a.zarr.gz"] {
+        assert_eq!(
+            of("x/\u{e9}.zarr.zip/a/0"),
+            found("/x/\u{e9}.zarr.zip", true)
+        );
+        for outside in [
+            "",
+            "a",
+            "a/.zarr/b",
+            ".zarr.zip",
+            "a.zip",
+            "zarr",
+            "\u{1f600}arr",
+            "a.zarr.gz",
+        ] {
             assert_eq!(of(outside), None, "{outside}");
         }
-        let split = |key: &str| split_archive(&Key::root().join(key)).map(|(a, b)| (a.to_string(), b.to_string()));
-        assert_eq!(split("s/b.zarr.zip"), Some(("/s/b.zarr.zip".into(), "/".into())));
-        assert_eq!(split("s/b.zarr.zip/g/x"), Some(("/s/b.zarr.zip".into(), "/g/x".into())));
+        let split = |key: &str| {
+            split_archive(&Key::root().join(key)).map(|(a, b)| (a.to_string(), b.to_string()))
+        };
+        assert_eq!(
+            split("s/b.zarr.zip"),
+            Some(("/s/b.zarr.zip".into(), "/".into()))
+        );
+        assert_eq!(
+            split("s/b.zarr.zip/g/x"),
+            Some(("/s/b.zarr.zip".into(), "/g/x".into()))
+        );
         assert_eq!(split("b.zarr/c.zarr.zip"), None);
     }
 }

@@ -35,11 +35,19 @@ fn key(path: &str) -> Key {
 
 fn text(store: &MemoryStore, path: &str) -> Option<String> {
     let mut value = Vec::new();
-    store.get(&key(path), 1 << 20, &mut value).unwrap().map(|_| String::from_utf8(value).unwrap())
+    store
+        .get(&key(path), 1 << 20, &mut value)
+        .unwrap()
+        .map(|_| String::from_utf8(value).unwrap())
 }
 
 fn object(store: &MemoryStore, path: &str) -> Value {
-    json::parse(text(store, path).unwrap_or_else(|| panic!("no {path}")).as_bytes()).unwrap()
+    json::parse(
+        text(store, path)
+            .unwrap_or_else(|| panic!("no {path}"))
+            .as_bytes(),
+    )
+    .unwrap()
 }
 
 /// Returns every key and prefix of the store, prefixes with a slash.
@@ -90,15 +98,29 @@ fn groups_arrays_and_intermediate_directories_are_found() {
         };
         seen.push(format!("{key} {kind}"));
     });
-    let expected = ["/ group", "/a group", "/a/b group", "/a/b/x array", "/bad damaged", "/both array"];
+    let expected = [
+        "/ group",
+        "/a group",
+        "/a/b group",
+        "/a/b/x array",
+        "/bad damaged",
+        "/both array",
+    ];
     assert_eq!(seen, expected);
-    assert!(matches!(h.find(&Key::normalize("notes.txt").unwrap()).unwrap(), Some(StoredNode::Value(_))));
+    assert!(matches!(
+        h.find(&Key::normalize("notes.txt").unwrap()).unwrap(),
+        Some(StoredNode::Value(_))
+    ));
     assert!(h.find(&Key::normalize("none").unwrap()).unwrap().is_none());
 }
 
 #[test]
 fn the_consolidated_view_is_made_from_existing_documents() {
-    let (store, h) = hierarchy(&[(".zgroup", "{\"zarr_format\":2}"), ("x/.zarray", ARRAY), (".zmetadata", "stale")]);
+    let (store, h) = hierarchy(&[
+        (".zgroup", "{\"zarr_format\":2}"),
+        ("x/.zarray", ARRAY),
+        (".zmetadata", "stale"),
+    ]);
     store.insert("x/.zattrs", "{\"scale\": NaN}");
     let view = h.consolidated_view(&Key::root()).unwrap().unwrap().text;
     let view = json::parse(&view).unwrap();
@@ -155,12 +177,25 @@ fn unreadable_metadata_damages_only_its_array() {
     let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
     let h = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let key = |name: &str| Key::normalize(name).unwrap();
-    assert!(matches!(h.find(&key("hidden")).unwrap(), Some(StoredNode::Damaged(e)) if e.errno() == libc::EACCES));
-    assert!(stats.problems()[0].starts_with("/hidden/.zarray: "), "{:?}", stats.problems());
-    assert!(matches!(h.find(&key("sound")).unwrap(), Some(StoredNode::Array(_))));
+    assert!(
+        matches!(h.find(&key("hidden")).unwrap(), Some(StoredNode::Damaged(e)) if e.errno() == libc::EACCES)
+    );
+    assert!(
+        stats.problems()[0].starts_with("/hidden/.zarray: "),
+        "{:?}",
+        stats.problems()
+    );
+    assert!(matches!(
+        h.find(&key("sound")).unwrap(),
+        Some(StoredNode::Array(_))
+    ));
     assert!(h.attributes(&key("sound")).unwrap().is_empty());
     assert!(h.find(&key("out")).is_err());
-    let mut names: Vec<_> = h.list(&Key::root()).unwrap().map(|e| e.unwrap().name).collect();
+    let mut names: Vec<_> = h
+        .list(&Key::root())
+        .unwrap()
+        .map(|e| e.unwrap().name)
+        .collect();
     names.sort();
     assert_eq!(names, ["hidden", "sound"]);
 }
@@ -168,7 +203,12 @@ fn unreadable_metadata_damages_only_its_array() {
 #[test]
 fn stores_are_recognized() {
     assert!(hierarchy(&[("a/.zarray", ARRAY)]).1.check().is_ok());
-    assert!(hierarchy(&[("meta", "{}"), ("attrs", "{}")]).1.check().is_ok());
+    assert!(
+        hierarchy(&[("meta", "{}"), ("attrs", "{}")])
+            .1
+            .check()
+            .is_ok()
+    );
     let (_, h) = hierarchy(&[(".zarray", ARRAY)]);
     h.remove_document(&key(""), MetadataFile::Array).unwrap();
     h.check().unwrap();
@@ -179,7 +219,10 @@ fn stores_are_recognized() {
             .find(&Key::root())
             .is_ok_and(|p| matches!(p, Some(StoredNode::Group)))
     );
-    assert_eq!(hierarchy(&[("a/x", "")]).1.check().unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(
+        hierarchy(&[("a/x", "")]).1.check().unwrap_err().kind(),
+        Kind::Invalid
+    );
     assert!(hierarchy(&[("zarr.json", "{}")]).1.check().is_ok());
 }
 
@@ -188,19 +231,38 @@ fn documents_may_begin_with_a_byte_order_mark() {
     let marked = |text: &str| format!("\u{feff}{text}");
     let v3 = r#"{"zarr_format":3,"node_type":"group","attributes":{"a":1}}"#;
     for (root, child, attributes) in [
-        ((".zgroup", marked(GROUP_DOCUMENT)), ("x/.zarray", marked(ARRAY)), ("x/.zattrs", marked("{\"a\": 1}"))),
-        (("zarr.json", marked(v3)), ("x/zarr.json", marked(v3)), ("x/none", String::new())),
+        (
+            (".zgroup", marked(GROUP_DOCUMENT)),
+            ("x/.zarray", marked(ARRAY)),
+            ("x/.zattrs", marked("{\"a\": 1}")),
+        ),
+        (
+            ("zarr.json", marked(v3)),
+            ("x/zarr.json", marked(v3)),
+            ("x/none", String::new()),
+        ),
     ] {
-        let (store, h) = hierarchy(&[&root, &child, &attributes].map(|(key, text)| (*key, text.as_str())));
-        assert!(matches!(h.find(&key("x")), Ok(Some(StoredNode::Array(_) | StoredNode::Group))));
+        let (store, h) =
+            hierarchy(&[&root, &child, &attributes].map(|(key, text)| (*key, text.as_str())));
+        assert!(matches!(
+            h.find(&key("x")),
+            Ok(Some(StoredNode::Array(_) | StoredNode::Group))
+        ));
         assert_eq!(h.attributes(&key("x")).unwrap()["a"], 1);
-        let document = if root.0 == ".zgroup" { ".zmetadata" } else { "zarr.json" };
+        let document = if root.0 == ".zgroup" {
+            ".zmetadata"
+        } else {
+            "zarr.json"
+        };
         h.write_consolidated(&Key::root()).unwrap();
         // one mark may begin the document, but none is in it
         assert!(!text(&store, document).unwrap()[1..].contains('\u{feff}'));
         assert!(object(&store, document).to_string().contains("\"a\""));
         store.insert(document, marked(&text(&store, document).unwrap()));
-        assert!(h.consolidated_view(&Key::root()).is_ok() && h.stale_inline(&Key::root()).unwrap().is_empty());
+        assert!(
+            h.consolidated_view(&Key::root()).is_ok()
+                && h.stale_inline(&Key::root()).unwrap().is_empty()
+        );
         assert!(h.stale_consolidated(&Key::root()).unwrap().is_empty());
     }
 }
@@ -241,8 +303,13 @@ fn every_traversal_ends_and_says_what_is_left_out() {
         _ => groups += 1,
     });
     assert_eq!((groups, damaged.len()), (257, 1));
-    assert!(damaged[0].contains("256 levels deep") && h.left_out() == damaged, "{damaged:?}");
+    assert!(
+        damaged[0].contains("256 levels deep") && h.left_out() == damaged,
+        "{damaged:?}"
+    );
     let mut bounds = WalkBounds::without_end();
-    let admitted = (0..=MAX_NODES).take_while(|_| bounds.admit(&Key::root()).is_ok()).count();
+    let admitted = (0..=MAX_NODES)
+        .take_while(|_| bounds.admit(&Key::root()).is_ok())
+        .count();
     assert_eq!((admitted, bounds.is_spent()), (MAX_NODES, true));
 }

@@ -6,7 +6,9 @@ use super::array_document::{WrittenDocument, differs};
 use super::document::{ATTEMPTS, contended, refused};
 use super::resize::OutsideElements;
 use super::zarr_json::erase_chunks;
-use super::{ArrayDocument, DocumentKind, Hierarchy, MetadataDocument, MetadataFile, REMOVED, Unmarked};
+use super::{
+    ArrayDocument, DocumentKind, Hierarchy, MetadataDocument, MetadataFile, REMOVED, Unmarked,
+};
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::store::Key;
@@ -40,14 +42,18 @@ impl Hierarchy {
             return Ok(false);
         }
         match self.removed_document(key)? {
-            Some(found) => Ok(self.array(key, &found)?.is_ok_and(|array| array.metadata().zarr_format == 3)),
+            Some(found) => Ok(self
+                .array(key, &found)?
+                .is_ok_and(|array| array.metadata().zarr_format == 3)),
             None => self.is_v3(key),
         }
     }
 
     /// Returns the document of the array at `key` if it was removed.
     fn removed_document(&self, key: &Key) -> Result<Option<ArrayDocument>> {
-        Ok(self.array_document(key)?.filter(|found| found.form == DocumentKind::Removed))
+        Ok(self
+            .array_document(key)?
+            .filter(|found| found.form == DocumentKind::Removed))
     }
 
     /// Returns whether the document of the array at `key` was removed, and the array not yet.
@@ -62,13 +68,18 @@ impl Hierarchy {
     /// Returns the key of the document that holds the attributes of a node of v3: its `zarr.json`,
     /// or that of an array whose `.zarray` was removed.
     fn v3_key(&self, key: &Key) -> Result<Key> {
-        Ok(self.removed_document(key)?.map_or_else(|| key.join(ZARR_JSON), |found| found.key))
+        Ok(self
+            .removed_document(key)?
+            .map_or_else(|| key.join(ZARR_JSON), |found| found.key))
     }
 
     /// Returns the `.zarray` of an array of v3; `None` if v2 cannot describe the array, which is
     /// recorded as a problem.
     pub(super) fn array_as_v2(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let Some(found) = self.array_document(key)?.filter(|found| found.form == DocumentKind::V3) else {
+        let Some(found) = self
+            .array_document(key)?
+            .filter(|found| found.form == DocumentKind::V3)
+        else {
             return Ok(None);
         };
         // the reason is recorded with the array
@@ -78,7 +89,8 @@ impl Hierarchy {
         match as_v2::array_document(array.metadata()) {
             Ok(text) => MetadataDocument::made(text.into_bytes(), found.stat).map(Some),
             Err(e) => {
-                self.stats.problem(format!("{}: is not shown: {e}", key.join(ZARRAY)));
+                self.stats
+                    .problem(format!("{}: is not shown: {e}", key.join(ZARRAY)));
                 Ok(None)
             }
         }
@@ -97,7 +109,10 @@ impl Hierarchy {
         let Some(text) = text else { return Ok(None) };
         let stat = match stored {
             Some(stored) => stored.stat,
-            None => self.store.stat(&document)?.ok_or_else(|| Error::not_found("went away").context(&document))?,
+            None => self
+                .store
+                .stat(&document)?
+                .ok_or_else(|| Error::not_found("went away").context(&document))?,
         };
         MetadataDocument::made(text, stat).map(Some)
     }
@@ -110,7 +125,8 @@ impl Hierarchy {
             Some(found) => (found.outline.node_type == NodeType::Group).then_some(found.stat),
             None => self.implicit_group(key)?,
         };
-        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
+        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat))
+            .transpose()
     }
 
     /// Stores a `.zgroup` as a new group of v3. An existing group of v3 stays unchanged.
@@ -130,7 +146,9 @@ impl Hierarchy {
             let Some(found) = self.array_document(key)? else {
                 return self.put_new_array_as_v2(key, written);
             };
-            let array = self.array(key, &found)?.map_err(|e| refused(&key.join(ZARRAY), e))?;
+            let array = self
+                .array(key, &found)?
+                .map_err(|e| refused(&key.join(ZARRAY), e))?;
             if self.change_array_as_v2(&array, &found, written)? {
                 return Ok(());
             }
@@ -148,34 +166,45 @@ impl Hierarchy {
             metadata.compressor = self.compressor.clone();
         }
         let attributes = attributes.as_ref().map(|stored| stored.text.as_slice());
-        let (metadata, text) =
-            new_document(&metadata, written.text, attributes).map_err(|e| refused(&key.join(ZARRAY), e))?;
+        let (metadata, text) = new_document(&metadata, written.text, attributes)
+            .map_err(|e| refused(&key.join(ZARRAY), e))?;
         self.put_v3_text(key, &metadata, &text)
     }
 
     /// Changes an existing array; returns false without a change if another process changed the
     /// document meanwhile.
-    fn change_array_as_v2(&self, array: &Arc<Array>, found: &ArrayDocument, written: &WrittenDocument) -> Result<bool> {
+    fn change_array_as_v2(
+        &self,
+        array: &Arc<Array>,
+        found: &ArrayDocument,
+        written: &WrittenDocument,
+    ) -> Result<bool> {
         let key = array.key();
         let document = array.key().join(ZARRAY);
         let gone = || Error::not_found("went away while it was changed").context(&found.key);
         let (stored, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
         let Some(field) = differs(array, &written.metadata) else {
-            let fields = changed(&stored, array.metadata(), &written.metadata).map_err(|e| refused(&document, e))?;
+            let fields = changed(&stored, array.metadata(), &written.metadata)
+                .map_err(|e| refused(&document, e))?;
             if fields == *stored && found.form == DocumentKind::V3 {
                 return Ok(true);
             }
             return self.put_shape(array, found, fields, &version, OutsideElements::Kept);
         };
         if self.has_chunks(array)? {
-            let message = format!("{field} can't change while chunks are stored: delete its chunks first");
+            let message =
+                format!("{field} can't change while chunks are stored: delete its chunks first");
             return Err(Error::invalid(message).context(document));
         }
         let attributes = self.v3_attributes(&found.key)?;
         let attributes = attributes.as_ref().map(|stored| stored.text.as_slice());
         let made = new_document(&written.metadata, written.text, attributes);
         let (metadata, text) = made.map_err(|e| refused(&document, e))?;
-        erase_chunks(&self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?)?;
+        erase_chunks(
+            &self
+                .check_usable(key, metadata.clone())
+                .map_err(|e| refused(&document, e))?,
+        )?;
         self.put_v3_text(key, &metadata, &text).map(|()| true)
     }
 
@@ -189,7 +218,11 @@ impl Hierarchy {
             let (attributes, names) = from_v2::attributes_of_view(text, array.as_ref())?;
             let stored = node::rewrite(stored, "attributes", Some(&attributes))?;
             match (names, array) {
-                (Some(names), _) => node::rewrite(&stored, "dimension_names", Some(json::write(&names).as_bytes())),
+                (Some(names), _) => node::rewrite(
+                    &stored,
+                    "dimension_names",
+                    Some(json::write(&names).as_bytes()),
+                ),
                 // the view shows no names if one is missing
                 (None, Some(array)) if as_v2::names(&array).is_some() => {
                     node::rewrite(&stored, "dimension_names", None)
@@ -235,7 +268,11 @@ fn array_of(document: &[u8]) -> Option<ArrayMetadata> {
 }
 
 /// Returns the `zarr.json` of a new array, and its metadata.
-fn new_document(metadata: &ArrayMetadata, text: &[u8], attributes: Option<&[u8]>) -> Result<(ArrayMetadata, Vec<u8>)> {
+fn new_document(
+    metadata: &ArrayMetadata,
+    text: &[u8],
+    attributes: Option<&[u8]>,
+) -> Result<(ArrayMetadata, Vec<u8>)> {
     from_v2::check_array_fields(text)?;
     if metadata.order == Order::F && metadata.shape.len() > 1 {
         // the program that wrote the document writes chunks in this order
@@ -243,12 +280,20 @@ fn new_document(metadata: &ArrayMetadata, text: &[u8], attributes: Option<&[u8]>
             "order \"F\" can't be shown as Zarr v2 of a store of v3: create it with order \"C\"",
         ));
     }
-    let text = from_v2::array_document(metadata, metadata.separator.unwrap_or(Separator::Dot), attributes)?;
+    let text = from_v2::array_document(
+        metadata,
+        metadata.separator.unwrap_or(Separator::Dot),
+        attributes,
+    )?;
     Ok((ArrayMetadata::parse_v3(&text)?, text))
 }
 
 /// Returns the stored document with the shape and the fill value of a written one.
-fn changed(stored: &Map<String, Value>, old: &ArrayMetadata, new: &ArrayMetadata) -> Result<Map<String, Value>> {
+fn changed(
+    stored: &Map<String, Value>,
+    old: &ArrayMetadata,
+    new: &ArrayMetadata,
+) -> Result<Map<String, Value>> {
     let mut fields = stored.clone();
     fields.insert("shape".into(), new.shape.clone().into());
     // the stored one may have no spelling in v2
@@ -259,8 +304,14 @@ fn changed(stored: &Map<String, Value>, old: &ArrayMetadata, new: &ArrayMetadata
         new.fill.as_deref().unwrap_or_default() == shown.fill.as_deref().unwrap_or_default()
     };
     if !is_kept {
-        let v3 = old.v3.as_ref().ok_or_else(|| Error::invalid("not an array of Zarr v3"))?;
-        fields.insert("fill_value".into(), from_v2::fill_value_of(new, &v3.data_type, old.is_big_endian())?);
+        let v3 = old
+            .v3
+            .as_ref()
+            .ok_or_else(|| Error::invalid("not an array of Zarr v3"))?;
+        fields.insert(
+            "fill_value".into(),
+            from_v2::fill_value_of(new, &v3.data_type, old.is_big_endian())?,
+        );
     }
     Ok(fields)
 }

@@ -34,8 +34,12 @@ pub(super) struct V3Outline {
 impl V3Outline {
     fn of(text: &[u8]) -> Self {
         let node_type = node_type(text).unwrap_or(NodeType::Array);
-        let is_consolidated = node_type == NodeType::Group && matches!(inline_entries(text), Ok(Some(_)));
-        V3Outline { node_type, is_consolidated }
+        let is_consolidated =
+            node_type == NodeType::Group && matches!(inline_entries(text), Ok(Some(_)));
+        V3Outline {
+            node_type,
+            is_consolidated,
+        }
     }
 }
 
@@ -47,13 +51,21 @@ impl Hierarchy {
     /// The store fails.
     pub(super) fn v3_document(&self, key: &Key) -> Result<Option<V3Document>> {
         let document = key.join(ZARR_JSON);
-        let Some(stat) = self.store.stat(&document).map_err(|e| e.context(&document))? else {
+        let Some(stat) = self
+            .store
+            .stat(&document)
+            .map_err(|e| e.context(&document))?
+        else {
             return Ok(None);
         };
         if let Some((version, outline)) = lock(&self.node_types).get(key)
             && *version == stat.version
         {
-            return Ok(Some(V3Document { key: document, stat, outline: *outline }));
+            return Ok(Some(V3Document {
+                key: document,
+                stat,
+                outline: *outline,
+            }));
         }
         let text = match self.stored_within(&document, MAX_CONSOLIDATED) {
             Ok(Some(MetadataDocument { text, stat, .. })) => Ok((text, stat)),
@@ -67,7 +79,11 @@ impl Hierarchy {
             Err(stat) => (self.outline_of_large(&document, &stat)?, stat),
         };
         lock(&self.node_types).put(key.clone(), (stat.version.clone(), outline));
-        Ok(Some(V3Document { key: document, stat, outline }))
+        Ok(Some(V3Document {
+            key: document,
+            stat,
+            outline,
+        }))
     }
 
     /// Returns the outline of a `zarr.json` that cannot be read as a whole. Recognizes a group, so
@@ -77,12 +93,21 @@ impl Hierarchy {
         if stat.kind == EntryKind::Value && stat.size > MAX_CONSOLIDATED {
             for (start, bytes) in [0, stat.size - LARGE_END].into_iter().zip(&mut ends) {
                 let range = start..start + LARGE_END;
-                self.store.get_range(document, range, bytes).map_err(|e| e.context(document))?;
+                self.store
+                    .get_range(document, range, bytes)
+                    .map_err(|e| e.context(document))?;
             }
         }
         let is_group = node::is_group_at_ends(&ends[0], &ends[1]);
-        let node_type = if is_group { NodeType::Group } else { NodeType::Array };
-        Ok(V3Outline { node_type, is_consolidated: false })
+        let node_type = if is_group {
+            NodeType::Group
+        } else {
+            NodeType::Array
+        };
+        Ok(V3Outline {
+            node_type,
+            is_consolidated: false,
+        })
     }
 
     /// Returns whether the node at `key` is, or would be, of Zarr v3: it has a `zarr.json`, or it
@@ -95,7 +120,11 @@ impl Hierarchy {
         if self.v3_document(key)?.is_some() {
             return Ok(true);
         }
-        let has_group = || self.store.stat(&key.join(ZGROUP)).map_err(|e| e.context(key));
+        let has_group = || {
+            self.store
+                .stat(&key.join(ZGROUP))
+                .map_err(|e| e.context(key))
+        };
         let Some(root) = self.store_root(key).filter(|root| root != key) else {
             return Ok(false);
         };
@@ -121,7 +150,8 @@ impl Hierarchy {
             let Some(document) = stored()? else {
                 return Ok(None);
             };
-            let text = node::without_consolidated(&document.text).map_err(|e| e.context(&found.key))?;
+            let text =
+                node::without_consolidated(&document.text).map_err(|e| e.context(&found.key))?;
             return MetadataDocument::made(text, document.stat).map(Some);
         }
         let Some(StoredNode::Array(array)) = self.find(key)? else {
@@ -138,14 +168,22 @@ impl Hierarchy {
     /// get none: at or below a name that begins with a dot, or with `__`, which the specification
     /// reserves.
     fn generated_group(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let stat = if self.is_v3(key)? { self.implicit_group(key)? } else { None };
-        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat)).transpose()
+        let stat = if self.is_v3(key)? {
+            self.implicit_group(key)?
+        } else {
+            None
+        };
+        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat))
+            .transpose()
     }
 
     /// Returns the stat of a prefix that is shown as a group of v3 without a stored document: not
     /// of one that this mount has made, or that lost its document.
     pub(super) fn implicit_group(&self, key: &Key) -> Result<Option<Stat>> {
-        if is_foreign(key) || self.is_unmarked(key) || key.as_str().split('/').any(|name| name.starts_with("__")) {
+        if is_foreign(key)
+            || self.is_unmarked(key)
+            || key.as_str().split('/').any(|name| name.starts_with("__"))
+        {
             return Ok(None);
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;
@@ -154,14 +192,17 @@ impl Hierarchy {
 
     /// Returns the text of the attributes in the `zarr.json` at `document`; `None` if it has none.
     pub(super) fn v3_attributes(&self, document: &Key) -> Result<Option<MetadataDocument>> {
-        let Some(MetadataDocument { text, stat, .. }) = self.stored_within(document, MAX_CONSOLIDATED)? else {
+        let Some(MetadataDocument { text, stat, .. }) =
+            self.stored_within(document, MAX_CONSOLIDATED)?
+        else {
             return Ok(None);
         };
         let attributes = node::member(&text, "attributes").map_err(|e| e.context(document))?;
         let Some(attributes) = attributes.filter(|text| *text != "null") else {
             return Ok(None);
         };
-        json::check_object(attributes.as_bytes()).map_err(|e| e.context(format!("{document}: attributes")))?;
+        json::check_object(attributes.as_bytes())
+            .map_err(|e| e.context(format!("{document}: attributes")))?;
         MetadataDocument::made(attributes.as_bytes().to_vec(), stat).map(Some)
     }
 
@@ -173,8 +214,8 @@ impl Hierarchy {
             return false;
         };
         let metadata = array.metadata();
-        let is_encoded =
-            !metadata.shards.is_empty() || metadata.stated_filters().count() > usize::from(metadata.has_objects());
+        let is_encoded = !metadata.shards.is_empty()
+            || metadata.stated_filters().count() > usize::from(metadata.has_objects());
         let is_shown = metadata.has_key_prefix() && is_encoded && array.readable().is_ok();
         is_shown && !lock(&self.decoded_below_c).contains(key)
     }
@@ -183,7 +224,10 @@ impl Hierarchy {
     pub(super) fn check_not_v3(&self, key: &Key, document: &Key) -> Result<()> {
         match self.v3_document(key)? {
             Some(found) => {
-                let why = format!("{} stands here, so this is a node of Zarr v3: a v2 document is not read", found.key);
+                let why = format!(
+                    "{} stands here, so this is a node of Zarr v3: a v2 document is not read",
+                    found.key
+                );
                 Err(Error::invalid(why).context(document))
             }
             None => Ok(()),
@@ -192,6 +236,8 @@ impl Hierarchy {
 
     /// Returns whether the array at `key` is of v3.
     pub(super) fn is_v3_array(&self, key: &Key) -> Result<bool> {
-        Ok(self.array_document(key)?.is_some_and(|found| found.form == DocumentKind::V3))
+        Ok(self
+            .array_document(key)?
+            .is_some_and(|found| found.form == DocumentKind::V3))
     }
 }

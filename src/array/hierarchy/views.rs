@@ -4,7 +4,9 @@ use super::{DocumentKind, Hierarchy, MetadataDocument, is_foreign};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Counted, EntryKind, Key, Stat, get_counted};
 use crate::util::json::{self, Object};
-use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
+use crate::zarr::metadata::{
+    GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
+};
 
 impl Hierarchy {
     /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An
@@ -14,7 +16,9 @@ impl Hierarchy {
             return self.array_as_v2(key);
         }
         let is_shown = |form| matches!(form, DocumentKind::V1 | DocumentKind::V2);
-        let found = self.array_document(key)?.filter(|found| is_shown(found.form));
+        let found = self
+            .array_document(key)?
+            .filter(|found| is_shown(found.form));
         let Some(found) = found else { return Ok(None) };
         let text = match self.array(key, &found)? {
             Ok(array) => array.metadata().decoded_view().into_bytes(),
@@ -30,7 +34,11 @@ impl Hierarchy {
             return self.attributes_as_v2(key);
         }
         let document = self.attributes_key(key);
-        if document.name() == ZARR_JSON { Ok(None) } else { self.stored(&document) }
+        if document.name() == ZARR_JSON {
+            Ok(None)
+        } else {
+            self.stored(&document)
+        }
     }
 
     /// Returns the stat of the `.zattrs` of a group or array, if there is one.
@@ -41,19 +49,28 @@ impl Hierarchy {
     pub fn attributes_stat(&self, key: &Key) -> Result<Option<Stat>> {
         if self.shows_as_v2(key)? {
             let document = self.attributes_as_v2(key)?;
-            return Ok(document.map(|document| Stat { size: document.text.len() as u64, ..document.stat }));
+            return Ok(document.map(|document| Stat {
+                size: document.text.len() as u64,
+                ..document.stat
+            }));
         }
         let document = self.attributes_key(key);
         if document.name() == ZARR_JSON {
             return Ok(None);
         }
-        let stat = self.store.stat(&document).map_err(|e| e.context(&document))?;
+        let stat = self
+            .store
+            .stat(&document)
+            .map_err(|e| e.context(&document))?;
         match stat {
             Some(stat) if stat.kind != EntryKind::Value => {
                 Err(Error::damaged("is not a regular file").context(document))
             }
             Some(stat) if stat.size > MAX_DOCUMENT => {
-                let why = format!("{} bytes, more than the {MAX_DOCUMENT} it may have", stat.size);
+                let why = format!(
+                    "{} bytes, more than the {MAX_DOCUMENT} it may have",
+                    stat.size
+                );
                 Err(Error::damaged(why).context(document))
             }
             stat => Ok(stat),
@@ -72,7 +89,8 @@ impl Hierarchy {
         if matches!(self.v3_document(key), Ok(Some(_))) {
             return key.join(ZARR_JSON);
         }
-        let v1 = matches!(self.array_document(key), Ok(Some(found)) if found.form == DocumentKind::V1);
+        let v1 =
+            matches!(self.array_document(key), Ok(Some(found)) if found.form == DocumentKind::V1);
         key.join(if v1 { V1_ATTRS } else { ZATTRS })
     }
 
@@ -90,8 +108,11 @@ impl Hierarchy {
             return Ok(Some(document));
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;
-        let stat = stat.filter(|_| !is_foreign(key) && !self.has_stored_documents_alone(key) && !self.is_unmarked(key));
-        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
+        let stat = stat.filter(|_| {
+            !is_foreign(key) && !self.has_stored_documents_alone(key) && !self.is_unmarked(key)
+        });
+        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat))
+            .transpose()
     }
 
     /// Returns whether a document of a group, or the `zarr.json` of an array, is stored at `key`.
@@ -101,7 +122,11 @@ impl Hierarchy {
     /// The store fails.
     pub fn has_stored_group(&self, key: &Key) -> Result<bool> {
         Ok(self.v3_document(key)?.is_some()
-            || self.store.stat(&key.join(ZGROUP)).map_err(|e| e.context(key))?.is_some())
+            || self
+                .store
+                .stat(&key.join(ZGROUP))
+                .map_err(|e| e.context(key))?
+                .is_some())
     }
 
     /// Returns the attributes of a group or array. They are empty if there is no document, and if
@@ -112,12 +137,23 @@ impl Hierarchy {
     /// The store fails to return the document.
     pub fn attributes(&self, key: &Key) -> Result<Object> {
         let document = self.attributes_key(key);
-        let stored = if document.name() == ZARR_JSON { self.v3_attributes(&document) } else { self.stored(&document) };
-        let parse = |d: MetadataDocument| json::parse_object(&d.text).map_err(|e| e.context(&document));
+        let stored = if document.name() == ZARR_JSON {
+            self.v3_attributes(&document)
+        } else {
+            self.stored(&document)
+        };
+        let parse =
+            |d: MetadataDocument| json::parse_object(&d.text).map_err(|e| e.context(&document));
         match stored.and_then(|d| d.map(parse).transpose()) {
             Ok(attributes) => Ok(attributes.unwrap_or_default()),
             // transient: the caller must not continue as if there were no attributes
-            Err(e) if [libc::EIO, libc::ENOMEM].map(Kind::System).contains(&e.kind()) => Err(e),
+            Err(e)
+                if [libc::EIO, libc::ENOMEM]
+                    .map(Kind::System)
+                    .contains(&e.kind()) =>
+            {
+                Err(e)
+            }
             Err(e) => {
                 self.stats.problem(e.to_string());
                 Ok(Object::default())
@@ -132,6 +168,16 @@ impl Hierarchy {
 
     pub(super) fn stored_within(&self, key: &Key, limit: u64) -> Result<Option<MetadataDocument>> {
         let read = get_counted(self.store(), key, limit).map_err(|e| e.context(key))?;
-        Ok(read.map(|Counted { bytes, stat, memory }| MetadataDocument { text: bytes, stat, memory }))
+        Ok(read.map(
+            |Counted {
+                 bytes,
+                 stat,
+                 memory,
+             }| MetadataDocument {
+                text: bytes,
+                stat,
+                memory,
+            },
+        ))
     }
 }

@@ -43,7 +43,9 @@ impl Hierarchy {
         node::check_group_v3(text).map_err(|e| refused(&document, e))?;
         self.check_no_array(key, &document)?;
         let stored = self.stored_within(&document, MAX_CONSOLIDATED)?;
-        let consolidated = stored.as_ref().and_then(|stored| node::member(&stored.text, CONSOLIDATED).ok().flatten());
+        let consolidated = stored
+            .as_ref()
+            .and_then(|stored| node::member(&stored.text, CONSOLIDATED).ok().flatten());
         let written = node::member(text, CONSOLIDATED)?.filter(|value| *value != "null");
         // a program that does not know consolidated metadata does not mean to remove them
         let text = node::rewrite(text, CONSOLIDATED, consolidated.map(str::as_bytes))?;
@@ -63,7 +65,11 @@ impl Hierarchy {
         let document = key.join(ZARR_JSON);
         let parse = || {
             let metadata = ArrayMetadata::parse_v3(text)?;
-            Ok(WrittenArray { text, fields: json::parse_object(text)?, metadata })
+            Ok(WrittenArray {
+                text,
+                fields: json::parse_object(text)?,
+                metadata,
+            })
         };
         let written: WrittenArray = parse().map_err(|e| refused(&document, e))?;
         self.put_written_array(key, &written)?;
@@ -108,23 +114,34 @@ impl Hierarchy {
         self.check_vacant(key, &written.metadata)?;
         let has_bytes_alone = is_decoded(&written.metadata) && !written.metadata.has_objects();
         let compressor = self.compressor.as_ref().filter(|_| has_bytes_alone);
-        let Some(compressor) = compressor.filter(|_| !self.has_foreign_chunks(key, &written.metadata)) else {
+        let Some(compressor) =
+            compressor.filter(|_| !self.has_foreign_chunks(key, &written.metadata))
+        else {
             return self.put_v3_text(key, &written.metadata, written.text);
         };
         let mut fields = (*written.fields).clone();
         let codec = compressor_codec(compressor, written.metadata.dtype.size())
             .map_err(|e| e.context(format!("{}: --compressor", key.join(ZARR_JSON))))?;
         let codecs = fields.get_mut("codecs").and_then(Value::as_array_mut);
-        codecs.ok_or_else(|| Error::invalid("codecs is not a list"))?.push(codec);
+        codecs
+            .ok_or_else(|| Error::invalid("codecs is not a list"))?
+            .push(codec);
         let text = json::write_pretty(&Value::Object(fields));
-        let metadata = ArrayMetadata::parse_v3(text.as_bytes()).map_err(|e| refused(&key.join(ZARR_JSON), e))?;
+        let metadata = ArrayMetadata::parse_v3(text.as_bytes())
+            .map_err(|e| refused(&key.join(ZARR_JSON), e))?;
         self.put_v3_text(key, &metadata, text.as_bytes())
     }
 
     /// Stores the `zarr.json` of a new array, or of an array without chunks.
-    pub(super) fn put_v3_text(&self, key: &Key, metadata: &ArrayMetadata, text: &[u8]) -> Result<()> {
+    pub(super) fn put_v3_text(
+        &self,
+        key: &Key,
+        metadata: &ArrayMetadata,
+        text: &[u8],
+    ) -> Result<()> {
         let document = key.join(ZARR_JSON);
-        self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
+        self.check_usable(key, metadata.clone())
+            .map_err(|e| refused(&document, e))?;
         self.put(&document, text)?;
         // the directory was a group; from here on it is an array
         self.delete(&key.join(ZGROUP))?;
@@ -135,7 +152,12 @@ impl Hierarchy {
 
     /// Changes an existing array; returns false without a change if another process changed the
     /// document meanwhile.
-    fn change_v3_array(&self, array: &Arc<Array>, found: &ArrayDocument, written: &WrittenArray) -> Result<bool> {
+    fn change_v3_array(
+        &self,
+        array: &Arc<Array>,
+        found: &ArrayDocument,
+        written: &WrittenArray,
+    ) -> Result<bool> {
         let key = array.key();
         let old = array.metadata();
         let document = key.join(ZARR_JSON);
@@ -149,11 +171,14 @@ impl Hierarchy {
             return self.put_shape(array, found, fields, &version, OutsideElements::Kept);
         };
         if self.has_chunks(array)? {
-            let message = format!("{field} can't change while chunks are stored: delete its chunks first");
+            let message =
+                format!("{field} can't change while chunks are stored: delete its chunks first");
             return Err(Error::invalid(message).context(document));
         }
         let (metadata, text) = with_hidden(&stored, old, written);
-        let new = self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
+        let new = self
+            .check_usable(key, metadata.clone())
+            .map_err(|e| refused(&document, e))?;
         erase_chunks(&new)?;
         self.put_v3_text(key, &metadata, &text).map(|()| true)
     }
@@ -170,7 +195,9 @@ impl Hierarchy {
             let attributes = node::member(text, "attributes").map_err(|e| e.context(&document))?;
             let mut attributes = match attributes.filter(|text| *text != "null") {
                 None => Object::default(),
-                Some(text) => json::parse_object(text.as_bytes()).map_err(|e| e.context(&document))?,
+                Some(text) => {
+                    json::parse_object(text.as_bytes()).map_err(|e| e.context(&document))?
+                }
             };
             change(attributes.map_mut())?;
             let (map, _memory) = attributes.into_parts();
@@ -182,11 +209,22 @@ impl Hierarchy {
 
     /// Checks that no array stands at `key`, except one that was removed and has no chunks.
     pub(super) fn check_no_array(&self, key: &Key, document: &Key) -> Result<()> {
-        let stands = |how| Err(Error::invalid(format!("an array stands here{how}: remove it first")).context(document));
+        let stands = |how| {
+            Err(
+                Error::invalid(format!("an array stands here{how}: remove it first"))
+                    .context(document),
+            )
+        };
         match self.find(key)? {
             Some(StoredNode::Array(array)) => {
-                let removed = self.array_document(key)?.is_some_and(|found| found.form == DocumentKind::Removed);
-                if removed && !self.has_chunks(&array)? { Ok(()) } else { stands("") }
+                let removed = self
+                    .array_document(key)?
+                    .is_some_and(|found| found.form == DocumentKind::Removed);
+                if removed && !self.has_chunks(&array)? {
+                    Ok(())
+                } else {
+                    stands("")
+                }
             }
             Some(StoredNode::Damaged(_)) => stands(", a damaged one"),
             _ => self.check_directory(key),
@@ -220,21 +258,29 @@ pub(super) fn erase_chunks(new: &Arc<Array>) -> Result<()> {
 /// Returns the written document of an array without chunks. Where it states the codecs, keys or
 /// grid that the mount shows, it gets the stored ones, which the mount hides, if the chunk files of
 /// both documents are the same.
-fn with_hidden(stored: &Map<String, Value>, old: &ArrayMetadata, written: &WrittenArray) -> (ArrayMetadata, Vec<u8>) {
+fn with_hidden(
+    stored: &Map<String, Value>,
+    old: &ArrayMetadata,
+    written: &WrittenArray,
+) -> (ArrayMetadata, Vec<u8>) {
     let new = &written.metadata;
     let grid = new.has_chunks_of(old).then_some("chunk_grid");
-    let keys = (!new.has_key_prefix() && new.separator == Some(Separator::Dot)).then_some("chunk_key_encoding");
+    let keys = (!new.has_key_prefix() && new.separator == Some(Separator::Dot))
+        .then_some("chunk_key_encoding");
     if is_decoded(new) {
         let mut fields = (*written.fields).clone();
         for field in ["codecs"].into_iter().chain(grid).chain(keys) {
-            stored.get(field).map(|value| fields.insert(field.to_string(), value.clone()));
+            stored
+                .get(field)
+                .map(|value| fields.insert(field.to_string(), value.clone()));
         }
         let text = json::write_pretty(&Value::Object(fields)).into_bytes();
         // the stored codecs may have another byte order, or may not be able to encode such items or
         // chunks
         if let Ok(metadata) = ArrayMetadata::parse_v3(&text)
             && metadata.has_chunks_of(new)
-            && (&metadata.dtype, &metadata.fill, metadata.object_codec()) == (&new.dtype, &new.fill, new.object_codec())
+            && (&metadata.dtype, &metadata.fill, metadata.object_codec())
+                == (&new.dtype, &new.fill, new.object_codec())
         {
             return (metadata, text);
         }

@@ -30,7 +30,11 @@ impl Array {
     /// Returns the key of an object that holds shards.
     pub fn object_key(&self, object: u64) -> Key {
         match &self.shards {
-            Some(shards) => self.key.join(&shards.objects().stored_key(ChunkId(object), self.key_encoding())),
+            Some(shards) => self.key.join(
+                &shards
+                    .objects()
+                    .stored_key(ChunkId(object), self.key_encoding()),
+            ),
             None => self.key.clone(),
         }
     }
@@ -38,7 +42,11 @@ impl Array {
     /// Returns a key to lock while a chunk is written back: the key of its value or, for a chunk in
     /// a shard, a key under which nothing is stored.
     pub fn write_back_key(&self, chunk: ChunkId) -> Key {
-        if self.has_shards() { self.key.join(&format!(".chunk-{}", chunk.0)) } else { self.stored_key(chunk) }
+        if self.has_shards() {
+            self.key.join(&format!(".chunk-{}", chunk.0))
+        } else {
+            self.stored_key(chunk)
+        }
     }
 
     pub(super) fn pending_chunk(&self, chunk: ChunkId) -> Option<Arc<PendingChunk>> {
@@ -56,7 +64,9 @@ impl Array {
         let Some(object) = self.shard_of(chunk) else {
             return Ok(None);
         };
-        self.pending().put((object, chunk), bytes, written, base).map_err(|e| e.context(self.stored_key(chunk)))
+        self.pending()
+            .put((object, chunk), bytes, written, base)
+            .map_err(|e| e.context(self.stored_key(chunk)))
     }
 
     /// Returns the object that holds a chunk, if every chunk of that object was handed over as a
@@ -64,23 +74,33 @@ impl Array {
     pub fn complete_object(&self, chunk: ChunkId) -> Option<u64> {
         let shards = self.shards.as_ref()?;
         let id = shards.shard(0, &self.grid.indices(chunk));
-        self.pending().is_complete(id.number, shards.count(id, &self.grid)).then_some(id.number)
+        self.pending()
+            .is_complete(id.number, shards.count(id, &self.grid))
+            .then_some(id.number)
     }
 
     /// Returns whether a pending chunk reaches beyond the end of the first dimension: growth would
     /// show its padding.
     pub fn has_pending_padding(&self) -> bool {
-        let (Some(shards), Some(len), Some(chunk)) =
-            (&self.shards, self.metadata.shape.first(), self.metadata.chunks.first())
-        else {
+        let (Some(shards), Some(len), Some(chunk)) = (
+            &self.shards,
+            self.metadata.shape.first(),
+            self.metadata.chunks.first(),
+        ) else {
             return false;
         };
         let pending = self.pending();
         let last = self.grid.counts()[0].saturating_sub(1);
-        let first_object =
-            shards.objects().counts()[0].saturating_sub(1) * shards.objects().counts()[1..].iter().product::<u64>();
+        let first_object = shards.objects().counts()[0].saturating_sub(1)
+            * shards.objects().counts()[1..].iter().product::<u64>();
         let reaches = |chunk: &ChunkId| self.grid.indices(*chunk)[0] == last;
-        let objects = pending.objects().into_iter().filter(|object| *object >= first_object);
-        !len.is_multiple_of(*chunk) && objects.into_iter().any(|object| pending.chunks(object).keys().any(reaches))
+        let objects = pending
+            .objects()
+            .into_iter()
+            .filter(|object| *object >= first_object);
+        !len.is_multiple_of(*chunk)
+            && objects
+                .into_iter()
+                .any(|object| pending.chunks(object).keys().any(reaches))
     }
 }

@@ -40,7 +40,8 @@ impl Array {
             None => lock(&self.shard_cache.missing).pop(&id.number),
             Some(_) => None,
         };
-        if let Some(since) = missing_since.filter(|since| recency != Recency::Now && self.freshness.is_current(*since))
+        if let Some(since) = missing_since
+            .filter(|since| recency != Recency::Now && self.freshness.is_current(*since))
         {
             return Ok(self.absent(id, since));
         }
@@ -55,7 +56,10 @@ impl Array {
                 return Ok(Lookup::Found(shard));
             }
             None => {
-                let Some(stat) = self.stat_object(chunk)?.filter(|stat| stat.kind == EntryKind::Value) else {
+                let Some(stat) = self
+                    .stat_object(chunk)?
+                    .filter(|stat| stat.kind == EntryKind::Value)
+                else {
                     return Ok(self.absent(id, opening));
                 };
                 if let Some(shard) = self.confirm_shard(id, &stat, opening) {
@@ -80,7 +84,9 @@ impl Array {
         let can_confirm = |kept: &(Opening, Arc<LoadedShard>)| !kept.1.object.version.is_unstated();
         self.is_remote()
             && shards.around(0).is_none()
-            && !lock(&self.shard_cache.loaded).peek(&id).is_some_and(can_confirm)
+            && !lock(&self.shard_cache.loaded)
+                .peek(&id)
+                .is_some_and(can_confirm)
     }
 
     /// Records that an object is missing, so that it is requested only once per opening.
@@ -101,19 +107,30 @@ impl Array {
         let _encoded = memory::take(codec.stored_size() as usize)?;
         let start = Instant::now();
         let read = if codec.is_at_start() {
-            self.store.get_range(&key, 0..codec.stored_size(), &mut encoded)
+            self.store
+                .get_range(&key, 0..codec.stored_size(), &mut encoded)
         } else {
             self.store.get_end(&key, codec.stored_size(), &mut encoded)
         };
         self.stats.store_time.add_since(start);
-        let Some(object) = read.map_err(|e| e.context(&key))?.filter(|stat| stat.kind == EntryKind::Value) else {
+        let Some(object) = read
+            .map_err(|e| e.context(&key))?
+            .filter(|stat| stat.kind == EntryKind::Value)
+        else {
             return Ok(None);
         };
         self.stats.bytes_stored.add(encoded.len() as u64);
         let bytes = ShardBytes::Stored(0..object.size);
         match codec.place(object.size) {
-            Ok(_) => self.decode_index(chunk, &codec, &encoded, object, bytes, memory).map(Some),
-            Err(e) => Ok(Some(LoadedShard { object, bytes, index: Err(e), _memory: Grant::default() })),
+            Ok(_) => self
+                .decode_index(chunk, &codec, &encoded, object, bytes, memory)
+                .map(Some),
+            Err(e) => Ok(Some(LoadedShard {
+                object,
+                bytes,
+                index: Err(e),
+                _memory: Grant::default(),
+            })),
         }
     }
 
@@ -145,11 +162,17 @@ impl Array {
             Err(e) => return Err(e.context(&key)),
         };
         self.stats.bytes_stored.add(object.size);
-        let object = Stat { version, ..object.clone() };
+        let object = Stat {
+            version,
+            ..object.clone()
+        };
         let Ok(place) = codec.place(object.size) else {
             return Ok(());
         };
-        let decoded = Arc::new(DecodedShard { bytes, _memory: memory });
+        let decoded = Arc::new(DecodedShard {
+            bytes,
+            _memory: memory,
+        });
         let encoded = &decoded.bytes[place.start as usize..place.end as usize];
         let all = ShardBytes::Decoded(decoded.clone(), 0..object.size);
         let shard = self.decode_index(chunk, &codec, encoded, object, all, index_memory)?;
@@ -170,13 +193,23 @@ impl Array {
         self.stats.index_reads.add(1);
         match codec.decode(encoded, bytes.len()) {
             Err(e) if e.kind() != Kind::Damaged => Err(e.context(self.stored_key(chunk))),
-            index => Ok(LoadedShard { object, bytes, index, _memory: memory }),
+            index => Ok(LoadedShard {
+                object,
+                bytes,
+                index,
+                _memory: memory,
+            }),
         }
     }
 
     /// Returns the kept shard if it is recent enough, or of the same version of its object as
     /// `place`.
-    fn kept_shard(&self, id: ShardId, place: Option<&StoredChunk>, recency: Recency) -> Option<Arc<LoadedShard>> {
+    fn kept_shard(
+        &self,
+        id: ShardId,
+        place: Option<&StoredChunk>,
+        recency: Recency,
+    ) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get(&id)?;
         let is_current = match place {
@@ -197,7 +230,12 @@ impl Array {
 
     /// Confirms the kept shard if it has the version of `stat`, which the store reported after
     /// `opening`, and returns it.
-    pub(super) fn confirm_shard(&self, id: ShardId, stat: &Stat, opening: Opening) -> Option<Arc<LoadedShard>> {
+    pub(super) fn confirm_shard(
+        &self,
+        id: ShardId,
+        stat: &Stat,
+        opening: Opening,
+    ) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get_mut(&id)?;
         let is_same = shard.object.version == stat.version && !stat.version.is_unstated();
@@ -232,7 +270,12 @@ impl Array {
         let place = match codec.place(size) {
             Ok(place) => place,
             Err(e) => {
-                return Ok(Some(LoadedShard { object, bytes, index: Err(e), _memory: Grant::default() }));
+                return Ok(Some(LoadedShard {
+                    object,
+                    bytes,
+                    index: Err(e),
+                    _memory: Grant::default(),
+                }));
             }
         };
         let mut encoded = Vec::new();
@@ -240,7 +283,8 @@ impl Array {
         if !self.read_shard_bytes(chunk, &object, &bytes, place, &mut encoded)? {
             return Ok(None);
         }
-        self.decode_index(chunk, &codec, &encoded, object, bytes, memory).map(Some)
+        self.decode_index(chunk, &codec, &encoded, object, bytes, memory)
+            .map(Some)
     }
 
     /// Decodes a shard that is encoded as a whole. Returns `None` if the object was replaced.
@@ -266,14 +310,22 @@ impl Array {
         }
         // waste between the chunks may make a shard larger than its chunks
         let without_waste = shards.max_size(id.level, self.pipeline()?.max_stored());
-        let wanted = without_waste.saturating_mul(2).saturating_add(WASTE).min(limit) as usize;
+        let wanted = without_waste
+            .saturating_mul(2)
+            .saturating_add(WASTE)
+            .min(limit) as usize;
         memory.grow(wanted).map_err(in_object)?;
         let mut decoded = Vec::new();
-        pipeline.decode_within(&encoded, &mut decoded, wanted).map_err(in_object)?;
+        pipeline
+            .decode_within(&encoded, &mut decoded, wanted)
+            .map_err(in_object)?;
         decoded.shrink_to_fit();
         drop(encoded);
         memory.shrink_to(decoded.capacity());
-        Ok(Some(DecodedShard { bytes: decoded, _memory: memory }))
+        Ok(Some(DecodedShard {
+            bytes: decoded,
+            _memory: memory,
+        }))
     }
 
     /// Checks that there is memory to store shards: for the indexes of all levels at a time, and
@@ -286,12 +338,18 @@ impl Array {
     pub(in crate::array) fn check_shards_storable(&self, shards: &Shards) -> Result<()> {
         let levels = 0..shards.levels();
         // the former index is in memory as well
-        let needed =
-            |n| rebuild_memory(shards.largest_index_codec(n)).saturating_add(shards.largest_index_codec(n).memory());
+        let needed = |n| {
+            rebuild_memory(shards.largest_index_codec(n))
+                .saturating_add(shards.largest_index_codec(n).memory())
+        };
         let indexes = levels.clone().map(needed).fold(0, usize::saturating_add);
         if indexes > memory::limit() {
-            let needs = format!("the indexes of a shard take {indexes} bytes to store, there are {}", memory::limit());
-            return Err(Error::system(libc::ENOMEM).context(format!("{needs}: mount with a larger --cache-size")));
+            let needs = format!(
+                "the indexes of a shard take {indexes} bytes to store, there are {}",
+                memory::limit()
+            );
+            return Err(Error::system(libc::ENOMEM)
+                .context(format!("{needs}: mount with a larger --cache-size")));
         }
         if self.metadata.has_objects() {
             return Ok(());

@@ -52,7 +52,8 @@ impl<'a> NeighborBytes<'a> {
             return None;
         }
         let start = place.start.checked_sub(self.range.start)? as usize;
-        self.bytes.get(start..start + (place.end - place.start) as usize)
+        self.bytes
+            .get(start..start + (place.end - place.start) as usize)
     }
 }
 
@@ -70,21 +71,28 @@ impl Array {
             return Vec::new();
         };
         // the load of a damaged chunk reports the error
-        let stored = chunks.iter().filter_map(|&chunk| Some((chunk, self.stored_range(shards, chunk)?)));
+        let stored = chunks
+            .iter()
+            .filter_map(|&chunk| Some((chunk, self.stored_range(shards, chunk)?)));
         let mut stored: Vec<(ChunkId, (Stat, Range<u64>))> = stored.collect();
         stored.sort_unstable_by_key(|(_, (_, range))| range.start);
         let mut groups: Vec<Neighbors> = Vec::new();
         for (chunk, (object, range)) in stored {
             let gap = MAX_GAP.min(range.end - range.start);
             let is_near = |group: &Neighbors| {
-                range.start <= group.range.end.saturating_add(gap) && range.end - group.range.start <= MAX_REQUEST
+                range.start <= group.range.end.saturating_add(gap)
+                    && range.end - group.range.start <= MAX_REQUEST
             };
             match groups.last_mut() {
                 Some(group) if group.object.version == object.version && is_near(group) => {
                     group.chunks.push(chunk);
                     group.range.end = group.range.end.max(range.end);
                 }
-                _ => groups.push(Neighbors { chunks: vec![chunk], object, range }),
+                _ => groups.push(Neighbors {
+                    chunks: vec![chunk],
+                    object,
+                    range,
+                }),
             }
         }
         groups.retain(|group| group.chunks.len() > 1);
@@ -102,7 +110,9 @@ impl Array {
         };
         match found.bytes {
             ShardBytes::Stored(_) if found.is_read_whole() => None,
-            ShardBytes::Stored(range) if range.end - range.start <= self.pipeline().ok()?.max_stored() => {
+            ShardBytes::Stored(range)
+                if range.end - range.start <= self.pipeline().ok()?.max_stored() =>
+            {
                 Some((found.object, range))
             }
             _ => None,
@@ -121,10 +131,19 @@ impl Array {
         limit: u64,
         neighbors: &NeighborBytes<'a>,
     ) -> Result<Option<(Version, &'a [u8])>> {
-        let Some(shards) = self.shards.as_ref().filter(|_| self.pending_chunk(chunk).is_none()) else {
+        let Some(shards) = self
+            .shards
+            .as_ref()
+            .filter(|_| self.pending_chunk(chunk).is_none())
+        else {
             return Ok(None);
         };
-        let found = match self.locate(shards, chunk, Recency::Opening, &mut Replacements::default()) {
+        let found = match self.locate(
+            shards,
+            chunk,
+            Recency::Opening,
+            &mut Replacements::default(),
+        ) {
             Ok(Some(found)) => found,
             // a load without neighbors returns the error
             Ok(None) => return Ok(None),
@@ -132,7 +151,9 @@ impl Array {
             Err(e) => return Err(e),
         };
         let number = shards.shard(0, &self.grid.indices(chunk)).number;
-        let bytes = neighbors.get(number, &found).filter(|bytes| bytes.len() as u64 <= limit);
+        let bytes = neighbors
+            .get(number, &found)
+            .filter(|bytes| bytes.len() as u64 <= limit);
         Ok(bytes.map(|bytes| (self.stat_stored(shards, chunk, &found).version, bytes)))
     }
 
@@ -158,13 +179,19 @@ impl Array {
         self.stats.bytes_stored.add(buffer.len() as u64);
         let is_same = read.is_some_and(|now| now.version.may_equal(&neighbors.object.version));
         if is_same && let Some(shards) = &self.shards {
-            self.confirm_shard(shards.shard(0, &self.grid.indices(*first)), &neighbors.object, opening);
+            self.confirm_shard(
+                shards.shard(0, &self.grid.indices(*first)),
+                &neighbors.object,
+                opening,
+            );
         }
-        Ok((is_same && buffer.len() == neighbors.size()).then(|| NeighborBytes {
-            number: self.shard_of(*first).unwrap_or(first.0),
-            object: neighbors.object.clone(),
-            range: neighbors.range.clone(),
-            bytes: buffer,
-        }))
+        Ok(
+            (is_same && buffer.len() == neighbors.size()).then(|| NeighborBytes {
+                number: self.shard_of(*first).unwrap_or(first.0),
+                object: neighbors.object.clone(),
+                range: neighbors.range.clone(),
+                bytes: buffer,
+            }),
+        )
     }
 }

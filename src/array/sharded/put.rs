@@ -8,7 +8,9 @@
 //! * A chunk is pending until an object that holds it is stored.
 
 use super::load_index::{check_whole_shard, rebuild_memory};
-use super::{ATTEMPTS, LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, StoredChunk};
+use super::{
+    ATTEMPTS, LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, StoredChunk,
+};
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges, Scratch, back_off};
 use crate::error::{Error, Kind, Result};
@@ -133,7 +135,9 @@ impl Array {
             }
             let changes = pending.chunks(object);
             // a larger array shares these chunks and stores them
-            let is_foreign = changes.last_key_value().is_some_and(|(last, _)| last.0 >= self.grid.chunk_count());
+            let is_foreign = changes
+                .last_key_value()
+                .is_some_and(|(last, _)| last.0 >= self.grid.chunk_count());
             if changes.is_empty() || is_foreign {
                 return Ok(());
             }
@@ -167,7 +171,10 @@ impl Array {
         if self.rebase_all(shards, changes, spill)? {
             return Ok(PutAttempt::Again);
         }
-        let all: Vec<(ChunkId, &Arc<PendingChunk>)> = changes.iter().map(|(chunk, change)| (*chunk, change)).collect();
+        let all: Vec<(ChunkId, &Arc<PendingChunk>)> = changes
+            .iter()
+            .map(|(chunk, change)| (*chunk, change))
+            .collect();
         let start = Instant::now();
         let new = match self.rebuild(shards, 0, old.as_deref(), &all)? {
             Lookup::Replaced => return Ok(PutAttempt::Again),
@@ -185,7 +192,9 @@ impl Array {
         let pending = self.pending();
         pending.record_put(start.elapsed());
         if let Some(new) = &new {
-            let versions = changes.iter().map(|(chunk, change)| (*chunk, change.version.clone()));
+            let versions = changes
+                .iter()
+                .map(|(chunk, change)| (*chunk, change.version.clone()));
             lock(&self.shard_cache.versions).record_put(object, version.as_ref(), new, versions);
         }
         {
@@ -202,16 +211,25 @@ impl Array {
 
     /// Replaces the version `old` of an object; `None` creates it. Returns `None` if the store
     /// holds another version.
-    fn put_object(&self, first: ChunkId, pieces: &[NewPiece], old: Option<&Version>) -> Result<Option<Version>> {
+    fn put_object(
+        &self,
+        first: ChunkId,
+        pieces: &[NewPiece],
+        old: Option<&Version>,
+    ) -> Result<Option<Version>> {
         let replaces = old.map_or(Replaces::Nothing, Replaces::Version);
         let start = Instant::now();
         let for_store = pieces.iter().map(NewPiece::for_store).collect::<Vec<_>>();
-        let put = self.store.put_pieces(&self.stored_key(first), &for_store, replaces);
+        let put = self
+            .store
+            .put_pieces(&self.stored_key(first), &for_store, replaces);
         self.stats.store_time.add_since(start);
         let put = put?;
         if put.is_some() {
             self.stats.object_stores.add(1);
-            self.stats.bytes_written.add(pieces.iter().map(NewPiece::len).sum());
+            self.stats
+                .bytes_written
+                .add(pieces.iter().map(NewPiece::len).sum());
         }
         Ok(put)
     }
@@ -223,7 +241,9 @@ impl Array {
         // a store can't delete under a condition
         self.store.forget(&self.stored_key(first));
         match self.stat_object(first)? {
-            Some(stat) if stat.version.may_equal(old) => self.store.delete(&self.stored_key(first)).map(|_| true),
+            Some(stat) if stat.version.may_equal(old) => {
+                self.store.delete(&self.stored_key(first)).map(|_| true)
+            }
             _ => Ok(false),
         }
     }
@@ -250,23 +270,33 @@ impl Array {
         };
         let mut by_slot: BTreeMap<usize, Vec<(ChunkId, &Arc<PendingChunk>)>> = BTreeMap::new();
         for (chunk, change) in changes {
-            by_slot.entry(shards.slot(level, &self.grid.indices(*chunk))).or_default().push((*chunk, change));
+            by_slot
+                .entry(shards.slot(level, &self.grid.indices(*chunk)))
+                .or_default()
+                .push((*chunk, change));
         }
         let mut entries = BTreeMap::new();
         let mut new = BTreeMap::new();
         for (slot, changes) in by_slot {
             let place = match index.map_or(Ok(None), |index| index.get(slot)) {
-                Err(e) if level + 1 < shards.levels() && !self.is_covered(shards, level + 1, &changes) => {
+                Err(e)
+                    if level + 1 < shards.levels()
+                        && !self.is_covered(shards, level + 1, &changes) =>
+                {
                     return Err(unreplaced(&e));
                 }
-                place => old.zip(place.ok().flatten()).map(|(old, place)| old.part(place)),
+                place => old
+                    .zip(place.ok().flatten())
+                    .map(|(old, place)| old.part(place)),
             };
             let pieces = match self.rebuild_entry(shards, level, place, &changes)? {
                 Lookup::Found(pieces) => Some(pieces),
                 Lookup::Absent => None,
                 Lookup::Replaced => return Ok(Lookup::Replaced),
             };
-            let size = pieces.as_ref().map(|pieces| pieces.iter().map(NewPiece::len).sum());
+            let size = pieces
+                .as_ref()
+                .map(|pieces| pieces.iter().map(NewPiece::len).sum());
             entries.insert(slot, size.map_or(EntryChange::Erase, EntryChange::Put));
             new.extend(pieces.map(|pieces| (slot, pieces)));
         }
@@ -276,7 +306,9 @@ impl Array {
         let mut pieces = Vec::new();
         for piece in layout {
             match piece {
-                ShardPiece::Old(range) => pieces.extend(old.map(|old| NewPiece::Old(old.bytes.part(range)))),
+                ShardPiece::Old(range) => {
+                    pieces.extend(old.map(|old| NewPiece::Old(old.bytes.part(range))))
+                }
                 ShardPiece::New(slot) => pieces.extend(new.remove(&slot).into_iter().flatten()),
                 ShardPiece::Index(bytes) => pieces.push(NewPiece::Bytes(bytes)),
             }
@@ -359,7 +391,12 @@ impl Array {
     }
 
     /// Returns whether every chunk of a shard of `level` has changed as a whole.
-    fn is_covered(&self, shards: &Shards, level: usize, changes: &[(ChunkId, &Arc<PendingChunk>)]) -> bool {
+    fn is_covered(
+        &self,
+        shards: &Shards,
+        level: usize,
+        changes: &[(ChunkId, &Arc<PendingChunk>)],
+    ) -> bool {
         let Some((chunk, _)) = changes.first() else {
             return false;
         };
@@ -369,9 +406,17 @@ impl Array {
 
     /// Lays partly written chunks over the chunks that the store holds now. Returns whether that
     /// changed a chunk, so that `changes` is out of date.
-    fn rebase_all(&self, shards: &Shards, changes: &ChunkChanges, spill: Option<&Arc<SpillFile>>) -> Result<bool> {
+    fn rebase_all(
+        &self,
+        shards: &Shards,
+        changes: &ChunkChanges,
+        spill: Option<&Arc<SpillFile>>,
+    ) -> Result<bool> {
         let mut has_changed = false;
-        for (chunk, change) in changes.iter().filter(|(_, change)| change.written.is_some()) {
+        for (chunk, change) in changes
+            .iter()
+            .filter(|(_, change)| change.written.is_some())
+        {
             let now = self.rebased(shards, *chunk, Recency::Opening, spill)?;
             has_changed |= now.is_none_or(|now| now.version != change.version);
         }
@@ -427,12 +472,13 @@ impl Array {
         let mut theirs = Vec::new();
         memory::check_chunk(self.chunk_memory().saturating_mul(2))?;
         bytes.read(0..u64::MAX, &mut scratch.stored)?;
-        self.decode(self.pipeline()?, None, &mut ours, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?;
+        self.decode(self.pipeline()?, None, &mut ours, &mut scratch)
+            .map_err(|e| self.in_chunk(chunk, e))?;
         let limit = self.pipeline()?.max_stored();
         match self.read_stored(shards, chunk, 0..limit, &mut scratch.stored, replaced)? {
-            Some(_) => {
-                self.decode(self.pipeline()?, None, &mut theirs, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?
-            }
+            Some(_) => self
+                .decode(self.pipeline()?, None, &mut theirs, &mut scratch)
+                .map_err(|e| self.in_chunk(chunk, e))?,
             None => {
                 memory::resize(&mut theirs, ours.len())?;
                 self.fill(&mut theirs, 0);
@@ -463,7 +509,10 @@ impl Array {
             let Some(bytes) = change.bytes.as_ref().filter(|_| !outside.is_empty()) else {
                 continue;
             };
-            let before = change.written.clone().unwrap_or_else(|| Ranges::from(0..self.grid.chunk_size(chunk)));
+            let before = change
+                .written
+                .clone()
+                .unwrap_or_else(|| Ranges::from(0..self.grid.chunk_size(chunk)));
             let mut written = before.clone();
             written.remove_all(&outside);
             if written == before {
@@ -476,7 +525,11 @@ impl Array {
                 // a version that no chunk has, so that the bytes written inside are laid over the
                 // stored chunk
                 let none = Some(Version::Pending(0));
-                new = Some(PendingChunk::new(Some(PendingBytes::hold(&copy, spill)?), Some(written), none)?);
+                new = Some(PendingChunk::new(
+                    Some(PendingBytes::hold(&copy, spill)?),
+                    Some(written),
+                    none,
+                )?);
             }
             lost(self.lost(chunk, "the array became smaller"));
             pending.replace(object, chunk, &change, new);
@@ -487,7 +540,9 @@ impl Array {
     /// Records that bytes of a chunk are lost, and returns the error for them.
     pub fn lost(&self, chunk: ChunkId, why: &str) -> Error {
         self.freshness.record_loss();
-        let what = format!("{why} meanwhile: what was written is lost; open the file again and write anew");
+        let what = format!(
+            "{why} meanwhile: what was written is lost; open the file again and write anew"
+        );
         Error::stale().context(what).context(self.stored_key(chunk))
     }
 }

@@ -41,7 +41,9 @@ fn put(store: &MemoryStore, name: &str, value: &[u8]) {
 }
 
 fn load(array: &Array, chunk: u64) -> Result<Option<Vec<u8>>> {
-    Ok(array.load(ChunkId(chunk), Vec::new(), &mut Scratch::default())?.map(|loaded| loaded.bytes))
+    Ok(array
+        .load(ChunkId(chunk), Vec::new(), &mut Scratch::default())?
+        .map(|loaded| loaded.bytes))
 }
 
 fn listed(array: &Arc<Array>) -> Vec<u64> {
@@ -57,20 +59,43 @@ fn listed(array: &Arc<Array>) -> Vec<u64> {
 #[test]
 fn chunks_are_read_listed_and_measured() {
     let store = Arc::new(MemoryStore::default());
-    put(&store, "c/0/0", &shard(0, [Some(0), None, Some(2), Some(3)]));
+    put(
+        &store,
+        "c/0/0",
+        &shard(0, [Some(0), None, Some(2), Some(3)]),
+    );
     put(&store, "c/2/0", &shard(7, [Some(8), Some(9), None, None]));
     let array = array(&store, json!([]));
     assert_eq!(listed(&array), [0, 2, 3, 8, 9]);
-    for (chunk, expected) in
-        [(0, Some(0)), (1, None), (2, Some(2)), (3, Some(3)), (4, None), (8, Some(8)), (9, Some(9))]
-    {
-        assert_eq!(load(&array, chunk).unwrap(), expected.map(|item| vec![item; 2]), "{chunk}");
+    for (chunk, expected) in [
+        (0, Some(0)),
+        (1, None),
+        (2, Some(2)),
+        (3, Some(3)),
+        (4, None),
+        (8, Some(8)),
+        (9, Some(9)),
+    ] {
+        assert_eq!(
+            load(&array, chunk).unwrap(),
+            expected.map(|item| vec![item; 2]),
+            "{chunk}"
+        );
         let stat = array.stat_chunk(ChunkId(chunk)).unwrap();
         assert_eq!(stat.map(|stat| stat.size), expected.map(|_| 2), "{chunk}");
     }
     let mut part = Vec::new();
-    assert!(array.read_plain(ChunkId(3), 1..2, &mut part).unwrap().is_some());
-    assert_eq!((part, array.stats.index_reads.get()), (vec![3], 2), "each index was read once");
+    assert!(
+        array
+            .read_plain(ChunkId(3), 1..2, &mut part)
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(
+        (part, array.stats.index_reads.get()),
+        (vec![3], 2),
+        "each index was read once"
+    );
 }
 
 #[test]
@@ -84,32 +109,61 @@ fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
         let document = json!({"zarr_format": 3, "node_type": "array", "shape": [len], "data_type": of,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard]}}, "fill_value": fill,
             "chunk_key_encoding": {"name": "default"}, "codecs": codecs});
-        let metadata = ArrayMetadata::parse_v3(&crate::util::json::write(&document).into_bytes()).unwrap();
-        let array = Array::new(Key::root(), metadata, Arc::new(MemoryStore::default()), Arc::default()).unwrap();
+        let metadata =
+            ArrayMetadata::parse_v3(&crate::util::json::write(&document).into_bytes()).unwrap();
+        let array = Array::new(
+            Key::root(),
+            metadata,
+            Arc::new(MemoryStore::default()),
+            Arc::default(),
+        )
+        .unwrap();
         array.writable().map_err(|e| (e.errno(), e.to_string()))
     };
     let writable = |shard: u64, codecs: Value| writable_as(shard * 4, shard, "uint8", codecs);
     let entries = 1 << 22;
     let limit = memory::limit() as u64;
-    assert!(limit > 64 * entries && limit < 2 * 64 * entries, "while it is put, an entry takes 64 bytes");
+    assert!(
+        limit > 64 * entries && limit < 2 * 64 * entries,
+        "while it is put, an entry takes 64 bytes"
+    );
     writable(entries, json!([sharding(1, json!(["bytes"]))])).unwrap();
     let nested = json!([sharding(entries, json!([sharding(1, json!(["bytes"]))]))]);
     let (errno, message) = writable(entries * entries, nested).unwrap_err();
-    assert!(errno == libc::ENOMEM && message.contains("--cache-size"), "{message}");
+    assert!(
+        errno == libc::ENOMEM && message.contains("--cache-size"),
+        "{message}"
+    );
     let mib = 1 << 20;
     let gzip = json!({"name": "gzip", "configuration": {"level": 1}});
     let around = json!([sharding(mib, json!(["bytes"])), gzip]);
     writable(limit / 5 / mib * mib, around.clone()).unwrap();
-    writable(limit / 3 / mib * mib, json!([sharding(mib, json!(["bytes"]))])).unwrap();
+    writable(
+        limit / 3 / mib * mib,
+        json!([sharding(mib, json!(["bytes"]))]),
+    )
+    .unwrap();
     let large = limit / 3 / mib * mib;
     let (errno, message) = writable(large, around.clone()).unwrap_err();
-    assert!(errno == libc::ENOMEM && message.contains("encoded as a whole"), "{message}");
+    assert!(
+        errno == libc::ENOMEM && message.contains("encoded as a whole"),
+        "{message}"
+    );
     // a shard holds no more chunks than the array has
     writable_as(3 * mib, large, "uint8", around).unwrap();
-    let nested = json!([sharding(mib, json!([sharding(1024, json!(["bytes"]))])), gzip]);
+    let nested = json!([
+        sharding(mib, json!([sharding(1024, json!(["bytes"]))])),
+        gzip
+    ]);
     writable_as(3 * mib, large, "uint8", nested).unwrap();
     // the size of variable-length objects is unknown
-    writable_as(large * 4, large, "string", json!([sharding(mib, json!(["vlen-utf8"])), gzip])).unwrap();
+    writable_as(
+        large * 4,
+        large,
+        "string",
+        json!([sharding(mib, json!(["vlen-utf8"])), gzip]),
+    )
+    .unwrap();
 }
 
 #[test]
@@ -119,8 +173,14 @@ fn a_shard_that_is_encoded_as_a_whole_is_decoded_once() {
     value.extend(crc32c::crc32c(&value).to_le_bytes());
     put(&store, "c/1/0", &value);
     let array = array(&store, json!(["crc32c"]));
-    assert_eq!((load(&array, 4).unwrap(), load(&array, 6).unwrap()), (Some(vec![5; 2]), Some(vec![7; 2])));
-    assert_eq!((load(&array, 5).unwrap(), array.stats.index_reads.get()), (None, 1));
+    assert_eq!(
+        (load(&array, 4).unwrap(), load(&array, 6).unwrap()),
+        (Some(vec![5; 2]), Some(vec![7; 2]))
+    );
+    assert_eq!(
+        (load(&array, 5).unwrap(), array.stats.index_reads.get()),
+        (None, 1)
+    );
     value[1] ^= 1;
     put(&store, "c/1/0", &value);
     array.freshness().begin_opening();
@@ -130,10 +190,18 @@ fn a_shard_that_is_encoded_as_a_whole_is_decoded_once() {
 #[test]
 fn a_replaced_object_is_read_again() {
     let store = Arc::new(MemoryStore::default());
-    put(&store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), None]));
+    put(
+        &store,
+        "c/0/0",
+        &shard(0, [Some(0), Some(1), Some(2), None]),
+    );
     let array = array(&store, json!([]));
     assert_eq!(load(&array, 0).unwrap(), Some(vec![0; 2]));
-    put(&store, "c/0/0", &shard(1, [Some(10), Some(11), Some(12), Some(13)]));
+    put(
+        &store,
+        "c/0/0",
+        &shard(1, [Some(10), Some(11), Some(12), Some(13)]),
+    );
     // the kept index is of another version: its range is not used
     assert_eq!(load(&array, 1).unwrap(), Some(vec![11; 2]));
     array.freshness().begin_opening();
@@ -159,7 +227,11 @@ impl Replaced {
     fn replace(&self) {
         let read = self.reads.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         if read % self.spared != self.spared - 1 {
-            put(&self.store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), Some(3)]));
+            put(
+                &self.store,
+                "c/0/0",
+                &shard(0, [Some(0), Some(1), Some(2), Some(3)]),
+            );
         }
     }
 }
@@ -184,26 +256,56 @@ impl Store for Replaced {
 
 #[test]
 fn an_object_that_is_always_replaced_is_given_up() {
-    for (is_remote, spared) in [(false, usize::MAX), (false, 2), (false, 50), (true, usize::MAX)] {
+    for (is_remote, spared) in [
+        (false, usize::MAX),
+        (false, 2),
+        (false, 50),
+        (true, usize::MAX),
+    ] {
         let store = Arc::new(MemoryStore::default());
-        put(&store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), Some(3)]));
+        put(
+            &store,
+            "c/0/0",
+            &shard(0, [Some(0), Some(1), Some(2), Some(3)]),
+        );
         let reads = std::sync::atomic::AtomicUsize::new(0);
-        let replaced = Arc::new(Replaced { store, is_remote, spared, reads });
+        let replaced = Arc::new(Replaced {
+            store,
+            is_remote,
+            spared,
+            reads,
+        });
         let metadata = ArrayMetadata::parse_v3(&document(json!([]))).unwrap();
         let array = Array::new(Key::root(), metadata, replaced.clone(), Arc::default()).unwrap();
         assert_eq!(array.is_remote(), is_remote);
         let reads = || replaced.reads.load(std::sync::atomic::Ordering::SeqCst);
         let error = load(&array, 0).unwrap_err();
         assert_eq!(error.errno(), libc::EIO, "{error}");
-        assert!(error.message().contains("/c/0/0") && error.message().contains("64 times"), "{error}");
-        assert!(error.message().contains("the server states another ETag"), "{error}");
-        assert!((ATTEMPTS..=2 * ATTEMPTS).contains(&reads()), "{} reads, {is_remote} {spared}", reads());
+        assert!(
+            error.message().contains("/c/0/0") && error.message().contains("64 times"),
+            "{error}"
+        );
+        assert!(
+            error.message().contains("the server states another ETag"),
+            "{error}"
+        );
+        assert!(
+            (ATTEMPTS..=2 * ATTEMPTS).contains(&reads()),
+            "{} reads, {is_remote} {spared}",
+            reads()
+        );
         // written bytes that have to be laid over what the store holds
         let before = reads();
         let bytes = PendingBytes::in_memory(&[7, 7]).unwrap();
-        array.hand_over(ChunkId(0), Some(bytes), Some(&Ranges::from(0..1)), None).unwrap();
+        array
+            .hand_over(ChunkId(0), Some(bytes), Some(&Ranges::from(0..1)), None)
+            .unwrap();
         assert!(load(&array, 0).is_err());
-        assert!(reads() - before <= 3 * ATTEMPTS, "{} reads, {is_remote} {spared}", reads() - before);
+        assert!(
+            reads() - before <= 3 * ATTEMPTS,
+            "{} reads, {is_remote} {spared}",
+            reads() - before
+        );
     }
 }
 
@@ -221,25 +323,56 @@ fn damage_affects_only_its_chunk_or_its_shard() {
         value
     };
     let entry = |value: &mut Vec<u8>, offset: u64, size: u64| {
-        value[index..index + 16].copy_from_slice(&[offset.to_le_bytes(), size.to_le_bytes()].concat());
+        value[index..index + 16]
+            .copy_from_slice(&[offset.to_le_bytes(), size.to_le_bytes()].concat());
     };
     // damaged entries of the first chunk
-    for (offset, size) in
-        [(8, 1), (u64::MAX - 1, 5), (u64::MAX, 2), (0, u64::MAX), (7, 2), (0, 0), (0, 1), (0, 3), (0, 1 << 40)]
-    {
+    for (offset, size) in [
+        (8, 1),
+        (u64::MAX - 1, 5),
+        (u64::MAX, 2),
+        (0, u64::MAX),
+        (7, 2),
+        (0, 0),
+        (0, 1),
+        (0, 3),
+        (0, 1 << 40),
+    ] {
         put(&store, "c/0/0", &with(&|value| entry(value, offset, size)));
         let array = array(&store, json!([]));
-        assert_eq!(load(&array, 0).unwrap_err().kind(), Kind::Damaged, "{offset} {size}");
-        assert_eq!((load(&array, 1).unwrap(), listed(&array).len()), (Some(vec![1; 2]), 4), "{offset} {size}");
+        assert_eq!(
+            load(&array, 0).unwrap_err().kind(),
+            Kind::Damaged,
+            "{offset} {size}"
+        );
+        assert_eq!(
+            (load(&array, 1).unwrap(), listed(&array).len()),
+            (Some(vec![1; 2]), 4),
+            "{offset} {size}"
+        );
     }
     // overlapping entries are allowed
     put(&store, "c/0/0", &with(&|value| entry(value, 2, 2)));
-    assert_eq!(load(&array(&store, json!([])), 0).unwrap(), Some(vec![1; 2]));
+    assert_eq!(
+        load(&array(&store, json!([])), 0).unwrap(),
+        Some(vec![1; 2])
+    );
     // damaged indexes
-    for value in [Vec::new(), vec![0; 67], sound[..len - 1].to_vec(), [&sound[..], &[0]].concat()] {
+    for value in [
+        Vec::new(),
+        vec![0; 67],
+        sound[..len - 1].to_vec(),
+        [&sound[..], &[0]].concat(),
+    ] {
         put(&store, "c/0/0", &value);
         let array = array(&store, json!([]));
-        assert_eq!((load(&array, 0).unwrap_err().kind(), listed(&array)), (Kind::Damaged, vec![0, 1, 2, 3]));
-        assert!(array.stat_chunk(ChunkId(1)).unwrap().is_some(), "no chunk looks missing");
+        assert_eq!(
+            (load(&array, 0).unwrap_err().kind(), listed(&array)),
+            (Kind::Damaged, vec![0, 1, 2, 3])
+        );
+        assert!(
+            array.stat_chunk(ChunkId(1)).unwrap().is_some(),
+            "no chunk looks missing"
+        );
     }
 }

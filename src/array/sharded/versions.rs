@@ -32,15 +32,25 @@ pub struct KnownVersions {
 
 impl Default for KnownVersions {
     fn default() -> Self {
-        KnownVersions { objects: LruCache::unbounded(), total: 0 }
+        KnownVersions {
+            objects: LruCache::unbounded(),
+            total: 0,
+        }
     }
 }
 
 impl KnownVersions {
     /// Returns the version that a chunk has in the version `found` of its object.
     pub fn version(&self, object: u64, chunk: ChunkId, found: &Version) -> Version {
-        let known = self.objects.peek(&object).filter(|known| known.object == *found);
-        known.map_or(found, |known| known.changed.get(&chunk).unwrap_or(&known.rest)).clone()
+        let known = self
+            .objects
+            .peek(&object)
+            .filter(|known| known.object == *found);
+        known
+            .map_or(found, |known| {
+                known.changed.get(&chunk).unwrap_or(&known.rest)
+            })
+            .clone()
     }
 
     /// Records that an object was put as `new`, with `changed` chunks. All other chunks are copies
@@ -52,14 +62,23 @@ impl KnownVersions {
         new: &Version,
         changed: impl Iterator<Item = (ChunkId, Version)>,
     ) {
-        let known = self.remove(object).filter(|known| Some(&known.object) == old);
+        let known = self
+            .remove(object)
+            .filter(|known| Some(&known.object) == old);
         let (rest, mut versions) = match (known, old) {
             (Some(known), _) => (known.rest, known.changed),
             (None, old) => (old.unwrap_or(new).clone(), HashMap::new()),
         };
         versions.extend(changed);
         self.total += versions.len();
-        self.objects.put(object, ChunkVersions { object: new.clone(), rest, changed: versions });
+        self.objects.put(
+            object,
+            ChunkVersions {
+                object: new.clone(),
+                rest,
+                changed: versions,
+            },
+        );
         while self.total > MAX
             && let Some((_, dropped)) = self.objects.pop_lru()
         {
@@ -82,17 +101,39 @@ mod tests {
     fn chunks_keep_their_versions_over_puts_of_others() {
         let mut known = KnownVersions::default();
         let v = Version::Count;
-        let version = |known: &KnownVersions, chunk, found| known.version(0, ChunkId(chunk), &v(found));
+        let version =
+            |known: &KnownVersions, chunk, found| known.version(0, ChunkId(chunk), &v(found));
         assert_eq!(version(&known, 1, 10), v(10));
-        known.record_put(0, Some(&v(10)), &v(11), [(ChunkId(1), Version::Pending(1))].into_iter());
-        assert_eq!((version(&known, 1, 11), version(&known, 2, 11)), (Version::Pending(1), v(10)));
-        known.record_put(0, Some(&v(11)), &v(12), [(ChunkId(2), Version::Pending(2))].into_iter());
+        known.record_put(
+            0,
+            Some(&v(10)),
+            &v(11),
+            [(ChunkId(1), Version::Pending(1))].into_iter(),
+        );
+        assert_eq!(
+            (version(&known, 1, 11), version(&known, 2, 11)),
+            (Version::Pending(1), v(10))
+        );
+        known.record_put(
+            0,
+            Some(&v(11)),
+            &v(12),
+            [(ChunkId(2), Version::Pending(2))].into_iter(),
+        );
         let versions = [1, 2, 3].map(|chunk| version(&known, chunk, 12));
         assert_eq!(versions, [Version::Pending(1), Version::Pending(2), v(10)]);
         // another writer has replaced the object
         assert_eq!(version(&known, 1, 13), v(13));
-        known.record_put(0, Some(&v(13)), &v(14), [(ChunkId(2), Version::Pending(3))].into_iter());
-        assert_eq!((version(&known, 1, 14), version(&known, 2, 14)), (v(13), Version::Pending(3)));
+        known.record_put(
+            0,
+            Some(&v(13)),
+            &v(14),
+            [(ChunkId(2), Version::Pending(3))].into_iter(),
+        );
+        assert_eq!(
+            (version(&known, 1, 14), version(&known, 2, 14)),
+            (v(13), Version::Pending(3))
+        );
     }
 
     #[test]

@@ -44,7 +44,12 @@ pub type PartResult = Result<Option<DecodedPart>>;
 impl DecodedPart {
     /// Returns all bytes of a chunk as a part.
     pub(in crate::cache) fn whole(bytes: Arc<Decoded>, tag: VersionTag) -> Self {
-        DecodedPart { bytes, start: 0, tag, sources: None }
+        DecodedPart {
+            bytes,
+            start: 0,
+            tag,
+            sources: None,
+        }
     }
 
     /// Returns the tag of the version that the part came from.
@@ -60,7 +65,9 @@ impl DecodedPart {
     /// Returns the bytes of the chunk from `offset` to the end of the part; `None` if the part has
     /// no byte there.
     pub fn at(&self, offset: usize) -> Option<&[u8]> {
-        self.bytes.get(offset.checked_sub(self.start)?..).filter(|b| !b.is_empty())
+        self.bytes
+            .get(offset.checked_sub(self.start)?..)
+            .filter(|b| !b.is_empty())
     }
 
     /// Returns all bytes of the part.
@@ -76,7 +83,9 @@ impl DecodedPart {
         let mut theirs = theirs.iter().peekable();
         ours.iter().all(|(chunk, tag)| {
             while theirs.next_if(|(other, _)| other < chunk).is_some() {}
-            theirs.peek().is_none_or(|(other, now)| other != chunk || now == tag)
+            theirs
+                .peek()
+                .is_none_or(|(other, now)| other != chunk || now == tag)
         })
     }
 }
@@ -109,12 +118,19 @@ impl CachedChunk {
     /// Returns a part of the chunk; `None` if that part has not been decoded.
     pub fn part(&self, part: ChunkPart) -> Option<PartResult> {
         match (self, part) {
-            (CachedChunk::Whole(bytes, _, tag), _) => Some(Ok(Some(DecodedPart::whole(bytes.clone(), *tag)))),
+            (CachedChunk::Whole(bytes, _, tag), _) => {
+                Some(Ok(Some(DecodedPart::whole(bytes.clone(), *tag))))
+            }
             (CachedChunk::Blocks(d), ChunkPart::Bytes { start: offset, .. }) => {
                 let n = offset / d.index.block_size();
                 let block_start = n * d.index.block_size();
                 let tag = d.tag;
-                let decoded = |(bytes, at)| DecodedPart { bytes, start: block_start + at, tag, sources: None };
+                let decoded = |(bytes, at)| DecodedPart {
+                    bytes,
+                    start: block_start + at,
+                    tag,
+                    sources: None,
+                };
                 let block = lock(&d.blocks).get(n)?.clone()?;
                 match block.map(decoded) {
                     Ok(part) => part.at(offset).is_some().then_some(Ok(Some(part))),
@@ -125,7 +141,12 @@ impl CachedChunk {
             (CachedChunk::Window(bytes, sources), _) => {
                 let bytes = bytes.clone();
                 let sources = Some(sources.clone());
-                Some(Ok(Some(DecodedPart { bytes, start: 0, tag: VersionTag::UNINITIALIZED, sources })))
+                Some(Ok(Some(DecodedPart {
+                    bytes,
+                    start: 0,
+                    tag: VersionTag::UNINITIALIZED,
+                    sources,
+                })))
             }
             (CachedChunk::Uninitialized, _) => Some(Ok(None)),
             (CachedChunk::Failed(e), _) => Some(Err(e.clone())),
@@ -149,7 +170,9 @@ impl CachedChunk {
         if version.is_some_and(Version::is_unstated) {
             return false;
         }
-        array.stat_chunk(chunk).is_ok_and(|now| now.as_ref().map(|stat| &stat.version) == version)
+        array
+            .stat_chunk(chunk)
+            .is_ok_and(|now| now.as_ref().map(|stat| &stat.version) == version)
     }
 
     /// Returns the tag of the version of a chunk; `None` for windows and failures.
@@ -195,6 +218,10 @@ pub(in crate::cache) enum CachedItem {
 
 impl CachedItem {
     pub fn window(range: &Range<u64>, writes: u64) -> Self {
-        CachedItem::Window { start: range.start, end: range.end, writes }
+        CachedItem::Window {
+            start: range.start,
+            end: range.end,
+            writes,
+        }
     }
 }

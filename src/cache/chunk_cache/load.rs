@@ -36,7 +36,11 @@ impl Cache {
         }
         loaded.or_else(|e| {
             self.record_failure(&e);
-            if matches!(e.kind(), Kind::System(_)) { Err(e) } else { Ok(CachedChunk::Failed(e)) }
+            if matches!(e.kind(), Kind::System(_)) {
+                Err(e)
+            } else {
+                Ok(CachedChunk::Failed(e))
+            }
         })
     }
 
@@ -50,7 +54,10 @@ impl Cache {
     ) -> Result<CachedChunk> {
         match part {
             ChunkPart::Bytes { start, end }
-                if matches!(array.partial_decode(), PartialDecode::Blosc | PartialDecode::Zstd) =>
+                if matches!(
+                    array.partial_decode(),
+                    PartialDecode::Blosc | PartialDecode::Zstd
+                ) =>
             {
                 self.load_block(slot, array, chunk, previous, start..end)
             }
@@ -145,7 +152,13 @@ impl Cache {
         slot.reserve(2 * size);
         let block = if len == index.decoded_len(n, usize::MAX) {
             self.with_scratch(|scratch| {
-                let block = array.load_block(chunk, (index, n), size, self.buffer(size), &mut scratch.stored)?;
+                let block = array.load_block(
+                    chunk,
+                    (index, n),
+                    size,
+                    self.buffer(size),
+                    &mut scratch.stored,
+                )?;
                 Ok(block.map(|bytes| (bytes, 0)))
             })
         } else {
@@ -180,7 +193,8 @@ impl Cache {
             // new memory takes longer than decoding into memory that is used again and copying a
             // part
             let buffer = std::mem::take(&mut scratch.other);
-            let block = array.load_block(chunk, (index, n), kept.end, buffer, &mut scratch.stored)?;
+            let block =
+                array.load_block(chunk, (index, n), kept.end, buffer, &mut scratch.stored)?;
             let Some(block) = block else { return Ok(None) };
             let mut part = memory::zeroed(kept.len())?;
             part.copy_from_slice(&block[kept.clone()]);

@@ -16,7 +16,9 @@ struct NeighborBuffer<'a> {
 
 impl Drop for NeighborBuffer<'_> {
     fn drop(&mut self) {
-        self.cache.buffers.keep_encoded(std::mem::take(&mut self.bytes));
+        self.cache
+            .buffers
+            .keep_encoded(std::mem::take(&mut self.bytes));
         let mut state = self.cache.lock();
         state.reserved.remove(self.array, self.reserved);
         self.cache.trim(&state);
@@ -27,13 +29,26 @@ impl Drop for NeighborBuffer<'_> {
 impl Cache {
     /// Returns the `chunks` that the cache lacks, as groups of neighbors and as single chunks. All
     /// must be in one object, whose index this function may read.
-    pub(in crate::cache) fn lacking(&self, array: &Array, chunks: &[ChunkId]) -> (Vec<Neighbors>, Vec<ChunkId>) {
-        let lacks = |chunk: &ChunkId| !self.holds(array, CachedItem::Chunk(*chunk), ChunkPart::Whole);
-        let is_held = |chunk: &ChunkId| self.lock().slots.contains(&(array.id(), CachedItem::Chunk(*chunk)));
+    pub(in crate::cache) fn lacking(
+        &self,
+        array: &Array,
+        chunks: &[ChunkId],
+    ) -> (Vec<Neighbors>, Vec<ChunkId>) {
+        let lacks =
+            |chunk: &ChunkId| !self.holds(array, CachedItem::Chunk(*chunk), ChunkPart::Whole);
+        let is_held = |chunk: &ChunkId| {
+            self.lock()
+                .slots
+                .contains(&(array.id(), CachedItem::Chunk(*chunk)))
+        };
         // a chunk that is held since an older opening is confirmed by a smaller request
-        let (mut single, new): (Vec<ChunkId>, Vec<ChunkId>) = chunks.iter().copied().filter(lacks).partition(is_held);
+        let (mut single, new): (Vec<ChunkId>, Vec<ChunkId>) =
+            chunks.iter().copied().filter(lacks).partition(is_held);
         let groups = array.neighbors(&new);
-        let grouped: HashSet<ChunkId> = groups.iter().flat_map(|group| group.chunks.iter().copied()).collect();
+        let grouped: HashSet<ChunkId> = groups
+            .iter()
+            .flat_map(|group| group.chunks.iter().copied())
+            .collect();
         single.extend(new.into_iter().filter(|chunk| !grouped.contains(chunk)));
         (groups, single)
     }
@@ -90,7 +105,12 @@ impl Cache {
         }
         state.reserved.add(array, reserved);
         self.trim(&state);
-        Some(NeighborBuffer { cache: self, array, bytes, reserved })
+        Some(NeighborBuffer {
+            cache: self,
+            array,
+            bytes,
+            reserved,
+        })
     }
 }
 
@@ -99,7 +119,9 @@ mod tests {
     use super::*;
     use crate::cache::chunk_cache::DecodedPart;
     use crate::stats::Stats;
-    use crate::store::{FaultyStore, Key, MemoryStore, Operation, PlannedFault, SimulatedRemote, Store};
+    use crate::store::{
+        FaultyStore, Key, MemoryStore, Operation, PlannedFault, SimulatedRemote, Store,
+    };
     use crate::zarr::metadata::ArrayMetadata;
     use std::sync::Arc;
     use std::time::Duration;
@@ -115,8 +137,15 @@ mod tests {
         let mut index = Vec::new();
         for chunk in 0..CHUNKS {
             let is_stored = !absent.contains(&chunk);
-            let place = if is_stored { (value.len() as u64, CHUNK as u64) } else { (u64::MAX, u64::MAX) };
-            value.extend(std::iter::repeat_n(first + chunk as u8, if is_stored { CHUNK } else { 0 }));
+            let place = if is_stored {
+                (value.len() as u64, CHUNK as u64)
+            } else {
+                (u64::MAX, u64::MAX)
+            };
+            value.extend(std::iter::repeat_n(
+                first + chunk as u8,
+                if is_stored { CHUNK } else { 0 },
+            ));
             index.extend([place.0.to_le_bytes(), place.1.to_le_bytes()].concat());
         }
         index.extend(crc32c::crc32c(&index).to_le_bytes());
@@ -136,8 +165,13 @@ mod tests {
             CHUNKS * CHUNK as u64
         );
         let store = Arc::new(SimulatedRemote::new(Duration::ZERO, false));
-        for (number, (first, absent)) in [(0, vec![]), (50, vec![3, 4, 5, 9]), (100, vec![])].iter().enumerate() {
-            store.below.insert(&format!("c/{number}"), object(*first, absent));
+        for (number, (first, absent)) in [(0, vec![]), (50, vec![3, 4, 5, 9]), (100, vec![])]
+            .iter()
+            .enumerate()
+        {
+            store
+                .below
+                .insert(&format!("c/{number}"), object(*first, absent));
         }
         let metadata = ArrayMetadata::parse_v3(document.as_bytes()).unwrap();
         let stats = Arc::new(Stats::default());
@@ -146,21 +180,30 @@ mod tests {
     }
 
     fn chunks(object: u64) -> Vec<ChunkId> {
-        (object * CHUNKS..(object + 1) * CHUNKS).map(ChunkId).collect()
+        (object * CHUNKS..(object + 1) * CHUNKS)
+            .map(ChunkId)
+            .collect()
     }
 
     /// Prefetches chunks of one object. Returns the numbers of groups and of single chunks.
     fn prefetch(cache: &Cache, array: &Array, chunks: &[ChunkId]) -> (usize, usize) {
         let (groups, single) = cache.lacking(array, chunks);
-        groups.iter().for_each(|group| cache.prefetch_neighbors(array, group));
-        single.iter().for_each(|chunk| _ = cache.prefetch(array, *chunk, ChunkPart::Whole));
+        groups
+            .iter()
+            .for_each(|group| cache.prefetch_neighbors(array, group));
+        single
+            .iter()
+            .for_each(|chunk| _ = cache.prefetch(array, *chunk, ChunkPart::Whole));
         (groups.len(), single.len())
     }
 
     fn byte_of(cache: &Cache, array: &Array, chunk: ChunkId) -> u8 {
         let part = cache.get(array, chunk, ChunkPart::Whole).unwrap();
         part.as_ref().map_or(9, |part: &DecodedPart| {
-            assert!(part.bytes().len() == CHUNK && part.bytes().iter().all(|byte| *byte == part.bytes()[0]));
+            assert!(
+                part.bytes().len() == CHUNK
+                    && part.bytes().iter().all(|byte| *byte == part.bytes()[0])
+            );
             part.bytes()[0]
         })
     }
@@ -171,13 +214,23 @@ mod tests {
         for object in 0..3 {
             let before = store.counts();
             // chunks that are not stored are no neighbors
-            assert_eq!(prefetch(&cache, &array, &chunks(object)), (1, if object == 1 { 4 } else { 0 }));
+            assert_eq!(
+                prefetch(&cache, &array, &chunks(object)),
+                (1, if object == 1 { 4 } else { 0 })
+            );
             let [gets, ranges, stats] = store.counts();
             // the absent chunks leave no gap in the object
-            assert_eq!([gets - before[0], ranges - before[1], stats - before[2]], [0, 2, 0]);
+            assert_eq!(
+                [gets - before[0], ranges - before[1], stats - before[2]],
+                [0, 2, 0]
+            );
             for (i, chunk) in chunks(object).into_iter().enumerate() {
                 let is_stored = object != 1 || ![3, 4, 5, 9].contains(&i);
-                let expected = if is_stored { 50 * object as u8 + i as u8 } else { 9 };
+                let expected = if is_stored {
+                    50 * object as u8 + i as u8
+                } else {
+                    9
+                };
                 assert_eq!(byte_of(&cache, &array, chunk), expected);
             }
             assert_eq!(store.counts()[1] - before[1], 2, "all came from the cache");
@@ -191,24 +244,41 @@ mod tests {
         assert_eq!(prefetch(&cache, &array, &some), (1, 2));
         // the index, the first two, and each of the others
         assert_eq!(store.counts(), [0, 4, 0]);
-        assert_eq!(some.map(|chunk| byte_of(&cache, &array, chunk)), [0, 1, 8, 15]);
+        assert_eq!(
+            some.map(|chunk| byte_of(&cache, &array, chunk)),
+            [0, 1, 8, 15]
+        );
     }
 
     #[test]
     fn neighbors_of_a_replaced_object_are_read_anew() {
         let (store, array, cache) = opened(64 << 20);
         let groups = array.neighbors(&chunks(0));
-        assert_eq!(groups.iter().map(|group| group.chunks.len()).collect::<Vec<_>>(), [16]);
+        assert_eq!(
+            groups
+                .iter()
+                .map(|group| group.chunks.len())
+                .collect::<Vec<_>>(),
+            [16]
+        );
         let mut buffer = Vec::new();
         let old = array.read_neighbors(&groups[0], &mut buffer).unwrap();
         store.below.insert("c/0", object(150, &[0, 1]));
-        assert!(array.read_neighbors(&groups[0], &mut Vec::new()).unwrap().is_none());
+        assert!(
+            array
+                .read_neighbors(&groups[0], &mut Vec::new())
+                .unwrap()
+                .is_none()
+        );
         // bytes that were read before the object was replaced are not used, either
         array.freshness().begin_opening();
         for (chunk, expected) in [(0, 9), (1, 9), (2, 152), (15, 165)] {
             let mut scratch = crate::array::Scratch::default();
-            let fetched = array.fetch(ChunkId(chunk), Vec::new(), old.as_ref(), &mut scratch).unwrap();
-            let loaded = fetched.map(|fetched| array.decode_fetched(fetched, &mut scratch).unwrap());
+            let fetched = array
+                .fetch(ChunkId(chunk), Vec::new(), old.as_ref(), &mut scratch)
+                .unwrap();
+            let loaded =
+                fetched.map(|fetched| array.decode_fetched(fetched, &mut scratch).unwrap());
             assert_eq!(loaded.map_or(9, |loaded| loaded.bytes[7]), expected);
         }
         // the cache notices that the group is of the old object, and loads the chunks one by one
@@ -221,7 +291,11 @@ mod tests {
         // space for the encoded bytes and half of the decoded ones
         let (store, array, cache) = opened(24 * CHUNK);
         prefetch(&cache, &array, &chunks(0));
-        assert!((4..=1 + 16).contains(&store.counts()[1]), "{:?}", store.counts());
+        assert!(
+            (4..=1 + 16).contains(&store.counts()[1]),
+            "{:?}",
+            store.counts()
+        );
         assert_eq!(cache.lock().reserved.bytes(), 0);
         assert_eq!(byte_of(&cache, &array, ChunkId(5)), 5);
     }
@@ -234,7 +308,11 @@ mod tests {
         // but the first
         for stats in [0, 16] {
             assert_eq!(prefetch(&cache, &array, &chunks(1)).0, 0);
-            assert!(chunks(1).into_iter().all(|chunk| byte_of(&cache, &array, chunk) == 9));
+            assert!(
+                chunks(1)
+                    .into_iter()
+                    .all(|chunk| byte_of(&cache, &array, chunk) == 9)
+            );
             assert_eq!(store.counts(), [0, 1, stats]);
             array.freshness().begin_opening();
         }
@@ -252,7 +330,11 @@ mod tests {
         assert_eq!(prefetch(&cache, &array, &chunks(0)), (0, 16));
         let [_, ranges, stats] = store.counts();
         // without a cache of metadata each chunk is confirmed by a request
-        assert!(ranges == before[1] && stats - before[2] <= 16, "{before:?}, then {:?}", store.counts());
+        assert!(
+            ranges == before[1] && stats - before[2] <= 16,
+            "{before:?}, then {:?}",
+            store.counts()
+        );
     }
 
     #[test]
@@ -262,13 +344,23 @@ mod tests {
         let (_, known, _) = opened(1);
         memory.insert("c/0", object(0, &[]));
         let stats = Arc::new(Stats::default());
-        let array = Array::new(Key::root(), known.metadata().clone(), faulty.clone(), stats.clone()).unwrap();
+        let array = Array::new(
+            Key::root(),
+            known.metadata().clone(),
+            faulty.clone(),
+            stats.clone(),
+        )
+        .unwrap();
         let cache = Cache::new(64 << 20, stats);
         let (groups, _) = cache.lacking(&array, &chunks(0));
         faulty.plan(PlannedFault::next(Operation::Get, libc::EIO));
         let before = faulty.calls(Operation::Get);
         cache.prefetch_neighbors(&array, &groups[0]);
-        assert_eq!(faulty.calls(Operation::Get) - before, 1, "no chunk is tried alone");
+        assert_eq!(
+            faulty.calls(Operation::Get) - before,
+            1,
+            "no chunk is tried alone"
+        );
         assert_eq!(cache.lock().reserved.bytes(), 0);
         assert_eq!(byte_of(&cache, &array, ChunkId(5)), 5);
     }

@@ -73,7 +73,13 @@ pub struct Plan {
 
 impl Reader {
     fn pattern(&self) -> Pattern {
-        if self.row >= if self.from_start { FROM_START } else { IN_A_ROW } {
+        if self.row
+            >= if self.from_start {
+                FROM_START
+            } else {
+                IN_A_ROW
+            }
+        {
             Pattern::Sequential
         } else if self.steps >= STEPS {
             Pattern::Strided(self.step)
@@ -101,7 +107,11 @@ impl Reader {
     /// Records a request that begins a new row.
     fn jump(&mut self, offset: u64, len: u64) {
         let step = offset.wrapping_sub(self.last) as i64;
-        self.steps = if step == self.step { self.steps.saturating_add(1) } else { 1 };
+        self.steps = if step == self.step {
+            self.steps.saturating_add(1)
+        } else {
+            1
+        };
         (self.step, self.last, self.end) = (step, offset, offset + len);
         // a read from the beginning counts towards a row
         self.from_start = offset == 0;
@@ -113,8 +123,13 @@ impl AccessHistory {
     /// Records a request. Returns its pattern, and the plan of its reader.
     pub fn record(&mut self, offset: u64, len: u64) -> (Pattern, &mut Plan) {
         let step_of = |r: &Reader| offset.wrapping_sub(r.last) as i64;
-        let found = self.readers.iter().position(|r| r.continues(offset)).map(|i| (i, true));
-        let strided = |r: &Reader| r.steps > 0 && r.pattern() != Pattern::Sequential && step_of(r) == r.step;
+        let found = self
+            .readers
+            .iter()
+            .position(|r| r.continues(offset))
+            .map(|i| (i, true));
+        let strided =
+            |r: &Reader| r.steps > 0 && r.pattern() != Pattern::Sequential && step_of(r) == r.step;
         let found = found.or_else(|| self.readers.iter().position(strided).map(|i| (i, false)));
         let (mut reader, continues) = match found {
             Some((i, continues)) => (self.readers.remove(i), continues),
@@ -130,11 +145,18 @@ impl AccessHistory {
         if pattern != before {
             reader.plan = Plan::default();
         }
-        reader.plan.limit = if reader.from_start { u64::MAX } else { 2 * reader.row };
+        reader.plan.limit = if reader.from_start {
+            u64::MAX
+        } else {
+            2 * reader.row
+        };
         self.readers.insert(0, reader);
         if self.readers.len() > MAX_READERS {
             // drop a reader without a pattern first
-            let last = self.readers.iter().rposition(|r| r.pattern() == Pattern::Random);
+            let last = self
+                .readers
+                .iter()
+                .rposition(|r| r.pattern() == Pattern::Random);
             self.readers.remove(last.unwrap_or(MAX_READERS));
         }
         (pattern, &mut self.readers[0].plan)
@@ -143,13 +165,28 @@ impl AccessHistory {
     /// Returns a new reader. It may be the latest reader without a pattern, after that one's first
     /// step, so its step is measured from there.
     fn new_reader(&self, offset: u64) -> Reader {
-        let last = self.readers.iter().find(|r| r.pattern() == Pattern::Random).map_or(offset, |r| r.last);
-        Reader { last, end: offset, row: 0, from_start: false, step: 0, steps: 0, plan: Plan::default() }
+        let last = self
+            .readers
+            .iter()
+            .find(|r| r.pattern() == Pattern::Random)
+            .map_or(offset, |r| r.last);
+        Reader {
+            last,
+            end: offset,
+            row: 0,
+            from_start: false,
+            step: 0,
+            steps: 0,
+            plan: Plan::default(),
+        }
     }
 
     /// Returns the pattern of a request that was recorded.
     pub fn pattern_at(&self, offset: u64) -> Pattern {
-        let found = self.readers.iter().find(|r| r.last == offset || r.continues(offset));
+        let found = self
+            .readers
+            .iter()
+            .find(|r| r.last == offset || r.continues(offset));
         found.map_or(Pattern::Random, Reader::pattern)
     }
 }
@@ -162,25 +199,43 @@ mod tests {
 
     fn record_all(requests: &[(u64, u64)]) -> Vec<Pattern> {
         let mut access = AccessHistory::default();
-        requests.iter().map(|&(offset, len)| access.record(offset, len).0).collect()
+        requests
+            .iter()
+            .map(|&(offset, len)| access.record(offset, len).0)
+            .collect()
     }
 
     #[test]
     fn sequential_readers_are_recognized() {
         use Pattern::*;
         // from the beginning, immediately, also when requests overtake each other
-        let from_start = record_all(&[(0, 128 * K), (256 * K, 128 * K), (128 * K, 128 * K), (384 * K, 128 * K)]);
+        let from_start = record_all(&[
+            (0, 128 * K),
+            (256 * K, 128 * K),
+            (128 * K, 128 * K),
+            (384 * K, 128 * K),
+        ]);
         assert_eq!(from_start, [Sequential; 4]);
         // from elsewhere after a while
         let from_middle: Vec<_> = (0..7).map(|i| ((5000 + i * 128) * K, 128 * K)).collect();
-        assert_eq!(record_all(&from_middle), [Random, Random, Random, Random, Sequential, Sequential, Sequential]);
+        assert_eq!(
+            record_all(&from_middle),
+            [
+                Random, Random, Random, Random, Sequential, Sequential, Sequential
+            ]
+        );
         // small requests
-        assert_eq!(record_all(&[(0, 4 * K), (4 * K, 4 * K), (8 * K, 4 * K)]), [Random; 3]);
+        assert_eq!(
+            record_all(&[(0, 4 * K), (4 * K, 4 * K), (8 * K, 4 * K)]),
+            [Random; 3]
+        );
         // several at a time
         let mut access = AccessHistory::default();
         for i in 0..100 {
             for reader in 0..MAX_READERS as u64 {
-                let pattern = access.record(reader * 1_000_000 * K + i * 128 * K, 128 * K).0;
+                let pattern = access
+                    .record(reader * 1_000_000 * K + i * 128 * K, 128 * K)
+                    .0;
                 assert!(i < 9 || pattern == Sequential, "{i} {reader}");
             }
         }
@@ -200,7 +255,9 @@ mod tests {
     fn random_readers_have_no_pattern() {
         let mut at = 1u64;
         let random = std::iter::repeat_with(|| {
-            at = at.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            at = at
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             ((at >> 34) & !4095, 4 * K)
         });
         let random: Vec<_> = random.take(2000).collect();

@@ -27,7 +27,10 @@ impl CachedRun {
 
     /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
-        self.part.at(self.offset).and_then(|bytes| bytes.get(..self.len)).unwrap_or_default()
+        self.part
+            .at(self.offset)
+            .and_then(|bytes| bytes.get(..self.len))
+            .unwrap_or_default()
     }
 }
 
@@ -38,7 +41,12 @@ impl Prefetcher {
     /// # Errors
     ///
     /// The cached error of the chunk.
-    pub fn cached_run(&self, state: &PrefetchState, array: &Array, range: Range<u64>) -> Result<Option<CachedRun>> {
+    pub fn cached_run(
+        &self,
+        state: &PrefetchState,
+        array: &Array,
+        range: Range<u64>,
+    ) -> Result<Option<CachedRun>> {
         if state.is_sequential(range.start) && self.is_wide(array, range.start) {
             return Ok(self.window_run(state, array, &range));
         }
@@ -46,21 +54,43 @@ impl Prefetcher {
         let Some(run) = array.grid().runs(range).next().filter(|run| run.len == len) else {
             return Ok(None);
         };
-        let part = ChunkPart::Bytes { start: run.offset, end: run.offset + len };
-        let found = self.cache.peek(array, run.chunk, part).transpose()?.flatten();
+        let part = ChunkPart::Bytes {
+            start: run.offset,
+            end: run.offset + len,
+        };
+        let found = self
+            .cache
+            .peek(array, run.chunk, part)
+            .transpose()?
+            .flatten();
         Ok(found.and_then(|part| CachedRun::new(part, run.offset, len)))
     }
 
     /// Returns bytes of the window that a sequential reader has come to.
-    fn window_run(&self, state: &PrefetchState, array: &Array, range: &Range<u64>) -> Option<CachedRun> {
+    fn window_run(
+        &self,
+        state: &PrefetchState,
+        array: &Array,
+        range: &Range<u64>,
+    ) -> Option<CachedRun> {
         let writes = array.freshness().writes();
         let mut windows = lock(&state.windows);
-        let window = self.window_at(windows.get(array, writes), array, writes, range.start, &state.has_warned);
+        let window = self.window_at(
+            windows.get(array, writes),
+            array,
+            writes,
+            range.start,
+            &state.has_warned,
+        );
         drop(windows);
         if window.is_broken || window.range.end < range.end {
             return None;
         }
         let part = self.cache.peek_window(array, &window)?.ok().flatten()?;
-        CachedRun::new(part, (range.start - window.range.start) as usize, (range.end - range.start) as usize)
+        CachedRun::new(
+            part,
+            (range.start - window.range.start) as usize,
+            (range.end - range.start) as usize,
+        )
     }
 }

@@ -37,7 +37,10 @@ pub struct Spill {
 impl Spills {
     /// Returns the spill files of a new mount.
     pub fn new(options: SpillOptions) -> Self {
-        Spills { options, promised: Arc::default() }
+        Spills {
+            options,
+            promised: Arc::default(),
+        }
     }
 
     /// Returns whether spill files are turned off.
@@ -61,15 +64,27 @@ impl Spills {
             return Err(Error::invalid(why).context(directory.display()));
         }
         let promise = |n: u64| n.checked_add(bytes).filter(|n| n <= limit);
-        if let Err(n) = self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, promise) {
-            return Err(Error::invalid(format!("{bytes} bytes, beside {n} in others more than the limit of {limit}")));
+        if let Err(n) = self
+            .promised
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, promise)
+        {
+            return Err(Error::invalid(format!(
+                "{bytes} bytes, beside {n} in others more than the limit of {limit}"
+            )));
         }
         let opened = unnamed_file(directory).inspect_err(|_| {
             self.promised.fetch_sub(bytes, Ordering::Relaxed);
         });
         let file = opened?;
         let promised = self.promised.clone();
-        Ok(Spill { chunks, max_chunk_size, file, promised, put_lock: Mutex::default(), versions: Mutex::default() })
+        Ok(Spill {
+            chunks,
+            max_chunk_size,
+            file,
+            promised,
+            put_lock: Mutex::default(),
+            versions: Mutex::default(),
+        })
     }
 }
 
@@ -92,7 +107,9 @@ impl Spill {
     }
 
     fn position(&self, chunk: ChunkId) -> Option<u64> {
-        self.chunks.contains(&chunk.0).then(|| (chunk.0 - self.chunks.start) * self.max_chunk_size)
+        self.chunks
+            .contains(&chunk.0)
+            .then(|| (chunk.0 - self.chunks.start) * self.max_chunk_size)
     }
 
     /// Returns the version of a chunk in the file, and the opening in which the store confirmed it.
@@ -109,8 +126,12 @@ impl Spill {
 
     /// Reads bytes of a chunk in the file.
     pub fn read(&self, chunk: ChunkId, range: Range<usize>, out: &mut [u8]) -> Result<()> {
-        let position = self.position(chunk).ok_or_else(|| Error::system(libc::EIO))?;
-        Ok(self.file.read_exact_at(&mut out[..range.len()], position + range.start as u64)?)
+        let position = self
+            .position(chunk)
+            .ok_or_else(|| Error::system(libc::EIO))?;
+        Ok(self
+            .file
+            .read_exact_at(&mut out[..range.len()], position + range.start as u64)?)
     }
 
     /// Puts a chunk into the file. Returns false if it could not be written.
@@ -138,7 +159,10 @@ mod tests {
     #[test]
     fn chunks_that_were_put_are_read_back() {
         let directory = tempfile::tempdir().unwrap();
-        let spills = Spills::new(SpillOptions { directory: directory.path().into(), limit: 3000 });
+        let spills = Spills::new(SpillOptions {
+            directory: directory.path().into(),
+            limit: 3000,
+        });
         assert!(spills.open(5..9, 1000).is_err());
         let Ok(spill) = spills.open(5..8, 1000) else {
             return;
@@ -154,7 +178,10 @@ mod tests {
             !spill.put(ChunkId(8), a, Opening::default(), &[7; 1000])
                 && !spill.put(ChunkId(6), a, Opening::default(), &[7; 1001])
         );
-        assert_eq!((spill.version(ChunkId(7)), spill.version(ChunkId(6))), (Some((b, Opening::default())), None));
+        assert_eq!(
+            (spill.version(ChunkId(7)), spill.version(ChunkId(6))),
+            (Some((b, Opening::default())), None)
+        );
         let freshness = Freshness::default();
         freshness.begin_opening();
         spill.confirm(ChunkId(7), freshness.opening());
@@ -162,7 +189,10 @@ mod tests {
         let mut out = [0; 20];
         spill.read(ChunkId(7), 990..1000, &mut out).unwrap();
         assert_eq!((&out[..10], &out[10..]), (&[8; 10][..], &[0; 10][..]));
-        assert!(spill.put(ChunkId(5), a, Opening::default(), &[9; 10]), "chunks may be smaller than the largest");
+        assert!(
+            spill.put(ChunkId(5), a, Opening::default(), &[9; 10]),
+            "chunks may be smaller than the largest"
+        );
         spill.read(ChunkId(5), 0..10, &mut out).unwrap();
         assert_eq!(out[..10], [9; 10]);
         drop(spill);

@@ -36,29 +36,45 @@ impl Prefetcher {
         let grid = array.grid();
         let set = array.grid().working_set(offset);
         set.chunks.end - set.chunks.start > 1
-            && (set.chunks.end - set.chunks.start).saturating_mul(grid.max_chunk_size() as u64) > self.max_bytes()
+            && (set.chunks.end - set.chunks.start).saturating_mul(grid.max_chunk_size() as u64)
+                > self.max_bytes()
     }
 
     /// Prefetches the window after the one that holds `offset`. With `once`, also drops the windows
     /// that the reader has passed.
-    pub(super) fn prefetch_window(&self, state: &PrefetchState, array: &Arc<Array>, offset: u64, once: bool) {
+    pub(super) fn prefetch_window(
+        &self,
+        state: &PrefetchState,
+        array: &Arc<Array>,
+        offset: u64,
+        once: bool,
+    ) {
         let writes = array.freshness().writes();
         let mut windows = lock(&state.windows);
         let windows = windows.get(array, writes);
-        let here = self.window_at(windows, array, writes, offset, &state.has_warned).range;
+        let here = self
+            .window_at(windows, array, writes, offset, &state.has_warned)
+            .range;
         if once {
             self.drop_windows_behind(array, windows, &here, offset.saturating_sub(self.behind()));
         }
         let next = here.end;
         let is_planned = windows.iter().any(|w| w.range.contains(&next));
         // a reader waits for this window: it comes before the next one
-        let is_early = !self.cache.holds(array, CachedItem::window(&here, writes), ChunkPart::Whole);
+        let is_early =
+            !self
+                .cache
+                .holds(array, CachedItem::window(&here, writes), ChunkPart::Whole);
         if is_planned || is_early || next >= array.size() || !self.is_wide(array, next) {
             return;
         }
         let next = self.window_at(windows, array, writes, next, &state.has_warned);
         // it must not evict this one
-        if next.memory(array).saturating_add((here.end - here.start) as usize + KEPT_FREE) > self.cache.bound() {
+        if next
+            .memory(array)
+            .saturating_add((here.end - here.start) as usize + KEPT_FREE)
+            > self.cache.bound()
+        {
             return;
         }
         let cache = self.cache.clone();
@@ -73,7 +89,13 @@ impl Prefetcher {
 
     /// Drops the adjacent windows before `here` that end before `behind`. Others belong to other
     /// readers.
-    fn drop_windows_behind(&self, array: &Array, windows: &mut Vec<Window>, here: &Range<u64>, behind: u64) {
+    fn drop_windows_behind(
+        &self,
+        array: &Array,
+        windows: &mut Vec<Window>,
+        here: &Range<u64>,
+        behind: u64,
+    ) {
         let mut start = here.start;
         while let Some(i) = windows.iter().position(|w| w.range.end == start) {
             start = windows[i].range.start;
@@ -99,18 +121,37 @@ impl Prefetcher {
         }
         let set = array.grid().working_set(offset);
         let aligned = (offset / FIRST_WINDOW * FIRST_WINDOW).max(set.flat.start);
-        let before =
-            windows.iter().filter(|w| w.range.end >= aligned && w.range.end <= offset).max_by_key(|w| w.range.end);
+        let before = windows
+            .iter()
+            .filter(|w| w.range.end >= aligned && w.range.end <= offset)
+            .max_by_key(|w| w.range.end);
         let (start, len) = before.map_or((aligned, FIRST_WINDOW), |w| {
-            (w.range.end, 4 * (w.range.end - w.range.start).max(FIRST_WINDOW / 4))
+            (
+                w.range.end,
+                4 * (w.range.end - w.range.start).max(FIRST_WINDOW / 4),
+            )
         });
-        let end = start.saturating_add(len.min((self.max_bytes() / 3).max(FIRST_WINDOW))).min(set.flat.end);
-        let spill = windows.iter().filter_map(|w| w.spill.as_ref()).find(|s| *s.chunks() == set.chunks).cloned();
+        let end = start
+            .saturating_add(len.min((self.max_bytes() / 3).max(FIRST_WINDOW)))
+            .min(set.flat.end);
+        let spill = windows
+            .iter()
+            .filter_map(|w| w.spill.as_ref())
+            .find(|s| *s.chunks() == set.chunks)
+            .cloned();
         let spill = spill.or_else(|| self.open_spill(array, set.chunks, has_warned));
         let is_first = before.is_none();
         let is_last = end == set.flat.end;
         let threads = self.window_threads(array);
-        let window = Window { range: start..end, is_first, is_last, is_broken: false, spill, threads, writes };
+        let window = Window {
+            range: start..end,
+            is_first,
+            is_last,
+            is_broken: false,
+            spill,
+            threads,
+            writes,
+        };
         windows.push(window.clone());
         if windows.len() > MAX_WINDOWS {
             windows.remove(0);
@@ -122,12 +163,18 @@ impl Prefetcher {
     /// cache, each with its chunk.
     fn window_threads(&self, array: &Array) -> u64 {
         let each = array.grid().max_chunk_size().saturating_mul(2).max(1);
-        ((self.cache.bound() / 4 / each) as u64).clamp(1, array.concurrency(self.threads as usize) as u64)
+        ((self.cache.bound() / 4 / each) as u64)
+            .clamp(1, array.concurrency(self.threads as usize) as u64)
     }
 
     /// Opens a spill file for chunks that have to be decoded. Returns `None` for uncompressed
     /// chunks, and if there can be no spill file.
-    fn open_spill(&self, array: &Array, chunks: Range<u64>, has_warned: &AtomicBool) -> Option<Arc<Spill>> {
+    fn open_spill(
+        &self,
+        array: &Array,
+        chunks: Range<u64>,
+        has_warned: &AtomicBool,
+    ) -> Option<Arc<Spill>> {
         if array.partial_decode() == PartialDecode::Plain || self.spill.is_off() {
             return None;
         }
@@ -135,7 +182,10 @@ impl Prefetcher {
             Ok(spill) => Some(Arc::new(spill)),
             Err(e) => {
                 if !has_warned.swap(true, Ordering::Relaxed) {
-                    log::warn!("{}: a row of its chunks is decoded again and again: no spill file: {e}", array.key());
+                    log::warn!(
+                        "{}: a row of its chunks is decoded again and again: no spill file: {e}",
+                        array.key()
+                    );
                 }
                 None
             }
@@ -168,7 +218,13 @@ impl Prefetcher {
                 return None;
             }
             let mut windows = lock(&state.windows);
-            let window = self.window_at(windows.get(array, writes), array, writes, at, &state.has_warned);
+            let window = self.window_at(
+                windows.get(array, writes),
+                array,
+                writes,
+                at,
+                &state.has_warned,
+            );
             drop(windows);
             if window.is_broken {
                 return None;
@@ -183,7 +239,10 @@ impl Prefetcher {
             };
             let Ok(part) = part else {
                 let mut windows = lock(&state.windows);
-                let broken = windows.get(array, writes).iter_mut().filter(|w| w.range == window.range);
+                let broken = windows
+                    .get(array, writes)
+                    .iter_mut()
+                    .filter(|w| w.range == window.range);
                 broken.for_each(|window| window.is_broken = true);
                 return None;
             };

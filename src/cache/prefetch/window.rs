@@ -5,7 +5,9 @@
 use super::spill::Spill;
 use crate::array::{Array, BlockIndex, OpenedChunk, Opening, Scratch, VersionTag};
 use crate::cache::Cache;
-use crate::cache::chunk_cache::{CachedChunk, CachedItem, ChunkPart, LoadingSlot, PartResult, Sources};
+use crate::cache::chunk_cache::{
+    CachedChunk, CachedItem, ChunkPart, LoadingSlot, PartResult, Sources,
+};
 use crate::error::Result;
 use crate::util::memory::{self, lock};
 use crate::util::pool::on_threads;
@@ -47,7 +49,10 @@ impl Window {
     /// Returns the bytes of memory that building it takes: the window, and a chunk, encoded and
     /// decoded, for each thread.
     pub fn memory(&self, array: &Array) -> usize {
-        array.chunk_memory().saturating_mul(self.threads as usize).saturating_add(self.len())
+        array
+            .chunk_memory()
+            .saturating_mul(self.threads as usize)
+            .saturating_add(self.len())
     }
 }
 
@@ -66,13 +71,27 @@ impl Cache {
     /// Builds a window before a reader needs it, if there is memory for it.
     pub(super) fn prefetch_window(&self, array: &Array, window: &Window) -> bool {
         let mut load = |slot: &mut LoadingSlot, _| self.load_window(slot, array, window);
-        self.prefetch_item(array, window.item(), ChunkPart::Whole, window.memory(array), &mut load)
+        self.prefetch_item(
+            array,
+            window.item(),
+            ChunkPart::Whole,
+            window.memory(array),
+            &mut load,
+        )
     }
 
-    fn load_window(&self, slot: &mut LoadingSlot, array: &Array, window: &Window) -> Result<CachedChunk> {
+    fn load_window(
+        &self,
+        slot: &mut LoadingSlot,
+        array: &Array,
+        window: &Window,
+    ) -> Result<CachedChunk> {
         slot.reserve(window.memory(array));
         let (bytes, sources) = build(self, array, window, self.buffer(window.len()))?;
-        Ok(CachedChunk::Window(self.buffers.hold(bytes), Arc::new(sources)))
+        Ok(CachedChunk::Window(
+            self.buffers.hold(bytes),
+            Arc::new(sources),
+        ))
     }
 }
 
@@ -103,7 +122,11 @@ struct Visited<'a> {
 }
 
 impl Visited<'_> {
-    const UNINITIALIZED: Visited<'static> = Visited { bytes: &[], start: 0, tag: VersionTag::UNINITIALIZED };
+    const UNINITIALIZED: Visited<'static> = Visited {
+        bytes: &[],
+        start: 0,
+        tag: VersionTag::UNINITIALIZED,
+    };
 }
 
 /// Builds a window, in `buffer` if its capacity suffices.
@@ -113,9 +136,19 @@ fn build(cache: &Cache, array: &Array, window: &Window, mut buffer: Vec<u8>) -> 
     memory::resize(&mut buffer, window.len())?;
     let chunks = array.grid().chunks_around(window.range.clone());
     let built = Mutex::new((buffer, Vec::new()));
-    let building = Building { cache, array, window, chunks, next: AtomicU64::new(0), built };
+    let building = Building {
+        cache,
+        array,
+        window,
+        chunks,
+        next: AtomicU64::new(0),
+        built,
+    };
     on_threads(window.threads as usize, &|| building.visit_all())?;
-    let (bytes, mut sources) = building.built.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (bytes, mut sources) = building
+        .built
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     sources.sort_unstable_by_key(|(chunk, _)| *chunk);
     Ok((bytes, sources))
 }
@@ -148,7 +181,10 @@ impl Building<'_> {
 
     /// Copies the window's bytes of a chunk.
     fn visit(&self, chunk: ChunkId, memory: &mut ThreadMemory) -> Result<()> {
-        let runs = self.array.grid().chunk_runs(chunk, self.window.range.clone());
+        let runs = self
+            .array
+            .grid()
+            .chunk_runs(chunk, self.window.range.clone());
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
             return Ok(());
         };
@@ -170,31 +206,61 @@ impl Building<'_> {
 
     /// Returns at least the bytes `needed` of a chunk: from the dirty chunks, the spill file or the
     /// store.
-    fn bytes_of<'m>(&self, chunk: ChunkId, needed: Range<usize>, memory: &'m mut ThreadMemory) -> Result<Visited<'m>> {
+    fn bytes_of<'m>(
+        &self,
+        chunk: ChunkId,
+        needed: Range<usize>,
+        memory: &'m mut ThreadMemory,
+    ) -> Result<Visited<'m>> {
         let opening = self.array.freshness().opening();
         // the window has reserved memory for a chunk of each thread
-        if let Some(part) = self.cache.get_dirty(self.array, chunk, false).transpose()?.flatten() {
+        if let Some(part) = self
+            .cache
+            .get_dirty(self.array, chunk, false)
+            .transpose()?
+            .flatten()
+        {
             memory.0.clear();
             memory.0.extend_from_slice(part.bytes());
-            return Ok(Visited { bytes: &memory.0, start: 0, tag: part.tag() });
+            return Ok(Visited {
+                bytes: &memory.0,
+                start: 0,
+                tag: part.tag(),
+            });
         }
         if let Some(tag) = self.read_spilled(chunk, opening, needed.clone(), &mut memory.0)? {
-            return Ok(Visited { bytes: &memory.0, start: needed.start, tag });
+            return Ok(Visited {
+                bytes: &memory.0,
+                start: needed.start,
+                tag,
+            });
         }
         match self.array.partial_decode() {
             PartialDecode::Plain => {
-                let version = self.array.read_plain(chunk, needed.clone(), &mut memory.0)?;
-                Ok(Visited { bytes: &memory.0, start: needed.start, tag: VersionTag::of(version.as_ref()) })
+                let version = self
+                    .array
+                    .read_plain(chunk, needed.clone(), &mut memory.0)?;
+                Ok(Visited {
+                    bytes: &memory.0,
+                    start: needed.start,
+                    tag: VersionTag::of(version.as_ref()),
+                })
             }
             // a remote chunk that is spilled is requested once, whole
             PartialDecode::Blosc if !(self.array.is_remote() && self.window.spill.is_some()) => {
                 match self.array.open_chunk(chunk)? {
                     OpenedChunk::Uninitialized => Ok(Visited::UNINITIALIZED),
-                    OpenedChunk::Blocks(index) if self.takes_blocks(chunk, &needed, index.block_size()) => {
+                    OpenedChunk::Blocks(index)
+                        if self.takes_blocks(chunk, &needed, index.block_size()) =>
+                    {
                         match self.load_blocks(chunk, &index, needed, memory)? {
                             Some(start) => {
                                 let tag = VersionTag::of(Some(&index.version));
-                                Ok(Visited { bytes: &memory.0, start, tag })
+                                Ok(Visited {
+                                    bytes: &memory.0,
+                                    start,
+                                    tag,
+                                })
                             }
                             // the chunk was replaced just now
                             None => self.load_whole(chunk, opening, memory),
@@ -229,8 +295,13 @@ impl Building<'_> {
         bytes.clear();
         let mut buffer = Vec::new();
         for n in blocks {
-            let loaded =
-                self.array.load_block(chunk, (index, n), needed.end - n * size, buffer, &mut scratch.stored)?;
+            let loaded = self.array.load_block(
+                chunk,
+                (index, n),
+                needed.end - n * size,
+                buffer,
+                &mut scratch.stored,
+            )?;
             let Some(block) = loaded else { return Ok(None) };
             bytes.extend_from_slice(&block);
             buffer = block;
@@ -239,7 +310,12 @@ impl Building<'_> {
     }
 
     /// Decodes a chunk, and keeps it in the spill file if a later window needs it.
-    fn load_whole<'m>(&self, chunk: ChunkId, opening: Opening, memory: &'m mut ThreadMemory) -> Result<Visited<'m>> {
+    fn load_whole<'m>(
+        &self,
+        chunk: ChunkId,
+        opening: Opening,
+        memory: &'m mut ThreadMemory,
+    ) -> Result<Visited<'m>> {
         let (bytes, scratch) = memory;
         let Some(loaded) = self.array.load(chunk, std::mem::take(bytes), scratch)? else {
             return Ok(Visited::UNINITIALIZED);
@@ -250,7 +326,11 @@ impl Building<'_> {
         if spill.is_some_and(|spill| spill.put(chunk, tag, opening, bytes)) {
             self.cache.stats.bytes_spilled.add(bytes.len() as u64);
         }
-        Ok(Visited { bytes, start: 0, tag })
+        Ok(Visited {
+            bytes,
+            start: 0,
+            tag,
+        })
     }
 
     /// Reads bytes of a chunk from the spill file, if it holds the version in the store.

@@ -104,7 +104,14 @@ impl Snapshot {
 impl DirtyChunk {
     pub fn new(array: Arc<Array>, chunk: ChunkId, number: u64, state: DirtyState) -> Self {
         let (write_back_lock, load_lock) = Default::default();
-        DirtyChunk { array, chunk, number, write_back_lock, load_lock, state: Mutex::new(state) }
+        DirtyChunk {
+            array,
+            chunk,
+            number,
+            write_back_lock,
+            load_lock,
+            state: Mutex::new(state),
+        }
     }
 
     pub fn key(&self) -> CacheKey {
@@ -131,13 +138,29 @@ impl DirtyState {
     /// has them.
     pub fn over(slot: Option<&Slot>, inside: Option<Ranges>, account: Account) -> Self {
         let (bytes, base, confirmed) = match slot {
-            Some(Slot::Ready { content: CachedChunk::Whole(bytes, version, _), confirmed, .. }) => {
-                (Some(bytes.clone()), Base::Known(Some(version.clone())), *confirmed)
-            }
+            Some(Slot::Ready {
+                content: CachedChunk::Whole(bytes, version, _),
+                confirmed,
+                ..
+            }) => (
+                Some(bytes.clone()),
+                Base::Known(Some(version.clone())),
+                *confirmed,
+            ),
             _ => (None, Base::Unknown, Opening::default()),
         };
         let (dirty, storing) = Default::default();
-        let mut state = DirtyState { bytes, dirty, storing, base, confirmed, loads: 0, stores: 0, inside, account };
+        let mut state = DirtyState {
+            bytes,
+            dirty,
+            storing,
+            base,
+            confirmed,
+            loads: 0,
+            stores: 0,
+            inside,
+            account,
+        };
         state.count_ranges();
         state
     }
@@ -175,7 +198,8 @@ impl DirtyState {
     /// flight exist twice.
     fn count_ranges(&mut self) {
         let inside = self.inside.as_ref().map_or(0, Ranges::memory);
-        self.account.set(inside + self.dirty.memory() + 2 * self.storing.memory());
+        self.account
+            .set(inside + self.dirty.memory() + 2 * self.storing.memory());
     }
 
     /// Returns whether every byte was written: the base does not matter.
@@ -186,12 +210,18 @@ impl DirtyState {
     /// Returns whether all bytes are valid without asking the store.
     pub fn is_complete(&self, array: &Array) -> bool {
         let is_known = self.base != Base::Unknown && array.freshness().is_current(self.confirmed);
-        self.bytes.as_ref().is_some_and(|bytes| is_known || self.is_fully_written(bytes.len()))
+        self.bytes
+            .as_ref()
+            .is_some_and(|bytes| is_known || self.is_fully_written(bytes.len()))
     }
 
     /// Returns all bytes of the chunk as a part.
     pub fn part(&self) -> PartResult {
-        let tag = self.base.tag().filter(|tag| *tag != VersionTag::UNINITIALIZED).unwrap_or(VersionTag::UNSTORED);
+        let tag = self
+            .base
+            .tag()
+            .filter(|tag| *tag != VersionTag::UNINITIALIZED)
+            .unwrap_or(VersionTag::UNSTORED);
         let bytes = self.bytes.clone().ok_or_else(removed)?;
         Ok(Some(DecodedPart::whole(bytes, tag)))
     }
@@ -213,7 +243,10 @@ impl DirtyState {
         let mut written = Ranges::default();
         for (offset, part) in parts {
             let range = *offset..offset + part.len();
-            bytes.get_mut(range.clone()).ok_or_else(|| Error::system(libc::EFBIG))?.copy_from_slice(part);
+            bytes
+                .get_mut(range.clone())
+                .ok_or_else(|| Error::system(libc::EFBIG))?
+                .copy_from_slice(part);
             written.add(range);
         }
         self.dirty.add_all(&written);
@@ -226,12 +259,16 @@ impl DirtyState {
     /// the base need not be read.
     fn complete_edge(&mut self, cache: &Cache, array: &Array) -> Result<()> {
         let size = self.bytes.as_ref().ok_or_else(removed)?.len();
-        let is_covered = |inside: &Ranges| self.dirty.len() < size && self.dirty.contains_all(inside);
+        let is_covered =
+            |inside: &Ranges| self.dirty.len() < size && self.dirty.contains_all(inside);
         if self.base != Base::Unknown || !self.inside.as_ref().is_some_and(is_covered) {
             return Ok(());
         }
         for padding in self.dirty.complement(size).iter() {
-            array.fill(&mut self.bytes_mut(cache)?[padding.clone()], padding.start as u64);
+            array.fill(
+                &mut self.bytes_mut(cache)?[padding.clone()],
+                padding.start as u64,
+            );
             self.dirty.add(padding);
         }
         Ok(())
@@ -259,9 +296,16 @@ impl DirtyState {
     /// With `revalidate`, a known base is revalidated in any case.
     pub fn missing(&self, size: usize, opening: Opening, revalidate: bool) -> Missing {
         match &self.base {
-            _ if self.bytes.is_none() || self.is_fully_written(size) || self.storing.len() == size => Missing::Nothing,
+            _ if self.bytes.is_none()
+                || self.is_fully_written(size)
+                || self.storing.len() == size =>
+            {
+                Missing::Nothing
+            }
             Base::Unknown => Missing::Bytes,
-            Base::Known(version) if revalidate || self.confirmed < opening => Missing::Version(version.clone()),
+            Base::Known(version) if revalidate || self.confirmed < opening => {
+                Missing::Version(version.clone())
+            }
             Base::Known(_) => Missing::Nothing,
         }
     }
@@ -273,7 +317,13 @@ impl DirtyState {
         let written = base.is_some().then(|| self.storing.clone());
         self.count_ranges();
         let bytes = self.bytes.clone().ok_or_else(removed)?;
-        Ok(Snapshot { bytes, opening, loads: self.loads, base, written })
+        Ok(Snapshot {
+            bytes,
+            opening,
+            loads: self.loads,
+            base,
+            written,
+        })
     }
 
     /// Makes the bytes dirty again that a write-back was to store.
@@ -291,5 +341,9 @@ fn removed() -> Error {
 /// Returns the bytes of an edge chunk that belong to the array; `None` for any other chunk.
 pub(super) fn inside(array: &Array, chunk: ChunkId) -> Option<Ranges> {
     let runs = || array.grid().chunk_runs(chunk, 0..array.size()).into_iter();
-    array.grid().is_edge(chunk).then(|| runs().map(|(_, run)| run.offset..run.offset + run.len).collect())
+    array.grid().is_edge(chunk).then(|| {
+        runs()
+            .map(|(_, run)| run.offset..run.offset + run.len)
+            .collect()
+    })
 }

@@ -17,14 +17,20 @@ use std::time::Instant;
 /// Returns the number of threads that store chunks of an array. They mostly wait, for the disk or
 /// for a server.
 pub(super) fn flush_threads(array: &Array) -> usize {
-    array.concurrency(std::thread::available_parallelism().map_or(4, |n| n.get()).max(4))
+    array.concurrency(
+        std::thread::available_parallelism()
+            .map_or(4, |n| n.get())
+            .max(4),
+    )
 }
 
 impl Cache {
     /// Stores a chunk if it is dirty; one of a shard is handed over. Waits for a write-back of it
     /// in flight. A loss is recorded for the next close of a file of the array.
     pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
-        self.dirty_chunk(array, chunk).map_or(Ok(()), |dirty| self.write_back(&dirty, Instant::now(), true))
+        self.dirty_chunk(array, chunk).map_or(Ok(()), |dirty| {
+            self.write_back(&dirty, Instant::now(), true)
+        })
     }
 
     /// Stores a chunk that the caller has just written, as [`Cache::flush_chunk`] does.
@@ -61,7 +67,11 @@ impl Cache {
     /// does.
     pub fn flush_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
         let done = self.write_back_where(&of);
-        if self.is_in_vain(&done) { done } else { done.and(self.store_pending(of)) }
+        if self.is_in_vain(&done) {
+            done
+        } else {
+            done.and(self.store_pending(of))
+        }
     }
 
     /// Returns whether the rest of a flush is in vain: a part of it failed, and the store answers
@@ -75,7 +85,10 @@ impl Cache {
     pub(super) fn write_back_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
         let list = self.lock().oldest_dirty(|dirty| of(&dirty.array));
         let mut confirmed = HashSet::new();
-        for dirty in list.iter().filter(|dirty| confirmed.insert(dirty.array.id())) {
+        for dirty in list
+            .iter()
+            .filter(|dirty| confirmed.insert(dirty.array.id()))
+        {
             // a failure is reported when each chunk is stored
             let confirmed = dirty.array.confirm(false);
             if self.is_in_vain(&confirmed) {
@@ -99,7 +112,9 @@ impl Cache {
         }
         self.transfer_pending(old, new);
         // bound before the loop, whose body takes the cache's lock again
-        let list = self.lock().oldest_dirty(|dirty| dirty.array.id() == old.id());
+        let list = self
+            .lock()
+            .oldest_dirty(|dirty| dirty.array.id() == old.id());
         for dirty in list {
             let _write_back = lock(&dirty.write_back_lock);
             let mut state = dirty.lock();
@@ -109,7 +124,8 @@ impl Cache {
             let is_fully_written = moved.is_fully_written(dirty.size());
             let moved = DirtyChunk::new(new.clone(), dirty.chunk, dirty.number, moved);
             let mut all = self.lock();
-            all.fully_written.extend(is_fully_written.then(|| moved.key()));
+            all.fully_written
+                .extend(is_fully_written.then(|| moved.key()));
             all.dirty_bytes += moved.size();
             new.freshness().add_dirty();
             all.dirty.insert(moved.key(), Arc::new(moved));
@@ -145,7 +161,11 @@ impl Cache {
             }
             done
         };
-        let threads = list.iter().map(|dirty| flush_threads(&dirty.array)).max().unwrap_or(1);
+        let threads = list
+            .iter()
+            .map(|dirty| flush_threads(&dirty.array))
+            .max()
+            .unwrap_or(1);
         on_threads(threads.min(list.len()), &work)
     }
 }

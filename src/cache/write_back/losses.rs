@@ -27,7 +27,10 @@ impl Cache {
     /// Records that written bytes of `array` are lost.
     pub(super) fn record_loss(&self, array: &Array, e: Error) {
         self.stats.problem(format!("not stored: {e}"));
-        lock(&self.failures).lost.entry(array.key().clone()).or_insert(e);
+        lock(&self.failures)
+            .lost
+            .entry(array.key().clone())
+            .or_insert(e);
     }
 
     /// Returns the error for bytes that were lost since the last call, in arrays for which `of`
@@ -38,7 +41,10 @@ impl Cache {
     ///
     /// ESTALE if bytes were lost.
     pub fn take_losses(&self, of: impl Fn(&Key) -> bool) -> Result<()> {
-        let mut taken: Vec<_> = lock(&self.failures).lost.extract_if(|key, _| of(key)).collect();
+        let mut taken: Vec<_> = lock(&self.failures)
+            .lost
+            .extract_if(|key, _| of(key))
+            .collect();
         taken.sort_by(|a, b| a.0.cmp(&b.0));
         let others = taken.len().saturating_sub(1);
         match taken.into_iter().next() {

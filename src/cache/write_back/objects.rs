@@ -56,12 +56,16 @@ impl QuietTimer {
         let state = lock(&self.state);
         let state = match pause {
             Some(pause) => {
-                let waited = self.changed.wait_timeout_while(state, pause, |state| !state.has_ended);
+                let waited = self
+                    .changed
+                    .wait_timeout_while(state, pause, |state| !state.has_ended);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
             None => {
                 let is_idle = |state: &mut TimerState| !state.has_ended && !state.is_needed;
-                self.changed.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner)
+                self.changed
+                    .wait_while(state, is_idle)
+                    .unwrap_or_else(PoisonError::into_inner)
             }
         };
         !state.has_ended
@@ -73,13 +77,21 @@ impl Cache {
     pub fn store_quiet_objects(self: &Arc<Self>) -> Result<()> {
         let cache = Arc::downgrade(self);
         let timer = self.timer.clone();
-        std::thread::Builder::new().name("quiet-objects".into()).spawn(move || run(&cache, &timer))?;
+        std::thread::Builder::new()
+            .name("quiet-objects".into())
+            .spawn(move || run(&cache, &timer))?;
         Ok(())
     }
 
     /// Records that an array has pending chunks.
     pub fn add_pending(&self, array: &Arc<Array>) {
-        if array.has_shards() && self.lock().pending.insert(array.id(), array.clone()).is_none() {
+        if array.has_shards()
+            && self
+                .lock()
+                .pending
+                .insert(array.id(), array.clone())
+                .is_none()
+        {
             self.timer.set(|state| state.is_needed = true);
         }
     }
@@ -106,7 +118,10 @@ impl Cache {
 
     /// Returns whether an array for which `of` returns true has pending chunks.
     pub fn has_pending(&self, of: impl Fn(&Array) -> bool) -> bool {
-        self.lock().pending.values().any(|array| of(array) && !array.pending().is_empty())
+        self.lock()
+            .pending
+            .values()
+            .any(|array| of(array) && !array.pending().is_empty())
     }
 
     /// Returns the arrays with pending chunks for which `of` returns true, and forgets those
@@ -116,9 +131,17 @@ impl Cache {
         let mut state = self.lock();
         state.pending.retain(|_, array| !array.pending().is_empty());
         let is_older = |array: &Arc<Array>| {
-            state.pending.values().any(|other| other.key() == array.key() && other.id() > array.id())
+            state
+                .pending
+                .values()
+                .any(|other| other.key() == array.key() && other.id() > array.id())
         };
-        let (older, newest) = state.pending.values().filter(|array| of(array)).cloned().partition(is_older);
+        let (older, newest) = state
+            .pending
+            .values()
+            .filter(|array| of(array))
+            .cloned()
+            .partition(is_older);
         [older, newest]
     }
 
@@ -149,7 +172,12 @@ impl Cache {
         let mut done = Ok(());
         for arrays in self.with_pending(of) {
             let objects_of = |array: &Arc<Array>| {
-                array.pending().objects().into_iter().map(|object| (array.clone(), object)).collect::<Vec<_>>()
+                array
+                    .pending()
+                    .objects()
+                    .into_iter()
+                    .map(|object| (array.clone(), object))
+                    .collect::<Vec<_>>()
             };
             let list: Vec<_> = arrays.iter().flat_map(objects_of).collect();
             let next = AtomicUsize::new(0);
@@ -162,16 +190,27 @@ impl Cache {
                 }
                 done
             };
-            let threads = arrays.iter().map(|array| flush_threads(array)).max().unwrap_or(1);
+            let threads = arrays
+                .iter()
+                .map(|array| flush_threads(array))
+                .max()
+                .unwrap_or(1);
             done = done.and(on_threads(threads.min(list.len()), &work));
         }
         done
     }
 
     /// Stores the pending chunks of an object.
-    pub(super) fn store_object(&self, array: &Arc<Array>, object: u64, since: Instant) -> Result<()> {
+    pub(super) fn store_object(
+        &self,
+        array: &Arc<Array>,
+        object: u64,
+        since: Instant,
+    ) -> Result<()> {
         let mut in_flight = self.begin_write_back(array);
-        let done = array.store_object(object, self.spill.as_ref(), since, &mut |e| self.record_loss(array, e));
+        let done = array.store_object(object, self.spill.as_ref(), since, &mut |e| {
+            self.record_loss(array, e)
+        });
         in_flight.has_failed = done.is_err();
         done.inspect_err(|e| {
             self.record_unstored_object(array);
@@ -183,7 +222,9 @@ impl Cache {
     /// whether there was one that could be stored.
     pub(super) fn free_pending_space(&self, array: &Arc<Array>) -> bool {
         let objects = array.pending().objects();
-        objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())
+        objects
+            .into_iter()
+            .any(|object| self.store_object(array, object, Instant::now()).is_ok())
     }
 
     /// Begins to store the objects that are quiet at `now`. Returns the time until the next call;
@@ -193,18 +234,31 @@ impl Cache {
         self.timer.set(|state| state.is_needed = false);
         let [older, newest] = self.with_pending(|_| true);
         let pause = (!older.is_empty() || !newest.is_empty()).then_some(LOOK);
-        for (array, is_older) in
-            older.into_iter().map(|array| (array, true)).chain(newest.into_iter().map(|a| (a, false)))
+        for (array, is_older) in older
+            .into_iter()
+            .map(|array| (array, true))
+            .chain(newest.into_iter().map(|a| (a, false)))
         {
-            let objects = if is_older { array.pending().objects() } else { array.pending().quiet(now) };
+            let objects = if is_older {
+                array.pending().objects()
+            } else {
+                array.pending().quiet(now)
+            };
             if objects.is_empty() || !self.lock().may_write_back(array.id(), 1) {
                 continue;
             }
             let cache = self.clone();
-            let store =
-                move || objects.iter().for_each(|object| drop(cache.store_object(&array, *object, Instant::now())));
-            if let Err(e) = std::thread::Builder::new().name("store".into()).spawn(store) {
-                self.stats.problem(format!("no thread to store chunks: {}", Error::from(e)));
+            let store = move || {
+                objects
+                    .iter()
+                    .for_each(|object| drop(cache.store_object(&array, *object, Instant::now())))
+            };
+            if let Err(e) = std::thread::Builder::new()
+                .name("store".into())
+                .spawn(store)
+            {
+                self.stats
+                    .problem(format!("no thread to store chunks: {}", Error::from(e)));
             }
         }
         pause

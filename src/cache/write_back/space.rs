@@ -131,7 +131,9 @@ impl Drop for WriteBackInFlight<'_> {
             write_backs.in_flight -= 1;
             write_backs.failed = self.has_failed.then(Instant::now);
         }
-        state.write_backs.retain(|_, write_backs| write_backs.in_flight > 0 || write_backs.failed_lately());
+        state
+            .write_backs
+            .retain(|_, write_backs| write_backs.in_flight > 0 || write_backs.failed_lately());
     }
 }
 
@@ -144,20 +146,33 @@ impl Cache {
 
     /// Returns whether one more chunk of `array` may become dirty.
     pub(super) fn has_space(&self, state: &State, array: &Array) -> bool {
-        let with = |more: usize| state.dirty_memory().saturating_add(DIRTY_COST).saturating_add(more);
+        let with = |more: usize| {
+            state
+                .dirty_memory()
+                .saturating_add(DIRTY_COST)
+                .saturating_add(more)
+        };
         // storing the chunk takes memory for its encoded form
         let is_first_with_space = || {
             let limit = self.bound.saturating_add(memory::unused_reserve());
-            !array.freshness().is_dirty() && state.dirty_memory() <= self.bound && with(array.chunk_memory()) <= limit
+            !array.freshness().is_dirty()
+                && state.dirty_memory() <= self.bound
+                && with(array.chunk_memory()) <= limit
         };
-        state.dirty.is_empty() || with(array.grid().max_chunk_size()) <= self.dirty_bound() || is_first_with_space()
+        state.dirty.is_empty()
+            || with(array.grid().max_chunk_size()) <= self.dirty_bound()
+            || is_first_with_space()
     }
 
     /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other
     /// one is in flight it always may, so that a chunk larger than the bound can be loaded, and
     /// each dirty chunk stored.
     pub(in crate::cache) fn may_load(&self, state: &State, array: &Array, bytes: usize) -> bool {
-        let more = if state.reserved.has(array) { 0 } else { memory::unused_reserve() };
+        let more = if state.reserved.has(array) {
+            0
+        } else {
+            memory::unused_reserve()
+        };
         let needed = self.needed_by(state).saturating_add(bytes);
         state.reserved.bytes() == 0 || needed <= self.bound.saturating_add(more)
     }
@@ -167,12 +182,21 @@ impl Cache {
     /// reserved memory.
     pub(super) fn reserve<'a>(&'a self, array: &'a Array, bytes: usize) -> ReservedMemory<'a> {
         self.reserve_in(self.lock(), array, bytes);
-        ReservedMemory { cache: self, array, bytes }
+        ReservedMemory {
+            cache: self,
+            array,
+            bytes,
+        }
     }
 
     /// Reserves memory like [`Cache::reserve`], for a caller that has locked the state and returns
     /// the memory itself.
-    pub(in crate::cache) fn reserve_in<'a>(&'a self, mut state: MutexGuard<'a, State>, array: &Array, bytes: usize) {
+    pub(in crate::cache) fn reserve_in<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        array: &Array,
+        bytes: usize,
+    ) {
         loop {
             self.evict(&mut state, bytes);
             if self.may_load(&state, array, bytes) {
@@ -205,7 +229,11 @@ impl Cache {
         drop(state);
         let stored = self.write_back_all(&others);
         // if there is space now, this array does not depend on a chunk of another one that failed
-        if self.lock().dirty_bytes < before { Ok(()) } else { stored }
+        if self.lock().dirty_bytes < before {
+            Ok(())
+        } else {
+            stored
+        }
     }
 
     /// Stores a chunk in the background: a fully written one if many bytes are dirty or, after the
@@ -233,8 +261,16 @@ impl Cache {
 
     /// Records that a write-back of `array` begins.
     pub(super) fn begin_write_back(&self, array: &Array) -> WriteBackInFlight<'_> {
-        self.lock().write_backs.entry(array.id()).or_default().in_flight += 1;
-        WriteBackInFlight { cache: self, array: array.id(), has_failed: true }
+        self.lock()
+            .write_backs
+            .entry(array.id())
+            .or_default()
+            .in_flight += 1;
+        WriteBackInFlight {
+            cache: self,
+            array: array.id(),
+            has_failed: true,
+        }
     }
 }
 
@@ -248,7 +284,9 @@ impl State {
     /// Returns whether fewer than `max` write-backs of the array are in flight and none has failed
     /// lately.
     pub(super) fn may_write_back(&self, array: u64, max: usize) -> bool {
-        self.write_backs.get(&array).is_none_or(|known| known.in_flight < max && !known.failed_lately())
+        self.write_backs
+            .get(&array)
+            .is_none_or(|known| known.in_flight < max && !known.failed_lately())
     }
 
     /// Returns up to `max` chunks of the array: fully written ones, which leave their queue, or
@@ -287,15 +325,23 @@ impl State {
     /// stored.
     fn next_in_background(&mut self, bound: usize) -> Option<(Arc<DirtyChunk>, bool)> {
         if self.dirty_memory() > bound
-            && let Some(at) = self.fully_written.iter().position(|key| self.may_write_back(key.0, MAX_BACKGROUND))
+            && let Some(at) = self
+                .fully_written
+                .iter()
+                .position(|key| self.may_write_back(key.0, MAX_BACKGROUND))
             && let Some(key) = self.fully_written.remove(at)
         {
             // the kernel's pages serve its writer, and the next chunk needs the memory
             return Some((self.dirty.get(&key)?.clone(), false));
         }
         let short = self.short_of_space.take()?;
-        let others = self.dirty.values().filter(|d| d.array.id() != short && self.may_write_back(d.array.id(), 1));
-        others.min_by_key(|dirty| dirty.number).map(|dirty| (dirty.clone(), true))
+        let others = self
+            .dirty
+            .values()
+            .filter(|d| d.array.id() != short && self.may_write_back(d.array.id(), 1));
+        others
+            .min_by_key(|dirty| dirty.number)
+            .map(|dirty| (dirty.clone(), true))
     }
 }
 

@@ -29,17 +29,29 @@ pub struct NewDocument {
 impl NewDocument {
     /// Returns the kind of this document.
     pub fn file(&self) -> MetadataFile {
-        if self.zarr_format == 3 { MetadataFile::Zarr } else { MetadataFile::Array }
+        if self.zarr_format == 3 {
+            MetadataFile::Zarr
+        } else {
+            MetadataFile::Array
+        }
     }
 
     /// Returns the kind of document that makes a group of this format.
     pub fn group_file(&self) -> MetadataFile {
-        if self.zarr_format == 3 { MetadataFile::Zarr } else { MetadataFile::Group }
+        if self.zarr_format == 3 {
+            MetadataFile::Zarr
+        } else {
+            MetadataFile::Group
+        }
     }
 
     /// Returns the document of a new group.
     pub fn group_text(&self) -> &'static [u8] {
-        if self.zarr_format == 3 { GROUP_DOCUMENT_V3.as_bytes() } else { GROUP_DOCUMENT.as_bytes() }
+        if self.zarr_format == 3 {
+            GROUP_DOCUMENT_V3.as_bytes()
+        } else {
+            GROUP_DOCUMENT.as_bytes()
+        }
     }
 
     /// Creates the `.zarray` from the arguments.
@@ -55,16 +67,30 @@ impl NewDocument {
             ("--shards", args.shards.is_some()),
         ];
         if let Some((option, _)) = for_v3.iter().find(|(_, is_given)| *is_given) {
-            return Err(Error::invalid(format!("{option}: for an array of Zarr v3 (--zarr-format 3)")));
+            return Err(Error::invalid(format!(
+                "{option}: for an array of Zarr v3 (--zarr-format 3)"
+            )));
         }
         let dtype = DType::parse(&args.dtype)?;
-        dtype.check_storable(&args.dtype).map_err(|e| e.context("--dtype"))?;
+        dtype
+            .check_storable(&args.dtype)
+            .map_err(|e| e.context("--dtype"))?;
         let filters = args.filters.clone().unwrap_or(Value::Null);
-        let fill = fill_value(args.fill.as_deref(), &dtype, &filters).map_err(|e| e.context("--fill"))?;
+        let fill =
+            fill_value(args.fill.as_deref(), &dtype, &filters).map_err(|e| e.context("--fill"))?;
         let mut fields = Map::new();
         fields.insert("chunks".into(), args.chunks.0.clone().into());
-        fields.insert("compressor".into(), args.compressor.0.as_ref().map_or(Value::Null, CodecConfig::to_json));
-        fields.insert("dimension_separator".into(), args.separator.as_deref().unwrap_or(".").into());
+        fields.insert(
+            "compressor".into(),
+            args.compressor
+                .0
+                .as_ref()
+                .map_or(Value::Null, CodecConfig::to_json),
+        );
+        fields.insert(
+            "dimension_separator".into(),
+            args.separator.as_deref().unwrap_or(".").into(),
+        );
         fields.insert("dtype".into(), args.dtype.clone());
         fields.insert("fill_value".into(), fill);
         fields.insert("filters".into(), filters);
@@ -75,14 +101,22 @@ impl NewDocument {
         let metadata = ArrayMetadata::parse(text.as_bytes())?;
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
         check_interchange(&metadata, grid.max_chunk_size())?;
-        Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()), zarr_format: 2 })
+        Ok(NewDocument {
+            text,
+            size: (!metadata.has_objects()).then_some(grid.size()),
+            zarr_format: 2,
+        })
     }
 }
 
 /// Returns the fill value as a `.zarray` spells it: the given value, or zeros as in zarr-python.
 pub fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result<Value> {
     let Some(text) = given else {
-        return Ok(if dtype.has_objects() { Value::Null } else { dtype.fill_value_json(&[]).unwrap_or(Value::Null) });
+        return Ok(if dtype.has_objects() {
+            Value::Null
+        } else {
+            dtype.fill_value_json(&[]).unwrap_or(Value::Null)
+        });
     };
     if text == "null" {
         return Ok(Value::Null);
@@ -92,40 +126,62 @@ pub fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result
         return object_fill(asked, dtype, filters);
     }
     let item = dtype.parse_fill_value(&asked)?.unwrap_or_default();
-    let value =
-        dtype.fill_value_json(&item).ok_or_else(|| Error::invalid(format!("{text} has no spelling in Zarr v2")))?;
+    let value = dtype
+        .fill_value_json(&item)
+        .ok_or_else(|| Error::invalid(format!("{text} has no spelling in Zarr v2")))?;
     if is_kept(&asked, &value, dtype) {
         Ok(value)
     } else {
-        Err(Error::invalid(format!("{text} is not a value of the dtype: it would become {}", json::write(&value))))
+        Err(Error::invalid(format!(
+            "{text} is not a value of the dtype: it would become {}",
+            json::write(&value)
+        )))
     }
 }
 
 /// Parses the value of the option: JSON, a bare word, or the characters of a text.
 fn spelled(text: &str, dtype: &DType) -> Result<Value> {
     let parsed = json::parse(text.as_bytes()).ok();
-    let word = || parsed.as_ref().and_then(json::text).unwrap_or(text).to_string();
+    let word = || {
+        parsed
+            .as_ref()
+            .and_then(json::text)
+            .unwrap_or(text)
+            .to_string()
+    };
     match dtype.kind() {
         // 5 may be a text, too
         DTypeKind::Text => Ok(word().into()),
-        DTypeKind::Void | DTypeKind::Struct(_) if !dtype.has_objects() && parsed == Some(0.into()) => Ok(0.into()),
+        DTypeKind::Void | DTypeKind::Struct(_)
+            if !dtype.has_objects() && parsed == Some(0.into()) =>
+        {
+            Ok(0.into())
+        }
         DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_) if !dtype.has_objects() => {
             match STANDARD.decode(word()) {
                 Ok(bytes) if bytes.len() <= dtype.size() => Ok(word().into()),
                 Ok(bytes) => {
                     let len = bytes.len();
                     let size = dtype.size();
-                    Err(Error::invalid(format!("{text} is {len} bytes in base64, an item has {size}")))
+                    Err(Error::invalid(format!(
+                        "{text} is {len} bytes in base64, an item has {size}"
+                    )))
                 }
                 Err(_) => {
                     let encoded = STANDARD.encode(word());
-                    Err(Error::invalid(format!("{text} is not base64; if these are the bytes, give {encoded}")))
+                    Err(Error::invalid(format!(
+                        "{text} is not base64; if these are the bytes, give {encoded}"
+                    )))
                 }
             }
         }
         // not every JSON parser accepts a bare NaN
         _ => Ok(match parsed {
-            Some(value) if json::float(&value).is_some_and(|f| !f.is_finite()) && !value.is_number() => text.into(),
+            Some(value)
+                if json::float(&value).is_some_and(|f| !f.is_finite()) && !value.is_number() =>
+            {
+                text.into()
+            }
             Some(value) => value,
             None => text.into(),
         }),
@@ -134,20 +190,31 @@ fn spelled(text: &str, dtype: &DType) -> Result<Value> {
 
 /// Checks the fill value of an array of objects, which its object codec must be able to encode.
 fn object_fill(asked: Value, dtype: &DType, filters: &Value) -> Result<Value> {
-    let codec = filters.get(0).and_then(|codec| codec.get("id")).and_then(json::text).unwrap_or_default();
+    let codec = filters
+        .get(0)
+        .and_then(|codec| codec.get("id"))
+        .and_then(json::text)
+        .unwrap_or_default();
     let is_fine = match &asked {
         _ if *dtype.kind() != DTypeKind::Object => false,
         Value::String(_) => codec != "vlen-bytes" && codec != "vlen-array",
         Value::Number(_) | Value::Bool(_) => ["json2", "msgpack2"].contains(&codec),
         _ => false,
     };
-    if is_fine { Ok(asked) } else { Err(Error::invalid(format!("not a value that codec {codec:?} encodes; null is"))) }
+    if is_fine {
+        Ok(asked)
+    } else {
+        Err(Error::invalid(format!(
+            "not a value that codec {codec:?} encodes; null is"
+        )))
+    }
 }
 
 /// Returns whether the stored value is the one given: numbers may be rounded to the dtype's
 /// precision, but not clipped to its range or to integers, and texts must not be cut.
 fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
-    let number = |value: &Value| json::float(value).or_else(|| json::text(value).and_then(json::float_word));
+    let number =
+        |value: &Value| json::float(value).or_else(|| json::text(value).and_then(json::float_word));
     match dtype.kind() {
         DTypeKind::Int | DTypeKind::UInt => match (number(asked), number(stored)) {
             (Some(asked), Some(stored)) => asked == stored,
@@ -156,17 +223,23 @@ fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
         },
         DTypeKind::Float => number(asked).is_none_or(|asked| {
             let stored = number(stored).unwrap_or(f64::NAN);
-            asked.is_finite() == stored.is_finite() && (asked.is_nan() || asked.signum() == stored.signum())
+            asked.is_finite() == stored.is_finite()
+                && (asked.is_nan() || asked.signum() == stored.signum())
         }),
         DTypeKind::Complex => {
             let parts = |value: &Value| match value {
-                Value::Array(parts) => parts.iter().map(|part| number(part).unwrap_or(f64::NAN)).collect(),
+                Value::Array(parts) => parts
+                    .iter()
+                    .map(|part| number(part).unwrap_or(f64::NAN))
+                    .collect(),
                 value => vec![number(value).unwrap_or(f64::NAN), 0.0],
             };
             parts(asked)
                 .iter()
                 .zip(parts(stored))
-                .all(|(asked, stored)| asked.is_nan() == stored.is_nan() && asked.is_infinite() == stored.is_infinite())
+                .all(|(asked, stored)| {
+                    asked.is_nan() == stored.is_nan() && asked.is_infinite() == stored.is_infinite()
+                })
         }
         DTypeKind::Text => asked == stored,
         _ => true,

@@ -31,10 +31,14 @@ struct ItemType {
 /// Fails for arguments that Zarr v3 has no form for, and for arrays that cannot be written.
 pub fn new(args: &CreateArgs) -> Result<NewDocument> {
     if args.filters.is_some() {
-        return Err(Error::invalid("--filters: Zarr v3 has a list of codecs: give --codecs"));
+        return Err(Error::invalid(
+            "--filters: Zarr v3 has a list of codecs: give --codecs",
+        ));
     }
     let item = ItemType::of(&args.dtype).map_err(|e| e.context("--dtype"))?;
-    let fill = item.fill_value(args.fill.as_deref()).map_err(|e| e.context("--fill"))?;
+    let fill = item
+        .fill_value(args.fill.as_deref())
+        .map_err(|e| e.context("--fill"))?;
     let codecs = match &args.codecs {
         Some(codecs) => codecs.clone(),
         None => item.codecs(args)?,
@@ -49,36 +53,58 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
     fields.insert("node_type".into(), "array".into());
     fields.insert("shape".into(), args.shape.0.clone().into());
     fields.insert("data_type".into(), item.data_type.clone());
-    fields.insert("chunk_grid".into(), json!({"name": "regular", "configuration": {"chunk_shape": outer}}));
-    fields.insert("chunk_key_encoding".into(), json!({"name": "default", "configuration": {"separator": separator}}));
+    fields.insert(
+        "chunk_grid".into(),
+        json!({"name": "regular", "configuration": {"chunk_shape": outer}}),
+    );
+    fields.insert(
+        "chunk_key_encoding".into(),
+        json!({"name": "default", "configuration": {"separator": separator}}),
+    );
     fields.insert("fill_value".into(), fill);
     fields.insert("codecs".into(), codecs);
-    fields.insert("attributes".into(), args.attrs.clone().unwrap_or_else(|| json!({})));
-    fields.extend(args.dimension_names.as_ref().map(|names| ("dimension_names".to_string(), json!(names.0))));
+    fields.insert(
+        "attributes".into(),
+        args.attrs.clone().unwrap_or_else(|| json!({})),
+    );
+    fields.extend(
+        args.dimension_names
+            .as_ref()
+            .map(|names| ("dimension_names".to_string(), json!(names.0))),
+    );
     fields.insert("storage_transformers".into(), json!([]));
     let text = json::write_pretty(&Value::Object(fields));
     let metadata = ArrayMetadata::parse_v3(text.as_bytes())?;
     if item.numpy.is_some_and(|dtype| dtype != metadata.dtype) {
-        return Err(Error::invalid("--codecs: codec \"bytes\" states another byte order than --dtype"));
+        return Err(Error::invalid(
+            "--codecs: codec \"bytes\" states another byte order than --dtype",
+        ));
     }
     let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
     let pipeline = Pipeline::new(&metadata, grid.max_chunk_size())?;
     if !metadata.has_objects() {
         pipeline.check_encodes(metadata.dtype.size(), grid.max_chunk_size())?;
     }
-    Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()), zarr_format: 3 })
+    Ok(NewDocument {
+        text,
+        size: (!metadata.has_objects()).then_some(grid.size()),
+        zarr_format: 3,
+    })
 }
 
 /// Returns the codecs of an array in shards, whose chunks `codecs` encode. The index is at the end,
 /// where every reader looks for it.
 fn in_shards(shards: &[u64], chunks: &[u64], codecs: &Value) -> Result<Value> {
-    let is_multiple = |(shard, chunk): (&u64, &u64)| *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk);
+    let is_multiple =
+        |(shard, chunk): (&u64, &u64)| *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk);
     if shards.len() != chunks.len() || !shards.iter().zip(chunks).all(is_multiple) {
-        return Err(Error::invalid(format!("--shards: {shards:?} are no multiples of the chunks {chunks:?}")));
+        return Err(Error::invalid(format!(
+            "--shards: {shards:?} are no multiples of the chunks {chunks:?}"
+        )));
     }
-    let index = json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
-    let configuration =
-        json!({"chunk_shape": chunks, "codecs": codecs, "index_codecs": index, "index_location": "end"});
+    let index =
+        json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
+    let configuration = json!({"chunk_shape": chunks, "codecs": codecs, "index_codecs": index, "index_location": "end"});
     Ok(json!([{"name": "sharding_indexed", "configuration": configuration}]))
 }
 
@@ -88,13 +114,25 @@ impl ItemType {
         let numpy = DType::parse(given).ok();
         let (data_type, is_big_endian) = match &numpy {
             Some(dtype) => name_of(dtype, given).ok_or_else(|| {
-                let more = if dtype.has_objects() { ": give string, or variable_length_bytes" } else { "" };
-                Error::invalid(format!("{} has no data type in Zarr v3{more}", json::write(given)))
+                let more = if dtype.has_objects() {
+                    ": give string, or variable_length_bytes"
+                } else {
+                    ""
+                };
+                Error::invalid(format!(
+                    "{} has no data type in Zarr v3{more}",
+                    json::write(given)
+                ))
             })?,
             None => (given.clone(), false),
         };
         let parsed = DataType::parse(&data_type, is_big_endian)?;
-        Ok(ItemType { numpy, data_type, parsed, is_big_endian })
+        Ok(ItemType {
+            numpy,
+            data_type,
+            parsed,
+            is_big_endian,
+        })
     }
 
     /// Returns the fill value as `zarr.json` spells it: the given value, or zeros.
@@ -108,7 +146,9 @@ impl ItemType {
         };
         match &self.numpy {
             Some(dtype) => match fill_value(Some(text), dtype, &Value::Null)? {
-                Value::Null => Err(Error::invalid("null: an array of Zarr v3 must have a fill value")),
+                Value::Null => Err(Error::invalid(
+                    "null: an array of Zarr v3 must have a fill value",
+                )),
                 value => spelled(&dtype.parse_fill_value(&value)?.unwrap_or_default()),
             },
             None => self.fill_value_of_v3(text),
@@ -142,7 +182,10 @@ impl ItemType {
             _ => json!({"name": "bytes", "configuration": {"endian": "little"}}),
         });
         if let Some(compressor) = &args.compressor.0 {
-            codecs.push(compressor_codec(compressor, self.parsed.dtype.size()).map_err(|e| e.context("--compressor"))?);
+            codecs.push(
+                compressor_codec(compressor, self.parsed.dtype.size())
+                    .map_err(|e| e.context("--compressor"))?,
+            );
         }
         Ok(Value::Array(codecs))
     }

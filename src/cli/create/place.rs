@@ -17,7 +17,10 @@ use std::sync::Arc;
 const ARRAYS: [&[&str]; 3] = [&[ZARRAY], &[REMOVED], &[V1_META, V1_ATTRS]];
 
 fn archive(shown: &dyn Display) -> CommandFailure {
-    CommandFailure::new(2, format!("{shown}: archives are read-only; create the store in a directory, and zip that"))
+    CommandFailure::new(
+        2,
+        format!("{shown}: archives are read-only; create the store in a directory, and zip that"),
+    )
 }
 
 /// The store of a new array, which may not exist yet.
@@ -31,17 +34,22 @@ pub enum NewPlace {
 /// Returns the number of names down to the store of a new array: the first name that ends with
 /// .zarr.
 fn depth_of_store(mut names: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<usize> {
-    names.position(|name| name.as_ref().as_encoded_bytes().ends_with(b".zarr")).map(|n| n + 1)
+    names
+        .position(|name| name.as_ref().as_encoded_bytes().ends_with(b".zarr"))
+        .map(|n| n + 1)
 }
 
 /// Returns the store of the array, and the array's key there.
 pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
     match &args.path {
-        StoreLocation::Path(path) => place_of_path(path).map(|(store, key)| (NewPlace::Directory(store), key)),
-        StoreLocation::Url(url) => place_of_url(url, args),
-        StoreLocation::Memory => {
-            Err(CommandFailure::new(2, "memory: its content ends with the command; mount it instead"))
+        StoreLocation::Path(path) => {
+            place_of_path(path).map(|(store, key)| (NewPlace::Directory(store), key))
         }
+        StoreLocation::Url(url) => place_of_url(url, args),
+        StoreLocation::Memory => Err(CommandFailure::new(
+            2,
+            "memory: its content ends with the command; mount it instead",
+        )),
     }
 }
 
@@ -60,20 +68,43 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
         Ok(keys)
     });
     let keys = keys.map_err(wrong)?;
-    let store = location::open(&top(0), &args.store_args(), Some(&args.writing), &Arc::default())?;
+    let store = location::open(
+        &top(0),
+        &args.store_args(),
+        Some(&args.writing),
+        &Arc::default(),
+    )?;
     let store = LevelCache::new(store);
-    store.check_writable(&Key::root()).map_err(|e| e.context(&args.path))?;
+    store
+        .check_writable(&Key::root())
+        .map_err(|e| e.context(&args.path))?;
     // a key that can't be read is above the store
     let holds = |key: &Key, name: &str| matches!(store.stat(&key.join(name)), Ok(Some(_)));
     // a zarr.json may describe an array; the hierarchy then refuses a new array below it
-    let is_group = |key: &Key| [ZGROUP, ZMETADATA, ZARR_JSON].iter().any(|name| holds(key, name));
-    let is_array = |key: &Key| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(key, name)));
+    let is_group = |key: &Key| {
+        [ZGROUP, ZMETADATA, ZARR_JSON]
+            .iter()
+            .any(|name| holds(key, name))
+    };
+    let is_array = |key: &Key| {
+        ARRAYS
+            .iter()
+            .any(|documents| documents.iter().all(|name| holds(key, name)))
+    };
     let nearest = keys.iter().rposition(|key| is_group(key) || is_array(key));
     let depth = match nearest {
-        Some(near) => (0..near).rev().take_while(|n| is_group(&keys[*n])).last().unwrap_or(near),
-        None => depth_of_store(names.iter()).unwrap_or_else(|| names.len().saturating_sub(1).max(names.len().min(1))),
+        Some(near) => (0..near)
+            .rev()
+            .take_while(|n| is_group(&keys[*n]))
+            .last()
+            .unwrap_or(near),
+        None => depth_of_store(names.iter())
+            .unwrap_or_else(|| names.len().saturating_sub(1).max(names.len().min(1))),
     };
-    let key = names[depth..].iter().try_fold(Key::root(), |key, name| key.child(name)).map_err(wrong)?;
+    let key = names[depth..]
+        .iter()
+        .try_fold(Key::root(), |key, name| key.child(name))
+        .map_err(wrong)?;
     let opened = store.at(keys.get(depth).unwrap_or(&Key::root()));
     Ok((NewPlace::Server(top(depth), opened), key))
 }
@@ -85,17 +116,34 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
     let shown = path.display();
     location::check_not_mounted(path)?;
     let (existing, missing) = existing(path)?;
-    if missing.iter().any(|name| location::is_archive_name(&name.to_string_lossy())) {
+    if missing
+        .iter()
+        .any(|name| location::is_archive_name(&name.to_string_lossy()))
+    {
         return Err(archive(&shown));
     }
     let holds = |directory: &Path, name: &str| directory.join(name).is_file();
     // a zarr.json may describe an array; the hierarchy then refuses a new array below it
-    let is_group = |directory: &Path| [ZGROUP, ZMETADATA, ZARR_JSON].iter().any(|name| holds(directory, name));
-    let is_array =
-        |directory: &Path| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(directory, name)));
+    let is_group = |directory: &Path| {
+        [ZGROUP, ZMETADATA, ZARR_JSON]
+            .iter()
+            .any(|name| holds(directory, name))
+    };
+    let is_array = |directory: &Path| {
+        ARRAYS
+            .iter()
+            .any(|documents| documents.iter().all(|name| holds(directory, name)))
+    };
     // a group between the store and the array may have no document
-    let nearest = existing.ancestors().find(|above| is_group(above) || is_array(above));
-    let root = nearest.map(|near| near.ancestors().take_while(|above| is_group(above)).last().unwrap_or(near));
+    let nearest = existing
+        .ancestors()
+        .find(|above| is_group(above) || is_array(above));
+    let root = nearest.map(|near| {
+        near.ancestors()
+            .take_while(|above| is_group(above))
+            .last()
+            .unwrap_or(near)
+    });
     let depth = existing.iter().count();
     let names: Vec<OsString> = existing.iter().map(OsString::from).chain(missing).collect();
     let depth = match root {
@@ -104,11 +152,14 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
     };
     let (store, names) = names.split_at(depth);
     let store: PathBuf = store.iter().collect();
-    let key = names.iter().try_fold(Key::root(), |key, name| match name.to_str() {
-        Some(name) => key.child(name),
-        None => Err(Error::invalid(format!("{name:?} is not UTF-8"))),
-    });
-    key.map(|key| (store, key)).map_err(|e| CommandFailure::new(2, format!("{shown}: {e}")))
+    let key = names
+        .iter()
+        .try_fold(Key::root(), |key, name| match name.to_str() {
+            Some(name) => key.child(name),
+            None => Err(Error::invalid(format!("{name:?} is not UTF-8"))),
+        });
+    key.map(|key| (store, key))
+        .map_err(|e| CommandFailure::new(2, format!("{shown}: {e}")))
 }
 
 /// Returns the longest existing part of `path`, with links resolved, and the names that follow.
@@ -128,17 +179,25 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), CommandFailure> {
                 missing.reverse();
                 return Ok((existing, missing));
             }
-            Err(e) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind()) => match above.file_name() {
-                Some(name) => missing.push(name.to_os_string()),
-                None => {
-                    return Err(CommandFailure::new(
-                        2,
-                        format!("{}: .. after a directory that doesn't exist", path.display()),
-                    ));
+            Err(e) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind()) => {
+                match above.file_name() {
+                    Some(name) => missing.push(name.to_os_string()),
+                    None => {
+                        return Err(CommandFailure::new(
+                            2,
+                            format!(
+                                "{}: .. after a directory that doesn't exist",
+                                path.display()
+                            ),
+                        ));
+                    }
                 }
-            },
+            }
             Err(e) => return Err(Error::from(e).context(above.display()).into()),
         }
     }
-    Err(CommandFailure::new(3, format!("{}: no such directory", path.display())))
+    Err(CommandFailure::new(
+        3,
+        format!("{}: no such directory", path.display()),
+    ))
 }

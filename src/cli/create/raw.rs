@@ -42,8 +42,10 @@ impl Raw {
         };
         match known.filter(|known| *known != size) {
             Some(known) => {
-                let message =
-                    format!("{}: {known} bytes, but the array has {size}; nothing was created", path.display());
+                let message = format!(
+                    "{}: {known} bytes, but the array has {size}; nothing was created",
+                    path.display()
+                );
                 Err(CommandFailure::new(1, message))
             }
             None => Ok(raw),
@@ -55,7 +57,12 @@ impl Raw {
     /// # Errors
     ///
     /// Fails also if the source has more or fewer bytes than the array.
-    pub fn fill(self, made: &StoreLocation, writing: &WriteArgs, args: &CreateArgs) -> Result<(), CommandFailure> {
+    pub fn fill(
+        self,
+        made: &StoreLocation,
+        writing: &WriteArgs,
+        args: &CreateArgs,
+    ) -> Result<(), CommandFailure> {
         let shown = &args.path;
         let flat = put::open(made, &args.memory, writing, &args.store_args())?;
         let grid = flat.array.grid();
@@ -66,13 +73,17 @@ impl Raw {
         let mut copy = |input: &mut dyn Read| put::copy(&flat, 0, size, input, &mut progress);
         let copied = match self {
             // with a small cache, each row of items would load and store the chunks again
-            Raw::File(file) if row_of_chunks > args.memory.cache_size / 2 => copy_by_chunk(&flat, &file, &mut progress),
+            Raw::File(file) if row_of_chunks > args.memory.cache_size / 2 => {
+                copy_by_chunk(&flat, &file, &mut progress)
+            }
             Raw::File(mut file) => copy(&mut file),
             Raw::Stream(mut input) => copy(&mut input),
         };
         let stored = flat.fs.fsync(flat.handle);
         progress.end();
-        let copied = copied.and_then(|copied| stored.map(|()| copied)).map_err(|e| e.context(shown))?;
+        let copied = copied
+            .and_then(|copied| stored.map(|()| copied))
+            .map_err(|e| e.context(shown))?;
         let why = match copied {
             Copied { more: true, .. } => format!("the input has more bytes than the array, {size}"),
             Copied { bytes, .. } if bytes < size => {
@@ -80,7 +91,10 @@ impl Raw {
             }
             _ => return Ok(()),
         };
-        Err(CommandFailure::new(1, format!("{shown}: {why}; nothing was created")))
+        Err(CommandFailure::new(
+            1,
+            format!("{shown}: {why}; nothing was created"),
+        ))
     }
 }
 
@@ -89,9 +103,14 @@ fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut ProgressLine) -> Resul
     let mut bytes = 0;
     let mut buffer = Vec::new();
     for chunk in 0..flat.array.grid().chunk_count() {
-        for (at, run) in flat.array.grid().chunk_runs(ChunkId(chunk), 0..flat.array.size()) {
+        for (at, run) in flat
+            .array
+            .grid()
+            .chunk_runs(ChunkId(chunk), 0..flat.array.size())
+        {
             buffer.resize(run.len, 0);
-            file.read_exact_at(&mut buffer, at).map_err(|e| Error::from(e).context("the input"))?;
+            file.read_exact_at(&mut buffer, at)
+                .map_err(|e| Error::from(e).context("the input"))?;
             flat.fs.write(flat.handle, at, &buffer)?;
             bytes += run.len as u64;
         }

@@ -41,7 +41,10 @@ impl UnfinishedArray {
     /// Registers `removal`, which is called unless the work is finished.
     pub fn new(removal: impl FnMut() + Send + 'static) -> Result<Self> {
         let removal: Arc<Mutex<Option<Removal>>> = Arc::new(Mutex::new(Some(Box::new(removal))));
-        let ending: Vec<i32> = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect();
+        let ending: Vec<i32> = [SIGINT, SIGTERM, SIGHUP]
+            .into_iter()
+            .filter(|signal| !is_ignored(*signal))
+            .collect();
         let mut signals = Signals::new(ending)?;
         let shared = removal.clone();
         let handle = move || {
@@ -54,7 +57,9 @@ impl UnfinishedArray {
                 }
             }
         };
-        std::thread::Builder::new().name("signals".into()).spawn(handle)?;
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(handle)?;
         Ok(UnfinishedArray { removal })
     }
 
@@ -107,7 +112,9 @@ pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
 pub fn remove_directory(path: &Path) {
     for _ in 0..REMOVALS {
         match std::fs::remove_dir_all(path) {
-            Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty || e.kind() == ErrorKind::NotFound && path.exists() => {}
+            Err(e)
+                if e.kind() == ErrorKind::DirectoryNotEmpty
+                    || e.kind() == ErrorKind::NotFound && path.exists() => {}
             _ => return,
         }
     }
@@ -130,7 +137,9 @@ pub fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
 pub fn sync_directory(path: &Path) -> Result<()> {
     match std::fs::File::open(path).and_then(|directory| directory.sync_all()) {
         // EINVAL means that the file system can't sync directories
-        Err(e) if e.raw_os_error() != Some(libc::EINVAL) => Err(Error::from(e).context(path.display())),
+        Err(e) if e.raw_os_error() != Some(libc::EINVAL) => {
+            Err(Error::from(e).context(path.display()))
+        }
         _ => Ok(()),
     }
 }

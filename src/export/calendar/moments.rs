@@ -56,7 +56,10 @@ impl Cycle {
                 let cycle = (day + 719_468).div_euclid(146_097);
                 let day = (day + 719_468).rem_euclid(146_097);
                 let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-                from_march(cycle * 400 + year, day - (365 * year + year / 4 - year / 100))
+                from_march(
+                    cycle * 400 + year,
+                    day - (365 * year + year / 4 - year / 100),
+                )
             }
             Cycle::Julian => {
                 let cycle = (day + 719_470).div_euclid(1461);
@@ -85,19 +88,26 @@ impl Cycle {
     /// have the date.
     fn day(self, year: i128, month: i128, day: i128) -> Option<i128> {
         let from_march = |year: i128| {
-            let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+            let (year, month) = if month > 2 {
+                (year, month - 3)
+            } else {
+                (year - 1, month + 9)
+            };
             (year, (153 * month + 2) / 5 + day - 1)
         };
         let number = match self {
             Cycle::Gregorian => {
                 let (year, day) = from_march(year);
-                365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day - 719_468
+                365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day
+                    - 719_468
             }
             Cycle::Julian => {
                 let (year, day) = from_march(year);
                 365 * year + year.div_euclid(4) + day - 719_470
             }
-            Cycle::Mixed if (year, month, day) < (1582, 10, 15) => Cycle::Julian.day(year, month, day)?,
+            Cycle::Mixed if (year, month, day) < (1582, 10, 15) => {
+                Cycle::Julian.day(year, month, day)?
+            }
             Cycle::Mixed => Cycle::Gregorian.day(year, month, day)?,
             Cycle::NoLeap | Cycle::AllLeap => {
                 let months = self.months();
@@ -116,7 +126,11 @@ impl Cycle {
     /// Returns whether dates of a year are written: four digits, and no year 0 where historians
     /// have none.
     fn has_year(self, year: i128) -> bool {
-        let first = if matches!(self, Cycle::Mixed | Cycle::Julian) { 1 } else { 0 };
+        let first = if matches!(self, Cycle::Mixed | Cycle::Julian) {
+            1
+        } else {
+            0
+        };
         (first..=9999).contains(&year)
     }
 }
@@ -125,7 +139,11 @@ impl Cycle {
 fn from_march(year: i128, day: i128) -> (i128, i128, i128) {
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
-    if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
+    if month < 10 {
+        (year, month + 3, day)
+    } else {
+        (year + 1, month - 9, day)
+    }
 }
 
 /// A date and a time of day.
@@ -147,7 +165,10 @@ impl Moment {
         let ((year, month, day), seconds) = (self.date, self.micros / 1_000_000);
         let [hour, minute, second] = [seconds / 3600, seconds / 60 % 60, seconds % 60];
         // writing to a String cannot fail
-        let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
+        let _ = write!(
+            out,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
+        );
         if fraction {
             let _ = write!(out, ".{:06}", self.micros % 1_000_000);
         }
@@ -172,9 +193,15 @@ impl TimeScale {
         let (unit, since) = units.split_once(" since ")?;
         let cycle = Cycle::of(calendar)?;
         let ([year, month, day], time) = parse_date(since)?;
-        let day = cycle.day(year.into(), month.into(), day.into()).filter(|_| cycle.has_year(year.into()))?;
+        let day = cycle
+            .day(year.into(), month.into(), day.into())
+            .filter(|_| cycle.has_year(year.into()))?;
         let micros = (parse_time(time)? * 6e7).round() as i128;
-        Some(TimeScale { cycle, unit: units::time(unit)?.size * 1e6, epoch: day * DAY + micros })
+        Some(TimeScale {
+            cycle,
+            unit: units::time(unit)?.size * 1e6,
+            epoch: day * DAY + micros,
+        })
     }
 
     /// Returns the time of an integer; `None` outside the years that four digits can say.
@@ -196,18 +223,29 @@ impl TimeScale {
         // the product of the whole number would round to more than a microsecond
         let whole = number.trunc();
         let part = (number - whole) * self.unit;
-        let (whole, part) = if self.unit < 1.0 { (0, number * self.unit) } else { (whole as i128, part) };
+        let (whole, part) = if self.unit < 1.0 {
+            (0, number * self.unit)
+        } else {
+            (whole as i128, part)
+        };
         let micros = whole * self.unit as i128 + part.round_ties_even() as i128;
         // half of the distance to the next float, at most
         let error = (number.abs() * f64::EPSILON / 2.0 * self.unit).round() as i128;
         let rounded = (micros + 500).div_euclid(1000) * 1000;
-        self.moment(if (rounded - micros).abs() <= error { rounded } else { micros })
+        self.moment(if (rounded - micros).abs() <= error {
+            rounded
+        } else {
+            micros
+        })
     }
 
     fn moment(&self, micros: i128) -> Option<Moment> {
         let micros = micros.checked_add(self.epoch)?;
         let date = self.cycle.date(micros.div_euclid(DAY));
-        self.cycle.has_year(date.0).then_some(Moment { date, micros: micros.rem_euclid(DAY) })
+        self.cycle.has_year(date.0).then_some(Moment {
+            date,
+            micros: micros.rem_euclid(DAY),
+        })
     }
 }
 
@@ -217,7 +255,9 @@ mod tests {
 
     fn text(units: &str, calendar: &str, number: f64) -> String {
         let mut text = String::new();
-        if let Some(moment) = TimeScale::parse(units, calendar).and_then(|scale| scale.of_float(number)) {
+        if let Some(moment) =
+            TimeScale::parse(units, calendar).and_then(|scale| scale.of_float(number))
+        {
             moment.write(moment.has_fraction(), &mut text);
         }
         text
@@ -227,37 +267,137 @@ mod tests {
     #[test]
     fn times_agree_with_cftime() {
         for (units, calendar, number, expected) in [
-            ("days since 2000-01-01", "standard", 59.5, "2000-02-29T12:00:00"),
-            ("days since 2000-01-01", "noleap", 59.5, "2000-03-01T12:00:00"),
-            ("days since 2001-01-01", "all_leap", 59.0, "2001-02-29T00:00:00"),
-            ("days since 2000-01-01", "360_day", 59.0, "2000-02-30T00:00:00"),
-            ("days since 0000-01-01", "365_day", 366.0, "0001-01-02T00:00:00"),
-            ("hours since 1900-01-01 00:00:0.0", "gregorian", 1_051_896.25, "2020-01-01T00:15:00"),
-            ("days since 1582-10-04", "standard", 1.0, "1582-10-15T00:00:00"),
-            ("days since 1582-10-15", "standard", -1.0, "1582-10-04T00:00:00"),
-            ("days since 1582-10-04", "proleptic_gregorian", 1.0, "1582-10-05T00:00:00"),
-            ("days since 1970-01-01", "julian", 0.0, "1970-01-01T00:00:00"),
-            ("days since 1900-02-28", "julian", 1.0, "1900-02-29T00:00:00"),
-            ("days since 1-1-1", "standard", 577_737.0, "1582-10-15T00:00:00"),
-            ("seconds since 1970-01-01T00:00:00Z", "standard", -0.5, "1969-12-31T23:59:59.500000"),
-            ("milliseconds since 1970-01-01", "standard", 1.0, "1970-01-01T00:00:00.001000"),
-            ("microseconds since 1970-01-01", "standard", 1001.0, "1970-01-01T00:00:00.001001"),
+            (
+                "days since 2000-01-01",
+                "standard",
+                59.5,
+                "2000-02-29T12:00:00",
+            ),
+            (
+                "days since 2000-01-01",
+                "noleap",
+                59.5,
+                "2000-03-01T12:00:00",
+            ),
+            (
+                "days since 2001-01-01",
+                "all_leap",
+                59.0,
+                "2001-02-29T00:00:00",
+            ),
+            (
+                "days since 2000-01-01",
+                "360_day",
+                59.0,
+                "2000-02-30T00:00:00",
+            ),
+            (
+                "days since 0000-01-01",
+                "365_day",
+                366.0,
+                "0001-01-02T00:00:00",
+            ),
+            (
+                "hours since 1900-01-01 00:00:0.0",
+                "gregorian",
+                1_051_896.25,
+                "2020-01-01T00:15:00",
+            ),
+            (
+                "days since 1582-10-04",
+                "standard",
+                1.0,
+                "1582-10-15T00:00:00",
+            ),
+            (
+                "days since 1582-10-15",
+                "standard",
+                -1.0,
+                "1582-10-04T00:00:00",
+            ),
+            (
+                "days since 1582-10-04",
+                "proleptic_gregorian",
+                1.0,
+                "1582-10-05T00:00:00",
+            ),
+            (
+                "days since 1970-01-01",
+                "julian",
+                0.0,
+                "1970-01-01T00:00:00",
+            ),
+            (
+                "days since 1900-02-28",
+                "julian",
+                1.0,
+                "1900-02-29T00:00:00",
+            ),
+            (
+                "days since 1-1-1",
+                "standard",
+                577_737.0,
+                "1582-10-15T00:00:00",
+            ),
+            (
+                "seconds since 1970-01-01T00:00:00Z",
+                "standard",
+                -0.5,
+                "1969-12-31T23:59:59.500000",
+            ),
+            (
+                "milliseconds since 1970-01-01",
+                "standard",
+                1.0,
+                "1970-01-01T00:00:00.001000",
+            ),
+            (
+                "microseconds since 1970-01-01",
+                "standard",
+                1001.0,
+                "1970-01-01T00:00:00.001001",
+            ),
             // the nearest double is a microsecond later
-            ("days since 2000-01-01", "366_day", 172_871.325, "2472-04-29T07:48:00"),
-            ("nanoseconds since 1970-01-01", "standard", 2600.0, "1970-01-01T00:00:00.000003"),
+            (
+                "days since 2000-01-01",
+                "366_day",
+                172_871.325,
+                "2472-04-29T07:48:00",
+            ),
+            (
+                "nanoseconds since 1970-01-01",
+                "standard",
+                2600.0,
+                "1970-01-01T00:00:00.000003",
+            ),
         ] {
-            assert_eq!(text(units, calendar, number), expected, "{number} {units} {calendar}");
+            assert_eq!(
+                text(units, calendar, number),
+                expected,
+                "{number} {units} {calendar}"
+            );
         }
     }
 
     #[test]
     fn each_day_follows_the_one_before() {
-        for cycle in [Cycle::Gregorian, Cycle::Julian, Cycle::Mixed, Cycle::NoLeap, Cycle::AllLeap, Cycle::Days360] {
+        for cycle in [
+            Cycle::Gregorian,
+            Cycle::Julian,
+            Cycle::Mixed,
+            Cycle::NoLeap,
+            Cycle::AllLeap,
+            Cycle::Days360,
+        ] {
             let first = cycle.day(1500, 1, 1).unwrap();
             let mut last = cycle.date(first - 1);
             for day in first..first + 200_000 {
                 let date = cycle.date(day);
-                assert_eq!(cycle.day(date.0, date.1, date.2), Some(day), "{cycle:?} {date:?}");
+                assert_eq!(
+                    cycle.day(date.0, date.1, date.2),
+                    Some(day),
+                    "{cycle:?} {date:?}"
+                );
                 assert!(date > last, "{cycle:?}: {date:?} after {last:?}");
                 last = date;
             }
@@ -279,12 +419,23 @@ mod tests {
             ("days since 2000-01-01 00:00 +02:00", "standard"),
             ("days since 2000-01-01", "martian"),
         ] {
-            assert_eq!(TimeScale::parse(units, calendar), None, "{units} {calendar}");
+            assert_eq!(
+                TimeScale::parse(units, calendar),
+                None,
+                "{units} {calendar}"
+            );
         }
         for number in [f64::NAN, f64::INFINITY, 1e300, 3e6, -800_000.0] {
-            assert_eq!(text("days since 1970-01-01", "standard", number), "", "{number}");
+            assert_eq!(
+                text("days since 1970-01-01", "standard", number),
+                "",
+                "{number}"
+            );
         }
         let scale = TimeScale::parse("days since 1970-01-01", "standard").unwrap();
-        assert_eq!((scale.of_int(i128::MAX), scale.of_int(i128::from(i64::MIN))), (None, None));
+        assert_eq!(
+            (scale.of_int(i128::MAX), scale.of_int(i128::from(i64::MIN))),
+            (None, None)
+        );
     }
 }

@@ -9,7 +9,10 @@ const MAX_TEXT: usize = 64 << 10;
 pub fn line(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     let text = json::text(attributes.get(name)?).filter(|text| text.len() <= MAX_TEXT)?;
     let line = if text.contains(char::is_control) {
-        text.split(|c: char| c.is_control() || c == ' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+        text.split(|c: char| c.is_control() || c == ' ')
+            .filter(|word| !word.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
     } else {
         text.trim().to_string()
     };
@@ -34,10 +37,18 @@ pub fn first(value: &Value) -> Option<&Value> {
 
 /// Returns a list of texts.
 pub fn texts(value: Option<&Value>) -> Option<Vec<String>> {
-    value?.as_array()?.iter().map(|text| json::text(text).map(str::to_string)).collect()
+    value?
+        .as_array()?
+        .iter()
+        .map(|text| json::text(text).map(str::to_string))
+        .collect()
 }
 
 /// Returns a list of finite numbers.
 pub fn numbers(value: Option<&Value>) -> Option<Vec<f64>> {
-    value?.as_array()?.iter().map(|number| json::float(number).filter(|number| number.is_finite())).collect()
+    value?
+        .as_array()?
+        .iter()
+        .map(|number| json::float(number).filter(|number| number.is_finite()))
+        .collect()
 }

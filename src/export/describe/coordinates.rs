@@ -56,10 +56,18 @@ pub struct Coordinate {
 
 impl Coordinate {
     /// Finds the coordinates of the dimension `name`, `len` items long, of the array at `key`.
-    pub fn find(hierarchy: &Hierarchy, cache: &Cache, key: &Key, name: &str, len: u64) -> Option<Self> {
-        let array = nearest_array(hierarchy, key, name).filter(|array| array.metadata().shape == [len])?;
+    pub fn find(
+        hierarchy: &Hierarchy,
+        cache: &Cache,
+        key: &Key,
+        name: &str,
+        len: u64,
+    ) -> Option<Self> {
+        let array =
+            nearest_array(hierarchy, key, name).filter(|array| array.metadata().shape == [len])?;
         let attributes = hierarchy.attributes(array.key()).ok()?;
-        let read = take_memory(&array).and_then(|memory| Ok((values(cache, &array, &attributes)?, memory)));
+        let read = take_memory(&array)
+            .and_then(|memory| Ok((values(cache, &array, &attributes)?, memory)));
         let (values, mut memory) = read.unwrap_or_else(|e| {
             log::debug!("{key}: described without the coordinates of {name:?}: {e}");
             (Coordinates::Unknown, Grant::default())
@@ -70,19 +78,32 @@ impl Coordinate {
         }
         let word = |name: &str| attributes::line(&attributes, name);
         let (units, calendar) = match (array.metadata().dtype.kind(), time_unit(array.metadata())) {
-            (DTypeKind::DateTime, Some((unit, _))) => {
-                (Some(format!("{unit} since 1970-01-01")), Some("proleptic_gregorian".to_string()))
-            }
+            (DTypeKind::DateTime, Some((unit, _))) => (
+                Some(format!("{unit} since 1970-01-01")),
+                Some("proleptic_gregorian".to_string()),
+            ),
             (DTypeKind::TimeDelta, Some((unit, _))) => (Some(unit.to_string()), None),
             _ => (word("units"), word("calendar")),
         };
-        Some(Coordinate { key: array.key().clone(), attributes, units, calendar, values, memory })
+        Some(Coordinate {
+            key: array.key().clone(),
+            attributes,
+            units,
+            calendar,
+            values,
+            memory,
+        })
     }
 }
 
 /// Takes memory for reading the coordinates: their bytes, and a double for each.
 fn take_memory(array: &Array) -> Result<Grant> {
-    let items = array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize;
+    let items = array
+        .metadata()
+        .shape
+        .iter()
+        .product::<u64>()
+        .min(MAX_ITEMS) as usize;
     memory::take(items * (array.metadata().dtype.size().min(WIDEST) + size_of::<f64>()))
 }
 
@@ -102,7 +123,14 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     let offset = number("add_offset");
     // the array's fill value is an ordinary coordinate: CF allows no missing coordinates
     let missing = numbers::attribute_nodata(metadata, attributes).map(|number| number.as_f64());
-    let mut values = Vec::with_capacity(array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize);
+    let mut values = Vec::with_capacity(
+        array
+            .metadata()
+            .shape
+            .iter()
+            .product::<u64>()
+            .min(MAX_ITEMS) as usize,
+    );
     for bytes in flat(cache, array)?.chunks_exact(dtype.size().max(1)) {
         let Some(item) = numbers::item(dtype, bytes).map(|number| number.as_f64()) else {
             break;
@@ -130,17 +158,27 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
 /// The range has too many items or chunks, or too large chunks.
 pub fn check_values(array: &Array, range: Range<u64>) -> Result<()> {
     let grid = array.grid();
-    let max_chunks = if array.is_remote() { MAX_REMOTE_CHUNKS } else { MAX_CHUNKS };
-    let items = range.end.saturating_sub(range.start) / (array.metadata().dtype.size() as u64).max(1);
+    let max_chunks = if array.is_remote() {
+        MAX_REMOTE_CHUNKS
+    } else {
+        MAX_CHUNKS
+    };
+    let items =
+        range.end.saturating_sub(range.start) / (array.metadata().dtype.size() as u64).max(1);
     if items > MAX_ITEMS || grid.max_chunk_size() > MAX_CHUNK {
         return Err(Error::unsupported("the array or its chunks are too large"));
     }
     let is_whole = range == (0..array.size());
     let mut chunks = HashSet::new();
     if grid.chunk_count() > max_chunks
-        && (is_whole || grid.runs(range).any(|run| chunks.insert(run.chunk) && chunks.len() as u64 > max_chunks))
+        && (is_whole
+            || grid
+                .runs(range)
+                .any(|run| chunks.insert(run.chunk) && chunks.len() as u64 > max_chunks))
     {
-        return Err(Error::unsupported(format!("they lie in more than {max_chunks} chunks")));
+        return Err(Error::unsupported(format!(
+            "they lie in more than {max_chunks} chunks"
+        )));
     }
     Ok(())
 }
@@ -164,7 +202,9 @@ pub fn flat_range(cache: &Cache, array: &Array, range: Range<u64>) -> Result<Vec
     let mut bytes = memory::zeroed(range.end.saturating_sub(range.start) as usize)?;
     let mut rest = bytes.as_mut_slice();
     for run in grid.runs(range) {
-        let (to, behind) = rest.split_at_mut_checked(run.len).ok_or_else(|| Error::damaged("a run is too long"))?;
+        let (to, behind) = rest
+            .split_at_mut_checked(run.len)
+            .ok_or_else(|| Error::damaged("a run is too long"))?;
         match cache.get(array, run.chunk, ChunkPart::Whole)? {
             None => array.fill(to, 0),
             Some(piece) => {
@@ -186,16 +226,28 @@ fn regular(values: &[f64], precision: f64) -> Option<(f64, f64)> {
     if !step.is_finite() || step == 0.0 {
         return None;
     }
-    let largest = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
-    let tolerance = (precision * largest).min(ROUNDED * step.abs()).max(TOLERANCE * step.abs());
-    let is_near = |(i, value): (usize, &f64)| (value - (first + i as f64 * step)).abs() <= tolerance;
-    values.iter().enumerate().all(is_near).then(|| (first, shorter(step, precision * largest / values.len() as f64)))
+    let largest = values
+        .iter()
+        .fold(0.0, |largest: f64, value| largest.max(value.abs()));
+    let tolerance = (precision * largest)
+        .min(ROUNDED * step.abs())
+        .max(TOLERANCE * step.abs());
+    let is_near =
+        |(i, value): (usize, &f64)| (value - (first + i as f64 * step)).abs() <= tolerance;
+    values.iter().enumerate().all(is_near).then(|| {
+        (
+            first,
+            shorter(step, precision * largest / values.len() as f64),
+        )
+    })
 }
 
 /// Rounds the step to the fewest digits within `error` of it: 0.1, not 0.0999999999999994.
 fn shorter(step: f64, error: f64) -> f64 {
     let mut rounded = (0..12).filter_map(|digits| format!("{step:.digits$e}").parse::<f64>().ok());
-    rounded.find(|short| (short - step).abs() <= error).unwrap_or(step)
+    rounded
+        .find(|short| (short - step).abs() <= error)
+        .unwrap_or(step)
 }
 
 /// Returns the relative error of a coordinate of this dtype: the coordinate and the step it was
@@ -211,10 +263,16 @@ fn precision(dtype: &DType) -> f64 {
 /// Returns one unit of a time dtype as a unit of CF and a factor. Years and months, whose lengths
 /// differ, have none.
 fn time_unit(metadata: &ArrayMetadata) -> Option<(&'static str, f64)> {
-    let (_, unit) = json::text(&metadata.dtype_json)?.strip_suffix(']')?.split_once('[')?;
+    let (_, unit) = json::text(&metadata.dtype_json)?
+        .strip_suffix(']')?
+        .split_once('[')?;
     let digits = unit.len() - unit.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (count, unit) = unit.split_at(digits);
-    let count = if count.is_empty() { 1.0 } else { count.parse().ok()? };
+    let count = if count.is_empty() {
+        1.0
+    } else {
+        count.parse().ok()?
+    };
     let (unit, factor) = match unit {
         "W" => ("days", 7.0),
         "D" => ("days", 1.0),

@@ -23,8 +23,13 @@ pub fn find(
     if let Some(transform) = mapping.as_deref().and_then(geotransform) {
         set_coordinates(axes, transform);
     }
-    let of_gdal = attributes.get("_CRS").and_then(Value::as_object).and_then(of_gdal);
-    of_gdal.or_else(|| of_mapping(mapping.as_deref()?, axes)).or_else(|| of_units(axes))
+    let of_gdal = attributes
+        .get("_CRS")
+        .and_then(Value::as_object)
+        .and_then(of_gdal);
+    of_gdal
+        .or_else(|| of_mapping(mapping.as_deref()?, axes))
+        .or_else(|| of_units(axes))
 }
 
 /// Returns the name of the grid mapping variable: `crs`, or the first of `crs: x y other: lat lon`.
@@ -36,10 +41,15 @@ fn variable(mapping: &str) -> Option<&str> {
 /// `projjson`.
 fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
     let projjson = crs.get("projjson").filter(|value| value.is_object());
-    let is_geographic = projjson.and_then(|value| json::text(value.get("type")?)) == Some("GeographicCRS");
+    let is_geographic =
+        projjson.and_then(|value| json::text(value.get("type")?)) == Some("GeographicCRS");
     let named = attributes::line(crs, "url").and_then(|url| of_url(&url));
     let of_wkt = wkt(crs, "wkt").map(of_wkt);
-    let described = projjson.map(|value| Crs { projjson: Some(json::write(value)), is_geographic, ..Crs::default() });
+    let described = projjson.map(|value| Crs {
+        projjson: Some(json::write(value)),
+        is_geographic,
+        ..Crs::default()
+    });
     let all = [of_wkt, named, described];
     let mut all = all.into_iter().flatten();
     let first = all.next()?;
@@ -57,22 +67,34 @@ fn of_url(url: &str) -> Option<Crs> {
     let [authority, _, code] = name.split('/').collect::<Vec<_>>().try_into().ok()?;
     let authority = identifier(authority, code)?;
     Some(match authority.as_str() {
-        "EPSG:4326" | "OGC:CRS84" => Crs { authority: Some(authority), ..wgs_84() },
-        _ => Crs { authority: Some(authority), ..Crs::default() },
+        "EPSG:4326" | "OGC:CRS84" => Crs {
+            authority: Some(authority),
+            ..wgs_84()
+        },
+        _ => Crs {
+            authority: Some(authority),
+            ..Crs::default()
+        },
     })
 }
 
 /// Returns the system of a grid mapping variable, from its WKT or from its other attributes.
 fn of_mapping(mapping: &Map<String, Value>, axes: &[DescribedAxis]) -> Option<Crs> {
-    let own = ["crs_wkt", "spatial_ref"].iter().find_map(|name| wkt(mapping, name));
-    let units = axes.iter().find(|axis| axis.role == Role::X).and_then(|axis| axis.units.as_deref());
+    let own = ["crs_wkt", "spatial_ref"]
+        .iter()
+        .find_map(|name| wkt(mapping, name));
+    let units = axes
+        .iter()
+        .find(|axis| axis.role == Role::X)
+        .and_then(|axis| axis.units.as_deref());
     own.or_else(|| projection::wkt(mapping, units)).map(of_wkt)
 }
 
 /// Returns WGS 84 if x and y are longitude and latitude.
 fn of_units(axes: &[DescribedAxis]) -> Option<Crs> {
     let has = |role: Role, test: fn(&str) -> bool| {
-        axes.iter().any(|axis| axis.role == role && axis.units.as_deref().is_some_and(test))
+        axes.iter()
+            .any(|axis| axis.role == role && axis.units.as_deref().is_some_and(test))
     };
     (has(Role::X, role::is_east) && has(Role::Y, role::is_north)).then(wgs_84)
 }
@@ -85,20 +107,33 @@ fn wgs_84() -> Crs {
 fn wkt(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     let is_wkt = |text: &String| {
         let (word, _) = text.split_once(['[', '(']).unwrap_or_default();
-        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ' ')
+        !word.is_empty()
+            && word
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ' ')
     };
     attributes::line(attributes, name).filter(is_wkt)
 }
 
 fn of_wkt(wkt: String) -> Crs {
-    let root = wkt.split(['[', '(']).next().unwrap_or_default().trim().to_ascii_uppercase();
+    let root = wkt
+        .split(['[', '('])
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_uppercase();
     let is_geographic = match root.as_str() {
         "GEOGCS" | "GEOGCRS" | "GEOGRAPHICCRS" => true,
         // WKT 2 also uses these for geocentric systems, whose axes are Cartesian
         "GEODCRS" | "GEODETICCRS" => wkt.to_ascii_lowercase().contains("cs[ellipsoidal"),
         _ => false,
     };
-    Crs { authority: authority(&wkt), wkt: Some(wkt), projjson: None, is_geographic }
+    Crs {
+        authority: authority(&wkt),
+        wkt: Some(wkt),
+        projjson: None,
+        is_geographic,
+    }
 }
 
 /// Returns the identifier of the outermost object: `AUTHORITY["EPSG","4326"]` in WKT 1,
@@ -112,7 +147,10 @@ fn authority(wkt: &str) -> Option<String> {
             _ if quoted => {}
             '[' | '(' => {
                 let (before, after) = wkt.split_at(at);
-                let word = before.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+                let word = before
+                    .rsplit(|c: char| !c.is_ascii_alphanumeric())
+                    .next()
+                    .unwrap_or_default();
                 if depth == 1 && ["AUTHORITY", "ID"].contains(&word) {
                     let mut parts = after.get(1..)?.split([']', ')']).next()?.split(',');
                     return identifier(parts.next()?, parts.next()?);
@@ -137,21 +175,31 @@ fn identifier(authority: &str, code: &str) -> Option<String> {
 /// Returns `None` for rotated grids, whose axes have no coordinates.
 fn geotransform(mapping: &Map<String, Value>) -> Option<[f64; 6]> {
     let text = attributes::line(mapping, "GeoTransform")?;
-    let numbers = text.split([' ', ',']).filter(|word| !word.is_empty()).map(|word| word.parse().ok());
+    let numbers = text
+        .split([' ', ','])
+        .filter(|word| !word.is_empty())
+        .map(|word| word.parse().ok());
     let numbers: [f64; 6] = numbers.collect::<Option<Vec<f64>>>()?.try_into().ok()?;
     let [_, dx, rx, _, ry, dy] = numbers;
-    let is_good = numbers.iter().all(|n| n.is_finite()) && dx != 0.0 && dy != 0.0 && rx == 0.0 && ry == 0.0;
+    let is_good =
+        numbers.iter().all(|n| n.is_finite()) && dx != 0.0 && dy != 0.0 && rx == 0.0 && ry == 0.0;
     is_good.then_some(numbers)
 }
 
 /// Sets the coordinates of x and y that are still unknown.
 fn set_coordinates(axes: &mut [DescribedAxis], [x0, dx, _, y0, _, dy]: [f64; 6]) {
-    for axis in axes.iter_mut().filter(|axis| axis.coordinates == Coordinates::Unknown) {
+    for axis in axes
+        .iter_mut()
+        .filter(|axis| axis.coordinates == Coordinates::Unknown)
+    {
         let (corner, step) = match axis.role {
             Role::X => (x0, dx),
             Role::Y => (y0, dy),
             _ => continue,
         };
-        axis.coordinates = Coordinates::Regular { first: corner + step / 2.0, step };
+        axis.coordinates = Coordinates::Regular {
+            first: corner + step / 2.0,
+            step,
+        };
     }
 }

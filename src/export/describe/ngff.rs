@@ -44,8 +44,12 @@ pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<Imag
     groups_above(hierarchy, key).find_map(|group| {
         let path = key.relative_to(&group)?;
         let attributes = hierarchy.attributes(&group).ok()?;
-        let of_image =
-            |name: &str| attributes.get("ome").and_then(|ome| ome.get(name)).or_else(|| attributes.get(name));
+        let of_image = |name: &str| {
+            attributes
+                .get("ome")
+                .and_then(|ome| ome.get(name))
+                .or_else(|| attributes.get(name))
+        };
         let multiscales = of_image("multiscales")?.as_array()?;
         let found = |multiscale| Some((multiscale, axes(multiscale, &path, dimensions)?));
         let (multiscale, axes) = multiscales.iter().find_map(found)?;
@@ -62,8 +66,11 @@ fn info(multiscale: &Value, omero: Option<&Value>, axes: &[ImageAxis]) -> ImageI
         // before version 0.4 only the name tells
         None => axis.name.as_deref() == Some("c"),
     };
-    let channels = omero.and_then(|omero| omero.get("channels")).and_then(Value::as_array);
-    let channels = channels.map(|channels| channels.iter().take(MAX_CHANNELS).map(channel).collect());
+    let channels = omero
+        .and_then(|omero| omero.get("channels"))
+        .and_then(Value::as_array);
+    let channels =
+        channels.map(|channels| channels.iter().take(MAX_CHANNELS).map(channel).collect());
     ImageInfo {
         name: short_line(multiscale, "name"),
         channel_axis: axes.iter().position(is_channel),
@@ -72,15 +79,26 @@ fn info(multiscale: &Value, omero: Option<&Value>, axes: &[ImageAxis]) -> ImageI
 }
 
 fn channel(value: &Value) -> ImageChannel {
-    let digits = value.get("color").and_then(json::text).map(|color| color.trim_start_matches('#'));
-    let is_color = |digits: &&str| digits.len() == 6 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let color = digits.filter(is_color).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-    ImageChannel { name: short_line(value, "label"), color }
+    let digits = value
+        .get("color")
+        .and_then(json::text)
+        .map(|color| color.trim_start_matches('#'));
+    let is_color =
+        |digits: &&str| digits.len() == 6 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let color = digits
+        .filter(is_color)
+        .and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    ImageChannel {
+        name: short_line(value, "label"),
+        color,
+    }
 }
 
 /// Returns the size of the channels in memory, in bytes.
 pub fn memory_of(info: &ImageInfo) -> usize {
-    let size = |channel: &ImageChannel| size_of::<ImageChannel>() + channel.name.as_ref().map_or(0, String::len);
+    let size = |channel: &ImageChannel| {
+        size_of::<ImageChannel>() + channel.name.as_ref().map_or(0, String::len)
+    };
     info.channels.iter().map(size).sum()
 }
 
@@ -105,7 +123,11 @@ fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAx
     }
     // NGFF applies the dataset's transformations before those of all resolutions
     let transformations = [dataset, multiscale].map(|of| of.get("coordinateTransformations"));
-    let transformations = transformations.into_iter().flatten().filter_map(Value::as_array).flatten();
+    let transformations = transformations
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_array)
+        .flatten();
     for transformation in transformations {
         transform(transformation, &mut axes);
     }
@@ -117,12 +139,20 @@ fn axis(value: &Value) -> ImageAxis {
     let text = |name: &str| attributes::line(value.as_object()?, name);
     match json::text(value) {
         Some(name) => named(name.to_string()),
-        None => ImageAxis { name: text("name"), kind: text("type"), unit: text("unit"), place: None },
+        None => ImageAxis {
+            name: text("name"),
+            kind: text("type"),
+            unit: text("unit"),
+            place: None,
+        },
     }
 }
 
 fn named(name: String) -> ImageAxis {
-    ImageAxis { name: Some(name), ..ImageAxis::default() }
+    ImageAxis {
+        name: Some(name),
+        ..ImageAxis::default()
+    }
 }
 
 /// Applies a `scale` or a `translation` ("The pixel center is the origin") to all axes except
@@ -130,16 +160,23 @@ fn named(name: String) -> ImageAxis {
 fn transform(transformation: &Value, axes: &mut [ImageAxis]) {
     let vector = |name: &str| {
         let is_one = transformation.get("type").and_then(json::text) == Some(name);
-        attributes::numbers(transformation.get(name).filter(|_| is_one)).filter(|vector| vector.len() == axes.len())
+        attributes::numbers(transformation.get(name).filter(|_| is_one))
+            .filter(|vector| vector.len() == axes.len())
     };
     let scale = vector("scale");
     let translation = vector("translation");
-    for (i, axis) in axes.iter_mut().enumerate().filter(|(_, axis)| axis.kind.as_deref() != Some("channel")) {
-        let of = |vector: &Option<Vec<f64>>| vector.as_ref().and_then(|vector| vector.get(i)).copied();
+    for (i, axis) in axes
+        .iter_mut()
+        .enumerate()
+        .filter(|(_, axis)| axis.kind.as_deref() != Some("channel"))
+    {
+        let of =
+            |vector: &Option<Vec<f64>>| vector.as_ref().and_then(|vector| vector.get(i)).copied();
         let (first, step) = axis.place.unwrap_or((0.0, 1.0));
         let scaled = of(&scale).map(|scale| (first * scale, step * scale));
         let moved = of(&translation).map(|by| (first + by, step));
-        let is_good = |(first, step): &(f64, f64)| first.is_finite() && step.is_finite() && *step != 0.0;
+        let is_good =
+            |(first, step): &(f64, f64)| first.is_finite() && step.is_finite() && *step != 0.0;
         axis.place = scaled.or(moved).filter(is_good).or(axis.place);
     }
 }

@@ -8,7 +8,8 @@ use crate::zarr::metadata::ArrayMetadata;
 
 /// Returns whether CF's numeric attributes apply to the dtype.
 pub fn is_number(dtype: &DType) -> bool {
-    matches!(dtype.kind(), DTypeKind::Int | DTypeKind::UInt) || *dtype.kind() == DTypeKind::Float && dtype.size() <= 8
+    matches!(dtype.kind(), DTypeKind::Int | DTypeKind::UInt)
+        || *dtype.kind() == DTypeKind::Float && dtype.size() <= 8
 }
 
 /// Returns the number in the bytes of one item; `None` unless the dtype is numeric or a time. A
@@ -27,8 +28,12 @@ pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
         (DTypeKind::Int | DTypeKind::DateTime | DTypeKind::TimeDelta, _) => {
             MetadataNumber::Int(((unsigned << unused) as i64 >> unused).into())
         }
-        (DTypeKind::Float, 2) => MetadataNumber::Float(half::f16::from_bits(unsigned as u16).to_f64()),
-        (DTypeKind::Float, 4) => MetadataNumber::Float(f32::from_bits(unsigned as u32).to_string().parse().ok()?),
+        (DTypeKind::Float, 2) => {
+            MetadataNumber::Float(half::f16::from_bits(unsigned as u16).to_f64())
+        }
+        (DTypeKind::Float, 4) => {
+            MetadataNumber::Float(f32::from_bits(unsigned as u32).to_string().parse().ok()?)
+        }
         (DTypeKind::Float, 8) => MetadataNumber::Float(f64::from_bits(unsigned)),
         _ => return None,
     })
@@ -54,11 +59,17 @@ pub fn has_xarray_names(metadata: &ArrayMetadata, attributes: &Map<String, Value
 }
 
 /// Returns CF's `_FillValue` or `missing_value` if it is a number that an item can hold.
-pub fn attribute_nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
+pub fn attribute_nodata(
+    metadata: &ArrayMetadata,
+    attributes: &Map<String, Value>,
+) -> Option<MetadataNumber> {
     let dtype = &metadata.dtype;
     let is_v3 = metadata.v3.is_some();
     let number = |name: &&str| number(dtype, attributes::first(attributes.get(*name)?)?, is_v3);
-    ["_FillValue", "missing_value"].iter().filter(|_| is_number(dtype)).find_map(number)
+    ["_FillValue", "missing_value"]
+        .iter()
+        .filter(|_| is_number(dtype))
+        .find_map(number)
 }
 
 /// Returns the number in an attribute if an item of the numeric dtype can hold it. With `is_v3`, a
@@ -71,27 +82,36 @@ fn number(dtype: &DType, value: &Value, is_v3: bool) -> Option<MetadataNumber> {
             4 => f32::MAX.into(),
             _ => f64::MAX,
         };
-        return (!float.is_finite() || float.abs() <= largest).then_some(MetadataNumber::Float(float));
+        return (!float.is_finite() || float.abs() <= largest)
+            .then_some(MetadataNumber::Float(float));
     }
     let Value::Number(number) = value else {
         return None;
     };
-    let whole =
-        || json::float(value).filter(|float| float.fract() == 0.0 && float.abs() < 1e30).map(|float| float as i128);
+    let whole = || {
+        json::float(value)
+            .filter(|float| float.fract() == 0.0 && float.abs() < 1e30)
+            .map(|float| float as i128)
+    };
     let number = number.as_str().parse::<i128>().ok().or_else(whole)?;
     let bits = 8 * dtype.size();
     let range = match dtype.kind() {
         DTypeKind::UInt => 0..1i128 << bits,
         _ => -(1i128 << (bits - 1))..1i128 << (bits - 1),
     };
-    range.contains(&number).then_some(MetadataNumber::Int(number))
+    range
+        .contains(&number)
+        .then_some(MetadataNumber::Int(number))
 }
 
 /// Parses a float from a text: a word, or with `is_v3` eight bytes in base64, as xarray's
 /// `FillValueCoder` writes them into v3 attributes.
 pub fn parse_float(text: &str, is_v3: bool) -> Option<f64> {
     json::float_word(text).or_else(|| {
-        let bytes: [u8; 8] = json::base64_decode(text.as_bytes()).filter(|_| is_v3)?.try_into().ok()?;
+        let bytes: [u8; 8] = json::base64_decode(text.as_bytes())
+            .filter(|_| is_v3)?
+            .try_into()
+            .ok()?;
         Some(f64::from_le_bytes(bytes))
     })
 }

@@ -18,14 +18,18 @@ pub fn wkt(mapping: &Map<String, Value>, units: Option<&str>) -> Option<String> 
     }
     let unit = match units {
         None | Some("m" | "metre" | "meter" | "metres" | "meters") => r#"UNIT["metre",1]"#,
-        Some("km" | "kilometre" | "kilometer" | "kilometres" | "kilometers") => r#"UNIT["kilometre",1000]"#,
+        Some("km" | "kilometre" | "kilometer" | "kilometres" | "kilometers") => {
+            r#"UNIT["kilometre",1000]"#
+        }
         Some(_) => return None,
     };
     let (projection, parameters) = projection(&name, mapping)?;
     let parameter = |(name, value): (&str, f64)| format!(r#"PARAMETER["{name}",{value}],"#);
     let parameters: String = parameters.into_iter().map(parameter).collect();
     let geographic = geographic(mapping);
-    Some(format!(r#"PROJCS["unknown",{geographic},PROJECTION["{projection}"],{parameters}{unit}]"#))
+    Some(format!(
+        r#"PROJCS["unknown",{geographic},PROJECTION["{projection}"],{parameters}{unit}]"#
+    ))
 }
 
 /// Returns the geographic system on the mapping's ellipsoid, by default WGS 84.
@@ -52,29 +56,55 @@ fn is_wgs_84(axis: f64, flattening: f64) -> bool {
 }
 
 /// Returns WKT's name of a projection and its parameters.
-fn projection(name: &str, mapping: &Map<String, Value>) -> Option<(&'static str, Vec<(&'static str, f64)>)> {
+fn projection(
+    name: &str,
+    mapping: &Map<String, Value>,
+) -> Option<(&'static str, Vec<(&'static str, f64)>)> {
     let number = |name: &str| attributes::number(mapping, name);
     let parallels = attributes::numbers(mapping.get("standard_parallel"));
-    let parallels = parallels.or_else(|| Some(vec![number("standard_parallel")?])).unwrap_or_default();
+    let parallels = parallels
+        .or_else(|| Some(vec![number("standard_parallel")?]))
+        .unwrap_or_default();
     let parallel = parallels.first().copied();
     let second = parallels.get(1).or(parallels.first()).copied();
     let latitude = number("latitude_of_projection_origin");
-    let meridian = number("longitude_of_central_meridian").or(number("longitude_of_projection_origin"));
+    let meridian =
+        number("longitude_of_central_meridian").or(number("longitude_of_projection_origin"));
     let scale = number("scale_factor_at_projection_origin");
-    let center = || Some(vec![("latitude_of_center", latitude?), ("longitude_of_center", meridian?)]);
+    let center = || {
+        Some(vec![
+            ("latitude_of_center", latitude?),
+            ("longitude_of_center", meridian?),
+        ])
+    };
     let (projection, mut parameters) = match name {
         "transverse_mercator" => {
             let scale = number("scale_factor_at_central_meridian")?;
-            let origin = [("latitude_of_origin", latitude?), ("central_meridian", meridian?)];
-            ("Transverse_Mercator", [&origin[..], &[("scale_factor", scale)]].concat())
+            let origin = [
+                ("latitude_of_origin", latitude?),
+                ("central_meridian", meridian?),
+            ];
+            (
+                "Transverse_Mercator",
+                [&origin[..], &[("scale_factor", scale)]].concat(),
+            )
         }
         "lambert_conformal_conic" => {
-            let parallels = [("standard_parallel_1", parallel?), ("standard_parallel_2", second?)];
-            let origin = [("latitude_of_origin", latitude?), ("central_meridian", meridian?)];
+            let parallels = [
+                ("standard_parallel_1", parallel?),
+                ("standard_parallel_2", second?),
+            ];
+            let origin = [
+                ("latitude_of_origin", latitude?),
+                ("central_meridian", meridian?),
+            ];
             ("Lambert_Conformal_Conic_2SP", [parallels, origin].concat())
         }
         "albers_conical_equal_area" => {
-            let parallels = vec![("standard_parallel_1", parallel?), ("standard_parallel_2", second?)];
+            let parallels = vec![
+                ("standard_parallel_1", parallel?),
+                ("standard_parallel_2", second?),
+            ];
             ("Albers_Conic_Equal_Area", [parallels, center()?].concat())
         }
         "polar_stereographic" => {
@@ -83,18 +113,35 @@ fn projection(name: &str, mapping: &Map<String, Value>) -> Option<(&'static str,
                 Some(parallel) => (parallel, 1.0),
                 None => (latitude?, scale?),
             };
-            let origin = [("latitude_of_origin", latitude), ("central_meridian", meridian)];
-            ("Polar_Stereographic", [&origin[..], &[("scale_factor", scale)]].concat())
+            let origin = [
+                ("latitude_of_origin", latitude),
+                ("central_meridian", meridian),
+            ];
+            (
+                "Polar_Stereographic",
+                [&origin[..], &[("scale_factor", scale)]].concat(),
+            )
         }
         "mercator" => match (parallel, scale) {
-            (Some(parallel), _) => {
-                ("Mercator_2SP", vec![("standard_parallel_1", parallel), ("central_meridian", meridian?)])
-            }
-            (None, scale) => ("Mercator_1SP", vec![("central_meridian", meridian?), ("scale_factor", scale?)]),
+            (Some(parallel), _) => (
+                "Mercator_2SP",
+                vec![
+                    ("standard_parallel_1", parallel),
+                    ("central_meridian", meridian?),
+                ],
+            ),
+            (None, scale) => (
+                "Mercator_1SP",
+                vec![("central_meridian", meridian?), ("scale_factor", scale?)],
+            ),
         },
-        "lambert_cylindrical_equal_area" => {
-            ("Cylindrical_Equal_Area", vec![("standard_parallel_1", parallel?), ("central_meridian", meridian?)])
-        }
+        "lambert_cylindrical_equal_area" => (
+            "Cylindrical_Equal_Area",
+            vec![
+                ("standard_parallel_1", parallel?),
+                ("central_meridian", meridian?),
+            ],
+        ),
         "lambert_azimuthal_equal_area" => ("Lambert_Azimuthal_Equal_Area", center()?),
         "azimuthal_equidistant" => ("Azimuthal_Equidistant", center()?),
         "sinusoidal" => ("Sinusoidal", vec![("longitude_of_center", meridian?)]),

@@ -24,12 +24,20 @@ pub enum Evidence {
 pub type Claim = Option<(Evidence, Role)>;
 
 /// Returns the role with the strongest evidence.
-pub fn claim(coordinate: Option<&Coordinate>, image: Option<&ngff::ImageAxis>, name: Option<&str>) -> Claim {
+pub fn claim(
+    coordinate: Option<&Coordinate>,
+    image: Option<&ngff::ImageAxis>,
+    name: Option<&str>,
+) -> Claim {
     let word = |name: &str| coordinate.and_then(|c| attributes::line(&c.attributes, name));
     let of_axis = || by_axis(&word("axis")?);
     let of_standard_name = || by_standard_name(&word("standard_name")?);
     let units = coordinate.and_then(|c| c.units.as_deref());
-    let of_units = || units.and_then(by_units).or_else(|| word("positive").map(|_| Role::Z));
+    let of_units = || {
+        units
+            .and_then(by_units)
+            .or_else(|| word("positive").map(|_| Role::Z))
+    };
     let found = [
         of_axis().map(|role| (Evidence::Axis, role)),
         of_standard_name().map(|role| (Evidence::StandardName, role)),
@@ -49,8 +57,16 @@ pub fn claim(coordinate: Option<&Coordinate>, image: Option<&ngff::ImageAxis>, n
 /// to the last, since GDAL takes the last two dimensions for rows and columns.
 pub fn assign(claims: &[Claim], axes: &mut [DescribedAxis]) {
     for role in [Role::X, Role::Y, Role::Z, Role::Time] {
-        let claimed = |claim: &Claim| claim.filter(|(_, claimed)| *claimed == role).map(|(evidence, _)| evidence);
-        let best = claims.iter().enumerate().filter_map(|(i, claim)| Some((claimed(claim)?, i))).max();
+        let claimed = |claim: &Claim| {
+            claim
+                .filter(|(_, claimed)| *claimed == role)
+                .map(|(evidence, _)| evidence)
+        };
+        let best = claims
+            .iter()
+            .enumerate()
+            .filter_map(|(i, claim)| Some((claimed(claim)?, i)))
+            .max();
         if let Some(axis) = best.and_then(|(_, i)| axes.get_mut(i)) {
             axis.role = role;
         }
@@ -72,11 +88,19 @@ fn by_axis(axis: &str) -> Option<Role> {
 fn by_standard_name(name: &str) -> Option<Role> {
     let is_level = |name: &str| {
         let is_formula = name.starts_with("atmosphere_") || name.starts_with("ocean_");
-        name.starts_with("height") || name.starts_with("depth") || is_formula && name.ends_with("_coordinate")
+        name.starts_with("height")
+            || name.starts_with("depth")
+            || is_formula && name.ends_with("_coordinate")
     };
     Some(match name {
-        "longitude" | "grid_longitude" | "projection_x_coordinate" | "projection_x_angular_coordinate" => Role::X,
-        "latitude" | "grid_latitude" | "projection_y_coordinate" | "projection_y_angular_coordinate" => Role::Y,
+        "longitude"
+        | "grid_longitude"
+        | "projection_x_coordinate"
+        | "projection_x_angular_coordinate" => Role::X,
+        "latitude"
+        | "grid_latitude"
+        | "projection_y_coordinate"
+        | "projection_y_angular_coordinate" => Role::Y,
         "time" => Role::Time,
         "altitude" | "air_pressure" | "model_level_number" | "geopotential_height" => Role::Z,
         "sea_water_pressure" | "air_potential_temperature" => Role::Z,
@@ -94,7 +118,8 @@ fn by_units(units: &str) -> Option<Role> {
         return Some(Role::Y);
     }
     match units {
-        "Pa" | "pascal" | "hPa" | "kPa" | "bar" | "bars" | "mbar" | "millibar" | "millibars" | "mb" => Some(Role::Z),
+        "Pa" | "pascal" | "hPa" | "kPa" | "bar" | "bars" | "mbar" | "millibar" | "millibars"
+        | "mb" => Some(Role::Z),
         "decibar" | "decibars" | "dbar" | "atm" | "atmosphere" => Some(Role::Z),
         _ => units.contains(" since ").then_some(Role::Time),
     }
@@ -102,12 +127,18 @@ fn by_units(units: &str) -> Option<Role> {
 
 /// Returns whether units are degrees east in one of CF's spellings (4.2).
 pub fn is_east(units: &str) -> bool {
-    matches!(units, "degrees_east" | "degree_east" | "degree_E" | "degrees_E" | "degreeE" | "degreesE")
+    matches!(
+        units,
+        "degrees_east" | "degree_east" | "degree_E" | "degrees_E" | "degreeE" | "degreesE"
+    )
 }
 
 /// Returns whether units are degrees north in one of CF's spellings (4.1).
 pub fn is_north(units: &str) -> bool {
-    matches!(units, "degrees_north" | "degree_north" | "degree_N" | "degrees_N" | "degreeN" | "degreesN")
+    matches!(
+        units,
+        "degrees_north" | "degree_north" | "degree_N" | "degrees_N" | "degreeN" | "degreesN"
+    )
 }
 
 fn by_name(name: &str) -> Option<Role> {

@@ -20,7 +20,11 @@ fn case() -> Case {
     let store = Arc::new(MemoryStore::default());
     let stats = Arc::new(Stats::default());
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
-    Case { store, hierarchy, cache: Cache::new(1 << 20, stats) }
+    Case {
+        store,
+        hierarchy,
+        cache: Cache::new(1 << 20, stats),
+    }
 }
 
 impl Case {
@@ -29,9 +33,19 @@ impl Case {
         self.array_with(path, dtype, shape, "null", attributes)
     }
 
-    fn array_with(self, path: &str, dtype: &str, shape: &[u64], fill: &str, attributes: &str) -> Self {
+    fn array_with(
+        self,
+        path: &str,
+        dtype: &str,
+        shape: &[u64],
+        fill: &str,
+        attributes: &str,
+    ) -> Self {
         // a 1-D array has chunks of three items, any other one chunk
-        let chunks: Vec<u64> = shape.iter().map(|len| if shape.len() == 1 { 3 } else { *len.max(&1) }).collect();
+        let chunks: Vec<u64> = shape
+            .iter()
+            .map(|len| if shape.len() == 1 { 3 } else { *len.max(&1) })
+            .collect();
         let document = format!(
             r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"{dtype}","compressor":null,"fill_value":{fill},
             "order":"C","filters":null}}"#
@@ -41,7 +55,13 @@ impl Case {
     }
 
     /// Adds a 1-D array with these items.
-    fn line<const N: usize>(self, path: &str, dtype: &str, items: &[[u8; N]], attributes: &str) -> Self {
+    fn line<const N: usize>(
+        self,
+        path: &str,
+        dtype: &str,
+        items: &[[u8; N]],
+        attributes: &str,
+    ) -> Self {
         let case = self.array(path, dtype, &[items.len() as u64], attributes);
         for (i, chunk) in items.chunks(3).enumerate() {
             let mut bytes = chunk.concat();
@@ -57,7 +77,9 @@ impl Case {
     }
 
     fn describe(&self, path: &str) -> Described {
-        let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(&Key::normalize(path).unwrap()) else {
+        let Ok(Some(StoredNode::Array(array))) =
+            self.hierarchy.find(&Key::normalize(path).unwrap())
+        else {
             panic!("{path} is no array")
         };
         describe(&self.hierarchy, &self.cache, &array).unwrap()
@@ -79,7 +101,11 @@ fn regular(first: f64, step: f64) -> Coordinates {
 }
 
 fn names(described: &Described) -> Vec<Option<&str>> {
-    described.axes.iter().map(|axis| axis.name.as_deref()).collect()
+    described
+        .axes
+        .iter()
+        .map(|axis| axis.name.as_deref())
+        .collect()
 }
 
 fn roles(described: &Described) -> Vec<Role> {
@@ -87,5 +113,9 @@ fn roles(described: &Described) -> Vec<Role> {
 }
 
 fn places(described: &Described) -> Vec<Coordinates> {
-    described.axes.iter().map(|axis| axis.coordinates.clone()).collect()
+    described
+        .axes
+        .iter()
+        .map(|axis| axis.coordinates.clone())
+        .collect()
 }

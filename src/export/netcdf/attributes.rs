@@ -30,11 +30,19 @@ struct AttributeList {
 
 impl AttributeList {
     fn new(version: ClassicVersion) -> Self {
-        AttributeList { version, names: UniqueNames::default(), list: Vec::new() }
+        AttributeList {
+            version,
+            names: UniqueNames::default(),
+            list: Vec::new(),
+        }
     }
 
     fn push(&mut self, name: &str, kind: Type, values: Vec<u8>) {
-        self.list.push(Attribute { name: self.names.give(name), kind, values });
+        self.list.push(Attribute {
+            name: self.names.give(name),
+            kind,
+            values,
+        });
     }
 
     /// Adds a text unless the name is already taken.
@@ -51,12 +59,19 @@ impl AttributeList {
 }
 
 /// Returns the attributes of a group, and one that lists the arrays that are not in the file.
-pub fn of_group(stored: &Map<String, Value>, left_out: &[String], version: ClassicVersion) -> Vec<Attribute> {
+pub fn of_group(
+    stored: &Map<String, Value>,
+    left_out: &[String],
+    version: ClassicVersion,
+) -> Vec<Attribute> {
     let mut out = AttributeList::new(version);
     if !left_out.is_empty() {
         out.push_missing_text(LEFT_OUT, &left_out.join("\n"));
     }
-    for (name, value) in stored.iter().filter(|(name, _)| !is_bookkeeping(name) && *name != LEFT_OUT) {
+    for (name, value) in stored
+        .iter()
+        .filter(|(name, _)| !is_bookkeeping(name) && *name != LEFT_OUT)
+    {
         out.push_json(name, value);
     }
     out.list
@@ -83,7 +98,8 @@ pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> 
             "units" | "calendar" if unit.is_some() => {}
             "_Encoding" if out.names.has(name) => {}
             // in a wider type they are not negative
-            "_Unsigned" if matches!(kind, Type::Short | Type::Int) && *dtype.kind() == DTypeKind::UInt => {}
+            "_Unsigned"
+                if matches!(kind, Type::Short | Type::Int) && *dtype.kind() == DTypeKind::UInt => {}
             name => match (name, typed(name, &metadata, value), json::float(value)) {
                 (_, Some(values), _) => out.push(name, kind, values),
                 ("_FillValue", None, _) => {}
@@ -125,9 +141,10 @@ fn missing_value(metadata: &ArrayMetadata, is_time: bool) -> Option<Vec<u8>> {
     let dtype = &metadata.dtype;
     let item = big_endian(dtype, metadata.fill.clone()?);
     match dtype.kind() {
-        _ if is_time => {
-            [i64::MIN.to_be_bytes(), (i64::MIN as f64).to_be_bytes()].iter().any(|nat| item == nat).then_some(item)
-        }
+        _ if is_time => [i64::MIN.to_be_bytes(), (i64::MIN as f64).to_be_bytes()]
+            .iter()
+            .any(|nat| item == nat)
+            .then_some(item),
         DTypeKind::Int | DTypeKind::UInt | DTypeKind::Float => Some(item),
         _ => None,
     }
@@ -147,19 +164,29 @@ fn typed(name: &str, metadata: &ArrayMetadata, value: &Value) -> Option<Vec<u8>>
     if list.is_empty() || name == "_FillValue" && list.len() > 1 {
         return None;
     }
-    Some(list.iter().map(|value| item(&metadata.dtype, value)).collect::<Option<Vec<_>>>()?.concat())
+    Some(
+        list.iter()
+            .map(|value| item(&metadata.dtype, value))
+            .collect::<Option<Vec<_>>>()?
+            .concat(),
+    )
 }
 
 /// Converts a missing value of a v3 array: floats may be in base64, as xarray's `FillValueCoder`
 /// writes them.
 fn missing_v3(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     let encoded = json::text(value).filter(|_| *dtype.kind() == DTypeKind::Float);
-    let bytes = encoded.filter(|text| json::float_word(text).is_none() && text.parse::<f64>().is_err());
+    let bytes =
+        encoded.filter(|text| json::float_word(text).is_none() && text.parse::<f64>().is_err());
     let Some(bytes) = bytes else {
         return missing(dtype, value);
     };
     let x = f64::from_le_bytes(json::base64_decode(bytes.as_bytes())?.try_into().ok()?);
-    Some(if dtype.size() == 4 { (x as f32).to_be_bytes().to_vec() } else { x.to_be_bytes().to_vec() })
+    Some(if dtype.size() == 4 {
+        (x as f32).to_be_bytes().to_vec()
+    } else {
+        x.to_be_bytes().to_vec()
+    })
 }
 
 /// Converts a missing value: integers may be spelled as floats.
@@ -167,7 +194,11 @@ fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     match (dtype.kind(), json::text(value)) {
         (DTypeKind::Bytes, Some(text)) if text.len() == 1 => Some(text.as_bytes().to_vec()),
         (DTypeKind::Bytes, _) => None,
-        (DTypeKind::Int | DTypeKind::UInt | DTypeKind::DateTime, None) if json::float(value)?.fract() != 0.0 => None,
+        (DTypeKind::Int | DTypeKind::UInt | DTypeKind::DateTime, None)
+            if json::float(value)?.fract() != 0.0 =>
+        {
+            None
+        }
         _ => Some(big_endian(dtype, dtype.parse_fill_value(value).ok()??)),
     }
 }
@@ -209,9 +240,22 @@ fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
     if list.is_empty() {
         return as_json();
     }
-    let booleans = || list.iter().map(|v| v.as_bool().map(u8::from)).collect::<Option<Vec<u8>>>();
-    let numbers = || list.iter().map(integer).collect::<Option<Vec<i128>>>().and_then(|list| integers(&list, version));
-    let floats = || list.iter().map(|v| json::float(v).map(f64::to_be_bytes)).collect::<Option<Vec<_>>>();
+    let booleans = || {
+        list.iter()
+            .map(|v| v.as_bool().map(u8::from))
+            .collect::<Option<Vec<u8>>>()
+    };
+    let numbers = || {
+        list.iter()
+            .map(integer)
+            .collect::<Option<Vec<i128>>>()
+            .and_then(|list| integers(&list, version))
+    };
+    let floats = || {
+        list.iter()
+            .map(|v| json::float(v).map(f64::to_be_bytes))
+            .collect::<Option<Vec<_>>>()
+    };
     booleans()
         .map(|values| (Type::Byte, values))
         .or_else(numbers)

@@ -134,31 +134,45 @@ pub struct ClassicHeader {
 impl ClassicHeader {
     /// Returns the number of records; `None` if there is no record dimension.
     pub fn record_count(&self) -> Option<u64> {
-        self.dimensions.iter().find(|dimension| dimension.is_record).map(|dimension| dimension.len)
+        self.dimensions
+            .iter()
+            .find(|dimension| dimension.is_record)
+            .map(|dimension| dimension.len)
     }
 
     /// Returns whether a variable has values in each record.
     pub fn is_record(&self, variable: &Variable) -> bool {
-        let first = variable.dimensions.first().and_then(|&number| self.dimensions.get(number));
+        let first = variable
+            .dimensions
+            .first()
+            .and_then(|&number| self.dimensions.get(number));
         first.is_some_and(|dimension| dimension.is_record)
     }
 
     /// Returns the number of bytes from one record to the next: "if there is only one record
     /// variable, ... records are not padded".
     pub fn record_step(&self) -> u64 {
-        let mut variables = self.variables.iter().filter(|variable| self.is_record(variable));
+        let mut variables = self
+            .variables
+            .iter()
+            .filter(|variable| self.is_record(variable));
         match (variables.next(), variables.next()) {
             (Some(only), None) => only.size,
-            (Some(one), Some(other)) => {
-                [one, other].into_iter().chain(variables).map(Variable::padded_size).fold(0, u64::saturating_add)
-            }
+            (Some(one), Some(other)) => [one, other]
+                .into_iter()
+                .chain(variables)
+                .map(Variable::padded_size)
+                .fold(0, u64::saturating_add),
             _ => 0,
         }
     }
 
     /// Returns the header's bytes. Their number does not depend on the offsets of the data.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut out = Writer { version: self.version, bytes: b"CDF".to_vec() };
+        let mut out = Writer {
+            version: self.version,
+            bytes: b"CDF".to_vec(),
+        };
         out.bytes.push(match self.version {
             ClassicVersion::Offset64 => 2,
             ClassicVersion::Data64 => 5,
@@ -166,7 +180,11 @@ impl ClassicHeader {
         out.number(self.record_count().unwrap_or(0));
         out.list(0x0A, &self.dimensions, |out, dimension| {
             out.name(&dimension.name);
-            out.number(if dimension.is_record { 0 } else { dimension.len });
+            out.number(if dimension.is_record {
+                0
+            } else {
+                dimension.len
+            });
         });
         out.attributes(&self.attributes);
         out.list(0x0B, &self.variables, Writer::variable);
@@ -183,7 +201,9 @@ impl Writer {
     /// Writes a `NON_NEG`. In CDF-2 only the size of a variable may exceed 32 bits.
     fn number(&mut self, n: u64) {
         match self.version {
-            ClassicVersion::Offset64 => self.bytes.extend(u32::try_from(n).unwrap_or(TOO_LARGE).to_be_bytes()),
+            ClassicVersion::Offset64 => self
+                .bytes
+                .extend(u32::try_from(n).unwrap_or(TOO_LARGE).to_be_bytes()),
             ClassicVersion::Data64 => self.bytes.extend(n.to_be_bytes()),
         }
     }
@@ -239,26 +259,38 @@ mod tests {
     use super::*;
 
     fn attribute(name: &str, kind: Type, values: &[u8]) -> Attribute {
-        Attribute { name: name.into(), kind, values: values.to_vec() }
+        Attribute {
+            name: name.into(),
+            kind,
+            values: values.to_vec(),
+        }
     }
 
     /// Returns a header with `t(y, lon)` with units, `flags(lon)` with a range, and a scalar `s`.
     fn header(version: ClassicVersion, t: Type, flags: Type, begins: [u64; 3]) -> Vec<u8> {
-        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len, is_record: false };
-        let variable = |name: &str, dimensions: &[usize], attributes, kind: Type, size, begin| Variable {
+        let dimension = |name: &str, len| ClassicDimension {
             name: name.into(),
-            dimensions: dimensions.to_vec(),
-            attributes,
-            kind,
-            size,
-            begin,
+            len,
+            is_record: false,
         };
+        let variable =
+            |name: &str, dimensions: &[usize], attributes, kind: Type, size, begin| Variable {
+                name: name.into(),
+                dimensions: dimensions.to_vec(),
+                attributes,
+                kind,
+                size,
+                begin,
+            };
         let units = attribute("units", Type::Char, b"K");
         let range = attribute("valid_range", flags, &[0, 9]);
         let header = ClassicHeader {
             version,
             dimensions: vec![dimension("y", 2), dimension("lon", 3)],
-            attributes: vec![attribute("title", Type::Char, b"tiny"), attribute("n", Type::Int, &[0, 0, 0, 7])],
+            attributes: vec![
+                attribute("title", Type::Char, b"tiny"),
+                attribute("n", Type::Int, &[0, 0, 0, 7]),
+            ],
             variables: vec![
                 variable("t", &[0, 1], vec![units], t, 48, begins[0]),
                 variable("flags", &[1], vec![range], flags, 3, begins[1]),
@@ -284,7 +316,12 @@ mod tests {
             "000000010000000b76616c69645f72616e67650000000001000000020009000000000001000000040000000000000144",
             "000000017300000000000000000000000000000000000003000000040000000000000148",
         ];
-        let bytes = header(ClassicVersion::Offset64, Type::Double, Type::Byte, [0x114, 0x144, 0x148]);
+        let bytes = header(
+            ClassicVersion::Offset64,
+            Type::Double,
+            Type::Byte,
+            [0x114, 0x144, 0x148],
+        );
         assert_eq!(hex(&bytes), expected.concat());
         assert_eq!(bytes.len(), 0x114);
     }
@@ -302,7 +339,12 @@ mod tests {
             "0000000400000000000001c0000000000000000173000000000000000000000000000000000000000000000000000003",
             "000000000000000400000000000001c4",
         ];
-        let bytes = header(ClassicVersion::Data64, Type::UInt64, Type::UByte, [0x190, 0x1c0, 0x1c4]);
+        let bytes = header(
+            ClassicVersion::Data64,
+            Type::UInt64,
+            Type::UByte,
+            [0x190, 0x1c0, 0x1c4],
+        );
         assert_eq!(hex(&bytes), expected.concat());
         assert_eq!(bytes.len(), 0x190);
     }
@@ -324,8 +366,14 @@ mod tests {
     #[test]
     fn the_size_of_a_large_variable_is_capped_in_32_bits() {
         let size = |size| {
-            let variable =
-                Variable { name: "v".into(), dimensions: vec![], attributes: vec![], kind: Type::Byte, size, begin: 0 };
+            let variable = Variable {
+                name: "v".into(),
+                dimensions: vec![],
+                attributes: vec![],
+                kind: Type::Byte,
+                size,
+                begin: 0,
+            };
             let header = |version| ClassicHeader {
                 version,
                 dimensions: vec![],
@@ -334,11 +382,20 @@ mod tests {
             };
             let small = header(ClassicVersion::Offset64).bytes();
             let large = header(ClassicVersion::Data64).bytes();
-            (hex(&small[small.len() - 12..small.len() - 8]), hex(&large[large.len() - 16..large.len() - 8]))
+            (
+                hex(&small[small.len() - 12..small.len() - 8]),
+                hex(&large[large.len() - 16..large.len() - 8]),
+            )
         };
         assert_eq!(size(5), ("00000008".into(), "0000000000000008".into()));
-        assert_eq!(size((1 << 32) - 4), ("fffffffc".into(), "00000000fffffffc".into()));
-        assert_eq!(size(1 << 32), ("ffffffff".into(), "0000000100000000".into()));
+        assert_eq!(
+            size((1 << 32) - 4),
+            ("fffffffc".into(), "00000000fffffffc".into())
+        );
+        assert_eq!(
+            size(1 << 32),
+            ("ffffffff".into(), "0000000100000000".into())
+        );
         assert_eq!(size(u64::MAX - 3).1, "fffffffffffffffc");
     }
 }

@@ -30,7 +30,12 @@ impl<'a> Dimensions<'a> {
     /// Returns an empty list. Invented names avoid the names of `variables`, which would become
     /// coordinates.
     pub fn new(variables: &'a UniqueNames) -> Self {
-        Dimensions { list: Vec::new(), numbers: HashMap::new(), names: UniqueNames::default(), variables }
+        Dimensions {
+            list: Vec::new(),
+            numbers: HashMap::new(),
+            names: UniqueNames::default(),
+            variables,
+        }
     }
 
     /// Returns the indices of an array's dimensions, given by names and nonzero lengths. If
@@ -50,7 +55,12 @@ impl<'a> Dimensions<'a> {
                     *count - 1
                 }
             };
-            self.number(Identity { name: name.map(str::to_string), len, before, is_record: is_record && i == 0 })
+            self.number(Identity {
+                name: name.map(str::to_string),
+                len,
+                before,
+                is_record: is_record && i == 0,
+            })
         };
         dimensions.enumerate().map(&mut number).collect()
     }
@@ -60,7 +70,11 @@ impl<'a> Dimensions<'a> {
             return number;
         }
         let name = self.free_name(&identity);
-        self.list.push(ClassicDimension { name, len: identity.len, is_record: identity.is_record });
+        self.list.push(ClassicDimension {
+            name,
+            len: identity.len,
+            is_record: identity.is_record,
+        });
         self.numbers.insert(identity, self.list.len() - 1);
         self.list.len() - 1
     }
@@ -98,10 +112,18 @@ mod tests {
             taken.give(name);
         }
         let mut dimensions = Dimensions::new(&taken);
-        let numbers: Vec<Vec<usize>> =
-            arrays.iter().map(|array| dimensions.numbers(array.iter().copied(), false)).collect();
+        let numbers: Vec<Vec<usize>> = arrays
+            .iter()
+            .map(|array| dimensions.numbers(array.iter().copied(), false))
+            .collect();
         let list = dimensions.into_list();
-        let name = |array: Vec<usize>| array.iter().map(|&n| list[n].name.as_str()).collect::<Vec<_>>().join(" ");
+        let name = |array: Vec<usize>| {
+            array
+                .iter()
+                .map(|&n| list[n].name.as_str())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
         numbers.into_iter().map(name).collect()
     }
 
@@ -109,12 +131,24 @@ mod tests {
     fn the_same_name_and_length_are_one_dimension() {
         let x = Some("x");
         let y = Some("y");
-        assert_eq!(names(&[&[(y, 3), (x, 4)], &[(x, 4)], &[(y, 3), (y, 3)]], &["x"]), ["y x", "x", "y y"]);
-        assert_eq!(names(&[&[(x, 4)], &[(x, 5)], &[(x, 5), (x, 4)]], &[]), ["x", "x_5", "x_5 x"]);
+        assert_eq!(
+            names(&[&[(y, 3), (x, 4)], &[(x, 4)], &[(y, 3), (y, 3)]], &["x"]),
+            ["y x", "x", "y y"]
+        );
+        assert_eq!(
+            names(&[&[(x, 4)], &[(x, 5)], &[(x, 5), (x, 4)]], &[]),
+            ["x", "x_5", "x_5 x"]
+        );
         // a name that another dimension already has
-        assert_eq!(names(&[&[(x, 4)], &[(Some("x_5"), 6)], &[(x, 5)]], &[]), ["x", "x_5", "x_5_2"]);
+        assert_eq!(
+            names(&[&[(x, 4)], &[(Some("x_5"), 6)], &[(x, 5)]], &[]),
+            ["x", "x_5", "x_5_2"]
+        );
         assert_eq!(names(&[&[(x, 4)], &[(x, 5)]], &["x_5"]), ["x", "x_5_2"]);
-        assert_eq!(names(&[&[(Some("a/b"), 4)], &[(Some("a_b"), 4)]], &[]), ["a_b", "a_b_4"]);
+        assert_eq!(
+            names(&[&[(Some("a/b"), 4)], &[(Some("a_b"), 4)]], &[]),
+            ["a_b", "a_b_4"]
+        );
     }
 
     #[test]

@@ -62,23 +62,38 @@ impl HeaderEdit {
     }
 
     fn check_layout(&self) -> Result<()> {
-        let known: HashMap<&str, &ClassicDimension> =
-            self.old.dimensions.iter().map(|old| (old.name.as_str(), old)).collect();
+        let known: HashMap<&str, &ClassicDimension> = self
+            .old
+            .dimensions
+            .iter()
+            .map(|old| (old.name.as_str(), old))
+            .collect();
         let fits = |new: &ClassicDimension| match known.get(new.name.as_str()) {
             Some(old) if old.is_record => new.len >= old.len,
             Some(old) => new.len == old.len,
             None => false,
         };
         if let Some(new) = self.new.dimensions.iter().find(|new| !fits(new)) {
-            return Err(refused(format!("no array has the dimension {:?} of length {}", new.name, new.len)));
+            return Err(refused(format!(
+                "no array has the dimension {:?} of length {}",
+                new.name, new.len
+            )));
         }
         for (old, new) in self.pairs()? {
             let names = |header: &ClassicHeader, variable: &Variable| {
-                let dimensions = variable.dimensions.iter().filter_map(|&number| header.dimensions.get(number));
-                dimensions.map(|dimension| dimension.name.clone()).collect::<Vec<_>>()
+                let dimensions = variable
+                    .dimensions
+                    .iter()
+                    .filter_map(|&number| header.dimensions.get(number));
+                dimensions
+                    .map(|dimension| dimension.name.clone())
+                    .collect::<Vec<_>>()
             };
             if old.kind != new.kind || names(&self.old, old) != names(&self.new, new) {
-                return Err(refused(format!("{:?} has another type or other dimensions than the array", new.name)));
+                return Err(refused(format!(
+                    "{:?} has another type or other dimensions than the array",
+                    new.name
+                )));
             }
         }
         Ok(())
@@ -87,13 +102,22 @@ impl HeaderEdit {
     /// Returns the number of records in the new file, if these are more than the group's file has.
     pub fn more_records(&self) -> Option<u64> {
         let old = self.old.dimensions.iter().find(|old| old.is_record)?;
-        let new = self.new.dimensions.iter().find(|new| new.name == old.name)?;
+        let new = self
+            .new
+            .dimensions
+            .iter()
+            .find(|new| new.name == old.name)?;
         (new.len > old.len).then_some(new.len)
     }
 
     /// Returns each variable of the group's file with its counterpart in the new file.
     fn pairs(&self) -> Result<Vec<(&Variable, &Variable)>> {
-        let by_name: HashMap<&str, &Variable> = self.new.variables.iter().map(|new| (new.name.as_str(), new)).collect();
+        let by_name: HashMap<&str, &Variable> = self
+            .new
+            .variables
+            .iter()
+            .map(|new| (new.name.as_str(), new))
+            .collect();
         let pair = |old: &'_ Variable| by_name.get(old.name.as_str()).copied();
         let missing = self.old.variables.iter().find(|old| pair(old).is_none());
         if let Some(missing) = missing {
@@ -102,7 +126,12 @@ impl HeaderEdit {
         if self.new.variables.len() > self.old.variables.len() {
             return Err(refused("it has variables that are no arrays of the group"));
         }
-        Ok(self.old.variables.iter().filter_map(|old| Some((old, pair(old)?))).collect())
+        Ok(self
+            .old
+            .variables
+            .iter()
+            .filter_map(|old| Some((old, pair(old)?)))
+            .collect())
     }
 
     /// Returns whether the data of all variables are at their old offsets.
@@ -119,10 +148,23 @@ impl HeaderEdit {
         let step = self.new.record_step();
         let count = self.new.record_count().unwrap_or(0);
         let moved = |(old, new): (&Variable, &Variable)| {
-            let (step, count) = if self.new.is_record(new) { (step, count) } else { (new.size, 1) };
-            Moved { part: file.part_at(old.begin), from: new.begin, len: new.size, step, count }
+            let (step, count) = if self.new.is_record(new) {
+                (step, count)
+            } else {
+                (new.size, 1)
+            };
+            Moved {
+                part: file.part_at(old.begin),
+                from: new.begin,
+                len: new.size,
+                step,
+                count,
+            }
         };
-        pairs.filter(|(old, _)| array_at(file, old.begin).is_some()).map(moved).collect()
+        pairs
+            .filter(|(old, _)| array_at(file, old.begin).is_some())
+            .map(moved)
+            .collect()
     }
 
     /// Returns the changed attributes of the group at `group` and of the arrays in its `file`;
@@ -138,15 +180,26 @@ impl HeaderEdit {
         stored: impl Fn(&Key) -> Result<Object>,
     ) -> Result<Vec<(Key, HeaderChanges)>> {
         let mut all = Vec::new();
-        let mut places = vec![(Some((group, None)), "", &self.old.attributes, &self.new.attributes)];
+        let mut places = vec![(
+            Some((group, None)),
+            "",
+            &self.old.attributes,
+            &self.new.attributes,
+        )];
         for (old, new) in self.pairs()? {
-            places.push((array_at(file, old.begin), old.name.as_str(), &old.attributes, &new.attributes));
+            places.push((
+                array_at(file, old.begin),
+                old.name.as_str(),
+                &old.attributes,
+                &new.attributes,
+            ));
         }
         for (place, name, old, new) in places.into_iter().filter(|(_, _, old, new)| old != new) {
-            let (key, dtype) =
-                place.ok_or_else(|| refused(format!("what {name:?} tells comes from other metadata")))?;
+            let (key, dtype) = place
+                .ok_or_else(|| refused(format!("what {name:?} tells comes from other metadata")))?;
             let is_derived = |attribute: &str| {
-                let is_time = dtype.is_some_and(|dtype| *dtype.kind() == dtype::DTypeKind::DateTime);
+                let is_time =
+                    dtype.is_some_and(|dtype| *dtype.kind() == dtype::DTypeKind::DateTime);
                 is_bookkeeping(attribute) || is_time && ["units", "calendar"].contains(&attribute)
             };
             let stored = stored(key)?;
@@ -189,17 +242,34 @@ fn changes(
     stored: &Map<String, Value>,
     is_derived: impl Fn(&str) -> bool,
 ) -> std::result::Result<HeaderChanges, String> {
-    let by_name = |list: &'_ [Attribute]| list.iter().map(|a| (a.name.clone(), a.clone())).collect::<HashMap<_, _>>();
+    let by_name = |list: &'_ [Attribute]| {
+        list.iter()
+            .map(|a| (a.name.clone(), a.clone()))
+            .collect::<HashMap<_, _>>()
+    };
     let before = by_name(old);
     let after = by_name(new);
     let mut changes = HeaderChanges::new();
-    for attribute in new.iter().filter(|attribute| before.get(&attribute.name) != Some(*attribute)) {
+    for attribute in new
+        .iter()
+        .filter(|attribute| before.get(&attribute.name) != Some(*attribute))
+    {
         let name = &attribute.name;
-        let is_own = before.contains_key(name) != stored.contains_key(name) || is_derived(name) || name == LEFT_OUT;
-        let value = if is_own { None } else { value(attribute, stored.get(name)) };
+        let is_own = before.contains_key(name) != stored.contains_key(name)
+            || is_derived(name)
+            || name == LEFT_OUT;
+        let value = if is_own {
+            None
+        } else {
+            value(attribute, stored.get(name))
+        };
         changes.push((name.clone(), Some(value.ok_or_else(|| name.clone())?)));
     }
-    for name in old.iter().map(|attribute| &attribute.name).filter(|name| !after.contains_key(*name)) {
+    for name in old
+        .iter()
+        .map(|attribute| &attribute.name)
+        .filter(|name| !after.contains_key(*name))
+    {
         if stored.contains_key(name) && !is_derived(name) {
             changes.push((name.clone(), None))
         } else if name == LEFT_OUT {
@@ -223,13 +293,21 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
         return Some(encoded);
     }
     let items = attribute.values.chunks_exact(attribute.kind.size());
-    let mut values: Vec<Value> = items.map(|item| number(attribute.kind, item)).collect::<Option<_>>()?;
+    let mut values: Vec<Value> = items
+        .map(|item| number(attribute.kind, item))
+        .collect::<Option<_>>()?;
     let flags = match before {
-        Some(Value::Array(list)) => !list.is_empty() && list.iter().all(|value| matches!(value, Value::Bool(_))),
+        Some(Value::Array(list)) => {
+            !list.is_empty() && list.iter().all(|value| matches!(value, Value::Bool(_)))
+        }
         before => matches!(before, Some(Value::Bool(_))),
     };
     if flags && attribute.kind == Type::Byte && attribute.values.iter().all(|byte| *byte <= 1) {
-        values = attribute.values.iter().map(|byte| Value::Bool(*byte == 1)).collect();
+        values = attribute
+            .values
+            .iter()
+            .map(|byte| Value::Bool(*byte == 1))
+            .collect();
     }
     match (values.len(), before) {
         (1, Some(Value::Array(_))) => Some(Value::Array(values)),
@@ -254,7 +332,9 @@ fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> 
 /// Converts a text, which represents a list of words or any JSON if `before` is one.
 fn text(text: &str, before: Option<&Value>) -> Value {
     match before {
-        Some(Value::Array(list)) if !list.is_empty() && list.iter().all(|word| json::text(word).is_some()) => {
+        Some(Value::Array(list))
+            if !list.is_empty() && list.iter().all(|word| json::text(word).is_some()) =>
+        {
             Value::Array(text.split(' ').map(Value::from).collect())
         }
         Some(Value::Array(_) | Value::Object(_) | Value::Null) => {
@@ -279,7 +359,9 @@ fn number(kind: Type, item: &[u8]) -> Option<Value> {
         Type::Float => format!("{:?}", f32::from_be_bytes(item.try_into().ok()?)),
         Type::Double => format!("{:?}", f64::from_be_bytes(item.try_into().ok()?)),
     };
-    json::parse(number.as_bytes()).ok().filter(|value| json::float(value).is_some_and(f64::is_finite))
+    json::parse(number.as_bytes())
+        .ok()
+        .filter(|value| json::float(value).is_some_and(f64::is_finite))
 }
 
 #[cfg(test)]
@@ -297,8 +379,17 @@ mod tests {
             begin: 4096 * (number as u64 + 1),
         };
         let variables = names.iter().enumerate().map(variable).collect();
-        let dimensions = vec![ClassicDimension { name: "x".into(), len: 3, is_record: false }];
-        ClassicHeader { version: ClassicVersion::Offset64, dimensions, attributes, variables }
+        let dimensions = vec![ClassicDimension {
+            name: "x".into(),
+            len: 3,
+            is_record: false,
+        }];
+        ClassicHeader {
+            version: ClassicVersion::Offset64,
+            dimensions,
+            attributes,
+            variables,
+        }
     }
 
     #[test]
@@ -306,9 +397,23 @@ mod tests {
         let old = header(&["a", "b"], Vec::new());
         let compare = |new: &ClassicHeader| HeaderEdit::compare(&old.bytes(), &new.bytes());
         assert!(compare(&old).unwrap().unwrap().is_in_place());
-        assert!(!compare(&header(&["b", "a"], Vec::new())).unwrap().unwrap().is_in_place());
-        for names in [&["a"] as &[&str], &["a", "c"], &["a", "b", "c"], &["a", "a"]] {
-            assert_eq!(compare(&header(names, Vec::new())).unwrap_err().errno(), libc::EPERM, "{names:?}");
+        assert!(
+            !compare(&header(&["b", "a"], Vec::new()))
+                .unwrap()
+                .unwrap()
+                .is_in_place()
+        );
+        for names in [
+            &["a"] as &[&str],
+            &["a", "c"],
+            &["a", "b", "c"],
+            &["a", "a"],
+        ] {
+            assert_eq!(
+                compare(&header(names, Vec::new())).unwrap_err().errno(),
+                libc::EPERM,
+                "{names:?}"
+            );
         }
         let changed = |change: &dyn Fn(&mut ClassicHeader)| {
             let mut new = old.clone();
@@ -316,18 +421,41 @@ mod tests {
             compare(&new).unwrap_err().errno()
         };
         assert_eq!(changed(&|new| new.dimensions[0].len = 4), libc::EPERM);
-        assert_eq!(changed(&|new| new.dimensions[0].name = "y".into()), libc::EPERM);
         assert_eq!(
-            changed(&|new| { new.dimensions.push(ClassicDimension { name: "y".into(), len: 1, is_record: false }) }),
+            changed(&|new| new.dimensions[0].name = "y".into()),
             libc::EPERM
         );
-        assert_eq!(changed(&|new| new.variables[0].kind = Type::Int), libc::EPERM);
-        assert_eq!(changed(&|new| new.variables[1].dimensions = vec![0, 0]), libc::EPERM);
-        assert!(HeaderEdit::compare(&old.bytes(), &old.bytes()[..60]).unwrap().is_none());
+        assert_eq!(
+            changed(&|new| {
+                new.dimensions.push(ClassicDimension {
+                    name: "y".into(),
+                    len: 1,
+                    is_record: false,
+                })
+            }),
+            libc::EPERM
+        );
+        assert_eq!(
+            changed(&|new| new.variables[0].kind = Type::Int),
+            libc::EPERM
+        );
+        assert_eq!(
+            changed(&|new| new.variables[1].dimensions = vec![0, 0]),
+            libc::EPERM
+        );
+        assert!(
+            HeaderEdit::compare(&old.bytes(), &old.bytes()[..60])
+                .unwrap()
+                .is_none()
+        );
     }
 
     fn attribute(name: &str, kind: Type, values: &[u8]) -> Attribute {
-        Attribute { name: name.into(), kind, values: values.to_vec() }
+        Attribute {
+            name: name.into(),
+            kind,
+            values: values.to_vec(),
+        }
     }
 
     /// Returns the JSON of an attribute in a document that holds `before` under its name.
@@ -342,7 +470,12 @@ mod tests {
             ("", Type::Char, b"K".as_slice(), r#""K""#),
             ("", Type::Char, b"by NCO\0", r#""by NCO""#),
             (r#""1""#, Type::Char, b"2", r#""2""#),
-            (r#"["lat","lon"]"#, Type::Char, b"lat lon time", r#"["lat","lon","time"]"#),
+            (
+                r#"["lat","lon"]"#,
+                Type::Char,
+                b"lat lon time",
+                r#"["lat","lon","time"]"#,
+            ),
             (r#"{"a":1}"#, Type::Char, br#"{"a":2}"#, r#"{"a":2}"#),
             (r#"{"a":1}"#, Type::Char, b"text", r#""text""#),
             ("", Type::Short, &[0xff, 0xfe], "-2"),
@@ -355,7 +488,11 @@ mod tests {
             ("", Type::Double, &1e300f64.to_be_bytes(), "1e+300"),
             ("", Type::UInt64, &[0xff; 8], "18446744073709551615"),
         ] {
-            assert_eq!(stored(before, kind, values).as_deref(), Some(expected), "{before} {kind:?}");
+            assert_eq!(
+                stored(before, kind, values).as_deref(),
+                Some(expected),
+                "{before} {kind:?}"
+            );
         }
         assert_eq!(stored("", Type::Double, &f64::NAN.to_be_bytes()), None);
         assert_eq!(stored("", Type::Char, &[0xff]), None);
@@ -374,23 +511,44 @@ mod tests {
 
     #[test]
     fn derived_attributes_cannot_be_changed() {
-        let Ok(Value::Object(document)) = json::parse(br#"{"units":"K","hidden":[]}"#) else { panic!() };
+        let Ok(Value::Object(document)) = json::parse(br#"{"units":"K","hidden":[]}"#) else {
+            panic!()
+        };
         let text = |name: &str, value: &str| attribute(name, Type::Char, value.as_bytes());
-        let old = [text("units", "K"), text("_FillValue", "x"), text(LEFT_OUT, "b: ...")];
+        let old = [
+            text("units", "K"),
+            text("_FillValue", "x"),
+            text(LEFT_OUT, "b: ..."),
+        ];
         let made = |new: &[Attribute]| {
             let changes = changes(&old, new, &document, is_bookkeeping)?;
             Ok::<_, String>(
-                changes.into_iter().map(|(name, value)| (name, value.map(|v| json::write(&v)))).collect::<Vec<_>>(),
+                changes
+                    .into_iter()
+                    .map(|(name, value)| (name, value.map(|v| json::write(&v))))
+                    .collect::<Vec<_>>(),
             )
         };
         assert_eq!(made(&old), Ok(vec![]));
-        let changed = [text("units", "C"), text("_FillValue", "x"), text("new", "n")];
-        let expected = [("units", "\"C\""), ("new", "\"n\"")].map(|(name, value)| (name.into(), Some(value.into())));
+        let changed = [
+            text("units", "C"),
+            text("_FillValue", "x"),
+            text("new", "n"),
+        ];
+        let expected = [("units", "\"C\""), ("new", "\"n\"")]
+            .map(|(name, value)| (name.into(), Some(value.into())));
         assert_eq!(made(&changed), Ok(expected.to_vec()));
         assert_eq!(made(&old[1..]), Ok(vec![("units".into(), None)]));
         assert_eq!(made(&old[..1]), Err("_FillValue".into()));
         let with = |more: Attribute| made(&[&old[..], &[more]].concat()).map(drop);
-        assert_eq!(with(text("_ARRAY_DIMENSIONS", "y")), Err("_ARRAY_DIMENSIONS".into()));
-        assert_eq!(with(text("hidden", "y")), Err("hidden".into()), "it stands in the document, and not in the file");
+        assert_eq!(
+            with(text("_ARRAY_DIMENSIONS", "y")),
+            Err("_ARRAY_DIMENSIONS".into())
+        );
+        assert_eq!(
+            with(text("hidden", "y")),
+            Err("hidden".into()),
+            "it stands in the document, and not in the file"
+        );
     }
 }

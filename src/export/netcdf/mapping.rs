@@ -42,14 +42,22 @@ impl<'a> Mappings<'a> {
         if let Some(name) = wkt(member).and_then(|wkt| self.0.get(wkt)) {
             return Some(text("grid_mapping", name));
         }
-        let has_role = ["axis", "standard_name", "units"].iter().any(|name| member.attributes.contains_key(*name));
-        let axis = ["X", "Y"].into_iter().find(|axis| member.name().eq_ignore_ascii_case(axis))?;
+        let has_role = ["axis", "standard_name", "units"]
+            .iter()
+            .any(|name| member.attributes.contains_key(*name));
+        let axis = ["X", "Y"]
+            .into_iter()
+            .find(|axis| member.name().eq_ignore_ascii_case(axis))?;
         (!self.0.is_empty() && !has_role && member.is_coordinate()).then(|| text("axis", axis))
     }
 }
 
 fn text(name: &str, value: &str) -> Attribute {
-    Attribute { name: name.to_string(), kind: Type::Char, values: value.as_bytes().to_vec() }
+    Attribute {
+        name: name.to_string(),
+        kind: Type::Char,
+        values: value.as_bytes().to_vec(),
+    }
 }
 
 /// Returns the WKT of an array's `_CRS`.

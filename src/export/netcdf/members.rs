@@ -4,7 +4,10 @@
 
 use super::classic::{ClassicVersion, Type};
 use super::types::{are_exact, native_type, widened};
-use super::{MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, NetcdfVersion, names, strings};
+use super::{
+    MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, NetcdfVersion, names,
+    strings,
+};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
@@ -42,11 +45,24 @@ pub struct GroupArray {
 impl GroupArray {
     /// Reads the array's attributes and the names of its dimensions; groups that provide names are
     /// added to `sources`.
-    fn new(hierarchy: &Hierarchy, array: Arc<Array>, kind: Type, sources: &mut Vec<Key>) -> Result<Self> {
+    fn new(
+        hierarchy: &Hierarchy,
+        array: Arc<Array>,
+        kind: Type,
+        sources: &mut Vec<Key>,
+    ) -> Result<Self> {
         let attributes = hierarchy.attributes(array.key())?;
         let names = axis_names(hierarchy, &array, &attributes, sources);
         let letters = (kind == Type::Char).then_some(array.metadata().dtype.size() as u64);
-        Ok(GroupArray { array, attributes, names, kind, is_record: false, letters, values: None })
+        Ok(GroupArray {
+            array,
+            attributes,
+            names,
+            kind,
+            is_record: false,
+            letters,
+            values: None,
+        })
     }
 
     /// Returns the array's name.
@@ -61,22 +77,40 @@ impl GroupArray {
 
     /// Returns the names, where known, and the lengths of the dimensions.
     pub fn dimensions(&self) -> impl Iterator<Item = (Option<&str>, u64)> {
-        let names = self.names.iter().map(Option::as_deref).chain(std::iter::repeat(None));
+        let names = self
+            .names
+            .iter()
+            .map(Option::as_deref)
+            .chain(std::iter::repeat(None));
         names.zip(self.metadata().shape.iter().copied())
     }
 
     /// Returns whether the array is a coordinate variable: it has one dimension with its own name.
     pub fn is_coordinate(&self) -> bool {
-        self.dimensions().map(|(name, _)| name).eq([Some(self.name())])
+        self.dimensions()
+            .map(|(name, _)| name)
+            .eq([Some(self.name())])
     }
 
     /// Returns whether the array is a time coordinate of 64-bit integers whose unit is coarse
     /// enough that doubles represent all usual dates exactly.
     fn counts_time(&self) -> bool {
-        let units = self.attributes.get("units").and_then(json::text).unwrap_or_default();
-        let unit = units.split_once(" since ").map(|(unit, _)| unit.to_ascii_lowercase());
-        let is_small = |unit: &str| ["nano", "micro"].iter().any(|small| unit.starts_with(small)) || unit.len() == 2;
-        let is_integer = *self.metadata().dtype.kind() == DTypeKind::Int && self.metadata().dtype.size() == 8;
+        let units = self
+            .attributes
+            .get("units")
+            .and_then(json::text)
+            .unwrap_or_default();
+        let unit = units
+            .split_once(" since ")
+            .map(|(unit, _)| unit.to_ascii_lowercase());
+        let is_small = |unit: &str| {
+            ["nano", "micro"]
+                .iter()
+                .any(|small| unit.starts_with(small))
+                || unit.len() == 2
+        };
+        let is_integer =
+            *self.metadata().dtype.kind() == DTypeKind::Int && self.metadata().dtype.size() == 8;
         is_integer && self.is_coordinate() && unit.is_some_and(|unit| !is_small(&unit))
     }
 
@@ -94,8 +128,14 @@ impl GroupArray {
                 let inner = metadata.shape.iter().skip(usize::from(self.is_record));
                 inner.fold(letters, |size, len| size.saturating_mul(*len))
             }
-            _ if self.is_record => self.form().shown_size(metadata.row_size()).unwrap_or(u64::MAX),
-            _ => self.form().shown_size(self.array.size()).unwrap_or(u64::MAX),
+            _ if self.is_record => self
+                .form()
+                .shown_size(metadata.row_size())
+                .unwrap_or(u64::MAX),
+            _ => self
+                .form()
+                .shown_size(self.array.size())
+                .unwrap_or(u64::MAX),
         }
     }
 
@@ -106,7 +146,11 @@ impl GroupArray {
     /// Returns whether a dimension other than the record dimension has length 0, which marks the
     /// record dimension.
     fn is_empty(&self) -> bool {
-        self.metadata().shape.iter().skip(usize::from(self.is_record)).any(|len| *len == 0)
+        self.metadata()
+            .shape
+            .iter()
+            .skip(usize::from(self.is_record))
+            .any(|len| *len == 0)
     }
 }
 
@@ -140,13 +184,22 @@ impl GroupArrays {
     ///
     /// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for
     /// the memory.
-    pub fn of_group(hierarchy: &Hierarchy, cache: &Cache, key: &Key, options: &NetcdfOptions) -> Result<Self> {
+    pub fn of_group(
+        hierarchy: &Hierarchy,
+        cache: &Cache,
+        key: &Key,
+        options: &NetcdfOptions,
+    ) -> Result<Self> {
         if !matches!(hierarchy.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::not_found("no such group").context(key));
         }
         let options = options.clone();
         let sources = vec![key.clone()];
-        let mut members = GroupArrays { options, sources, ..GroupArrays::default() };
+        let mut members = GroupArrays {
+            options,
+            sources,
+            ..GroupArrays::default()
+        };
         members.add_group(hierarchy, key)?;
         members.add_inherited(hierarchy, key)?;
         members.find_records();
@@ -159,13 +212,18 @@ impl GroupArrays {
         }
         // records follow the other variables, and in CDF-2 only the last variable of either may
         // exceed the limit
-        members.list.sort_by_key(|member| (member.is_record, member.is_large()));
+        members
+            .list
+            .sort_by_key(|member| (member.is_record, member.is_large()));
         Ok(members)
     }
 
     /// Returns why arrays are left out, a line for each.
     pub fn reasons(&self) -> Vec<String> {
-        self.left_out.iter().map(|(name, why)| format!("{name}: {why}")).collect()
+        self.left_out
+            .iter()
+            .map(|(name, why)| format!("{name}: {why}"))
+            .collect()
     }
 
     /// Adds the arrays of a group in the order of their names.
@@ -199,18 +257,28 @@ impl GroupArrays {
             Err(why) => {
                 self.left_out.insert(name, why);
                 if self.options.record.is_some() {
-                    self.others.push(GroupArray::new(hierarchy, array, Type::Byte, &mut self.sources)?);
+                    self.others.push(GroupArray::new(
+                        hierarchy,
+                        array,
+                        Type::Byte,
+                        &mut self.sources,
+                    )?);
                 }
                 return Ok(());
             }
         };
         let member = GroupArray::new(hierarchy, array, kind, &mut self.sources)?;
         // a record may be written to an array of length 0
-        let size =
-            member.variable_size().max(member.form().shown_size(member.metadata().row_size()).unwrap_or(u64::MAX));
+        let size = member.variable_size().max(
+            member
+                .form()
+                .shown_size(member.metadata().row_size())
+                .unwrap_or(u64::MAX),
+        );
         let size = size.checked_add(self.size).filter(|&size| size <= MAX_FILE);
         let Some(size) = size.filter(|_| member.metadata().row_size() <= MAX_FILE) else {
-            self.left_out.insert(name, "makes the file larger than 2^63 bytes".into());
+            self.left_out
+                .insert(name, "makes the file larger than 2^63 bytes".into());
             return Ok(());
         };
         // all attributes are in memory together, and the header holds them once more
@@ -227,16 +295,25 @@ impl GroupArrays {
 
     /// Adds missing coordinates of named dimensions and missing grid mappings from ancestor groups.
     fn add_inherited(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
-        let mut known: HashSet<String> = self.list.iter().map(|member| member.name().to_string()).collect();
+        let mut known: HashSet<String> = self
+            .list
+            .iter()
+            .map(|member| member.name().to_string())
+            .collect();
         known.extend(self.left_out.keys().cloned());
         let named = self.list.iter().flat_map(GroupArray::dimensions);
         let named = named.filter_map(|(name, len)| Some((name?.to_string(), Some(len))));
-        let mappings = self.list.iter().filter_map(|member| json::text(member.attributes.get("grid_mapping")?));
+        let mappings = self
+            .list
+            .iter()
+            .filter_map(|member| json::text(member.attributes.get("grid_mapping")?));
         let mappings = mappings
             .flat_map(|names| names.split_whitespace().take(MAX_MAPPINGS))
             .map(|word| (word.trim_end_matches(':').into(), None));
-        let missing: BTreeSet<(String, Option<u64>)> =
-            mappings.chain(named).filter(|(name, _)| !known.contains(name)).collect();
+        let missing: BTreeSet<(String, Option<u64>)> = mappings
+            .chain(named)
+            .filter(|(name, _)| !known.contains(name))
+            .collect();
         for (name, len) in missing {
             if let Some(found) = find_inherited(hierarchy, key, &name, len)? {
                 self.add(hierarchy, found)?;
@@ -252,10 +329,21 @@ impl GroupArrays {
         let Some(wanted) = self.options.record.as_deref() else {
             return;
         };
-        let len =
-            |member: &GroupArray| member.dimensions().next().filter(|(name, _)| *name == Some(wanted)).map(|d| d.1);
-        let coordinate = self.list.iter().find(|member| member.is_coordinate() && member.name() == wanted);
-        let Some(count) = coordinate.and_then(len).or_else(|| self.list.iter().find_map(len)) else {
+        let len = |member: &GroupArray| {
+            member
+                .dimensions()
+                .next()
+                .filter(|(name, _)| *name == Some(wanted))
+                .map(|d| d.1)
+        };
+        let coordinate = self
+            .list
+            .iter()
+            .find(|member| member.is_coordinate() && member.name() == wanted);
+        let Some(count) = coordinate
+            .and_then(len)
+            .or_else(|| self.list.iter().find_map(len))
+        else {
             return;
         };
         for member in &mut self.list {
@@ -263,8 +351,11 @@ impl GroupArrays {
             member.is_record = first == Some((Some(wanted), count));
         }
         for member in self.list.iter().chain(&self.others) {
-            let mut places =
-                member.dimensions().enumerate().filter(|(_, is)| *is == (Some(wanted), count)).map(|(i, _)| i);
+            let mut places = member
+                .dimensions()
+                .enumerate()
+                .filter(|(_, is)| *is == (Some(wanted), count))
+                .map(|(i, _)| i);
             match (places.next(), places.next()) {
                 (Some(0), None) => self.growing.keys.push(member.array.key().clone()),
                 (Some(_), _) => self.growing.fixed = Some(member.name().to_string()),
@@ -316,12 +407,19 @@ impl GroupArrays {
     /// asked for.
     pub fn version(&self) -> ClassicVersion {
         let needs_64_bits = |member: &GroupArray| {
-            member.kind > Type::UByte || member.metadata().shape.iter().any(|&len| len > MAX_DIMENSION)
+            member.kind > Type::UByte
+                || member
+                    .metadata()
+                    .shape
+                    .iter()
+                    .any(|&len| len > MAX_DIMENSION)
         };
         match self.options.version {
             NetcdfVersion::Cdf2 => ClassicVersion::Offset64,
             NetcdfVersion::Cdf5 => ClassicVersion::Data64,
-            NetcdfVersion::Auto if self.extra_large().is_empty() && !self.list.iter().any(needs_64_bits) => {
+            NetcdfVersion::Auto
+                if self.extra_large().is_empty() && !self.list.iter().any(needs_64_bits) =>
+            {
                 ClassicVersion::Offset64
             }
             NetcdfVersion::Auto => ClassicVersion::Data64,
@@ -331,11 +429,17 @@ impl GroupArrays {
     /// Returns the variables that are too large for CDF-2. It has room for one at the end of the
     /// file, or of a record (`NC_check_vlens` in netcdf-c).
     fn extra_large(&self) -> HashSet<&str> {
-        let large =
-            |is_record| self.list.iter().filter(move |member| member.is_record == is_record && member.is_large());
+        let large = |is_record| {
+            self.list
+                .iter()
+                .filter(move |member| member.is_record == is_record && member.is_large())
+        };
         let has_records = self.list.iter().any(|member| member.is_record);
         let fixed = large(false).skip(usize::from(!has_records));
-        fixed.chain(large(true).skip(1)).map(GroupArray::name).collect()
+        fixed
+            .chain(large(true).skip(1))
+            .map(GroupArray::name)
+            .collect()
     }
 
     /// Leaves out what CDF-2 cannot hold even in a wider type.
@@ -344,10 +448,15 @@ impl GroupArrays {
         self.leave_out(|member| {
             let longest = member.metadata().shape.iter().max().copied().unwrap_or(0);
             if longest > MAX_DIMENSION {
-                return Some(format!("a dimension of {longest} items is longer than the {MAX_DIMENSION} of CDF-2"));
+                return Some(format!(
+                    "a dimension of {longest} items is longer than the {MAX_DIMENSION} of CDF-2"
+                ));
             }
             if large.contains(member.name()) {
-                return Some("CDF-2 has room for one variable of 4 GiB, as the last one without records".into());
+                return Some(
+                    "CDF-2 has room for one variable of 4 GiB, as the last one without records"
+                        .into(),
+                );
             }
             are_exact(cache, &member.array, member.form()).err()
         });
@@ -360,7 +469,9 @@ impl GroupArrays {
     fn convert_time_to_doubles(&mut self, cache: &Cache) {
         self.set_time_type(Type::Double);
         let are_exact = |member: &GroupArray| match member.form() {
-            form @ ItemForm::Widened { .. } => flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes)),
+            form @ ItemForm::Widened { .. } => {
+                flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes))
+            }
             _ => true,
         };
         if self.version() == ClassicVersion::Data64 || !self.list.iter().all(are_exact) {
@@ -377,7 +488,12 @@ impl GroupArrays {
 
 /// Returns the array `name` of the nearest ancestor of `key` that has one, provided that it fits: a
 /// coordinate variable of length `len`, or, without a length, a scalar as grid mappings are.
-fn find_inherited(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
+fn find_inherited(
+    hierarchy: &Hierarchy,
+    key: &Key,
+    name: &str,
+    len: Option<u64>,
+) -> Result<Option<Arc<Array>>> {
     // an attribute may hold a name too long for the store to look up
     if name.len() > names::MAX_NAME {
         return Ok(None);

@@ -39,7 +39,10 @@ impl UniqueNames {
 pub fn legal(name: &str) -> String {
     let name = ComposingNormalizerBorrowed::new_nfc().normalize(name);
     let is_good = |c: char| !c.is_ascii() || (' '..='~').contains(&c) && c != '/';
-    let mut good: String = name.chars().map(|c| if is_good(c) { c } else { '_' }).collect();
+    let mut good: String = name
+        .chars()
+        .map(|c| if is_good(c) { c } else { '_' })
+        .collect();
     if !good.starts_with(|c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || c == '_') {
         good.insert(0, '_');
     }
@@ -95,7 +98,10 @@ mod tests {
     #[test]
     fn a_name_is_given_once() {
         let mut names = UniqueNames::default();
-        assert_eq!(["a/b", "a_b", "a_b", "a_b_2"].map(|name| names.give(name)), ["a_b", "a_b_2", "a_b_3", "a_b_2_2"]);
+        assert_eq!(
+            ["a/b", "a_b", "a_b", "a_b_2"].map(|name| names.give(name)),
+            ["a_b", "a_b_2", "a_b_3", "a_b_2_2"]
+        );
         assert!(names.has("a_b_3") && !names.has("a/b"));
     }
 }

@@ -29,7 +29,10 @@ enum Width {
 ///
 /// [`ParseFailure`].
 pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
-    let mut reader = HeaderReader { bytes, width: Width::Classic };
+    let mut reader = HeaderReader {
+        bytes,
+        width: Width::Classic,
+    };
     if reader.take(3)? != b"CDF" {
         return Err(ParseFailure::Wrong);
     }
@@ -45,15 +48,33 @@ pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
         let len = reader.number()?;
         // length 0 marks the record dimension
         let is_record = len == 0;
-        Ok(ClassicDimension { name, len: if is_record { records } else { len }, is_record })
+        Ok(ClassicDimension {
+            name,
+            len: if is_record { records } else { len },
+            is_record,
+        })
     })?;
-    if dimensions.iter().filter(|dimension| dimension.is_record).count() > 1 {
+    if dimensions
+        .iter()
+        .filter(|dimension| dimension.is_record)
+        .count()
+        > 1
+    {
         return Err(ParseFailure::Wrong);
     }
     let attributes = reader.list(0x0C, HeaderReader::attribute)?;
     let variables = reader.list(0x0B, |reader| reader.variable(&dimensions))?;
-    let version = if let Width::Of(version) = reader.width { version } else { ClassicVersion::Offset64 };
-    Ok(ClassicHeader { version, dimensions, attributes, variables })
+    let version = if let Width::Of(version) = reader.width {
+        version
+    } else {
+        ClassicVersion::Offset64
+    };
+    Ok(ClassicHeader {
+        version,
+        dimensions,
+        attributes,
+        variables,
+    })
 }
 
 /// A reader of a header, with the bytes that are not parsed yet.
@@ -65,7 +86,10 @@ struct HeaderReader<'a> {
 impl<'a> HeaderReader<'a> {
     fn take(&mut self, len: u64) -> Result<&'a [u8], ParseFailure> {
         let len = usize::try_from(len).map_err(|_| ParseFailure::Short)?;
-        let (taken, rest) = self.bytes.split_at_checked(len).ok_or(ParseFailure::Short)?;
+        let (taken, rest) = self
+            .bytes
+            .split_at_checked(len)
+            .ok_or(ParseFailure::Short)?;
         self.bytes = rest;
         Ok(taken)
     }
@@ -78,18 +102,27 @@ impl<'a> HeaderReader<'a> {
     }
 
     fn short(&mut self) -> Result<u32, ParseFailure> {
-        self.take(4)?.try_into().map(u32::from_be_bytes).map_err(|_| ParseFailure::Short)
+        self.take(4)?
+            .try_into()
+            .map(u32::from_be_bytes)
+            .map_err(|_| ParseFailure::Short)
     }
 
     fn long(&mut self) -> Result<u64, ParseFailure> {
-        self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| ParseFailure::Short)
+        self.take(8)?
+            .try_into()
+            .map(u64::from_be_bytes)
+            .map_err(|_| ParseFailure::Short)
     }
 
     /// Reads the number of records. `STREAMING`, an unknown number, is refused: netCDF-C does not
     /// write it.
     fn record_count(&mut self) -> Result<u64, ParseFailure> {
         match self.number()? {
-            count if self.width != Width::Of(ClassicVersion::Data64) && count == u64::from(u32::MAX) => {
+            count
+                if self.width != Width::Of(ClassicVersion::Data64)
+                    && count == u64::from(u32::MAX) =>
+            {
                 Err(ParseFailure::Wrong)
             }
             count => Ok(count),
@@ -98,8 +131,16 @@ impl<'a> HeaderReader<'a> {
 
     /// Reads a `NON_NEG`.
     fn number(&mut self) -> Result<u64, ParseFailure> {
-        let number = if self.width == Width::Of(ClassicVersion::Data64) { self.long()? } else { self.short()?.into() };
-        if number > i64::MAX as u64 { Err(ParseFailure::Wrong) } else { Ok(number) }
+        let number = if self.width == Width::Of(ClassicVersion::Data64) {
+            self.long()?
+        } else {
+            self.short()?.into()
+        };
+        if number > i64::MAX as u64 {
+            Err(ParseFailure::Wrong)
+        } else {
+            Ok(number)
+        }
     }
 
     fn name(&mut self) -> Result<String, ParseFailure> {
@@ -123,14 +164,24 @@ impl<'a> HeaderReader<'a> {
 
     fn kind(&mut self) -> Result<Type, ParseFailure> {
         let number = self.short()?;
-        Type::ALL.into_iter().find(|kind| *kind as u32 == number).ok_or(ParseFailure::Wrong)
+        Type::ALL
+            .into_iter()
+            .find(|kind| *kind as u32 == number)
+            .ok_or(ParseFailure::Wrong)
     }
 
     fn attribute(&mut self) -> Result<Attribute, ParseFailure> {
         let name = self.name()?;
         let kind = self.kind()?;
-        let len = self.number()?.checked_mul(kind.size() as u64).ok_or(ParseFailure::Wrong)?;
-        Ok(Attribute { name, kind, values: self.padded(len)?.to_vec() })
+        let len = self
+            .number()?
+            .checked_mul(kind.size() as u64)
+            .ok_or(ParseFailure::Wrong)?;
+        Ok(Attribute {
+            name,
+            kind,
+            values: self.padded(len)?.to_vec(),
+        })
     }
 
     fn variable(&mut self, dimensions: &[ClassicDimension]) -> Result<Variable, ParseFailure> {
@@ -144,18 +195,41 @@ impl<'a> HeaderReader<'a> {
         let kind = self.kind()?;
         // skip `vsize`, which is not valid for large variables
         self.number()?;
-        let begin = if self.width == Width::Classic { self.short()?.into() } else { self.long()? };
-        let dimensions: Option<Vec<_>> = numbers.iter().map(|&number| dimensions.get(number)).collect();
+        let begin = if self.width == Width::Classic {
+            self.short()?.into()
+        } else {
+            self.long()?
+        };
+        let dimensions: Option<Vec<_>> = numbers
+            .iter()
+            .map(|&number| dimensions.get(number))
+            .collect();
         let dimensions = dimensions.ok_or(ParseFailure::Wrong)?;
-        if dimensions.iter().skip(1).any(|dimension| dimension.is_record) {
+        if dimensions
+            .iter()
+            .skip(1)
+            .any(|dimension| dimension.is_record)
+        {
             return Err(ParseFailure::Wrong);
         }
         let mut fixed = dimensions.iter().filter(|dimension| !dimension.is_record);
         let size = fixed
-            .try_fold(kind.size() as u64, |size, dimension| size.checked_mul(dimension.len))
-            .filter(|size| size.checked_add(begin).is_some_and(|end| end <= i64::MAX as u64))
+            .try_fold(kind.size() as u64, |size, dimension| {
+                size.checked_mul(dimension.len)
+            })
+            .filter(|size| {
+                size.checked_add(begin)
+                    .is_some_and(|end| end <= i64::MAX as u64)
+            })
             .ok_or(ParseFailure::Wrong)?;
-        Ok(Variable { name, dimensions: numbers, attributes, kind, size, begin })
+        Ok(Variable {
+            name,
+            dimensions: numbers,
+            attributes,
+            kind,
+            size,
+            begin,
+        })
     }
 }
 
@@ -164,8 +238,11 @@ mod tests {
     use super::*;
 
     fn header(version: ClassicVersion) -> ClassicHeader {
-        let attribute =
-            |name: &str, kind, values: &[u8]| Attribute { name: name.into(), kind, values: values.to_vec() };
+        let attribute = |name: &str, kind, values: &[u8]| Attribute {
+            name: name.into(),
+            kind,
+            values: values.to_vec(),
+        };
         let variable = |name: &str, dimensions: &[usize], kind, size, begin| Variable {
             name: name.into(),
             dimensions: dimensions.to_vec(),
@@ -174,11 +251,22 @@ mod tests {
             size,
             begin,
         };
-        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len, is_record: name == "time" };
+        let dimension = |name: &str, len| ClassicDimension {
+            name: name.into(),
+            len,
+            is_record: name == "time",
+        };
         ClassicHeader {
             version,
-            dimensions: vec![dimension("y", 2), dimension("länge", 3), dimension("time", 5)],
-            attributes: vec![attribute("history", Type::Char, b""), attribute("n", Type::Short, &[0, 7])],
+            dimensions: vec![
+                dimension("y", 2),
+                dimension("länge", 3),
+                dimension("time", 5),
+            ],
+            attributes: vec![
+                attribute("history", Type::Char, b""),
+                attribute("n", Type::Short, &[0, 7]),
+            ],
             variables: vec![
                 variable("t", &[0, 1], Type::Double, 48, 4096),
                 variable("s", &[], Type::Short, 2, 8192),
@@ -192,7 +280,10 @@ mod tests {
         for version in [ClassicVersion::Offset64, ClassicVersion::Data64] {
             let bytes = header(version).bytes();
             assert_eq!(parse(&bytes), Ok(header(version)));
-            assert_eq!(parse(&[bytes.as_slice(), &[0xff; 100]].concat()), Ok(header(version)));
+            assert_eq!(
+                parse(&[bytes.as_slice(), &[0xff; 100]].concat()),
+                Ok(header(version))
+            );
             for len in 0..bytes.len() {
                 assert_eq!(parse(&bytes[..len]), Err(ParseFailure::Short), "{len}");
             }
@@ -210,13 +301,25 @@ mod tests {
             }
         }
         assert_eq!(parse(b"\x89HDF\r\n\x1a\n"), Err(ParseFailure::Wrong));
-        assert_eq!(parse(b"CDF\x02\xff\xff\xff\xff\0\0\0\0"), Err(ParseFailure::Wrong), "streaming");
+        assert_eq!(
+            parse(b"CDF\x02\xff\xff\xff\xff\0\0\0\0"),
+            Err(ParseFailure::Wrong),
+            "streaming"
+        );
         let mut two = header(ClassicVersion::Offset64);
         two.dimensions[0].is_record = true;
-        assert_eq!(parse(&two.bytes()), Err(ParseFailure::Wrong), "two record dimensions");
+        assert_eq!(
+            parse(&two.bytes()),
+            Err(ParseFailure::Wrong),
+            "two record dimensions"
+        );
         let mut late = header(ClassicVersion::Offset64);
         late.variables[2].dimensions = vec![1, 2];
-        assert_eq!(parse(&late.bytes()), Err(ParseFailure::Wrong), "records within a variable");
+        assert_eq!(
+            parse(&late.bytes()),
+            Err(ParseFailure::Wrong),
+            "records within a variable"
+        );
         let many = [b"CDF\x05".as_slice(), &[0; 8], &[0, 0, 0, 0x0a], &[0x7f; 8]].concat();
         assert_eq!(parse(&many), Err(ParseFailure::Short));
     }

@@ -24,7 +24,10 @@ const ITEM: u64 = 8;
 
 /// Returns whether the objects of an array are strings that this module reads.
 pub fn are_strings(metadata: &ArrayMetadata) -> bool {
-    metadata.has_objects() && metadata.object_codec().is_some_and(|codec| codec.id == "vlen-utf8")
+    metadata.has_objects()
+        && metadata
+            .object_codec()
+            .is_some_and(|codec| codec.id == "vlen-utf8")
 }
 
 /// Reads all strings. Returns the length in bytes of the longest one, at least 1, and the strings
@@ -35,8 +38,12 @@ pub fn are_strings(metadata: &ArrayMetadata) -> bool {
 /// The reason why they cannot be read.
 pub fn read(cache: &Cache, array: &Array, free: usize) -> Result<(u64, Arc<[u8]>), String> {
     let count = array.size() / ITEM;
-    if count > MAX_STRINGS || array.grid().chunk_count() > MAX_CHUNKS[usize::from(array.is_remote())] {
-        return Err(format!("{count} strings of any length are too many to find the longest"));
+    if count > MAX_STRINGS
+        || array.grid().chunk_count() > MAX_CHUNKS[usize::from(array.is_remote())]
+    {
+        return Err(format!(
+            "{count} strings of any length are too many to find the longest"
+        ));
     }
     // revalidate: another process may have changed the store
     array.freshness().begin_opening();
@@ -45,13 +52,19 @@ pub fn read(cache: &Cache, array: &Array, free: usize) -> Result<(u64, Arc<[u8]>
     let size = longest.saturating_mul(count as usize);
     if size > MAX_BYTES.min(free) {
         let most = MAX_BYTES.min(free);
-        return Err(format!("{count} strings of up to {longest} bytes take more than {most} bytes"));
+        return Err(format!(
+            "{count} strings of up to {longest} bytes take more than {most} bytes"
+        ));
     }
     let mut values = memory::zeroed(size).map_err(|e| e.to_string())?;
     for_each(cache, array, |number, text| {
         // a string that has become longer meanwhile is cut
         let place = values.get_mut(number * longest..).unwrap_or_default();
-        place.iter_mut().take(longest).zip(text.bytes()).for_each(|(to, byte)| *to = byte);
+        place
+            .iter_mut()
+            .take(longest)
+            .zip(text.bytes())
+            .for_each(|(to, byte)| *to = byte);
     })?;
     Ok((longest as u64, values.into()))
 }
@@ -63,15 +76,21 @@ fn for_each(cache: &Cache, array: &Array, mut show: impl FnMut(usize, &str)) -> 
     let metadata = array.metadata();
     let fill = json::text(&metadata.fill_value).unwrap_or_default();
     for chunk in (0..grid.chunk_count()).map(ChunkId) {
-        let part = cache.get(array, chunk, ChunkPart::Whole).map_err(|e| e.to_string())?;
+        let part = cache
+            .get(array, chunk, ChunkPart::Whole)
+            .map_err(|e| e.to_string())?;
         let texts = match &part {
             Some(part) => Some(texts(part.bytes(), metadata)?),
             None => None,
         };
         for (at, run) in grid.chunk_runs(chunk, 0..array.size()) {
             for i in 0..run.len / ITEM as usize {
-                let text = texts.as_ref().map(|texts| texts.get(run.offset / ITEM as usize + i).copied());
-                let text = text.unwrap_or(Some(fill)).ok_or("a chunk has too few strings")?;
+                let text = texts
+                    .as_ref()
+                    .map(|texts| texts.get(run.offset / ITEM as usize + i).copied());
+                let text = text
+                    .unwrap_or(Some(fill))
+                    .ok_or("a chunk has too few strings")?;
                 show((at / ITEM) as usize + i, text);
             }
         }
@@ -103,7 +122,10 @@ fn texts<'a>(bytes: &'a [u8], metadata: &ArrayMetadata) -> Result<Vec<&'a str>, 
         let mut places = vec![0; numbers.len()];
         layout::f_to_c(&metadata.chunks, 4, &numbers, &mut places);
         let (places, _) = places.as_chunks();
-        texts = places.iter().filter_map(|place| texts.get(number(place)).copied()).collect();
+        texts = places
+            .iter()
+            .filter_map(|place| texts.get(number(place)).copied())
+            .collect();
     }
     Ok(texts)
 }

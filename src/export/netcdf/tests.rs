@@ -32,7 +32,8 @@ pub fn cache() -> Cache {
 /// Returns the header of a group, with offsets of data still 0.
 fn header(hierarchy: &Hierarchy, path: &str) -> ClassicHeader {
     let key = Key::normalize(path).unwrap();
-    let members = GroupArrays::of_group(hierarchy, &cache(), &key, &NetcdfOptions::default()).unwrap();
+    let members =
+        GroupArrays::of_group(hierarchy, &cache(), &key, &NetcdfOptions::default()).unwrap();
     header_of(&members, &hierarchy.attributes(&key).unwrap())
 }
 
@@ -42,7 +43,8 @@ fn file(hierarchy: &Hierarchy) -> Composite {
 
 /// Variables with their dimensions, as ncdump shows them.
 pub fn variables(header: &ClassicHeader) -> Vec<String> {
-    let dimension = |&n: &usize| format!("{}={}", header.dimensions[n].name, header.dimensions[n].len);
+    let dimension =
+        |&n: &usize| format!("{}={}", header.dimensions[n].name, header.dimensions[n].len);
     let variable = |v: &Variable| {
         let dimensions: Vec<String> = v.dimensions.iter().map(dimension).collect();
         format!("{:?} {}({})", v.kind, v.name, dimensions.join(", "))
@@ -66,9 +68,17 @@ pub fn shown(list: &[Attribute]) -> Vec<String> {
         }
     };
     let attribute = |a: &Attribute| match a.kind {
-        Type::Char => format!("{} = {:?}", a.name, String::from_utf8(a.values.clone()).unwrap()),
+        Type::Char => format!(
+            "{} = {:?}",
+            a.name,
+            String::from_utf8(a.values.clone()).unwrap()
+        ),
         kind => {
-            let values: Vec<String> = a.values.chunks(kind.size()).map(|bytes| value(kind, bytes)).collect();
+            let values: Vec<String> = a
+                .values
+                .chunks(kind.size())
+                .map(|bytes| value(kind, bytes))
+                .collect();
             format!("{} = {}", a.name, values.join(", "))
         }
     };
@@ -91,23 +101,49 @@ fn a_group_is_laid_out_in_pages() {
     store.insert(".zattrs", r#"{"title":"weather"}"#);
     let header = header(&h, "");
     assert_eq!(header.version, ClassicVersion::Offset64);
-    assert_eq!(variables(&header), ["Byte crs()", "Double lat(lat=2)", "Short lon(lon=3)", "Float t(lat=2, lon=3)"]);
+    assert_eq!(
+        variables(&header),
+        [
+            "Byte crs()",
+            "Double lat(lat=2)",
+            "Short lon(lon=3)",
+            "Float t(lat=2, lon=3)"
+        ]
+    );
     assert_eq!(shown(&header.attributes), ["title = \"weather\""]);
     let file = file(&h);
     let flat = |part: &crate::export::FilePart| match &part.content {
-        PartContent::Flat { key, form, .. } => Some((key.as_str().to_string(), form.shown_item(), part.at, part.len)),
+        PartContent::Flat { key, form, .. } => Some((
+            key.as_str().to_string(),
+            form.shown_item(),
+            part.at,
+            part.len,
+        )),
         _ => None,
     };
     let flat: Vec<_> = file.parts().iter().filter_map(flat).collect();
     // the header and the free space behind it take 17 pages
-    let expected = [("crs", 1, 17, 1), ("lat", 1, 18, 16), ("lon", 2, 19, 6), ("t", 4, 20, 24)];
-    assert_eq!(flat, expected.map(|(name, swap, page, len)| (name.to_string(), swap, page * 4096, len)));
+    let expected = [
+        ("crs", 1, 17, 1),
+        ("lat", 1, 18, 16),
+        ("lon", 2, 19, 6),
+        ("t", 4, 20, 24),
+    ];
+    assert_eq!(
+        flat,
+        expected.map(|(name, swap, page, len)| (name.to_string(), swap, page * 4096, len))
+    );
     assert_eq!(file.size(), 20 * 4096 + 24);
     // the header states the same offset
-    let PartContent::Bytes(bytes) = &file.parts()[0].content else { panic!("no header") };
+    let PartContent::Bytes(bytes) = &file.parts()[0].content else {
+        panic!("no header")
+    };
     let len = header.bytes().len();
     assert_eq!(bytes[len - 8..len], (20 * 4096u64).to_be_bytes());
-    assert_eq!((bytes.len(), bytes[len..].iter().max()), (len + 65536, Some(&0)));
+    assert_eq!(
+        (bytes.len(), bytes[len..].iter().max()),
+        (len + 65536, Some(&0))
+    );
 }
 
 #[test]
@@ -115,7 +151,10 @@ fn types_decide_the_version() {
     let one = |dtype: &str| {
         let (_, h) = hierarchy(&[("x", &format!("\"{dtype}\""), &[2], "{}")]);
         let header = header(&h, "");
-        (header.version == ClassicVersion::Data64, header.variables.first().map(|v| v.kind))
+        (
+            header.version == ClassicVersion::Data64,
+            header.variables.first().map(|v| v.kind),
+        )
     };
     for (dtype, kind) in [
         ("|i1", Type::Byte),
@@ -140,18 +179,29 @@ fn types_decide_the_version() {
     ] {
         assert_eq!(one(dtype), (true, Some(kind)), "{dtype}");
     }
-    for dtype in ["<f2", "<f16", "<c8", "|V4", "<m8[s]", "<M8[25s]", "<M8[M]", "|S0"] {
+    for dtype in [
+        "<f2", "<f16", "<c8", "|V4", "<m8[s]", "<M8[25s]", "<M8[M]", "|S0",
+    ] {
         assert_eq!(one(dtype), (false, None), "{dtype}");
     }
     // unsigned bytes have a type of their own in CDF-5
     let (_, h) = hierarchy(&[("x", "\"<u8\"", &[2], "{}"), ("y", "\"|u1\"", &[2], "{}")]);
-    assert_eq!(variables(&header(&h, "")), ["UInt64 x(dim_2=2)", "UByte y(dim_2=2)"]);
+    assert_eq!(
+        variables(&header(&h, "")),
+        ["UInt64 x(dim_2=2)", "UByte y(dim_2=2)"]
+    );
 }
 
 #[test]
 fn letters_are_a_dimension() {
-    let (_, h) = hierarchy(&[("names", "\"|S7\"", &[2], &dims(&["station"])), ("one", "\"|S1\"", &[], "{}")]);
-    assert_eq!(variables(&header(&h, "")), ["Char names(station=2, string7=7)", "Char one(string1=1)"]);
+    let (_, h) = hierarchy(&[
+        ("names", "\"|S7\"", &[2], &dims(&["station"])),
+        ("one", "\"|S1\"", &[], "{}"),
+    ]);
+    assert_eq!(
+        variables(&header(&h, "")),
+        ["Char names(station=2, string7=7)", "Char one(string1=1)"]
+    );
 }
 
 #[test]
@@ -170,15 +220,23 @@ fn unsupported_arrays_are_listed_in_an_attribute() {
     store.insert(".zattrs", r#"{"zarrfs_left_out":"of another file"}"#);
     let header = header(&h, "");
     assert_eq!(variables(&header), ["Int good(dim_2=2)"]);
-    let [left_out] = &header.attributes[..] else { panic!("{:?}", shown(&header.attributes)) };
+    let [left_out] = &header.attributes[..] else {
+        panic!("{:?}", shown(&header.attributes))
+    };
     let text = String::from_utf8(left_out.values.clone()).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(left_out.name, "zarrfs_left_out");
-    assert!(lines[0].starts_with("bad: /bad/.zarray: not valid JSON"), "{text}");
+    assert!(
+        lines[0].starts_with("bad: /bad/.zarray: not valid JSON"),
+        "{text}"
+    );
     assert_eq!(lines[1], "complex: netCDF has no type for \"<c8\"");
     assert_eq!(lines[2], "empty: a dimension has length 0");
     assert_eq!(lines[3], "struct: netCDF has no type for [[\"a\",\"<i4\"]]");
-    assert!(lines[4].starts_with("unknown: ") && lines[4].contains("xyz"), "{text}");
+    assert!(
+        lines[4].starts_with("unknown: ") && lines[4].contains("xyz"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -193,23 +251,48 @@ fn missing_coordinates_are_inherited() {
         ("a/b/u", "\"<i2\"", &[4], &dims(&["../x"])),
     ]);
     // the nearest array of the name counts, even if it is no coordinate
-    let expected = ["Short t(z=5, y=4, x=3)", "Short u(.._x=4)", "Float x(x=3)", "Double y(y=4)"];
-    assert_eq!(variables(&header(&h, "a/b")), expected.map(|v| v.replace("(..", "(_..")));
+    let expected = [
+        "Short t(z=5, y=4, x=3)",
+        "Short u(.._x=4)",
+        "Float x(x=3)",
+        "Double y(y=4)",
+    ];
+    assert_eq!(
+        variables(&header(&h, "a/b")),
+        expected.map(|v| v.replace("(..", "(_.."))
+    );
     // grid mappings are inherited, too
     let (_, h) = hierarchy(&[
         ("crs", "\"<i4\"", &[], "{}"),
         ("wgs", "\"<i4\"", &[], "{}"),
         ("lon", "\"<i4\"", &[3], "{}"),
-        ("a/t", "\"<i2\"", &[3], r#"{"grid_mapping":"crs: x y wgs: lat lon"}"#),
+        (
+            "a/t",
+            "\"<i2\"",
+            &[3],
+            r#"{"grid_mapping":"crs: x y wgs: lat lon"}"#,
+        ),
         ("b/t", "\"<i2\"", &[3], r#"{"grid_mapping":"../crs"}"#),
     ]);
-    assert_eq!(variables(&header(&h, "a")), ["Short t(dim_3=3)", "Int crs()", "Int wgs()"]);
+    assert_eq!(
+        variables(&header(&h, "a")),
+        ["Short t(dim_3=3)", "Int crs()", "Int wgs()"]
+    );
     assert_eq!(variables(&header(&h, "b")), ["Short t(dim_3=3)"]);
     // the dimension with the length of the coordinates gets the plain name
-    let ab = [("x", "\"<f8\"", &[3][..], &*dims(&["x"])), ("a/t", "\"<i2\"", &[3, 4], &dims(&["x", "x"]))];
-    assert_eq!(variables(&header(&hierarchy(&ab).1, "a")), ["Short t(x=3, x_4=4)", "Double x(x=3)"]);
+    let ab = [
+        ("x", "\"<f8\"", &[3][..], &*dims(&["x"])),
+        ("a/t", "\"<i2\"", &[3, 4], &dims(&["x", "x"])),
+    ];
+    assert_eq!(
+        variables(&header(&hierarchy(&ab).1, "a")),
+        ["Short t(x=3, x_4=4)", "Double x(x=3)"]
+    );
     // another length is another dimension
-    let (_, h) = hierarchy(&[("x", "\"<f8\"", &[3], &dims(&["x"])), ("a/t", "\"<i2\"", &[4], &dims(&["x"]))]);
+    let (_, h) = hierarchy(&[
+        ("x", "\"<f8\"", &[3], &dims(&["x"])),
+        ("a/t", "\"<i2\"", &[4], &dims(&["x"])),
+    ]);
     assert_eq!(variables(&header(&h, "a")), ["Short t(x=4)"]);
 }
 
@@ -217,12 +300,19 @@ fn missing_coordinates_are_inherited() {
 // arbitrary type since it contains no data"
 #[test]
 fn the_reference_system_of_gdal_becomes_a_grid_mapping() {
-    let crs = |wkt: &str| format!(r#"{{"_ARRAY_DIMENSIONS":["Y","X"],"_CRS":{{"url":"u","wkt":"{wkt}"}}}}"#);
+    let crs = |wkt: &str| {
+        format!(r#"{{"_ARRAY_DIMENSIONS":["Y","X"],"_CRS":{{"url":"u","wkt":"{wkt}"}}}}"#)
+    };
     let utm = crs("PROJCS[...");
     let own = r#"{"grid_mapping":"crs","_CRS":{"wkt":"x"}}"#;
     let (_, h) = hierarchy(&[
         ("X", "\"<f8\"", &[3], &dims(&["X"])),
-        ("Y", "\"<f8\"", &[2], r#"{"_ARRAY_DIMENSIONS":["Y"],"units":"km"}"#),
+        (
+            "Y",
+            "\"<f8\"",
+            &[2],
+            r#"{"_ARRAY_DIMENSIONS":["Y"],"units":"km"}"#,
+        ),
         ("a", "\"<i2\"", &[2, 3], &utm),
         ("b", "\"<i2\"", &[2, 3], &utm),
         ("c", "\"<i2\"", &[2, 3], &crs("GEOGCS[...")),
@@ -230,10 +320,20 @@ fn the_reference_system_of_gdal_becomes_a_grid_mapping() {
         ("crs", "\"<i4\"", &[], "{}"),
     ]);
     let header = header(&h, "");
-    let all: Vec<_> = header.variables.iter().map(|v| (v.name.as_str(), shown(&v.attributes).join("; "))).collect();
+    let all: Vec<_> = header
+        .variables
+        .iter()
+        .map(|v| (v.name.as_str(), shown(&v.attributes).join("; ")))
+        .collect();
     let expected = [
-        ("crs_3", "crs_wkt = \"GEOGCS[...\"; spatial_ref = \"GEOGCS[...\""),
-        ("crs_2", "crs_wkt = \"PROJCS[...\"; spatial_ref = \"PROJCS[...\""),
+        (
+            "crs_3",
+            "crs_wkt = \"GEOGCS[...\"; spatial_ref = \"GEOGCS[...\"",
+        ),
+        (
+            "crs_2",
+            "crs_wkt = \"PROJCS[...\"; spatial_ref = \"PROJCS[...\"",
+        ),
         ("X", "axis = \"X\""),
         ("Y", "units = \"km\""),
         ("a", "grid_mapping = \"crs_2\""),
@@ -242,21 +342,35 @@ fn the_reference_system_of_gdal_becomes_a_grid_mapping() {
         ("crs", ""),
         ("d", "grid_mapping = \"crs\""),
     ];
-    assert_eq!(all, expected.map(|(name, attributes)| (name, attributes.to_string())));
+    assert_eq!(
+        all,
+        expected.map(|(name, attributes)| (name, attributes.to_string()))
+    );
     // each variable has a page of its own
     let file = file(&h);
-    let begins = file.parts().iter().filter(|part| part.at % 4096 == 0 && part.content != PartContent::Padding);
+    let begins = file
+        .parts()
+        .iter()
+        .filter(|part| part.at % 4096 == 0 && part.content != PartContent::Padding);
     let begins: Vec<u64> = begins.skip(1).map(|part| part.at / 4096).collect();
     assert_eq!(begins, (17..26).collect::<Vec<u64>>());
 }
 
 #[test]
 fn images_name_their_axes() {
-    let (store, h) = hierarchy(&[("0", "\"<i2\"", &[3, 4], "{}"), ("1", "\"<i2\"", &[2, 2], "{}")]);
+    let (store, h) = hierarchy(&[
+        ("0", "\"<i2\"", &[3, 4], "{}"),
+        ("1", "\"<i2\"", &[2, 2], "{}"),
+    ]);
     let axes = r#"[{"name":"y","type":"space"},{"name":"x","type":"space"}]"#;
-    let document = format!(r#"{{"multiscales":[{{"axes":{axes},"datasets":[{{"path":"0"}},{{"path":"1"}}]}}]}}"#);
+    let document = format!(
+        r#"{{"multiscales":[{{"axes":{axes},"datasets":[{{"path":"0"}},{{"path":"1"}}]}}]}}"#
+    );
     store.insert(".zattrs", document);
-    assert_eq!(variables(&header(&h, "")), ["Short 0(y=3, x=4)", "Short 1(y_2=2, x_2=2)"]);
+    assert_eq!(
+        variables(&header(&h, "")),
+        ["Short 0(y=3, x=4)", "Short 1(y_2=2, x_2=2)"]
+    );
 }
 
 #[test]
@@ -269,7 +383,12 @@ fn invalid_netcdf_names_are_replaced() {
     ]);
     assert_eq!(
         variables(&header(&h, "")),
-        ["Short _.c(dim_2=2)", "Short _.c_2(_.c=3)", "Short a?b(a_b=2)", "Short x_(x_=2)"]
+        [
+            "Short _.c(dim_2=2)",
+            "Short _.c_2(_.c=3)",
+            "Short a?b(a_b=2)",
+            "Short x_(x_=2)"
+        ]
     );
 }
 
@@ -305,8 +424,15 @@ fn attributes_have_types() {
     ];
     assert_eq!(shown(&header(&h, "").attributes), expected);
     let (store, h) = hierarchy(&[("x", "\"<i8\"", &[2], "{}")]);
-    store.insert(".zattrs", r#"{"big":[3000000000,-1],"most":18446744073709551615,"more":18446744073709551616}"#);
-    let expected = ["big = 3000000000LL, -1LL", "most = 18446744073709551615u64", "more = 1.8446744073709552e19"];
+    store.insert(
+        ".zattrs",
+        r#"{"big":[3000000000,-1],"most":18446744073709551615,"more":18446744073709551616}"#,
+    );
+    let expected = [
+        "big = 3000000000LL, -1LL",
+        "most = 18446744073709551615u64",
+        "more = 1.8446744073709552e19",
+    ];
     assert_eq!(shown(&header(&h, "").attributes), expected);
 }
 
@@ -316,8 +442,9 @@ fn attributes_of(dtype: &str, fill: &str, attributes: &str) -> String {
     let mut document = Vec::new();
     let key = Key::normalize("x/.zarray").unwrap();
     crate::store::Store::get(store.as_ref(), &key, 1 << 20, &mut document).unwrap();
-    let document =
-        String::from_utf8(document).unwrap().replace("\"fill_value\":null", &format!("\"fill_value\":{fill}"));
+    let document = String::from_utf8(document)
+        .unwrap()
+        .replace("\"fill_value\":null", &format!("\"fill_value\":{fill}"));
     store.insert("x/.zarray", document);
     shown(&header(&h, "").variables[0].attributes).join("; ")
 }
@@ -327,26 +454,74 @@ fn attributes_of(dtype: &str, fill: &str, attributes: &str) -> String {
 #[test]
 fn attributes_of_values_have_the_type_of_the_variable() {
     for (dtype, attributes, expected) in [
-        ("<i2", r#"{"_FillValue":-999,"missing_value":[-999,7]}"#, "_FillValue = -999s; missing_value = -999s, 7s"),
-        ("<i2", r#"{"_FillValue":-999.0,"missing_value":1e20}"#, "_FillValue = -999s; missing_value = 1e20"),
+        (
+            "<i2",
+            r#"{"_FillValue":-999,"missing_value":[-999,7]}"#,
+            "_FillValue = -999s; missing_value = -999s, 7s",
+        ),
+        (
+            "<i2",
+            r#"{"_FillValue":-999.0,"missing_value":1e20}"#,
+            "_FillValue = -999s; missing_value = 1e20",
+        ),
         ("<i2", r#"{"_FillValue":-999.5}"#, ""),
-        ("<i2", r#"{"_FillValue":40000,"missing_value":40000}"#, "missing_value = 40000"),
+        (
+            "<i2",
+            r#"{"_FillValue":40000,"missing_value":40000}"#,
+            "missing_value = 40000",
+        ),
         ("<i2", r#"{"_FillValue":[1,2]}"#, ""),
-        ("|u1", r#"{"_FillValue":255}"#, "_FillValue = -1b; _Unsigned = \"true\""),
+        (
+            "|u1",
+            r#"{"_FillValue":255}"#,
+            "_FillValue = -1b; _Unsigned = \"true\"",
+        ),
         ("|u1", r#"{"_Unsigned":"false"}"#, "_Unsigned = \"false\""),
-        (">f4", r#"{"_FillValue":1e20}"#, "_FillValue = 100000000000000000000f"),
-        ("<f4", r#"{"_FillValue":"NaN","missing_value":NaN}"#, "_FillValue = NaNf; missing_value = NaNf"),
+        (
+            ">f4",
+            r#"{"_FillValue":1e20}"#,
+            "_FillValue = 100000000000000000000f",
+        ),
+        (
+            "<f4",
+            r#"{"_FillValue":"NaN","missing_value":NaN}"#,
+            "_FillValue = NaNf; missing_value = NaNf",
+        ),
         ("<f8", r#"{"_FillValue":"AAAAAAAA+H8="}"#, ""),
         ("<f4", r#"{"_FillValue":"none"}"#, ""),
-        ("<i2", r#"{"valid_range":[0,100],"valid_min":0.0}"#, "valid_range = 0s, 100s; valid_min = 0.0"),
-        ("<f4", r#"{"valid_range":[0,100],"flag_values":[]}"#, "valid_range = 0f, 100f; flag_values = \"[]\""),
-        ("|i1", r#"{"flag_values":[1,2],"flag_meanings":"a b"}"#, "flag_values = 1b, 2b; flag_meanings = \"a b\""),
-        ("<i2", r#"{"scale_factor":1,"add_offset":0.5}"#, "scale_factor = 1.0; add_offset = 0.5"),
+        (
+            "<i2",
+            r#"{"valid_range":[0,100],"valid_min":0.0}"#,
+            "valid_range = 0s, 100s; valid_min = 0.0",
+        ),
+        (
+            "<f4",
+            r#"{"valid_range":[0,100],"flag_values":[]}"#,
+            "valid_range = 0f, 100f; flag_values = \"[]\"",
+        ),
+        (
+            "|i1",
+            r#"{"flag_values":[1,2],"flag_meanings":"a b"}"#,
+            "flag_values = 1b, 2b; flag_meanings = \"a b\"",
+        ),
+        (
+            "<i2",
+            r#"{"scale_factor":1,"add_offset":0.5}"#,
+            "scale_factor = 1.0; add_offset = 0.5",
+        ),
         ("|b1", "{}", "dtype = \"bool\""),
-        ("|S3", r#"{"_FillValue":"x","missing_value":"abc"}"#, "_FillValue = \"x\"; missing_value = \"abc\""),
+        (
+            "|S3",
+            r#"{"_FillValue":"x","missing_value":"abc"}"#,
+            "_FillValue = \"x\"; missing_value = \"abc\"",
+        ),
         ("|S3", r#"{"_FillValue":"abc"}"#, ""),
     ] {
-        assert_eq!(attributes_of(&format!("\"{dtype}\""), "null", attributes), expected, "{dtype} {attributes}");
+        assert_eq!(
+            attributes_of(&format!("\"{dtype}\""), "null", attributes),
+            expected,
+            "{dtype} {attributes}"
+        );
     }
 }
 
@@ -355,11 +530,27 @@ fn attributes_of_values_have_the_type_of_the_variable() {
 #[test]
 fn missing_values_of_v3_are_in_base64() {
     for (data_type, attributes, expected) in [
-        ("float64", r#"{"_FillValue":"AAAAAAAA+H8="}"#, "_FillValue = NaN"),
-        ("float32", r#"{"_FillValue":"AAAAAAAA8L8="}"#, "_FillValue = -1f"),
-        ("float64", r#"{"_FillValue":"AAAAAICHw8A="}"#, "_FillValue = -9999.0"),
+        (
+            "float64",
+            r#"{"_FillValue":"AAAAAAAA+H8="}"#,
+            "_FillValue = NaN",
+        ),
+        (
+            "float32",
+            r#"{"_FillValue":"AAAAAAAA8L8="}"#,
+            "_FillValue = -1f",
+        ),
+        (
+            "float64",
+            r#"{"_FillValue":"AAAAAICHw8A="}"#,
+            "_FillValue = -9999.0",
+        ),
         ("float32", r#"{"_FillValue":"none"}"#, ""),
-        ("int16", r#"{"_FillValue":-5,"_ARRAY_DIMENSIONS":["x"]}"#, "_FillValue = -5s"),
+        (
+            "int16",
+            r#"{"_FillValue":-5,"_ARRAY_DIMENSIONS":["x"]}"#,
+            "_FillValue = -5s",
+        ),
         ("int16", r#"{"_ARRAY_DIMENSIONS":["x"]}"#, ""),
     ] {
         let (store, h) = hierarchy(&[]);
@@ -369,7 +560,11 @@ fn missing_values_of_v3_are_in_base64() {
             "chunk_key_encoding":{{"name":"default"}},"attributes":{attributes}}}"#
         );
         store.insert("x/zarr.json", document);
-        assert_eq!(shown(&header(&h, "").variables[0].attributes).join("; "), expected, "{data_type} {attributes}");
+        assert_eq!(
+            shown(&header(&h, "").variables[0].attributes).join("; "),
+            expected,
+            "{data_type} {attributes}"
+        );
     }
 }
 
@@ -384,11 +579,20 @@ fn the_fill_value_stands_for_missing_values() {
         ("<f4", "0.0", named, "_FillValue = 0f"),
         ("<i2", "null", named, ""),
         ("<i2", "-1", "{}", ""),
-        ("<i2", "-1", r#"{"_ARRAY_DIMENSIONS":["x"],"_FillValue":7}"#, "_FillValue = 7s"),
+        (
+            "<i2",
+            "-1",
+            r#"{"_ARRAY_DIMENSIONS":["x"],"_FillValue":7}"#,
+            "_FillValue = 7s",
+        ),
         ("|b1", "false", named, "dtype = \"bool\""),
         ("|S3", "\"\"", named, ""),
     ] {
-        assert_eq!(attributes_of(&format!("\"{dtype}\""), fill, attributes), expected, "{dtype} {fill}");
+        assert_eq!(
+            attributes_of(&format!("\"{dtype}\""), fill, attributes),
+            expected,
+            "{dtype} {fill}"
+        );
     }
 }
 
@@ -396,57 +600,117 @@ fn the_fill_value_stands_for_missing_values() {
 fn datetimes_have_units_and_a_calendar() {
     let calendar = "calendar = \"proleptic_gregorian\"";
     for (dtype, fill, attributes, expected) in [
-        ("<M8[ns]", "0", "{}", format!("units = \"nanoseconds since 1970-01-01 00:00:00\"; {calendar}")),
-        ("<M8[D]", "0", r#"{"units":"s"}"#, format!("units = \"days since 1970-01-01 00:00:00\"; {calendar}")),
+        (
+            "<M8[ns]",
+            "0",
+            "{}",
+            format!("units = \"nanoseconds since 1970-01-01 00:00:00\"; {calendar}"),
+        ),
+        (
+            "<M8[D]",
+            "0",
+            r#"{"units":"s"}"#,
+            format!("units = \"days since 1970-01-01 00:00:00\"; {calendar}"),
+        ),
         (
             ">M8[s]",
             "\"NaT\"",
             r#"{"_ARRAY_DIMENSIONS":["x"]}"#,
-            format!("units = \"seconds since 1970-01-01 00:00:00\"; {calendar}; _FillValue = -9223372036854775808LL"),
+            format!(
+                "units = \"seconds since 1970-01-01 00:00:00\"; {calendar}; _FillValue = -9223372036854775808LL"
+            ),
         ),
     ] {
-        assert_eq!(attributes_of(&format!("\"{dtype}\""), fill, attributes), expected, "{dtype}");
+        assert_eq!(
+            attributes_of(&format!("\"{dtype}\""), fill, attributes),
+            expected,
+            "{dtype}"
+        );
     }
 }
 
 #[test]
 fn int64_times_are_doubles_if_the_file_can_then_be_cdf_2() {
-    let time = |units: &str| format!(r#"{{"_ARRAY_DIMENSIONS":["time"],"units":"{units}","_FillValue":-1}}"#);
+    let time = |units: &str| {
+        format!(r#"{{"_ARRAY_DIMENSIONS":["time"],"units":"{units}","_FillValue":-1}}"#)
+    };
     let days = time("days since 2000-01-01");
     let one = |dtype: &str, attributes: &str| {
         let (_, h) = hierarchy(&[("time", dtype, &[2], attributes)]);
         header(&h, "").variables[0].kind
     };
     assert_eq!(one("\"<i8\"", &days), Type::Double);
-    assert_eq!(one("\"<i8\"", &time("nanoseconds since 2000-01-01")), Type::Int64);
+    assert_eq!(
+        one("\"<i8\"", &time("nanoseconds since 2000-01-01")),
+        Type::Int64
+    );
     assert_eq!(one("\"<i8\"", &time("ns since 2000-01-01")), Type::Int64);
     assert_eq!(one("\"<i8\"", &time("days")), Type::Int64);
     assert_eq!(one("\"<u8\"", &days), Type::UInt64);
-    let (_, h) = hierarchy(&[("time", "\">i8\"", &[2], &days), ("t", "\"<f4\"", &[2], &dims(&["time"]))]);
+    let (_, h) = hierarchy(&[
+        ("time", "\">i8\"", &[2], &days),
+        ("t", "\"<f4\"", &[2], &dims(&["time"])),
+    ]);
     let found = header(&h, "");
     assert_eq!(
         (found.version, variables(&found)),
-        (ClassicVersion::Offset64, ["Float t(time=2)", "Double time(time=2)"].map(String::from).to_vec())
+        (
+            ClassicVersion::Offset64,
+            ["Float t(time=2)", "Double time(time=2)"]
+                .map(String::from)
+                .to_vec()
+        )
     );
     assert_eq!(
         shown(&found.variables[1].attributes).join("; "),
         "units = \"days since 2000-01-01\"; _FillValue = -1.0"
     );
     let is_double = |part: &crate::export::FilePart| {
-        matches!(part.content, PartContent::Flat { form: ItemForm::Widened { .. }, .. })
+        matches!(
+            part.content,
+            PartContent::Flat {
+                form: ItemForm::Widened { .. },
+                ..
+            }
+        )
     };
-    assert_eq!(file(&h).parts().iter().filter(|part| is_double(part)).count(), 1);
+    assert_eq!(
+        file(&h)
+            .parts()
+            .iter()
+            .filter(|part| is_double(part))
+            .count(),
+        1
+    );
     // times stay int64 if another variable needs CDF-5, or if one of them is not exact as a double
     // or cannot be read
-    let (store, h) = hierarchy(&[("time", "\"<i8\"", &[2], &days), ("t", "\"<f4\"", &[2], &dims(&["time"]))]);
+    let (store, h) = hierarchy(&[
+        ("time", "\"<i8\"", &[2], &days),
+        ("t", "\"<f4\"", &[2], &dims(&["time"])),
+    ]);
     store.insert("time/0", ((1i64 << 53) + 1).to_le_bytes());
-    assert_eq!(variables(&header(&h, "")), ["Float t(time=2)", "Int64 time(time=2)"]);
+    assert_eq!(
+        variables(&header(&h, "")),
+        ["Float t(time=2)", "Int64 time(time=2)"]
+    );
     store.insert("time/0", (1i64 << 53).to_le_bytes());
-    assert_eq!(variables(&header(&h, "")), ["Float t(time=2)", "Double time(time=2)"]);
+    assert_eq!(
+        variables(&header(&h, "")),
+        ["Float t(time=2)", "Double time(time=2)"]
+    );
     store.insert("time/0", b"short".to_vec());
-    assert_eq!(variables(&header(&h, "")), ["Float t(time=2)", "Int64 time(time=2)"]);
-    let (_, h) = hierarchy(&[("time", "\"<i8\"", &[2], &days), ("t", "\"<u4\"", &[2], &dims(&["time"]))]);
-    assert_eq!(variables(&header(&h, "")), ["UInt t(time=2)", "Int64 time(time=2)"]);
+    assert_eq!(
+        variables(&header(&h, "")),
+        ["Float t(time=2)", "Int64 time(time=2)"]
+    );
+    let (_, h) = hierarchy(&[
+        ("time", "\"<i8\"", &[2], &days),
+        ("t", "\"<u4\"", &[2], &dims(&["time"])),
+    ]);
+    assert_eq!(
+        variables(&header(&h, "")),
+        ["UInt t(time=2)", "Int64 time(time=2)"]
+    );
 }
 
 #[test]
@@ -454,20 +718,35 @@ fn large_variables_come_last_or_need_cdf_5() {
     let large = [1 << 20, 1 << 13];
     let (_, h) = hierarchy(&[("a", "\"<i2\"", &large, "{}"), ("b", "\"<i2\"", &[5], "{}")]);
     // the last variable may have any size
-    assert_eq!(variables(&header(&h, "")), ["Short b(dim_5=5)", "Short a(dim_1048576=1048576, dim_8192=8192)"]);
+    assert_eq!(
+        variables(&header(&h, "")),
+        [
+            "Short b(dim_5=5)",
+            "Short a(dim_1048576=1048576, dim_8192=8192)"
+        ]
+    );
     assert_eq!(header(&h, "").version, ClassicVersion::Offset64);
-    let (_, h) = hierarchy(&[("a", "\"<i2\"", &large, "{}"), ("b", "\"<i4\"", &large, "{}")]);
+    let (_, h) = hierarchy(&[
+        ("a", "\"<i2\"", &large, "{}"),
+        ("b", "\"<i4\"", &large, "{}"),
+    ]);
     assert_eq!(header(&h, "").version, ClassicVersion::Data64);
     let (_, h) = hierarchy(&[("a", "\"|i1\"", &[1 << 31], "{}")]);
     assert_eq!(header(&h, "").version, ClassicVersion::Data64);
     // three of them would exceed the largest file
     let vast: &[u64] = &[1 << 62];
-    let arrays = [("a", "\"|i1\"", vast, "{}"), ("b", "\"|i1\"", vast, "{}"), ("c", "\"|i1\"", vast, "{}")];
+    let arrays = [
+        ("a", "\"|i1\"", vast, "{}"),
+        ("b", "\"|i1\"", vast, "{}"),
+        ("c", "\"|i1\"", vast, "{}"),
+    ];
     let (_, h) = hierarchy(&arrays);
     let left = shown(&header(&h, "").attributes);
     assert_eq!(
         left,
-        ["zarrfs_left_out = \"b: makes the file larger than 2^63 bytes\\nc: makes the file larger than 2^63 bytes\""]
+        [
+            "zarrfs_left_out = \"b: makes the file larger than 2^63 bytes\\nc: makes the file larger than 2^63 bytes\""
+        ]
     );
     assert!(file(&h).size() > 1 << 62);
 }
@@ -477,11 +756,16 @@ fn ten_thousand_arrays_share_dimensions() {
     let names: Vec<String> = (0..10_000).map(|n| format!("v{n}")).collect();
     let lengths: Vec<[u64; 2]> = (0..10_000).map(|n| [n % 100 + 1, 7]).collect();
     let attributes = dims(&["x", "y"]);
-    let arrays =
-        names.iter().zip(&lengths).map(|(name, shape)| (name.as_str(), "\"<f4\"", &shape[..], attributes.as_str()));
+    let arrays = names
+        .iter()
+        .zip(&lengths)
+        .map(|(name, shape)| (name.as_str(), "\"<f4\"", &shape[..], attributes.as_str()));
     let (_, h) = hierarchy(&arrays.collect::<Vec<_>>());
     let header = header(&h, "");
-    assert_eq!((header.variables.len(), header.dimensions.len()), (10_000, 101));
+    assert_eq!(
+        (header.variables.len(), header.dimensions.len()),
+        (10_000, 101)
+    );
     assert!(file(&h).size() > 10_000 * 4096);
 }
 
@@ -496,7 +780,13 @@ fn many_equal_names_are_numbered_quickly() {
 fn without_a_group_there_is_no_file() {
     let (_, h) = hierarchy(&[("x", "\"<i2\"", &[2], "{}")]);
     for path in ["x", "nothing"] {
-        let e = dataset(&h, &cache(), &Key::normalize(path).unwrap(), &NetcdfOptions::default()).unwrap_err();
+        let e = dataset(
+            &h,
+            &cache(),
+            &Key::normalize(path).unwrap(),
+            &NetcdfOptions::default(),
+        )
+        .unwrap_err();
         assert_eq!(e.kind(), crate::error::Kind::NotFound);
     }
 }

@@ -4,26 +4,44 @@ use super::tests::{cache, dims, hierarchy, shown, variables};
 use super::*;
 use crate::export::{ItemForm, PartContent, ShownNumber};
 
-fn made(hierarchy: &Hierarchy, version: NetcdfVersion, record: Option<&str>) -> (ClassicHeader, Composite) {
-    let options = NetcdfOptions { version, record: record.map(str::to_string) };
+fn made(
+    hierarchy: &Hierarchy,
+    version: NetcdfVersion,
+    record: Option<&str>,
+) -> (ClassicHeader, Composite) {
+    let options = NetcdfOptions {
+        version,
+        record: record.map(str::to_string),
+    };
     let members = GroupArrays::of_group(hierarchy, &cache(), &Key::root(), &options).unwrap();
     let header = header_of(&members, &hierarchy.attributes(&Key::root()).unwrap());
     let file = dataset(hierarchy, &cache(), &Key::root(), &options).unwrap();
     // the offsets in the header are those of the parts
-    let PartContent::Bytes(bytes) = &file.parts()[0].content else { panic!() };
+    let PartContent::Bytes(bytes) = &file.parts()[0].content else {
+        panic!()
+    };
     let parsed = parse::parse(bytes).unwrap();
     for variable in &parsed.variables {
-        assert!(file.parts().iter().any(|part| part.at == variable.begin && part.len == variable.size), "{parsed:?}");
+        assert!(
+            file.parts()
+                .iter()
+                .any(|part| part.at == variable.begin && part.len == variable.size),
+            "{parsed:?}"
+        );
     }
     if let Some(records) = file.records() {
-        assert_eq!((records.step, file.record_count()), (parsed.record_step(), parsed.record_count().unwrap()));
+        assert_eq!(
+            (records.step, file.record_count()),
+            (parsed.record_step(), parsed.record_count().unwrap())
+        );
     }
     (header, file)
 }
 
 #[test]
 fn cdf_2_has_wider_types() {
-    let with_fill = r#"{"_ARRAY_DIMENSIONS":["x"],"_FillValue":7,"valid_range":[0,9],"_Unsigned":"true"}"#;
+    let with_fill =
+        r#"{"_ARRAY_DIMENSIONS":["x"],"_FillValue":7,"valid_range":[0,9],"_Unsigned":"true"}"#;
     let (store, h) = hierarchy(&[
         ("a", "\"|u1\"", &[2], with_fill),
         ("b", "\"<u2\"", &[2], with_fill),
@@ -51,12 +69,19 @@ fn cdf_2_has_wider_types() {
     ];
     assert_eq!(variables(&header), expected);
     let attributes = |name: &str| {
-        let variable = header.variables.iter().find(|variable| variable.name == name).unwrap();
+        let variable = header
+            .variables
+            .iter()
+            .find(|variable| variable.name == name)
+            .unwrap();
         shown(&variable.attributes).join("; ")
     };
     assert_eq!(attributes("a"), "_FillValue = 7s; valid_range = 0s, 9s");
     assert_eq!(attributes("b"), "_FillValue = 7; valid_range = 0, 9");
-    assert_eq!(attributes("d"), "_FillValue = 7.0; valid_range = 0.0, 9.0; _Unsigned = \"true\"");
+    assert_eq!(
+        attributes("d"),
+        "_FillValue = 7.0; valid_range = 0.0, 9.0; _Unsigned = \"true\""
+    );
     assert!(attributes("e").contains("days since 1970-01-01"));
     let reasons = [
         "h: a double does not hold all of its integers of 64 bits",
@@ -64,23 +89,43 @@ fn cdf_2_has_wider_types() {
         "j: 8388608 integers of 64 bits are too many to find out whether doubles hold all of them",
     ];
     assert_eq!(file.left_out, reasons);
-    assert_eq!(shown(&header.attributes), [format!("zarrfs_left_out = {:?}", reasons.join("\n"))]);
+    assert_eq!(
+        shown(&header.attributes),
+        [format!("zarrfs_left_out = {:?}", reasons.join("\n"))]
+    );
     let form = |part: &crate::export::FilePart| match part.content {
-        PartContent::Flat { form: ItemForm::Widened { shown, .. }, .. } => Some((shown, part.len)),
+        PartContent::Flat {
+            form: ItemForm::Widened { shown, .. },
+            ..
+        } => Some((shown, part.len)),
         _ => None,
     };
     let short = ShownNumber::Short;
     let int = ShownNumber::Int;
     let double = ShownNumber::Double;
-    let expected = [(short, 4), (int, 8), (double, 16), (double, 16), (double, 16), (double, 16)];
-    assert_eq!(file.parts().iter().filter_map(form).collect::<Vec<_>>(), expected);
+    let expected = [
+        (short, 4),
+        (int, 8),
+        (double, 16),
+        (double, 16),
+        (double, 16),
+        (double, 16),
+    ];
+    assert_eq!(
+        file.parts().iter().filter_map(form).collect::<Vec<_>>(),
+        expected
+    );
 }
 
 #[test]
 fn cdf_2_has_room_for_one_large_variable() {
     let large: &[u64] = &[1 << 20, 1 << 13];
     let named = dims(&["t", "x"]);
-    let arrays = [("a", "\"|i1\"", large, &*named), ("b", "\"<u2\"", large, "{}"), ("c", "\"<i4\"", large, "{}")];
+    let arrays = [
+        ("a", "\"|i1\"", large, &*named),
+        ("b", "\"<u2\"", large, "{}"),
+        ("c", "\"<i4\"", large, "{}"),
+    ];
     let (_, h) = hierarchy(&arrays);
     let (header, file) = made(&h, NetcdfVersion::Cdf2, None);
     assert_eq!(variables(&header), ["Byte a(t=1048576, x=8192)"]);
@@ -89,16 +134,25 @@ fn cdf_2_has_room_for_one_large_variable() {
     let (header, _) = made(&h, NetcdfVersion::Cdf2, Some("t"));
     assert_eq!(variables(&header), ["Byte a(t=1048576, x=8192)"]);
     assert!(file.left_out[0].starts_with("b: CDF-2 has room for one variable of 4 GiB"));
-    assert_eq!(made(&h, NetcdfVersion::Auto, Some("t")).0.version, ClassicVersion::Data64);
+    assert_eq!(
+        made(&h, NetcdfVersion::Auto, Some("t")).0.version,
+        ClassicVersion::Data64
+    );
 }
 
 #[test]
 fn cdf_5_where_it_is_asked_for() {
     let time = r#"{"_ARRAY_DIMENSIONS":["time"],"units":"days since 2000-01-01"}"#;
-    let (_, h) = hierarchy(&[("time", "\"<i8\"", &[2], time), ("u", "\"|u1\"", &[2], "{}")]);
+    let (_, h) = hierarchy(&[
+        ("time", "\"<i8\"", &[2], time),
+        ("u", "\"|u1\"", &[2], "{}"),
+    ]);
     let (header, _) = made(&h, NetcdfVersion::Cdf5, None);
     assert_eq!(header.version, ClassicVersion::Data64);
-    assert_eq!(variables(&header), ["Int64 time(time=2)", "UByte u(dim_2=2)"]);
+    assert_eq!(
+        variables(&header),
+        ["Int64 time(time=2)", "UByte u(dim_2=2)"]
+    );
 }
 
 #[test]
@@ -125,16 +179,37 @@ fn the_record_dimension() {
     let mut sorted = expected.map(String::from).to_vec();
     sorted.sort();
     assert_eq!(found, sorted);
-    assert!(header.variables.iter().rev().take(3).all(|variable| header.is_record(variable)), "they come last");
-    assert_eq!(file.growing.keys.iter().map(Key::name).collect::<Vec<_>>(), ["t", "time"]);
-    assert_eq!(file.growing.fixed.as_deref(), Some("s"), "the last one that cannot become longer");
+    assert!(
+        header
+            .variables
+            .iter()
+            .rev()
+            .take(3)
+            .all(|variable| header.is_record(variable)),
+        "they come last"
+    );
+    assert_eq!(
+        file.growing.keys.iter().map(Key::name).collect::<Vec<_>>(),
+        ["t", "time"]
+    );
+    assert_eq!(
+        file.growing.fixed.as_deref(),
+        Some("s"),
+        "the last one that cannot become longer"
+    );
     let records = file.records().unwrap();
-    assert_eq!((records.at % 4096, records.step, file.record_count()), (0, 8 + 16 + 8, 3));
+    assert_eq!(
+        (records.at % 4096, records.step, file.record_count()),
+        (0, 8 + 16 + 8, 3)
+    );
     assert_eq!(file.size(), records.at + 3 * 32);
     // a single record variable has no padding, and none at all is a file without records
     let (_, h) = hierarchy(&[("s", "\"|i1\"", &[5, 3], &dims(&["time", "x"]))]);
     let (header, file) = made(&h, NetcdfVersion::Auto, Some("time"));
-    assert_eq!((header.record_step(), file.size()), (3, file.records().unwrap().at + 15));
+    assert_eq!(
+        (header.record_step(), file.size()),
+        (3, file.records().unwrap().at + 15)
+    );
     let (header, file) = made(&h, NetcdfVersion::Auto, Some("depth"));
     assert_eq!((header.record_count(), file.records()), (None, None));
 }
@@ -149,7 +224,10 @@ fn records_may_be_none() {
     let (header, file) = made(&h, NetcdfVersion::Auto, Some("time"));
     assert_eq!(variables(&header).len(), 2);
     assert_eq!(file.left_out, ["u: a dimension has length 0"]);
-    assert_eq!((file.record_count(), file.size()), (0, file.records().unwrap().at));
+    assert_eq!(
+        (file.record_count(), file.size()),
+        (0, file.records().unwrap().at)
+    );
     assert_eq!(made(&h, NetcdfVersion::Auto, None).1.left_out.len(), 3);
 }
 
@@ -175,7 +253,9 @@ fn strings(order: &str, chunks: &[(&str, &[&str])]) -> Hierarchy {
 
 fn values(file: &Composite) -> String {
     let values = file.parts().iter().find_map(|part| match &part.content {
-        PartContent::Values { bytes, .. } => Some(String::from_utf8_lossy(bytes).replace('\0', "_")),
+        PartContent::Values { bytes, .. } => {
+            Some(String::from_utf8_lossy(bytes).replace('\0', "_"))
+        }
         _ => None,
     });
     values.unwrap_or_default()
@@ -186,8 +266,15 @@ fn strings_are_letters() {
     let (_, h) = hierarchy(&[("u", "\"<U3\"", &[2], r#"{"_FillValue":"n/a"}"#)]);
     let (header, file) = made(&h, NetcdfVersion::Auto, None);
     assert_eq!(variables(&header), ["Char u(dim_2=2, string12=12)"]);
-    assert_eq!(shown(&header.variables[0].attributes), ["_Encoding = \"utf-8\""]);
-    assert!(file.parts().iter().any(|part| part.is_flat() && part.len == 24));
+    assert_eq!(
+        shown(&header.variables[0].attributes),
+        ["_Encoding = \"utf-8\""]
+    );
+    assert!(
+        file.parts()
+            .iter()
+            .any(|part| part.is_flat() && part.len == 24)
+    );
 
     let chunk: (&str, &[&str]) = ("0.0", &["a", "bcd", "ä", ""]);
     let h = strings("C", &[chunk]);
@@ -195,23 +282,39 @@ fn strings_are_letters() {
     assert_eq!(variables(&header), ["Char s(time=3, x=2, string3=3)"]);
     assert_eq!(values(&file), "a__bcdä____?__?__");
     let (header, file) = made(&h, NetcdfVersion::Auto, Some("time"));
-    assert_eq!((header.record_count(), header.record_step(), values(&file)), (Some(3), 6, "a__bcdä____?__?__".into()));
-    assert_eq!(values(&made(&strings("F", &[chunk]), NetcdfVersion::Auto, None).1), "a__ä_bcd___?__?__");
+    assert_eq!(
+        (header.record_count(), header.record_step(), values(&file)),
+        (Some(3), 6, "a__bcdä____?__?__".into())
+    );
+    assert_eq!(
+        values(&made(&strings("F", &[chunk]), NetcdfVersion::Auto, None).1),
+        "a__ä_bcd___?__?__"
+    );
 }
 
 #[test]
 fn strings_that_cannot_be_shown_are_named() {
     let long = "x".repeat(1 << 20);
     for (texts, expected) in [
-        (["a", "b", "c", long.as_str()].as_slice(), "take more than 4194304 bytes"),
+        (
+            ["a", "b", "c", long.as_str()].as_slice(),
+            "take more than 4194304 bytes",
+        ),
         (&["a", "b"], "a chunk has too few strings"),
     ] {
         let (header, file) = made(&strings("C", &[("0.0", texts)]), NetcdfVersion::Auto, None);
-        assert!(header.variables.is_empty() && file.left_out[0].contains(expected), "{:?}", file.left_out);
+        assert!(
+            header.variables.is_empty() && file.left_out[0].contains(expected),
+            "{:?}",
+            file.left_out
+        );
     }
     let (store, h) = hierarchy(&[]);
     let document = r#"{"zarr_format":2,"shape":[2],"chunks":[2],"dtype":"|O","compressor":null,"fill_value":null,
         "order":"C","filters":[{"id":"json2"}]}"#;
     store.insert("s/.zarray", document);
-    assert_eq!(made(&h, NetcdfVersion::Auto, None).1.left_out, ["s: netCDF has no type for \"|O\""]);
+    assert_eq!(
+        made(&h, NetcdfVersion::Auto, None).1.left_out,
+        ["s: netCDF has no type for \"|O\""]
+    );
 }

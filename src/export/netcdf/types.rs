@@ -35,7 +35,10 @@ pub fn native_type(array: &Array) -> Result<Type, String> {
         (DTypeKind::Bytes | DTypeKind::Text, 1..) => Ok(Type::Char),
         (DTypeKind::Object, _) if super::strings::are_strings(metadata) => Ok(Type::Char),
         (DTypeKind::DateTime, _) if time_unit(metadata).is_some() => Ok(Type::Int64),
-        _ => Err(format!("netCDF has no type for {}", json::write(&metadata.dtype_json))),
+        _ => Err(format!(
+            "netCDF has no type for {}",
+            json::write(&metadata.dtype_json)
+        )),
     }
 }
 
@@ -76,13 +79,21 @@ pub fn form(metadata: &ArrayMetadata, kind: Type) -> ItemForm {
     let widened = |shown| {
         let is_signed = *dtype.kind() != DTypeKind::UInt;
         let fill = metadata.fill.as_deref().unwrap_or_default();
-        ItemForm::Widened { stored: StoredInteger::new(dtype.size(), is_signed, dtype.is_big_endian(), fill), shown }
+        ItemForm::Widened {
+            stored: StoredInteger::new(dtype.size(), is_signed, dtype.is_big_endian(), fill),
+            shown,
+        }
     };
     match (dtype.kind(), dtype.size(), kind) {
-        (DTypeKind::Int | DTypeKind::UInt | DTypeKind::DateTime, _, Type::Double) => widened(ShownNumber::Double),
+        (DTypeKind::Int | DTypeKind::UInt | DTypeKind::DateTime, _, Type::Double) => {
+            widened(ShownNumber::Double)
+        }
         (DTypeKind::UInt, 2, Type::Int) => widened(ShownNumber::Int),
         (DTypeKind::UInt, 1, Type::Short) => widened(ShownNumber::Short),
-        (DTypeKind::Text, size, _) => ItemForm::Utf8 { size, is_big_endian: dtype.is_big_endian() },
+        (DTypeKind::Text, size, _) => ItemForm::Utf8 {
+            size,
+            is_big_endian: dtype.is_big_endian(),
+        },
         (DTypeKind::Bytes | DTypeKind::Object, ..) | (_, 1, _) => ItemForm::AsStored,
         _ if dtype.is_big_endian() => ItemForm::AsStored,
         (_, size, _) => ItemForm::Reversed(size),
@@ -93,9 +104,18 @@ pub fn form(metadata: &ArrayMetadata, kind: Type) -> ItemForm {
 /// letters there.
 pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, ArrayMetadata> {
     let name = match form {
-        ItemForm::Widened { shown: ShownNumber::Short, .. } => ">i2",
-        ItemForm::Widened { shown: ShownNumber::Int, .. } => ">i4",
-        ItemForm::Widened { shown: ShownNumber::Double, .. } => ">f8",
+        ItemForm::Widened {
+            shown: ShownNumber::Short,
+            ..
+        } => ">i2",
+        ItemForm::Widened {
+            shown: ShownNumber::Int,
+            ..
+        } => ">i4",
+        ItemForm::Widened {
+            shown: ShownNumber::Double,
+            ..
+        } => ">f8",
         ItemForm::Utf8 { .. } => "|S1",
         _ if metadata.has_objects() => "|S1",
         _ => return Cow::Borrowed(metadata),
@@ -103,11 +123,19 @@ pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, Arr
     let Ok(dtype) = DType::parse_str(name) else {
         return Cow::Borrowed(metadata);
     };
-    let fill = metadata.fill.clone().filter(|_| matches!(form, ItemForm::Widened { .. })).and_then(|mut item| {
-        item.resize(metadata.dtype.size(), 0);
-        form.show(&mut item).is_ok().then_some(item)
-    });
-    Cow::Owned(ArrayMetadata { dtype, fill, ..metadata.clone() })
+    let fill = metadata
+        .fill
+        .clone()
+        .filter(|_| matches!(form, ItemForm::Widened { .. }))
+        .and_then(|mut item| {
+            item.resize(metadata.dtype.size(), 0);
+            form.show(&mut item).is_ok().then_some(item)
+        });
+    Cow::Owned(ArrayMetadata {
+        dtype,
+        fill,
+        ..metadata.clone()
+    })
 }
 
 /// Checks that a file can show all items of an array in this form. Integers of 64 bits are read for
@@ -117,19 +145,29 @@ pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, Arr
 ///
 /// The reason why it cannot, or why that is not known.
 pub fn are_exact(cache: &Cache, array: &Array, form: ItemForm) -> Result<(), String> {
-    if !matches!(form, ItemForm::Widened { stored: StoredInteger { size: 8, .. }, .. }) {
+    if !matches!(
+        form,
+        ItemForm::Widened {
+            stored: StoredInteger { size: 8, .. },
+            ..
+        }
+    ) {
         return Ok(());
     }
     let grid = array.grid();
     let items = array.size() / 8;
     if items > MAX_CHECKED || grid.chunk_count() > MAX_CHUNKS[usize::from(array.is_remote())] {
-        return Err(format!("{items} integers of 64 bits are too many to find out whether doubles hold all of them"));
+        return Err(format!(
+            "{items} integers of 64 bits are too many to find out whether doubles hold all of them"
+        ));
     }
     // revalidate: another process may have changed the store
     array.freshness().begin_opening();
     let inexact = || "a double does not hold all of its integers of 64 bits".to_string();
     for chunk in (0..grid.chunk_count()).map(ChunkId) {
-        let part = cache.get(array, chunk, ChunkPart::Whole).map_err(|e| e.to_string())?;
+        let part = cache
+            .get(array, chunk, ChunkPart::Whole)
+            .map_err(|e| e.to_string())?;
         let Some(part) = part else {
             let mut fill = [0; 8];
             array.fill(&mut fill, 0);
@@ -142,7 +180,9 @@ pub fn are_exact(cache: &Cache, array: &Array, form: ItemForm) -> Result<(), Str
         // the padding of an edge chunk is no part of the array
         let runs = grid.chunk_runs(chunk, 0..array.size());
         let shown = |offset: usize, len: usize| {
-            part.at(offset).and_then(|from| from.get(..len)).is_some_and(|b| form.can_show(b))
+            part.at(offset)
+                .and_then(|from| from.get(..len))
+                .is_some_and(|b| form.can_show(b))
         };
         if !runs.iter().all(|(_, run)| shown(run.offset, run.len)) {
             return Err(inexact());

@@ -23,11 +23,20 @@ impl<'a> CfTimes<'a> {
     pub fn of(array: &'a Described, values: &[u8]) -> Option<Self> {
         let calendar = array.attributes.get("calendar").map(json::text);
         // a calendar that is no text is none that is known
-        let scale = TimeScale::parse(array.units.as_deref()?, calendar.unwrap_or(Some("standard"))?)?;
+        let scale = TimeScale::parse(
+            array.units.as_deref()?,
+            calendar.unwrap_or(Some("standard"))?,
+        )?;
         let packing = (array.scale.is_some() || array.offset.is_some())
             .then(|| (array.scale.unwrap_or(1.0), array.offset.unwrap_or(0.0)));
         let dtype = &array.metadata.dtype;
-        let mut times = CfTimes { dtype, scale, packing, missing: array.nodata, has_fractions: false };
+        let mut times = CfTimes {
+            dtype,
+            scale,
+            packing,
+            missing: array.nodata,
+            has_fractions: false,
+        };
         for item in values.chunks_exact(dtype.size().max(1)) {
             let moment = times.moment(item)?;
             times.has_fractions |= moment.is_some_and(|moment| moment.has_fraction());
@@ -50,7 +59,10 @@ impl<'a> CfTimes<'a> {
             return Some(None);
         }
         match (number, self.packing) {
-            (_, Some((scale, offset))) => self.scale.of_float(number.as_f64() * scale + offset).map(Some),
+            (_, Some((scale, offset))) => self
+                .scale
+                .of_float(number.as_f64() * scale + offset)
+                .map(Some),
             (MetadataNumber::Int(number), None) => self.scale.of_int(number).map(Some),
             (MetadataNumber::Float(number), None) => self.scale.of_float(number).map(Some),
         }

@@ -60,19 +60,36 @@ impl ItemText {
             (DTypeKind::Struct(fields), _) => {
                 let element = |(i, field): (usize, &Field)| {
                     let count = usize::try_from(field.shape.iter().product::<u64>()).ok()?;
-                    Some((Self::of_dtype(&field.dtype, spelled.get(i)?.get(1)?)?, count))
+                    Some((
+                        Self::of_dtype(&field.dtype, spelled.get(i)?.get(1)?)?,
+                        count,
+                    ))
                 };
-                ItemKind::Struct(fields.iter().enumerate().map(element).collect::<Option<_>>()?)
+                ItemKind::Struct(
+                    fields
+                        .iter()
+                        .enumerate()
+                        .map(element)
+                        .collect::<Option<_>>()?,
+                )
             }
             _ => return None,
         };
-        Some(ItemText { kind, size: dtype.size(), is_big_endian: dtype.is_big_endian() })
+        Some(ItemText {
+            kind,
+            size: dtype.size(),
+            is_big_endian: dtype.is_big_endian(),
+        })
     }
 
     /// Writes the item in `bytes`, its columns separated by spaces.
     pub fn write(&self, bytes: &[u8], out: &mut String) {
         match &self.kind {
-            ItemKind::Bool => out.push(if bytes.iter().all(|byte| *byte == 0) { '0' } else { '1' }),
+            ItemKind::Bool => out.push(if bytes.iter().all(|byte| *byte == 0) {
+                '0'
+            } else {
+                '1'
+            }),
             ItemKind::Int => push(self.int(bytes), out),
             ItemKind::UInt => push(self.unsigned(bytes), out),
             ItemKind::Float => write_float(self.unsigned(bytes), self.size, out),
@@ -82,12 +99,16 @@ impl ItemText {
                 out.push(' ');
                 write_float(self.unsigned(imaginary), self.size / 2, out);
             }
-            ItemKind::DateTime(_) | ItemKind::TimeDelta if self.int(bytes) == i64::MIN => out.push_str("NaT"),
+            ItemKind::DateTime(_) | ItemKind::TimeDelta if self.int(bytes) == i64::MIN => {
+                out.push_str("NaT")
+            }
             ItemKind::DateTime(unit) => unit.write(self.int(bytes), out),
             ItemKind::TimeDelta => push(self.int(bytes), out),
             ItemKind::Bytes => write_word(without_padding(bytes), out),
             ItemKind::Text => self.write_text(bytes, out),
-            ItemKind::Void => bytes.iter().for_each(|byte| push(format_args!("{byte:02x}"), out)),
+            ItemKind::Void => bytes
+                .iter()
+                .for_each(|byte| push(format_args!("{byte:02x}"), out)),
             ItemKind::Struct(fields) => write_fields(fields, bytes, out),
         }
     }
@@ -109,10 +130,20 @@ impl ItemText {
 
     /// Writes the characters before the padding. What is no character is written as its number.
     fn write_text(&self, bytes: &[u8], out: &mut String) {
-        let mut codes: Vec<u32> = bytes.chunks_exact(4).map(|code| self.unsigned(code) as u32).collect();
-        let end = codes.iter().rposition(|code| *code != 0).map_or(0, |last| last + 1);
+        let mut codes: Vec<u32> = bytes
+            .chunks_exact(4)
+            .map(|code| self.unsigned(code) as u32)
+            .collect();
+        let end = codes
+            .iter()
+            .rposition(|code| *code != 0)
+            .map_or(0, |last| last + 1);
         codes.truncate(end);
-        match codes.iter().map(|code| char::from_u32(*code)).collect::<Option<String>>() {
+        match codes
+            .iter()
+            .map(|code| char::from_u32(*code))
+            .collect::<Option<String>>()
+        {
             Some(text) => write_word(text.as_bytes(), out),
             None => {
                 out.push('"');
@@ -175,11 +206,17 @@ fn shortest_half(half: f16) -> f64 {
     let exact = half.to_f64();
     let rounded = |digits: usize| format!("{exact:.digits$e}").parse::<f64>().ok();
     // five digits tell all halves apart
-    (0..5).filter_map(rounded).find(|short| f16::from_f64(*short) == half).unwrap_or(exact)
+    (0..5)
+        .filter_map(rounded)
+        .find(|short| f16::from_f64(*short) == half)
+        .unwrap_or(exact)
 }
 
 fn without_padding(bytes: &[u8]) -> &[u8] {
-    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let end = bytes
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |last| last + 1);
     bytes.get(..end).unwrap_or_default()
 }
 
@@ -197,7 +234,10 @@ fn write_word(bytes: &[u8], out: &mut String) {
     out.push('"');
     for chunk in bytes.utf8_chunks() {
         out.push_str(&escaped(chunk.valid()));
-        chunk.invalid().iter().for_each(|byte| push(format_args!("\\x{byte:02x}"), out));
+        chunk
+            .invalid()
+            .iter()
+            .for_each(|byte| push(format_args!("\\x{byte:02x}"), out));
     }
     out.push('"');
 }
@@ -209,7 +249,11 @@ fn escaped(text: &str) -> String {
 /// Returns a number of a dtype of integers or floats of up to 8 bytes.
 pub fn number(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
     use MetadataNumber::{Float, Int};
-    let item = ItemText { kind: ItemKind::Int, size: dtype.size(), is_big_endian: dtype.is_big_endian() };
+    let item = ItemText {
+        kind: ItemKind::Int,
+        size: dtype.size(),
+        is_big_endian: dtype.is_big_endian(),
+    };
     Some(match (dtype.kind(), dtype.size()) {
         (DTypeKind::Int, _) => Int(item.int(bytes).into()),
         (DTypeKind::UInt, _) => Int(item.unsigned(bytes).into()),

@@ -34,8 +34,14 @@ impl TimeUnit {
             digits => digits.parse().ok()?,
         };
         let kind = match word {
-            "Y" => UnitKind::Months { per_unit: 12, shows_month: false },
-            "M" => UnitKind::Months { per_unit: 1, shows_month: true },
+            "Y" => UnitKind::Months {
+                per_unit: 12,
+                shows_month: false,
+            },
+            "M" => UnitKind::Months {
+                per_unit: 1,
+                shows_month: true,
+            },
             "W" => UnitKind::Days(7),
             "D" => UnitKind::Days(1),
             "h" => UnitKind::Hours,
@@ -57,11 +63,18 @@ impl TimeUnit {
         let number = i128::from(number) * i128::from(self.count);
         // writing to a String cannot fail
         let _ = match self.kind {
-            UnitKind::Months { per_unit, shows_month } => {
+            UnitKind::Months {
+                per_unit,
+                shows_month,
+            } => {
                 let months = number * i128::from(per_unit) + 1970 * 12;
                 let year = months.div_euclid(12);
                 let month = months.rem_euclid(12) + 1;
-                if shows_month { write!(out, "{year:04}-{month:02}") } else { write!(out, "{year:04}") }
+                if shows_month {
+                    write!(out, "{year:04}-{month:02}")
+                } else {
+                    write!(out, "{year:04}")
+                }
             }
             UnitKind::Days(per_unit) => {
                 let (year, month, day) = Cycle::Gregorian.date(number * i128::from(per_unit));
@@ -69,12 +82,21 @@ impl TimeUnit {
             }
             UnitKind::Hours => {
                 let (year, month, day) = Cycle::Gregorian.date(number.div_euclid(24));
-                write!(out, "{year:04}-{month:02}-{day:02}T{:02}", number.rem_euclid(24))
+                write!(
+                    out,
+                    "{year:04}-{month:02}-{day:02}T{:02}",
+                    number.rem_euclid(24)
+                )
             }
             UnitKind::Minutes => {
                 let (year, month, day) = Cycle::Gregorian.date(number.div_euclid(1440));
                 let minute = number.rem_euclid(1440);
-                write!(out, "{year:04}-{month:02}-{day:02}T{:02}:{:02}", minute / 60, minute % 60)
+                write!(
+                    out,
+                    "{year:04}-{month:02}-{day:02}T{:02}:{:02}",
+                    minute / 60,
+                    minute % 60
+                )
             }
             UnitKind::Seconds(digits) => write_seconds(number, digits, out),
         };
@@ -88,6 +110,13 @@ fn write_seconds(number: i128, digits: u32, out: &mut String) -> std::fmt::Resul
     let (year, month, day) = Cycle::Gregorian.date(seconds.div_euclid(86_400));
     let second = seconds.rem_euclid(86_400);
     let [hour, minute, second] = [second / 3600, second / 60 % 60, second % 60];
-    write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")?;
-    if digits > 0 { write!(out, ".{fraction:0width$}", width = digits as usize) } else { Ok(()) }
+    write!(
+        out,
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
+    )?;
+    if digits > 0 {
+        write!(out, ".{fraction:0width$}", width = digits as usize)
+    } else {
+        Ok(())
+    }
 }

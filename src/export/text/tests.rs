@@ -11,7 +11,10 @@ fn described(dtype: &str, shape: &[u64], values: &[u8], attributes: &str) -> Des
     let number = |name: &str| json::float(attributes.get(name)?);
     Described {
         nodata: nodata_of_attributes(&metadata, &attributes),
-        units: attributes.get("units").and_then(json::text).map(str::to_string),
+        units: attributes
+            .get("units")
+            .and_then(json::text)
+            .map(str::to_string),
         scale: number("scale_factor"),
         offset: number("add_offset"),
         attributes: Arc::new(attributes),
@@ -24,7 +27,9 @@ fn whole(array: &Described) -> String {
     assert!(fits(&array.metadata));
     let mut bytes = Vec::new();
     for part in file(array).unwrap().parts() {
-        let PartContent::Bytes(part) = &part.content else { panic!() };
+        let PartContent::Bytes(part) = &part.content else {
+            panic!()
+        };
         bytes.extend_from_slice(part);
     }
     String::from_utf8(bytes).unwrap()
@@ -35,31 +40,78 @@ fn text(dtype: &str, shape: &[u64], values: &[u8]) -> String {
 }
 
 fn line<const N: usize>(dtype: &str, values: &[[u8; N]]) -> String {
-    text(&format!("{dtype:?}"), &[values.len() as u64], values.as_flattened())
+    text(
+        &format!("{dtype:?}"),
+        &[values.len() as u64],
+        values.as_flattened(),
+    )
 }
 
 #[test]
 fn items_rows_and_planes() {
     assert_eq!(text("\"|i1\"", &[], &[0xff]), "-1\n");
     assert_eq!(text("\"|u1\"", &[3], &[0, 7, 255]), "0\n7\n255\n");
-    assert_eq!(text("\"|u1\"", &[2, 3], &[1, 2, 3, 4, 5, 6]), "1 2 3\n4 5 6\n");
-    assert_eq!(text("\"|u1\"", &[2, 2, 2], &[1, 2, 3, 4, 5, 6, 7, 8]), "1 2\n3 4\n\n5 6\n7 8\n");
-    assert_eq!(text("\"|u1\"", &[2, 1, 2, 1], &[1, 2, 3, 4]), "1\n2\n\n\n3\n4\n");
-    assert_eq!(text("\"|u1\"", &[2, 2, 1, 1], &[1, 2, 3, 4]), "1\n\n2\n\n\n3\n\n4\n");
+    assert_eq!(
+        text("\"|u1\"", &[2, 3], &[1, 2, 3, 4, 5, 6]),
+        "1 2 3\n4 5 6\n"
+    );
+    assert_eq!(
+        text("\"|u1\"", &[2, 2, 2], &[1, 2, 3, 4, 5, 6, 7, 8]),
+        "1 2\n3 4\n\n5 6\n7 8\n"
+    );
+    assert_eq!(
+        text("\"|u1\"", &[2, 1, 2, 1], &[1, 2, 3, 4]),
+        "1\n2\n\n\n3\n4\n"
+    );
+    assert_eq!(
+        text("\"|u1\"", &[2, 2, 1, 1], &[1, 2, 3, 4]),
+        "1\n\n2\n\n\n3\n\n4\n"
+    );
     assert_eq!(text("\"|u1\"", &[3, 0], &[]), "");
 }
 
 #[test]
 fn numbers_have_the_fewest_digits() {
-    let f8 = [0.1, -0.0, 1e16, 123_456_789.25, 1e-5, 9.9e-6, 5e-324, f64::MAX, f64::NAN, f64::NEG_INFINITY];
-    let expected = "0.1\n-0\n1e16\n123456789.25\n0.00001\n9.9e-6\n5e-324\n1.7976931348623157e308\nnan\n-inf\n";
+    let f8 = [
+        0.1,
+        -0.0,
+        1e16,
+        123_456_789.25,
+        1e-5,
+        9.9e-6,
+        5e-324,
+        f64::MAX,
+        f64::NAN,
+        f64::NEG_INFINITY,
+    ];
+    let expected =
+        "0.1\n-0\n1e16\n123456789.25\n0.00001\n9.9e-6\n5e-324\n1.7976931348623157e308\nnan\n-inf\n";
     assert_eq!(line(">f8", &f8.map(f64::to_be_bytes)), expected);
-    let f4 = [0.1f32, 16_777_216.0, 1e-45, f32::MAX, f32::NAN, f32::INFINITY];
-    assert_eq!(line("<f4", &f4.map(f32::to_le_bytes)), "0.1\n16777216\n1e-45\n3.4028235e38\nnan\ninf\n");
+    let f4 = [
+        0.1f32,
+        16_777_216.0,
+        1e-45,
+        f32::MAX,
+        f32::NAN,
+        f32::INFINITY,
+    ];
+    assert_eq!(
+        line("<f4", &f4.map(f32::to_le_bytes)),
+        "0.1\n16777216\n1e-45\n3.4028235e38\nnan\ninf\n"
+    );
     let f2 = [0x2e66u16, 0x3555, 0x7bff, 0x0001, 0x7e00, 0xfc00, 0x8000];
-    assert_eq!(line("<f2", &f2.map(u16::to_le_bytes)), "0.1\n0.3333\n65500\n6e-8\nnan\n-inf\n-0\n");
-    assert_eq!(line(">i8", &[i64::MIN, i64::MAX].map(i64::to_be_bytes)), "-9223372036854775808\n9223372036854775807\n");
-    assert_eq!(line("<u8", &[u64::MAX.to_le_bytes()]), "18446744073709551615\n");
+    assert_eq!(
+        line("<f2", &f2.map(u16::to_le_bytes)),
+        "0.1\n0.3333\n65500\n6e-8\nnan\n-inf\n-0\n"
+    );
+    assert_eq!(
+        line(">i8", &[i64::MIN, i64::MAX].map(i64::to_be_bytes)),
+        "-9223372036854775808\n9223372036854775807\n"
+    );
+    assert_eq!(
+        line("<u8", &[u64::MAX.to_le_bytes()]),
+        "18446744073709551615\n"
+    );
     assert_eq!(line("|b1", &[[0], [1], [7]]), "0\n1\n1\n");
     let complex = [1.5f32, -0.25].map(f32::to_le_bytes);
     assert_eq!(text("\"<c8\"", &[1], complex.as_flattened()), "1.5 -0.25\n");
@@ -71,7 +123,10 @@ fn every_half_float_reads_back_equal() {
     for (bits, text) in (0..=u16::MAX).zip(line("<f2", &all).lines()) {
         let read = half::f16::from_f64(text.parse::<f64>().unwrap());
         let stored = half::f16::from_bits(bits);
-        assert!(read.to_bits() == bits || stored.is_nan() && read.is_nan(), "{bits:#x}: {text}");
+        assert!(
+            read.to_bits() == bits || stored.is_nan() && read.is_nan(),
+            "{bits:#x}: {text}"
+        );
     }
 }
 
@@ -82,13 +137,24 @@ fn strings_are_words() {
         bytes[..text.len()].copy_from_slice(text);
         bytes
     };
-    let words: [&[u8]; 7] = [b"abc", b"", b"a b", b"a\"b\\", b"\x1b[2J\n", b"\xc3\xa9\\", b"a\xffb"];
+    let words: [&[u8]; 7] = [
+        b"abc",
+        b"",
+        b"a b",
+        b"a\"b\\",
+        b"\x1b[2J\n",
+        b"\xc3\xa9\\",
+        b"a\xffb",
+    ];
     let expected = "abc\n\"\"\n\"a b\"\n\"a\\\"b\\\\\"\n\"\\u001b[2J\\n\"\né\\\n\"a\\xffb\"\n";
     assert_eq!(line("|S8", &words.map(padded)), expected);
     let codes = [u32::from('é'), 0x1f52c, 0].map(u32::to_be_bytes);
     assert_eq!(text("\">U3\"", &[1], codes.as_flattened()), "é\u{1f52c}\n");
     let codes = [u32::from('a'), 0xd800, u32::from('"')].map(u32::to_le_bytes);
-    assert_eq!(text("\"<U3\"", &[1], codes.as_flattened()), "\"a\\U0000d800\\\"\"\n");
+    assert_eq!(
+        text("\"<U3\"", &[1], codes.as_flattened()),
+        "\"a\\U0000d800\\\"\"\n"
+    );
     assert_eq!(line("|V3", &[[0, 0xab, 1]]), "00ab01\n");
 }
 
@@ -102,8 +168,14 @@ fn a_column_for_each_element_of_a_struct() {
     }
     item.extend(365i64.to_le_bytes());
     let columns = "1 x 0.5 \" \" -2 1971-01-01";
-    assert_eq!(text(dtype, &[2], &item.repeat(2)), format!("{columns}\n{columns}\n"));
-    assert_eq!(text(dtype, &[1, 2], &item.repeat(2)), format!("{columns} {columns}\n"));
+    assert_eq!(
+        text(dtype, &[2], &item.repeat(2)),
+        format!("{columns}\n{columns}\n")
+    );
+    assert_eq!(
+        text(dtype, &[1, 2], &item.repeat(2)),
+        format!("{columns} {columns}\n")
+    );
 }
 
 /// What `numpy.datetime_as_string` prints.
@@ -128,28 +200,49 @@ fn dates_of_numpy() {
         ("s", i64::MIN, "NaT"),
     ] {
         let number: i64 = number;
-        assert_eq!(line(&format!(">M8[{unit}]"), &[number.to_be_bytes()]), format!("{expected}\n"), "{unit}");
+        assert_eq!(
+            line(&format!(">M8[{unit}]"), &[number.to_be_bytes()]),
+            format!("{expected}\n"),
+            "{unit}"
+        );
     }
-    assert_eq!(line("<m8[s]", &[(-5i64).to_le_bytes(), i64::MIN.to_le_bytes()]), "-5\nNaT\n");
+    assert_eq!(
+        line("<m8[s]", &[(-5i64).to_le_bytes(), i64::MIN.to_le_bytes()]),
+        "-5\nNaT\n"
+    );
 }
 
 #[test]
 fn times_of_cf() {
     let times = |dtype: &str, values: &[u8], attributes: &str| {
         let count = testing::metadata(&format!("{dtype:?}"), &[1]).dtype.size();
-        let array = described(&format!("{dtype:?}"), &[(values.len() / count) as u64], values, attributes);
+        let array = described(
+            &format!("{dtype:?}"),
+            &[(values.len() / count) as u64],
+            values,
+            attributes,
+        );
         whole(&array).trim_end().replace('\n', " ")
     };
     let days = r#"{"units":"days since 2000-01-01","_FillValue":-1}"#;
-    assert_eq!(times("|i1", &[0, 31, 255], days), "2000-01-01T00:00:00 2000-02-01T00:00:00 NaT");
+    assert_eq!(
+        times("|i1", &[0, 31, 255], days),
+        "2000-01-01T00:00:00 2000-02-01T00:00:00 NaT"
+    );
     let halves = [0.5f64, f64::NAN].map(f64::to_le_bytes);
     let seconds = r#"{"units":"seconds since 2000-01-01 06:00","calendar":"360_day"}"#;
-    assert_eq!(times("<f8", halves.as_flattened(), seconds), "2000-01-01T06:00:00.500000 NaT");
+    assert_eq!(
+        times("<f8", halves.as_flattened(), seconds),
+        "2000-01-01T06:00:00.500000 NaT"
+    );
     let packed = r#"{"units":"days since 2000-01-01","scale_factor":0.5,"add_offset":1}"#;
     assert_eq!(times("|u1", &[3], packed), "2000-01-03T12:00:00");
     // one date that cannot be written leaves all of them numbers
     let far = [0i64, i64::MAX].map(i64::to_le_bytes);
-    assert_eq!(times("<i8", far.as_flattened(), days), "0 9223372036854775807");
+    assert_eq!(
+        times("<i8", far.as_flattened(), days),
+        "0 9223372036854775807"
+    );
     for attributes in [
         r#"{"units":"days"}"#,
         r#"{"units":"months since 2000-01-01"}"#,

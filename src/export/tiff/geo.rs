@@ -18,8 +18,16 @@ pub fn tags(array: &Described, tags: &mut Tags) {
             tags.insert(PIXEL_SCALE, TagValue::Double(vec![dx, -dy, 0.0]));
             tags.insert(TIEPOINT, TagValue::Double(vec![0.0, 0.0, 0.0, x, y, 0.0]));
         } else {
-            let rows = [[dx, 0.0, 0.0, x], [0.0, dy, 0.0, y], [0.0; 4], [0.0, 0.0, 0.0, 1.0]];
-            tags.insert(TRANSFORMATION, TagValue::Double(rows.as_flattened().to_vec()));
+            let rows = [
+                [dx, 0.0, 0.0, x],
+                [0.0, dy, 0.0, y],
+                [0.0; 4],
+                [0.0, 0.0, 0.0, 1.0],
+            ];
+            tags.insert(
+                TRANSFORMATION,
+                TagValue::Double(rows.as_flattened().to_vec()),
+            );
         }
         tags.insert(GEO_KEYS, TagValue::Short(geo_keys(array)));
     }
@@ -41,13 +49,21 @@ fn geo_keys(array: &Described) -> Vec<u16> {
         keys.push((if is_geographic { 2048 } else { 3072 }, code));
     }
     let directory = [1, 1, 0, keys.len() as u16];
-    directory.into_iter().chain(keys.into_iter().flat_map(|(key, value)| [key, 0, 1, value])).collect()
+    directory
+        .into_iter()
+        .chain(keys.into_iter().flat_map(|(key, value)| [key, 0, 1, value]))
+        .collect()
 }
 
 /// Returns whether the reference system is geographic, and its EPSG code.
 fn system(array: &Described) -> Option<(bool, u16)> {
     let crs = array.crs.as_ref()?;
-    let code = crs.authority.as_deref()?.strip_prefix("EPSG:")?.parse().ok()?;
+    let code = crs
+        .authority
+        .as_deref()?
+        .strip_prefix("EPSG:")?
+        .parse()
+        .ok()?;
     // the code alone does not say whether the system is geographic
     let is_known = crs.is_geographic || crs.wkt.is_some() || crs.projjson.is_some();
     is_known.then_some((crs.is_geographic, code))
@@ -56,14 +72,24 @@ fn system(array: &Described) -> Option<(bool, u16)> {
 /// Writes GDAL's XML about a band: scaling, units, title.
 fn metadata(array: &Described) -> Option<String> {
     let items = [
-        ("DESCRIPTION", "description", array.long_name.as_deref().map(spelling::line)),
+        (
+            "DESCRIPTION",
+            "description",
+            array.long_name.as_deref().map(spelling::line),
+        ),
         ("OFFSET", "offset", array.offset.map(spelling::float)),
         ("SCALE", "scale", array.scale.map(spelling::float)),
-        ("UNITTYPE", "unittype", array.units.as_deref().map(spelling::line)),
+        (
+            "UNITTYPE",
+            "unittype",
+            array.units.as_deref().map(spelling::line),
+        ),
     ];
     let item = |(name, role, value): (&str, &str, Option<String>)| {
         let value = spelling::xml(&value.filter(|value| !value.is_empty())?);
-        Some(format!("  <Item name=\"{name}\" sample=\"0\" role=\"{role}\">{value}</Item>\n"))
+        Some(format!(
+            "  <Item name=\"{name}\" sample=\"0\" role=\"{role}\">{value}</Item>\n"
+        ))
     };
     let items: String = items.into_iter().filter_map(item).collect();
     (!items.is_empty()).then(|| format!("<GDALMetadata>\n{items}</GDALMetadata>\n"))

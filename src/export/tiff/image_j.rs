@@ -26,7 +26,10 @@ pub fn description(array: &Described, pages: u64) -> String {
             StackDimension::Frames => add("frames", len.to_string()),
         }
     }
-    if stack.iter().any(|(dimension, _)| *dimension != StackDimension::Slices) {
+    if stack
+        .iter()
+        .any(|(dimension, _)| *dimension != StackDimension::Slices)
+    {
         add("hyperstack", "true".to_string());
         add("mode", "grayscale".to_string());
     }
@@ -46,10 +49,17 @@ pub fn description(array: &Described, pages: u64) -> String {
 /// Adds the number of pixels per unit of length.
 pub fn pixels_per_unit(array: &Described, tags: &mut Tags) {
     let Some([y, x]) = pixel(array) else { return };
-    if let (Some(x), Some(y)) = (resolution::for_each_unit(x.0), resolution::for_each_unit(y.0)) {
+    if let (Some(x), Some(y)) = (
+        resolution::for_each_unit(x.0),
+        resolution::for_each_unit(y.0),
+    ) {
         // only the description names the unit
         let unit = TagValue::Short(vec![resolution::NO_UNIT]);
-        tags.extend([(resolution::X, x), (resolution::Y, y), (resolution::UNIT, unit)]);
+        tags.extend([
+            (resolution::X, x),
+            (resolution::Y, y),
+            (resolution::UNIT, unit),
+        ]);
     }
 }
 
@@ -58,7 +68,9 @@ pub fn pixels_per_unit(array: &Described, tags: &mut Tags) {
 fn stack(array: &Described) -> Option<Vec<(StackDimension, u64)>> {
     let leading = array.axes.len().saturating_sub(2);
     let many = array.axes.iter().take(leading).filter(|axis| axis.len > 1);
-    let stack: Vec<_> = many.map(|axis| Some((dimension(axis)?, axis.len))).collect::<Option<_>>()?;
+    let stack: Vec<_> = many
+        .map(|axis| Some((dimension(axis)?, axis.len)))
+        .collect::<Option<_>>()?;
     stack.is_sorted_by(|(a, _), (b, _)| a < b).then_some(stack)
 }
 

@@ -60,14 +60,30 @@ pub fn pixels_per_centimeter(array: &Described, tags: &mut Tags) {
     };
     if let (Some(x), Some(y)) = (centimeters(Role::X), centimeters(Role::Y)) {
         let unit = TagValue::Short(vec![resolution::CENTIMETER]);
-        tags.extend([(resolution::X, x), (resolution::Y, y), (resolution::UNIT, unit)]);
+        tags.extend([
+            (resolution::X, x),
+            (resolution::Y, y),
+            (resolution::UNIT, unit),
+        ]);
     }
 }
 
 /// Returns the schema's name of the type, which has no integers of 64 bits.
 fn pixel_type(dtype: &DType) -> Option<&'static str> {
-    const NAMES: [&str; 12] =
-        ["int8", "uint8", "int16", "uint16", "int32", "uint32", "", "", "float", "double", "complex", "double-complex"];
+    const NAMES: [&str; 12] = [
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "",
+        "",
+        "float",
+        "double",
+        "complex",
+        "double-complex",
+    ];
     spelling::type_name(dtype, NAMES)
 }
 
@@ -94,7 +110,11 @@ fn stack(array: &Described) -> Option<Vec<(char, u64)>> {
         stack.push((letter, axis.len));
     }
     let lacks = |letter: &char| stack.iter().all(|(known, _)| known != letter);
-    let missing: Vec<_> = STACK.into_iter().filter(lacks).map(|letter| (letter, 1)).collect();
+    let missing: Vec<_> = STACK
+        .into_iter()
+        .filter(lacks)
+        .map(|letter| (letter, 1))
+        .collect();
     stack.extend(missing);
     Some(stack)
 }
@@ -107,14 +127,20 @@ fn step(array: &Described, role: Role) -> Option<(f64, f64, Option<&str>)> {
     let unit = array.axes.get(axis)?.units.as_deref();
     // the schema takes floats of 32 bits
     let is_float = |step: f64| (step as f32).is_normal();
-    (is_float(step) && (unit.is_some() || step != 1.0)).then_some((first, spelling::rounded(step.abs()), unit))
+    (is_float(step) && (unit.is_some() || step != 1.0)).then_some((
+        first,
+        spelling::rounded(step.abs()),
+        unit,
+    ))
 }
 
 /// Returns the attributes for the size of a pixel. A unit that the schema lacks becomes its
 /// arbitrary one.
 fn physical_size(array: &Described, letter: char, role: Role) -> Option<String> {
     let (_, step, unit) = step(array, role)?;
-    let symbol = unit.and_then(units::length).map_or("reference frame".to_string(), |unit| unit.symbol);
+    let symbol = unit
+        .and_then(units::length)
+        .map_or("reference frame".to_string(), |unit| unit.symbol);
     Some(format!(
         " PhysicalSize{letter}=\"{}\" PhysicalSize{letter}Unit=\"{}\"",
         spelling::float(step),
@@ -127,12 +153,19 @@ fn physical_size(array: &Described, letter: char, role: Role) -> Option<String> 
 fn time_increment(array: &Described) -> Option<String> {
     let (_, step, unit) = step(array, Role::Time)?;
     let unit = units::time(unit?)?;
-    Some(format!(" TimeIncrement=\"{}\" TimeIncrementUnit=\"{}\"", spelling::float(step), attribute(&unit.symbol)))
+    Some(format!(
+        " TimeIncrement=\"{}\" TimeIncrementUnit=\"{}\"",
+        spelling::float(step),
+        attribute(&unit.symbol)
+    ))
 }
 
 /// Returns an element for each of `count` channels, with name and color where they are known.
 fn channel_elements(array: &Described, count: u64) -> String {
-    let known = array.image.as_ref().map_or(&[][..], |image| image.channels.as_slice());
+    let known = array
+        .image
+        .as_ref()
+        .map_or(&[][..], |image| image.channels.as_slice());
     let mut text = String::new();
     for i in 0..count {
         let channel = usize::try_from(i).ok().and_then(|i| known.get(i));

@@ -23,14 +23,18 @@ const TOLERANCE: f64 = 1e-6;
 pub fn for_each_unit(step: f64) -> Option<TagValue> {
     let largest = f64::from(u32::MAX);
     let powers = (0..10u32).rev().map(|digits| f64::from(10u32.pow(digits)));
-    let ratio = powers.map(|power| (power, step * power)).find(|(_, under)| under.round() <= largest);
+    let ratio = powers
+        .map(|power| (power, step * power))
+        .find(|(_, under)| under.round() <= largest);
     let is_near = |(_, under): &(f64, f64)| (under.round() - under).abs() <= TOLERANCE * under;
     let (over, under) = ratio.filter(is_near).unwrap_or_else(|| {
         let under = (largest * step).floor();
         (under / step, under)
     });
     let [over, under] = [over.round(), under.round()];
-    let is_ratio = [over, under].iter().all(|number| (1.0..=largest).contains(number));
+    let is_ratio = [over, under]
+        .iter()
+        .all(|number| (1.0..=largest).contains(number));
     is_ratio.then_some(TagValue::Rational(over as u32, under as u32))
 }
 
@@ -40,10 +44,22 @@ mod tests {
 
     #[test]
     fn ratios() {
-        assert_eq!(for_each_unit(0.5), Some(TagValue::Rational(1_000_000_000, 500_000_000)));
-        assert_eq!(for_each_unit(2.5e-5), Some(TagValue::Rational(1_000_000_000, 25_000)));
-        assert_eq!(for_each_unit(4e9), Some(TagValue::Rational(1, 4_000_000_000)));
-        assert_eq!(for_each_unit(6.5e-9), Some(TagValue::Rational(4_153_846_154, 27)));
+        assert_eq!(
+            for_each_unit(0.5),
+            Some(TagValue::Rational(1_000_000_000, 500_000_000))
+        );
+        assert_eq!(
+            for_each_unit(2.5e-5),
+            Some(TagValue::Rational(1_000_000_000, 25_000))
+        );
+        assert_eq!(
+            for_each_unit(4e9),
+            Some(TagValue::Rational(1, 4_000_000_000))
+        );
+        assert_eq!(
+            for_each_unit(6.5e-9),
+            Some(TagValue::Rational(4_153_846_154, 27))
+        );
         for step in [1e10, 1e-10, 0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(for_each_unit(step), None, "{step}");
         }

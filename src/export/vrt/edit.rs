@@ -57,10 +57,14 @@ impl VrtContent {
                     let name = open.pop()?;
                     match open.last().map(String::as_str) {
                         Some("Metadata") if name == "MDI" && open.len() == 2 => {
-                            content.metadata.insert(key.take()?, inner.trim().to_string());
+                            content
+                                .metadata
+                                .insert(key.take()?, inner.trim().to_string());
                         }
                         Some("VRTDataset" | "VRTRasterBand") if KNOWN.contains(&name.as_str()) => {
-                            content.others.insert(name.clone(), inner.trim().to_string());
+                            content
+                                .others
+                                .insert(name.clone(), inner.trim().to_string());
                         }
                         _ => {}
                     }
@@ -72,7 +76,9 @@ impl VrtContent {
                 Event::CData(part) => inner.push_str(&part.decode().ok()?),
                 Event::GeneralRef(part) => match part.resolve_char_ref().ok()? {
                     Some(char) => inner.push(char),
-                    None => inner.push_str(escape::resolve_predefined_entity(&part.decode().ok()?)?),
+                    None => {
+                        inner.push_str(escape::resolve_predefined_entity(&part.decode().ok()?)?)
+                    }
                 },
                 Event::Eof => return None,
                 _ => {}
@@ -83,7 +89,10 @@ impl VrtContent {
     fn begin(&mut self, name: &str, depth: usize, start: &BytesStart) -> Option<()> {
         match (name, depth) {
             ("VRTDataset", 0) => {
-                self.layout = vec![attribute(start, "rasterXSize")?, attribute(start, "rasterYSize")?];
+                self.layout = vec![
+                    attribute(start, "rasterXSize")?,
+                    attribute(start, "rasterYSize")?,
+                ];
             }
             ("VRTRasterBand", 1) => self.layout.push(attribute(start, "dataType")?),
             (_, 0) => return None,
@@ -100,23 +109,44 @@ impl VrtContent {
             return None;
         }
         let mut edits = VrtEdits::default();
-        for (name, text) in new.metadata.iter().filter(|(name, text)| self.metadata.get(*name) != Some(*text)) {
-            edits.attributes.push((name.clone(), Some(value(text, stored.get(name)))));
+        for (name, text) in new
+            .metadata
+            .iter()
+            .filter(|(name, text)| self.metadata.get(*name) != Some(*text))
+        {
+            edits
+                .attributes
+                .push((name.clone(), Some(value(text, stored.get(name)))));
         }
-        let gone = self.metadata.keys().filter(|name| !new.metadata.contains_key(*name) && stored.contains_key(*name));
-        edits.attributes.extend(gone.map(|name| (name.clone(), None)));
+        let gone = self
+            .metadata
+            .keys()
+            .filter(|name| !new.metadata.contains_key(*name) && stored.contains_key(*name));
+        edits
+            .attributes
+            .extend(gone.map(|name| (name.clone(), None)));
         let is_same = |name: &&str| match (self.others.get(*name), new.others.get(*name)) {
-            (Some(old), Some(new)) => old == new || numbers(old).is_some_and(|old| Some(old) == numbers(new)),
+            (Some(old), Some(new)) => {
+                old == new || numbers(old).is_some_and(|old| Some(old) == numbers(new))
+            }
             (old, new) => old == new,
         };
-        edits.lost = KNOWN.iter().filter(|name| !is_same(name)).map(|name| name.to_string()).collect();
+        edits.lost = KNOWN
+            .iter()
+            .filter(|name| !is_same(name))
+            .map(|name| name.to_string())
+            .collect();
         Some(edits)
     }
 }
 
 /// Converts the text of an attribute; it stays a number if it was one.
 fn value(text: &str, before: Option<&Value>) -> Value {
-    let number = || json::parse(text.as_bytes()).ok().filter(|value| matches!(value, Value::Number(_)));
+    let number = || {
+        json::parse(text.as_bytes())
+            .ok()
+            .filter(|value| matches!(value, Value::Number(_)))
+    };
     match before {
         Some(Value::Number(_)) => number().unwrap_or_else(|| text.into()),
         _ => text.into(),
@@ -131,7 +161,10 @@ fn numbers(text: &str) -> Option<Vec<String>> {
 
 fn attribute(start: &BytesStart, name: &str) -> Option<String> {
     let attribute = start.try_get_attribute(name).ok()??;
-    attribute.normalized_value(XmlVersion::Implicit1_0).ok().map(|value| value.into_owned())
+    attribute
+        .normalized_value(XmlVersion::Implicit1_0)
+        .ok()
+        .map(|value| value.into_owned())
 }
 
 #[cfg(test)]
@@ -173,10 +206,18 @@ mod tests {
     fn changes_by_gdal_are_found() {
         let array = testing::geographic();
         let own = VrtContent::parse(&shown()).unwrap();
-        assert_eq!(own.edits(&own, &array.attributes), Some(VrtEdits::default()));
-        let edits = own.edits(&VrtContent::parse(BY_GDAL).unwrap(), &array.attributes).unwrap();
-        let found: Vec<_> =
-            edits.attributes.iter().map(|(name, v)| (name.as_str(), v.as_ref().map(json::write))).collect();
+        assert_eq!(
+            own.edits(&own, &array.attributes),
+            Some(VrtEdits::default())
+        );
+        let edits = own
+            .edits(&VrtContent::parse(BY_GDAL).unwrap(), &array.attributes)
+            .unwrap();
+        let found: Vec<_> = edits
+            .attributes
+            .iter()
+            .map(|(name, v)| (name.as_str(), v.as_ref().map(json::write)))
+            .collect();
         let text = |text: &str| Some(text.to_string());
         assert_eq!(
             found,
@@ -189,7 +230,9 @@ mod tests {
         );
         assert!(edits.lost.is_empty(), "{:?}", edits.lost);
         let other = BY_GDAL.replace("-9999", "0").replace("9.875", "9.5");
-        let edits = own.edits(&VrtContent::parse(&other).unwrap(), &array.attributes).unwrap();
+        let edits = own
+            .edits(&VrtContent::parse(&other).unwrap(), &array.attributes)
+            .unwrap();
         assert_eq!(edits.lost, ["GeoTransform", "NoDataValue"]);
     }
 
@@ -200,13 +243,21 @@ mod tests {
             let other = VrtContent::parse(&BY_GDAL.replace(old, new)).unwrap();
             assert_eq!(own.edits(&other, &Map::new()), None, "{new}");
         }
-        for text in
-            ["", "something else", "<VRTDataset>", "<a><b></a>", "<VRTDataset rasterXSize=\"1\" rasterYSize=\"1\"/>"]
-        {
+        for text in [
+            "",
+            "something else",
+            "<VRTDataset>",
+            "<a><b></a>",
+            "<VRTDataset rasterXSize=\"1\" rasterYSize=\"1\"/>",
+        ] {
             assert_eq!(VrtContent::parse(text), None, "{text}");
         }
         for len in 0..BY_GDAL.len() - 1 {
-            assert_eq!(BY_GDAL.get(..len).and_then(VrtContent::parse), None, "{len}");
+            assert_eq!(
+                BY_GDAL.get(..len).and_then(VrtContent::parse),
+                None,
+                "{len}"
+            );
         }
     }
 }

@@ -69,7 +69,10 @@ impl ChunkFile {
     }
 
     fn chunk(&self, array: &Array) -> Result<ChunkId> {
-        array.grid().parse_chunk_key(&self.name, Separator::Dot).ok_or_else(Error::stale)
+        array
+            .grid()
+            .parse_chunk_key(&self.name, Separator::Dot)
+            .ok_or_else(Error::stale)
     }
 
     /// Returns the path in the mount.
@@ -96,15 +99,27 @@ impl ChunkFile {
         let data_in_file = clipped(offset, data, size as u64);
         // a map shows the chunk, not the draft
         let begins = offset == 0 && !mode.is_gap;
-        if let Some(draft) = slot.as_mut().filter(|draft| !mode.mapped && (begins || draft.bytes.is_some())) {
+        if let Some(draft) = slot
+            .as_mut()
+            .filter(|draft| !mode.mapped && (begins || draft.bytes.is_some()))
+        {
             // session threads must not wait for a disk
             if mode.wait == Wait::Never && draft.is_on_disk() {
                 return Ok(None);
             }
-            draft.is_too_long |= data_in_file.as_ref().map_or(true, |fits| fits.len() < data.len());
+            draft.is_too_long |= data_in_file
+                .as_ref()
+                .map_or(true, |fits| fits.len() < data.len());
             let data = data_in_file?;
-            draft.write(array, size, &fs.options.spill.directory, offset as usize, data)?;
-            self.is_written.fetch_or(!data.is_empty(), Ordering::Relaxed);
+            draft.write(
+                array,
+                size,
+                &fs.options.spill.directory,
+                offset as usize,
+                data,
+            )?;
+            self.is_written
+                .fetch_or(!data.is_empty(), Ordering::Relaxed);
             return Ok(Some(data.len()));
         }
         let data = data_in_file?;
@@ -161,7 +176,10 @@ impl ChunkFile {
                     return Err(self.lost_draft(fs, &of));
                 }
             }
-            if self.creation.is_some_and(|number| !fs.created_chunks.is_current(&self.path(), number)) {
+            if self
+                .creation
+                .is_some_and(|number| !fs.created_chunks.is_current(&self.path(), number))
+            {
                 // the file was removed while it was open
                 *slot = None;
                 return Ok(());
@@ -180,7 +198,9 @@ impl ChunkFile {
     /// Stores a chunk of fill values for a created file. It stays a draft: a shell closes the file
     /// before the program that it starts writes to it.
     fn store_created(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
-        let array = self.write_latest(fs, |array, chunk| self.fill(fs, array, chunk, WriteMode::internal()))?;
+        let array = self.write_latest(fs, |array, chunk| {
+            self.fill(fs, array, chunk, WriteMode::internal())
+        })?;
         fs.hand_over(&array)?;
         let stat = array.stat_chunk(self.chunk(&array)?)?;
         (draft.is_created, draft.filled) = (false, stat.map(|stat| stat.version));
@@ -206,7 +226,9 @@ impl ChunkFile {
                 stored
             }
             Ok(false) => self.write_content(fs, &content),
-            Err(e) if e.kind() == Kind::Invalid && content.len() < array.grid().chunk_size(chunk) => {
+            Err(e)
+                if e.kind() == Kind::Invalid && content.len() < array.grid().chunk_size(chunk) =>
+            {
                 drop(content);
                 self.refuse_draft(fs, &array, draft)
             }
@@ -239,7 +261,11 @@ impl ChunkFile {
     }
 
     /// Calls `write` with the latest array and the file's chunk in it, and returns that array.
-    fn write_latest(&self, fs: &Fs, write: impl FnOnce(&Arc<Array>, ChunkId) -> Result<bool>) -> Result<Arc<Array>> {
+    fn write_latest(
+        &self,
+        fs: &Fs,
+        write: impl FnOnce(&Arc<Array>, ChunkId) -> Result<bool>,
+    ) -> Result<Arc<Array>> {
         let written = self.array.write_latest(fs, Wait::Allowed, |array| {
             write(array, self.chunk(array)?)?;
             Ok(array.clone())
@@ -260,10 +286,17 @@ impl ChunkFile {
     /// Erases the fill values stored for a created file, unless the chunk was written since.
     fn erase_filled(&self, fs: &Fs, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
         let chunk = self.chunk(array)?;
-        let Some(filled) = draft.filled.take().filter(|_| !fs.cache.is_dirty(array, chunk)) else {
+        let Some(filled) = draft
+            .filled
+            .take()
+            .filter(|_| !fs.cache.is_dirty(array, chunk))
+        else {
             return Ok(());
         };
-        if array.stat_chunk(chunk)?.is_some_and(|stat| stat.version == filled) {
+        if array
+            .stat_chunk(chunk)?
+            .is_some_and(|stat| stat.version == filled)
+        {
             fs.erase_chunk(array, chunk)?;
         }
         Ok(())
@@ -311,7 +344,14 @@ impl OpenFile for ChunkFile {
         true
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let Some(array) = self.array.latest_if(fs, wait)? else {
             return Ok(false);
         };
@@ -335,19 +375,25 @@ impl OpenFile for ChunkFile {
         let Some(mut draft) = self.lock_draft(mode.wait) else {
             return Ok(None);
         };
-        let mode = WriteMode { inode: self.inode, ..mode };
-        let write = |array: &Arc<Array>| self.write_current(fs, &mut draft, array, offset, data, mode);
+        let mode = WriteMode {
+            inode: self.inode,
+            ..mode
+        };
+        let write =
+            |array: &Arc<Array>| self.write_current(fs, &mut draft, array, offset, data, mode);
         Ok(self.array.write_latest(fs, mode.wait, write)?.flatten())
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
-        self.record.answer(fs.with_losses(&self.array.key(), self.store(fs)))
+        self.record
+            .answer(fs.with_losses(&self.array.key(), self.store(fs)))
     }
 
     fn fsync(&self, fs: &Fs) -> Result<()> {
         let store = || fs.flush_array(&*self.array.latest(fs)?);
         let stored = self.store(fs).and_then(|()| store());
-        self.record.answer(fs.with_losses(&self.array.key(), stored))
+        self.record
+            .answer(fs.with_losses(&self.array.key(), stored))
     }
 
     fn release(&self, fs: &Fs) {
@@ -367,7 +413,11 @@ impl OpenFile for ChunkFile {
     }
 
     fn written_arrays(&self) -> Vec<Key> {
-        if self.writable { vec![self.array.key()] } else { Vec::new() }
+        if self.writable {
+            vec![self.array.key()]
+        } else {
+            Vec::new()
+        }
     }
 
     fn write_record(&self) -> Option<&WriteRecord> {
@@ -381,7 +431,13 @@ impl OpenFile for ChunkFile {
 
 impl Fs {
     /// Opens the chunk file `name` of the array at `key`.
-    pub(in crate::fs) fn open_chunk(&self, inode: u64, key: &Key, name: &str, for_writing: bool) -> Result<NewFile> {
+    pub(in crate::fs) fn open_chunk(
+        &self,
+        inode: u64,
+        key: &Key,
+        name: &str,
+        for_writing: bool,
+    ) -> Result<NewFile> {
         self.settle(key, Some(name));
         let array = self.open_array(key)?;
         if for_writing {
@@ -389,7 +445,10 @@ impl Fs {
         }
         // one outside the shape can only be removed
         let outside = || Error::not_found("outside the array's shape");
-        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(outside)?;
+        let chunk = array
+            .grid()
+            .parse_chunk_key(name, Separator::Dot)
+            .ok_or_else(outside)?;
         let mut pages = KernelPages::None;
         let is_created = self.created_chunks.contains(&key.join(name));
         // take the version before the opening begins: pages that are newer than their recorded
@@ -409,20 +468,33 @@ impl Fs {
         } else if array.metadata().has_objects() || stat.is_none() {
             // a file of size 0 would look empty; loading yields the size of a chunk of objects, and
             // finds out whether a remote chunk exists
-            self.cache.get(&array, chunk, ChunkPart::Whole)?.ok_or_else(Error::stale)?;
+            self.cache
+                .get(&array, chunk, ChunkPart::Whole)?
+                .ok_or_else(Error::stale)?;
         } else if let Some(stat) = stat.filter(|_| self.options.read_only) {
             // in a writable mount each write of flat bytes would have to drop the pages
-            pages = self.pages_at_open(inode, VersionTag::of_array(&array, Some(&stat.version)), true);
+            pages = self.pages_at_open(
+                inode,
+                VersionTag::of_array(&array, Some(&stat.version)),
+                true,
+            );
         }
         let mut file = ChunkFile::new(inode, array, name, pages, for_writing);
         if is_created {
             file.creation = Some(self.created_chunks.opened(key.join(name)));
         }
-        Ok(NewFile { file: Arc::new(file), pages })
+        Ok(NewFile {
+            file: Arc::new(file),
+            pages,
+        })
     }
 
     /// Opens the file of a chunk that is not stored yet, and counts a lookup of it.
-    pub(in crate::fs) fn create_chunk(&self, array: Arc<Array>, name: &str) -> (NewFile, Attributes) {
+    pub(in crate::fs) fn create_chunk(
+        &self,
+        array: Arc<Array>,
+        name: &str,
+    ) -> (NewFile, Attributes) {
         let node = Node::Chunk(array.key().clone(), name.to_string());
         let size = created_size(&array, name);
         let attributes = self.tree.file_attributes(size, SystemTime::now(), None);
@@ -430,10 +502,19 @@ impl Fs {
         let inode = self.tree.remember(node);
         let file = ChunkFile {
             creation: Some(creation),
-            draft: Mutex::new(Some(ChunkDraft { is_created: true, ..ChunkDraft::default() })),
+            draft: Mutex::new(Some(ChunkDraft {
+                is_created: true,
+                ..ChunkDraft::default()
+            })),
             ..ChunkFile::new(inode, array, name, KernelPages::None, true)
         };
-        (NewFile::new(Arc::new(file), KernelPages::None), Attributes { inode, ..attributes })
+        (
+            NewFile::new(Arc::new(file), KernelPages::None),
+            Attributes {
+                inode,
+                ..attributes
+            },
+        )
     }
 
     /// Returns the attributes of a chunk file that was created and may not be stored yet; `None`
@@ -447,7 +528,10 @@ impl Fs {
         }
         let size = created_size(&*self.tree.hierarchy().cached_array(key)?, name);
         let attributes = self.tree.file_attributes(size, SystemTime::now(), None);
-        Some(Attributes { inode: self.tree.inode(node), ..attributes })
+        Some(Attributes {
+            inode: self.tree.inode(node),
+            ..attributes
+        })
     }
 
     /// Reads a stored chunk by its name in the mount, in the array's own order, as
@@ -465,7 +549,10 @@ impl Fs {
         wait: Wait,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(Error::stale)?;
+        let chunk = array
+            .grid()
+            .parse_chunk_key(name, Separator::Dot)
+            .ok_or_else(Error::stale)?;
         let piece = match self.cache.peek(array, chunk, ChunkPart::Whole) {
             Some(piece) => piece?,
             None if wait == Wait::Never => return Ok(false),

@@ -87,8 +87,10 @@ impl Fs {
         for_writing: bool,
         direct: bool,
     ) -> Result<(CompositeFile, KernelPages)> {
-        if let (Node::Header(key, format) | Node::ViewFile(key, _, ViewedFile::Header(format)), true) =
-            (node, for_writing)
+        if let (
+            Node::Header(key, format) | Node::ViewFile(key, _, ViewedFile::Header(format)),
+            true,
+        ) = (node, for_writing)
             && format.holds_flat()
         {
             self.open_array(key)?.writable()?;
@@ -108,8 +110,7 @@ impl Fs {
                 array.freshness().begin_opening();
             }
         }
-        let takes_whole_items =
-            |part: &FilePart| matches!(&part.content, PartContent::Flat { form, .. } if form.takes_whole_items());
+        let takes_whole_items = |part: &FilePart| matches!(&part.content, PartContent::Flat { form, .. } if form.takes_whole_items());
         let pages = if self.options.read_only && !self.options.direct_io {
             KernelPages::Fresh
         } else if for_writing && file.parts().iter().any(takes_whole_items) {
@@ -120,7 +121,15 @@ impl Fs {
         };
         let open = CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh);
         let short_at_end = direct || open.short_at_end;
-        Ok((CompositeFile { inode, writable: for_writing, short_at_end, ..open }, pages))
+        Ok((
+            CompositeFile {
+                inode,
+                writable: for_writing,
+                short_at_end,
+                ..open
+            },
+            pages,
+        ))
     }
 
     /// Opens a header or container for requests of the kernel.
@@ -171,19 +180,25 @@ impl CompositeFile {
 
     /// Cuts a request at the borders of the parts. The slices end with the file.
     fn slices(&self, offset: u64, len: usize) -> Vec<FileSlice<'_>> {
-        self.file.slices(offset, len, self.count.load(Ordering::Acquire))
+        self.file
+            .slices(offset, len, self.count.load(Ordering::Acquire))
     }
 
     /// Returns the arrays that were read or written through the file.
     fn arrays(&self) -> impl Iterator<Item = Arc<Array>> + '_ {
-        self.flat.iter().filter_map(|cell| cell.get()).map(|flat| flat.array.known())
+        self.flat
+            .iter()
+            .filter_map(|cell| cell.get())
+            .map(|flat| flat.array.known())
     }
 
     /// Stores all writes through the file.
     fn store(&self, fs: &Fs) -> Result<()> {
         let header = self.check_header(fs).and_then(|()| self.store_text(fs));
         let arrays = self.arrays().filter(|array| array.is_dirty());
-        arrays.map(|array| fs.flush_array(&array)).fold(header, Result::and)
+        arrays
+            .map(|array| fs.flush_array(&array))
+            .fold(header, Result::and)
     }
 
     /// Returns the bytes of a slice that belong to the file itself, as written in place of a
@@ -228,7 +243,10 @@ impl CompositeFile {
         let Some(part) = self.file.parts().get(number) else {
             return Ok(None);
         };
-        let PartContent::Flat { key, start, form, .. } = &part.content else {
+        let PartContent::Flat {
+            key, start, form, ..
+        } = &part.content
+        else {
             return Ok(None);
         };
         let Some(cell) = self.flat.get(number) else {
@@ -243,9 +261,19 @@ impl CompositeFile {
                 cell.get_or_init(|| Box::new(FlatFile::part(array, self.is_kept_elsewhere)))
             }
         };
-        let array = if wait == Wait::Allowed { flat.array.latest(fs)? } else { flat.array.known() };
+        let array = if wait == Wait::Allowed {
+            flat.array.latest(fs)?
+        } else {
+            flat.array.known()
+        };
         if part.is_of(array.metadata()) {
-            Ok(Some(FlatPart { number, part, flat, start: *start, form }))
+            Ok(Some(FlatPart {
+                number,
+                part,
+                flat,
+                start: *start,
+                form,
+            }))
         } else {
             Err(another_array().context(self.node.path()))
         }
@@ -259,7 +287,10 @@ impl CompositeFile {
     /// EPERM, also after a write that was refused; EFBIG beyond the end.
     fn check_write(&self, fs: &Fs, offset: u64, data: &[u8]) -> Result<()> {
         if self.refused.load(Ordering::Relaxed) {
-            return Err(Error::new(Kind::System(libc::EPERM), "an earlier write was refused; open the file again"));
+            return Err(Error::new(
+                Kind::System(libc::EPERM),
+                "an earlier write was refused; open the file again",
+            ));
         }
         if offset.saturating_add(data.len() as u64) > self.size() {
             if self.file.records().is_some() {
@@ -294,19 +325,33 @@ impl CompositeFile {
     /// only attributes in a header can change; a write that changes anything else writes nothing. A
     /// file without flat bytes accepts everything, so that a directory can be copied over another;
     /// only attributes in `data.vrt` take effect.
-    pub(in crate::fs) fn write_all(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
+    pub(in crate::fs) fn write_all(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<usize> {
         if self.is_text() {
             self.keep_text(offset, data);
             return Ok(data.len());
         }
-        let data = if self.short_at_end { clipped(offset, data, self.size()).unwrap_or(data) } else { data };
+        let data = if self.short_at_end {
+            clipped(offset, data, self.size()).unwrap_or(data)
+        } else {
+            data
+        };
         let in_file = |e: Error| e.context(self.node.path());
         let refused = |_: &Error| self.refused.store(true, Ordering::Relaxed);
         if self.is_held(fs, offset, data) {
-            self.write_held(fs, offset, data).inspect_err(refused).map_err(in_file)?;
+            self.write_held(fs, offset, data)
+                .inspect_err(refused)
+                .map_err(in_file)?;
             return Ok(data.len());
         }
-        self.check_write(fs, offset, data).inspect_err(refused).map_err(in_file)?;
+        self.check_write(fs, offset, data)
+            .inspect_err(refused)
+            .map_err(in_file)?;
         self.write_slices(fs, offset, data, mode).map_err(in_file)
     }
 
@@ -316,7 +361,8 @@ impl CompositeFile {
         let mut written = 0;
         for slice in self.slices(offset, data.len()) {
             if slice.part.is_flat() {
-                let done = self.write_values(fs, slice.number, slice.at, &slice.gather(data), mode)?;
+                let done =
+                    self.write_values(fs, slice.number, slice.at, &slice.gather(data), mode)?;
                 if done < slice.len {
                     return Ok(written + done);
                 }
@@ -333,7 +379,14 @@ impl CompositeFile {
 
     /// Writes bytes of a part that holds flat bytes, at an offset in the part. Returns how many:
     /// all of them, unless whole items alone can be written and a part of one is left.
-    fn write_values(&self, fs: &Fs, number: usize, at: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
+    fn write_values(
+        &self,
+        fs: &Fs,
+        number: usize,
+        at: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<usize> {
         let Some(of) = self.flat_of(fs, number, Wait::Allowed)? else {
             return Ok(data.len());
         };
@@ -346,8 +399,17 @@ impl CompositeFile {
     }
 
     /// Reads the bytes of a slice of flat bytes. Returns `false` where [`OpenFile::read`] does.
-    fn read_values(&self, fs: &Fs, slice: &FileSlice, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
-        let is_open = self.flat.get(slice.number).is_some_and(|cell| cell.get().is_some());
+    fn read_values(
+        &self,
+        fs: &Fs,
+        slice: &FileSlice,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let is_open = self
+            .flat
+            .get(slice.number)
+            .is_some_and(|cell| cell.get().is_some());
         if wait == Wait::Never && !is_open {
             return Ok(false);
         }
@@ -376,17 +438,29 @@ impl OpenFile for CompositeFile {
 
     fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
         let slices = self.slices(offset, len);
-        slices.iter().filter(|slice| slice.part.is_flat()).all(|slice| {
-            let PartContent::Flat { start, form, .. } = &slice.part.content else {
-                return true;
-            };
-            let items = shown_items(slice.at, slice.len, form).stored;
-            let flat = self.flat.get(slice.number).and_then(OnceLock::get);
-            flat.is_some_and(|flat| flat.record_access(fs, start + items.start, (items.end - items.start) as usize))
-        })
+        slices
+            .iter()
+            .filter(|slice| slice.part.is_flat())
+            .all(|slice| {
+                let PartContent::Flat { start, form, .. } = &slice.part.content else {
+                    return true;
+                };
+                let items = shown_items(slice.at, slice.len, form).stored;
+                let flat = self.flat.get(slice.number).and_then(OnceLock::get);
+                flat.is_some_and(|flat| {
+                    flat.record_access(fs, start + items.start, (items.end - items.start) as usize)
+                })
+            })
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let slices = self.slices(offset, len);
         let end = offset.saturating_add(len as u64).min(self.size());
         let len_here = end.saturating_sub(offset) as usize;
@@ -405,7 +479,9 @@ impl OpenFile for CompositeFile {
             for slice in &slices {
                 match self.own_bytes(slice) {
                     Some(own) => slice.scatter(&own, out),
-                    None if self.read_values(fs, slice, wait, &mut piece)? => slice.scatter(&piece, out),
+                    None if self.read_values(fs, slice, wait, &mut piece)? => {
+                        slice.scatter(&piece, out)
+                    }
                     None => return Ok(false),
                 }
             }
@@ -420,7 +496,16 @@ impl OpenFile for CompositeFile {
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
         if mode.wait == Wait::Allowed {
-            self.write_all(fs, offset, data, WriteMode { inode: self.inode, ..mode }).map(Some)
+            self.write_all(
+                fs,
+                offset,
+                data,
+                WriteMode {
+                    inode: self.inode,
+                    ..mode
+                },
+            )
+            .map(Some)
         } else {
             Ok(None)
         }
@@ -429,7 +514,9 @@ impl OpenFile for CompositeFile {
     fn flush(&self, fs: &Fs) -> Result<()> {
         let stored = self.store(fs).and_then(|()| self.check_complete());
         let written = self.arrays().filter(|_| self.writable);
-        let lost = written.map(|array| fs.with_losses(array.key(), Ok(()))).fold(Ok(()), Result::and);
+        let lost = written
+            .map(|array| fs.with_losses(array.key(), Ok(())))
+            .fold(Ok(()), Result::and);
         self.record.answer(lost.and(stored))
     }
 
@@ -450,7 +537,11 @@ impl OpenFile for CompositeFile {
             PartContent::Flat { key, .. } => Some(key.clone()),
             _ => None,
         };
-        if self.writable { self.file.parts().iter().filter_map(key).collect() } else { Vec::new() }
+        if self.writable {
+            self.file.parts().iter().filter_map(key).collect()
+        } else {
+            Vec::new()
+        }
     }
 
     fn write_record(&self) -> Option<&WriteRecord> {

@@ -26,15 +26,29 @@ struct OpenControl {
 
 impl Fs {
     /// Opens a control file for a program of the owner or of another user.
-    pub(in crate::fs) fn open_control(&self, inode: u64, file: ControlFile, audience: Audience) -> Result<NewFile> {
+    pub(in crate::fs) fn open_control(
+        &self,
+        inode: u64,
+        file: ControlFile,
+        audience: Audience,
+    ) -> Result<NewFile> {
         let text = self.control_text(file, audience).into_bytes();
         let _memory = memory::take(text.capacity())?;
-        Ok(NewFile::new(Arc::new(OpenControl { inode, text, _memory }), KernelPages::None))
+        Ok(NewFile::new(
+            Arc::new(OpenControl {
+                inode,
+                text,
+                _memory,
+            }),
+            KernelPages::None,
+        ))
     }
 
     fn control_text(&self, file: ControlFile, audience: Audience) -> String {
         if file == ControlFile::Sync {
-            return self.sync_all().map_or_else(|e| format!("{e}\n"), |()| String::new());
+            return self
+                .sync_all()
+                .map_or_else(|e| format!("{e}\n"), |()| String::new());
         }
         if file == ControlFile::Metrics {
             return self.metrics();
@@ -47,7 +61,11 @@ impl Fs {
             values.extend(is_owner.then(|| ("last_error", last.message.into())));
             values.push(("last_error_time", shown(last.at).into()));
         }
-        values.extend(self.metrics_address.get().map(|address| ("metrics_address", address.as_str().into())));
+        values.extend(
+            self.metrics_address
+                .get()
+                .map(|address| ("metrics_address", address.as_str().into())),
+        );
         let problems = if is_owner {
             self.stats.counted_problems()
         } else {
@@ -56,16 +74,32 @@ impl Fs {
         };
         match file {
             ControlFile::StatsJson => {
-                let mut object: Map<String, Value> = values.into_iter().map(|(n, v)| (n.to_string(), v)).collect();
+                let mut object: Map<String, Value> = values
+                    .into_iter()
+                    .map(|(n, v)| (n.to_string(), v))
+                    .collect();
                 if is_owner {
-                    object.insert("problems".into(), problems.into_iter().map(object_of).collect());
+                    object.insert(
+                        "problems".into(),
+                        problems.into_iter().map(object_of).collect(),
+                    );
                 }
                 json::write(&Value::Object(object)) + "\n"
             }
             _ => {
                 let plain = |v: &Value| v.as_str().map_or_else(|| json::write(v), str::to_string);
-                let mut text: String = values.iter().map(|(n, v)| format!("{n:<20} {}\n", plain(v))).collect();
-                let line = |p: &Problem| format!("problem              {} {}x {}\n", shown(p.at), p.count, p.message);
+                let mut text: String = values
+                    .iter()
+                    .map(|(n, v)| format!("{n:<20} {}\n", plain(v)))
+                    .collect();
+                let line = |p: &Problem| {
+                    format!(
+                        "problem              {} {}x {}\n",
+                        shown(p.at),
+                        p.count,
+                        p.message
+                    )
+                };
                 text.extend(problems.iter().map(line));
                 text
             }

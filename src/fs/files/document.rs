@@ -18,11 +18,19 @@ struct DocumentFile {
 
 impl Fs {
     /// Opens a metadata document of the group or array at `key` for reading.
-    pub(in crate::fs) fn open_document(&self, inode: u64, key: &Key, file: MetadataFile) -> Result<NewFile> {
+    pub(in crate::fs) fn open_document(
+        &self,
+        inode: u64,
+        key: &Key,
+        file: MetadataFile,
+    ) -> Result<NewFile> {
         let document = self.tree.document_of_age(key, file, Duration::ZERO)?;
         memory::check_available()?;
         let document = document.ok_or_else(Error::stale)?;
-        Ok(NewFile::new(Arc::new(DocumentFile { inode, document }), KernelPages::None))
+        Ok(NewFile::new(
+            Arc::new(DocumentFile { inode, document }),
+            KernelPages::None,
+        ))
     }
 }
 

@@ -89,32 +89,55 @@ impl Drafts {
 
     /// Returns all drafts.
     pub fn all(&self) -> Vec<Arc<Draft>> {
-        lock(&self.open).values().filter_map(Weak::upgrade).collect()
+        lock(&self.open)
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     /// Returns whether there is no draft.
     pub fn is_empty(&self) -> bool {
-        lock(&self.open).values().all(|draft| draft.strong_count() == 0)
+        lock(&self.open)
+            .values()
+            .all(|draft| draft.strong_count() == 0)
     }
 
     /// Returns the draft of `node`, which the kernel knows by `inode`. If there is none, a new one
     /// starts with the stored text, or as a new file, and may grow to `limit` bytes.
-    pub fn open(&self, node: &Node, inode: u64, stored: Option<StoredText>, limit: u64) -> Result<Arc<Draft>> {
+    pub fn open(
+        &self,
+        node: &Node,
+        inode: u64,
+        stored: Option<StoredText>,
+        limit: u64,
+    ) -> Result<Arc<Draft>> {
         let memory = memory::take(stored.as_ref().map_or(0, |(text, _)| text.capacity()))?;
         memory::check_available()?;
         let changed = stored.is_none();
         let (text, permissions) = stored.unwrap_or_default();
         let len = text.len() as u64;
-        let content = DraftContent { len, ..DraftContent::new(DraftText::Memory(text), changed, memory) };
+        let content = DraftContent {
+            len,
+            ..DraftContent::new(DraftText::Memory(text), changed, memory)
+        };
         Ok(self.insert(node, inode, permissions, limit, content))
     }
 
     /// Returns the draft of an encoded value as [`Drafts::open`] does. If there is none, a new one
     /// is written to the empty file `file`. A value that exists, with the permissions `exists`, has
     /// to be truncated first.
-    pub fn open_encoded(&self, node: &Node, inode: u64, file: File, exists: Option<Option<Permissions>>) -> Arc<Draft> {
+    pub fn open_encoded(
+        &self,
+        node: &Node,
+        inode: u64,
+        file: File,
+        exists: Option<Option<Permissions>>,
+    ) -> Arc<Draft> {
         let content = DraftContent::new(DraftText::File(file), exists.is_none(), Grant::default());
-        let content = DraftContent { is_complete: exists.is_none(), ..content };
+        let content = DraftContent {
+            is_complete: exists.is_none(),
+            ..content
+        };
         self.insert(node, inode, exists.flatten(), i64::MAX as u64, content)
     }
 
@@ -133,7 +156,13 @@ impl Drafts {
         }
         let node = Mutex::new(node.clone());
         let content = Mutex::new(content);
-        let draft = Arc::new(Draft { inode, permissions, limit, node, content });
+        let draft = Arc::new(Draft {
+            inode,
+            permissions,
+            limit,
+            node,
+            content,
+        });
         open.retain(|_, draft| draft.strong_count() > 0);
         open.insert(path, Arc::downgrade(&draft));
         draft
@@ -152,7 +181,9 @@ impl Drafts {
     }
 
     fn end(&self, path: &Key, fate: Fate) -> bool {
-        let draft = lock(&self.open).remove(path).and_then(|draft| draft.upgrade());
+        let draft = lock(&self.open)
+            .remove(path)
+            .and_then(|draft| draft.upgrade());
         draft.is_some_and(|draft| {
             let mut content = draft.lock();
             (content.changed, content.fate) = (false, fate);
@@ -174,7 +205,11 @@ impl Drafts {
 
     /// Forgets the drafts at and below `path`.
     pub fn forget_below(&self, path: &Key) {
-        let below: Vec<Key> = lock(&self.open).keys().filter(|k| k.relative_to(path).is_some()).cloned().collect();
+        let below: Vec<Key> = lock(&self.open)
+            .keys()
+            .filter(|k| k.relative_to(path).is_some())
+            .cloned()
+            .collect();
         for path in below {
             self.forget(&path);
         }
@@ -199,7 +234,9 @@ impl Draft {
 
     /// Returns, without a wait, whether the content is not stored yet or is just being stored.
     pub fn is_unstored(&self) -> bool {
-        self.content.try_lock().map_or(true, |content| content.changed)
+        self.content
+            .try_lock()
+            .map_or(true, |content| content.changed)
     }
 
     /// Wraps the draft as a file that was just opened.
@@ -226,7 +263,9 @@ impl Draft {
         }
         if !data.is_empty() {
             match &mut content.text {
-                DraftText::Memory(text) => text[offset as usize..end as usize].copy_from_slice(data),
+                DraftText::Memory(text) => {
+                    text[offset as usize..end as usize].copy_from_slice(data)
+                }
                 DraftText::File(file) => file.write_all_at(data, offset)?,
             }
             content.touch();
@@ -244,13 +283,21 @@ impl Draft {
             DraftText::Memory(text) => {
                 let more = (len as usize).saturating_sub(text.len());
                 let uncounted = (len as usize).saturating_sub(before);
-                let counted = content.memory.grow(uncounted).and_then(|()| memory::check_available());
+                let counted = content
+                    .memory
+                    .grow(uncounted)
+                    .and_then(|()| memory::check_available());
                 counted.map_err(|e| {
                     content.memory.shrink_to(before);
-                    let errno = if e.kind() == Kind::Damaged { libc::EFBIG } else { e.errno() };
+                    let errno = if e.kind() == Kind::Damaged {
+                        libc::EFBIG
+                    } else {
+                        e.errno()
+                    };
                     Error::new(Kind::System(errno), e.message()).context(self.node().path())
                 })?;
-                text.try_reserve(more).map_err(|_| Error::system(libc::ENOMEM))?;
+                text.try_reserve(more)
+                    .map_err(|_| Error::system(libc::ENOMEM))?;
                 text.resize(len as usize, 0);
             }
         }
@@ -272,7 +319,16 @@ impl DraftText {
 impl DraftContent {
     fn new(text: DraftText, changed: bool, memory: Grant) -> Self {
         let modified = SystemTime::now();
-        DraftContent { text, len: 0, changed, modified, refused: None, is_complete: true, fate: Fate::Named, memory }
+        DraftContent {
+            text,
+            len: 0,
+            changed,
+            modified,
+            refused: None,
+            is_complete: true,
+            fate: Fate::Named,
+            memory,
+        }
     }
 
     /// Records a change of the text. The text of a removed file is not marked for storing.
@@ -281,7 +337,11 @@ impl DraftContent {
     }
 
     fn check_not_taken(&self) -> Result<()> {
-        if self.fate == Fate::Taken { Err(Error::stale()) } else { Ok(()) }
+        if self.fate == Fate::Taken {
+            Err(Error::stale())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -290,7 +350,14 @@ impl OpenFile for Draft {
         self.inode
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         // the content is locked while it is stored
         if wait == Wait::Never {
             return Ok(false);
@@ -305,7 +372,11 @@ impl OpenFile for Draft {
             DraftText::File(_) => {
                 let key = self.node().path();
                 let end = offset.saturating_add(len as u64);
-                let got = fs.tree.hierarchy().store().get_range(&key, offset..end, out);
+                let got = fs
+                    .tree
+                    .hierarchy()
+                    .store()
+                    .get_range(&key, offset..end, out);
                 got.map_err(|e| e.context(&key))?.ok_or_else(Error::stale)?;
             }
         }
@@ -360,7 +431,10 @@ impl OpenFile for Draft {
 
     fn unlinked_attributes(&self, fs: &Fs) -> Option<Attributes> {
         let content = self.lock();
-        Some(fs.tree.file_attributes(content.len, content.modified, self.permissions))
+        Some(
+            fs.tree
+                .file_attributes(content.len, content.modified, self.permissions),
+        )
     }
 }
 

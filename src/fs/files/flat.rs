@@ -88,7 +88,8 @@ impl FlatFile {
             if !array.is_superseded() {
                 let losses = array.freshness().losses();
                 let before = growth.as_ref().map_or(offset, HiddenGrowth::before);
-                let filled = check(&array).and_then(|()| fs.fill_added(&array, before..offset, mode));
+                let filled =
+                    check(&array).and_then(|()| fs.fill_added(&array, before..offset, mode));
                 let written = filled.and_then(|()| fs.write_flat(&array, offset, data, mode));
                 fs.record_write(&self.record, &array, losses, mode);
                 break written;
@@ -109,7 +110,13 @@ impl FlatFile {
     /// # Errors
     ///
     /// ENXIO at and past the end.
-    pub fn seek_through(&self, fs: &Fs, offset: u64, target: Seek, is_zero: impl Fn(&Array) -> bool) -> Result<u64> {
+    pub fn seek_through(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        target: Seek,
+        is_zero: impl Fn(&Array) -> bool,
+    ) -> Result<u64> {
         let array = self.array.latest(fs)?;
         if offset >= array.size() {
             return Err(Error::system(libc::ENXIO));
@@ -125,7 +132,8 @@ impl FlatFile {
     /// Records a write that has to wait for memory. Reads of its bytes wait until the returned
     /// value is dropped.
     pub fn begin_waiting_write(&self, fs: &Fs, offset: u64, len: usize) -> WaitingWrite {
-        fs.waiting.begin(self.array.key(), offset..offset.saturating_add(len as u64))
+        fs.waiting
+            .begin(self.array.key(), offset..offset.saturating_add(len as u64))
     }
 }
 
@@ -146,7 +154,9 @@ impl Fs {
 
     /// Records that the `data.raw` with this inode number may be open more than once.
     pub(in crate::fs) fn note_sharing(&self, inode: u64) {
-        let open = self.files.matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
+        let open = self
+            .files
+            .matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
         if open.len() > 1 {
             let flat = open.iter().filter_map(|file| file.as_flat());
             flat.for_each(|flat| flat.is_shared.store(true, Ordering::Relaxed));
@@ -159,12 +169,20 @@ impl Fs {
     pub fn leaves_stale_pages(&self, handle: u64) -> bool {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         let leaves = |flat: &FlatFile| is_set(&flat.is_past_pages) && is_set(&flat.is_shared);
-        self.files.get(handle).is_ok_and(|file| file.as_flat().is_some_and(leaves))
+        self.files
+            .get(handle)
+            .is_ok_and(|file| file.as_flat().is_some_and(leaves))
     }
 
     /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's
     /// page cache.
-    pub(in crate::fs) fn open_flat(&self, inode: u64, key: &Key, for_writing: bool, direct: bool) -> Result<NewFile> {
+    pub(in crate::fs) fn open_flat(
+        &self,
+        inode: u64,
+        key: &Key,
+        for_writing: bool,
+        direct: bool,
+    ) -> Result<NewFile> {
         let array = self.open_array(key)?;
         // held until the pages are recorded: another opening must not keep pages that this one
         // drops
@@ -187,7 +205,10 @@ impl Fs {
             array.writable()?;
             self.resizing.finish_closed(key);
         }
-        Ok(NewFile { file: Arc::new(file), pages })
+        Ok(NewFile {
+            file: Arc::new(file),
+            pages,
+        })
     }
 }
 
@@ -204,12 +225,25 @@ impl OpenFile for FlatFile {
         }
         let end = offset.saturating_add(len as u64).min(array.size());
         if offset < end {
-            fs.ahead.record_access(&self.readers, &array, offset, end - offset, self.is_kept_elsewhere);
+            fs.ahead.record_access(
+                &self.readers,
+                &array,
+                offset,
+                end - offset,
+                self.is_kept_elsewhere,
+            );
         }
         true
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let Some(array) = self.array.latest_if(fs, wait)? else {
             return Ok(false);
         };
@@ -223,7 +257,13 @@ impl OpenFile for FlatFile {
         if let Some(done) = fs.ahead.read(&self.readers, &array, offset, len, wait, out) {
             return Ok(done);
         }
-        let request = FlatRead { cache: &fs.cache, ahead: &fs.ahead, array: &array, offset, whole };
+        let request = FlatRead {
+            cache: &fs.cache,
+            ahead: &fs.ahead,
+            array: &array,
+            offset,
+            whole,
+        };
         request.read(len, wait, &fs.stats, out)
     }
 
@@ -239,11 +279,25 @@ impl OpenFile for FlatFile {
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        self.write_through(fs, offset, data, WriteMode { is_flat: true, inode: self.inode, ..mode }, |_| Ok(()))
+        self.write_through(
+            fs,
+            offset,
+            data,
+            WriteMode {
+                is_flat: true,
+                inode: self.inode,
+                ..mode
+            },
+            |_| Ok(()),
+        )
     }
 
     fn write_zeros(&self, fs: &Fs, range: Range<u64>) -> Result<()> {
-        let mode = WriteMode { is_flat: true, inode: self.inode, ..WriteMode::internal() };
+        let mode = WriteMode {
+            is_flat: true,
+            inode: self.inode,
+            ..WriteMode::internal()
+        };
         let zeroed = self.array.write_latest(fs, Wait::Allowed, |array| {
             let losses = array.freshness().losses();
             let zeroed = fs.zero_flat(array, range, mode);
@@ -258,7 +312,8 @@ impl OpenFile for FlatFile {
             fs.resizing.close(array.key());
             fs.flush_array(&array)
         });
-        self.record.answer(fs.with_losses(&self.array.key(), stored))
+        self.record
+            .answer(fs.with_losses(&self.array.key(), stored))
     }
 
     fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
@@ -280,7 +335,11 @@ impl OpenFile for FlatFile {
     }
 
     fn written_arrays(&self) -> Vec<Key> {
-        if self.writable { vec![self.array.key()] } else { Vec::new() }
+        if self.writable {
+            vec![self.array.key()]
+        } else {
+            Vec::new()
+        }
     }
 
     fn write_record(&self) -> Option<&WriteRecord> {

@@ -27,7 +27,14 @@ pub struct PlainFile {
 impl PlainFile {
     /// Opens a plain key that the kernel knows by `inode`.
     pub fn open(inode: u64, file: Option<File>) -> NewFile {
-        NewFile::new(Arc::new(PlainFile { inode, file, is_taken: AtomicBool::new(false) }), KernelPages::Fresh)
+        NewFile::new(
+            Arc::new(PlainFile {
+                inode,
+                file,
+                is_taken: AtomicBool::new(false),
+            }),
+            KernelPages::Fresh,
+        )
     }
 }
 
@@ -38,7 +45,14 @@ impl OpenFile for PlainFile {
 
     /// Reads the value that is stored under the file's name, if it has one: the kernel keeps one
     /// set of pages for all descriptors of the file. Without a name it reads the file itself.
-    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         if wait == Wait::Never {
             return Ok(false);
         }
@@ -50,7 +64,12 @@ impl OpenFile for PlainFile {
                 return draft.read(fs, offset, len, wait, out);
             }
             let end = offset.saturating_add(len as u64);
-            let got = fs.tree.hierarchy().store().get_range(key, offset..end, out).map_err(|e| e.context(key))?;
+            let got = fs
+                .tree
+                .hierarchy()
+                .store()
+                .get_range(key, offset..end, out)
+                .map_err(|e| e.context(key))?;
             return got.map(|_| true).ok_or_else(Error::stale);
         }
         let file = self.file.as_ref().ok_or_else(Error::stale)?;
@@ -62,7 +81,10 @@ impl OpenFile for PlainFile {
         if mode.wait == Wait::Never {
             return Ok(None);
         }
-        let file = self.file.as_ref().ok_or_else(|| Error::system(libc::EBADF))?;
+        let file = self
+            .file
+            .as_ref()
+            .ok_or_else(|| Error::system(libc::EBADF))?;
         if self.is_taken.load(Ordering::Acquire) {
             return Err(Error::stale());
         }
@@ -75,7 +97,10 @@ impl OpenFile for PlainFile {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        let file = self.file.as_ref().ok_or_else(|| Error::system(libc::EPERM))?;
+        let file = self
+            .file
+            .as_ref()
+            .ok_or_else(|| Error::system(libc::EPERM))?;
         Ok(file.set_len(len)?)
     }
 
@@ -83,7 +108,10 @@ impl OpenFile for PlainFile {
         let metadata = self.file.as_ref()?.metadata().ok()?;
         let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         let permissions = Permissions::new(metadata.mode(), metadata.uid(), metadata.gid());
-        Some(fs.tree.file_attributes(metadata.len(), modified, Some(permissions)))
+        Some(
+            fs.tree
+                .file_attributes(metadata.len(), modified, Some(permissions)),
+        )
     }
 
     fn end_writing(&self) {

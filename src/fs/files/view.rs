@@ -55,7 +55,14 @@ impl Fs {
         };
         let opened = array.metadata().clone();
         let flat = FlatFile::part(array, pages == KernelPages::Fresh);
-        let file = OpenView { inode, writable: for_writing, node: node.clone(), flat, view, opened };
+        let file = OpenView {
+            inode,
+            writable: for_writing,
+            node: node.clone(),
+            flat,
+            view,
+            opened,
+        };
         Ok(NewFile::new(Arc::new(file), pages))
     }
 }
@@ -77,7 +84,9 @@ impl OpenView {
     /// Returns the size of a view of a part of an array; that of a whole array changes with the
     /// array.
     fn fixed_size(&self) -> u64 {
-        self.view.end().map_or(u64::MAX, |end| end - self.view.range.start)
+        self.view
+            .end()
+            .map_or(u64::MAX, |end| end - self.view.range.start)
     }
 }
 
@@ -89,19 +98,31 @@ impl OpenFile for OpenView {
     fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
         let stored = shown_items(offset, len, &self.view.form).stored;
         let from = self.view.range.start.saturating_add(stored.start);
-        self.flat.record_access(fs, from, (stored.end - stored.start) as usize)
+        self.flat
+            .record_access(fs, from, (stored.end - stored.start) as usize)
     }
 
-    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+    fn read(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let form = &self.view.form;
-        let len = len.min(usize::try_from(self.fixed_size().saturating_sub(offset)).unwrap_or(usize::MAX));
+        let len = len
+            .min(usize::try_from(self.fixed_size().saturating_sub(offset)).unwrap_or(usize::MAX));
         let ItemRange { shown, stored } = shown_items(offset, len, form);
         let Some(array) = self.flat.array.latest_if(fs, wait)? else {
             return Ok(false);
         };
         self.check(&array)?;
         let from = self.view.range.start.saturating_add(stored.start);
-        if !self.flat.read(fs, from, (stored.end - stored.start) as usize, wait, out)? {
+        if !self
+            .flat
+            .read(fs, from, (stored.end - stored.start) as usize, wait, out)?
+        {
             return Ok(false);
         }
         if *form != ItemForm::AsStored {
@@ -118,21 +139,43 @@ impl OpenFile for OpenView {
         }
         let in_file = |e: Error| e.context(self.node.path());
         let data = clipped(offset, data, self.fixed_size())?;
-        let (len, items) = packed(&self.view.form, offset, data, mode).map_err(in_file).inspect_err(|e| {
-            // a program may not ask what became of its map
-            if mode.mapped {
-                fs.stats.problem(format!("not stored: {e}"));
-            }
-        })?;
-        let at = self.view.range.start.saturating_add(shown_items(offset, 0, &self.view.form).stored.start);
-        let mode = WriteMode { inode: self.inode, is_flat: false, ..mode };
-        let done = self.flat.write_through(fs, at, &items, mode, |array| self.check(array))?;
+        let (len, items) = packed(&self.view.form, offset, data, mode)
+            .map_err(in_file)
+            .inspect_err(|e| {
+                // a program may not ask what became of its map
+                if mode.mapped {
+                    fs.stats.problem(format!("not stored: {e}"));
+                }
+            })?;
+        let at = self
+            .view
+            .range
+            .start
+            .saturating_add(shown_items(offset, 0, &self.view.form).stored.start);
+        let mode = WriteMode {
+            inode: self.inode,
+            is_flat: false,
+            ..mode
+        };
+        let done = self
+            .flat
+            .write_through(fs, at, &items, mode, |array| self.check(array))?;
         let shown = |done: usize| done / self.view.form.stored_item() * self.view.form.shown_item();
-        Ok(done.map(|done| if done == items.len() { len } else { shown(done) }))
+        Ok(done.map(|done| {
+            if done == items.len() {
+                len
+            } else {
+                shown(done)
+            }
+        }))
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
-        if self.writable { self.flat.flush(fs) } else { Ok(()) }
+        if self.writable {
+            self.flat.flush(fs)
+        } else {
+            Ok(())
+        }
     }
 
     fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
@@ -161,7 +204,11 @@ impl OpenFile for OpenView {
     }
 
     fn written_arrays(&self) -> Vec<Key> {
-        if self.writable { vec![self.flat.array.key()] } else { Vec::new() }
+        if self.writable {
+            vec![self.flat.array.key()]
+        } else {
+            Vec::new()
+        }
     }
 
     fn write_record(&self) -> Option<&WriteRecord> {

@@ -26,38 +26,89 @@ impl ShardPlan {
             return String::new();
         };
         if self.outermost.is_empty() {
-            let outer: Vec<u64> = entry.iter().zip(times).map(|(len, times)| len * times).collect();
+            let outer: Vec<u64> = entry
+                .iter()
+                .zip(times)
+                .map(|(len, times)| len * times)
+                .collect();
             return format!(r#"{{"name":"regular","configuration":{{"chunk_shape":{outer:?}}}}}"#);
         }
         let lengths = |((entry, numbers), len): ((&u64, &Vec<u64>), &u64)| {
             let count = len.div_ceil(*entry) as usize;
-            numbers.iter().cycle().map(|n| n * entry).take(count.max(2)).collect::<Vec<_>>()
+            numbers
+                .iter()
+                .cycle()
+                .map(|n| n * entry)
+                .take(count.max(2))
+                .collect::<Vec<_>>()
         };
-        let edges: Vec<Vec<u64>> = entry.iter().zip(&self.outermost).zip(shape).map(lengths).collect();
-        format!(r#"{{"name":"rectilinear","configuration":{{"kind":"inline","chunk_shapes":{edges:?}}}}}"#)
+        let edges: Vec<Vec<u64>> = entry
+            .iter()
+            .zip(&self.outermost)
+            .zip(shape)
+            .map(lengths)
+            .collect();
+        format!(
+            r#"{{"name":"rectilinear","configuration":{{"kind":"inline","chunk_shapes":{edges:?}}}}}"#
+        )
     }
 }
 
 impl Model {
-    fn new(shape: &[u64], chunks: &[u64], item: u64, order: &str, codec: &str, fill: bool, bound: usize) -> Self {
-        let fill_value = if fill && item == 4 { "\"AQIDBA==\"" } else { "null" };
+    fn new(
+        shape: &[u64],
+        chunks: &[u64],
+        item: u64,
+        order: &str,
+        codec: &str,
+        fill: bool,
+        bound: usize,
+    ) -> Self {
+        let fill_value = if fill && item == 4 {
+            "\"AQIDBA==\""
+        } else {
+            "null"
+        };
         let document = format!(
             r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|V{item}","compressor":{codec},
             "fill_value":{fill_value},"order":"{order}","filters":null}}"#
         );
-        Model::of(&document, ArrayMetadata::parse(document.as_bytes()).unwrap(), bound)
+        Model::of(
+            &document,
+            ArrayMetadata::parse(document.as_bytes()).unwrap(),
+            bound,
+        )
     }
 
     /// Returns a model of a Zarr v3 array in shards.
-    fn sharded(chunks: &[u64], shape: &[u64], item: u64, shards: &ShardPlan, fill: bool, bound: usize) -> Self {
-        let fill = if fill && item == 4 { vec![1, 2, 3, 4] } else { vec![0; item as usize] };
+    fn sharded(
+        chunks: &[u64],
+        shape: &[u64],
+        item: u64,
+        shards: &ShardPlan,
+        fill: bool,
+        bound: usize,
+    ) -> Self {
+        let fill = if fill && item == 4 {
+            vec![1, 2, 3, 4]
+        } else {
+            vec![0; item as usize]
+        };
         let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
         let mut codecs = shards.codecs.to_string();
         let mut inner = chunks.to_vec();
         let mut grid = String::new();
         for (level, times) in shards.times.iter().enumerate() {
-            let location = if (shards.at_start + level).is_multiple_of(2) { "end" } else { "start" };
-            let around = if level + 1 == shards.times.len() { shards.around } else { "" };
+            let location = if (shards.at_start + level).is_multiple_of(2) {
+                "end"
+            } else {
+                "start"
+            };
+            let around = if level + 1 == shards.times.len() {
+                shards.around
+            } else {
+                ""
+            };
             codecs = format!(
                 r#"{{"name":"sharding_indexed","configuration":{{"chunk_shape":{inner:?},"codecs":[{codecs}],
                 "index_codecs":[{index}],"index_location":"{location}"}}}}{around}"#
@@ -65,7 +116,11 @@ impl Model {
             if level + 1 == shards.times.len() {
                 grid = shards.grid(&inner, shape);
             }
-            inner = inner.iter().zip(times).map(|(len, times)| len * times).collect();
+            inner = inner
+                .iter()
+                .zip(times)
+                .map(|(len, times)| len * times)
+                .collect();
         }
         let document = format!(
             r#"{{"zarr_format":3,"node_type":"array","shape":{shape:?},"data_type":"r{}","fill_value":{fill:?},
@@ -87,10 +142,16 @@ impl Model {
         fill: bool,
         bound: usize,
     ) -> Self {
-        let fill = if fill && item == 4 { vec![1, 2, 3, 4] } else { vec![0; item as usize] };
+        let fill = if fill && item == 4 {
+            vec![1, 2, 3, 4]
+        } else {
+            vec![0; item as usize]
+        };
         let all = |lengths: &[u64]| lengths.iter().sum::<u64>();
-        let shape: Vec<u64> =
-            dimensions.iter().map(|(lengths, part)| 1 + (all(lengths) as f64 * part) as u64).collect();
+        let shape: Vec<u64> = dimensions
+            .iter()
+            .map(|(lengths, part)| 1 + (all(lengths) as f64 * part) as u64)
+            .collect();
         let edges: Vec<&Vec<u64>> = dimensions.iter().map(|(lengths, _)| lengths).collect();
         let order: Vec<usize> = (0..shape.len()).rev().collect();
         let transpose = if is_transposed {
@@ -104,7 +165,11 @@ impl Model {
             "chunk_key_encoding":{{"name":"default"}},"codecs":[{transpose}{codecs}]}}"#,
             8 * item
         );
-        Model::of(&document, ArrayMetadata::parse_v3(document.as_bytes()).unwrap(), bound)
+        Model::of(
+            &document,
+            ArrayMetadata::parse_v3(document.as_bytes()).unwrap(),
+            bound,
+        )
     }
 }
 

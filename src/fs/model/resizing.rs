@@ -54,9 +54,15 @@ impl Model {
 
     /// Returns whether bytes that were written here are lost.
     fn resize_elsewhere(&self, new: &[u64]) -> Result<bool> {
-        let is_lost = self.dirty.iter().zip(self.positions(new)).any(|(dirty, place)| *dirty && place.is_none());
+        let is_lost = self
+            .dirty
+            .iter()
+            .zip(self.positions(new))
+            .any(|(dirty, place)| *dirty && place.is_none());
         let other = Hierarchy::new(self.memory.clone(), V1Order::Zarr1, Arc::default());
-        let Some(StoredNode::Array(array)) = other.find(&Key::normalize("a")?)? else { panic!("the array is gone") };
+        let Some(StoredNode::Array(array)) = other.find(&Key::normalize("a")?)? else {
+            panic!("the array is gone")
+        };
         other.resize(&array, new)?;
         match self.fs.flush(self.handle) {
             // bytes outside are lost, and no others
@@ -77,20 +83,34 @@ impl Model {
         if self.meta.zarr_format == 2 {
             let mut document = self.document("a/.zarray");
             document["shape"] = new.to_vec().into();
-            self.fs.put_document(&key, MetadataFile::Array, json::write(&document).as_bytes())?;
+            self.fs
+                .put_document(&key, MetadataFile::Array, json::write(&document).as_bytes())?;
             return self.remove_outside(new);
         }
-        let view = self.fs.tree.hierarchy().zarr_view(&key)?.map(|view| json::parse(&view.text));
+        let view = self
+            .fs
+            .tree
+            .hierarchy()
+            .zarr_view(&key)?
+            .map(|view| json::parse(&view.text));
         let mut view = view.transpose()?.unwrap_or_default();
         view["shape"] = new.to_vec().into();
         // as zarr-python does, one chunk for all that is missing
-        let shapes = view["chunk_grid"]["configuration"].get_mut("chunk_shapes").and_then(Value::as_array_mut);
-        for ((axis, edges), len) in shapes.into_iter().flatten().zip(self.meta.chunk_edges().iter()).zip(new) {
+        let shapes = view["chunk_grid"]["configuration"]
+            .get_mut("chunk_shapes")
+            .and_then(Value::as_array_mut);
+        for ((axis, edges), len) in shapes
+            .into_iter()
+            .flatten()
+            .zip(self.meta.chunk_edges().iter())
+            .zip(new)
+        {
             if let Some(list) = axis.as_array_mut().filter(|_| edges.capacity() < *len) {
                 list.push((len - edges.capacity()).into());
             }
         }
-        self.fs.put_document(&key, MetadataFile::Zarr, json::write(&view).as_bytes())?;
+        self.fs
+            .put_document(&key, MetadataFile::Zarr, json::write(&view).as_bytes())?;
         self.remove_outside(new)
     }
 
@@ -110,14 +130,20 @@ impl Model {
                 Err(e) if e.errno() == libc::ENOENT => {}
                 removed => removed?,
             }
-            assert!(self.fs.lookup(array, &name).is_err(), "{name} is there after it was removed");
+            assert!(
+                self.fs.lookup(array, &name).is_err(),
+                "{name} is there after it was removed"
+            );
         }
         Ok(())
     }
 
     fn document(&self, key: &str) -> Value {
         let mut text = Vec::new();
-        self.memory.get(&Key::normalize(key).unwrap(), 1 << 20, &mut text).unwrap().unwrap();
+        self.memory
+            .get(&Key::normalize(key).unwrap(), 1 << 20, &mut text)
+            .unwrap()
+            .unwrap();
         json::parse(&text).unwrap()
     }
 
@@ -158,18 +184,36 @@ impl Model {
         let mut now = self.fill().repeat(new.iter().product::<u64>() as usize);
         let mut is_known = vec![!keeps; now.len()];
         for (byte, place) in flat.into_iter().zip(places) {
-            place.into_iter().for_each(|place| (now[place], is_known[place]) = (byte, true));
+            place
+                .into_iter()
+                .for_each(|place| (now[place], is_known[place]) = (byte, true));
         }
-        let stored = Array::new(Key::normalize("a")?, meta.clone(), self.memory.clone(), Arc::default())?;
+        let stored = Array::new(
+            Key::normalize("a")?,
+            meta.clone(),
+            self.memory.clone(),
+            Arc::default(),
+        )?;
         let mut chunks = Vec::new();
         let mut there = Vec::new();
         for id in (0..grid.chunk_count()).map(ChunkId) {
             let indices = grid.indices(id);
-            let is_old = indices.iter().zip(self.grid.counts()).all(|(index, count)| index < count);
+            let is_old = indices
+                .iter()
+                .zip(self.grid.counts())
+                .all(|(index, count)| index < count);
             let old = is_old.then(|| self.grid.chunk(&indices).0 as usize);
             let blank = || self.fill().repeat(grid.chunk_size(id) / meta.dtype.size());
-            let loaded = if keeps { stored.load(id, Vec::new(), &mut Default::default())? } else { None };
-            there.push(if keeps { loaded.is_some() } else { old.is_some_and(|old| self.there[old]) });
+            let loaded = if keeps {
+                stored.load(id, Vec::new(), &mut Default::default())?
+            } else {
+                None
+            };
+            there.push(if keeps {
+                loaded.is_some()
+            } else {
+                old.is_some_and(|old| self.there[old])
+            });
             let mut chunk = match (loaded, old) {
                 (Some(loaded), _) => loaded.bytes,
                 (None, Some(old)) if !keeps => self.chunks[old].clone(),

@@ -21,12 +21,19 @@ pub enum Audience {
 /// Returns the permissions of an array's flat bytes. Its document and its directory stand for its
 /// chunks, because `stat` must not take longer for a larger array.
 pub(super) fn of_flat(document: Option<&Stat>, directory: &Stat) -> Option<Permissions> {
-    both(document.and_then(|stat| stat.permissions), directory.permissions.map(Permissions::inside))
+    both(
+        document.and_then(|stat| stat.permissions),
+        directory.permissions.map(Permissions::inside),
+    )
 }
 
 impl Tree {
     fn permissions(&self, key: &Key) -> Result<Option<Permissions>> {
-        let stat = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?;
+        let stat = self
+            .hierarchy
+            .store()
+            .stat(key)
+            .map_err(|e| e.context(key))?;
         Ok(stat.and_then(|stat| stat.permissions))
     }
 
@@ -41,10 +48,18 @@ impl Tree {
 
     /// Returns the permissions that all documents and chunks of the groups and arrays at these keys
     /// grant. In a store without modes only the first key is looked up.
-    pub(super) fn permissions_of_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Result<Option<Permissions>> {
+    pub(super) fn permissions_of_all<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a Key>,
+    ) -> Result<Option<Permissions>> {
         let mut granted = None;
         for key in keys {
-            let directory = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(Error::stale)?;
+            let directory = self
+                .hierarchy
+                .store()
+                .stat(key)
+                .map_err(|e| e.context(key))?
+                .ok_or_else(Error::stale)?;
             let Some(of_directory) = directory.permissions else {
                 return Ok(None);
             };
@@ -52,7 +67,9 @@ impl Tree {
             let mut documents = vec![self.hierarchy.attributes_key(key), key.join(ZGROUP)];
             match self.hierarchy.find(key)? {
                 Some(StoredNode::Array(array)) => documents.push(key.join(array.metadata_name())),
-                Some(StoredNode::Damaged(_)) => documents.push(self.hierarchy.array_document_key(key)),
+                Some(StoredNode::Damaged(_)) => {
+                    documents.push(self.hierarchy.array_document_key(key))
+                }
                 _ => {}
             }
             for document in documents {
@@ -79,9 +96,10 @@ impl Tree {
                 let (array, chunk) = self.chunk(key, name)?;
                 array.stat_chunk(chunk)?.and_then(|stat| stat.permissions)
             }
-            (Audience::Readers, Node::Directory(key) | Node::Flat(key) | Node::ViewDirectory(key, _)) => {
-                self.permissions(key)?
-            }
+            (
+                Audience::Readers,
+                Node::Directory(key) | Node::Flat(key) | Node::ViewDirectory(key, _),
+            ) => self.permissions(key)?,
             (Audience::Readers, _) => None,
         };
         Ok(readers.is_none_or(|readers| readers.readers_may_read(of_document)))

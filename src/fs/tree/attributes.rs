@@ -66,40 +66,71 @@ impl Tree {
                 let stat = array.stat_chunk(chunk)?.ok_or_else(Error::stale)?;
                 let stat = array.restrict(chunk, stat, &mut LevelPermissions::default());
                 let attributes = self.chunk_attributes(node, self.chunk_size(&array, chunk), &stat);
-                Ok(Attributes { lasting: !array.metadata().has_objects(), ..attributes })
+                Ok(Attributes {
+                    lasting: !array.metadata().has_objects(),
+                    ..attributes
+                })
             }
-            Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => self.composite_attributes(node),
+            Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => {
+                self.composite_attributes(node)
+            }
             Node::ViewDirectory(key, view) => {
                 self.viewed(key, view)?;
                 let stat = self.stat(key)?;
                 // the kernel does not know that the directory goes with the array
-                Ok(Attributes { lasting: false, ..self.made(node, 0, 0, stat.modified, stat.permissions) })
+                Ok(Attributes {
+                    lasting: false,
+                    ..self.made(node, 0, 0, stat.modified, stat.permissions)
+                })
             }
-            Node::Metadata(key, file) => {
-                Ok(self.stored_attributes(node, &self.document_stat(key, *file)?.ok_or_else(Error::stale)?))
-            }
+            Node::Metadata(key, file) => Ok(self.stored_attributes(
+                node,
+                &self.document_stat(key, *file)?.ok_or_else(Error::stale)?,
+            )),
             Node::Value(key) => Ok(self.stored_attributes(node, &self.stat(key)?)),
             // opening it stores the writes of all users
-            Node::Control(ControlFile::Sync) => Ok(self.made(node, 0, 0, self.started, Some(Permissions::OWNER_ONLY))),
-            Node::ControlDirectory | Node::Control(_) => Ok(self.made(node, 0, 0, self.started, None)),
+            Node::Control(ControlFile::Sync) => {
+                Ok(self.made(node, 0, 0, self.started, Some(Permissions::OWNER_ONLY)))
+            }
+            Node::ControlDirectory | Node::Control(_) => {
+                Ok(self.made(node, 0, 0, self.started, None))
+            }
         }
     }
 
     fn stat(&self, key: &Key) -> Result<Stat> {
-        self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(Error::stale)
+        self.hierarchy
+            .store()
+            .stat(key)
+            .map_err(|e| e.context(key))?
+            .ok_or_else(Error::stale)
     }
 
     fn flat_attributes(&self, node: &Node, key: &Key) -> Result<Attributes> {
         let array = self.array(key)?;
         // the document is missing while the directory is being removed
-        let document = self.hierarchy.store().stat(&key.join(array.metadata_name())).map_err(|e| e.context(key))?;
+        let document = self
+            .hierarchy
+            .store()
+            .stat(&key.join(array.metadata_name()))
+            .map_err(|e| e.context(key))?;
         let directory = self.stat(key)?;
         let stored = self.stored_sizes.of(&array);
         // creating, removing or replacing chunks by a rename changes the directory's time
-        let modified = document.as_ref().map_or(directory.modified, |d| d.modified.max(directory.modified));
-        let modified = modified.max(stored.newest).max(array.freshness().last_write());
+        let modified = document
+            .as_ref()
+            .map_or(directory.modified, |d| d.modified.max(directory.modified));
+        let modified = modified
+            .max(stored.newest)
+            .max(array.freshness().last_write());
         let permissions = access::of_flat(document.as_ref(), &directory);
-        Ok(self.made(node, array.size(), stored.bytes.div_ceil(512), modified, permissions))
+        Ok(self.made(
+            node,
+            array.size(),
+            stored.bytes.div_ceil(512),
+            modified,
+            permissions,
+        ))
     }
 
     /// Returns the size of a decoded chunk in bytes. A chunk of objects has to be decoded; if that
@@ -108,26 +139,51 @@ impl Tree {
         if !array.metadata().has_objects() {
             return array.grid().chunk_size(chunk) as u64;
         }
-        let decoded = array.readable().and_then(|()| self.cache.get(array, chunk, ChunkPart::Whole));
-        decoded.ok().flatten().map_or(0, |decoded| decoded.bytes().len() as u64)
+        let decoded = array
+            .readable()
+            .and_then(|()| self.cache.get(array, chunk, ChunkPart::Whole));
+        decoded
+            .ok()
+            .flatten()
+            .map_or(0, |decoded| decoded.bytes().len() as u64)
     }
 
     /// Returns the attributes of a file of `size` bytes that need not be stored yet. The caller
     /// sets the inode number.
-    pub fn file_attributes(&self, size: u64, modified: SystemTime, permissions: Option<Permissions>) -> Attributes {
+    pub fn file_attributes(
+        &self,
+        size: u64,
+        modified: SystemTime,
+        permissions: Option<Permissions>,
+    ) -> Attributes {
         let node = Node::Value(Key::root());
         self.made(&node, size, size.div_ceil(512), modified, permissions)
     }
 
     /// Returns the attributes of a file that is shown as it is stored.
     pub(super) fn stored_attributes(&self, node: &Node, stat: &Stat) -> Attributes {
-        self.made(node, stat.size, stat.size.div_ceil(512), stat.modified, stat.permissions)
+        self.made(
+            node,
+            stat.size,
+            stat.size.div_ceil(512),
+            stat.modified,
+            stat.permissions,
+        )
     }
 
     /// Returns the attributes of a chunk of `size` decoded bytes.
     pub(super) fn chunk_attributes(&self, node: &Node, size: u64, stat: &Stat) -> Attributes {
-        let attributes = self.made(node, size, stat.size.div_ceil(512), stat.modified, stat.permissions);
-        Attributes { lasting: true, ..attributes }
+        let attributes = self.made(
+            node,
+            size,
+            stat.size.div_ceil(512),
+            stat.modified,
+            stat.permissions,
+        );
+        Attributes {
+            lasting: true,
+            ..attributes
+        }
     }
 
     /// Builds the attributes of a node.
@@ -141,8 +197,19 @@ impl Tree {
     ) -> Attributes {
         let is_directory = node.is_directory();
         // programs allocate a buffer of this size also for a small file
-        let block_size = size.clamp(u64::from(MIN_BLOCK_SIZE), u64::from(BLOCK_SIZE)).next_power_of_two() as u32;
+        let block_size = size
+            .clamp(u64::from(MIN_BLOCK_SIZE), u64::from(BLOCK_SIZE))
+            .next_power_of_two() as u32;
         let inode = node.inode();
-        Attributes { inode, is_directory, size, blocks, modified, block_size, permissions, lasting: is_directory }
+        Attributes {
+            inode,
+            is_directory,
+            size,
+            blocks,
+            modified,
+            block_size,
+            permissions,
+            lasting: is_directory,
+        }
     }
 }

@@ -4,7 +4,9 @@
 use super::{Attributes, Node, Tree};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
-use crate::export::{self, ArrayView, Composite, DATASET, Described, Format, NetcdfOptions, PartContent};
+use crate::export::{
+    self, ArrayView, Composite, DATASET, Described, Format, NetcdfOptions, PartContent,
+};
 use crate::store::{Key, Permissions};
 use crate::util::memory::{self, Reclaim, lock};
 use lru::LruCache;
@@ -104,7 +106,12 @@ impl Tree {
     pub(super) fn formats<'a>(&'a self, array: &'a Array) -> impl Iterator<Item = Format> + 'a {
         let sound = super::has_flat(array);
         let fits = move |format: &Format| sound && format.fits(array.metadata());
-        self.headers.formats.iter().copied().filter(fits).filter(move |format| self.tells(*format, array))
+        self.headers
+            .formats
+            .iter()
+            .copied()
+            .filter(fits)
+            .filter(move |format| self.tells(*format, array))
     }
 
     /// Returns whether a format that fits an array can describe it truthfully. If the description
@@ -116,7 +123,10 @@ impl Tree {
         if format != Format::Grads {
             return true;
         }
-        let described = self.hierarchy.cached_array(array.key()).map(|array| self.described(&array, KEPT));
+        let described = self
+            .hierarchy
+            .cached_array(array.key())
+            .map(|array| self.described(&array, KEPT));
         !matches!(described, Some(Ok(described)) if !format.can_describe(&described))
     }
 
@@ -128,7 +138,8 @@ impl Tree {
     /// Returns whether listing an array reads its coordinates.
     pub fn is_described_to_list(&self, key: &Key) -> bool {
         let fits = |array: Arc<Array>| Format::Grads.fits(array.metadata());
-        self.headers.formats.contains(&Format::Grads) && self.hierarchy.cached_array(key).is_some_and(fits)
+        self.headers.formats.contains(&Format::Grads)
+            && self.hierarchy.cached_array(key).is_some_and(fits)
     }
 
     /// Returns the format of the header or container with this name, if the array shows it.
@@ -139,13 +150,18 @@ impl Tree {
 
     /// Returns whether the group at `key` shows itself as a netCDF file.
     pub(super) fn shows_dataset(&self, key: &Key) -> bool {
-        self.headers.dataset && self.hierarchy.is_in_store(key).unwrap_or(true) && !self.is_level(key)
+        self.headers.dataset
+            && self.hierarchy.is_in_store(key).unwrap_or(true)
+            && !self.is_level(key)
     }
 
     /// Returns whether a name exists as long as its directory and holds no data of its own.
     pub fn comes_with(&self, directory: &Key, name: &str) -> bool {
         match self.array(directory) {
-            Ok(array) => self.format(&array, name).is_some() || directory.is_root() && self.is_view_name(name),
+            Ok(array) => {
+                self.format(&array, name).is_some()
+                    || directory.is_root() && self.is_view_name(name)
+            }
             Err(_) => name == DATASET && self.shows_dataset(directory),
         }
     }
@@ -191,24 +207,38 @@ impl Tree {
         let described = Arc::new(export::describe(&self.hierarchy, &self.cache, array)?);
         let made = Instant::now();
         let mut all = lock(&self.known_headers.described);
-        if let Some(known) = all.get_mut(array.key()).filter(|known| known.described == described) {
+        if let Some(known) = all
+            .get_mut(array.key())
+            .filter(|known| known.described == described)
+        {
             known.made = made;
             return Ok(known.described.clone());
         }
-        all.put(array.key().clone(), KnownDescription { made, described: described.clone(), files: Vec::new() });
+        all.put(
+            array.key().clone(),
+            KnownDescription {
+                made,
+                described: described.clone(),
+                files: Vec::new(),
+            },
+        );
         Ok(described)
     }
 
     /// Returns the file of a format, which is made once as long as the description stays the same.
     fn described_file(&self, format: Format, described: &Arc<Described>) -> Result<Arc<Composite>> {
         let is_same = |known: &KnownDescription| Arc::ptr_eq(&known.described, described);
-        if let Some(known) = lock(&self.known_headers.described).get(&described.key).filter(|known| is_same(known))
+        if let Some(known) = lock(&self.known_headers.described)
+            .get(&described.key)
+            .filter(|known| is_same(known))
             && let Some((_, file)) = known.files.iter().find(|(other, _)| *other == format)
         {
             return Ok(file.clone());
         }
         let file = Arc::new(format.file(described)?.counted()?);
-        if let Some(known) = lock(&self.known_headers.described).get_mut(&described.key).filter(|known| is_same(known))
+        if let Some(known) = lock(&self.known_headers.described)
+            .get_mut(&described.key)
+            .filter(|known| is_same(known))
         {
             known.files.push((format, file.clone()));
         }
@@ -242,7 +272,12 @@ impl Tree {
         let file = Arc::new(format.file(&described)?.counted()?);
         let made = Instant::now();
         let array_used = Arc::downgrade(array);
-        let text = ValuesText { made, array: array_used, changes, file: file.clone() };
+        let text = ValuesText {
+            made,
+            array: array_used,
+            changes,
+            file: file.clone(),
+        };
         lock(&self.known_headers.texts).put(path, text);
         Ok(file)
     }
@@ -254,7 +289,9 @@ impl Tree {
             return Ok(dataset.clone());
         }
         let file = export::dataset(&self.hierarchy, &self.cache, key, &self.headers.netcdf);
-        let file = file.and_then(Composite::counted).map_err(|e| too_many_arrays(key, e))?;
+        let file = file
+            .and_then(Composite::counted)
+            .map_err(|e| too_many_arrays(key, e))?;
         self.log_left_out(key, &file);
         let newest = self.newest(key, &file)?;
         let permissions = self.permissions_of_all(file.sources.iter())?;
@@ -267,7 +304,11 @@ impl Tree {
     fn log_left_out(&self, key: &Key, file: &Composite) {
         let mut logged = lock(&self.known_headers.left_out);
         if !file.left_out.is_empty() && logged.get(key) != Some(&file.left_out) {
-            log::warn!("{}: left out: {}", key.join(DATASET), file.left_out.join("; "));
+            log::warn!(
+                "{}: left out: {}",
+                key.join(DATASET),
+                file.left_out.join("; ")
+            );
             logged.put(key.clone(), file.left_out.clone());
         }
     }
@@ -275,7 +316,11 @@ impl Tree {
     /// Returns the time of the last change of a group or of an array in its file.
     fn newest(&self, key: &Key, file: &Composite) -> Result<SystemTime> {
         let modified = |key: &Key| {
-            let stat = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?;
+            let stat = self
+                .hierarchy
+                .store()
+                .stat(key)
+                .map_err(|e| e.context(key))?;
             Ok::<_, Error>(stat.map_or(SystemTime::UNIX_EPOCH, |stat| stat.modified))
         };
         let mut newest = modified(key)?;
@@ -284,7 +329,9 @@ impl Tree {
                 let written = self
                     .hierarchy
                     .cached_array(key)
-                    .map_or(SystemTime::UNIX_EPOCH, |array| array.freshness().last_write());
+                    .map_or(SystemTime::UNIX_EPOCH, |array| {
+                        array.freshness().last_write()
+                    });
                 newest = newest.max(modified(key)?).max(written);
             }
         }
@@ -299,7 +346,9 @@ impl Tree {
                 // a listing must not fail: the file shows as empty, and opening it reports the
                 // error
                 Err(e) if [Kind::System(libc::ENOMEM), Kind::Damaged].contains(&e.kind()) => {
-                    let modified = self.attributes_of_found(&Node::Directory(key.clone()))?.modified;
+                    let modified = self
+                        .attributes_of_found(&Node::Directory(key.clone()))?
+                        .modified;
                     return Ok(self.made(node, 0, 0, modified, Some(Permissions::OWNER_ONLY)));
                 }
                 dataset => dataset?,
@@ -313,8 +362,19 @@ impl Tree {
             }
             _ => return Err(Error::stale()),
         };
-        let own: u64 = file.parts().iter().filter(|p| p.content.is_own()).map(|p| p.len).sum();
-        Ok(self.made(node, file.size(), own.div_ceil(512).max(1), modified, permissions))
+        let own: u64 = file
+            .parts()
+            .iter()
+            .filter(|p| p.content.is_own())
+            .map(|p| p.len)
+            .sum();
+        Ok(self.made(
+            node,
+            file.size(),
+            own.div_ceil(512).max(1),
+            modified,
+            permissions,
+        ))
     }
 }
 
@@ -324,7 +384,10 @@ fn too_many_arrays(key: &Key, e: Error) -> Error {
     if e.errno() != libc::ENOMEM {
         return e;
     }
-    let why = format!("describing its arrays needs more memory than the {} MiB for metadata", memory::limit() >> 20);
+    let why = format!(
+        "describing its arrays needs more memory than the {} MiB for metadata",
+        memory::limit() >> 20
+    );
     let why = format!("{why}: mount with a larger --cache-size, or without --containers nc");
     Error::new(Kind::System(libc::ENOMEM), why).context(key.join(DATASET))
 }
@@ -344,7 +407,10 @@ mod tests {
             "order":"C","filters":null}"#;
         store.insert("a/.zarray", array);
         let hierarchy = Hierarchy::new(store.clone(), Default::default(), Arc::default());
-        let tree = Tree::new(hierarchy, Arc::new(Cache::new(1 << 20, Arc::new(Stats::default()))));
+        let tree = Tree::new(
+            hierarchy,
+            Arc::new(Cache::new(1 << 20, Arc::new(Stats::default()))),
+        );
         let node = Node::Header(Key::normalize("a").unwrap(), Format::Readme);
         let [first, second] = [(); 2].map(|()| tree.composite(&node).unwrap());
         assert!(Arc::ptr_eq(&first, &second));

@@ -47,13 +47,20 @@ impl Tree {
     /// Returns the array's key and the chunk's name in the mount that `name`, such as `c.0.1`,
     /// stands for in an array of v3 without levels.
     fn prefixed_chunk(&self, key: &Key, name: &str) -> Option<(Key, String)> {
-        let rest = name.strip_prefix('c').filter(|rest| rest.is_empty() || rest.starts_with('.'))?;
+        let rest = name
+            .strip_prefix('c')
+            .filter(|rest| rest.is_empty() || rest.starts_with('.'))?;
         let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(key) else {
             return None;
         };
         let chunk = array.chunk_stored_at(name)?;
-        let shown = if rest.is_empty() { "0".to_string() } else { rest[1..].to_string() };
-        (array.metadata().has_key_prefix() && chunk.0 < array.grid().chunk_count()).then(|| (key.clone(), shown))
+        let shown = if rest.is_empty() {
+            "0".to_string()
+        } else {
+            rest[1..].to_string()
+        };
+        (array.metadata().has_key_prefix() && chunk.0 < array.grid().chunk_count())
+            .then(|| (key.clone(), shown))
     }
 
     /// Returns the array that `key` is a level of.
@@ -70,7 +77,9 @@ impl Tree {
         let mut above = key.clone();
         while is_level_name(above.name()) {
             above = above.parent();
-            if let Ok(Some(node @ (StoredNode::Array(_) | StoredNode::Damaged(_)))) = self.hierarchy.find(&above) {
+            if let Ok(Some(node @ (StoredNode::Array(_) | StoredNode::Damaged(_)))) =
+                self.hierarchy.find(&above)
+            {
                 return Some(node);
             }
         }
@@ -119,10 +128,15 @@ impl Tree {
             return Ok(None);
         }
         match array.chunk_stored_at(path.as_str()) {
-            Some(chunk) if chunk.0 < array.grid().chunk_count() => Ok(Some(EncodedValue { array, chunk })),
+            Some(chunk) if chunk.0 < array.grid().chunk_count() => {
+                Ok(Some(EncodedValue { array, chunk }))
+            }
             _ => {
                 let shape = &array.metadata().shape;
-                Err(Error::invalid(format!("no key of a chunk of the array, whose shape is {shape:?}")).context(key))
+                Err(Error::invalid(format!(
+                    "no key of a chunk of the array, whose shape is {shape:?}"
+                ))
+                .context(key))
             }
         }
     }
@@ -132,7 +146,11 @@ impl Tree {
         if self.array_of_level(key).is_none() {
             return Ok(false);
         }
-        self.hierarchy.store().make_prefix(key).map(|()| true).map_err(|e| e.context(key))
+        self.hierarchy
+            .store()
+            .make_prefix(key)
+            .map(|()| true)
+            .map_err(|e| e.context(key))
     }
 }
 
@@ -140,7 +158,11 @@ impl Tree {
 /// a level stands for.
 fn chunk_below(array: &Array, level: &Key, name: &str) -> Option<(Key, String)> {
     let path = level.relative_to(array.key())?.join(name);
-    let indices = if array.metadata().has_key_prefix() { path.as_str().strip_prefix("c/")? } else { path.as_str() };
+    let indices = if array.metadata().has_key_prefix() {
+        path.as_str().strip_prefix("c/")?
+    } else {
+        path.as_str()
+    };
     let chunk = indices.replace('/', ".");
     let is_whole = indices.split('/').count() >= array.grid().dimensions();
     (is_whole && is_chunk_like(&chunk)).then(|| (array.key().clone(), chunk))

@@ -58,7 +58,13 @@ struct Live {
 impl Default for KnownNodes {
     fn default() -> Self {
         let (nodes, numbers) = Default::default();
-        KnownNodes { nodes, numbers, bytes: 0, threshold: LIMIT, clock: 0 }
+        KnownNodes {
+            nodes,
+            numbers,
+            bytes: 0,
+            threshold: LIMIT,
+            clock: 0,
+        }
     }
 }
 
@@ -88,7 +94,11 @@ impl LiveNodes {
         }
         known.clock += 1;
         let now = known.clock;
-        let live = known.nodes.entry(number).or_insert(Live { node: None, lookups: 0, used: now });
+        let live = known.nodes.entry(number).or_insert(Live {
+            node: None,
+            lookups: 0,
+            used: now,
+        });
         live.lookups += 1;
         live.used = now;
         // the same path may have become something else
@@ -132,7 +142,9 @@ impl LiveNodes {
     pub fn least_used(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
         let mut known = lock(&self.known);
         let wanted = known.nodes.len() / 4;
-        let mut chosen = known.least_used(wanted, |number, node| !node.is_directory() && !kept.contains(&number));
+        let mut chosen = known.least_used(wanted, |number, node| {
+            !node.is_directory() && !kept.contains(&number)
+        });
         if chosen.len() < wanted {
             let nodes = known.nodes.values().filter_map(|live| live.node.as_ref());
             let parents: HashSet<Key> = nodes.map(|node| node.path().parent()).collect();
@@ -145,14 +157,22 @@ impl LiveNodes {
         let now = known.clock;
         let mut names: HashMap<u64, Vec<String>> = HashMap::new();
         for number in chosen {
-            let Some(Live { node: Some(node), used, .. }) = known.nodes.get_mut(&number) else {
+            let Some(Live {
+                node: Some(node),
+                used,
+                ..
+            }) = known.nodes.get_mut(&number)
+            else {
                 continue;
             };
             // the kernel may refuse to forget this name: the next call returns others first
             *used = now;
             let path = node.path();
             let directory = known.number(&Node::Directory(path.parent()));
-            names.entry(directory).or_default().push(path.name().to_string());
+            names
+                .entry(directory)
+                .or_default()
+                .push(path.name().to_string());
         }
         names
     }
@@ -180,7 +200,11 @@ impl LiveNodes {
             let Some(old) = live.node.take() else {
                 continue;
             };
-            let new = if node.is_directory() { old.rebased(&node.path(), &to.path()) } else { to.clone() };
+            let new = if node.is_directory() {
+                old.rebased(&node.path(), &to.path())
+            } else {
+                to.clone()
+            };
             let at = place(&new);
             let size = bytes_of(&new);
             live.node = Some(Arc::new(new));
@@ -208,22 +232,42 @@ impl KnownNodes {
             Some(live) => live.node.as_deref().is_some_and(|there| place(there) == at),
         };
         let others = (1u64..).map(|n| inode(at.0, &format!("{}\0{n}", at.1.as_str())));
-        std::iter::once(own).chain(others).find(is_free).unwrap_or(own)
+        std::iter::once(own)
+            .chain(others)
+            .find(is_free)
+            .unwrap_or(own)
     }
 
     /// Returns the numbers of `node` and, if it is a directory, of everything known below it.
     fn at_and_below(&self, node: &Node) -> Vec<u64> {
         if !node.is_directory() {
             let number = self.number(node);
-            return self.nodes.contains_key(&number).then_some(number).into_iter().collect();
+            return self
+                .nodes
+                .contains_key(&number)
+                .then_some(number)
+                .into_iter()
+                .collect();
         }
         let path = node.path();
-        let inside = |live: &Live| live.node.as_ref().is_some_and(|n| n.path().relative_to(&path).is_some());
-        self.nodes.iter().filter(|(_, live)| inside(live)).map(|(number, _)| *number).collect()
+        let inside = |live: &Live| {
+            live.node
+                .as_ref()
+                .is_some_and(|n| n.path().relative_to(&path).is_some())
+        };
+        self.nodes
+            .iter()
+            .filter(|(_, live)| inside(live))
+            .map(|(number, _)| *number)
+            .collect()
     }
 
     fn remove(&mut self, number: u64) {
-        if let Some(node) = self.nodes.get_mut(&number).and_then(|live| live.node.take()) {
+        if let Some(node) = self
+            .nodes
+            .get_mut(&number)
+            .and_then(|live| live.node.take())
+        {
             self.bytes -= bytes_of(&node);
             self.numbers.remove(&place(&node));
         }
@@ -232,12 +276,18 @@ impl KnownNodes {
     /// Returns the numbers of at most `most` of the nodes that `filter` accepts, the least recently
     /// used.
     fn least_used(&self, most: usize, filter: impl Fn(u64, &Node) -> bool) -> Vec<u64> {
-        let nodes = self.nodes.iter().filter(|(number, live)| live.node.as_ref().is_some_and(|n| filter(**number, n)));
+        let nodes = self
+            .nodes
+            .iter()
+            .filter(|(number, live)| live.node.as_ref().is_some_and(|n| filter(**number, n)));
         let mut ages: Vec<(u64, u64)> = nodes.map(|(number, live)| (live.used, *number)).collect();
         if most < ages.len() {
             ages.select_nth_unstable(most);
         }
-        ages.into_iter().take(most).map(|(_, number)| number).collect()
+        ages.into_iter()
+            .take(most)
+            .map(|(_, number)| number)
+            .collect()
     }
 }
 
@@ -268,20 +318,29 @@ mod tests {
         let new = live.remember(value("index.lock"));
         let old = live.remember(value("index"));
         live.renamed(&value("index.lock"), &value("index"));
-        assert_eq!((live.get(new).as_deref(), live.get(old)), (Some(&value("index")), None));
+        assert_eq!(
+            (live.get(new).as_deref(), live.get(old)),
+            (Some(&value("index")), None)
+        );
         assert_eq!(live.number(&value("index")), new);
         let next = live.remember(value("index.lock"));
         assert!(next != new && next != old);
         assert_eq!(live.get(next).as_deref(), Some(&value("index.lock")));
         live.renamed(&value("index.lock"), &value("index"));
-        assert_eq!((live.get(next).as_deref(), live.get(new)), (Some(&value("index")), None));
+        assert_eq!(
+            (live.get(next).as_deref(), live.get(new)),
+            (Some(&value("index")), None)
+        );
         // once the kernel has forgotten all names, nodes have the numbers of a new mount
         for number in [new, old, next] {
             live.forget(number, 1);
         }
         assert_eq!(live.len(), 0);
         assert_eq!(live.number(&value("index")), value("index").inode());
-        assert_eq!(live.number(&value("index.lock")), value("index.lock").inode());
+        assert_eq!(
+            live.number(&value("index.lock")),
+            value("index.lock").inode()
+        );
     }
 
     #[test]
@@ -294,7 +353,11 @@ mod tests {
         let second = live.remember(value("a"));
         assert_ne!(second, first);
         live.forget(first, 2);
-        assert_eq!(live.number(&value("a")), second, "its number stays as long as it is known");
+        assert_eq!(
+            live.number(&value("a")),
+            second,
+            "its number stays as long as it is known"
+        );
         live.forget(second, 1);
         assert_eq!(live.remember(value("a")), first);
     }
@@ -326,7 +389,14 @@ mod tests {
         let names = live.least_used(&[numbers[1]].into());
         assert_eq!(names.keys().collect::<Vec<_>>(), [&ROOT_INODE]);
         let names: HashSet<&String> = names[&ROOT_INODE].iter().collect();
-        assert_eq!(names, (2..2 + count / 4).map(name).collect::<Vec<_>>().iter().collect());
+        assert_eq!(
+            names,
+            (2..2 + count / 4)
+                .map(name)
+                .collect::<Vec<_>>()
+                .iter()
+                .collect()
+        );
         // once the kernel has forgotten them, as many names may follow
         (2..2 + count / 4).for_each(|i| live.forget(numbers[i], 1));
         (0..count / 8).for_each(|i| _ = live.remember(value(&format!("x{}", name(i)))));
@@ -338,7 +408,9 @@ mod tests {
     #[test]
     fn directories_are_returned_last_and_only_without_names_in_them() {
         let live = LiveNodes::default();
-        let nodes = ["a", "b", "c", "d", "e", "f"].map(directory).map(|node| live.remember(node));
+        let nodes = ["a", "b", "c", "d", "e", "f"]
+            .map(directory)
+            .map(|node| live.remember(node));
         let [file, other] = ["b/x", "c/x"].map(value).map(|node| live.remember(node));
         assert_eq!(
             live.least_used(&HashSet::new()),
@@ -352,11 +424,17 @@ mod tests {
     #[test]
     fn bytes_are_counted_until_the_kernel_forgets() {
         let live = LiveNodes::default();
-        let numbers = [directory("a"), value("a/b"), value("c"), value("d")].map(|node| live.remember(node));
+        let numbers =
+            [directory("a"), value("a/b"), value("c"), value("d")].map(|node| live.remember(node));
         live.remember(value("c"));
         live.renamed(&directory("a"), &directory("longer"));
         live.removed(&value("d"));
-        let bytes = |paths: &[&str]| paths.iter().map(|path| NODE_BYTES + path.len()).sum::<usize>();
+        let bytes = |paths: &[&str]| {
+            paths
+                .iter()
+                .map(|path| NODE_BYTES + path.len())
+                .sum::<usize>()
+        };
         assert_eq!(lock(&live.known).bytes, bytes(&["longer", "longer/b", "c"]));
         numbers.iter().for_each(|number| live.forget(*number, 2));
         let left = lock(&live.known).bytes;

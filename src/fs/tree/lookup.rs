@@ -42,7 +42,9 @@ impl Tree {
     pub fn directory(&self, node: &Node) -> Result<DirectoryKind> {
         match node {
             Node::Directory(key) => match self.hierarchy.find(key)? {
-                Some(StoredNode::Array(array)) => Ok(DirectoryKind::Array(key.clone(), Some(array))),
+                Some(StoredNode::Array(array)) => {
+                    Ok(DirectoryKind::Array(key.clone(), Some(array)))
+                }
                 Some(StoredNode::Damaged(_)) => Ok(DirectoryKind::Array(key.clone(), None)),
                 Some(StoredNode::Group) if self.damage_above(key).is_some() => {
                     Ok(DirectoryKind::Array(key.clone(), None))
@@ -75,7 +77,9 @@ impl Tree {
                 SingleValue::Key(key) => self.node_stat(key)?,
             };
             let mut levels = LevelPermissions::default();
-            return Ok(stat.map(|stat| self.node_of_stat(&directory, name, &value, stat, &mut levels)));
+            return Ok(
+                stat.map(|stat| self.node_of_stat(&directory, name, &value, stat, &mut levels))
+            );
         }
         match self.lookup_by_rules(&directory, name) {
             // the file was removed meanwhile
@@ -91,12 +95,19 @@ impl Tree {
             DirectoryKind::Array(key, array) => self.lookup_in_array(key, array.as_deref(), name),
             DirectoryKind::Group(key) => self.lookup_in_group(key, name),
             DirectoryKind::View(key, view) => self.lookup_in_view(key, view, name),
-            DirectoryKind::Control => Ok(ControlFile::ALL.into_iter().find(|f| f.name() == name).map(Node::Control)),
+            DirectoryKind::Control => Ok(ControlFile::ALL
+                .into_iter()
+                .find(|f| f.name() == name)
+                .map(Node::Control)),
         }
     }
 
     fn lookup_in_group(&self, key: &Key, name: &str) -> Result<Option<Node>> {
-        let metadata = |file| Ok(self.document_stat(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
+        let metadata = |file| {
+            Ok(self
+                .document_stat(key, file)?
+                .map(|_| Node::Metadata(key.clone(), file)))
+        };
         match name {
             ZARR_JSON => return metadata(MetadataFile::Zarr),
             ZGROUP => return metadata(MetadataFile::Group),
@@ -115,15 +126,32 @@ impl Tree {
 
     /// Returns the stat of a key in a group, with the kind of its node.
     fn node_stat(&self, key: &Key) -> Result<Option<Stat>> {
-        let Some(stat) = self.hierarchy.store().stat(key).map_err(|e| e.context(key))? else {
+        let Some(stat) = self
+            .hierarchy
+            .store()
+            .stat(key)
+            .map_err(|e| e.context(key))?
+        else {
             return Ok(None);
         };
-        Ok(Some(Stat { kind: self.hierarchy.node_kind(key, stat.kind)?, ..stat }))
+        Ok(Some(Stat {
+            kind: self.hierarchy.node_kind(key, stat.kind)?,
+            ..stat
+        }))
     }
 
     /// Looks up a name in an array's directory; `array` is `None` if the array is damaged.
-    fn lookup_in_array(&self, key: &Key, array: Option<&Array>, name: &str) -> Result<Option<Node>> {
-        let metadata = |file| Ok(self.document_stat(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
+    fn lookup_in_array(
+        &self,
+        key: &Key,
+        array: Option<&Array>,
+        name: &str,
+    ) -> Result<Option<Node>> {
+        let metadata = |file| {
+            Ok(self
+                .document_stat(key, file)?
+                .map(|_| Node::Metadata(key.clone(), file)))
+        };
         match name {
             ZARR_JSON => return metadata(MetadataFile::Zarr),
             ZARRAY => return metadata(MetadataFile::Array),
@@ -148,18 +176,26 @@ impl Tree {
                 return Ok(exists.then(|| Node::Chunk(key.clone(), name.to_string())));
             }
         }
-        let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
+        let stat = self
+            .hierarchy
+            .store()
+            .stat(&below)
+            .map_err(|e| e.context(&below))?;
         let may_be_key = array.is_none() && is_key_like(name);
         Ok(match stat.map(|s| s.kind) {
             Some(EntryKind::Value) if may_be_key => Some(Node::Unreadable(below)),
-            Some(EntryKind::Prefix) if may_be_key && is_level_name(name) => Some(Node::Directory(below)),
+            Some(EntryKind::Prefix) if may_be_key && is_level_name(name) => {
+                Some(Node::Directory(below))
+            }
             _ if may_be_key => return Err(self.unreadable(&below)),
             None | Some(EntryKind::Prefix) if array.is_none() => return self.unknown_name(key),
             None if key.is_root() => return self.view_in(key, name),
             Some(EntryKind::Prefix) if level => Some(Node::Directory(below)),
             Some(_) if level => None,
             None | Some(EntryKind::Prefix) => None,
-            Some(EntryKind::Value) if !is_chunk_like(name) || is_partial(name) => Some(Node::Value(below)),
+            Some(EntryKind::Value) if !is_chunk_like(name) || is_partial(name) => {
+                Some(Node::Value(below))
+            }
             Some(_) => Some(Node::Unreadable(below)),
         })
     }
@@ -205,8 +241,10 @@ impl Tree {
     /// Returns the nodes of names that were listed just now; `None` for a name that was removed
     /// meanwhile.
     pub fn listed(&self, directory: &DirectoryKind, names: &[Name]) -> Vec<Option<ListedNode>> {
-        let values: Vec<Option<SingleValue>> =
-            names.iter().map(|name| self.single_value(directory, &name.name)).collect();
+        let values: Vec<Option<SingleValue>> = names
+            .iter()
+            .map(|name| self.single_value(directory, &name.name))
+            .collect();
         let mut stats = Vec::with_capacity(names.len());
         let mut push = |stat| {
             stats.push(stat);
@@ -214,11 +252,16 @@ impl Tree {
         };
         match directory {
             DirectoryKind::Array(_, Some(array)) => {
-                array.stat_chunks(&mut values.iter().flatten().filter_map(SingleValue::chunk), &mut push);
+                array.stat_chunks(
+                    &mut values.iter().flatten().filter_map(SingleValue::chunk),
+                    &mut push,
+                );
             }
             _ => {
                 let keys = values.iter().flatten().filter_map(SingleValue::key);
-                self.hierarchy.store().stat_many(&mut keys.cloned(), &mut push);
+                self.hierarchy
+                    .store()
+                    .stat_many(&mut keys.cloned(), &mut push);
             }
         }
         let mut stats = stats.into_iter();
@@ -230,22 +273,38 @@ impl Tree {
                     // perhaps of a value that hides the directory
                     stat.kind = EntryKind::Prefix;
                 }
-                Ok(stat.map(|stat| self.node_of_stat(directory, &name.name, &value, stat, &mut levels)))
+                Ok(stat.map(|stat| {
+                    self.node_of_stat(directory, &name.name, &value, stat, &mut levels)
+                }))
             }
             None => self.lookup_by_rules(directory, &name.name),
         };
-        let listed = names.iter().zip(values).map(|(name, value)| match found(name, value) {
-            Ok(found) => found.map(|(node, attributes)| ListedNode { node, attributes, sound: true }),
-            Err(_) => self.unsound(directory, name),
-        });
+        let listed = names
+            .iter()
+            .zip(values)
+            .map(|(name, value)| match found(name, value) {
+                Ok(found) => found.map(|(node, attributes)| ListedNode {
+                    node,
+                    attributes,
+                    sound: true,
+                }),
+                Err(_) => self.unsound(directory, name),
+            });
         listed.collect()
     }
 
     /// Returns `.` or `..`; only the inode number is meaningful.
     pub fn dots(&self, name: &Name) -> ListedNode {
         let node = Node::Directory(Key::root());
-        let attributes = Attributes { inode: name.inode, ..self.made(&node, 0, 0, self.started, None) };
-        ListedNode { node, attributes, sound: true }
+        let attributes = Attributes {
+            inode: name.inode,
+            ..self.made(&node, 0, 0, self.started, None)
+        };
+        ListedNode {
+            node,
+            attributes,
+            sound: true,
+        }
     }
 
     /// Returns the single value that determines the attributes of a name: a chunk whose size the
@@ -257,7 +316,11 @@ impl Tree {
                 let chunk = array.grid().parse_chunk_key(name, Separator::Dot)?;
                 Some(SingleValue::Chunk(array.clone(), chunk))
             }
-            DirectoryKind::Group(_) if [ZARR_JSON, ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,
+            DirectoryKind::Group(_)
+                if [ZARR_JSON, ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) =>
+            {
+                None
+            }
             DirectoryKind::Group(key) if key.is_root() && name == CONTROL => None,
             // a view stands where nothing is stored
             DirectoryKind::Group(_) if self.is_view_name(name) => None,
@@ -267,12 +330,18 @@ impl Tree {
     }
 
     /// Looks up a name by the rules of its directory, then its attributes.
-    fn lookup_by_rules(&self, directory: &DirectoryKind, name: &str) -> Result<Option<(Node, Attributes)>> {
+    fn lookup_by_rules(
+        &self,
+        directory: &DirectoryKind,
+        name: &str,
+    ) -> Result<Option<(Node, Attributes)>> {
         if let Some((key, file)) = metadata_file(directory, name) {
             // generate the document once, for the node and for its attributes
             let node = Node::Metadata(key.clone(), file);
             let stat = self.document_stat(key, file)?;
-            return Ok(stat.map(|stat| self.stored_attributes(&node, &stat)).map(|attributes| (node, attributes)));
+            return Ok(stat
+                .map(|stat| self.stored_attributes(&node, &stat))
+                .map(|attributes| (node, attributes)));
         }
         let Some(node) = self.lookup_in(directory, name)? else {
             return Ok(None);
@@ -296,8 +365,8 @@ impl Tree {
             DirectoryKind::View(key, view) => return self.unsound_in_view(key, view, name),
             DirectoryKind::Control => return None,
         };
-        let is_chunk =
-            matches!(directory, DirectoryKind::Array(..)) && self.single_value(directory, &name.name).is_some();
+        let is_chunk = matches!(directory, DirectoryKind::Array(..))
+            && self.single_value(directory, &name.name).is_some();
         let node = if is_chunk {
             Node::Chunk(key.clone(), name.name.clone())
         } else if name.is_directory {
@@ -305,8 +374,18 @@ impl Tree {
         } else {
             Node::Unreadable(key.join(&name.name))
         };
-        let attributes = self.made(&node, size, 0, SystemTime::UNIX_EPOCH, Some(Permissions::OWNER_ONLY));
-        Some(ListedNode { node, attributes, sound: false })
+        let attributes = self.made(
+            &node,
+            size,
+            0,
+            SystemTime::UNIX_EPOCH,
+            Some(Permissions::OWNER_ONLY),
+        );
+        Some(ListedNode {
+            node,
+            attributes,
+            sound: false,
+        })
     }
 }
 
@@ -315,7 +394,9 @@ impl DirectoryKind {
     /// whole hierarchy, so that a listing should not look them up early.
     pub fn is_costly(&self, name: &str) -> bool {
         match self {
-            DirectoryKind::Array(_, Some(array)) => array.metadata().has_objects() && is_chunk_like(name),
+            DirectoryKind::Array(_, Some(array)) => {
+                array.metadata().has_objects() && is_chunk_like(name)
+            }
             // coordinates are read for a header
             DirectoryKind::Array(..) | DirectoryKind::View(..) => {
                 Format::of_name(name).is_some_and(|format| format != Format::Npy)
@@ -336,11 +417,19 @@ enum SingleValue {
 
 impl SingleValue {
     fn chunk(&self) -> Option<ChunkId> {
-        if let SingleValue::Chunk(_, chunk) = self { Some(*chunk) } else { None }
+        if let SingleValue::Chunk(_, chunk) = self {
+            Some(*chunk)
+        } else {
+            None
+        }
     }
 
     fn key(&self) -> Option<&Key> {
-        if let SingleValue::Key(key) = self { Some(key) } else { None }
+        if let SingleValue::Key(key) = self {
+            Some(key)
+        } else {
+            None
+        }
     }
 }
 
@@ -351,7 +440,10 @@ fn metadata_file<'a>(level: &'a DirectoryKind, name: &str) -> Option<(&'a Key, M
         DirectoryKind::Group(key) => (key, GROUP_FILES),
         DirectoryKind::View(..) | DirectoryKind::Control => return None,
     };
-    files.iter().find(|file| file.name() == name).map(|file| (key, *file))
+    files
+        .iter()
+        .find(|file| file.name() == name)
+        .map(|file| (key, *file))
 }
 
 /// Returns the node of a key in a group. Whether a directory is an array does not matter here.

@@ -13,11 +13,19 @@ use crate::zarr::metadata::Separator;
 use std::sync::Arc;
 
 /// The documents that an array may show.
-pub(super) const ARRAY_FILES: &[MetadataFile] = &[MetadataFile::Zarr, MetadataFile::Array, MetadataFile::Attributes];
+pub(super) const ARRAY_FILES: &[MetadataFile] = &[
+    MetadataFile::Zarr,
+    MetadataFile::Array,
+    MetadataFile::Attributes,
+];
 
 /// The documents that a group may show.
-pub(super) const GROUP_FILES: &[MetadataFile] =
-    &[MetadataFile::Zarr, MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
+pub(super) const GROUP_FILES: &[MetadataFile] = &[
+    MetadataFile::Zarr,
+    MetadataFile::Group,
+    MetadataFile::Attributes,
+    MetadataFile::Consolidated,
+];
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +59,11 @@ impl Tree {
             },
             Node::ControlDirectory => {
                 let control = Key::root().join(CONTROL);
-                Ok(Box::new(ControlFile::ALL.map(|f| Ok(name_at(&control, f.name().to_string(), false))).into_iter()))
+                Ok(Box::new(
+                    ControlFile::ALL
+                        .map(|f| Ok(name_at(&control, f.name().to_string(), false)))
+                        .into_iter(),
+                ))
             }
             Node::ViewDirectory(key, view) => self.names_of_view(key, view),
             _ => Err(Error::system(libc::ENOTDIR)),
@@ -65,11 +77,16 @@ impl Tree {
             fixed.insert(0, name_at(key, DATASET.to_string(), false));
         }
         let group = key.clone();
-        let names = self.hierarchy.list(key)?.filter_map(move |entry| match entry {
-            Err(e) => Some(Err(e)),
-            Ok(e) if group.is_root() && e.name == CONTROL || dataset && e.name == DATASET => None,
-            Ok(e) => Some(Ok(name_at(&group, e.name, e.kind == EntryKind::Prefix))),
-        });
+        let names = self
+            .hierarchy
+            .list(key)?
+            .filter_map(move |entry| match entry {
+                Err(e) => Some(Err(e)),
+                Ok(e) if group.is_root() && e.name == CONTROL || dataset && e.name == DATASET => {
+                    None
+                }
+                Ok(e) => Some(Ok(name_at(&group, e.name, e.kind == EntryKind::Prefix))),
+            });
         Ok(self.with_views_of(key, Box::new(fixed.into_iter().map(Ok).chain(names))))
     }
 
@@ -77,8 +94,14 @@ impl Tree {
         let mut fixed = self.metadata_names(key, ARRAY_FILES)?;
         let flat = has_flat(array);
         let formats: Vec<Format> = self.formats(array).collect();
-        let bytes = flat.then_some(FLAT).into_iter().chain(formats.iter().map(|format| format.name()));
-        fixed.splice(0..0, bytes.map(|name| name_at(key, name.to_string(), false)));
+        let bytes = flat
+            .then_some(FLAT)
+            .into_iter()
+            .chain(formats.iter().map(|format| format.name()));
+        fixed.splice(
+            0..0,
+            bytes.map(|name| name_at(key, name.to_string(), false)),
+        );
         if key.is_root() {
             fixed.extend(self.views_beside(key));
         }
@@ -90,10 +113,14 @@ impl Tree {
                 Err(e) => return Some(Err(e)),
                 Ok(ArrayEntry::Unlisted) => return None,
                 Ok(ArrayEntry::Chunk(chunk)) => array.grid().chunk_key(chunk, Separator::Dot),
-                Ok(ArrayEntry::Value(name)) if is_hidden(Some(&array), &name) || flat && name == FLAT => {
+                Ok(ArrayEntry::Value(name))
+                    if is_hidden(Some(&array), &name) || flat && name == FLAT =>
+                {
                     return None;
                 }
-                Ok(ArrayEntry::Value(name)) if formats.iter().any(|format| format.name() == name) => {
+                Ok(ArrayEntry::Value(name))
+                    if formats.iter().any(|format| format.name() == name) =>
+                {
                     return None;
                 }
                 Ok(ArrayEntry::Value(name)) => name,
@@ -109,12 +136,19 @@ impl Tree {
         let fixed = self.metadata_names(key, ARRAY_FILES)?;
         let may_be_group = matches!(e.kind(), Kind::System(_));
         let key = key.clone();
-        let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
-            Err(e) => Some(Err(e)),
-            Ok(e) if is_hidden(None, &e.name) => None,
-            Ok(e) if e.kind == EntryKind::Prefix && !may_be_group && !is_level_name(&e.name) => None,
-            Ok(e) => Some(Ok(name_at(&key, e.name, e.kind == EntryKind::Prefix))),
-        });
+        let names = self
+            .hierarchy
+            .list(&key)?
+            .filter_map(move |entry| match entry {
+                Err(e) => Some(Err(e)),
+                Ok(e) if is_hidden(None, &e.name) => None,
+                Ok(e)
+                    if e.kind == EntryKind::Prefix && !may_be_group && !is_level_name(&e.name) =>
+                {
+                    None
+                }
+                Ok(e) => Some(Ok(name_at(&key, e.name, e.kind == EntryKind::Prefix))),
+            });
         Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
     }
 
@@ -135,5 +169,9 @@ impl Tree {
 }
 
 pub(super) fn name_at(key: &Key, name: String, is_directory: bool) -> Name {
-    Name { inode: inode(is_directory, key.join(&name).as_str()), name, is_directory }
+    Name {
+        inode: inode(is_directory, key.join(&name).as_str()),
+        name,
+        is_directory,
+    }
 }

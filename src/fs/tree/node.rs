@@ -91,19 +91,29 @@ impl ViewedFile {
 impl View {
     /// Returns the path of the view of the array at `key`.
     pub fn path(&self, key: &Key) -> Key {
-        let beside =
-            |end: &str| key.parent().join(&format!("{}{end}", if key.is_root() { ROOT_NAME } else { key.name() }));
+        let beside = |end: &str| {
+            key.parent().join(&format!(
+                "{}{end}",
+                if key.is_root() { ROOT_NAME } else { key.name() }
+            ))
+        };
         match self {
             View::Unpacked => beside(UNPACKED),
-            View::Slices(indices) => indices.iter().fold(beside(SLICES), |path, index| path.join(&index.to_string())),
+            View::Slices(indices) => indices
+                .iter()
+                .fold(beside(SLICES), |path, index| path.join(&index.to_string())),
         }
     }
 }
 
 impl ControlFile {
     /// All control files, in the order in which they are listed.
-    pub(super) const ALL: [ControlFile; 4] =
-        [ControlFile::Stats, ControlFile::StatsJson, ControlFile::Metrics, ControlFile::Sync];
+    pub(super) const ALL: [ControlFile; 4] = [
+        ControlFile::Stats,
+        ControlFile::StatsJson,
+        ControlFile::Metrics,
+        ControlFile::Sync,
+    ];
 
     /// Returns the name of the file.
     pub(super) fn name(self) -> &'static str {
@@ -119,7 +129,10 @@ impl ControlFile {
 impl Node {
     /// Returns whether the node is a directory.
     pub fn is_directory(&self) -> bool {
-        matches!(self, Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory)
+        matches!(
+            self,
+            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory
+        )
     }
 
     /// Returns whether the node is `.zarrfs` or in it.

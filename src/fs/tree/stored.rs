@@ -43,11 +43,16 @@ impl StoredSizes {
     /// Creates an empty set of estimates.
     pub fn new() -> Self {
         const ARRAYS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-        StoredSizes { kept: Mutex::new(LruCache::new(ARRAYS)) }
+        StoredSizes {
+            kept: Mutex::new(LruCache::new(ARRAYS)),
+        }
     }
 
     fn recent(&self, array: &Array) -> Option<StoredSize> {
-        lock(&self.kept).get(&array.id()).filter(|(at, _)| at.elapsed() < KEPT).map(|(_, stored)| *stored)
+        lock(&self.kept)
+            .get(&array.id())
+            .filter(|(at, _)| at.elapsed() < KEPT)
+            .map(|(_, stored)| *stored)
     }
 
     /// Returns whether there is a recent estimate for `array`.
@@ -76,29 +81,47 @@ fn sample(array: &Arc<Array>) -> StoredSize {
     let mut objects = 0u64;
     let mut asked = 0u64;
     let mut names = 0;
-    let mut stored = StoredSize { bytes: 0, newest: SystemTime::UNIX_EPOCH };
+    let mut stored = StoredSize {
+        bytes: 0,
+        newest: SystemTime::UNIX_EPOCH,
+    };
     if !array.lists_all() {
         // the size is unknown; a file without blocks would be copied as zeros
-        return StoredSize { bytes: array.size(), ..stored };
+        return StoredSize {
+            bytes: array.size(),
+            ..stored
+        };
     }
     // take this before the store is asked: a chunk that is stored meanwhile counts twice rather
     // than never
     let pending = array.pending().size();
     array.prefetch_levels();
-    let most = if array.is_remote() { NAMES_REMOTE } else { NAMES };
-    let entries = array.stored_objects().into_iter().flatten().take(most).inspect(|_| names += 1);
+    let most = if array.is_remote() {
+        NAMES_REMOTE
+    } else {
+        NAMES
+    };
+    let entries = array
+        .stored_objects()
+        .into_iter()
+        .flatten()
+        .take(most)
+        .inspect(|_| names += 1);
     let mut found = entries.filter_map(|entry| match entry {
         Ok(ArrayEntry::Chunk(chunk)) => Some(chunk),
         _ => None,
     });
-    array.stat_objects(&mut found.by_ref().take(OBJECTS).inspect(|_| objects += 1), &mut |stat| {
-        if let Ok(Some(stat)) = stat {
-            asked += 1;
-            stored.bytes += stat.size;
-            stored.newest = stored.newest.max(stat.modified);
-        }
-        true
-    });
+    array.stat_objects(
+        &mut found.by_ref().take(OBJECTS).inspect(|_| objects += 1),
+        &mut |stat| {
+            if let Ok(Some(stat)) = stat {
+                asked += 1;
+                stored.bytes += stat.size;
+                stored.newest = stored.newest.max(stat.modified);
+            }
+            true
+        },
+    );
     objects += found.count() as u64;
     if names == most {
         objects = array.object_count();

@@ -64,16 +64,21 @@ impl Tree {
             _ if key.is_root() && name == CONTROL => Err(own(&path)),
             Some(Some(array)) if name == FLAT && has_flat(array) => Ok(Target::Flat(array.clone())),
             _ if name == FLAT => {
-                let why = "the flat bytes come with the array: write its zarr.json or .zarray first";
+                let why =
+                    "the flat bytes come with the array: write its zarr.json or .zarray first";
                 Err(Error::new(Kind::System(libc::EPERM), why).context(path))
             }
             _ if self.comes_with(key, name) => Err(own(&path)),
             // a copy of a view must not hide the view
             None if self.is_view_name(name) => Err(own(&path)),
             _ if is_hidden(array.and_then(|a| a.map(Arc::as_ref)), name) => Err(own(&path)),
-            Some(Some(array)) if is_chunk_like(name) && !is_partial(name) => in_array(array, name, path),
+            Some(Some(array)) if is_chunk_like(name) && !is_partial(name) => {
+                in_array(array, name, path)
+            }
             Some(None) if is_key_like(name) => Err(self.unreadable(&path)),
-            _ => Ok(self.encoded_value(&path)?.map_or(Target::Plain(path), Target::Encoded)),
+            _ => Ok(self
+                .encoded_value(&path)?
+                .map_or(Target::Plain(path), Target::Encoded)),
         }
     }
 }
@@ -83,7 +88,10 @@ fn in_array(array: &Arc<Array>, name: &str, path: Key) -> Result<Target> {
         Some(chunk) => Ok(Target::Chunk(array.clone(), chunk)),
         None => {
             let shape = &array.metadata().shape;
-            Err(Error::invalid(format!("no chunk of the array, whose shape is {shape:?}")).context(path))
+            Err(
+                Error::invalid(format!("no chunk of the array, whose shape is {shape:?}"))
+                    .context(path),
+            )
         }
     }
 }

@@ -38,7 +38,9 @@ impl View {
         let View::Slices(indices) = self else {
             return None;
         };
-        Some(View::Slices(indices.iter().copied().chain([index]).collect()))
+        Some(View::Slices(
+            indices.iter().copied().chain([index]).collect(),
+        ))
     }
 
     /// Returns whether the directory has files that show the array `shown`.
@@ -61,16 +63,27 @@ impl View {
 impl Views {
     /// Returns the views that are shown, with the ends of their names.
     fn shown(self) -> impl Iterator<Item = (&'static str, View)> {
-        let all = [(self.unpacked, UNPACKED, View::Unpacked), (self.slices, SLICES, View::Slices(Vec::new()))];
-        all.into_iter().filter(|(is_shown, ..)| *is_shown).map(|(_, end, view)| (end, view))
+        let all = [
+            (self.unpacked, UNPACKED, View::Unpacked),
+            (self.slices, SLICES, View::Slices(Vec::new())),
+        ];
+        all.into_iter()
+            .filter(|(is_shown, ..)| *is_shown)
+            .map(|(_, end, view)| (end, view))
     }
 
     /// Returns the names of the views of the array at `key`; none if there is no array.
     fn beside(self, hierarchy: &Hierarchy, key: &Key) -> Vec<Name> {
         let is_there = |view: &View| matches!(find(hierarchy, key, view), Ok(Some(_)));
         let is_free = |path: &Key| matches!(hierarchy.store().stat(path), Ok(None));
-        let paths = self.shown().filter(|(_, view)| is_there(view)).map(|(_, view)| view.path(key));
-        paths.filter(is_free).map(|path| name_at(&path.parent(), path.name().to_string(), true)).collect()
+        let paths = self
+            .shown()
+            .filter(|(_, view)| is_there(view))
+            .map(|(_, view)| view.path(key));
+        paths
+            .filter(is_free)
+            .map(|path| name_at(&path.parent(), path.name().to_string(), true))
+            .collect()
     }
 }
 
@@ -85,7 +98,9 @@ fn find(hierarchy: &Hierarchy, key: &Key, view: &View) -> Result<Option<(Arc<Arr
     let metadata = array.metadata();
     let shown = match view {
         View::Unpacked => ArrayView::unpacked(metadata, &*hierarchy.attributes(key)?),
-        View::Slices(indices) if metadata.shape.len() > PLANE && indices.len() + PLANE <= metadata.shape.len() => {
+        View::Slices(indices)
+            if metadata.shape.len() > PLANE && indices.len() + PLANE <= metadata.shape.len() =>
+        {
             ArrayView::slice(metadata, indices)
         }
         View::Slices(_) => None,
@@ -101,7 +116,9 @@ impl Tree {
 
     /// Returns whether any array may have a view of this name.
     pub fn is_view_name(&self, name: &str) -> bool {
-        self.views.shown().any(|(end, _)| name.len() > end.len() && name.ends_with(end))
+        self.views
+            .shown()
+            .any(|(end, _)| name.len() > end.len() && name.ends_with(end))
     }
 
     /// Returns the array at `key` and what a view shows of it.
@@ -120,7 +137,8 @@ impl Tree {
             let Some(stem) = name.strip_suffix(end).filter(|stem| !stem.is_empty()) else {
                 continue;
             };
-            let is_array = directory.is_root() && matches!(self.hierarchy.find(directory)?, Some(StoredNode::Array(_)));
+            let is_array = directory.is_root()
+                && matches!(self.hierarchy.find(directory)?, Some(StoredNode::Array(_)));
             let key = if !is_array {
                 directory.child(stem)?
             } else if stem == ROOT_NAME {
@@ -138,7 +156,8 @@ impl Tree {
     /// Returns the directory at a path, which may be that of a view.
     pub fn directory_at(&self, path: &Key) -> Result<Node> {
         let directory = Node::Directory(path.clone());
-        if self.views == Views::default() || path.is_root() || self.hierarchy.find(path)?.is_some() {
+        if self.views == Views::default() || path.is_root() || self.hierarchy.find(path)?.is_some()
+        {
             return Ok(directory);
         }
         let found = match self.directory_at(&path.parent())? {
@@ -185,7 +204,12 @@ impl Tree {
     }
 
     /// Looks up a name in the directory of a view.
-    pub(super) fn lookup_in_view(&self, key: &Key, view: &View, name: &str) -> Result<Option<Node>> {
+    pub(super) fn lookup_in_view(
+        &self,
+        key: &Key,
+        view: &View,
+        name: &str,
+    ) -> Result<Option<Node>> {
         let (array, shown) = self.viewed(key, view)?;
         let node = |file| Node::ViewFile(key.clone(), view.clone(), file);
         if view.has_files(&shown) {
@@ -193,13 +217,17 @@ impl Tree {
                 return Ok(Some(node(ViewedFile::Flat)));
             }
             if let Some(format) = Format::of_name(name)
-                && self.formats_of_view(&array, &shown).any(|other| other == format)
+                && self
+                    .formats_of_view(&array, &shown)
+                    .any(|other| other == format)
             {
                 return Ok(Some(node(ViewedFile::Header(format))));
             }
         }
         let index = parse_index(name).filter(|index| *index < view.directories(&shown));
-        Ok(index.and_then(|index| view.at(index)).map(|view| Node::ViewDirectory(key.clone(), view)))
+        Ok(index
+            .and_then(|index| view.at(index))
+            .map(|view| Node::ViewDirectory(key.clone(), view)))
     }
 
     /// Returns the names in the directory of a view.
@@ -209,14 +237,24 @@ impl Tree {
         let mut files = Vec::new();
         if view.has_files(&shown) {
             let formats = self.formats_of_view(&array, &shown).map(Format::name);
-            files.extend([FLAT].into_iter().chain(formats).map(|name| Ok(name_at(&path, name.to_string(), false))));
+            files.extend(
+                [FLAT]
+                    .into_iter()
+                    .chain(formats)
+                    .map(|name| Ok(name_at(&path, name.to_string(), false))),
+            );
         }
-        let directories = (0..view.directories(&shown)).map(move |index| Ok(name_at(&path, index.to_string(), true)));
+        let directories = (0..view.directories(&shown))
+            .map(move |index| Ok(name_at(&path, index.to_string(), true)));
         Ok(Box::new(files.into_iter().chain(directories)))
     }
 
     /// Returns the formats that can describe a view, in the order in which they are listed.
-    fn formats_of_view(&self, array: &Arc<Array>, shown: &ArrayView) -> impl Iterator<Item = Format> {
+    fn formats_of_view(
+        &self,
+        array: &Arc<Array>,
+        shown: &ArrayView,
+    ) -> impl Iterator<Item = Format> {
         let range = shown.range.clone();
         let describes = move |format: &Format| match format {
             format if format.reads_values() => export::check_values(array, range.clone()).is_ok(),
@@ -228,29 +266,50 @@ impl Tree {
             _ => true,
         };
         let fits = |format: &Format| format.fits(&shown.metadata);
-        self.headers.formats.iter().copied().filter(fits).filter(describes)
+        self.headers
+            .formats
+            .iter()
+            .copied()
+            .filter(fits)
+            .filter(describes)
     }
 
     /// Returns the content of a file of a view.
-    pub(super) fn view_file(&self, key: &Key, view: &View, file: ViewedFile, age: Duration) -> Result<Arc<Composite>> {
+    pub(super) fn view_file(
+        &self,
+        key: &Key,
+        view: &View,
+        file: ViewedFile,
+        age: Duration,
+    ) -> Result<Arc<Composite>> {
         let (array, shown) = self.viewed(key, view)?;
         let described = match file {
             ViewedFile::Flat => {
                 let mut file = Composite::default();
-                file.push_range(key.clone(), array.metadata(), shown.range.clone(), shown.form.clone());
+                file.push_range(
+                    key.clone(),
+                    array.metadata(),
+                    shown.range.clone(),
+                    shown.form.clone(),
+                );
                 file.sources.push(key.clone());
                 return file.counted().map(Arc::new);
             }
             ViewedFile::Header(format) if format.reads_values() => {
                 return self.values_text(format, &array, (view.path(key), Some(&shown)), age);
             }
-            ViewedFile::Header(Format::Npy) => Arc::new(Described::of_metadata(key, array.metadata())),
+            ViewedFile::Header(Format::Npy) => {
+                Arc::new(Described::of_metadata(key, array.metadata()))
+            }
             ViewedFile::Header(_) => self.described(&array, age)?,
         };
         let ViewedFile::Header(format) = file else {
             return Err(Error::stale());
         };
-        shown.file(format, &shown.describe(&described), array.metadata())?.counted().map(Arc::new)
+        shown
+            .file(format, &shown.describe(&described), array.metadata())?
+            .counted()
+            .map(Arc::new)
     }
 
     /// Returns when a document that only a view shows was changed: the attributes that say what
@@ -260,18 +319,39 @@ impl Tree {
             return Ok(SystemTime::UNIX_EPOCH);
         };
         let document = self.hierarchy.attributes_key(key);
-        let stat = self.hierarchy.store().stat(&document).map_err(|e| e.context(&document))?;
+        let stat = self
+            .hierarchy
+            .store()
+            .stat(&document)
+            .map_err(|e| e.context(&document))?;
         Ok(stat.map_or(SystemTime::UNIX_EPOCH, |stat| stat.modified))
     }
 
     /// Returns the entry of a name in a view whose lookup has failed.
-    pub(super) fn unsound_in_view(&self, key: &Key, view: &View, name: &Name) -> Option<ListedNode> {
+    pub(super) fn unsound_in_view(
+        &self,
+        key: &Key,
+        view: &View,
+        name: &Name,
+    ) -> Option<ListedNode> {
         let node = match Format::of_name(&name.name) {
-            _ if name.is_directory => Node::ViewDirectory(key.clone(), view.at(parse_index(&name.name)?)?),
+            _ if name.is_directory => {
+                Node::ViewDirectory(key.clone(), view.at(parse_index(&name.name)?)?)
+            }
             Some(format) => Node::ViewFile(key.clone(), view.clone(), ViewedFile::Header(format)),
             None => Node::ViewFile(key.clone(), view.clone(), ViewedFile::Flat),
         };
-        let attributes: Attributes = self.made(&node, 0, 0, SystemTime::UNIX_EPOCH, Some(Permissions::OWNER_ONLY));
-        Some(ListedNode { node, attributes, sound: false })
+        let attributes: Attributes = self.made(
+            &node,
+            0,
+            0,
+            SystemTime::UNIX_EPOCH,
+            Some(Permissions::OWNER_ONLY),
+        );
+        Some(ListedNode {
+            node,
+            attributes,
+            sound: false,
+        })
     }
 }

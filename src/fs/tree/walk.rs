@@ -48,7 +48,13 @@ impl Walks {
     /// and those after it.
     fn record(&self, key: &Key, now: Instant) -> usize {
         let mut walks = lock(&self.0);
-        let start = Walk { last: key.clone(), listed: now, count: FEWEST, left: 0, requested: now };
+        let start = Walk {
+            last: key.clone(),
+            listed: now,
+            count: FEWEST,
+            left: 0,
+            requested: now,
+        };
         let walk = walks.get_or_insert_mut(key.parent(), || start);
         if now - walk.listed > PAUSE {
             (walk.count, walk.left) = (FEWEST, 0);
@@ -83,7 +89,12 @@ impl Tree {
             return;
         };
         let end = below.keys.partition_point(|other| other >= key);
-        store.hint(Hint::Nodes(below.keys.get(end.saturating_sub(count)..end).unwrap_or_default()));
+        store.hint(Hint::Nodes(
+            below
+                .keys
+                .get(end.saturating_sub(count)..end)
+                .unwrap_or_default(),
+        ));
     }
 }
 
@@ -95,8 +106,16 @@ mod tests {
     fn the_second_directory_of_a_group_begins_a_walk() {
         let walks = Walks::new();
         let start = Instant::now();
-        let at = |name: &str, millis| walks.record(&Key::root().join(name), start + Duration::from_millis(millis));
-        assert_eq!([at("g/a", 0), at("g/a", 1), at("h/a", 2), at("g", 3)], [0; 4]);
+        let at = |name: &str, millis| {
+            walks.record(
+                &Key::root().join(name),
+                start + Duration::from_millis(millis),
+            )
+        };
+        assert_eq!(
+            [at("g/a", 0), at("g/a", 1), at("h/a", 2), at("g", 3)],
+            [0; 4]
+        );
         assert_eq!([at("g/b", 10), at("g/b", 11)], [8, 0]);
         let listed: Vec<usize> = (0..100).map(|i| at(&format!("g/c{i}"), 20 + i)).collect();
         let requested: Vec<usize> = listed.iter().copied().filter(|count| *count > 0).collect();
@@ -104,6 +123,9 @@ mod tests {
         // what was requested expires
         assert_eq!([at("g/d", 700), at("g/e", 710)], [64, 0]);
         // other listings, much later
-        assert_eq!([at("g/a", 9000), at("g/b", 9001), at("g/x", 20_000)], [0, 8, 0]);
+        assert_eq!(
+            [at("g/a", 9000), at("g/b", 9001), at("g/x", 20_000)],
+            [0, 8, 0]
+        );
     }
 }

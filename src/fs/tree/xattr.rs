@@ -19,11 +19,20 @@ const DIMENSION_NAMES: &str = "user.zarr.dimension_names";
 pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
     let mut list: Vec<(String, Vec<u8>)> = Vec::new();
     match node {
-        Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key) | Node::Chunk(key, _) => {
+        Node::Directory(key)
+        | Node::Flat(key)
+        | Node::Header(key, _)
+        | Node::Dataset(key)
+        | Node::Chunk(key, _) => {
             if let Ok(array) = tree.array(key)
                 && tree.may_tell(audience, node, &key.join(array.metadata_name()))?
             {
-                let describe = |(name, value)| (format!("user.zarr.{name}"), json::write(&value).into_bytes());
+                let describe = |(name, value)| {
+                    (
+                        format!("user.zarr.{name}"),
+                        json::write(&value).into_bytes(),
+                    )
+                };
                 list.extend(array.metadata().description().into_iter().map(describe));
             }
             if tree.may_tell(audience, node, &tree.hierarchy().attributes_key(key))? {
@@ -38,8 +47,14 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
     if let Node::Chunk(key, name) = node {
         let (array, chunk) = tree.chunk(key, name)?;
         if let Some(stat) = array.stat_chunk(chunk)? {
-            list.push(("user.zarrfs.key".into(), array.stored_key(chunk).as_str().into()));
-            list.push(("user.zarrfs.stored_size".into(), stat.size.to_string().into()));
+            list.push((
+                "user.zarrfs.key".into(),
+                array.stored_key(chunk).as_str().into(),
+            ));
+            list.push((
+                "user.zarrfs.stored_size".into(),
+                stat.size.to_string().into(),
+            ));
             // the read of a damaged shard reports the error
             if let Ok(Some(offset)) = array.offset_in_object(chunk) {
                 list.push(("user.zarrfs.offset".into(), offset.to_string().into()));
@@ -66,31 +81,46 @@ fn of_view(
 ) -> Result<()> {
     let (array, shown) = tree.viewed(key, view)?;
     let hierarchy = tree.hierarchy();
-    let documents = [key.join(array.metadata_name()), hierarchy.attributes_key(key)];
+    let documents = [
+        key.join(array.metadata_name()),
+        hierarchy.attributes_key(key),
+    ];
     for document in documents {
         if !tree.may_tell(audience, node, &document)? {
             return Ok(());
         }
     }
     let attributes = hierarchy.attributes(key)?;
-    let mut push =
-        |name: &str, value: &Value| list.push((format!("user.zarr.{name}"), json::write(value).into_bytes()));
+    let mut push = |name: &str, value: &Value| {
+        list.push((format!("user.zarr.{name}"), json::write(value).into_bytes()))
+    };
     let is_shown = |name: &str, value: &Value| match name {
         "shape" | "dtype" | "data_type" => true,
         name => name == "fill_value" && !value.is_null(),
     };
     let description = shown.metadata.description();
-    description.iter().filter(|(name, value)| is_shown(name, value)).for_each(|(name, value)| push(name, value));
+    description
+        .iter()
+        .filter(|(name, value)| is_shown(name, value))
+        .for_each(|(name, value)| push(name, value));
     let mut sources = Vec::new();
     let names = export::axis_names(hierarchy, &array, &attributes, &mut sources);
-    let names = names.get(names.len().saturating_sub(shown.metadata.shape.len())..).unwrap_or_default();
+    let names = names
+        .get(names.len().saturating_sub(shown.metadata.shape.len())..)
+        .unwrap_or_default();
     // the names of an image's dimensions come from its group, which the audience may be unable to
     // read
     if sources.is_empty() && names.iter().any(Option::is_some) {
-        push("dimension_names", &names.iter().cloned().map(Value::from).collect());
+        push(
+            "dimension_names",
+            &names.iter().cloned().map(Value::from).collect(),
+        );
     }
     if let View::Slices(_) = view {
-        list.push(("user.zarrfs.flat_offset".into(), shown.range.start.to_string().into()));
+        list.push((
+            "user.zarrfs.flat_offset".into(),
+            shown.range.start.to_string().into(),
+        ));
     }
     push_attributes(&attributes, &|name| shown.keeps_attribute(name), list);
     Ok(())
@@ -98,7 +128,11 @@ fn of_view(
 
 /// Adds the user attributes that are kept; the dimension names of xarray have an extended attribute
 /// of their own.
-fn push_attributes(attributes: &Map<String, Value>, is_kept: &dyn Fn(&str) -> bool, list: &mut Vec<(String, Vec<u8>)>) {
+fn push_attributes(
+    attributes: &Map<String, Value>,
+    is_kept: &dyn Fn(&str) -> bool,
+    list: &mut Vec<(String, Vec<u8>)>,
+) {
     let mut room = MAX_LIST;
     for (name, value) in attributes.iter().filter(|(name, _)| is_kept(name)) {
         // a value beyond the system's limits is not even formatted

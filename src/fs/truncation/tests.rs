@@ -48,19 +48,34 @@ struct Model {
 impl Model {
     fn new(store: &Arc<FaultyStore>, bytes: Vec<u8>) -> Model {
         let fs = mount(store, 1 << 20);
-        let inode = fs.lookup(fs.lookup(1, "a").unwrap().inode, FLAT).unwrap().inode;
-        Model { fs, inode, open: Vec::new(), bytes, truncated: None, next: 0 }
+        let inode = fs
+            .lookup(fs.lookup(1, "a").unwrap().inode, FLAT)
+            .unwrap()
+            .inode;
+        Model {
+            fs,
+            inode,
+            open: Vec::new(),
+            bytes,
+            truncated: None,
+            next: 0,
+        }
     }
 
     fn size(&self) -> usize {
-        self.truncated.as_ref().map_or(self.bytes.len(), |(end, _)| *end)
+        self.truncated
+            .as_ref()
+            .map_or(self.bytes.len(), |(end, _)| *end)
     }
 
     fn set_size(&mut self, handle: u64, size: usize) -> Result<()> {
         self.fs.set_size(self.inode, size as u64, Some(handle))?;
         let before = self.size();
         if size < before {
-            let mut owners = self.truncated.take().map_or(Vec::new(), |(_, owners)| owners);
+            let mut owners = self
+                .truncated
+                .take()
+                .map_or(Vec::new(), |(_, owners)| owners);
             owners.push(handle);
             self.truncated = Some((size, owners));
         } else {
@@ -74,7 +89,10 @@ impl Model {
         if let Some((end, _)) = &mut self.truncated {
             *end = to.max(*end);
         }
-        self.truncated = self.truncated.take().filter(|(end, _)| *end < self.bytes.len());
+        self.truncated = self
+            .truncated
+            .take()
+            .filter(|(end, _)| *end < self.bytes.len());
     }
 
     fn apply(&mut self, op: &Op) -> Result<()> {
@@ -127,7 +145,10 @@ impl Model {
                 if let Some((_, owners)) = &mut self.truncated {
                     owners.retain(|owner| *owner != handle);
                 }
-                self.truncated = self.truncated.take().filter(|(_, owners)| !owners.is_empty());
+                self.truncated = self
+                    .truncated
+                    .take()
+                    .filter(|(_, owners)| !owners.is_empty());
             }
             Op::Sync(n) => {
                 if let Some(handle) = handle(n) {
@@ -144,11 +165,19 @@ impl Model {
         let reader = self.fs.open(self.inode, false, false).unwrap().handle;
         for handle in self.open.iter().chain([&reader]) {
             let mut out = Vec::new();
-            self.fs.read(*handle, 0, self.bytes.len(), &mut out).unwrap();
+            self.fs
+                .read(*handle, 0, self.bytes.len(), &mut out)
+                .unwrap();
             assert_eq!(out, self.bytes[..size]);
             let hole = self.fs.seek(*handle, 0, Seek::Hole).ok();
-            assert!(hole.is_none_or(|hole| hole <= size as u64), "a hole behind the end");
-            assert!(self.fs.seek(*handle, size as u64, Seek::Data).is_err(), "data behind the end");
+            assert!(
+                hole.is_none_or(|hole| hole <= size as u64),
+                "a hole behind the end"
+            );
+            assert!(
+                self.fs.seek(*handle, size as u64, Seek::Data).is_err(),
+                "data behind the end"
+            );
         }
         self.fs.release(reader);
     }
@@ -174,7 +203,9 @@ fn store(shape: &[u64], chunks: &[u64], fill: u8, is_sharded: bool) -> (Arc<Faul
         );
         ("a/.zarray", text)
     };
-    store.put(&Key::normalize(name).unwrap(), text.as_bytes()).unwrap();
+    store
+        .put(&Key::normalize(name).unwrap(), text.as_bytes())
+        .unwrap();
     let bytes = vec![77; shape.iter().product::<u64>() as usize];
     let mut model = Model::new(&store, bytes.clone());
     model.apply(&Op::Open(false)).unwrap();

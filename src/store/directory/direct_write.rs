@@ -39,7 +39,9 @@ pub(super) fn write_value(
     old: Option<&File>,
     is_refused: &AtomicBool,
 ) -> Result<()> {
-    let size = pieces.iter().fold(0u64, |size, piece| size.saturating_add(piece.len()));
+    let size = pieces
+        .iter()
+        .fold(0u64, |size, piece| size.saturating_add(piece.len()));
     let is_large = size >= MIN_VALUE && !is_refused.load(Ordering::Relaxed);
     if !is_large || old.is_some_and(may_share_blocks) {
         return write_pieces(file, pieces, old);
@@ -48,13 +50,26 @@ pub(super) fn write_value(
         is_refused.store(true, Ordering::Relaxed);
         return write_pieces(file, pieces, old);
     }
-    let target = DirectFile { file, is_direct: true, written: 0, is_refused };
-    let mut writer = DirectWriter { target, buffer: Vec::new(), start: 0, len: 0, size };
+    let target = DirectFile {
+        file,
+        is_direct: true,
+        written: 0,
+        is_refused,
+    };
+    let mut writer = DirectWriter {
+        target,
+        buffer: Vec::new(),
+        start: 0,
+        len: 0,
+        size,
+    };
     for piece in pieces {
         match piece {
             ValuePiece::Bytes(bytes) => writer.put(bytes)?,
             ValuePiece::File(from, range) => writer.copy(from, range.clone())?,
-            ValuePiece::Old(range) => writer.copy(old.ok_or_else(copied_too_little)?, range.clone())?,
+            ValuePiece::Old(range) => {
+                writer.copy(old.ok_or_else(copied_too_little)?, range.clone())?
+            }
         }
     }
     writer.finish()
@@ -100,7 +115,8 @@ impl DirectFile<'_> {
                     }
                 }
                 Err(Errno::INVAL) if self.is_direct => {
-                    self.is_refused.fetch_or(self.written == 0, Ordering::Relaxed);
+                    self.is_refused
+                        .fetch_or(self.written == 0, Ordering::Relaxed);
                     self.end_direct()?;
                 }
                 Err(e) => return Err(e.into()),
@@ -137,7 +153,8 @@ impl DirectWriter<'_> {
         while !bytes.is_empty() {
             let is_aligned = self.len == 0 && bytes.as_ptr().addr().is_multiple_of(ALIGNMENT);
             if is_aligned && bytes.len() >= ALIGNMENT {
-                let (now, rest) = bytes.split_at(bytes.len().min(MAX_WRITE) / ALIGNMENT * ALIGNMENT);
+                let (now, rest) =
+                    bytes.split_at(bytes.len().min(MAX_WRITE) / ALIGNMENT * ALIGNMENT);
                 self.target.append(now)?;
                 bytes = rest;
                 continue;
@@ -155,8 +172,10 @@ impl DirectWriter<'_> {
     fn copy(&mut self, from: &File, mut range: Range<u64>) -> Result<()> {
         while range.start < range.end {
             let room = self.room()?;
-            let len = usize::try_from(range.end - range.start).map_or(room.len(), |left| left.min(room.len()));
-            from.read_exact_at(&mut room[..len], range.start).map_err(|_| copied_too_little())?;
+            let len = usize::try_from(range.end - range.start)
+                .map_or(room.len(), |left| left.min(room.len()));
+            from.read_exact_at(&mut room[..len], range.start)
+                .map_err(|_| copied_too_little())?;
             self.advance(len)?;
             range.start += len as u64;
         }
@@ -167,9 +186,11 @@ impl DirectWriter<'_> {
     fn room(&mut self) -> Result<&mut [u8]> {
         if self.buffer.is_empty() {
             let left = self.size.saturating_sub(self.target.written);
-            let len = usize::try_from(left).map_or(MAX_WRITE, |n| n.next_multiple_of(ALIGNMENT).min(MAX_WRITE));
+            let len = usize::try_from(left)
+                .map_or(MAX_WRITE, |n| n.next_multiple_of(ALIGNMENT).min(MAX_WRITE));
             memory::resize(&mut self.buffer, len + ALIGNMENT)?;
-            self.start = self.buffer.as_ptr().addr().next_multiple_of(ALIGNMENT) - self.buffer.as_ptr().addr();
+            self.start = self.buffer.as_ptr().addr().next_multiple_of(ALIGNMENT)
+                - self.buffer.as_ptr().addr();
             self.buffer.truncate(self.start + len);
         }
         Ok(&mut self.buffer[self.start + self.len..])
@@ -187,7 +208,8 @@ impl DirectWriter<'_> {
 
     /// Appends the rest of the bytes. The last ones may not fill a block.
     fn finish(mut self) -> Result<()> {
-        let (whole, rest) = self.buffer[self.start..][..self.len].split_at(self.len / ALIGNMENT * ALIGNMENT);
+        let (whole, rest) =
+            self.buffer[self.start..][..self.len].split_at(self.len / ALIGNMENT * ALIGNMENT);
         self.target.append(whole)?;
         self.target.end_direct()?;
         self.target.append(rest)
@@ -222,13 +244,28 @@ mod tests {
                 _ => ValuePiece::Old(start as u64..(start + len) as u64),
             })
             .collect();
-        write_value(&File::create(&path).unwrap(), &pieces, Some(&old), is_refused).unwrap();
+        write_value(
+            &File::create(&path).unwrap(),
+            &pieces,
+            Some(&old),
+            is_refused,
+        )
+        .unwrap();
         std::fs::read(path).unwrap()
     }
 
     fn any_piece() -> impl Strategy<Value = Piece> {
-        let len = prop_oneof![Just(0), Just(ALIGNMENT), Just(MAX_WRITE), 0..MAX_WRITE + 5000];
-        (0u8..3, prop_oneof![Just(0usize), Just(16), 0..MAX_WRITE], len)
+        let len = prop_oneof![
+            Just(0),
+            Just(ALIGNMENT),
+            Just(MAX_WRITE),
+            0..MAX_WRITE + 5000
+        ];
+        (
+            0u8..3,
+            prop_oneof![Just(0usize), Just(16), 0..MAX_WRITE],
+            len,
+        )
     }
 
     proptest! {
@@ -258,7 +295,12 @@ mod tests {
         let [old, path] = ["old", "new"].map(|name| directory.path().join(name));
         std::fs::write(&old, [1; 1000]).unwrap();
         let pieces = [ValuePiece::Old(0..2 * MIN_VALUE)];
-        let written = write_value(&File::create(path).unwrap(), &pieces, Some(&File::open(old).unwrap()), &is_refused);
+        let written = write_value(
+            &File::create(path).unwrap(),
+            &pieces,
+            Some(&File::open(old).unwrap()),
+            &is_refused,
+        );
         assert_eq!(written.unwrap_err().errno(), libc::EIO);
     }
 }

@@ -27,15 +27,31 @@ pub(super) struct OpenDirectory {
 impl DirectoryStore {
     /// Returns the metadata of `key`. Uses `level` if it is the directory of `key`, and replaces it
     /// otherwise.
-    pub(super) fn stat_in(&self, key: &Key, level: &mut Option<OpenDirectory>) -> Result<Option<Stat>> {
+    pub(super) fn stat_in(
+        &self,
+        key: &Key,
+        level: &mut Option<OpenDirectory>,
+    ) -> Result<Option<Stat>> {
         if key.is_root() {
             return self.stat(key);
         }
         let (parent, name) = key.as_str().rsplit_once('/').unwrap_or(("", key.as_str()));
-        if !level.as_ref().is_some_and(|l| l.left > 0 && l.path == parent) {
-            let opened = self.root.find(parent, |root| open_seen(root, parent, OFlags::PATH | OFlags::DIRECTORY))?;
-            let (directory, skipped) = opened.map_or((None, None), |(directory, skipped)| (Some(directory), skipped));
-            *level = Some(OpenDirectory { path: parent.to_string(), directory, skipped, left: KEYS_PER_RESOLVE });
+        if !level
+            .as_ref()
+            .is_some_and(|l| l.left > 0 && l.path == parent)
+        {
+            let opened = self.root.find(parent, |root| {
+                open_seen(root, parent, OFlags::PATH | OFlags::DIRECTORY)
+            })?;
+            let (directory, skipped) = opened.map_or((None, None), |(directory, skipped)| {
+                (Some(directory), skipped)
+            });
+            *level = Some(OpenDirectory {
+                path: parent.to_string(),
+                directory,
+                skipped,
+                left: KEYS_PER_RESOLVE,
+            });
         }
         let Some(level) = level else {
             return self.stat(key);
@@ -61,8 +77,12 @@ impl DirectoryStore {
 /// listings endless.
 pub(super) fn kind_behind(root: &OwnedFd, prefix: &Key, name: &str) -> Option<EntryKind> {
     let key = prefix.join(name);
-    match open_beneath(root, key.as_str(), OFlags::PATH).and_then(|fd| fd.map(|fd| stat_of(&fd)).transpose()) {
-        Ok(Some(stat)) if stat.kind == EntryKind::Prefix && goes_through_link(root, prefix) => Some(EntryKind::Other),
+    match open_beneath(root, key.as_str(), OFlags::PATH)
+        .and_then(|fd| fd.map(|fd| stat_of(&fd)).transpose())
+    {
+        Ok(Some(stat)) if stat.kind == EntryKind::Prefix && goes_through_link(root, prefix) => {
+            Some(EntryKind::Other)
+        }
         Ok(stat) => stat.map(|s| s.kind),
         Err(e) => {
             log::warn!("{key}: left out: {e}");
@@ -90,7 +110,12 @@ pub(super) fn open_beneath(root: &OwnedFd, path: &str, flags: OFlags) -> Result<
 }
 
 /// Opens `path` below `root`; `mode` is that of a new file, if `flags` permit to create one.
-pub(super) fn create_beneath(root: &OwnedFd, path: &str, flags: OFlags, mode: Mode) -> Result<Option<OwnedFd>> {
+pub(super) fn create_beneath(
+    root: &OwnedFd,
+    path: &str,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<Option<OwnedFd>> {
     let path = if path.is_empty() { "." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     // the kernel may return EAGAIN while any directory of the file system is renamed
@@ -113,16 +138,29 @@ pub(super) fn create_beneath(root: &OwnedFd, path: &str, flags: OFlags, mode: Mo
 }
 
 pub(super) fn leads_out() -> Error {
-    Error::new(Kind::System(libc::EACCES), "a symbolic link leads out of the store")
+    Error::new(
+        Kind::System(libc::EACCES),
+        "a symbolic link leads out of the store",
+    )
 }
 
 /// Opens `path` below `root`; `flags` must include `OFlags::PATH`. If a symbolic link led to the
 /// file, also returns the permissions of the directories that the link skipped, since a link must
 /// not reveal files that they hide.
-pub(super) fn open_seen(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Option<(OwnedFd, Option<Permissions>)>> {
+pub(super) fn open_seen(
+    root: &OwnedFd,
+    path: &str,
+    flags: OFlags,
+) -> Result<Option<(OwnedFd, Option<Permissions>)>> {
     let plain = if path.is_empty() { "." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    match fs::openat2(root.as_fd(), plain, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+    match fs::openat2(
+        root.as_fd(),
+        plain,
+        flags | OFlags::CLOEXEC,
+        Mode::empty(),
+        resolve,
+    ) {
         Ok(fd) => Ok(Some((fd, None))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         // `open_beneath` follows the link and classifies other errors
@@ -141,7 +179,11 @@ fn permissions_between(root: &OwnedFd, file: &OwnedFd) -> Option<Permissions> {
     let root_path = path(root)?;
     let below = file.strip_prefix(root_path).ok()?.to_path_buf();
     let mut granted = stat_of(root).ok()?.permissions?.search();
-    for directory in below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()) {
+    for directory in below
+        .ancestors()
+        .skip(1)
+        .filter(|path| !path.as_os_str().is_empty())
+    {
         let stat = fs::statat(root, directory, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         granted = granted.and(stat_from(&stat).permissions?.search());
     }
@@ -168,12 +210,22 @@ pub(super) fn stat_from(s: &fs::Stat) -> Stat {
         size: s.st_size as u64,
     };
     let permissions = Some(Permissions::new(s.st_mode, s.st_uid, s.st_gid));
-    Stat { kind, size: s.st_size as u64, modified: time(s.st_mtime, s.st_mtime_nsec), version, permissions }
+    Stat {
+        kind,
+        size: s.st_size as u64,
+        modified: time(s.st_mtime, s.st_mtime_nsec),
+        version,
+        permissions,
+    }
 }
 
 fn time(sec: i64, nsec: u64) -> SystemTime {
     let whole = Duration::from_secs(sec.unsigned_abs());
-    let base =
-        if sec < 0 { SystemTime::UNIX_EPOCH.checked_sub(whole) } else { SystemTime::UNIX_EPOCH.checked_add(whole) };
-    base.and_then(|t| t.checked_add(Duration::from_nanos(nsec))).unwrap_or(SystemTime::UNIX_EPOCH)
+    let base = if sec < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(whole)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(whole)
+    };
+    base.and_then(|t| t.checked_add(Duration::from_nanos(nsec)))
+        .unwrap_or(SystemTime::UNIX_EPOCH)
 }

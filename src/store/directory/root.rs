@@ -35,21 +35,34 @@ struct RootPlace {
 impl StoreRoot {
     /// Opens the directory at `path`.
     pub fn open(path: &Path) -> Result<Self> {
-        let root = fs::open(path, FLAGS, Mode::empty()).map_err(|e| Error::from(e).context(path.display()))?;
-        Ok(StoreRoot { current: RwLock::new(Arc::new(root)), place: None })
+        let root = fs::open(path, FLAGS, Mode::empty())
+            .map_err(|e| Error::from(e).context(path.display()))?;
+        Ok(StoreRoot {
+            current: RwLock::new(Arc::new(root)),
+            place: None,
+        })
     }
 
     /// Looks for another directory after the root was removed.
     pub fn replaceable(self, stats: Arc<Stats>) -> Self {
-        let path = std::fs::read_link(format!("/proc/self/fd/{}", self.held().as_raw_fd())).unwrap_or_default();
-        let above = path.parent().and_then(|above| fs::open(above, FLAGS, Mode::empty()).ok());
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", self.held().as_raw_fd()))
+            .unwrap_or_default();
+        let above = path
+            .parent()
+            .and_then(|above| fs::open(above, FLAGS, Mode::empty()).ok());
         let place = above.zip(path.file_name().map(OsString::from));
-        StoreRoot { place: place.map(|(above, name)| RootPlace { above, name, stats }), ..self }
+        StoreRoot {
+            place: place.map(|(above, name)| RootPlace { above, name, stats }),
+            ..self
+        }
     }
 
     /// Returns the directory that is held open.
     pub fn held(&self) -> Arc<OwnedFd> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Returns what `open` finds at `path` below the root, or below the directory that took its
@@ -58,7 +71,11 @@ impl StoreRoot {
     /// # Errors
     ///
     /// EIO if the root was removed and there is none; those of `open`.
-    pub fn find<T>(&self, path: &str, open: impl Fn(&OwnedFd) -> Result<Option<T>>) -> Result<Option<T>> {
+    pub fn find<T>(
+        &self,
+        path: &str,
+        open: impl Fn(&OwnedFd) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let root = self.held();
         // a removed directory can still be opened as itself
         let found = if path.is_empty() { None } else { open(&root)? };
@@ -90,7 +107,10 @@ impl StoreRoot {
         let is_of_owner = |fd: &OwnedFd| fs::fstat(fd).is_ok_and(|now| now.st_uid == before.st_uid);
         match opened.ok().filter(is_of_owner) {
             Some(new) => {
-                log::warn!("{}: another directory took the place of the store, which was removed", name.display());
+                log::warn!(
+                    "{}: another directory took the place of the store, which was removed",
+                    name.display()
+                );
                 *current = Arc::new(new);
                 Ok(Some(current.clone()))
             }

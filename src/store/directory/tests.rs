@@ -6,7 +6,9 @@ use std::os::unix::fs::symlink;
 
 fn get(store: &DirectoryStore, key: &str) -> Result<Option<Vec<u8>>> {
     let mut value = Vec::new();
-    Ok(store.get(&Key::normalize(key).unwrap(), 100, &mut value)?.map(|_| value))
+    Ok(store
+        .get(&Key::normalize(key).unwrap(), 100, &mut value)?
+        .map(|_| value))
 }
 
 #[test]
@@ -26,7 +28,11 @@ fn values_and_names_are_those_of_files() {
     store.get_range(&key, 30..40, &mut part).unwrap().unwrap();
     assert_eq!(part, b"");
     assert!(store.get(&key, 9, &mut part).is_err());
-    let names: Vec<_> = store.list(&Key::root()).unwrap().map(|e| e.unwrap()).collect();
+    let names: Vec<_> = store
+        .list(&Key::root())
+        .unwrap()
+        .map(|e| e.unwrap())
+        .collect();
     assert_eq!(names, [Entry::new("a", EntryKind::Prefix)]);
 }
 
@@ -65,12 +71,25 @@ fn a_name_that_is_too_long_does_not_exist() {
     let long = "x".repeat(256);
     for path in [long.clone(), format!("{long}/.zarray"), format!("a/{long}")] {
         let key = Key::normalize(&path).unwrap();
-        assert!(store.stat(&key).unwrap().is_none() && get(&store, &path).unwrap().is_none(), "{path}");
-        assert_eq!(store.put(&key, b"x").unwrap_err().errno(), libc::ENAMETOOLONG, "{path}");
+        assert!(
+            store.stat(&key).unwrap().is_none() && get(&store, &path).unwrap().is_none(),
+            "{path}"
+        );
+        assert_eq!(
+            store.put(&key, b"x").unwrap_err().errno(),
+            libc::ENAMETOOLONG,
+            "{path}"
+        );
     }
     // a path that is too long as a whole may still exist
     let deep = "d/".repeat(3000) + "x";
-    assert_eq!(store.stat(&Key::normalize(&deep).unwrap()).unwrap_err().errno(), libc::ENAMETOOLONG);
+    assert_eq!(
+        store
+            .stat(&Key::normalize(&deep).unwrap())
+            .unwrap_err()
+            .errno(),
+        libc::ENAMETOOLONG
+    );
 }
 
 /// Returns the results of `stat_many` as texts: the error, `-` for a missing key, or kind and size.
@@ -96,7 +115,12 @@ fn stat_many_agrees_with_stat() {
     let inside = dir.path().join("s");
     std::fs::create_dir_all(inside.join("a/0/1")).unwrap();
     std::fs::write(dir.path().join("secret"), b"x").unwrap();
-    for (name, bytes) in [("a/0.0", "1"), ("a/0/0", "22"), ("a/0/1/2", "333"), ("file", "4444")] {
+    for (name, bytes) in [
+        ("a/0.0", "1"),
+        ("a/0/0", "22"),
+        ("a/0/1/2", "333"),
+        ("file", "4444"),
+    ] {
         std::fs::write(inside.join(name), bytes).unwrap();
     }
     symlink("0.0", inside.join("a/link")).unwrap();
@@ -105,13 +129,58 @@ fn stat_many_agrees_with_stat() {
     symlink("a", inside.join("b")).unwrap();
     symlink("..", inside.join("up")).unwrap();
     let store = DirectoryStore::open(&inside).unwrap();
-    let said = many(&store, &["a/0.0", "a/none", "a/link", "a/out", "a/dangling", "a/0/0", "a/0/1/2", "a/0.0"]);
-    assert_eq!(said, ["Value 1", "-", "Value 1", "permission denied", "-", "Value 2", "Value 3", "Value 1"]);
+    let said = many(
+        &store,
+        &[
+            "a/0.0",
+            "a/none",
+            "a/link",
+            "a/out",
+            "a/dangling",
+            "a/0/0",
+            "a/0/1/2",
+            "a/0.0",
+        ],
+    );
+    assert_eq!(
+        said,
+        [
+            "Value 1",
+            "-",
+            "Value 1",
+            "permission denied",
+            "-",
+            "Value 2",
+            "Value 3",
+            "Value 1"
+        ]
+    );
     // no parent, a parent that is a file, one behind a link, one out of the store
-    let said = many(&store, &["none/x", "none/y", "file/x", "file", "b/0.0", "b/link", "up/secret", "up/secret"]);
+    let said = many(
+        &store,
+        &[
+            "none/x",
+            "none/y",
+            "file/x",
+            "file",
+            "b/0.0",
+            "b/link",
+            "up/secret",
+            "up/secret",
+        ],
+    );
     let denied = "permission denied";
-    assert_eq!(said, ["-", "-", "-", "Value 4", "Value 1", "Value 1", denied, denied]);
-    assert!(many(&store, &["", "a"]).iter().all(|s| s.starts_with("Prefix")));
+    assert_eq!(
+        said,
+        [
+            "-", "-", "-", "Value 4", "Value 1", "Value 1", denied, denied
+        ]
+    );
+    assert!(
+        many(&store, &["", "a"])
+            .iter()
+            .all(|s| s.starts_with("Prefix"))
+    );
     let mut asked = 0;
     store.stat_many(&mut std::iter::repeat_n(Key::root(), 10), &mut |_| {
         asked += 1;
@@ -138,7 +207,10 @@ fn a_replaced_directory_is_noticed() {
         sizes.push(stat.unwrap().unwrap().size);
         true
     });
-    assert_eq!((sizes[0], sizes[KEYS_PER_RESOLVE as usize], sizes.last()), (1, 2, Some(&2)));
+    assert_eq!(
+        (sizes[0], sizes[KEYS_PER_RESOLVE as usize], sizes.last()),
+        (1, 2, Some(&2))
+    );
 }
 
 #[test]
@@ -149,8 +221,14 @@ fn links_to_directories_are_listed_one_level_deep() {
     std::fs::create_dir(dir.path().join("c")).unwrap();
     let store = DirectoryStore::open(dir.path()).unwrap();
     let prefixes = |key: &str| {
-        let list = store.list(&Key::normalize(key).unwrap()).unwrap().map(|e| e.unwrap());
-        let mut names: Vec<_> = list.filter(|e| e.kind == EntryKind::Prefix).map(|e| e.name).collect();
+        let list = store
+            .list(&Key::normalize(key).unwrap())
+            .unwrap()
+            .map(|e| e.unwrap());
+        let mut names: Vec<_> = list
+            .filter(|e| e.kind == EntryKind::Prefix)
+            .map(|e| e.name)
+            .collect();
         names.sort();
         names
     };
@@ -178,8 +256,10 @@ fn key(name: &str) -> Key {
 
 /// Returns the names in the root directory, including temporary files.
 fn names(path: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = std::fs::read_dir(path)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -228,7 +308,14 @@ fn links_inside_the_store_are_kept_and_none_leads_out() {
         symlink(to, inside.join(name)).unwrap();
     }
     symlink(dir.path().join("secret"), inside.join("a/absolute")).unwrap();
-    fs::mknodat(fs::CWD, inside.join("a/fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    fs::mknodat(
+        fs::CWD,
+        inside.join("a/fifo"),
+        FileType::Fifo,
+        Mode::RUSR,
+        0,
+    )
+    .unwrap();
     let store = DirectoryStore::open(&inside).unwrap();
     store.put(&key("a/twice"), b"y").unwrap();
     store.put(&key("a/dangling"), b"z").unwrap();
@@ -236,14 +323,28 @@ fn links_inside_the_store_are_kept_and_none_leads_out() {
     assert_eq!(std::fs::read(inside.join("a/new")).unwrap(), b"z");
     assert!(inside.join("a/b/in").is_symlink() && inside.join("a/twice").is_symlink());
     let refused = |name: &str| store.put(&key(name), b"!").unwrap_err().errno();
-    assert_eq!(["a/out", "a/up/secret", "a/absolute"].map(refused), [libc::EACCES; 3]);
+    assert_eq!(
+        ["a/out", "a/up/secret", "a/absolute"].map(refused),
+        [libc::EACCES; 3]
+    );
     assert_eq!(
         ["a/loop", "a/directory", "a/fifo", "a"].map(refused),
         [libc::ELOOP, libc::EISDIR, libc::EIO, libc::EISDIR]
     );
-    let file = |name: &str| store.writable_file(&key(name), true, false).map(|_| ()).unwrap_err().errno();
-    assert_eq!(["a/out", "a/absolute", "a/fifo", "a"].map(file), [libc::EACCES, libc::EACCES, libc::EIO, libc::EISDIR]);
-    assert!(store.delete(&key("a/up/secret")).is_err() && store.make_prefix(&key("a/up/x")).is_err());
+    let file = |name: &str| {
+        store
+            .writable_file(&key(name), true, false)
+            .map(|_| ())
+            .unwrap_err()
+            .errno()
+    };
+    assert_eq!(
+        ["a/out", "a/absolute", "a/fifo", "a"].map(file),
+        [libc::EACCES, libc::EACCES, libc::EIO, libc::EISDIR]
+    );
+    assert!(
+        store.delete(&key("a/up/secret")).is_err() && store.make_prefix(&key("a/up/x")).is_err()
+    );
     assert!(store.rename(&key("a/new"), &key("a/up/new")).is_err());
     // a link is removed, not its target
     assert!(store.delete(&key("a/out")).unwrap() && !store.delete(&key("a/out")).unwrap());
@@ -264,10 +365,17 @@ fn temporary_names_of_others_are_neither_used_nor_listed() {
         std::fs::write(dir.path().join(name), b"").unwrap();
     }
     store.put(&key("k"), b"1").unwrap();
-    let mut listed: Vec<_> = store.list(&Key::root()).unwrap().map(|e| e.unwrap().name).collect();
+    let mut listed: Vec<_> = store
+        .list(&Key::root())
+        .unwrap()
+        .map(|e| e.unwrap().name)
+        .collect();
     listed.sort();
     assert_eq!(listed, [".zarrfs-1", ".zarrfs-x-1", "k"]);
-    assert_eq!(std::fs::read(dir.path().join(format!(".zarrfs-{process}-899"))).unwrap(), b"other");
+    assert_eq!(
+        std::fs::read(dir.path().join(format!(".zarrfs-{process}-899"))).unwrap(),
+        b"other"
+    );
     assert_eq!(names(dir.path()).len(), 903);
 }
 
@@ -282,7 +390,13 @@ fn a_file_can_be_written_in_place() {
     open(true, false).unwrap().write_at(b"x", 1).unwrap();
     open(false, false).unwrap().write_at(b"y", 2).unwrap();
     assert_eq!(get(&store, "k").unwrap().unwrap(), b"axy");
-    assert_eq!(store.writable_file(&key("none/k"), true, false).unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(
+        store
+            .writable_file(&key("none/k"), true, false)
+            .unwrap_err()
+            .errno(),
+        libc::ENOENT
+    );
     store.sync().unwrap();
 }
 
@@ -304,7 +418,10 @@ fn changed_directories_are_synced_after_renames() {
     // a failed sync is tried again
     std::fs::rename(dir.path().join("e"), dir.path().join("kept")).unwrap();
     symlink("/", dir.path().join("e")).unwrap();
-    assert_eq!(store.sync().unwrap_err().to_string(), "/e: a symbolic link leads out of the store");
+    assert_eq!(
+        store.sync().unwrap_err().to_string(),
+        "/e: a symbolic link leads out of the store"
+    );
     assert_eq!(store.changed(), ["e"]);
     std::fs::remove_file(dir.path().join("e")).unwrap();
     store.sync().unwrap();
@@ -313,11 +430,15 @@ fn changed_directories_are_synced_after_renames() {
 
 #[test]
 fn the_number_of_recorded_directories_is_bounded() {
-    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let dir = tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap();
     let store = DirectoryStore::open(dir.path()).unwrap();
     for i in 0..write::MAX_CHANGED + 10 {
         std::fs::create_dir(dir.path().join(i.to_string())).unwrap();
-        store.writable_file(&key(&format!("{i}/k")), true, true).unwrap();
+        store
+            .writable_file(&key(&format!("{i}/k")), true, true)
+            .unwrap();
     }
     assert_eq!(store.changed().len(), 10);
 }
@@ -355,7 +476,10 @@ fn a_full_disk_leaves_only_the_old_value() {
     store.put(&key("a/k"), &[1; 100_000]).unwrap();
     let error = store.put(&key("a/k"), &[2; 200_000]).unwrap_err();
     assert_eq!(error.errno(), libc::ENOSPC);
-    assert_eq!(std::fs::read(tmpfs.0.path().join("a/k")).unwrap(), [1; 100_000]);
+    assert_eq!(
+        std::fs::read(tmpfs.0.path().join("a/k")).unwrap(),
+        [1; 100_000]
+    );
     assert_eq!(names(&tmpfs.0.path().join("a")), ["k"]);
     store.put(&key("a/k"), &[3; 100_000]).unwrap();
     store.sync().unwrap();
@@ -371,7 +495,16 @@ fn a_read_only_file_system_is_not_writable() {
     assert!(store.is_writable() && store.check_writable(&key("a")).is_ok());
     rustix::mount::mount_remount(tmpfs.0.path(), rustix::mount::MountFlags::RDONLY, c"").unwrap();
     assert!(!store.is_writable());
-    assert_eq!(store.check_writable(&key("a")).unwrap_err().errno(), libc::EROFS);
-    assert_eq!(store.put(&key("a/k"), b"2").unwrap_err().errno(), libc::EROFS);
-    assert_eq!(store.check_writable(&key("none")).unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(
+        store.check_writable(&key("a")).unwrap_err().errno(),
+        libc::EROFS
+    );
+    assert_eq!(
+        store.put(&key("a/k"), b"2").unwrap_err().errno(),
+        libc::EROFS
+    );
+    assert_eq!(
+        store.check_writable(&key("none")).unwrap_err().errno(),
+        libc::ENOENT
+    );
 }

@@ -49,7 +49,11 @@ struct ChangedDirectory {
 impl ChangedDirectory {
     fn of(path: &str, fd: &OwnedFd) -> Result<Self> {
         let stat = fs::fstat(fd)?;
-        Ok(ChangedDirectory { path: path.to_string(), device: stat.st_dev, inode: stat.st_ino })
+        Ok(ChangedDirectory {
+            path: path.to_string(),
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        })
     }
 }
 
@@ -68,8 +72,14 @@ pub(super) fn temporary_name(name: &str) -> Option<TemporaryName> {
 
 /// Removes a temporary file if the process that wrote it is gone.
 pub(super) fn remove_abandoned(directory: BorrowedFd, name: &str) {
-    let modified = || fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok().map(|s| stat_from(&s).modified);
-    let is_abandoned = temporary_name(name).zip(modified()).is_some_and(|(name, modified)| name.is_abandoned(modified));
+    let modified = || {
+        fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+            .ok()
+            .map(|s| stat_from(&s).modified)
+    };
+    let is_abandoned = temporary_name(name)
+        .zip(modified())
+        .is_some_and(|(name, modified)| name.is_abandoned(modified));
     if is_abandoned && fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
         log::info!("{name}: removed; a process that was killed had left it");
     }
@@ -77,16 +87,26 @@ pub(super) fn remove_abandoned(directory: BorrowedFd, name: &str) {
 
 impl OpenDirectoryName {
     fn full_path(&self) -> String {
-        if self.path.is_empty() { self.name.clone() } else { format!("{}/{}", self.path, self.name) }
+        if self.path.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{}/{}", self.path, self.name)
+        }
     }
 }
 
 impl DirectoryStore {
     pub(super) fn check_permissions(&self, prefix: &Key) -> Result<()> {
-        let Some(directory) = self.open_key(prefix.as_str(), OFlags::PATH | OFlags::DIRECTORY)? else {
+        let Some(directory) = self.open_key(prefix.as_str(), OFlags::PATH | OFlags::DIRECTORY)?
+        else {
             return Err(Error::not_found("no such directory"));
         };
-        Ok(fs::accessat(directory, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
+        Ok(fs::accessat(
+            directory,
+            ".",
+            Access::WRITE_OK | Access::EXEC_OK,
+            AtFlags::EACCESS,
+        )?)
     }
 
     pub(super) fn put_value(&self, key: &Key, value: &[u8]) -> Result<Version> {
@@ -100,7 +120,9 @@ impl DirectoryStore {
         pieces: &[ValuePiece],
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        let needs_old = pieces.iter().any(|piece| matches!(piece, ValuePiece::Old(_)));
+        let needs_old = pieces
+            .iter()
+            .any(|piece| matches!(piece, ValuePiece::Old(_)));
         let old = match replaces {
             Replaces::Version(version) if needs_old => match self.open_value(key)? {
                 Some((file, stat)) if stat.version == *version => Some(file),
@@ -132,7 +154,8 @@ impl DirectoryStore {
             Some(entry) => entry,
             None => {
                 self.make_parents(key.as_str())?;
-                self.entry(key.as_str())?.ok_or_else(|| Error::system(libc::ENOTDIR))?
+                self.entry(key.as_str())?
+                    .ok_or_else(|| Error::system(libc::ENOTDIR))?
             }
         };
         for _ in 0..MAX_LINKS {
@@ -141,7 +164,10 @@ impl DirectoryStore {
                 Err(Errno::NOENT) => None,
                 Err(e) => return Err(e.into()),
             };
-            match found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            match found
+                .as_ref()
+                .map(|stat| FileType::from_raw_mode(stat.st_mode))
+            {
                 None | Some(FileType::RegularFile) => {
                     return self.replace(&entry, found, &write, replaces);
                 }
@@ -162,8 +188,13 @@ impl DirectoryStore {
         replaces: Replaces,
     ) -> Result<Option<Version>> {
         let path = entry.full_path();
-        let mode = if old.is_none() { self.next_mode(&path) } else { None };
-        let mut temporary = TemporaryFile::create(&entry.directory, TEMPORARY, mode.unwrap_or_else(file_mode))?;
+        let mode = if old.is_none() {
+            self.next_mode(&path)
+        } else {
+            None
+        };
+        let mut temporary =
+            TemporaryFile::create(&entry.directory, TEMPORARY, mode.unwrap_or_else(file_mode))?;
         if let Some(old) = old {
             keep_owner_and_mode(&temporary.file, &old);
         }
@@ -199,7 +230,9 @@ impl DirectoryStore {
         // the lock keeps another thread from syncing a file in the new directory before the
         // directory itself is recorded
         let mut directories = lock(&self.changes.directories);
-        let mode = self.next_mode(path).unwrap_or(Mode::RWXU | Mode::RWXG | Mode::RWXO);
+        let mode = self
+            .next_mode(path)
+            .unwrap_or(Mode::RWXU | Mode::RWXG | Mode::RWXO);
         fs::mkdirat(&entry.directory, &entry.name, mode)?;
         lock(&self.next_modes).pop(path);
         if self.fsync {
@@ -229,11 +262,21 @@ impl DirectoryStore {
     pub(super) fn rename_key(&self, from: &Key, to: &Key) -> Result<()> {
         let from_entry = self.existing_entry(from.as_str())?;
         let to_entry = self.existing_entry(to.as_str())?;
-        fs::renameat(&from_entry.directory, &from_entry.name, &to_entry.directory, &to_entry.name)?;
+        fs::renameat(
+            &from_entry.directory,
+            &from_entry.name,
+            &to_entry.directory,
+            &to_entry.name,
+        )?;
         let mut directories = lock(&self.changes.directories);
         directories.retain(|d| d.path != to.as_str());
-        for mut directory in directories.extract_if(|d| is_at_or_below(&d.path, from.as_str())).collect::<Vec<_>>() {
-            directory.path.replace_range(..from.as_str().len(), to.as_str());
+        for mut directory in directories
+            .extract_if(|d| is_at_or_below(&d.path, from.as_str()))
+            .collect::<Vec<_>>()
+        {
+            directory
+                .path
+                .replace_range(..from.as_str().len(), to.as_str());
             directories.insert(directory);
         }
         drop(directories);
@@ -245,8 +288,14 @@ impl DirectoryStore {
         let mut flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
         flags.set(OFlags::CREATE, create);
         flags.set(OFlags::EXCL, create && exclusive);
-        let mode = if create { self.next_mode(key.as_str()).unwrap_or_else(file_mode) } else { Mode::empty() };
-        let fd = self.root.find(key.as_str(), |root| create_beneath(root, key.as_str(), flags, mode))?;
+        let mode = if create {
+            self.next_mode(key.as_str()).unwrap_or_else(file_mode)
+        } else {
+            Mode::empty()
+        };
+        let fd = self.root.find(key.as_str(), |root| {
+            create_beneath(root, key.as_str(), flags, mode)
+        })?;
         let file = regular_file(fd.ok_or_else(|| Error::not_found("no such file or directory"))?)?;
         if create && let Some(entry) = self.entry(key.as_str())? {
             lock(&self.next_modes).pop(key.as_str());
@@ -263,7 +312,12 @@ impl DirectoryStore {
             (Some(file), ModeTarget::Existing) => {
                 // a file that is only a path has no mode to set, but its link in /proc leads to it
                 let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-                Ok(fs::chmodat(fs::CWD, link, Mode::from_raw_mode(mode & 0o777), AtFlags::empty())?)
+                Ok(fs::chmodat(
+                    fs::CWD,
+                    link,
+                    Mode::from_raw_mode(mode & 0o777),
+                    AtFlags::empty(),
+                )?)
             }
             (Some(_), ModeTarget::Next) => Ok(()),
             (None, _) => {
@@ -274,14 +328,18 @@ impl DirectoryStore {
     }
 
     fn next_mode(&self, path: &str) -> Option<Mode> {
-        lock(&self.next_modes).peek(path).map(|mode| Mode::from_raw_mode(*mode))
+        lock(&self.next_modes)
+            .peek(path)
+            .map(|mode| Mode::from_raw_mode(*mode))
     }
 
     /// Opens the lock file of a key, which is created with `mode` if it is missing. Returns `None`
     /// if its directory is missing.
     pub(in crate::store) fn open_lock_file(&self, key: &Key, mode: Mode) -> Result<Option<File>> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
-        create_beneath(&self.root.held(), key.as_str(), flags, mode)?.map(regular_file).transpose()
+        create_beneath(&self.root.held(), key.as_str(), flags, mode)?
+            .map(regular_file)
+            .transpose()
     }
 
     pub(super) fn sync_changes(&self) -> Result<()> {
@@ -303,7 +361,9 @@ impl DirectoryStore {
 
     fn sync_directory(&self, directory: &ChangedDirectory) -> Result<()> {
         let found = self.open_key(&directory.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let is_same = |fd: &OwnedFd| ChangedDirectory::of(&directory.path, fd).is_ok_and(|found| found == *directory);
+        let is_same = |fd: &OwnedFd| {
+            ChangedDirectory::of(&directory.path, fd).is_ok_and(|found| found == *directory)
+        };
         let Some(fd) = found.filter(is_same) else {
             // another process has renamed or removed it
             return self.sync_everything();
@@ -331,7 +391,8 @@ impl DirectoryStore {
         }
         let directory = ChangedDirectory::of(&entry.path, &entry.directory)?;
         let mut directories = lock(&self.changes.directories);
-        let is_full = directories.insert(directory) && directories.len().is_multiple_of(MAX_CHANGED);
+        let is_full =
+            directories.insert(directory) && directories.len().is_multiple_of(MAX_CHANGED);
         drop(directories);
         if is_full && let Err(e) = self.sync_changes() {
             // the directories stay recorded, so an explicit sync reports the error
@@ -342,7 +403,10 @@ impl DirectoryStore {
 
     #[cfg(test)]
     pub(super) fn changed(&self) -> Vec<String> {
-        let mut paths: Vec<_> = lock(&self.changes.directories).iter().map(|d| d.path.clone()).collect();
+        let mut paths: Vec<_> = lock(&self.changes.directories)
+            .iter()
+            .map(|d| d.path.clone())
+            .collect();
         paths.sort();
         paths
     }
@@ -355,23 +419,34 @@ impl DirectoryStore {
             return Err(Error::system(libc::EISDIR));
         }
         let directory = self.open_key(parent, OFlags::PATH | OFlags::DIRECTORY)?;
-        Ok(directory.map(|directory| OpenDirectoryName { directory, path: parent.to_string(), name: name.to_string() }))
+        Ok(directory.map(|directory| OpenDirectoryName {
+            directory,
+            path: parent.to_string(),
+            name: name.to_string(),
+        }))
     }
 
     fn existing_entry(&self, path: &str) -> Result<OpenDirectoryName> {
-        self.entry(path)?.ok_or_else(|| Error::not_found("no such directory"))
+        self.entry(path)?
+            .ok_or_else(|| Error::not_found("no such directory"))
     }
 
     /// Returns the entry to which the symbolic link at `entry` leads.
     fn follow(&self, entry: &OpenDirectoryName) -> Result<OpenDirectoryName> {
         let link = fs::readlinkat(&entry.directory, &entry.name, Vec::new())?;
-        let link =
-            link.into_string().map_err(|_| Error::damaged("a symbolic link leads to a name that is not UTF-8"))?;
+        let link = link
+            .into_string()
+            .map_err(|_| Error::damaged("a symbolic link leads to a name that is not UTF-8"))?;
         if link.starts_with('/') {
             return Err(leads_out());
         }
-        let path = if entry.path.is_empty() { link } else { format!("{}/{link}", entry.path) };
-        self.entry(&path)?.ok_or_else(|| Error::not_found("the target of a symbolic link does not exist"))
+        let path = if entry.path.is_empty() {
+            link
+        } else {
+            format!("{}/{link}", entry.path)
+        };
+        self.entry(&path)?
+            .ok_or_else(|| Error::not_found("the target of a symbolic link does not exist"))
     }
 }
 
@@ -408,7 +483,8 @@ fn file_mode() -> Mode {
 fn keep_owner_and_mode(file: &File, old: &fs::Stat) {
     let uid = Uid::from_raw(old.st_uid);
     let gid = Gid::from_raw(old.st_gid);
-    let is_ours = fs::fstat(file).is_ok_and(|new| (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid));
+    let is_ours =
+        fs::fstat(file).is_ok_and(|new| (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid));
     if !is_ours && fs::fchown(file, Some(uid), Some(gid)).is_err() {
         // changing only the group is often permitted
         let _ = fs::fchown(file, None, Some(gid));
@@ -418,5 +494,6 @@ fn keep_owner_and_mode(file: &File, old: &fs::Stat) {
 }
 
 fn is_at_or_below(path: &str, ancestor: &str) -> bool {
-    path.strip_prefix(ancestor).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(ancestor)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

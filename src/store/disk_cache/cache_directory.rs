@@ -57,16 +57,29 @@ impl CacheDirectory {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(e.into()),
         }
-        let directory = fs::openat(&parent, SUBDIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        let directory = fs::openat(
+            &parent,
+            SUBDIRECTORY,
+            flags | OFlags::NOFOLLOW,
+            Mode::empty(),
+        )?;
         let stat = fs::fstat(&directory)?;
         if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-            return Err(
-                Error::system(libc::EACCES).context(format!("{SUBDIRECTORY} in it must be yours alone (chmod 700)"))
-            );
+            return Err(Error::system(libc::EACCES).context(format!(
+                "{SUBDIRECTORY} in it must be yours alone (chmod 700)"
+            )));
         }
         let usage = Usage::open(&directory)?;
-        let directory = CacheDirectory { directory, usage, limit };
-        if directory.usage.get().is_none_or(|counts| counts.used > limit) {
+        let directory = CacheDirectory {
+            directory,
+            usage,
+            limit,
+        };
+        if directory
+            .usage
+            .get()
+            .is_none_or(|counts| counts.used > limit)
+        {
             directory.evict(0, "");
         }
         Ok(directory)
@@ -79,31 +92,56 @@ impl CacheDirectory {
 
     /// Opens the file of `hash`.
     pub fn get(&self, hash: u64) -> Option<File> {
-        self.open_file(&path_of(hash), OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)
+        self.open_file(&path_of(hash), OFlags::RDONLY | OFlags::NONBLOCK)
+            .ok()
+            .map(File::from)
     }
 
     /// Records that a file was used now.
     pub fn record_use(&self, file: &File) {
-        let is_recent = |modified: SystemTime| modified.elapsed().is_ok_and(|age| age < USE_INTERVAL);
-        if !file.metadata().and_then(|m| m.modified()).is_ok_and(is_recent) {
-            let now = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW };
+        let is_recent =
+            |modified: SystemTime| modified.elapsed().is_ok_and(|age| age < USE_INTERVAL);
+        if !file
+            .metadata()
+            .and_then(|m| m.modified())
+            .is_ok_and(is_recent)
+        {
+            let now = Timespec {
+                tv_sec: 0,
+                tv_nsec: fs::UTIME_NOW,
+            };
             // an old time only makes eviction happen earlier
-            let _ = fs::futimens(file, &Timestamps { last_access: now, last_modification: now });
+            let _ = fs::futimens(
+                file,
+                &Timestamps {
+                    last_access: now,
+                    last_modification: now,
+                },
+            );
         }
     }
 
     /// Publishes a file of `size` bytes for `hash`; `write` writes its content. Returns `false` if
     /// there is no space for it now.
-    pub fn put(&self, hash: u64, size: u64, write: impl FnOnce(&File) -> std::io::Result<()>) -> Result<bool> {
-        let mut temporary = TemporaryFile::create(&self.directory, TEMPORARY, Mode::RUSR | Mode::WUSR)?;
+    pub fn put(
+        &self,
+        hash: u64,
+        size: u64,
+        write: impl FnOnce(&File) -> std::io::Result<()>,
+    ) -> Result<bool> {
+        let mut temporary =
+            TemporaryFile::create(&self.directory, TEMPORARY, Mode::RUSR | Mode::WUSR)?;
         // a concurrent scan must count the final size
         fs::ftruncate(&temporary.file, size)?;
         if !self.reserve(space(size), temporary.name()) {
             return Ok(false);
         }
-        let done = write(&temporary.file).map_err(Error::from).and_then(|()| self.rename(&mut temporary, hash));
+        let done = write(&temporary.file)
+            .map_err(Error::from)
+            .and_then(|()| self.rename(&mut temporary, hash));
         if done.is_err() {
-            self.usage.change(|counts| counts.used.saturating_sub(space(size)));
+            self.usage
+                .change(|counts| counts.used.saturating_sub(space(size)));
         }
         done.map(|()| true)
     }
@@ -114,7 +152,9 @@ impl CacheDirectory {
         self.usage.change(|counts| {
             let freed = self.space_of(&path);
             let is_removed = fs::unlinkat(&self.directory, &path, AtFlags::empty()).is_ok();
-            counts.used.saturating_sub(if is_removed { freed } else { 0 })
+            counts
+                .used
+                .saturating_sub(if is_removed { freed } else { 0 })
         });
     }
 
@@ -129,14 +169,17 @@ impl CacheDirectory {
         self.usage.change(|counts| {
             let freed = self.space_of(&path);
             renamed = temporary.rename_to(&path);
-            counts.used.saturating_sub(if renamed.is_ok() { freed } else { 0 })
+            counts
+                .used
+                .saturating_sub(if renamed.is_ok() { freed } else { 0 })
         });
         renamed
     }
 
     /// Returns the space that a file takes on disk in bytes, or 0 if it does not exist.
     fn space_of(&self, path: &str) -> u64 {
-        fs::statat(&self.directory, path, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| space(stat.st_size as u64))
+        fs::statat(&self.directory, path, AtFlags::SYMLINK_NOFOLLOW)
+            .map_or(0, |stat| space(stat.st_size as u64))
     }
 
     /// Reserves `space` bytes for the file `own`, and evicts other files if necessary.
@@ -168,7 +211,8 @@ impl CacheDirectory {
         }
         // the scan may lack files that were added since, so their bytes are counted here; files
         // that were removed since stay counted until the next scan
-        self.usage.change(|now| left.saturating_add(now.added.wrapping_sub(before.added)));
+        self.usage
+            .change(|now| left.saturating_add(now.added.wrapping_sub(before.added)));
         true
     }
 
@@ -183,7 +227,10 @@ impl CacheDirectory {
             let Ok(names) = self.open_file(path, flags).and_then(Dir::new) else {
                 continue;
             };
-            for name in names.flatten().filter_map(|entry| entry.file_name().to_str().ok().map(str::to_string)) {
+            for name in names
+                .flatten()
+                .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_string))
+            {
                 if !level.is_empty() || name.starts_with(TEMPORARY) {
                     found.extend(self.scan_file(format!("{level}{name}"), level.is_empty()));
                 }
@@ -197,20 +244,40 @@ impl CacheDirectory {
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             return None;
         }
-        let since = Duration::from_secs(stat.st_mtime.max(0) as u64) + Duration::from_nanos(stat.st_mtime_nsec);
+        let since = Duration::from_secs(stat.st_mtime.max(0) as u64)
+            + Duration::from_nanos(stat.st_mtime_nsec);
         let modified = SystemTime::UNIX_EPOCH.checked_add(since)?;
         let is_abandoned = is_temporary && modified.elapsed().is_ok_and(|age| age > ABANDONED);
         if is_temporary && !is_abandoned {
             // a file that is being written is evicted last
-            return Some(ScannedFile { used: SystemTime::now() + ABANDONED, space: space(stat.st_size as u64), path });
+            return Some(ScannedFile {
+                used: SystemTime::now() + ABANDONED,
+                space: space(stat.st_size as u64),
+                path,
+            });
         }
-        let used = if is_abandoned { SystemTime::UNIX_EPOCH } else { modified };
-        Some(ScannedFile { used, space: space(stat.st_size as u64), path })
+        let used = if is_abandoned {
+            SystemTime::UNIX_EPOCH
+        } else {
+            modified
+        };
+        Some(ScannedFile {
+            used,
+            space: space(stat.st_size as u64),
+            path,
+        })
     }
 
     fn open_file(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        fs::openat2(self.directory.as_fd(), path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        fs::openat2(
+            self.directory.as_fd(),
+            path,
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+            resolve,
+        )
     }
 }
 

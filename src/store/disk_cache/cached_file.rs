@@ -60,9 +60,17 @@ impl CachedFile {
         if stored_name != name.as_bytes() || !is_whole || !is_checked {
             return None;
         }
-        let checksums = (0..checksums.len() / 4).filter_map(|i| u32_at(checksums, 4 * i)).collect();
+        let checksums = (0..checksums.len() / 4)
+            .filter_map(|i| u32_at(checksums, 4 * i))
+            .collect();
         let version = std::str::from_utf8(version).ok()?.to_string();
-        Some(CachedFile { file, version, size, start: len as u64, checksums })
+        Some(CachedFile {
+            file,
+            version,
+            size,
+            start: len as u64,
+            checksums,
+        })
     }
 
     /// Reads the bytes of `range` into `out`, fewer if the value ends earlier. Returns `false` if
@@ -73,13 +81,19 @@ impl CachedFile {
         let first = start / BLOCK;
         let whole = first * BLOCK..end.next_multiple_of(BLOCK).min(self.size);
         memory::resize(out, (whole.end - whole.start) as usize)?;
-        if self.file.read_exact_at(out, self.start + whole.start).is_err() {
+        if self
+            .file
+            .read_exact_at(out, self.start + whole.start)
+            .is_err()
+        {
             return Ok(false);
         }
         let checksums = self.checksums.get(first as usize..).unwrap_or_default();
         let blocks = out.chunks(BLOCK as usize).zip(checksums);
         if out.len().div_ceil(BLOCK as usize) > checksums.len()
-            || blocks.into_iter().any(|(block, sum)| crc32c::crc32c(block) != *sum)
+            || blocks
+                .into_iter()
+                .any(|(block, sum)| crc32c::crc32c(block) != *sum)
         {
             return Ok(false);
         }
@@ -106,7 +120,9 @@ pub(super) fn header(name: &str, version: &str, value: &[u8]) -> Vec<u8> {
     header.extend((version.len() as u32).to_le_bytes());
     header.extend(name.as_bytes());
     header.extend(version.as_bytes());
-    value.chunks(BLOCK as usize).for_each(|block| header.extend(crc32c::crc32c(block).to_le_bytes()));
+    value
+        .chunks(BLOCK as usize)
+        .for_each(|block| header.extend(crc32c::crc32c(block).to_le_bytes()));
     let checksum = crc32c::crc32c(&header[12..]);
     header[8..12].copy_from_slice(&checksum.to_le_bytes());
     header

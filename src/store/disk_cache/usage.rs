@@ -37,7 +37,10 @@ pub(super) struct Usage {
 impl Usage {
     /// Opens the file in the directory of a cache.
     pub fn open(directory: &OwnedFd) -> Result<Self> {
-        Ok(Usage { file: open(directory, "used")?, guard: Mutex::default() })
+        Ok(Usage {
+            file: open(directory, "used")?,
+            guard: Mutex::default(),
+        })
     }
 
     /// Returns the counts, or `None` if they are unknown.
@@ -46,13 +49,21 @@ impl Usage {
         self.file.read_exact_at(&mut bytes, 0).ok()?;
         let used = bytes.first_chunk()?;
         let added = bytes.last_chunk()?;
-        Some(Counts { used: u64::from_le_bytes(*used), added: u64::from_le_bytes(*added) })
+        Some(Counts {
+            used: u64::from_le_bytes(*used),
+            added: u64::from_le_bytes(*added),
+        })
     }
 
     /// Replaces the number of bytes in use by the result of `change`. Does nothing if the lock is
     /// not free in time.
     pub fn change(&self, change: impl FnOnce(Counts) -> u64) {
-        self.locked(|counts| Some(Counts { used: change(counts), ..counts }));
+        self.locked(|counts| {
+            Some(Counts {
+                used: change(counts),
+                ..counts
+            })
+        });
     }
 
     /// Adds `more` bytes. Returns `false` if the sum would exceed `limit`, or if the lock is not
@@ -60,7 +71,10 @@ impl Usage {
     pub fn add_within(&self, more: u64, limit: u64) -> bool {
         self.locked(|counts| {
             let used = counts.used.checked_add(more).filter(|sum| *sum <= limit)?;
-            Some(Counts { used, added: counts.added.wrapping_add(more) })
+            Some(Counts {
+                used,
+                added: counts.added.wrapping_add(more),
+            })
         })
     }
 
@@ -115,6 +129,12 @@ impl Drop for UsageLock<'_> {
 }
 
 fn open(directory: &OwnedFd, name: &str) -> Result<File> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    Ok(File::from(fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?))
+    let flags =
+        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(File::from(fs::openat(
+        directory,
+        name,
+        flags,
+        Mode::RUSR | Mode::WUSR,
+    )?))
 }

@@ -16,7 +16,11 @@ pub(super) struct BoundedMap<V> {
 impl<V> BoundedMap<V> {
     /// Creates an empty map.
     pub fn new(max_entries: NonZeroUsize, max_size: usize) -> Self {
-        BoundedMap { entries: LruCache::new(max_entries), size: 0, max_size }
+        BoundedMap {
+            entries: LruCache::new(max_entries),
+            size: 0,
+            max_size,
+        }
     }
 
     /// Returns the total size of the entries in bytes.

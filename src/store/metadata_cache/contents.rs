@@ -187,7 +187,10 @@ impl CacheContents {
 
     fn insert_stat(&mut self, key: Key, cached: CachedStat) {
         let tag = match &cached.stat {
-            Some(Stat { version: Version::Tag(tag), .. }) => tag.len(),
+            Some(Stat {
+                version: Version::Tag(tag),
+                ..
+            }) => tag.len(),
             _ => 0,
         };
         let size = ENTRY_SIZE + key.as_str().len() + tag;
@@ -198,7 +201,11 @@ impl CacheContents {
     /// Returns whether neither `key` nor a prefix above it was invalidated since `generation`.
     fn is_current(&self, key: &Key, generation: u64) -> bool {
         generation > self.all_forgotten
-            && upwards(key).all(|above| self.forgotten.peek(&above).is_none_or(|&at| at < generation))
+            && upwards(key).all(|above| {
+                self.forgotten
+                    .peek(&above)
+                    .is_none_or(|&at| at < generation)
+            })
     }
 
     fn is_young(&self, since: Instant) -> bool {
@@ -207,13 +214,19 @@ impl CacheContents {
 
     /// Returns the metadata of `key`, if it is cached and valid.
     pub fn stat(&mut self, key: &Key) -> Option<Option<Stat>> {
-        self.requested_stat(key).or_else(|| self.stat_in_level(key)).or_else(|| self.stat_of_level(key))
+        self.requested_stat(key)
+            .or_else(|| self.stat_in_level(key))
+            .or_else(|| self.stat_of_level(key))
     }
 
     /// Returns the metadata of `key` like [`Self::stat`]. Unless `key` is a document, a listing
     /// counts only while a program goes through its names.
     pub fn stat_to_read(&mut self, key: &Key) -> Option<Option<Stat>> {
-        if self.is_document(key) { self.stat(key) } else { self.requested_stat(key) }
+        if self.is_document(key) {
+            self.stat(key)
+        } else {
+            self.requested_stat(key)
+        }
     }
 
     /// Returns the metadata of `key` from the listing of its level.
@@ -225,9 +238,14 @@ impl CacheContents {
             return Some(None);
         }
         let names = self.level(&key.parent(), key)?;
-        let is_snapshot = self.listings.peek(&key.parent()).is_some_and(|level| level.is_snapshot);
+        let is_snapshot = self
+            .listings
+            .peek(&key.parent())
+            .is_some_and(|level| level.is_snapshot);
         let tells_absence = is_snapshot || self.is_document(key);
-        names.stat(key.name()).filter(|stat| stat.is_some() || tells_absence)
+        names
+            .stat(key.name())
+            .filter(|stat| stat.is_some() || tells_absence)
     }
 
     /// Returns whether a listing of the level above shows that the level of `key` does not exist.
@@ -241,7 +259,10 @@ impl CacheContents {
     fn stat_of_level(&mut self, key: &Key) -> Option<Option<Stat>> {
         let documents = self.documents;
         let names = self.level(key, key)?;
-        documents.iter().any(|name| names.entry(name).is_some()).then(|| Some(Stat::prefix()))
+        documents
+            .iter()
+            .any(|name| names.entry(name).is_some())
+            .then(|| Some(Stat::prefix()))
     }
 
     /// Returns the cached names of a level, if they are valid for `key`.
@@ -263,14 +284,21 @@ impl CacheContents {
         let documents = self.documents;
         let is_known = self.level(&level, &level).is_some();
         let is_invalid = |name: &&&str| self.level(&level, &level.join(name)).is_none();
-        if is_known && documents.iter().filter(is_invalid).count() == 1 { None } else { Some(level) }
+        if is_known && documents.iter().filter(is_invalid).count() == 1 {
+            None
+        } else {
+            Some(level)
+        }
     }
 
     /// Returns whether the names on all levels below `prefix` are known.
     pub fn knows_levels(&mut self, prefix: &Key) -> bool {
         let mut levels = vec![prefix.clone()];
         while let Some(level) = levels.pop() {
-            let Some(names) = self.level(&level, &level).filter(|names| names.is_complete()) else {
+            let Some(names) = self
+                .level(&level, &level)
+                .filter(|names| names.is_complete())
+            else {
                 return false;
             };
             let prefixes = names.entries.iter().filter(|entry| entry.is_prefix());
@@ -288,7 +316,10 @@ impl CacheContents {
     /// Returns whether the names in `prefix` should be requested with those of other prefixes: they
     /// are not known, or expire soon.
     pub fn is_expiring_level(&mut self, prefix: &Key) -> bool {
-        let ended = self.level(prefix, prefix).and_then(|_| self.listings.peek(prefix)).map(|level| level.ended);
+        let ended = self
+            .level(prefix, prefix)
+            .and_then(|_| self.listings.peek(prefix))
+            .map(|level| level.ended);
         ended.is_none_or(|ended| self.ttl.is_some_and(|ttl| ended.elapsed() >= ttl / 2))
     }
 
@@ -342,28 +373,42 @@ impl CacheContents {
         }
         let documents = self.documents;
         let level = key.parent();
-        let is_stale =
-            |contents: &mut Self, key: &Key| contents.stats.peek(key).is_some() && contents.stat(key).is_none();
+        let is_stale = |contents: &mut Self, key: &Key| {
+            contents.stats.peek(key).is_some() && contents.stat(key).is_none()
+        };
         let keys = documents.iter().map(|name| level.join(name));
         let stale: Vec<Key> = keys.filter(|key| is_stale(self, key)).collect();
         if stale.len() < 2 || !stale.contains(key) {
             return Vec::new();
         }
         let requests = stale.into_iter().map(|key| (self.request(&key), key));
-        requests.filter_map(|((pending, is_sender), key)| is_sender.then_some((key, pending))).collect()
+        requests
+            .filter_map(|((pending, is_sender), key)| is_sender.then_some((key, pending)))
+            .collect()
     }
 
     /// Ends a request and inserts its result, unless the key was invalidated meanwhile. `stat` is
     /// `None` after an error.
     pub fn finish(&mut self, key: &Key, pending: &Arc<PendingStat>, stat: Option<&Option<Stat>>) {
-        if self.pending.get(key).is_some_and(|current| Arc::ptr_eq(current, pending)) {
+        if self
+            .pending
+            .get(key)
+            .is_some_and(|current| Arc::ptr_eq(current, pending))
+        {
             self.pending.remove(key);
             if let Some(stat) = stat
                 && self.is_current(key, pending.generation)
             {
                 let generation = pending.generation;
                 let source = StatSource::Request(Instant::now());
-                self.insert_stat(key.clone(), CachedStat { stat: stat.clone(), generation, source });
+                self.insert_stat(
+                    key.clone(),
+                    CachedStat {
+                        stat: stat.clone(),
+                        generation,
+                        source,
+                    },
+                );
             }
         }
     }
@@ -371,20 +416,35 @@ impl CacheContents {
     /// Inserts metadata from a listing, unless a valid request for the key is cached.
     pub fn record(&mut self, key: Key, stat: Stat, run: &Arc<ListingRun>) {
         *lock(&run.used) = Instant::now();
-        let is_requested = self.stats.peek(&key).is_some_and(|cached| match &cached.source {
-            StatSource::Request(at) => self.is_young(*at) && self.is_current(&key, cached.generation),
-            StatSource::Listing(_) => false,
-        });
+        let is_requested = self
+            .stats
+            .peek(&key)
+            .is_some_and(|cached| match &cached.source {
+                StatSource::Request(at) => {
+                    self.is_young(*at) && self.is_current(&key, cached.generation)
+                }
+                StatSource::Listing(_) => false,
+            });
         if !is_requested && !run.is_closed() && self.is_current(&key, run.generation) {
             let generation = run.generation;
             let source = StatSource::Listing(run.clone());
-            self.insert_stat(key, CachedStat { stat: Some(stat), generation, source });
+            self.insert_stat(
+                key,
+                CachedStat {
+                    stat: Some(stat),
+                    generation,
+                    source,
+                },
+            );
         }
     }
 
     /// Returns the value of `key`, if it is cached in this version.
     pub fn value(&mut self, key: &Key, version: &Version) -> Option<&[u8]> {
-        self.values.get(key).filter(|(cached, _)| cached == version).map(|(_, value)| value.as_slice())
+        self.values
+            .get(key)
+            .filter(|(cached, _)| cached == version)
+            .map(|(_, value)| value.as_slice())
     }
 
     /// Inserts a value, if it is small. It is returned only for a key whose metadata has the same
@@ -394,7 +454,8 @@ impl CacheContents {
             self.values.remove(key)
         } else {
             let size = ENTRY_SIZE + key.as_str().len() + value.len();
-            self.values.insert(key.clone(), (version, value.to_vec()), size);
+            self.values
+                .insert(key.clone(), (version, value.to_vec()), size);
         }
         self.update_grant();
     }
@@ -417,7 +478,8 @@ impl CacheContents {
             used: Mutex::new(now),
             is_closed: AtomicBool::new(false),
         });
-        self.running.retain(|run| run.upgrade().is_some_and(|run| !run.is_closed()));
+        self.running
+            .retain(|run| run.upgrade().is_some_and(|run| !run.is_closed()));
         self.running.push(Arc::downgrade(&run));
         run
     }
@@ -430,9 +492,23 @@ impl CacheContents {
 
     /// Inserts the names that a listing has returned for one of its levels. In a snapshot, other
     /// names do not exist.
-    fn insert_level(&mut self, level: Key, run: &Arc<ListingRun>, names: Arc<KnownNames>, is_snapshot: bool) {
+    fn insert_level(
+        &mut self,
+        level: Key,
+        run: &Arc<ListingRun>,
+        names: Arc<KnownNames>,
+        is_snapshot: bool,
+    ) {
         if !run.is_closed() {
-            self.keep_level(level, CachedLevel { run: run.clone(), ended: Instant::now(), names, is_snapshot });
+            self.keep_level(
+                level,
+                CachedLevel {
+                    run: run.clone(),
+                    ended: Instant::now(),
+                    names,
+                    is_snapshot,
+                },
+            );
             self.update_grant();
         }
     }
@@ -487,10 +563,16 @@ impl CacheContents {
         if self.documents.is_empty() || key.is_root() {
             return false;
         }
-        let names = self.level(&key.parent(), key).filter(|names| names.is_complete());
+        let names = self
+            .level(&key.parent(), key)
+            .filter(|names| names.is_complete());
         // an empty value may mark a directory
         let is_empty = |entry: &Entry| entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
-        names.is_some_and(|names| !names.entry(key.name()).is_some_and(|entry| entry.is_prefix() || is_empty(entry)))
+        names.is_some_and(|names| {
+            !names
+                .entry(key.name())
+                .is_some_and(|entry| entry.is_prefix() || is_empty(entry))
+        })
     }
 
     /// Returns the kind of `key`, if the names of its level show it.
@@ -513,7 +595,9 @@ impl CacheContents {
         match change {
             KeyChange::Unknown => return,
             KeyChange::Present(_) if names.entries.len() >= MAX_NAMES => return,
-            KeyChange::Present(kind) => names.add(name, if is_here { kind } else { EntryKind::Prefix }),
+            KeyChange::Present(kind) => {
+                names.add(name, if is_here { kind } else { EntryKind::Prefix })
+            }
             KeyChange::Absent if is_here => names.remove(name),
             KeyChange::Absent => {}
         }
@@ -524,7 +608,12 @@ impl CacheContents {
     pub fn changed(&mut self, key: &Key, change: KeyChange) {
         let creates = matches!(change, KeyChange::Present(_));
         for (level, above) in upwards(key).enumerate() {
-            let is_prefix = |cached: &CachedStat| cached.stat.as_ref().is_some_and(|s| s.kind == EntryKind::Prefix);
+            let is_prefix = |cached: &CachedStat| {
+                cached
+                    .stat
+                    .as_ref()
+                    .is_some_and(|s| s.kind == EntryKind::Prefix)
+            };
             if level == 0 || !creates || !self.stats.peek(&above).is_some_and(is_prefix) {
                 self.stats.remove(&above);
             }
@@ -557,7 +646,8 @@ impl ListingRun {
     fn is_used(&self, ttl: Option<Duration>) -> bool {
         let Some(ttl) = ttl else { return true };
         let mut used = lock(&self.used);
-        let is_used = used.elapsed() < ttl.max(LISTING_PAUSE) && self.began.elapsed() < LISTING_KEPT.max(ttl);
+        let is_used =
+            used.elapsed() < ttl.max(LISTING_PAUSE) && self.began.elapsed() < LISTING_KEPT.max(ttl);
         if is_used {
             *used = Instant::now();
         }
@@ -567,5 +657,7 @@ impl ListingRun {
 
 /// Returns `key` and all keys above it, up to the root.
 fn upwards(key: &Key) -> impl Iterator<Item = Key> + use<> {
-    std::iter::successors(Some(key.clone()), |key| (!key.is_root()).then(|| key.parent()))
+    std::iter::successors(Some(key.clone()), |key| {
+        (!key.is_root()).then(|| key.parent())
+    })
 }

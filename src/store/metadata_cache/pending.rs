@@ -20,14 +20,20 @@ pub(super) struct PendingStat {
 impl PendingStat {
     /// Creates a request that is sent in a generation.
     pub fn new(generation: u64) -> Self {
-        PendingStat { generation, result: Mutex::default(), finished: Condvar::new() }
+        PendingStat {
+            generation,
+            result: Mutex::default(),
+            finished: Condvar::new(),
+        }
     }
 
     /// Waits for the result. Returns `None` if the sending thread panicked.
     pub fn wait(&self) -> Option<StatResult> {
         let result = lock(&self.result);
-        let result =
-            self.finished.wait_while(result, |result| result.is_none()).unwrap_or_else(PoisonError::into_inner);
+        let result = self
+            .finished
+            .wait_while(result, |result| result.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
         result.clone().flatten()
     }
 

@@ -28,7 +28,11 @@ pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
     std::thread::scope(|scope| {
         for _ in 1..cache.below.concurrency().min(prefixes.len()) {
             // fewer threads only take longer
-            if Builder::new().name("zarrfs-prefetch".into()).spawn_scoped(scope, work).is_err() {
+            if Builder::new()
+                .name("zarrfs-prefetch".into())
+                .spawn_scoped(scope, work)
+                .is_err()
+            {
                 break;
             }
         }
@@ -43,7 +47,9 @@ fn list_together(cache: &MetadataCache, prefixes: &[Key]) {
     let is_dense = {
         let mut contents = lock(&cache.contents);
         unknown.retain(|key| !key.is_root() && contents.is_expiring_level(key));
-        unknown.first().is_some_and(|key| contents.dense.as_ref() == Some(&key.parent()))
+        unknown
+            .first()
+            .is_some_and(|key| contents.dense.as_ref() == Some(&key.parent()))
     };
     unknown.sort_unstable();
     let (Some(first), Some(last)) = (unknown.first(), unknown.last()) else {
@@ -61,14 +67,20 @@ fn list_together(cache: &MetadataCache, prefixes: &[Key]) {
 /// Requests metadata of several documents of a level together, if the metadata of `key` and of
 /// others is no longer valid, and returns the answer for `key`. A server that cannot list is asked
 /// for several documents to recognize a node, and again when a file is opened.
-pub(super) fn revalidate_documents(cache: &MetadataCache, key: &Key) -> Option<Result<Option<Stat>>> {
+pub(super) fn revalidate_documents(
+    cache: &MetadataCache,
+    key: &Key,
+) -> Option<Result<Option<Stat>>> {
     let requests = lock(&cache.contents).request_documents(key);
     if requests.is_empty() {
         return None;
     }
     let mut keys = requests.iter().map(|(key, _)| key.clone());
     // threads that wait for an answer go on when its sender is dropped
-    let senders: Vec<_> = requests.iter().map(|(key, pending)| (key, pending, pending.sender())).collect();
+    let senders: Vec<_> = requests
+        .iter()
+        .map(|(key, pending)| (key, pending, pending.sender()))
+        .collect();
     let mut senders = senders.into_iter();
     let mut answer = None;
     cache.below.stat_many(&mut keys, &mut |stat| {

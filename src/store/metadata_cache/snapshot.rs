@@ -21,7 +21,12 @@ const LEVELS: usize = 8;
 /// Lists the values below `prefix`, and records the levels that are completely known. Errors are
 /// ignored: later requests report them. If the snapshot `is_final`, names that are not in it do not
 /// exist for the command that takes it.
-pub(super) fn take(store: &dyn PagedListing, prefix: &Key, is_final: bool, contents: &Mutex<CacheContents>) {
+pub(super) fn take(
+    store: &dyn PagedListing,
+    prefix: &Key,
+    is_final: bool,
+    contents: &Mutex<CacheContents>,
+) {
     let run = lock(contents).begin_listing(prefix);
     let Some((levels, _)) = read(store, prefix, None) else {
         return;
@@ -48,8 +53,14 @@ pub(super) fn take_siblings(
 /// Reads the values below `prefix`, or of its children from the first to the last one in `range`,
 /// as long as that takes few requests. Returns the levels that are completely known, and whether
 /// these are all.
-fn read(store: &dyn PagedListing, prefix: &Key, range: Option<(&Key, &Key)>) -> Option<(Levels, bool)> {
-    let pages = store.values_below(prefix, range.map(|(first, _)| first)).ok()??;
+fn read(
+    store: &dyn PagedListing,
+    prefix: &Key,
+    range: Option<(&Key, &Key)>,
+) -> Option<(Levels, bool)> {
+    let pages = store
+        .values_below(prefix, range.map(|(first, _)| first))
+        .ok()??;
     // in ASCII, `0` follows the slash
     let end = range.map(|(_, last)| format!("{}0", last.as_str()));
     let (mut levels, mut last): (_, Option<Key>) = (Levels::default(), None);
@@ -61,9 +72,14 @@ fn read(store: &dyn PagedListing, prefix: &Key, range: Option<(&Key, &Key)>) -> 
         let keys = last.iter().chain(page.values.iter().map(|(key, _)| key));
         is_sorted &= keys.is_sorted_by(|a, b| a.as_str() <= b.as_str());
         last = page.values.last().map(|(key, _)| key.clone()).or(last);
-        page.values.into_iter().for_each(|(key, stat)| levels.add(&key, stat));
+        page.values
+            .into_iter()
+            .for_each(|(key, stat)| levels.add(&key, stat));
         let is_dense = number + 1 < PAGES || levels.names.len() >= LEVELS * (number + 1);
-        let is_past = last.as_ref().zip(end.as_ref()).is_some_and(|(last, end)| last.as_str() >= end.as_str());
+        let is_past = last
+            .as_ref()
+            .zip(end.as_ref())
+            .is_some_and(|(last, end)| last.as_str() >= end.as_str());
         if !page.is_last && (is_past || levels.keys > MAX_KEYS || !is_dense) {
             (is_complete, is_whole) = (false, is_past);
             break;
@@ -73,11 +89,19 @@ fn read(store: &dyn PagedListing, prefix: &Key, range: Option<(&Key, &Key)>) -> 
         return None;
     }
     // names before the first key, or after the last one, may be missing
-    for end in [last.filter(|_| !is_complete).as_ref(), range.map(|(first, _)| first)].into_iter().flatten() {
+    for end in [
+        last.filter(|_| !is_complete).as_ref(),
+        range.map(|(first, _)| first),
+    ]
+    .into_iter()
+    .flatten()
+    {
         levels.remove_above(end);
     }
     let uncertain = std::mem::take(&mut levels.uncertain);
-    levels.names.retain(|level, names| !uncertain.contains(level) && !names.is_empty());
+    levels
+        .names
+        .retain(|level, names| !uncertain.contains(level) && !names.is_empty());
     Some((levels, is_whole))
 }
 
@@ -100,11 +124,22 @@ impl Levels {
         let name = key.name().to_string();
         let names = self.names.entry(key.parent()).or_default();
         let hides_prefix = names.get(&name).is_some_and(Entry::is_prefix);
-        names.insert(name.clone(), Entry { hides_prefix, ..Entry::of_stat(name, stat) });
+        names.insert(
+            name.clone(),
+            Entry {
+                hides_prefix,
+                ..Entry::of_stat(name, stat)
+            },
+        );
         let mut prefix = key.parent();
         while !prefix.is_root() {
             let name = prefix.name().to_string();
-            match self.names.entry(prefix.parent()).or_default().entry(name.clone()) {
+            match self
+                .names
+                .entry(prefix.parent())
+                .or_default()
+                .entry(name.clone())
+            {
                 Slot::Vacant(slot) => {
                     slot.insert(Entry::new(name, EntryKind::Prefix));
                 }
@@ -120,7 +155,10 @@ impl Levels {
 
     /// Returns the levels below `prefix`, each with its names.
     fn below(self, prefix: &Key) -> impl Iterator<Item = (Key, Vec<Entry>)> {
-        let below = self.names.into_iter().filter(|(level, _)| level.relative_to(prefix).is_some());
+        let below = self
+            .names
+            .into_iter()
+            .filter(|(level, _)| level.relative_to(prefix).is_some());
         below.map(|(level, names)| (level, names.into_values().collect()))
     }
 

@@ -30,7 +30,10 @@ pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
             Some(first..last.checked_add(1).filter(|end| *end >= first)?)
         }
     };
-    Some(ContentRange { range, size: size.trim().parse().ok() })
+    Some(ContentRange {
+        range,
+        size: size.trim().parse().ok(),
+    })
 }
 
 /// Returns the Content-Range header of the bytes `range` of a value of `size` bytes.
@@ -47,17 +50,25 @@ pub(super) fn content_range_of(range: Range<u64>, size: u64) -> Option<HeaderVal
 /// its Content-Range says: some servers send the wrong status. `wanted` is the part, unless it is
 /// the end of the value.
 pub(super) fn is_part(headers: &HeaderMap, wanted: Option<&Range<u64>>) -> Result<bool, Cause> {
-    let Some(ContentRange { range: Some(range), size }) = content_range(headers) else {
+    let Some(ContentRange {
+        range: Some(range),
+        size,
+    }) = content_range(headers)
+    else {
         return Ok(false);
     };
     if length(headers).is_some_and(|length| length != range.end - range.start) {
-        return Err(Cause::Wrong("the server sends a body of another length than its Content-Range says"));
+        return Err(Cause::Wrong(
+            "the server sends a body of another length than its Content-Range says",
+        ));
     }
     match wanted {
         Some(wanted) if wanted.start == range.start && range.end <= wanted.end => Ok(true),
         // the whole value, of which the part is kept
         Some(_) if range.start == 0 && size == Some(range.end) => Ok(false),
-        Some(_) => Err(Cause::Wrong("the server sends another part of the value than requested")),
+        Some(_) => Err(Cause::Wrong(
+            "the server sends another part of the value than requested",
+        )),
         None => Ok(true),
     }
 }
@@ -73,15 +84,20 @@ pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a 
 }
 
 /// Returns the range of a partial answer, and checks that the body has its length.
-pub(super) fn part_of(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<Option<Range<u64>>, Cause> {
+pub(super) fn part_of(
+    status: StatusCode,
+    headers: &HeaderMap,
+    received: u64,
+) -> Result<Option<Range<u64>>, Cause> {
     if status != StatusCode::PARTIAL_CONTENT {
         return Ok(None);
     }
     match content_range(headers).and_then(|stated| stated.range) {
         None => Err(Cause::Wrong("a part of a value without a range")),
-        Some(range) if range.end - range.start != received => {
-            Err(Cause::Short { received, wanted: range.end - range.start })
-        }
+        Some(range) if range.end - range.start != received => Err(Cause::Short {
+            received,
+            wanted: range.end - range.start,
+        }),
         range => Ok(range),
     }
 }

@@ -16,7 +16,9 @@ use crate::store::{EntryKind, Key, Stat, Version};
 use crate::util::memory::lock;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
-use object_store::{Attribute, Attributes, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
+use object_store::{
+    Attribute, Attributes, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore,
+};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -89,7 +91,10 @@ impl Bucket {
     ) -> Result<object_store::Result<GetResult>> {
         let path = self.path(key)?;
         let buffer = ValueBuffer::new(value);
-        let mut options = GetOptions { range, ..Default::default() };
+        let mut options = GetOptions {
+            range,
+            ..Default::default()
+        };
         options.extensions.insert(ValueLimit(limit));
         options.extensions.insert(buffer.clone());
         let found = self.client.get_opts(&path, options).await;
@@ -99,10 +104,20 @@ impl Bucket {
     }
 
     /// Reads the bytes of `range`, which is not empty, into `value`.
-    pub async fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+    pub async fn get_range(
+        &self,
+        key: &Key,
+        range: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
         let limit = range.end - range.start;
-        let found = self.get_part(key, Some(GetRange::Bounded(range)), limit, value).await?;
-        if found.as_ref().is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(416)) {
+        let found = self
+            .get_part(key, Some(GetRange::Bounded(range)), limit, value)
+            .await?;
+        if found
+            .as_ref()
+            .is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(416))
+        {
             // the range begins after the end of the value
             return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value));
         }
@@ -115,7 +130,10 @@ impl Bucket {
         if value.len() as u64 == length {
             Ok(Some(stat))
         } else {
-            Err(unexpected(format!("received {} bytes instead of {length}", value.len())))
+            Err(unexpected(format!(
+                "received {} bytes instead of {length}",
+                value.len()
+            )))
         }
     }
 
@@ -124,7 +142,9 @@ impl Bucket {
         if self.cloud == Cloud::Azure || len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
             return Ok(EndOfValue::Unsupported);
         }
-        let found = self.get_part(key, Some(GetRange::Suffix(len)), len, value).await?;
+        let found = self
+            .get_part(key, Some(GetRange::Suffix(len)), len, value)
+            .await?;
         if let Err(e) = &found
             && is_other_range(e)
         {
@@ -154,21 +174,32 @@ impl Bucket {
         }
         if let Some((meta, attributes)) = self.head(key).await? {
             // some programs mark a directory by an empty value with the same name
-            let is_directory = is_directory(&attributes) || (meta.size == 0 && self.has_below(key).await?);
-            return Ok(Some(if is_directory { Stat::prefix() } else { self.stat_of(&meta) }));
+            let is_directory =
+                is_directory(&attributes) || (meta.size == 0 && self.has_below(key).await?);
+            return Ok(Some(if is_directory {
+                Stat::prefix()
+            } else {
+                self.stat_of(&meta)
+            }));
         }
         Ok((self.is_created(key) || self.has_below(key).await?).then(Stat::prefix))
     }
 
     /// Returns the metadata of the value of `key`, and does not look for a prefix.
     pub async fn stat_value(&self, key: &Key) -> Result<Option<Stat>> {
-        let found = self.head(key).await?.filter(|(_, attributes)| !is_directory(attributes));
+        let found = self
+            .head(key)
+            .await?
+            .filter(|(_, attributes)| !is_directory(attributes));
         Ok(found.map(|(meta, _)| self.stat_of(&meta)))
     }
 
     /// Requests the metadata of the value of `key`.
     pub async fn head(&self, key: &Key) -> Result<Option<(ObjectMeta, Attributes)>> {
-        let options = GetOptions { head: true, ..Default::default() };
+        let options = GetOptions {
+            head: true,
+            ..Default::default()
+        };
         let found = self.found(self.client.get_opts(&self.path(key)?, options).await)?;
         Ok(found.map(|found| (found.meta, found.attributes)))
     }
@@ -178,7 +209,9 @@ impl Bucket {
         let mut token = None;
         let mut progress = ListingProgress::default();
         loop {
-            let page = self.page(prefix, token, PageKind::OneLevel(Some(1))).await?;
+            let page = self
+                .page(prefix, token, PageKind::OneLevel(Some(1)))
+                .await?;
             if !page.is_empty || page.next.is_none() {
                 return Ok(!page.is_empty);
             }
@@ -188,37 +221,64 @@ impl Bucket {
     }
 
     /// Returns a page of the names below `prefix`.
-    pub async fn page(&self, prefix: &Key, token: Option<String>, kind: PageKind<'_>) -> Result<ListingPage> {
-        let mut options = PaginatedListOptions { page_token: token, ..Default::default() };
+    pub async fn page(
+        &self,
+        prefix: &Key,
+        token: Option<String>,
+        kind: PageKind<'_>,
+    ) -> Result<ListingPage> {
+        let mut options = PaginatedListOptions {
+            page_token: token,
+            ..Default::default()
+        };
         match kind {
-            PageKind::OneLevel(most) => (options.max_keys, options.delimiter) = (most, Some(Cow::Borrowed("/"))),
-            PageKind::AllLevels(after) => options.offset = after.map(|after| self.full(after).as_str().to_string()),
+            PageKind::OneLevel(most) => {
+                (options.max_keys, options.delimiter) = (most, Some(Cow::Borrowed("/")))
+            }
+            PageKind::AllLevels(after) => {
+                options.offset = after.map(|after| self.full(after).as_str().to_string())
+            }
         }
         options.extensions.insert(IsListing);
         let path = self.full(prefix);
         let path = (!path.is_root()).then(|| format!("{}/", path.as_str()));
-        let page = self.client.list_paginated(path.as_deref(), options).await.map_err(|e| failed(&e))?;
+        let page = self
+            .client
+            .list_paginated(path.as_deref(), options)
+            .await
+            .map_err(|e| failed(&e))?;
         let objects = page.result.objects;
         let prefixes = page.result.common_prefixes;
         let are_names_removed = page.result.extensions.get::<NamesRemoved>().is_some();
         let is_empty = objects.is_empty() && prefixes.is_empty() && !are_names_removed;
-        Ok(ListingPage { objects, prefixes, is_empty, next: page.page_token })
+        Ok(ListingPage {
+            objects,
+            prefixes,
+            is_empty,
+            next: page.page_token,
+        })
     }
 
     /// Returns whether this process created `prefix` or a prefix below it.
     pub fn is_created(&self, prefix: &Key) -> bool {
         let created = lock(&self.created);
-        created.range(prefix.clone()..).take_while(|key| key.as_str().starts_with(prefix.as_str())).any(|key| {
-            // `a-b` sorts between `a` and `a/b`
-            key.relative_to(prefix).is_some()
-        })
+        created
+            .range(prefix.clone()..)
+            .take_while(|key| key.as_str().starts_with(prefix.as_str()))
+            .any(|key| {
+                // `a-b` sorts between `a` and `a/b`
+                key.relative_to(prefix).is_some()
+            })
     }
 
     /// Returns the content of an answer, or `None` if it says that the key does not exist.
     pub fn found<T>(&self, answer: object_store::Result<T>) -> Result<Option<T>> {
         match answer {
             Ok(found) => Ok(Some(found)),
-            Err(e) if self.forbidden_is_missing && request_error_of(&e).is_some_and(RequestError::may_mean_missing) => {
+            Err(e)
+                if self.forbidden_is_missing
+                    && request_error_of(&e).is_some_and(RequestError::may_mean_missing) =>
+            {
                 Ok(None)
             }
             Err(e) => match request_error_of(&e).and_then(RequestError::status) {
@@ -238,20 +298,31 @@ impl Bucket {
     fn version_of(&self, meta: &ObjectMeta) -> Version {
         // a missing date is 1970
         let has_date = meta.last_modified.timestamp_millis() != 0;
-        let dated = || has_date.then(|| Version::Tag(format!("{}, {} bytes", meta.last_modified, meta.size)));
-        self.versions.version(meta.e_tag.as_deref().map(tag_version).or_else(dated), meta.size)
+        let dated = || {
+            has_date.then(|| Version::Tag(format!("{}, {} bytes", meta.last_modified, meta.size)))
+        };
+        self.versions.version(
+            meta.e_tag.as_deref().map(tag_version).or_else(dated),
+            meta.size,
+        )
     }
 
     /// Returns the key within the bucket.
     pub fn full(&self, key: &Key) -> Key {
-        if key.is_root() { self.prefix.clone() } else { self.prefix.join(key.as_str()) }
+        if key.is_root() {
+            self.prefix.clone()
+        } else {
+            self.prefix.join(key.as_str())
+        }
     }
 
     /// Returns the key within the bucket as a path of `object_store`.
     pub fn path(&self, key: &Key) -> Result<Path> {
         let full = self.full(key);
         if self.cloud == Cloud::Azure && full.as_str().contains('\\') {
-            return Err(Error::invalid("Azure treats a backslash in a name as a slash"));
+            return Err(Error::invalid(
+                "Azure treats a backslash in a name as a slash",
+            ));
         }
         Path::parse(full.as_str()).map_err(|e| Error::invalid(e.to_string()))
     }
@@ -260,16 +331,24 @@ impl Bucket {
 /// Returns whether an Azure blob marks a directory, as in containers with a hierarchical namespace.
 fn is_directory(attributes: &Attributes) -> bool {
     let says = |value: &str| value.eq_ignore_ascii_case("true");
-    attributes.get(&Attribute::Metadata("hdi_isfolder".into())).is_some_and(|value| says(value))
+    attributes
+        .get(&Attribute::Metadata("hdi_isfolder".into()))
+        .is_some_and(|value| says(value))
 }
 
 /// Returns the version for an entity tag. Azure omits the quotes in listings.
 pub(super) fn tag_version(tag: &str) -> Version {
-    Version::Tag(if tag.contains('"') { tag.to_string() } else { format!("\"{tag}\"") })
+    Version::Tag(if tag.contains('"') {
+        tag.to_string()
+    } else {
+        format!("\"{tag}\"")
+    })
 }
 
 /// Finds the failed request among the sources of an error of `object_store`.
-pub(super) fn request_error_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a RequestError> {
+pub(super) fn request_error_of<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a RequestError> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(failure) = error.downcast_ref() {
@@ -302,7 +381,12 @@ pub(super) fn line_of(error: &object_store::Error) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    innermost.to_string().lines().next().unwrap_or_default().to_string()
+    innermost
+        .to_string()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_string()
 }
 
 /// Returns whether a server lacks the requested range of a value, or has answered with another one.

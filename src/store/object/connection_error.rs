@@ -44,7 +44,9 @@ pub(super) fn cause_of(error: &reqwest::Error, url: &Url, certificates: Option<&
 /// Returns the cause for a request to `url` that a proxy refused with status 407.
 pub(super) fn refusal_of_proxy(url: &Url) -> Cause {
     let proxy = proxy_for(url).unwrap_or_default();
-    Cause::Unusable(format!("the proxy {proxy} requires a user and a password; add them to its URL"))
+    Cause::Unusable(format!(
+        "the proxy {proxy} requires a user and a password; add them to its URL"
+    ))
 }
 
 /// Returns the proxy that the environment names for requests to `url`, without its password.
@@ -56,7 +58,9 @@ fn proxy_for(url: &Url) -> Option<String> {
 /// Returns why `https://` cannot work: a variable names certificates that cannot be read, or the
 /// system has none.
 pub(super) fn lack_of_certificates(is_any_loaded: bool) -> Option<String> {
-    let named = CERTIFICATES.into_iter().filter_map(|name| Some((name, PathBuf::from(env::var_os(name)?))));
+    let named = CERTIFICATES
+        .into_iter()
+        .filter_map(|name| Some((name, PathBuf::from(env::var_os(name)?))));
     let lacks = |(name, path): (&str, PathBuf)| {
         let why = lack_of(&path)?;
         Some(format!("{name}={}: {why}", path.display()))
@@ -74,7 +78,9 @@ pub(super) fn lack_of_certificates(is_any_loaded: bool) -> Option<String> {
 /// Returns why a file has no certificate, or a directory cannot be read.
 fn lack_of(path: &Path) -> Option<String> {
     if path.is_dir() {
-        return std::fs::read_dir(path).err().map(|e| crate::error::Error::from(e).to_string());
+        return std::fs::read_dir(path)
+            .err()
+            .map(|e| crate::error::Error::from(e).to_string());
     }
     match std::fs::read(path) {
         Ok(text) if text.windows(PEM.len()).any(|part| part == PEM) => None,
@@ -87,20 +93,26 @@ fn lack_of(path: &Path) -> Option<String> {
 /// succeed.
 fn refusal(error: &rustls::Error, certificates: Option<&str>) -> Option<String> {
     use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage, PeerIncompatible};
-    let unknown = || match certificates {
+    let unknown = || {
+        match certificates {
         Some(lack) => format!("the certificate of the server cannot be checked: {lack}"),
         None => "the issuer of the server's certificate is unknown; SSL_CERT_FILE can name a file with it".to_string(),
+    }
     };
     Some(match error {
         InvalidCertificate(CertificateError::UnknownIssuer) => unknown(),
         InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            "the server's certificate has expired, or the clock of this machine is wrong".to_string()
+            "the server's certificate has expired, or the clock of this machine is wrong"
+                .to_string()
         }
-        InvalidCertificate(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
-            "the server's certificate is not valid yet, or the clock of this machine is wrong".to_string()
-        }
+        InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => "the server's certificate is not valid yet, or the clock of this machine is wrong"
+            .to_string(),
         InvalidCertificate(why) => format!("the server's certificate is refused: {why}"),
-        InvalidMessage(_) => "the server does not speak TLS on this port; is it http://?".to_string(),
+        InvalidMessage(_) => {
+            "the server does not speak TLS on this port; is it http://?".to_string()
+        }
         PeerIncompatible(why) => format!("the server supports no TLS that zarrfs knows: {why:?}"),
         AlertReceived(why) if !may_pass(*why) => {
             format!("the server refuses the TLS connection: {why:?}")
@@ -123,7 +135,10 @@ fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
         if let Some(found) = error.downcast_ref() {
             return Some(found);
         }
-        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        next = match error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref)
+        {
             Some(inner) => Some(inner),
             None => error.source(),
         };

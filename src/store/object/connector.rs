@@ -52,7 +52,11 @@ impl ValueBuffer {
 
     /// Returns the memory for the answer to a request.
     pub fn of(request: &HttpRequest) -> Vec<u8> {
-        request.extensions().get().map(ValueBuffer::take).unwrap_or_default()
+        request
+            .extensions()
+            .get()
+            .map(ValueBuffer::take)
+            .unwrap_or_default()
     }
 
     /// Gives back memory that the answer to a request did not need.
@@ -123,7 +127,11 @@ pub(super) fn http_error(failure: RequestError) -> HttpError {
 impl Connector {
     /// Creates a source of clients for a bucket or container.
     pub fn new(transport: Arc<Transport>, bucket: &str) -> Self {
-        Connector { transport, bucket: bucket.to_string(), metadata_failed: Arc::default() }
+        Connector {
+            transport,
+            bucket: bucket.to_string(),
+            metadata_failed: Arc::default(),
+        }
     }
 
     /// Returns the name of the bucket or container.
@@ -142,7 +150,9 @@ impl Connector {
         if lock(&self.metadata_failed).is_some_and(|at| at.elapsed() < METADATA_PAUSE) {
             return Err(silent());
         }
-        let answer = timeout(METADATA, self.transport.send(request, body)).await.unwrap_or_else(|_| Err(silent()));
+        let answer = timeout(METADATA, self.transport.send(request, body))
+            .await
+            .unwrap_or_else(|_| Err(silent()));
         *lock(&self.metadata_failed) = answer.is_err().then(Instant::now);
         answer
     }
@@ -167,7 +177,10 @@ impl Connector {
             url: url.clone(),
             headers,
             body: (!is_read).then(|| request.body().clone()),
-            limit: request.extensions().get().map_or(MAX_ANSWER, |ValueLimit(limit)| *limit),
+            limit: request
+                .extensions()
+                .get()
+                .map_or(MAX_ANSWER, |ValueLimit(limit)| *limit),
             range,
             region,
         };
@@ -203,12 +216,19 @@ impl Connector {
             ValueBuffer::restore(request, std::mem::replace(&mut body, said));
         }
         let has_session = request.headers().contains_key("x-amz-security-token");
-        let failed = |cause| Err(RequestError::new(request.method(), url, cause, 1).with_session(has_session));
+        let failed = |cause| {
+            Err(RequestError::new(request.method(), url, cause, 1).with_session(has_session))
+        };
         if names_missing_bucket(answer.status, &body) {
             return failed(Cause::NoBucket(self.bucket.clone()));
         }
         if is_handled_here(answer.status) {
-            return failed(refused(answer.status, &answer.headers, said(&body), SystemTime::now()));
+            return failed(refused(
+                answer.status,
+                &answer.headers,
+                said(&body),
+                SystemTime::now(),
+            ));
         }
         if let Some(what) = wrong_answer(request, &answer) {
             return failed(Cause::Wrong(what));
@@ -220,7 +240,9 @@ impl Connector {
             body = page;
             are_names_removed = true;
             let why = "keys with empty names, dots or control characters are left out";
-            self.transport.stats.left_out(format!("{}: {why}", self.bucket));
+            self.transport
+                .stats
+                .left_out(format!("{}: {why}", self.bucket));
         }
         if request.method() != Method::HEAD {
             // `object_store` requires the length, which a chunked body is sent without
@@ -238,7 +260,9 @@ impl Connector {
 
 /// Returns the range of a request for bytes from a first to a last one.
 fn bounded_range(request: &HttpRequest) -> Option<Range<u64>> {
-    let (first, last) = text(request.headers(), &RANGE)?.strip_prefix("bytes=")?.split_once('-')?;
+    let (first, last) = text(request.headers(), &RANGE)?
+        .strip_prefix("bytes=")?
+        .split_once('-')?;
     let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
     Some(first..last.checked_add(1).filter(|end| *end > first)?)
 }
@@ -252,9 +276,14 @@ fn wrong_answer(request: &HttpRequest, answer: &ServerAnswer) -> Option<&'static
     if let Some(wanted) = bounded_range(request).filter(|_| request.method() == Method::GET) {
         let stated = content_range(&answer.headers);
         let is_wanted = stated.is_some_and(|stated| {
-            stated.size.zip(stated.range).is_some_and(|(size, range)| range == (wanted.start..wanted.end.min(size)))
+            stated
+                .size
+                .zip(stated.range)
+                .is_some_and(|(size, range)| range == (wanted.start..wanted.end.min(size)))
         });
-        return (!is_wanted).then_some("the server sends another part of the value than requested, or not its size");
+        return (!is_wanted).then_some(
+            "the server sends another part of the value than requested, or not its size",
+        );
     }
     let is_put = request.extensions().get::<WasRetried>().is_some();
     (is_put && !answer.headers.contains_key(ETAG)).then_some(
@@ -271,7 +300,10 @@ fn is_handled_here(status: StatusCode) -> bool {
 /// Returns whether an answer says that the bucket is missing. An answer to HEAD has no body, so it
 /// cannot say this.
 fn names_missing_bucket(status: StatusCode, body: &[u8]) -> bool {
-    status == 404 && [&b"<Code>NoSuchBucket"[..], b"<Code>ContainerNotFound"].iter().any(|code| contains(body, code))
+    status == 404
+        && [&b"<Code>NoSuchBucket"[..], b"<Code>ContainerNotFound"]
+            .iter()
+            .any(|code| contains(body, code))
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {

@@ -5,7 +5,9 @@ use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use chrono::DateTime;
 use object_store::aws::AwsCredential;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
+};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -42,7 +44,12 @@ pub(super) struct ProcessKeys {
 /// EACCES with the end of the program's messages on standard error.
 pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Result<ProcessKeys> {
     let output = timeout(limit, output_of(command, directory, GRACE.min(limit / 4))).await;
-    let late = || format!("it has not ended after {:.1} s (--timeout), and was killed", limit.as_secs_f32());
+    let late = || {
+        format!(
+            "it has not ended after {:.1} s (--timeout), and was killed",
+            limit.as_secs_f32()
+        )
+    };
     let (status, output, said) = output.map_err(|_| denied(late()))??;
     if status.success() {
         parse(&output, SystemTime::now())
@@ -51,11 +58,19 @@ pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Res
     }
 }
 
-async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+async fn output_of(
+    command: &str,
+    directory: &Path,
+    grace: Duration,
+) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
     // the shell changes to the directory: a missing one does no harm, and a server that does not
     // answer blocks only the shell
     let mut child = Command::new("/bin/sh")
-        .args(["-c", "cd -- \"$1\" 2>/dev/null; exec /bin/sh -c \"$2\"", "sh"])
+        .args([
+            "-c",
+            "cd -- \"$1\" 2>/dev/null; exec /bin/sh -c \"$2\"",
+            "sh",
+        ])
         .arg(directory)
         .arg(command)
         // a program that asks for a password ends, or is killed at the limit
@@ -65,11 +80,21 @@ async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(
         .process_group(0)
         .kill_on_drop(true)
         .spawn()?;
-    let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let leader = child
+        .id()
+        .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     let mut group = ProcessGroup(leader);
     let mut readers = JoinSet::new();
-    let output = child.stdout.take().map(|pipe| read(pipe, &mut readers)).unwrap_or_default();
-    let said = child.stderr.take().map(|pipe| read(pipe, &mut readers)).unwrap_or_default();
+    let output = child
+        .stdout
+        .take()
+        .map(|pipe| read(pipe, &mut readers))
+        .unwrap_or_default();
+    let said = child
+        .stderr
+        .take()
+        .map(|pipe| read(pipe, &mut readers))
+        .unwrap_or_default();
     let mut ended: Option<Instant> = None;
     loop {
         match timeout(grace / 10, readers.join_next()).await {
@@ -81,7 +106,10 @@ async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(
                     continue;
                 };
                 let is_over = ended.get_or_insert_with(Instant::now).elapsed() >= grace;
-                if is_over && (end.exit_status() != Some(0) || parse(&lock(&output), SystemTime::now()).is_ok()) {
+                if is_over
+                    && (end.exit_status() != Some(0)
+                        || parse(&lock(&output), SystemTime::now()).is_ok())
+                {
                     group.kill();
                     break;
                 }
@@ -98,7 +126,10 @@ async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(
 
 /// Starts to read a pipe to its end, or up to the limit. Both pipes are read concurrently, since a
 /// program that cannot write does not end. Returns the buffer that receives the bytes.
-fn read(pipe: impl AsyncRead + Send + Unpin + 'static, readers: &mut JoinSet<()>) -> Arc<Mutex<Vec<u8>>> {
+fn read(
+    pipe: impl AsyncRead + Send + Unpin + 'static,
+    readers: &mut JoinSet<()>,
+) -> Arc<Mutex<Vec<u8>>> {
     let bytes = Arc::<Mutex<Vec<u8>>>::default();
     let received = bytes.clone();
     readers.spawn(async move {
@@ -146,10 +177,23 @@ fn parse(output: &[u8], now: SystemTime) -> Result<ProcessKeys> {
     if parsed.get("Version").and_then(Value::as_u64) != Some(1) {
         return Err(wrong("does not have \"Version\": 1"));
     }
-    let text = |name: &str| parsed.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-    let needed = |name: &str| text(name).map(str::to_string).ok_or_else(|| wrong(&format!("has no {name}")));
-    let time = text("Expiration").map(DateTime::parse_from_rfc3339).transpose();
-    let expires = time.map_err(|_| wrong("has an Expiration that is not a time"))?.map(SystemTime::from);
+    let text = |name: &str| {
+        parsed
+            .get(name)
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
+    };
+    let needed = |name: &str| {
+        text(name)
+            .map(str::to_string)
+            .ok_or_else(|| wrong(&format!("has no {name}")))
+    };
+    let time = text("Expiration")
+        .map(DateTime::parse_from_rfc3339)
+        .transpose();
+    let expires = time
+        .map_err(|_| wrong("has an Expiration that is not a time"))?
+        .map(SystemTime::from);
     if expires.is_some_and(|expires| expires <= now) {
         return Err(wrong("has keys that have expired already"));
     }
@@ -158,16 +202,32 @@ fn parse(output: &[u8], now: SystemTime) -> Result<ProcessKeys> {
         secret_key: needed("SecretAccessKey")?,
         token: text("SessionToken").map(str::to_string),
     };
-    Ok(ProcessKeys { credential, expires })
+    Ok(ProcessKeys {
+        credential,
+        expires,
+    })
 }
 
 /// Returns the end of the program's messages, on one line.
 fn shown(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
     let line = lines.join("; ");
-    let cut = line.char_indices().rev().take(MAX_SHOWN).last().map_or(0, |(at, _)| at);
-    if line.is_empty() { "it says nothing".to_string() } else { line[cut..].to_string() }
+    let cut = line
+        .char_indices()
+        .rev()
+        .take(MAX_SHOWN)
+        .last()
+        .map_or(0, |(at, _)| at);
+    if line.is_empty() {
+        "it says nothing".to_string()
+    } else {
+        line[cut..].to_string()
+    }
 }
 
 fn denied(message: impl Into<String>) -> Error {
@@ -187,14 +247,35 @@ mod tests {
 
     #[test]
     fn keys_and_their_end_are_parsed() {
-        let keys = run_for(&format!("echo '{KEYS}}}'"), Duration::from_secs(10)).ok().unwrap();
-        let expected = AwsCredential { key_id: "A".into(), secret_key: "secret".into(), token: None };
-        assert!(keys == ProcessKeys { credential: expected, expires: None });
-        let text = format!(r#"{KEYS}, "SessionToken": "T", "Expiration": "2024-02-29T23:59:59Z"}}"#);
+        let keys = run_for(&format!("echo '{KEYS}}}'"), Duration::from_secs(10))
+            .ok()
+            .unwrap();
+        let expected = AwsCredential {
+            key_id: "A".into(),
+            secret_key: "secret".into(),
+            token: None,
+        };
+        assert!(
+            keys == ProcessKeys {
+                credential: expected,
+                expires: None
+            }
+        );
+        let text =
+            format!(r#"{KEYS}, "SessionToken": "T", "Expiration": "2024-02-29T23:59:59Z"}}"#);
         let keys = parse(text.as_bytes(), SystemTime::UNIX_EPOCH).ok().unwrap();
         let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(1_709_251_199);
-        assert_eq!((keys.credential.token.as_deref(), keys.expires), (Some("T"), Some(expires)));
-        assert!(parse(text.as_bytes(), expires).err().unwrap().message().contains("expired"));
+        assert_eq!(
+            (keys.credential.token.as_deref(), keys.expires),
+            (Some("T"), Some(expires))
+        );
+        assert!(
+            parse(text.as_bytes(), expires)
+                .err()
+                .unwrap()
+                .message()
+                .contains("expired")
+        );
     }
 
     #[test]
@@ -207,17 +288,31 @@ mod tests {
             r#"["secret"]"#,
             r#"{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "B", "Expiration": "secret"}"#,
         ] {
-            let error = parse(output.as_bytes(), SystemTime::UNIX_EPOCH).err().unwrap();
-            assert!(error.errno() == libc::EACCES && !error.message().contains("secret"), "{error}");
+            let error = parse(output.as_bytes(), SystemTime::UNIX_EPOCH)
+                .err()
+                .unwrap();
+            assert!(
+                error.errno() == libc::EACCES && !error.message().contains("secret"),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn a_failure_shows_the_messages_of_the_program() {
-        let error = run_for("echo secret; echo 'token\nmissing' >&2; exit 3", Duration::from_secs(10)).err().unwrap();
+        let error = run_for(
+            "echo secret; echo 'token\nmissing' >&2; exit 3",
+            Duration::from_secs(10),
+        )
+        .err()
+        .unwrap();
         assert_eq!(error.message(), "exit status: 3: token; missing");
-        let error =
-            run_for("head -c 300000 /dev/zero | tr '\\0' x >&2; exit 1", Duration::from_secs(10)).err().unwrap();
+        let error = run_for(
+            "head -c 300000 /dev/zero | tr '\\0' x >&2; exit 1",
+            Duration::from_secs(10),
+        )
+        .err()
+        .unwrap();
         assert!(error.message().len() < 400, "{error}");
     }
 
@@ -227,7 +322,10 @@ mod tests {
         loop {
             match std::fs::read_to_string(file) {
                 Ok(text) if text.ends_with('\n') => return text.trim().to_string(),
-                _ => assert!(begun.elapsed() < Duration::from_secs(20), "the program did not start"),
+                _ => assert!(
+                    begun.elapsed() < Duration::from_secs(20),
+                    "the program did not start"
+                ),
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -241,7 +339,10 @@ mod tests {
             stat.contains("(sleep) S")
         };
         while is_running() {
-            assert!(begun.elapsed() < Duration::from_secs(10), "its processes are left");
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "its processes are left"
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -261,14 +362,23 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("pid");
         let command = |then: &str| format!("sleep 100 & echo $! > {}; {then}", file.display());
-        let keys = run_for(&command(&format!("echo '{KEYS}}}'")), Duration::from_secs(60)).ok().unwrap();
+        let keys = run_for(
+            &command(&format!("echo '{KEYS}}}'")),
+            Duration::from_secs(60),
+        )
+        .ok()
+        .unwrap();
         assert_eq!(keys.credential.key_id, "A");
         assert_ends(&process_of(&file));
-        let error = run_for(&command("echo no >&2; exit 3"), Duration::from_secs(60)).err().unwrap();
+        let error = run_for(&command("echo no >&2; exit 3"), Duration::from_secs(60))
+            .err()
+            .unwrap();
         assert_eq!(error.message(), "exit status: 3: no");
         assert_ends(&process_of(&file));
         // keys may still come, until the limit
-        let error = run_for(&command("true"), Duration::from_secs(2)).err().unwrap();
+        let error = run_for(&command("true"), Duration::from_secs(2))
+            .err()
+            .unwrap();
         assert!(error.message().contains("not ended after 2.0 s"), "{error}");
         assert_ends(&process_of(&file));
     }
@@ -279,7 +389,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let closed = directory.path().join("closed");
         let background = "trap \"\" PIPE; while echo x >&2; do sleep 0.05; done; echo > \"$1\"";
-        let command = format!("setsid sh -c '{background}' sh {} >/dev/null & echo '{KEYS}}}'", closed.display());
+        let command = format!(
+            "setsid sh -c '{background}' sh {} >/dev/null & echo '{KEYS}}}'",
+            closed.display()
+        );
         assert!(run_for(&command, Duration::from_secs(60)).is_ok());
         process_of(&closed);
     }
@@ -290,7 +403,8 @@ mod tests {
         let path = directory.path().join("a 'b");
         std::fs::create_dir(&path).unwrap();
         std::fs::write(path.join("keys"), format!("{KEYS}}}")).unwrap();
-        let run_in = |command: &str| runtime::block_on(run(command, &path, Duration::from_secs(60)));
+        let run_in =
+            |command: &str| runtime::block_on(run(command, &path, Duration::from_secs(60)));
         assert!(run_in("cat ./keys").is_ok());
         std::fs::remove_dir_all(&path).unwrap();
         assert!(run_in(&format!("echo '{KEYS}}}'")).is_ok());
@@ -298,7 +412,12 @@ mod tests {
 
     #[test]
     fn endless_output_is_cut_off() {
-        let error = run_for("yes secret", Duration::from_secs(20)).err().unwrap();
-        assert!(!error.message().contains("secret") && !error.message().contains("--timeout"), "{error}");
+        let error = run_for("yes secret", Duration::from_secs(20))
+            .err()
+            .unwrap();
+        assert!(
+            !error.message().contains("secret") && !error.message().contains("--timeout"),
+            "{error}"
+        );
     }
 }

@@ -31,7 +31,11 @@ impl AwsCredentials {
     }
 
     /// Returns credentials other than those that a server has refused, if there are any now.
-    pub async fn instead_of(&self, refused: &AwsCredential, refusal: Refusal) -> Option<Arc<AwsCredential>> {
+    pub async fn instead_of(
+        &self,
+        refused: &AwsCredential,
+        refusal: Refusal,
+    ) -> Option<Arc<AwsCredential>> {
         match self {
             AwsCredentials::Fixed(_) => None,
             AwsCredentials::Renewed(keys) => keys.instead_of(refused, refusal).await,
@@ -88,20 +92,32 @@ pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
     match (role, token_file) {
         (Some(role), Some(token_file)) => {
             let session = profile.get("role_session_name").map(str::to_string);
-            return Ok(ProfileSource::WebIdentity { token_file: token_file.into(), role: role.into(), session });
+            return Ok(ProfileSource::WebIdentity {
+                token_file: token_file.into(),
+                role: role.into(),
+                session,
+            });
         }
         (Some(_), None) => return Err(failed(unsupported(profile, "role_arn", ""))),
         (None, Some(_)) => return Err(failed(denied("web_identity_token_file without role_arn"))),
         (None, None) => {}
     }
     if SSO.iter().any(|name| profile.get(name).is_some()) {
-        return Err(failed(unsupported(profile, "SSO (IAM Identity Center)", "aws sso login")));
+        return Err(failed(unsupported(
+            profile,
+            "SSO (IAM Identity Center)",
+            "aws sso login",
+        )));
     }
     if profile.get("login_session").is_some() {
         return Err(failed(unsupported(profile, "login_session", "aws login")));
     }
     let of_credentials = keys(|name| profile.of_credentials(name)).map_err(failed)?;
-    let process = || profile.get("credential_process").map(|command| ProfileSource::Process(command.to_string()));
+    let process = || {
+        profile
+            .get("credential_process")
+            .map(|command| ProfileSource::Process(command.to_string()))
+    };
     match of_credentials.map(ProfileSource::Keys).or_else(process) {
         Some(source) => Ok(source),
         None => {
@@ -115,7 +131,11 @@ pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
 /// how to use its keys here.
 fn unsupported(profile: &Profile, way: &str, login: &str) -> Error {
     let name = &profile.name;
-    let first = if login.is_empty() { String::new() } else { format!("run `{login} --profile {name}`, then ") };
+    let first = if login.is_empty() {
+        String::new()
+    } else {
+        format!("run `{login} --profile {name}`, then ")
+    };
     denied(format!(
         "zarrfs does not support {way}; {first}`eval \"$(aws configure export-credentials --profile {name} --format env)\"`, \
          or for lasting mounts choose another profile with the line `credential_process = aws configure \
@@ -128,8 +148,14 @@ fn keys<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Result<Option<AwsCredentia
     let [id, secret] = ["aws_access_key_id", "aws_secret_access_key"].map(&get);
     let Some(id) = id else { return Ok(None) };
     let secret = secret.ok_or_else(|| denied("aws_access_key_id without aws_secret_access_key"))?;
-    let token = get("aws_session_token").or_else(|| get("aws_security_token")).map(str::to_string);
-    let credential = AwsCredential { key_id: id.into(), secret_key: secret.into(), token };
+    let token = get("aws_session_token")
+        .or_else(|| get("aws_security_token"))
+        .map(str::to_string);
+    let credential = AwsCredential {
+        key_id: id.into(),
+        secret_key: secret.into(),
+        token,
+    };
     checked(&credential).map(|()| Some(credential))
 }
 
@@ -140,7 +166,9 @@ pub(super) fn checked(credential: &AwsCredential) -> Result<()> {
     if parts.into_iter().chain(&credential.token).all(is_printable) {
         Ok(())
     } else {
-        Err(denied("the keys have characters that keys do not have, such as spaces"))
+        Err(denied(
+            "the keys have characters that keys do not have, such as spaces",
+        ))
     }
 }
 
@@ -166,19 +194,32 @@ impl ProfileKeys {
 
     async fn keys_of(&self, profile: &Profile) -> Result<NewKeys> {
         match source_of(profile)? {
-            ProfileSource::Keys(credential) => {
-                Ok(NewKeys { credential: Arc::new(credential), expires: None, origin: KeyOrigin::File })
-            }
+            ProfileSource::Keys(credential) => Ok(NewKeys {
+                credential: Arc::new(credential),
+                expires: None,
+                origin: KeyOrigin::File,
+            }),
             ProfileSource::Process(command) => {
-                let failed = |e: Error| e.context(format!("AWS profile {}: credential_process", profile.name));
-                let ProcessKeys { credential, expires } =
-                    credential_process::run(&command, &self.directory, self.limit).await.map_err(failed)?;
+                let failed = |e: Error| {
+                    e.context(format!("AWS profile {}: credential_process", profile.name))
+                };
+                let ProcessKeys {
+                    credential,
+                    expires,
+                } = credential_process::run(&command, &self.directory, self.limit)
+                    .await
+                    .map_err(failed)?;
                 checked(&credential).map_err(failed)?;
-                Ok(NewKeys { credential: Arc::new(credential), expires, origin: KeyOrigin::Program })
+                Ok(NewKeys {
+                    credential: Arc::new(credential),
+                    expires,
+                    origin: KeyOrigin::Program,
+                })
             }
-            ProfileSource::WebIdentity { .. } | ProfileSource::Nothing => {
-                Err(denied(format!("AWS profile {}: its keys are gone", profile.name)))
-            }
+            ProfileSource::WebIdentity { .. } | ProfileSource::Nothing => Err(denied(format!(
+                "AWS profile {}: its keys are gone",
+                profile.name
+            ))),
         }
     }
 }
@@ -190,8 +231,11 @@ impl KeySource for ProfileKeys {
         let directory = self.directory.clone();
         let reading = tokio::task::spawn_blocking(move || Profile::load(&directory));
         let reading = tokio::time::timeout(self.limit, reading).await;
-        let profile = reading.map_err(|_| denied("the files with AWS profiles cannot be read in time (--timeout)"))?;
-        self.keys_of(&profile.map_err(|e| denied(e.to_string()))?).await
+        let profile = reading.map_err(|_| {
+            denied("the files with AWS profiles cannot be read in time (--timeout)")
+        })?;
+        self.keys_of(&profile.map_err(|e| denied(e.to_string()))?)
+            .await
     }
 }
 

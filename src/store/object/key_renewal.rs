@@ -45,7 +45,11 @@ pub(super) enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadingOutcome {
     /// The keys that are in use, or other ones if `are_other`.
-    Keys { are_other: bool, origin: KeyOrigin, expires: Option<SystemTime> },
+    Keys {
+        are_other: bool,
+        origin: KeyOrigin,
+        expires: Option<SystemTime>,
+    },
     /// No keys.
     Failure,
 }
@@ -72,7 +76,10 @@ pub(super) struct KeyMoment {
 impl KeyMoment {
     /// Returns the present.
     pub fn now() -> Self {
-        KeyMoment { instant: Instant::now(), time: SystemTime::now() }
+        KeyMoment {
+            instant: Instant::now(),
+            time: SystemTime::now(),
+        }
     }
 }
 
@@ -86,7 +93,11 @@ struct Pause {
 impl Pause {
     fn new(first: u64, longest: u64) -> Self {
         let [first, longest] = [first, longest].map(Duration::from_secs);
-        Pause { current: first, first, longest }
+        Pause {
+            current: first,
+            first,
+            longest,
+        }
     }
 
     fn double(&mut self) {
@@ -161,14 +172,21 @@ impl KeyRenewal {
     }
 
     fn since_reading(&self, now: KeyMoment) -> Duration {
-        self.read.map_or(Duration::MAX, |read| now.instant.saturating_duration_since(read))
+        self.read.map_or(Duration::MAX, |read| {
+            now.instant.saturating_duration_since(read)
+        })
     }
 
     /// Records a reading that ended now, and the refusal that caused it.
     pub fn record(&mut self, outcome: ReadingOutcome, cause: Option<Refusal>, now: KeyMoment) {
         self.read = Some(now.instant);
         self.has_failed = outcome == ReadingOutcome::Failure;
-        let ReadingOutcome::Keys { are_other, origin, expires } = outcome else {
+        let ReadingOutcome::Keys {
+            are_other,
+            origin,
+            expires,
+        } = outcome
+        else {
             if let Some((renewal, _)) = &mut self.times {
                 *renewal = now.time + AFTER_FAILURE;
             }
@@ -200,7 +218,11 @@ impl KeyRenewal {
         let left = end.duration_since(now.time).unwrap_or_default();
         let renewal = end - EARLY.min(left / 4);
         // a program may return the same keys until they expire
-        if are_other { renewal } else { renewal.max(now.time + self.of_keys.current) }
+        if are_other {
+            renewal
+        } else {
+            renewal.max(now.time + self.of_keys.current)
+        }
     }
 
     /// Records that the server accepts keys that were read after a refusal: reading them again was

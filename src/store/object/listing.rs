@@ -77,10 +77,16 @@ impl BucketListing {
         match names.reach.take() {
             None | Some(Reach::All) => {
                 let entries: Result<Vec<Entry>> = names.collect();
-                Ok(FirstNames { entries: entries?, reach: Reach::All })
+                Ok(FirstNames {
+                    entries: entries?,
+                    reach: Reach::All,
+                })
             }
             // entries that depend on the next page are left out
-            Some(reach) => Ok(FirstNames { entries: names.ready.drain(..).collect(), reach }),
+            Some(reach) => Ok(FirstNames {
+                entries: names.ready.drain(..).collect(),
+                reach,
+            }),
         }
     }
 
@@ -88,10 +94,22 @@ impl BucketListing {
     /// those of S3's directory buckets, show nothing of missing names; neither do Azure's, which
     /// may be sorted otherwise.
     fn reach_of(&self, page: &ListingPage) -> Reach {
-        let values: Vec<String> = page.objects.iter().filter_map(|meta| self.name(&meta.location)).collect();
-        let prefixes: Vec<String> = page.prefixes.iter().filter_map(|path| Some(self.name(path)? + "/")).collect();
+        let values: Vec<String> = page
+            .objects
+            .iter()
+            .filter_map(|meta| self.name(&meta.location))
+            .collect();
+        let prefixes: Vec<String> = page
+            .prefixes
+            .iter()
+            .filter_map(|path| Some(self.name(path)? + "/"))
+            .collect();
         match values.iter().max().max(prefixes.iter().max()) {
-            Some(last) if self.bucket.cloud != Cloud::Azure && values.is_sorted() && prefixes.is_sorted() => {
+            Some(last)
+                if self.bucket.cloud != Cloud::Azure
+                    && values.is_sorted()
+                    && prefixes.is_sorted() =>
+            {
                 Reach::Before(last.clone())
             }
             _ => Reach::Nothing,
@@ -102,8 +120,10 @@ impl BucketListing {
     fn request_page(&mut self, token: Option<String>) -> Result<()> {
         let bucket = self.bucket.clone();
         let prefix = self.prefix.clone();
-        self.next =
-            Some(runtime::handle()?.spawn(async move { bucket.page(&prefix, token, PageKind::OneLevel(None)).await }));
+        self.next = Some(
+            runtime::handle()?
+                .spawn(async move { bucket.page(&prefix, token, PageKind::OneLevel(None)).await }),
+        );
         Ok(())
     }
 
@@ -113,19 +133,44 @@ impl BucketListing {
         let Some(next) = self.next.take() else {
             return Ok(false);
         };
-        let page = runtime::block_on(async { next.await.unwrap_or_else(|e| Err(runtime::interrupted(&e))) })?;
-        let reach = if page.next.is_some() { self.reach_of(&page) } else { Reach::All };
-        let ListingPage { objects, prefixes, is_empty, next } = page;
-        let objects = objects.iter().filter_map(|meta| Some((self.name(&meta.location)?, Some(meta))));
-        let mut all: Vec<_> =
-            objects.chain(prefixes.iter().filter_map(|path| Some((self.name(path)?, None)))).collect();
-        self.progress.after(next.as_deref(), !all.is_empty(), self.bucket.timeout)?;
+        let page = runtime::block_on(async {
+            next.await.unwrap_or_else(|e| Err(runtime::interrupted(&e)))
+        })?;
+        let reach = if page.next.is_some() {
+            self.reach_of(&page)
+        } else {
+            Reach::All
+        };
+        let ListingPage {
+            objects,
+            prefixes,
+            is_empty,
+            next,
+        } = page;
+        let objects = objects
+            .iter()
+            .filter_map(|meta| Some((self.name(&meta.location)?, Some(meta))));
+        let mut all: Vec<_> = objects
+            .chain(
+                prefixes
+                    .iter()
+                    .filter_map(|path| Some((self.name(path)?, None))),
+            )
+            .collect();
+        self.progress
+            .after(next.as_deref(), !all.is_empty(), self.bucket.timeout)?;
         match &mut self.reach {
             Some(reached) => *reached = reach,
             None if next.is_some() => self.request_page(next)?,
             None => {}
         }
-        all.sort_by_cached_key(|(name, meta)| if meta.is_some() { name.clone() } else { format!("{name}/") });
+        all.sort_by_cached_key(|(name, meta)| {
+            if meta.is_some() {
+                name.clone()
+            } else {
+                format!("{name}/")
+            }
+        });
         for (name, meta) in all {
             let entry = match meta {
                 Some(meta) => Entry::of_stat(name, self.bucket.stat_of(meta)),
@@ -140,8 +185,14 @@ impl BucketListing {
     /// directory, and is left out if the prefix exists.
     fn add(&mut self, entry: Entry) {
         self.created.remove(&entry.name);
-        let sorted = if entry.kind == EntryKind::Prefix { format!("{}/", entry.name) } else { entry.name.clone() };
-        let is_before = |value: &mut Entry| !sorted.starts_with(&value.name) || format!("{}/", value.name) < sorted;
+        let sorted = if entry.kind == EntryKind::Prefix {
+            format!("{}/", entry.name)
+        } else {
+            entry.name.clone()
+        };
+        let is_before = |value: &mut Entry| {
+            !sorted.starts_with(&value.name) || format!("{}/", value.name) < sorted
+        };
         while let Some(value) = self.values.pop_if(is_before) {
             self.ready.push_back(value);
         }
@@ -150,7 +201,10 @@ impl BucketListing {
         }
         match self.values.pop_if(|value| value.name == entry.name) {
             Some(value) if value.stat.as_ref().is_some_and(|stat| stat.size > 0) => {
-                self.ready.push_back(Entry { hides_prefix: true, ..value });
+                self.ready.push_back(Entry {
+                    hides_prefix: true,
+                    ..value
+                });
             }
             _ => self.ready.push_back(entry),
         }
@@ -162,7 +216,9 @@ impl BucketListing {
         let rest = if full.is_root() {
             path.as_ref()
         } else {
-            path.as_ref().strip_prefix(full.as_str())?.strip_prefix('/')?
+            path.as_ref()
+                .strip_prefix(full.as_str())?
+                .strip_prefix('/')?
         };
         Key::root().child(rest).ok().map(|_| rest.to_string())
     }
@@ -220,20 +276,40 @@ impl ValueListing {
     pub fn new(bucket: Arc<Bucket>, prefix: &Key, after: Option<&Key>) -> Self {
         let prefix = prefix.clone();
         let after = after.cloned();
-        ValueListing { bucket, prefix, after, next: Some(None), progress: ListingProgress::default() }
+        ValueListing {
+            bucket,
+            prefix,
+            after,
+            next: Some(None),
+            progress: ListingProgress::default(),
+        }
     }
 
     fn page(&mut self, token: Option<String>) -> Result<ValuePage> {
-        let page = runtime::block_on(self.bucket.page(&self.prefix, token, PageKind::AllLevels(self.after.as_ref())))?;
-        self.progress.after(page.next.as_deref(), !page.objects.is_empty(), self.bucket.timeout)?;
+        let page = runtime::block_on(self.bucket.page(
+            &self.prefix,
+            token,
+            PageKind::AllLevels(self.after.as_ref()),
+        ))?;
+        self.progress.after(
+            page.next.as_deref(),
+            !page.objects.is_empty(),
+            self.bucket.timeout,
+        )?;
         self.next = page.next.map(Some);
         let full = self.bucket.full(&self.prefix);
         let value = |meta: &ObjectMeta| {
             let mut names = meta.location.as_ref().split('/');
-            let key = names.try_fold(Key::root(), |key, name| key.child(name)).ok()?.relative_to(&full)?;
+            let key = names
+                .try_fold(Key::root(), |key, name| key.child(name))
+                .ok()?
+                .relative_to(&full)?;
             Some((self.prefix.join_key(&key), self.bucket.stat_of(meta)))
         };
-        Ok(ValuePage { values: page.objects.iter().filter_map(value).collect(), is_last: self.next.is_none() })
+        Ok(ValuePage {
+            values: page.objects.iter().filter_map(value).collect(),
+            is_last: self.next.is_none(),
+        })
     }
 }
 
@@ -249,6 +325,11 @@ impl Iterator for ValueListing {
 /// Returns the names one level below `prefix` of prefixes that this process created.
 fn created_below(bucket: &Bucket, prefix: &Key) -> BTreeSet<String> {
     let created = lock(&bucket.created);
-    let below = created.iter().filter_map(|key| key.relative_to(prefix)).filter(|rest| !rest.is_root());
-    below.filter_map(|rest| rest.as_str().split('/').next().map(str::to_string)).collect()
+    let below = created
+        .iter()
+        .filter_map(|key| key.relative_to(prefix))
+        .filter(|rest| !rest.is_root());
+    below
+        .filter_map(|rest| rest.as_str().split('/').next().map(str::to_string))
+        .collect()
 }

@@ -28,8 +28,10 @@ impl ListingProgress {
     /// EIO if the listing does not seem to end.
     pub fn after(&mut self, next: Option<&str>, has_names: bool, timeout: Duration) -> Result<()> {
         let Some(token) = next else { return Ok(()) };
-        let endless =
-            |why: String| Err(Error::system(libc::EIO).context(format!("the server's listing does not end: {why}")));
+        let endless = |why: String| {
+            Err(Error::system(libc::EIO)
+                .context(format!("the server's listing does not end: {why}")))
+        };
         let mut hasher = DefaultHasher::new();
         token.hash(&mut hasher);
         if !self.tokens.insert(hasher.finish()) {

@@ -62,8 +62,14 @@ struct OutageState {
 impl OutageState {
     /// Returns a text such as `2.0 s: 503 ×12, timeout ×1`.
     fn shown(&self, now: Instant) -> String {
-        let time = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        let failures: Vec<_> = self.failures.iter().map(|(outcome, count)| format!("{outcome} ×{count}")).collect();
+        let time = self
+            .since
+            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let failures: Vec<_> = self
+            .failures
+            .iter()
+            .map(|(outcome, count)| format!("{outcome} ×{count}"))
+            .collect();
         format!("{:.1} s: {}", time.as_secs_f64(), failures.join(", "))
     }
 
@@ -104,7 +110,11 @@ impl Probe<'_> {
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.outage.state);
-        if state.probe.as_ref().is_some_and(|(number, _)| *number == self.number) {
+        if state
+            .probe
+            .as_ref()
+            .is_some_and(|(number, _)| *number == self.number)
+        {
             state.probe = None;
         }
     }
@@ -113,7 +123,10 @@ impl Drop for Probe<'_> {
 impl Outage {
     /// Creates the state of a server that has not failed.
     pub fn new(stats: Arc<Stats>) -> Self {
-        Outage { state: Mutex::default(), stats }
+        Outage {
+            state: Mutex::default(),
+            stats,
+        }
     }
 
     /// Waits until a request may be sent. Returns a probe if it is to be sent once. A probe in
@@ -123,26 +136,42 @@ impl Outage {
     /// # Errors
     ///
     /// Why the probe that this waited for failed. `limit` is that of [`Outage::is_given_up`].
-    pub async fn admit(&self, limit: Duration, patience: Duration) -> Result<Option<Probe<'_>>, Cause> {
+    pub async fn admit(
+        &self,
+        limit: Duration,
+        patience: Duration,
+    ) -> Result<Option<Probe<'_>>, Cause> {
         let began = Instant::now();
         let mut is_patient = true;
         loop {
             match self.admission(limit, began, Instant::now(), is_patient) {
                 Admission::Usual => return Ok(None),
                 Admission::Probe { number, is_short } => {
-                    return Ok(Some(Probe { outage: self, number, is_short }));
+                    return Ok(Some(Probe {
+                        outage: self,
+                        number,
+                        is_short,
+                    }));
                 }
                 Admission::Refused(cause) => return Err(cause),
                 Admission::Wait(mut ended) => {
                     // an error says that the probe has ended
-                    is_patient = timeout(patience.saturating_sub(began.elapsed()), ended.changed()).await.is_ok();
+                    is_patient = timeout(patience.saturating_sub(began.elapsed()), ended.changed())
+                        .await
+                        .is_ok();
                 }
             }
         }
     }
 
     /// Returns what happens at `now` to a request that waits since `began`.
-    fn admission(&self, limit: Duration, began: Instant, now: Instant, is_patient: bool) -> Admission {
+    fn admission(
+        &self,
+        limit: Duration,
+        began: Instant,
+        now: Instant,
+        is_patient: bool,
+    ) -> Admission {
         let mut state = lock(&self.state);
         let Some((failed, cause)) = state.given_up(limit, now) else {
             return Admission::Usual;
@@ -153,7 +182,9 @@ impl Outage {
         if is_patient && let Some((_, probe)) = &state.probe {
             return Admission::Wait(probe.subscribe());
         }
-        let is_within = |at: Option<Instant>, time| at.is_some_and(|at| now.saturating_duration_since(at) < time);
+        let is_within = |at: Option<Instant>, time| {
+            at.is_some_and(|at| now.saturating_duration_since(at) < time)
+        };
         // a slow server that is back needs a long one
         let is_short = is_within(state.silent, QUIET) && is_within(state.patient, limit);
         if !is_short {
@@ -167,12 +198,19 @@ impl Outage {
 
     /// Records that the attempt that began at `began` failed at `now`, and whether no other
     /// follows. Returns what to log, once an outage.
-    pub fn failed(&self, cause: &Cause, began: Instant, now: Instant, is_last: bool) -> Option<String> {
+    pub fn failed(
+        &self,
+        cause: &Cause,
+        began: Instant,
+        now: Instant,
+        is_last: bool,
+    ) -> Option<String> {
         let mut state = lock(&self.state);
         let began = state.answered.map_or(began, |answered| answered.max(began));
         let since = *state.since.get_or_insert(began);
         *state.failures.entry(cause.outcome()).or_default() += 1;
-        (state.failed, state.is_given_up) = (Some((now, cause.clone())), state.is_given_up || is_last);
+        (state.failed, state.is_given_up) =
+            (Some((now, cause.clone())), state.is_given_up || is_last);
         if is_last {
             state.silent = (now.saturating_duration_since(began) >= SILENT).then_some(now);
             state.patient.get_or_insert(now);
@@ -199,12 +237,17 @@ impl Outage {
     /// logged outage.
     pub fn answered(&self, now: Instant) -> Option<String> {
         let mut state = lock(&self.state);
-        let line = state.is_logged.then(|| format!("answers again, after {}", state.shown(now)));
+        let line = state
+            .is_logged
+            .then(|| format!("answers again, after {}", state.shown(now)));
         if state.is_logged {
             self.stats.failing_stores.fetch_sub(1, Ordering::Relaxed);
         }
         if state.since.is_some() {
-            *state = OutageState { probes: state.probes, ..OutageState::default() };
+            *state = OutageState {
+                probes: state.probes,
+                ..OutageState::default()
+            };
         }
         state.answered = Some(now);
         line
@@ -242,13 +285,26 @@ mod tests {
         assert_eq!(outage.failed(&BUSY, at(100), at(150), false), None);
         assert_eq!(outage.failed(&BUSY, at(300), at(400), false), None);
         assert_eq!(
-            outage.failed(&Cause::TimedOut(GRACE), at(200), at(1200), true).unwrap(),
+            outage
+                .failed(&Cause::TimedOut(GRACE), at(200), at(1200), true)
+                .unwrap(),
             "fails for 1.1 s: 503 ×2, timeout ×1"
         );
-        assert_eq!(outage.failed(&BUSY, at(1300), at(5000), false), None, "once");
-        assert_eq!(outage.answered(at(6100)).unwrap(), "answers again, after 6.0 s: 503 ×3, timeout ×1");
+        assert_eq!(
+            outage.failed(&BUSY, at(1300), at(5000), false),
+            None,
+            "once"
+        );
+        assert_eq!(
+            outage.answered(at(6100)).unwrap(),
+            "answers again, after 6.0 s: 503 ×3, timeout ×1"
+        );
         assert_eq!(outage.answered(at(6200)), None);
-        assert_eq!(outage.failed(&BUSY, at(5000), at(7000), false), None, "the server answered meanwhile");
+        assert_eq!(
+            outage.failed(&BUSY, at(5000), at(7000), false),
+            None,
+            "the server answered meanwhile"
+        );
         assert_eq!(outage.answered(at(7100)), None);
     }
 
@@ -261,7 +317,10 @@ mod tests {
         assert!(!is_given_up(1), "another attempt follows");
         outage.failed(&BUSY, at(2), at(28), true);
         outage.failed(&BUSY, at(30), at(31), false);
-        assert!(is_given_up(31) && is_given_up(60) && !is_given_up(61), "no request has failed for the limit");
+        assert!(
+            is_given_up(31) && is_given_up(60) && !is_given_up(61),
+            "no request has failed for the limit"
+        );
         outage.answered(at(40));
         assert!(!is_given_up(40));
     }
@@ -271,7 +330,10 @@ mod tests {
         let ((outage, _stats), start) = (outage(), Instant::now());
         for second in 0..10 {
             let now = start + Duration::from_secs(second);
-            assert_eq!(outage.failed(&BUSY, now, now + Duration::from_millis(100), false), None);
+            assert_eq!(
+                outage.failed(&BUSY, now, now + Duration::from_millis(100), false),
+                None
+            );
             assert_eq!(outage.answered(now + Duration::from_millis(200)), None);
         }
     }
@@ -279,7 +341,11 @@ mod tests {
     #[test]
     fn a_server_that_takes_no_connection_is_logged_at_once() {
         let ((outage, _stats), now) = (outage(), Instant::now());
-        assert_eq!(outage.failed(&unreachable(), now, now, true), None, "the error says so");
+        assert_eq!(
+            outage.failed(&unreachable(), now, now, true),
+            None,
+            "the error says so"
+        );
         let line = outage.failed(&unreachable(), now, now, false).unwrap();
         assert_eq!(line, "fails for 0.0 s: unreachable ×2");
         assert_eq!(outage.failed(&unreachable(), now, now, false), None);
@@ -289,9 +355,14 @@ mod tests {
     fn during_an_outage_one_request_at_a_time_is_sent() {
         let ((outage, _), start, limit) = (outage(), Instant::now(), Duration::from_secs(30));
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let admission = |began, now, is_patient| outage.admission(limit, at(began), at(now), is_patient);
+        let admission =
+            |began, now, is_patient| outage.admission(limit, at(began), at(now), is_patient);
         let number = |admission| match admission {
-            Admission::Probe { number, is_short } => Some(Probe { outage: &outage, number, is_short }),
+            Admission::Probe { number, is_short } => Some(Probe {
+                outage: &outage,
+                number,
+                is_short,
+            }),
             _ => None,
         };
         assert!(matches!(admission(0, 0, true), Admission::Usual));
@@ -301,20 +372,46 @@ mod tests {
         drop(probe);
         let probe = number(admission(11_000, 11_000, true)).unwrap();
         assert_eq!(probe.limit(), Duration::MAX, "a second later");
-        assert!(matches!(admission(11_001, 11_001, true), Admission::Wait(_)));
+        assert!(matches!(
+            admission(11_001, 11_001, true),
+            Admission::Wait(_)
+        ));
         let second = number(admission(11_001, 21_001, false)).unwrap();
         drop(probe);
-        assert!(matches!(admission(21_002, 21_002, true), Admission::Wait(_)), "another one is in flight");
+        assert!(
+            matches!(admission(21_002, 21_002, true), Admission::Wait(_)),
+            "another one is in flight"
+        );
         outage.failed(&BUSY, at(21_001), at(21_010), true);
         drop(second);
-        assert!(matches!(admission(21_002, 21_010, true), Admission::Refused(Cause::Busy(..))), "it has waited");
-        assert_eq!(number(admission(21_011, 21_011, true)).unwrap().limit(), Duration::MAX, "a busy server answers");
+        assert!(
+            matches!(
+                admission(21_002, 21_010, true),
+                Admission::Refused(Cause::Busy(..))
+            ),
+            "it has waited"
+        );
+        assert_eq!(
+            number(admission(21_011, 21_011, true)).unwrap().limit(),
+            Duration::MAX,
+            "a busy server answers"
+        );
         // short ones follow each other, but not forever
         for second in 22..52 {
             let now = second * 1000;
             outage.failed(&Cause::TimedOut(SHORT), at(now - 500), at(now), true);
-            let limit = if now + 900 < 51_011 { SHORT } else { Duration::MAX };
-            assert_eq!(number(admission(now + 900, now + 900, true)).unwrap().limit(), limit, "{now}");
+            let limit = if now + 900 < 51_011 {
+                SHORT
+            } else {
+                Duration::MAX
+            };
+            assert_eq!(
+                number(admission(now + 900, now + 900, true))
+                    .unwrap()
+                    .limit(),
+                limit,
+                "{now}"
+            );
         }
         let probe = number(admission(52_000, 52_000, true)).unwrap();
         outage.answered(at(52_100));

@@ -34,8 +34,17 @@ impl Profile {
         let name = chosen.as_deref().unwrap_or("default");
         let mut missing = Vec::new();
         let config = file("AWS_CONFIG_FILE", "config", directory, &mut missing);
-        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials", directory, &mut missing);
-        Profile { is_chosen: chosen.is_some(), missing, ..Self::read(name, &config, &credentials) }
+        let credentials = file(
+            "AWS_SHARED_CREDENTIALS_FILE",
+            "credentials",
+            directory,
+            &mut missing,
+        );
+        Profile {
+            is_chosen: chosen.is_some(),
+            missing,
+            ..Self::read(name, &config, &credentials)
+        }
     }
 
     fn read(name: &str, config: &str, credentials: &str) -> Self {
@@ -93,7 +102,11 @@ fn file(variable_name: &str, usual: &str, directory: &Path, missing: &mut Vec<St
     let mut bytes = Vec::new();
     if let Err(e) = File::open(&path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes)) {
         let is_missing = [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind());
-        let why = format!("{}: {}; its profiles are not used", path.display(), Error::from(e));
+        let why = format!(
+            "{}: {}; its profiles are not used",
+            path.display(),
+            Error::from(e)
+        );
         if !is_missing {
             log::warn!("{why}");
         } else if variable(variable_name).is_some() {
@@ -104,7 +117,10 @@ fn file(variable_name: &str, usual: &str, directory: &Path, missing: &mut Vec<St
 }
 
 fn value<'a>(settings: Option<&'a HashMap<String, String>>, name: &str) -> Option<&'a str> {
-    settings?.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    settings?
+        .get(name)
+        .map(String::as_str)
+        .filter(|value| !value.is_empty())
 }
 
 fn unquoted(name: &str) -> &str {
@@ -118,13 +134,22 @@ fn unquoted(name: &str) -> &str {
 fn settings(text: &str, is_wanted: impl Fn(&str) -> bool) -> Option<HashMap<String, String>> {
     let mut found = None;
     let mut is_inside = false;
-    for line in text.lines().filter(|line| !line.starts_with([' ', '\t', '#', ';'])) {
-        if let Some(name) = line.trim().strip_prefix('[').and_then(|rest| rest.split(']').next()) {
+    for line in text
+        .lines()
+        .filter(|line| !line.starts_with([' ', '\t', '#', ';']))
+    {
+        if let Some(name) = line
+            .trim()
+            .strip_prefix('[')
+            .and_then(|rest| rest.split(']').next())
+        {
             is_inside = is_wanted(name.trim());
             if is_inside {
                 found.get_or_insert_with(HashMap::new);
             }
-        } else if is_inside && let (Some((name, value)), Some(found)) = (line.split_once(['=', ':']), &mut found) {
+        } else if is_inside
+            && let (Some((name, value)), Some(found)) = (line.split_once(['=', ':']), &mut found)
+        {
             found.insert(name.trim().to_ascii_lowercase(), value.trim().to_string());
         }
     }
@@ -153,13 +178,28 @@ pub(super) mod tests {
         let credentials = "[default]\naws_access_key_id = A\n\n[ lab ]\naws_access_key_id = B\n\
             aws_secret_access_key = b/c+d==\nregion = \n";
         let lab = profile("lab", config, credentials);
-        assert_eq!((lab.get("aws_access_key_id"), lab.of_config("aws_access_key_id")), (Some("B"), None));
+        assert_eq!(
+            (
+                lab.get("aws_access_key_id"),
+                lab.of_config("aws_access_key_id")
+            ),
+            (Some("B"), None)
+        );
         assert_eq!(lab.get("aws_secret_access_key"), Some("b/c+d=="));
         assert_eq!(lab.get("endpoint_url"), Some("http://lab:9000"));
-        assert_eq!((lab.get("region"), lab.get("s3")), (Some("us-west-2"), None));
+        assert_eq!(
+            (lab.get("region"), lab.get("s3")),
+            (Some("us-west-2"), None)
+        );
         let default = profile("default", config, credentials);
-        assert_eq!((default.get("region"), default.get("aws_access_key_id")), (Some("eu-west-1"), Some("A")));
-        assert_eq!(profile("my lab", config, credentials).get("region"), Some("x"));
+        assert_eq!(
+            (default.get("region"), default.get("aws_access_key_id")),
+            (Some("eu-west-1"), Some("A"))
+        );
+        assert_eq!(
+            profile("my lab", config, credentials).get("region"),
+            Some("x")
+        );
         let none = profile("none", config, credentials);
         assert_eq!((none.credentials, none.config), (None, None));
     }

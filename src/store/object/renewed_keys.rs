@@ -50,9 +50,21 @@ impl RenewedKeys {
         Self::with_clock(source, KeyMoment::now)
     }
 
-    fn with_clock(source: impl KeySource, clock: impl Fn() -> KeyMoment + Send + Sync + 'static) -> Self {
-        let state = KeysState { renewal: KeyRenewal::new(), credential: None, failure: None, reading: None };
-        RenewedKeys(Arc::new(Shared { source: Box::new(source), clock: Box::new(clock), state: Mutex::new(state) }))
+    fn with_clock(
+        source: impl KeySource,
+        clock: impl Fn() -> KeyMoment + Send + Sync + 'static,
+    ) -> Self {
+        let state = KeysState {
+            renewal: KeyRenewal::new(),
+            credential: None,
+            failure: None,
+            reading: None,
+        };
+        RenewedKeys(Arc::new(Shared {
+            source: Box::new(source),
+            clock: Box::new(clock),
+            state: Mutex::new(state),
+        }))
     }
 
     /// Returns the keys for a request. Only requests without valid keys wait for a reading.
@@ -80,13 +92,25 @@ impl RenewedKeys {
         match (&state.failure, &state.credential) {
             (None, Some(credential)) => Ok(credential.clone()),
             (Some(e), _) => Err(e.clone()),
-            (None, None) => Err(Error::new(Kind::System(libc::EIO), "the credentials could not be read")),
+            (None, None) => Err(Error::new(
+                Kind::System(libc::EIO),
+                "the credentials could not be read",
+            )),
         }
     }
 
     /// Returns keys other than those that a server has refused, if there are any now.
-    pub async fn instead_of(&self, refused: &AwsCredential, refusal: Refusal) -> Option<Arc<AwsCredential>> {
-        let other = |state: &KeysState| state.credential.clone().filter(|credential| **credential != *refused);
+    pub async fn instead_of(
+        &self,
+        refused: &AwsCredential,
+        refusal: Refusal,
+    ) -> Option<Arc<AwsCredential>> {
+        let other = |state: &KeysState| {
+            state
+                .credential
+                .clone()
+                .filter(|credential| **credential != *refused)
+        };
         let reading = {
             let mut state = lock(&self.0.state);
             if let Some(other) = other(&state) {
@@ -115,7 +139,10 @@ impl RenewedKeys {
         }
         let (end, reading) = watch::channel(());
         state.reading = Some(reading.clone());
-        let ending = Ending { shared: self.0.clone(), _end: end };
+        let ending = Ending {
+            shared: self.0.clone(),
+            _end: end,
+        };
         tokio::spawn(async move {
             let read = ending.shared.source.read().await;
             ending.shared.accept(read, cause);
@@ -132,11 +159,17 @@ impl Shared {
         match read {
             Ok(keys) => {
                 let are_other = state.credential.as_deref() != Some(&*keys.credential);
-                let outcome = ReadingOutcome::Keys { are_other, origin: keys.origin, expires: keys.expires };
+                let outcome = ReadingOutcome::Keys {
+                    are_other,
+                    origin: keys.origin,
+                    expires: keys.expires,
+                };
                 state.renewal.record(outcome, cause, now);
                 (state.credential, state.failure) = (Some(keys.credential), None);
                 if are_other && cause.is_some() {
-                    log::info!("the server has refused the credentials; using new ones from the same source");
+                    log::info!(
+                        "the server has refused the credentials; using new ones from the same source"
+                    );
                 }
             }
             Err(e) => {

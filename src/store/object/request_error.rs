@@ -58,7 +58,11 @@ impl Cause {
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            Cause::Unreachable(_) | Cause::Broken(_) | Cause::TimedOut(_) | Cause::Busy(..) | Cause::Short { .. }
+            Cause::Unreachable(_)
+                | Cause::Broken(_)
+                | Cause::TimedOut(_)
+                | Cause::Busy(..)
+                | Cause::Short { .. }
         )
     }
 
@@ -89,7 +93,9 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Unreachable(text) | Cause::Broken(text) | Cause::Unusable(text) => f.write_str(text),
+            Cause::Unreachable(text) | Cause::Broken(text) | Cause::Unusable(text) => {
+                f.write_str(text)
+            }
             Cause::TimedOut(time) => {
                 write!(f, "no data for {:.1} s (--timeout)", time.as_secs_f32())
             }
@@ -97,7 +103,10 @@ impl fmt::Display for Cause {
             Cause::Short { received, wanted } => {
                 write!(f, "received {received} bytes instead of {wanted}")
             }
-            Cause::TooLarge { size: Some(size), limit } => {
+            Cause::TooLarge {
+                size: Some(size),
+                limit,
+            } => {
                 write!(f, "{size} bytes, more than the {limit} it may have")
             }
             Cause::TooLarge { size: None, limit } => {
@@ -110,10 +119,18 @@ impl fmt::Display for Cause {
             }
             Cause::Status(status, said) => write!(f, "the server answers {status}: {said}"),
             Cause::Clock(status, said, difference) => {
-                write!(f, "the server answers {status}{}{said}", if said.is_empty() { "" } else { ": " })?;
+                write!(
+                    f,
+                    "the server answers {status}{}{said}",
+                    if said.is_empty() { "" } else { ": " }
+                )?;
                 match difference {
                     Some(difference) => {
-                        write!(f, "; the clock of this machine is wrong by {} min, set it", difference.as_secs() / 60)
+                        write!(
+                            f,
+                            "; the clock of this machine is wrong by {} min, set it",
+                            difference.as_secs() / 60
+                        )
                     }
                     None => f.write_str("; the clock of this machine is wrong, set it"),
                 }
@@ -150,13 +167,18 @@ impl RequestError {
 
     /// Records that the request had credentials that expire.
     pub fn with_session(self, may_have_expired: bool) -> Self {
-        RequestError { may_have_expired, ..self }
+        RequestError {
+            may_have_expired,
+            ..self
+        }
     }
 
     /// Returns the HTTP status, if it was the cause.
     pub fn status(&self) -> Option<u16> {
         match &self.cause {
-            Cause::Status(status, _) | Cause::Busy(status, _) | Cause::Clock(status, ..) => Some(status.as_u16()),
+            Cause::Status(status, _) | Cause::Busy(status, _) | Cause::Clock(status, ..) => {
+                Some(status.as_u16())
+            }
             _ => None,
         }
     }
@@ -183,20 +205,35 @@ impl RequestError {
         match self.cause {
             Cause::TooLarge { .. } => Error::damaged(message),
             Cause::NoBucket(bucket) => {
-                let message = format!("the server {} has no bucket {bucket}; check its name, or create it", self.host);
+                let message = format!(
+                    "the server {} has no bucket {bucket}; check its name, or create it",
+                    self.host
+                );
                 Error::new(Kind::NoBucket, message)
             }
             Cause::System(error) => Error::new(error.kind(), message),
             Cause::Credentials(error) => error,
             Cause::Clock(..) => Error::new(Kind::System(libc::EACCES), message),
-            Cause::Status(status, said) if [401, 403].contains(&status.as_u16()) || is_expired(&said) => {
-                Error::new(Kind::System(libc::EACCES), format!("{message}; {}", advice(status)))
+            Cause::Status(status, said)
+                if [401, 403].contains(&status.as_u16()) || is_expired(&said) =>
+            {
+                Error::new(
+                    Kind::System(libc::EACCES),
+                    format!("{message}; {}", advice(status)),
+                )
             }
             // an answer to HEAD has no code
-            Cause::Status(status, said) if status == 400 && said.is_empty() && self.may_have_expired => {
-                Error::new(Kind::System(libc::EIO), format!("{message}; the credentials may have expired"))
+            Cause::Status(status, said)
+                if status == 400 && said.is_empty() && self.may_have_expired =>
+            {
+                Error::new(
+                    Kind::System(libc::EIO),
+                    format!("{message}; the credentials may have expired"),
+                )
             }
-            Cause::Status(status, _) if status == 507 => Error::new(Kind::System(libc::ENOSPC), message),
+            Cause::Status(status, _) if status == 507 => {
+                Error::new(Kind::System(libc::ENOSPC), message)
+            }
             _ => Error::new(Kind::System(libc::EIO), message),
         }
     }
@@ -207,7 +244,13 @@ const NO_CREDENTIALS: &str = "no credentials were found in the environment, in a
 
 /// Codes of answers with status 400 or 403 that other credentials may avoid. `InvalidTokenId` is
 /// one of MinIO.
-const EXPIRED: [&str; 5] = ["ExpiredToken", "InvalidToken", "InvalidTokenId", "TokenRefreshRequired", "RequestExpired"];
+const EXPIRED: [&str; 5] = [
+    "ExpiredToken",
+    "InvalidToken",
+    "InvalidTokenId",
+    "TokenRefreshRequired",
+    "RequestExpired",
+];
 
 /// Codes of answers of S3 and Azure that refuse wrong credentials, whatever the key of the request.
 const WRONG: [&str; 6] = [
@@ -247,9 +290,18 @@ pub(super) fn refusal_of(status: StatusCode, code: Option<&str>) -> Option<Refus
 }
 
 /// Returns the cause for a status that is not a success. `now` is the time of this machine.
-pub(super) fn refused(status: StatusCode, headers: &HeaderMap, said: String, now: SystemTime) -> Cause {
-    let date = headers.get(DATE).and_then(|date| DateTime::parse_from_rfc2822(date.to_str().ok()?).ok());
-    let difference = date.map(SystemTime::from).map(|date| now.duration_since(date).unwrap_or_else(|e| e.duration()));
+pub(super) fn refused(
+    status: StatusCode,
+    headers: &HeaderMap,
+    said: String,
+    now: SystemTime,
+) -> Cause {
+    let date = headers
+        .get(DATE)
+        .and_then(|date| DateTime::parse_from_rfc2822(date.to_str().ok()?).ok());
+    let difference = date
+        .map(SystemTime::from)
+        .map(|date| now.duration_since(date).unwrap_or_else(|e| e.duration()));
     let difference = difference.filter(|difference| *difference >= MAX_SKEW);
     let may_be_clock = [400, 401, 403].contains(&status.as_u16()) && difference.is_some();
     if may_be_clock || code_of(&said) == TOO_SKEWED {
@@ -282,7 +334,11 @@ pub(super) fn is_metadata_service(host: &str) -> bool {
 impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.request, self.cause)?;
-        if self.tries > 1 { write!(f, "; {} attempts", self.tries) } else { Ok(()) }
+        if self.tries > 1 {
+            write!(f, "; {} attempts", self.tries)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -11,7 +11,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Parameters of a URL that name keys; others may be signatures.
-const PARAMETERS: [&str; 5] = ["prefix", "delimiter", "start-after", "uploadId", "partNumber"];
+const PARAMETERS: [&str; 5] = [
+    "prefix",
+    "delimiter",
+    "start-after",
+    "uploadId",
+    "partNumber",
+];
 
 /// Headers whose values are shown; any other may be a secret.
 const HARMLESS: [&str; 26] = [
@@ -69,7 +75,12 @@ impl Attempt<'_> {
     fn line(&self) -> String {
         let mut line = format!("{} {}", self.method, shown(self.url));
         if let Some(range) = self.range {
-            let _ = write!(line, " bytes {}-{}", range.start, range.end.saturating_sub(1));
+            let _ = write!(
+                line,
+                " bytes {}-{}",
+                range.start,
+                range.end.saturating_sub(1)
+            );
         }
         let received = match &self.outcome {
             Ok((status, received)) => {
@@ -83,7 +94,11 @@ impl Attempt<'_> {
         };
         let time = self.time.as_secs_f64() * 1e3;
         let sent = self.sent;
-        let _ = write!(line, ", {time:.1} ms, {sent} bytes sent, {received} received, try {}", self.tries);
+        let _ = write!(
+            line,
+            ", {time:.1} ms, {sent} bytes sent, {received} received, try {}",
+            self.tries
+        );
         line
     }
 }
@@ -92,14 +107,20 @@ impl Attempt<'_> {
 pub(super) fn headers(method: &Method, url: &Url, status: Option<u16>, headers: &HeaderMap) {
     if log::log_enabled!(Level::Trace) {
         let what = status.map_or_else(|| "sent".to_string(), |status| format!("answer {status}"));
-        log::trace!("{method} {}: {what}: {}", shown(url), shown_headers(headers));
+        log::trace!(
+            "{method} {}: {what}: {}",
+            shown(url),
+            shown_headers(headers)
+        );
     }
 }
 
 /// Returns a URL with the parameters that name keys.
 fn shown(url: &Url) -> String {
     let mut text = super::store_url::without_secrets(url);
-    let named = url.query_pairs().filter(|(name, _)| PARAMETERS.contains(&&**name));
+    let named = url
+        .query_pairs()
+        .filter(|(name, _)| PARAMETERS.contains(&&**name));
     for (n, (name, value)) in named.enumerate() {
         let _ = write!(text, "{}{name}={value}", if n == 0 { '?' } else { '&' });
     }
@@ -130,12 +151,28 @@ mod tests {
         let time = Duration::from_micros(12_340);
         let outcome = Ok((StatusCode::PARTIAL_CONTENT, 32));
         let range = Some(&range);
-        let attempt = Attempt { method: &Method::GET, url: &url, range, sent: 0, outcome, time, tries: 2 };
+        let attempt = Attempt {
+            method: &Method::GET,
+            url: &url,
+            range,
+            sent: 0,
+            outcome,
+            time,
+            tries: 2,
+        };
         let expected = "GET https://host/b/x.zarr/0.0 bytes 16-47: 206, 12.3 ms, 0 bytes sent, 32 received, try 2";
         assert_eq!(attempt.line(), expected);
-        let url = Url::parse("https://host/b?list-type=2&prefix=x.zarr%2Fa/&delimiter=%2F&sig=secret").unwrap();
+        let url =
+            Url::parse("https://host/b?list-type=2&prefix=x.zarr%2Fa/&delimiter=%2F&sig=secret")
+                .unwrap();
         let cause = Cause::Busy(StatusCode::SERVICE_UNAVAILABLE, None);
-        let attempt = Attempt { url: &url, range: None, outcome: Err(&cause), tries: 1, ..attempt };
+        let attempt = Attempt {
+            url: &url,
+            range: None,
+            outcome: Err(&cause),
+            tries: 1,
+            ..attempt
+        };
         let expected = "GET https://host/b?prefix=x.zarr/a/&delimiter=/: the server answers 503 Service Unavailable, \
             12.3 ms, 0 bytes sent, 0 received, try 1";
         assert_eq!(attempt.line(), expected);

@@ -44,7 +44,13 @@ pub(super) fn may_pass(status: StatusCode) -> bool {
 /// Returns the pause that a server asks for in seconds, by RFC 9110, 10.2.3. Dates are ignored,
 /// since clocks differ.
 pub(super) fn after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    let seconds = headers
+        .get(RETRY_AFTER)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
     Some(Duration::from_secs(seconds))
 }
 
@@ -62,7 +68,10 @@ mod tests {
         let b = pauses();
         for (n, pause) in a.iter().enumerate() {
             let middle = FIRST.saturating_mul(1 << n).min(LONGEST);
-            assert!(*pause >= middle / 2 && *pause < middle * 3 / 2, "{n}: {pause:?}");
+            assert!(
+                *pause >= middle / 2 && *pause < middle * 3 / 2,
+                "{n}: {pause:?}"
+            );
         }
         assert_ne!(a, b);
     }
@@ -70,6 +79,9 @@ mod tests {
     #[test]
     fn a_server_may_ask_for_a_longer_pause_within_reason() {
         let asked = |seconds| Backoff::default().next(Some(Duration::from_secs(seconds)));
-        assert_eq!((asked(2), asked(100_000)), (Duration::from_secs(2), 2 * LONGEST));
+        assert_eq!(
+            (asked(2), asked(100_000)),
+            (Duration::from_secs(2), 2 * LONGEST)
+        );
     }
 }

@@ -11,7 +11,9 @@ use async_trait::async_trait;
 use chrono::DateTime;
 use object_store::ClientOptions;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
-use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
+};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -36,9 +38,19 @@ impl RoleKeys {
     }
 
     fn client(&self) -> Result<(AmazonS3, StatedEnd)> {
-        let stated = StatedEnd { connector: self.connector.clone(), end: Arc::default() };
-        let client = self.builder.clone().with_http_connector(stated.clone()).build();
-        Ok((client.map_err(|e| Error::invalid(super::cloud::line_of(&e)))?, stated))
+        let stated = StatedEnd {
+            connector: self.connector.clone(),
+            end: Arc::default(),
+        };
+        let client = self
+            .builder
+            .clone()
+            .with_http_connector(stated.clone())
+            .build();
+        Ok((
+            client.map_err(|e| Error::invalid(super::cloud::line_of(&e)))?,
+            stated,
+        ))
     }
 }
 
@@ -46,13 +58,23 @@ impl RoleKeys {
 impl KeySource for RoleKeys {
     async fn read(&self) -> Result<NewKeys> {
         let (client, stated) = self.client()?;
-        let credential = client.credentials().get_credential().await.map_err(|e| failed(&e))?;
+        let credential = client
+            .credentials()
+            .get_credential()
+            .await
+            .map_err(|e| failed(&e))?;
         checked(&credential)?;
         let expires = *lock(&stated.end);
         if expires.is_some_and(|end| end <= SystemTime::now()) {
-            return Err(denied("the keys of the role have expired already; check the clock of this machine"));
+            return Err(denied(
+                "the keys of the role have expired already; check the clock of this machine",
+            ));
         }
-        Ok(NewKeys { credential, expires, origin: KeyOrigin::Program })
+        Ok(NewKeys {
+            credential,
+            expires,
+            origin: KeyOrigin::Program,
+        })
     }
 }
 
@@ -82,11 +104,17 @@ impl HttpService for StatedEnd {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let url = url_of(&request)?;
         let mut body = Vec::new();
-        let answer = self.connector.exchange(&url, &request, None, &mut body).await.map_err(http_error)?;
+        let answer = self
+            .connector
+            .exchange(&url, &request, None, &mut body)
+            .await
+            .map_err(http_error)?;
         if let Some(end) = end_in(&body) {
             *lock(&self.end) = Some(end);
         }
-        self.connector.response(&url, &request, answer, body).map_err(http_error)
+        self.connector
+            .response(&url, &request, answer, body)
+            .map_err(http_error)
     }
 }
 
@@ -97,7 +125,9 @@ fn end_in(body: &[u8]) -> Option<SystemTime> {
         Some(parsed) => parsed.get("Expiration")?.as_str()?.to_string(),
         None => element(body, "Expiration")?,
     };
-    DateTime::parse_from_rfc3339(text.trim()).ok().map(SystemTime::from)
+    DateTime::parse_from_rfc3339(text.trim())
+        .ok()
+        .map(SystemTime::from)
 }
 
 fn failed(error: &object_store::Error) -> Error {
@@ -119,9 +149,23 @@ mod tests {
     #[test]
     fn services_state_the_end_of_keys_in_json_or_xml() {
         let end = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_709_251_199));
-        assert_eq!(end_in(br#"{"AccessKeyId": "A", "Expiration": "2024-02-29T23:59:59Z"}"#), end);
-        assert_eq!(end_in(b"<R><Credentials><Expiration>2024-02-29T23:59:59Z</Expiration></Credentials></R>"), end);
-        for body in [&b"role-name"[..], b"{}", b"<Expiration>soon</Expiration>", br#"{"Expiration": 5}"#, b"\xff"] {
+        assert_eq!(
+            end_in(br#"{"AccessKeyId": "A", "Expiration": "2024-02-29T23:59:59Z"}"#),
+            end
+        );
+        assert_eq!(
+            end_in(
+                b"<R><Credentials><Expiration>2024-02-29T23:59:59Z</Expiration></Credentials></R>"
+            ),
+            end
+        );
+        for body in [
+            &b"role-name"[..],
+            b"{}",
+            b"<Expiration>soon</Expiration>",
+            br#"{"Expiration": 5}"#,
+            b"\xff",
+        ] {
             assert_eq!(end_in(body), None);
         }
     }

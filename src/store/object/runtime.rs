@@ -19,12 +19,18 @@ static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new()
 pub(super) fn handle() -> Result<&'static Handle> {
     let made = RUNTIME.get_or_init(|| {
         let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(THREADS).thread_name("zarrfs-remote").enable_all();
+        builder
+            .worker_threads(THREADS)
+            .thread_name("zarrfs-remote")
+            .enable_all();
         builder.build().map_err(|e| e.to_string())
     });
     match made {
         Ok(runtime) => Ok(runtime.handle()),
-        Err(e) => Err(Error::system(libc::EAGAIN).context(format!("threads for requests to servers: {e}"))),
+        Err(e) => {
+            Err(Error::system(libc::EAGAIN)
+                .context(format!("threads for requests to servers: {e}")))
+        }
     }
 }
 

@@ -5,7 +5,9 @@
 use super::answer_headers::text;
 use super::cloud::Client;
 use super::connector::Connector;
-use super::credentials::{AwsCredentials, ProfileKeys, ProfileSource, checked, has_web_identity, source_of};
+use super::credentials::{
+    AwsCredentials, ProfileKeys, ProfileSource, checked, has_web_identity, source_of,
+};
 use super::profile::{Profile, variable};
 use super::renewed_keys::RenewedKeys;
 use super::request_error::RequestError;
@@ -31,7 +33,11 @@ use std::time::Duration;
 const REGION: &str = "us-east-1";
 
 /// Creates a client of an S3 bucket.
-pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
+pub(super) fn s3(
+    bucket: &str,
+    options: &ObjectOptions,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn Client>> {
     // a background mount changes it later
     let directory = std::env::current_dir().unwrap_or_default();
     let profile = Profile::load(&directory);
@@ -43,24 +49,38 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
             .or_else(|| profile.get("endpoint_url").map(Into::into))
     });
     let known = || {
-        let of_environment = setting(&builder, AmazonS3ConfigKey::Region).or_else(|| variable("AWS_DEFAULT_REGION"));
+        let of_environment =
+            setting(&builder, AmazonS3ConfigKey::Region).or_else(|| variable("AWS_DEFAULT_REGION"));
         of_environment.or_else(|| profile.get("region").map(str::to_string))
     };
     let region = match (&options.region, &endpoint) {
         (Some(region), _) => region.clone(),
-        (None, None) => region_of(bucket, options)?.or_else(known).unwrap_or_else(|| REGION.to_string()),
+        (None, None) => region_of(bucket, options)?
+            .or_else(known)
+            .unwrap_or_else(|| REGION.to_string()),
         (None, Some(_)) => known().unwrap_or_else(|| REGION.to_string()),
     };
     if !is_region(&region) {
-        return Err(Error::invalid(format!("{region:?} can't be the name of a region")));
+        return Err(Error::invalid(format!(
+            "{region:?} can't be the name of a region"
+        )));
     }
-    let mut hosts = vec![format!("s3.{region}.amazonaws.com"), format!("{bucket}.s3.{region}.amazonaws.com")];
+    let mut hosts = vec![
+        format!("s3.{region}.amazonaws.com"),
+        format!("{bucket}.s3.{region}.amazonaws.com"),
+    ];
     if let Some(endpoint) = &endpoint {
         hosts = vec![host_of(endpoint)?];
         // the variable for S3 takes precedence over the one for all services
-        builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint).with_allow_http(is_http(endpoint));
+        builder = builder
+            .with_config(AmazonS3ConfigKey::S3Endpoint, endpoint)
+            .with_allow_http(is_http(endpoint));
     }
-    let is_on = |key| builder.get_config_value(&key).is_some_and(|value| value == "true");
+    let is_on = |key| {
+        builder
+            .get_config_value(&key)
+            .is_some_and(|value| value == "true")
+    };
     let is_anonymous = options.anonymous || is_on(AmazonS3ConfigKey::SkipSignature);
     let signs_sessions = is_on(AmazonS3ConfigKey::S3Express);
     let connector = connector(bucket, hosts, options, stats)?;
@@ -71,7 +91,9 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
         .with_retry(no_retries())
         .with_http_connector(connector.clone());
     let builder = if is_anonymous {
-        builder.with_skip_signature(true).with_http_connector(Signer::new(connector, None, region))
+        builder
+            .with_skip_signature(true)
+            .with_http_connector(Signer::new(connector, None, region))
     } else if signs_sessions {
         // `object_store` signs with the key of a session, which it asks for
         builder
@@ -79,14 +101,18 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
         let credentials = credentials_of(&profile, &builder, &connector, directory, options)?;
         let placeholder = Arc::new(StaticCredentialProvider::new(Signer::placeholder()));
         let signer = Signer::new(connector, Some(credentials), region);
-        builder.with_credentials(placeholder).with_http_connector(signer)
+        builder
+            .with_credentials(placeholder)
+            .with_http_connector(signer)
     };
     Ok(Arc::new(builder.build().map_err(unusable)?))
 }
 
 /// Returns a setting of the environment that is not empty.
 fn setting(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> Option<String> {
-    builder.get_config_value(&key).filter(|value| !value.is_empty())
+    builder
+        .get_config_value(&key)
+        .filter(|value| !value.is_empty())
 }
 
 /// Finds the credentials of S3, in the order of the AWS command line: keys of the environment, a
@@ -99,44 +125,73 @@ fn credentials_of(
     directory: PathBuf,
     options: &ObjectOptions,
 ) -> Result<AwsCredentials> {
-    let keys = [AmazonS3ConfigKey::AccessKeyId, AmazonS3ConfigKey::SecretAccessKey].map(|key| setting(builder, key));
+    let keys = [
+        AmazonS3ConfigKey::AccessKeyId,
+        AmazonS3ConfigKey::SecretAccessKey,
+    ]
+    .map(|key| setting(builder, key));
     if let [Some(_), None] = keys {
-        return Err(Error::invalid("AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY"));
+        return Err(Error::invalid(
+            "AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY",
+        ));
     }
     if let [Some(key_id), Some(secret_key)] = keys {
         let token = setting(builder, AmazonS3ConfigKey::Token);
-        let credential = AwsCredential { key_id, secret_key, token };
-        checked(&credential).map_err(|e| e.context("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN"))?;
+        let credential = AwsCredential {
+            key_id,
+            secret_key,
+            token,
+        };
+        checked(&credential).map_err(|e| {
+            e.context("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN")
+        })?;
         return Ok(AwsCredentials::Fixed(Arc::new(credential)));
     }
     let token_key = AmazonS3ConfigKey::WebIdentityTokenFile;
     let role = |mut builder: AmazonS3Builder| {
         if let Some(path) = setting(&builder, token_key) {
             // the file is read again in each renewal
-            let absolute = directory.join(&path).into_os_string().into_string().unwrap_or(path);
+            let absolute = directory
+                .join(&path)
+                .into_os_string()
+                .into_string()
+                .unwrap_or(path);
             check_readable("AWS_WEB_IDENTITY_TOKEN_FILE", &absolute)?;
             builder = builder.with_config(token_key, absolute);
         }
-        Ok(AwsCredentials::Renewed(RenewedKeys::new(RoleKeys::new(builder, connector.clone())?)))
+        Ok(AwsCredentials::Renewed(RenewedKeys::new(RoleKeys::new(
+            builder,
+            connector.clone(),
+        )?)))
     };
-    let assumes_role = profile.get("role_arn").is_some() && profile.get("web_identity_token_file").is_none();
+    let assumes_role =
+        profile.get("role_arn").is_some() && profile.get("web_identity_token_file").is_none();
     if has_web_identity() && !assumes_role {
         return role(builder.clone());
     }
     match source_of(profile)? {
-        ProfileSource::Keys(_) | ProfileSource::Process(_) => {
-            Ok(AwsCredentials::Renewed(RenewedKeys::new(ProfileKeys::new(directory, options.timeout))))
-        }
-        ProfileSource::WebIdentity { token_file, role: arn, session } => {
-            let mut builder =
-                builder.clone().with_config(token_key, token_file).with_config(AmazonS3ConfigKey::RoleArn, arn);
+        ProfileSource::Keys(_) | ProfileSource::Process(_) => Ok(AwsCredentials::Renewed(
+            RenewedKeys::new(ProfileKeys::new(directory, options.timeout)),
+        )),
+        ProfileSource::WebIdentity {
+            token_file,
+            role: arn,
+            session,
+        } => {
+            let mut builder = builder
+                .clone()
+                .with_config(token_key, token_file)
+                .with_config(AmazonS3ConfigKey::RoleArn, arn);
             if let Some(session) = session {
                 builder = builder.with_config(AmazonS3ConfigKey::RoleSessionName, session);
             }
             role(builder)
         }
         ProfileSource::Nothing => {
-            profile.missing_files().iter().for_each(|missing| log::warn!("{missing}"));
+            profile
+                .missing_files()
+                .iter()
+                .for_each(|missing| log::warn!("{missing}"));
             role(builder.clone())
         }
     }
@@ -151,23 +206,43 @@ fn region_of(bucket: &str, options: &ObjectOptions) -> Result<Option<String>> {
     };
     let timeout = options.timeout.min(Duration::from_secs(10));
     let retries = options.retries.min(1);
-    let transport = Transport::new(Vec::new(), HeaderMap::new(), timeout, retries, Arc::default());
+    let transport = Transport::new(
+        Vec::new(),
+        HeaderMap::new(),
+        timeout,
+        retries,
+        Arc::default(),
+    );
     let transport = transport.map_err(Error::unsupported)?;
     let request = ServerRequest::new(Method::HEAD, url);
     let mut body = Vec::new();
     let answer = runtime::block_on(async { Ok(transport.send(&request, &mut body).await) })?;
     let region = |answer: super::transport::ServerAnswer| {
-        text(&answer.headers, &BUCKET_REGION).filter(|region| is_region(region)).map(str::to_string)
+        text(&answer.headers, &BUCKET_REGION)
+            .filter(|region| is_region(region))
+            .map(str::to_string)
     };
     // the request may fail behind a proxy, while another source names the region
-    Ok(answer.map_err(|e: RequestError| log::debug!("{e}")).ok().and_then(region))
+    Ok(answer
+        .map_err(|e: RequestError| log::debug!("{e}"))
+        .ok()
+        .and_then(region))
 }
 
 /// Creates a client of a bucket of Google Cloud Storage.
-pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
+pub(super) fn google(
+    bucket: &str,
+    options: &ObjectOptions,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn Client>> {
     let mut builder = GoogleCloudStorageBuilder::from_env();
-    let emulator = variable("STORAGE_EMULATOR_HOST")
-        .map(|host| if host.contains("://") { host } else { format!("http://{host}") });
+    let emulator = variable("STORAGE_EMULATOR_HOST").map(|host| {
+        if host.contains("://") {
+            host
+        } else {
+            format!("http://{host}")
+        }
+    });
     let mut hosts = vec!["storage.googleapis.com".to_string()];
     if let Some(endpoint) = options.endpoint_url.as_ref().or(emulator.as_ref()) {
         hosts = vec![host_of(endpoint)?];
@@ -175,11 +250,18 @@ pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) 
     }
     if options.anonymous || (options.endpoint_url.is_none() && emulator.is_some()) {
         // a put requires credentials even if it is not signed
-        let nobody = GcpCredential { bearer: String::new() };
+        let nobody = GcpCredential {
+            bearer: String::new(),
+        };
         let credentials = Arc::new(StaticCredentialProvider::new(nobody));
-        builder = builder.with_skip_signature(true).with_credentials(credentials);
+        builder = builder
+            .with_skip_signature(true)
+            .with_credentials(credentials);
     }
-    let keys = [GoogleConfigKey::ServiceAccount, GoogleConfigKey::ApplicationCredentials];
+    let keys = [
+        GoogleConfigKey::ServiceAccount,
+        GoogleConfigKey::ApplicationCredentials,
+    ];
     for path in keys.iter().filter_map(|key| builder.get_config_value(key)) {
         check_readable("GOOGLE_APPLICATION_CREDENTIALS", &path)?;
     }
@@ -189,8 +271,7 @@ pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) 
         .with_http_connector(connector(bucket, hosts, options, stats)?)
         .build();
     // the error may quote the key
-    let why =
-        "the credentials of Google are damaged; check GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT_KEY";
+    let why = "the credentials of Google are damaged; check GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT_KEY";
     Ok(Arc::new(client.map_err(|_| Error::invalid(why))?))
 }
 
@@ -201,7 +282,9 @@ pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) 
 /// EACCES with the variable and the path.
 fn check_readable(variable: &str, path: &str) -> Result<()> {
     let opened = File::open(path).map_err(|e| Error::from(e).context(format!("{variable}={path}")));
-    opened.map(drop).map_err(|e| Error::new(Kind::System(libc::EACCES), e.message()))
+    opened
+        .map(drop)
+        .map_err(|e| Error::new(Kind::System(libc::EACCES), e.message()))
 }
 
 /// Checks that a key of Azure has the characters of a key. The error of `object_store` would show
@@ -209,7 +292,9 @@ fn check_readable(variable: &str, path: &str) -> Result<()> {
 fn check_azure_key(key: &str) -> Result<()> {
     match base64::engine::general_purpose::STANDARD.decode(key) {
         Ok(_) => Ok(()),
-        Err(_) => Err(Error::invalid("the key of the Azure account is not one: it is not base64")),
+        Err(_) => Err(Error::invalid(
+            "the key of the Azure account is not one: it is not base64",
+        )),
     }
 }
 
@@ -223,9 +308,10 @@ pub(super) fn azure(
     let mut builder = MicrosoftAzureBuilder::from_env();
     let mut endpoint = options.endpoint_url.clone();
     // names that the Azure command line and adlfs use, and `object_store` does not know
-    for (name, key) in
-        [("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName), ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey)]
-    {
+    for (name, key) in [
+        ("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName),
+        ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey),
+    ] {
         if let (None, Some(value)) = (builder.get_config_value(&key), variable(name)) {
             builder = builder.with_config(key, value);
         }
@@ -241,8 +327,14 @@ pub(super) fn azure(
         builder = builder.with_account(account);
     }
     endpoint = endpoint.or_else(|| builder.get_config_value(&AzureConfigKey::Endpoint));
-    let account = builder.get_config_value(&AzureConfigKey::AccountName).unwrap_or_default();
-    if account.is_empty() && builder.get_config_value(&AzureConfigKey::UseEmulator).is_none_or(|on| on != "true") {
+    let account = builder
+        .get_config_value(&AzureConfigKey::AccountName)
+        .unwrap_or_default();
+    if account.is_empty()
+        && builder
+            .get_config_value(&AzureConfigKey::UseEmulator)
+            .is_none_or(|on| on != "true")
+    {
         return Err(Error::invalid(
             "the account is missing; set AZURE_STORAGE_ACCOUNT, or abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
         ));
@@ -256,7 +348,9 @@ pub(super) fn azure(
     let mut hosts = vec![format!("{account}.blob.core.windows.net")];
     if let Some(endpoint) = endpoint {
         hosts = vec![host_of(&endpoint)?];
-        builder = builder.with_allow_http(is_http(&endpoint)).with_endpoint(endpoint);
+        builder = builder
+            .with_allow_http(is_http(&endpoint))
+            .with_endpoint(endpoint);
     }
     if options.anonymous {
         builder = builder.with_skip_signature(true);
@@ -278,51 +372,93 @@ struct ConnectionString {
 
 impl ConnectionString {
     fn parse(text: &str) -> Self {
-        let settings = || text.split(';').filter_map(|setting| setting.trim().split_once('='));
-        let get =
-            |name: &str| settings().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_string());
+        let settings = || {
+            text.split(';')
+                .filter_map(|setting| setting.trim().split_once('='))
+        };
+        let get = |name: &str| {
+            settings()
+                .find(|(n, _)| n.eq_ignore_ascii_case(name))
+                .map(|(_, value)| value.to_string())
+        };
         let names = [
             ("AccountName", AzureConfigKey::AccountName),
             ("AccountKey", AzureConfigKey::AccessKey),
             ("SharedAccessSignature", AzureConfigKey::SasKey),
         ];
-        let mut keys: Vec<_> = names.into_iter().filter_map(|(name, key)| Some((key, get(name)?))).collect();
+        let mut keys: Vec<_> = names
+            .into_iter()
+            .filter_map(|(name, key)| Some((key, get(name)?)))
+            .collect();
         if get("UseDevelopmentStorage").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             keys.push((AzureConfigKey::UseEmulator, "true".to_string()));
         }
         let of_suffix = || {
             let scheme = get("DefaultEndpointsProtocol").unwrap_or_else(|| "https".to_string());
-            Some(format!("{scheme}://{}.blob.{}", get("AccountName")?, get("EndpointSuffix")?))
+            Some(format!(
+                "{scheme}://{}.blob.{}",
+                get("AccountName")?,
+                get("EndpointSuffix")?
+            ))
         };
-        ConnectionString { keys, endpoint: get("BlobEndpoint").or_else(of_suffix) }
+        ConnectionString {
+            keys,
+            endpoint: get("BlobEndpoint").or_else(of_suffix),
+        }
     }
 }
 
 /// Disables the retries of `object_store`, since the transport retries.
 fn no_retries() -> RetryConfig {
-    RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: Duration::ZERO }
+    RetryConfig {
+        backoff: BackoffConfig::default(),
+        max_retries: 0,
+        retry_timeout: Duration::ZERO,
+    }
 }
 
 /// Creates the transport of a store.
-pub(super) fn transport(hosts: Vec<String>, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<Transport>> {
+pub(super) fn transport(
+    hosts: Vec<String>,
+    options: &ObjectOptions,
+    stats: &Arc<Stats>,
+) -> Result<Arc<Transport>> {
     let headers = user_headers(&options.headers)?;
-    let transport = Transport::new(hosts, headers, options.timeout, options.retries, stats.clone());
+    let transport = Transport::new(
+        hosts,
+        headers,
+        options.timeout,
+        options.retries,
+        stats.clone(),
+    );
     let transport = transport.map_err(Error::unsupported)?;
     Ok(Arc::new(transport.redirected_to(options.redirects.clone())))
 }
 
-fn connector(bucket: &str, hosts: Vec<String>, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Connector> {
+fn connector(
+    bucket: &str,
+    hosts: Vec<String>,
+    options: &ObjectOptions,
+    stats: &Arc<Stats>,
+) -> Result<Connector> {
     Ok(Connector::new(transport(hosts, options, stats)?, bucket))
 }
 
 /// Returns the host of an endpoint.
 fn host_of(endpoint: &str) -> Result<String> {
-    let wrong = |why: &str| Error::invalid(format!("the endpoint: {why}; write http://HOST:PORT or https://HOST"));
+    let wrong = |why: &str| {
+        Error::invalid(format!(
+            "the endpoint: {why}; write http://HOST:PORT or https://HOST"
+        ))
+    };
     let url = Url::parse(endpoint).map_err(|e| wrong(&e.to_string()))?;
     if !["http", "https"].contains(&url.scheme()) {
         return Err(wrong("neither http:// nor https://"));
     }
-    Ok(url.host_str().ok_or_else(|| wrong("it has no host"))?.to_string())
+    Ok(url
+        .host_str()
+        .ok_or_else(|| wrong("it has no host"))?
+        .to_string())
 }
 
 fn is_http(endpoint: &str) -> bool {
@@ -343,12 +479,24 @@ mod tests {
             "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=k==;BlobEndpoint=http://h:1/a;",
         );
         assert_eq!(string.endpoint.as_deref(), Some("http://h:1/a"));
-        let keys = [(AzureConfigKey::AccountName, "a"), (AzureConfigKey::AccessKey, "k==")];
-        assert_eq!(string.keys, keys.map(|(key, value)| (key, value.to_string())));
+        let keys = [
+            (AzureConfigKey::AccountName, "a"),
+            (AzureConfigKey::AccessKey, "k=="),
+        ];
+        assert_eq!(
+            string.keys,
+            keys.map(|(key, value)| (key, value.to_string()))
+        );
         let string = ConnectionString::parse(
             "AccountName=a;EndpointSuffix=core.chinacloudapi.cn;SharedAccessSignature=sv=1&sig=x",
         );
-        assert_eq!(string.endpoint.as_deref(), Some("https://a.blob.core.chinacloudapi.cn"));
-        assert_eq!(string.keys[1], (AzureConfigKey::SasKey, "sv=1&sig=x".to_string()));
+        assert_eq!(
+            string.endpoint.as_deref(),
+            Some("https://a.blob.core.chinacloudapi.cn")
+        );
+        assert_eq!(
+            string.keys[1],
+            (AzureConfigKey::SasKey, "sv=1&sig=x".to_string())
+        );
     }
 }

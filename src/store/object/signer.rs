@@ -13,7 +13,9 @@ use crate::util::memory::lock;
 use async_trait::async_trait;
 use object_store::ClientOptions;
 use object_store::aws::{AwsAuthorizer, AwsCredential};
-use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
+};
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderName};
 use std::sync::{Arc, Mutex};
@@ -23,8 +25,11 @@ const DIGEST: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
 /// Codes of answers whose body names the region of the bucket. Some servers send only this, and no
 /// header.
-const ELSEWHERE: [&str; 3] =
-    ["AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"];
+const ELSEWHERE: [&str; 3] = [
+    "AuthorizationHeaderMalformed",
+    "PermanentRedirect",
+    "IllegalLocationConstraintException",
+];
 
 /// Maximum length of the name of a region.
 const MAX_REGION: usize = 64;
@@ -75,16 +80,30 @@ impl Signer {
 
     /// Returns the placeholder with which the clients of `object_store` sign requests.
     pub fn placeholder() -> AwsCredential {
-        AwsCredential { key_id: "unsigned".to_string(), secret_key: "unsigned".to_string(), token: None }
+        AwsCredential {
+            key_id: "unsigned".to_string(),
+            secret_key: "unsigned".to_string(),
+            token: None,
+        }
     }
 
     /// Sends a request, at most once more for another region and once more with other credentials.
-    async fn answer(&self, mut url: Url, request: &mut HttpRequest) -> Result<HttpResponse, RequestError> {
-        let failed =
-            |request: &HttpRequest, url: &Url, e| RequestError::new(request.method(), url, Cause::Credentials(e), 1);
+    async fn answer(
+        &self,
+        mut url: Url,
+        request: &mut HttpRequest,
+    ) -> Result<HttpResponse, RequestError> {
+        let failed = |request: &HttpRequest, url: &Url, e| {
+            RequestError::new(request.method(), url, Cause::Credentials(e), 1)
+        };
         let state = &self.0;
         let mut credential = match &state.credentials {
-            Some(credentials) => Some(credentials.current().await.map_err(|e| failed(request, &url, e))?),
+            Some(credentials) => Some(
+                credentials
+                    .current()
+                    .await
+                    .map_err(|e| failed(request, &url, e))?,
+            ),
             None => None,
         };
         let mut may_move = true;
@@ -92,14 +111,22 @@ impl Signer {
         let mut body = ValueBuffer::of(request);
         loop {
             let region = lock(&state.region).clone();
-            state.enter(&region, &mut url, request).map_err(|e| failed(request, &url, e))?;
+            state
+                .enter(&region, &mut url, request)
+                .map_err(|e| failed(request, &url, e))?;
             if let Some(credential) = &credential {
                 sign(request, credential, &region).map_err(|e| failed(request, &url, e))?;
             }
-            let answer = state.connector.exchange(&url, request, Some(region.clone()), &mut body).await?;
+            let answer = state
+                .connector
+                .exchange(&url, request, Some(region.clone()), &mut body)
+                .await?;
             if may_move && let Some(other) = other_region(&answer, &body, &region) {
                 may_move = false;
-                log::info!("the bucket {} is in the region {other}, not in {region}", state.connector.bucket());
+                log::info!(
+                    "the bucket {} is in the region {other}, not in {region}",
+                    state.connector.bucket()
+                );
                 *lock(&state.region) = other;
                 continue;
             }
@@ -153,8 +180,16 @@ fn sign(request: &mut HttpRequest, credential: &AwsCredential, region: &str) -> 
 }
 
 fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> = text.chars().map(|c| Some(c.to_digit(16)? as u8)).collect::<Option<_>>()?;
-    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+    let digits: Vec<u8> = text
+        .chars()
+        .map(|c| Some(c.to_digit(16)? as u8))
+        .collect::<Option<_>>()?;
+    digits.len().is_multiple_of(2).then(|| {
+        digits
+            .chunks(2)
+            .map(|pair| pair[0] << 4 | pair[1])
+            .collect()
+    })
 }
 
 /// Returns the region that an answer names, if the request failed because that is another region.
@@ -164,9 +199,13 @@ fn other_region(answer: &ServerAnswer, body: &[u8], region: &str) -> Option<Stri
     }
     let of_body = || {
         let code = element(body, "Code")?;
-        ELSEWHERE.contains(&code.as_str()).then(|| element(body, "Region"))?
+        ELSEWHERE
+            .contains(&code.as_str())
+            .then(|| element(body, "Region"))?
     };
-    let named = text(&answer.headers, &BUCKET_REGION).map(str::to_string).or_else(of_body)?;
+    let named = text(&answer.headers, &BUCKET_REGION)
+        .map(str::to_string)
+        .or_else(of_body)?;
     (is_region(&named) && named != region).then_some(named)
 }
 
@@ -179,7 +218,9 @@ pub(super) fn is_region(text: &str) -> bool {
 /// Returns the kind of refusal, if the server refuses the credentials.
 fn refusal(answer: &ServerAnswer, body: &[u8]) -> Option<Refusal> {
     // the body of a success is a value
-    let code = (!answer.status.is_success()).then(|| element(body, "Code")).flatten();
+    let code = (!answer.status.is_success())
+        .then(|| element(body, "Code"))
+        .flatten();
     refusal_of(answer.status, code.as_deref())
 }
 
@@ -193,14 +234,24 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.extend(region.map(|region| (BUCKET_REGION, HeaderValue::from_static(region))));
         let status = StatusCode::from_u16(status).unwrap();
-        ServerAnswer { tries: 1, status, headers }
+        ServerAnswer {
+            tries: 1,
+            status,
+            headers,
+        }
     }
 
     #[test]
     fn regions_are_taken_only_from_answers_about_regions() {
-        let malformed = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>";
-        let other = |status, region, body: &str| other_region(&answer(status, region), body.as_bytes(), "us-east-1");
-        assert_eq!(other(301, Some("eu-west-1"), "").as_deref(), Some("eu-west-1"));
+        let malformed =
+            "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>";
+        let other = |status, region, body: &str| {
+            other_region(&answer(status, region), body.as_bytes(), "us-east-1")
+        };
+        assert_eq!(
+            other(301, Some("eu-west-1"), "").as_deref(),
+            Some("eu-west-1")
+        );
         assert_eq!(other(400, None, malformed).as_deref(), Some("eu-west-1"));
         assert_eq!(other(400, Some("ap-1"), malformed).as_deref(), Some("ap-1"));
         for (status, region, body) in [
@@ -208,7 +259,11 @@ mod tests {
             (200, Some("eu-west-1"), ""),
             (404, Some("eu-west-1"), ""),
             (301, Some("a/b"), ""),
-            (400, None, "<Code>InvalidArgument</Code><Region>eu-west-1</Region>"),
+            (
+                400,
+                None,
+                "<Code>InvalidArgument</Code><Region>eu-west-1</Region>",
+            ),
         ] {
             assert_eq!(other(status, region, body), None, "{status} {region:?}");
         }
@@ -218,7 +273,10 @@ mod tests {
     fn refusals_are_distinguished_from_other_failures() {
         use Refusal::{OfKeys, Unclear};
         let code = |status, code: &str| {
-            refusal(&answer(status, None), format!("<Error><Code>{code}</Code></Error>").as_bytes())
+            refusal(
+                &answer(status, None),
+                format!("<Error><Code>{code}</Code></Error>").as_bytes(),
+            )
         };
         for (status, named) in [
             (400, "ExpiredToken"),
@@ -230,12 +288,29 @@ mod tests {
         ] {
             assert_eq!(code(status, named), Some(OfKeys), "{status} {named}");
         }
-        assert_eq!((code(403, "AccessDenied"), code(403, "AllAccessDisabled")), (Some(Unclear), Some(Unclear)));
-        for (status, expected) in [(401, Some(OfKeys)), (403, Some(Unclear)), (400, Some(Unclear)), (404, None)] {
+        assert_eq!(
+            (code(403, "AccessDenied"), code(403, "AllAccessDisabled")),
+            (Some(Unclear), Some(Unclear))
+        );
+        for (status, expected) in [
+            (401, Some(OfKeys)),
+            (403, Some(Unclear)),
+            (400, Some(Unclear)),
+            (404, None),
+        ] {
             assert_eq!(refusal(&answer(status, None), b""), expected, "{status}");
         }
-        assert_eq!((code(400, "InvalidArgument"), code(403, "RequestTimeTooSkewed")), (None, None));
-        assert_eq!((code(404, "NoSuchKey"), code(500, "InternalError")), (None, None));
+        assert_eq!(
+            (
+                code(400, "InvalidArgument"),
+                code(403, "RequestTimeTooSkewed")
+            ),
+            (None, None)
+        );
+        assert_eq!(
+            (code(404, "NoSuchKey"), code(500, "InternalError")),
+            (None, None)
+        );
     }
 
     #[test]

@@ -21,15 +21,21 @@ pub(super) struct StatedVersions {
 
 impl StatedVersions {
     pub fn new(server: String, stats: Arc<Stats>) -> Self {
-        StatedVersions { server, stats, are_missing: AtomicBool::new(false) }
+        StatedVersions {
+            server,
+            stats,
+            are_missing: AtomicBool::new(false),
+        }
     }
 
     /// Returns the version of a value of `size` bytes. Reports once that a server states none.
     pub fn version(&self, stated: Option<Version>, size: u64) -> Version {
         stated.unwrap_or_else(|| {
             if !self.are_missing.swap(true, Ordering::Relaxed) {
-                let what = "a change during a read is noticed by the size alone, and writing is refused";
-                self.stats.problem(format!("{}: {UNSTATED}: {what}", self.server));
+                let what =
+                    "a change during a read is noticed by the size alone, and writing is refused";
+                self.stats
+                    .problem(format!("{}: {UNSTATED}: {what}", self.server));
             }
             Version::unstated(size)
         })

@@ -33,7 +33,9 @@ impl StoreUrl {
     /// Parses a URL. Names after `s3://`, `gs://`, `az://` and `abfs://` are literal, those after
     /// `http://` are percent-encoded.
     pub fn parse(url: &str) -> Result<Self> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid("not a URL"))?;
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| Error::invalid("not a URL"))?;
         let (place, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let cloud = match scheme.to_ascii_lowercase().as_str() {
             "http" | "https" => return Self::web(url),
@@ -46,7 +48,9 @@ impl StoreUrl {
             return Err(Error::invalid("the URL names no bucket"));
         }
         let (bucket, account) = match place.split_once('@') {
-            Some((container, host)) if cloud == Cloud::Azure => (container, host.split('.').next().map(str::to_string)),
+            Some((container, host)) if cloud == Cloud::Azure => {
+                (container, host.split('.').next().map(str::to_string))
+            }
             _ => (place, None),
         };
         if !is_name(bucket) || !account.as_deref().is_none_or(is_name) {
@@ -54,7 +58,12 @@ impl StoreUrl {
                 "{place:?} can't be the name of a bucket, which has letters, digits and some of -_.:$~"
             )));
         }
-        Ok(StoreUrl::Bucket { cloud, bucket: bucket.to_string(), account, prefix: Key::normalize(prefix)? })
+        Ok(StoreUrl::Bucket {
+            cloud,
+            bucket: bucket.to_string(),
+            account,
+            prefix: Key::normalize(prefix)?,
+        })
     }
 
     fn web(url: &str) -> Result<Self> {
@@ -70,9 +79,18 @@ impl StoreUrl {
     pub fn server(&self) -> String {
         match self.clone() {
             StoreUrl::Web(url) => url.origin().ascii_serialization(),
-            StoreUrl::Bucket { cloud, bucket, account, .. } => {
-                StoreUrl::Bucket { cloud, bucket, account, prefix: Key::root() }.without_secrets()
+            StoreUrl::Bucket {
+                cloud,
+                bucket,
+                account,
+                ..
+            } => StoreUrl::Bucket {
+                cloud,
+                bucket,
+                account,
+                prefix: Key::root(),
             }
+            .without_secrets(),
         }
     }
 
@@ -80,14 +98,26 @@ impl StoreUrl {
     pub fn without_secrets(&self) -> String {
         let (bucket, prefix) = match self {
             StoreUrl::Web(url) => return without_secrets(url),
-            StoreUrl::Bucket { cloud, bucket, account, prefix } => match (cloud, account) {
+            StoreUrl::Bucket {
+                cloud,
+                bucket,
+                account,
+                prefix,
+            } => match (cloud, account) {
                 (Cloud::S3, _) => (format!("s3://{bucket}"), prefix),
                 (Cloud::Google, _) => (format!("gs://{bucket}"), prefix),
                 (Cloud::Azure, None) => (format!("az://{bucket}"), prefix),
-                (Cloud::Azure, Some(account)) => (format!("abfs://{bucket}@{account}.dfs.core.windows.net"), prefix),
+                (Cloud::Azure, Some(account)) => (
+                    format!("abfs://{bucket}@{account}.dfs.core.windows.net"),
+                    prefix,
+                ),
             },
         };
-        if prefix.is_root() { bucket } else { format!("{bucket}/{}", prefix.as_str()) }
+        if prefix.is_root() {
+            bucket
+        } else {
+            format!("{bucket}/{}", prefix.as_str())
+        }
     }
 }
 
@@ -96,7 +126,9 @@ impl StoreUrl {
 fn is_name(text: &str) -> bool {
     ![".", ".."].contains(&text)
         && (1..=255).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:$~".contains(&byte))
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:$~".contains(&byte))
 }
 
 /// Returns a URL without user, password, query and fragment, each of which may be a secret.
@@ -124,11 +156,20 @@ mod tests {
         };
         let s3 = |bucket, prefix| located(Cloud::S3, bucket, None, prefix);
         let azure = |account| located(Cloud::Azure, "c", account, "x/y");
-        assert_eq!(StoreUrl::parse("s3://b/a b/100%#1?/").unwrap(), s3("b", "a b/100%#1?"));
-        assert_eq!(StoreUrl::parse("s3://my_bucket").unwrap(), s3("my_bucket", ""));
+        assert_eq!(
+            StoreUrl::parse("s3://b/a b/100%#1?/").unwrap(),
+            s3("b", "a b/100%#1?")
+        );
+        assert_eq!(
+            StoreUrl::parse("s3://my_bucket").unwrap(),
+            s3("my_bucket", "")
+        );
         assert_eq!(StoreUrl::parse("az://c/x/y").unwrap(), azure(None));
         assert_eq!(StoreUrl::parse("abfs://c/x/y").unwrap(), azure(None));
-        assert_eq!(StoreUrl::parse("abfss://c@acc.dfs.core.windows.net/x/y").unwrap(), azure(Some("acc")));
+        assert_eq!(
+            StoreUrl::parse("abfss://c@acc.dfs.core.windows.net/x/y").unwrap(),
+            azure(Some("acc"))
+        );
         for bad in [
             "s3://",
             "s3:///x",
@@ -150,8 +191,14 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let shown = |url| StoreUrl::parse(url).unwrap().without_secrets();
-        assert_eq!(shown("https://me:secret@host:8443/a%20b.zarr/?sig=secret#x"), "https://host:8443/a%20b.zarr");
+        assert_eq!(
+            shown("https://me:secret@host:8443/a%20b.zarr/?sig=secret#x"),
+            "https://host:8443/a%20b.zarr"
+        );
         assert_eq!(shown("gs://b/x/"), "gs://b/x");
-        assert_eq!(shown("abfs://c@a.dfs.core.windows.net/x"), "abfs://c@a.dfs.core.windows.net/x");
+        assert_eq!(
+            shown("abfs://c@a.dfs.core.windows.net/x"),
+            "abfs://c@a.dfs.core.windows.net/x"
+        );
     }
 }

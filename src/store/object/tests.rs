@@ -18,12 +18,19 @@ fn key(path: &str) -> Key {
 
 /// Returns options with short timeouts.
 fn quick() -> ObjectOptions {
-    ObjectOptions { timeout: Duration::from_secs(3), retries: 3, ..ObjectOptions::default() }
+    ObjectOptions {
+        timeout: Duration::from_secs(3),
+        retries: 3,
+        ..ObjectOptions::default()
+    }
 }
 
 fn open(url: &str, options: &ObjectOptions) -> (ObjectStore, Arc<Stats>) {
     let stats = Arc::new(Stats::default());
-    (ObjectStore::open(url, options, stats.clone()).unwrap(), stats)
+    (
+        ObjectStore::open(url, options, stats.clone()).unwrap(),
+        stats,
+    )
 }
 
 /// Returns the value of `key`.
@@ -32,7 +39,13 @@ fn get(store: &ObjectStore, path: &str) -> Result<Option<Vec<u8>>> {
     Ok(store.get(&key(path), 1 << 20, &mut value)?.map(|_| value))
 }
 
-fn get_range(store: &ObjectStore, path: &str, range: Range<u64>) -> Result<Option<(Vec<u8>, Stat)>> {
+fn get_range(
+    store: &ObjectStore,
+    path: &str,
+    range: Range<u64>,
+) -> Result<Option<(Vec<u8>, Stat)>> {
     let mut value = Vec::new();
-    Ok(store.get_range(&key(path), range, &mut value)?.map(|stat| (value, stat)))
+    Ok(store
+        .get_range(&key(path), range, &mut value)?
+        .map(|stat| (value, stat)))
 }

@@ -15,8 +15,9 @@ use crate::util::memory;
 use object_store::client::HttpRequestBody;
 use percent_encoding::percent_decode_str;
 use reqwest::header::{
-    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
-    IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE, TRANSFER_ENCODING, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue,
+    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE,
+    TRANSFER_ENCODING, USER_AGENT,
 };
 use reqwest::{Body, Client, Method, Response, StatusCode, Url, Version};
 use std::ops::Range;
@@ -28,8 +29,16 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Headers that a redirect to another origin may carry, since they select the right answer. Any
 /// other header may be a secret: credentials, session tokens, encryption keys of objects.
-const HARMLESS: [HeaderName; 8] =
-    [ACCEPT, ACCEPT_ENCODING, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE, USER_AGENT];
+const HARMLESS: [HeaderName; 8] = [
+    ACCEPT,
+    ACCEPT_ENCODING,
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+    USER_AGENT,
+];
 
 /// Header with the region of a bucket of S3.
 pub(super) const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");
@@ -95,7 +104,11 @@ impl ServerRequest {
     /// Creates a request for a range of a value, which must not be empty.
     pub fn for_range(url: Url, range: Range<u64>) -> Self {
         let limit = range.end - range.start;
-        ServerRequest { limit, range: Some(range), ..Self::new(Method::GET, url) }
+        ServerRequest {
+            limit,
+            range: Some(range),
+            ..Self::new(Method::GET, url)
+        }
     }
 }
 
@@ -149,7 +162,9 @@ impl Transport {
         let client = builder().build();
         let certificates = lack_of_certificates(client.is_ok());
         // without certificates, http:// still works
-        let client = client.or_else(|_| builder().tls_certs_only([]).build()).map_err(|e| text_of(&e))?;
+        let client = client
+            .or_else(|_| builder().tls_certs_only([]).build())
+            .map_err(|e| text_of(&e))?;
         let new_connections = Semaphore::new(NEW_CONNECTIONS);
         let is_closing = AtomicBool::new(false);
         let outage = Outage::new(stats.clone());
@@ -197,26 +212,40 @@ impl Transport {
     /// has answered nothing since a request was given up, one request at a time gets one attempt,
     /// and the others fail with it; a silent server is given little time: programs that close
     /// several files, or ask for several values, wait for the server once and not each time.
-    pub async fn send(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer, RequestError> {
+    pub async fn send(
+        &self,
+        request: &ServerRequest,
+        body: &mut Vec<u8>,
+    ) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
         let mut probe = None;
         if self.is_of_store(request) {
-            let admitted = self.outage.admit(self.timeout, self.first_wait(request)).await;
-            probe =
-                admitted.map_err(|cause| self.failed(RequestError::new(&request.method, &request.url, cause, 0)))?;
+            let admitted = self
+                .outage
+                .admit(self.timeout, self.first_wait(request))
+                .await;
+            probe = admitted.map_err(|cause| {
+                self.failed(RequestError::new(&request.method, &request.url, cause, 0))
+            })?;
         }
         loop {
             let tries = backoff.tries() + 1;
             let started = Instant::now();
-            let limit = probe.as_ref().map_or(self.timeout, |probe| probe.limit().min(self.timeout));
-            let outcome = timeout_at(deadline.min(started + limit), self.try_once(request, body)).await;
+            let limit = probe
+                .as_ref()
+                .map_or(self.timeout, |probe| probe.limit().min(self.timeout));
+            let outcome =
+                timeout_at(deadline.min(started + limit), self.try_once(request, body)).await;
             let outcome = outcome.unwrap_or(Err(Cause::TimedOut(limit)));
             Attempt {
                 method: &request.method,
                 url: &request.url,
                 range: request.range.as_ref(),
-                sent: request.body.as_ref().map_or(0, HttpRequestBody::content_length),
+                sent: request
+                    .body
+                    .as_ref()
+                    .map_or(0, HttpRequestBody::content_length),
                 outcome: outcome.as_ref().map(|answer| (answer.status, body.len())),
                 time: started.elapsed(),
                 tries,
@@ -236,13 +265,22 @@ impl Transport {
                 (pause, _) => pause,
             };
             // another request may have been answered meanwhile
-            let is_given_up = || self.outage.is_given_up(self.timeout, std::time::Instant::now());
+            let is_given_up = || {
+                self.outage
+                    .is_given_up(self.timeout, std::time::Instant::now())
+            };
             probe = probe.filter(|_| is_given_up());
             let retries = if probe.is_some() { 0 } else { self.retries };
-            let is_last = !cause.may_pass() || tries > retries || Instant::now() + pause >= deadline;
+            let is_last =
+                !cause.may_pass() || tries > retries || Instant::now() + pause >= deadline;
             self.record_failure(request, &cause, started, is_last);
             if is_last {
-                return Err(self.failed(RequestError::new(&request.method, &request.url, cause, tries)));
+                return Err(self.failed(RequestError::new(
+                    &request.method,
+                    &request.url,
+                    cause,
+                    tries,
+                )));
             }
             self.stats.request_retries.add(1);
             tokio::time::sleep(pause).await;
@@ -252,9 +290,16 @@ impl Transport {
     /// Counts an attempt that began at `began` and got an answer.
     fn record_answer(&self, request: &ServerRequest, answer: &ServerAnswer, began: Instant) {
         let outcome = ServerOutcome::of_status(answer.status.as_u16());
-        self.stats.server_requests.record(operation(request), outcome, began.elapsed());
+        self.stats
+            .server_requests
+            .record(operation(request), outcome, began.elapsed());
         if answer.status.is_success() {
-            self.stats.bytes_sent.add(request.body.as_ref().map_or(0, |body| body.content_length() as u64));
+            self.stats.bytes_sent.add(
+                request
+                    .body
+                    .as_ref()
+                    .map_or(0, |body| body.content_length() as u64),
+            );
         }
         if !self.is_of_store(request) {
             return;
@@ -265,8 +310,16 @@ impl Transport {
     }
 
     /// Counts an attempt that began at `began` and failed. Another one follows unless `is_last`.
-    fn record_failure(&self, request: &ServerRequest, cause: &Cause, began: Instant, is_last: bool) {
-        self.stats.server_requests.record(operation(request), cause.outcome(), began.elapsed());
+    fn record_failure(
+        &self,
+        request: &ServerRequest,
+        cause: &Cause,
+        began: Instant,
+        is_last: bool,
+    ) {
+        self.stats
+            .server_requests
+            .record(operation(request), cause.outcome(), began.elapsed());
         if !cause.may_pass() || !self.is_of_store(request) {
             return;
         }
@@ -275,9 +328,15 @@ impl Transport {
             let next = if is_last {
                 String::new()
             } else {
-                format!("; trying again, each request up to {:.1} s (--timeout)", self.timeout.as_secs_f32())
+                format!(
+                    "; trying again, each request up to {:.1} s (--timeout)",
+                    self.timeout.as_secs_f32()
+                )
             };
-            log::warn!("{}: {line}; last: {cause}{next}", request.url.origin().ascii_serialization());
+            log::warn!(
+                "{}: {line}; last: {cause}{next}",
+                request.url.origin().ascii_serialization()
+            );
         }
     }
 
@@ -289,9 +348,16 @@ impl Transport {
     }
 
     /// Sends a request once, and follows redirects.
-    async fn try_once(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer, Cause> {
-        let _permit =
-            if self.is_closing.load(Ordering::Relaxed) { self.new_connections.acquire().await.ok() } else { None };
+    async fn try_once(
+        &self,
+        request: &ServerRequest,
+        body: &mut Vec<u8>,
+    ) -> Result<ServerAnswer, Cause> {
+        let _permit = if self.is_closing.load(Ordering::Relaxed) {
+            self.new_connections.acquire().await.ok()
+        } else {
+            None
+        };
         let mut url = request.url.clone();
         for _ in 0..=MAX_REDIRECTS {
             let response = self.exchange(request, &url).await?;
@@ -327,14 +393,23 @@ impl Transport {
         *outgoing.headers_mut() = request.headers.clone();
         if let Some(range) = &request.range {
             let range = HeaderValue::try_from(format!("bytes={}-{}", range.start, range.end - 1));
-            range.into_iter().for_each(|range| drop(outgoing.headers_mut().insert(RANGE, range)));
+            range
+                .into_iter()
+                .for_each(|range| drop(outgoing.headers_mut().insert(RANGE, range)));
         }
         // a compressed body would not be the value
-        outgoing.headers_mut().entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
+        outgoing
+            .headers_mut()
+            .entry(ACCEPT_ENCODING)
+            .or_insert(HeaderValue::from_static("identity"));
         if url.origin() != request.url.origin() {
             let headers = std::mem::take(outgoing.headers_mut());
-            let harmless = headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
-            outgoing.headers_mut().extend(harmless.filter(|(name, _)| HARMLESS.contains(name)));
+            let harmless = headers
+                .into_iter()
+                .filter_map(|(name, value)| Some((name?, value)));
+            outgoing
+                .headers_mut()
+                .extend(harmless.filter(|(name, _)| HARMLESS.contains(name)));
         } else if url.host_str().is_some_and(|host| self.is_own(host)) {
             outgoing.headers_mut().extend(self.headers.clone());
         }
@@ -343,14 +418,24 @@ impl Transport {
         request_log::headers(&request.method, url, None, outgoing.headers());
         let stall = self.first_wait(request);
         let answer = timeout(stall, self.client.execute(outgoing)).await;
-        let answer =
-            answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| cause_of(&e, url, self.certificates.as_deref()))?;
+        let answer = answer
+            .map_err(|_| Cause::TimedOut(stall))?
+            .map_err(|e| cause_of(&e, url, self.certificates.as_deref()))?;
         if answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(refusal_of_proxy(url));
         }
-        request_log::headers(&request.method, url, Some(answer.status().as_u16()), answer.headers());
-        let closes = text(answer.headers(), &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"));
-        self.is_closing.store(closes || answer.version() == Version::HTTP_10, Ordering::Relaxed);
+        request_log::headers(
+            &request.method,
+            url,
+            Some(answer.status().as_u16()),
+            answer.headers(),
+        );
+        let closes = text(answer.headers(), &CONNECTION)
+            .is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        self.is_closing.store(
+            closes || answer.version() == Version::HTTP_10,
+            Ordering::Relaxed,
+        );
         Ok(answer)
     }
 
@@ -368,11 +453,21 @@ impl Transport {
             return Err(Cause::Busy(status, retry::after(&headers)));
         }
         if request.method == Method::HEAD {
-            return Ok(ServerAnswer { tries: 1, status, headers });
+            return Ok(ServerAnswer {
+                tries: 1,
+                status,
+                headers,
+            });
         }
         let length = length(&headers);
-        if status.is_success() && length.is_none() && !headers.contains_key(TRANSFER_ENCODING) && status != 204 {
-            return Err(Cause::Wrong("the server does not send the length of the value, so its end is unknown"));
+        if status.is_success()
+            && length.is_none()
+            && !headers.contains_key(TRANSFER_ENCODING)
+            && status != 204
+        {
+            return Err(Cause::Wrong(
+                "the server does not send the length of the value, so its end is unknown",
+            ));
         }
         let has_range = request.range.is_some() || request.headers.contains_key(RANGE);
         if status == StatusCode::OK && has_range && is_part(&headers, request.range.as_ref())? {
@@ -391,12 +486,23 @@ impl Transport {
         };
         let wanted = kept.is_some();
         let kept = kept.cloned().unwrap_or(0..u64::MAX);
-        let received = self.receive_body(&mut response, length, limit, kept.clone(), body).await?;
+        let received = self
+            .receive_body(&mut response, length, limit, kept.clone(), body)
+            .await?;
         // without the size of the value, the answer stays as it is
-        if let Some(size) = length.or((received < kept.end).then_some(received)).filter(|_| wanted) {
+        if let Some(size) = length
+            .or((received < kept.end).then_some(received))
+            .filter(|_| wanted)
+        {
             let part = kept.start..kept.start + body.len() as u64;
-            status = if part.is_empty() { StatusCode::RANGE_NOT_SATISFIABLE } else { StatusCode::PARTIAL_CONTENT };
-            content_range_of(part, size).into_iter().for_each(|part| drop(headers.insert(CONTENT_RANGE, part)));
+            status = if part.is_empty() {
+                StatusCode::RANGE_NOT_SATISFIABLE
+            } else {
+                StatusCode::PARTIAL_CONTENT
+            };
+            content_range_of(part, size)
+                .into_iter()
+                .for_each(|part| drop(headers.insert(CONTENT_RANGE, part)));
         }
         let part = part_of(status, &headers, body.len() as u64)?;
         // some servers return an empty part for a range after the end
@@ -406,7 +512,11 @@ impl Transport {
         if status.is_success() {
             self.stats.bytes_received.add(received);
         }
-        Ok(ServerAnswer { tries: 1, status, headers })
+        Ok(ServerAnswer {
+            tries: 1,
+            status,
+            headers,
+        })
     }
 
     /// Receives the bytes of the body that are in `kept` into the empty `body`, and no more after
@@ -422,14 +532,20 @@ impl Transport {
         let wanted = length.map(|length| length.min(kept.end));
         if let Some(wanted) = wanted {
             if wanted > limit {
-                return Err(Cause::TooLarge { size: length, limit });
+                return Err(Cause::TooLarge {
+                    size: length,
+                    limit,
+                });
             }
-            memory::reserve(body, wanted.saturating_sub(kept.start) as usize).map_err(Cause::System)?;
+            memory::reserve(body, wanted.saturating_sub(kept.start) as usize)
+                .map_err(Cause::System)?;
         }
         let end = wanted.unwrap_or(kept.end);
         let mut received = 0;
         while received < end {
-            let piece = timeout(self.stall(), response.chunk()).await.map_err(|_| Cause::TimedOut(self.stall()))?;
+            let piece = timeout(self.stall(), response.chunk())
+                .await
+                .map_err(|_| Cause::TimedOut(self.stall()))?;
             let Some(piece) = piece.map_err(|e| Cause::Broken(text_of(&e)))? else {
                 break;
             };
@@ -453,7 +569,11 @@ impl Transport {
 
     /// Returns how long an attempt waits for the head of its answer.
     fn first_wait(&self, request: &ServerRequest) -> Duration {
-        if is_safe(&request.method) { self.stall() } else { self.timeout }
+        if is_safe(&request.method) {
+            self.stall()
+        } else {
+            self.timeout
+        }
     }
 }
 
@@ -477,14 +597,20 @@ fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<U
 
 /// Returns whether `next` is `url` with a trailing slash, however the server encodes it.
 fn is_directory_of(next: &Url, url: &Url) -> bool {
-    next.path().strip_suffix('/').is_some_and(|path| percent_decode_str(path).eq(percent_decode_str(url.path())))
+    next.path()
+        .strip_suffix('/')
+        .is_some_and(|path| percent_decode_str(path).eq(percent_decode_str(url.path())))
 }
 
 /// Returns what a request asks for.
 fn operation(request: &ServerRequest) -> ServerOperation {
     // S3 and Google list by `list-type`, Azure lists by `comp`
-    let is_listing =
-        || request.url.query_pairs().any(|(name, value)| name == "list-type" || name == "comp" && value == "list");
+    let is_listing = || {
+        request
+            .url
+            .query_pairs()
+            .any(|(name, value)| name == "list-type" || name == "comp" && value == "list")
+    };
     match request.method {
         Method::GET if is_listing() => ServerOperation::List,
         Method::GET => ServerOperation::Get,

@@ -22,7 +22,10 @@ impl Bucket {
         let path = self.path(key)?;
         // for a part that is being assembled, and one that is being sent
         let _memory = memory::take(2 * PART)?;
-        let begun = self.client.put_multipart_opts(&path, PutMultipartOptions::default()).await;
+        let begun = self
+            .client
+            .put_multipart_opts(&path, PutMultipartOptions::default())
+            .await;
         let mut upload = begun.map_err(|e| failed(&e))?;
         let put = self.upload(key, pieces, replaces, &mut *upload).await;
         if !matches!(put, Ok(Some(_))) {
@@ -41,14 +44,19 @@ impl Bucket {
     ) -> Result<Option<Version>> {
         let total: u64 = pieces.iter().map(ValuePiece::len).sum();
         // a vector that grows would take up to twice the memory that was granted
-        let new_part = |left: u64| Vec::with_capacity(PART.min(usize::try_from(left).unwrap_or(PART)));
+        let new_part =
+            |left: u64| Vec::with_capacity(PART.min(usize::try_from(left).unwrap_or(PART)));
         let mut part = new_part(total);
         let mut done = 0;
         for piece in pieces {
             let mut at = 0;
             while at < piece.len() {
-                let len = (PART - part.len()).min(usize::try_from(piece.len() - at).unwrap_or(PART));
-                if !self.append(key, piece, at, len, replaces, &mut part).await? {
+                let len =
+                    (PART - part.len()).min(usize::try_from(piece.len() - at).unwrap_or(PART));
+                if !self
+                    .append(key, piece, at, len, replaces, &mut part)
+                    .await?
+                {
                     return Ok(None);
                 }
                 (at, done) = (at + len as u64, done + len as u64);
@@ -65,7 +73,9 @@ impl Bucket {
             return Ok(None);
         }
         let put = upload.complete().await.map_err(|e| failed(&e))?;
-        let tag = put.e_tag.ok_or_else(|| unexpected("the server returns no entity tag"))?;
+        let tag = put
+            .e_tag
+            .ok_or_else(|| unexpected("the server returns no entity tag"))?;
         Ok(Some(tag_version(&tag)))
     }
 
@@ -81,7 +91,9 @@ impl Bucket {
         part: &mut Vec<u8>,
     ) -> Result<bool> {
         match piece {
-            ValuePiece::Bytes(bytes) => part.extend_from_slice(&bytes[at as usize..at as usize + len]),
+            ValuePiece::Bytes(bytes) => {
+                part.extend_from_slice(&bytes[at as usize..at as usize + len])
+            }
             ValuePiece::File(file, range) => {
                 let start = part.len();
                 part.resize(start + len, 0);
@@ -90,9 +102,13 @@ impl Bucket {
             ValuePiece::Old(range) => {
                 let start = range.start + at;
                 let mut bytes = Vec::new();
-                let found = self.get_range(key, start..start + len as u64, &mut bytes).await?;
+                let found = self
+                    .get_range(key, start..start + len as u64, &mut bytes)
+                    .await?;
                 match found {
-                    Some(stat) if replaces == Replaces::Version(&stat.version) && bytes.len() == len => {
+                    Some(stat)
+                        if replaces == Replaces::Version(&stat.version) && bytes.len() == len =>
+                    {
                         part.extend_from_slice(&bytes);
                     }
                     _ => return Ok(false),

@@ -12,7 +12,9 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
 use chrono::DateTime;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LAST_MODIFIED, RANGE};
+use reqwest::header::{
+    CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LAST_MODIFIED, RANGE,
+};
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,19 +43,36 @@ enum Found {
 }
 
 impl Web {
-    pub fn new(transport: Arc<Transport>, base: Url, versions: StatedVersions, forbidden_is_missing: bool) -> Self {
-        Web { transport, base, versions, forbidden_is_missing, lacks_ends: AtomicBool::new(false) }
+    pub fn new(
+        transport: Arc<Transport>,
+        base: Url,
+        versions: StatedVersions,
+        forbidden_is_missing: bool,
+    ) -> Self {
+        Web {
+            transport,
+            base,
+            versions,
+            forbidden_is_missing,
+            lacks_ends: AtomicBool::new(false),
+        }
     }
 
     /// Reads the value of `key` into `value`.
     pub async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let request = ServerRequest { limit, ..ServerRequest::new(Method::GET, self.url(key)) };
+        let request = ServerRequest {
+            limit,
+            ..ServerRequest::new(Method::GET, self.url(key))
+        };
         let answer = self.send(&request, value).await?;
         match self.found(key, &request, &answer)? {
             Found::Value if answer.status == StatusCode::OK => {
                 Ok(Some(self.version(&answer.headers, value.len() as u64)))
             }
-            Found::Value => Err(invalid_answer(&request, "with a part of the value instead of the whole")),
+            Found::Value => Err(invalid_answer(
+                &request,
+                "with a part of the value instead of the whole",
+            )),
             Found::Neither(e) => Err(e),
             Found::Nothing | Found::Directory => {
                 value.clear();
@@ -63,7 +82,12 @@ impl Web {
     }
 
     /// Reads the bytes of `range`, which is not empty, into `value`.
-    pub async fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+    pub async fn get_range(
+        &self,
+        key: &Key,
+        range: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
         let request = ServerRequest::for_range(self.url(key), range.clone());
         let answer = self.send(&request, value).await?;
         if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
@@ -86,7 +110,10 @@ impl Web {
         if len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
             return Ok(EndOfValue::Unsupported);
         }
-        let mut request = ServerRequest { limit: len, ..ServerRequest::new(Method::GET, self.url(key)) };
+        let mut request = ServerRequest {
+            limit: len,
+            ..ServerRequest::new(Method::GET, self.url(key))
+        };
         let Ok(suffix) = HeaderValue::try_from(format!("bytes=-{len}")) else {
             return Ok(EndOfValue::Unsupported);
         };
@@ -98,8 +125,16 @@ impl Web {
             }
             answer => answer.map_err(RequestError::into_error)?,
         };
-        if [StatusCode::RANGE_NOT_SATISFIABLE, StatusCode::NOT_IMPLEMENTED].contains(&answer.status) {
-            self.lacks_ends.fetch_or(answer.status == StatusCode::NOT_IMPLEMENTED, Ordering::Relaxed);
+        if [
+            StatusCode::RANGE_NOT_SATISFIABLE,
+            StatusCode::NOT_IMPLEMENTED,
+        ]
+        .contains(&answer.status)
+        {
+            self.lacks_ends.fetch_or(
+                answer.status == StatusCode::NOT_IMPLEMENTED,
+                Ordering::Relaxed,
+            );
             return Ok(EndOfValue::Unsupported);
         }
         match self.found(key, &request, &answer)? {
@@ -107,20 +142,33 @@ impl Web {
             Found::Neither(e) => Err(e),
             Found::Value => {
                 let end = self.end_of(&answer, value.len() as u64, len);
-                self.lacks_ends.fetch_or(matches!(end, EndOfValue::Unsupported), Ordering::Relaxed);
+                self.lacks_ends
+                    .fetch_or(matches!(end, EndOfValue::Unsupported), Ordering::Relaxed);
                 Ok(end)
             }
         }
     }
 
     /// Returns the metadata of a value, and checks that an answer has the bytes of `range`.
-    fn part(&self, request: &ServerRequest, answer: &ServerAnswer, range: Range<u64>) -> Result<Stat> {
-        let stated = content_range(&answer.headers).and_then(|stated| Some((stated.range?, stated.size?)));
+    fn part(
+        &self,
+        request: &ServerRequest,
+        answer: &ServerAnswer,
+        range: Range<u64>,
+    ) -> Result<Stat> {
+        let stated =
+            content_range(&answer.headers).and_then(|stated| Some((stated.range?, stated.size?)));
         let Some((received, size)) = stated else {
-            return Err(invalid_answer(request, "with a part of a value without its size"));
+            return Err(invalid_answer(
+                request,
+                "with a part of a value without its size",
+            ));
         };
         if received != (range.start..range.end.min(size)) {
-            return Err(invalid_answer(request, "with another part of the value than requested"));
+            return Err(invalid_answer(
+                request,
+                "with another part of the value than requested",
+            ));
         }
         Ok(self.stat_of(&answer.headers, size))
     }
@@ -165,7 +213,10 @@ impl Web {
     }
 
     async fn send(&self, request: &ServerRequest, body: &mut Vec<u8>) -> Result<ServerAnswer> {
-        self.transport.send(request, body).await.map_err(RequestError::into_error)
+        self.transport
+            .send(request, body)
+            .await
+            .map_err(RequestError::into_error)
     }
 
     fn found(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<Found> {
@@ -177,19 +228,36 @@ impl Web {
             status => {
                 let cause = Cause::Status(answer.status, String::new());
                 let e = RequestError::new(&request.method, &request.url, cause, 1).into_error();
-                if status == 405 { Ok(Found::Neither(e)) } else { Err(e) }
+                if status == 405 {
+                    Ok(Found::Neither(e))
+                } else {
+                    Err(e)
+                }
             }
         }
     }
 
     /// Returns an error if the body is not the value itself.
-    fn check_value(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<Found> {
-        if text(&answer.headers, &CONTENT_ENCODING).is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
-            return Err(invalid_answer(request, "with a compressed value, although uncompressed bytes were requested"));
+    fn check_value(
+        &self,
+        key: &Key,
+        request: &ServerRequest,
+        answer: &ServerAnswer,
+    ) -> Result<Found> {
+        if text(&answer.headers, &CONTENT_ENCODING)
+            .is_some_and(|coding| !coding.eq_ignore_ascii_case("identity"))
+        {
+            return Err(invalid_answer(
+                request,
+                "with a compressed value, although uncompressed bytes were requested",
+            ));
         }
-        let kind = text(&answer.headers, &CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase();
+        let kind = text(&answer.headers, &CONTENT_TYPE)
+            .unwrap_or_default()
+            .to_ascii_lowercase();
         let name = key.name().to_ascii_lowercase();
-        if kind.starts_with("text/html") && ![".html", ".htm"].iter().any(|end| name.ends_with(end)) {
+        if kind.starts_with("text/html") && ![".html", ".htm"].iter().any(|end| name.ends_with(end))
+        {
             let what = "with an HTML page instead of the value: perhaps its \"not found\", a login or a directory";
             return Ok(Found::Neither(invalid_answer(request, what)));
         }
@@ -205,14 +273,18 @@ impl Web {
             _ => content_range(headers).and_then(|stated| {
                 let range = stated.range?;
                 let size = stated.size?;
-                (range == (size.saturating_sub(len)..size) && range.end - range.start == received).then_some(size)
+                (range == (size.saturating_sub(len)..size) && range.end - range.start == received)
+                    .then_some(size)
             }),
         };
-        size.map_or(EndOfValue::Unsupported, |size| EndOfValue::Found(self.stat_of(headers, size)))
+        size.map_or(EndOfValue::Unsupported, |size| {
+            EndOfValue::Found(self.stat_of(headers, size))
+        })
     }
 
     fn stat_of(&self, headers: &HeaderMap, size: u64) -> Stat {
-        let date = text(headers, &LAST_MODIFIED).and_then(|date| DateTime::parse_from_rfc2822(date.trim()).ok());
+        let date = text(headers, &LAST_MODIFIED)
+            .and_then(|date| DateTime::parse_from_rfc2822(date.trim()).ok());
         let modified = date.map_or(SystemTime::UNIX_EPOCH, SystemTime::from);
         Stat::value(size, modified, self.version(headers, size))
     }
@@ -240,9 +312,17 @@ impl Web {
 
 /// Bytes that are escaped in a URL: all but the unreserved ones of RFC 3986, 2.3, and the slash.
 /// `Url::set_path` alone would drop tabs and line ends, which changes a key.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 fn invalid_answer(request: &ServerRequest, what: &str) -> Error {
     let url = store_url::without_secrets(&request.url);
-    unexpected(format!("{} {url}: the server answers {what}", request.method))
+    unexpected(format!(
+        "{} {url}: the server answers {what}",
+        request.method
+    ))
 }

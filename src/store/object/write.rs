@@ -24,7 +24,12 @@ const MAX_MOVED: usize = 1 << 20;
 
 impl Bucket {
     /// Puts a value if the current one satisfies `replaces`.
-    pub async fn put(&self, key: &Key, value: &[u8], replaces: Replaces<'_>) -> Result<Option<Version>> {
+    pub async fn put(
+        &self,
+        key: &Key,
+        value: &[u8],
+        replaces: Replaces<'_>,
+    ) -> Result<Option<Version>> {
         let path = self.path(key)?;
         let mode = match replaces {
             _ if self.lacks_conditions.load(Ordering::Relaxed) => PutMode::Overwrite,
@@ -42,16 +47,25 @@ impl Bucket {
         let payload = PutPayload::from(value.to_vec());
         let mut put = self.client.put_opts(&path, payload.clone(), options).await;
         if is_conditional
-            && put.as_ref().is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(501))
+            && put
+                .as_ref()
+                .is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(501))
         {
             if !self.lacks_conditions.swap(true, Ordering::Relaxed) {
-                log::warn!("the server does not support conditional puts; concurrent changes by others may be lost");
+                log::warn!(
+                    "the server does not support conditional puts; concurrent changes by others may be lost"
+                );
             }
-            put = self.client.put_opts(&path, payload, PutMode::Overwrite.into()).await;
+            put = self
+                .client
+                .put_opts(&path, payload, PutMode::Overwrite.into())
+                .await;
         }
         match put {
             Ok(put) => {
-                let tag = put.e_tag.ok_or_else(|| unexpected("the server returns no entity tag"))?;
+                let tag = put
+                    .e_tag
+                    .ok_or_else(|| unexpected("the server returns no entity tag"))?;
                 Ok(Some(tag_version(&tag)))
             }
             Err(e) if is_conditional && is_refused(&e) => {
@@ -69,7 +83,11 @@ impl Bucket {
     /// Returns the version of `key` if its value equals `value`.
     async fn version_if_same(&self, key: &Key, value: &[u8]) -> Result<Option<Version>> {
         let size = value.len() as u64;
-        if self.head(key).await?.is_none_or(|(meta, _)| meta.size != size) {
+        if self
+            .head(key)
+            .await?
+            .is_none_or(|(meta, _)| meta.size != size)
+        {
             return Ok(None);
         }
         let mut stored = Vec::new();
@@ -83,7 +101,10 @@ impl Bucket {
         let Version::Tag(tag) = version else {
             return Ok(None);
         };
-        let mut update = UpdateVersion { e_tag: Some(tag.clone()), version: None };
+        let mut update = UpdateVersion {
+            e_tag: Some(tag.clone()),
+            version: None,
+        };
         if self.cloud == Cloud::Google {
             let Some((meta, _)) = self.head(key).await? else {
                 return Ok(None);
@@ -101,7 +122,9 @@ impl Bucket {
         if self.head(key).await?.is_none() {
             return Ok(false);
         }
-        let is_there = self.found(self.client.delete(&self.path(key)?).await)?.is_some();
+        let is_there = self
+            .found(self.client.delete(&self.path(key)?).await)?
+            .is_some();
         // removing its last value does not remove a prefix
         self.record_prefix(&key.parent());
         Ok(is_there)
@@ -136,16 +159,20 @@ impl Bucket {
     /// Returns an error if anything exists below `prefix`, including a directory marker:
     /// `object_store` cannot name markers, so it cannot remove them.
     async fn check_empty(&self, prefix: &Key) -> Result<()> {
-        let is_created = lock(&self.created).iter().any(|key| key != prefix && key.relative_to(prefix).is_some());
+        let is_created = lock(&self.created)
+            .iter()
+            .any(|key| key != prefix && key.relative_to(prefix).is_some());
         let page = self.page(prefix, None, PageKind::OneLevel(Some(2))).await?;
         let has_below = page.is_empty && page.next.is_some() && self.has_below(prefix).await?;
         if !is_created && page.is_empty && !has_below {
             return Ok(());
         }
         let own = self.path(prefix)?;
-        let is_marker = page.prefixes.is_empty() && page.objects.iter().all(|meta| meta.location == own);
+        let is_marker =
+            page.prefixes.is_empty() && page.objects.iter().all(|meta| meta.location == own);
         if is_marker && !is_created && !has_below {
-            Err(Error::system(libc::EPERM).context("another program has created a directory marker there"))
+            Err(Error::system(libc::EPERM)
+                .context("another program has created a directory marker there"))
         } else {
             Err(Error::system(libc::ENOTEMPTY))
         }
@@ -172,8 +199,14 @@ impl Bucket {
         }
         let from_path = self.path(from)?;
         let to_path = self.path(to)?;
-        self.client.copy(&from_path, &to_path).await.map_err(|e| failed(&e))?;
-        self.client.delete(&from_path).await.map_err(|e| failed(&e))?;
+        self.client
+            .copy(&from_path, &to_path)
+            .await
+            .map_err(|e| failed(&e))?;
+        self.client
+            .delete(&from_path)
+            .await
+            .map_err(|e| failed(&e))?;
         self.record_prefix(&from.parent());
         Ok(())
     }
@@ -184,22 +217,34 @@ impl Bucket {
         let mut moves = Vec::new();
         for path in self.all_below(from).await? {
             if let Some(rest) = path.as_ref().strip_prefix(from_path.as_ref()) {
-                let target = Path::parse(format!("{to_path}{rest}")).map_err(|e| Error::invalid(e.to_string()))?;
+                let target = Path::parse(format!("{to_path}{rest}"))
+                    .map_err(|e| Error::invalid(e.to_string()))?;
                 moves.push((path, target));
             }
         }
         let copies = moves.iter().cloned().map(RenameStep::Copy);
         if let Err(e) = self.run_steps(copies.collect()).await {
             // nothing existed at the target, so all values there are copies
-            let copied = moves.into_iter().map(|(_, target)| RenameStep::Delete(target));
+            let copied = moves
+                .into_iter()
+                .map(|(_, target)| RenameStep::Delete(target));
             if let Err(e) = self.run_steps(copied.collect()).await {
                 log::warn!("{to}: copies remain from a failed rename: {e}");
             }
             return Err(e);
         }
-        self.run_steps(moves.into_iter().map(|(path, _)| RenameStep::Delete(path)).collect()).await?;
+        self.run_steps(
+            moves
+                .into_iter()
+                .map(|(path, _)| RenameStep::Delete(path))
+                .collect(),
+        )
+        .await?;
         let mut created = lock(&self.created);
-        let moved = created.iter().map(|key| key.moved(from, to).unwrap_or_else(|| key.clone())).collect();
+        let moved = created
+            .iter()
+            .map(|key| key.moved(from, to).unwrap_or_else(|| key.clone()))
+            .collect();
         *created = moved;
         drop(created);
         self.record_prefix(to);
@@ -269,6 +314,8 @@ enum RenameStep {
 fn is_refused(error: &object_store::Error) -> bool {
     use object_store::Error::{AlreadyExists, NotModified, Precondition};
     let status = request_error_of(error).and_then(RequestError::status);
-    matches!(error, AlreadyExists { .. } | Precondition { .. } | NotModified { .. })
-        || matches!(status, Some(409 | 412))
+    matches!(
+        error,
+        AlreadyExists { .. } | Precondition { .. } | NotModified { .. }
+    ) || matches!(status, Some(409 | 412))
 }

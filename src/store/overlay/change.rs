@@ -3,7 +3,9 @@
 use super::OverlayStore;
 use super::record::{self, ChangeKind, ChangeRecord, RECORDS};
 use crate::error::{Error, Result};
-use crate::store::{Entry, EntryKind, Key, Replaces, Stat, Store, ValuePiece, Version, check_prefix, check_rename};
+use crate::store::{
+    Entry, EntryKind, Key, Replaces, Stat, Store, ValuePiece, Version, check_prefix, check_rename,
+};
 use crate::util::memory;
 use crate::util::spill_file::unnamed_file;
 use std::fs::File;
@@ -35,22 +37,44 @@ impl OverlayStore {
         let record = self.record(key)?;
         let is_directory = || Err(Error::system(libc::EISDIR));
         match &record {
-            Some(ChangeRecord { kind: ChangeKind::Made, .. }) => return is_directory(),
-            Some(ChangeRecord { kind: ChangeKind::Removed, below }) => {
+            Some(ChangeRecord {
+                kind: ChangeKind::Made,
+                ..
+            }) => return is_directory(),
+            Some(ChangeRecord {
+                kind: ChangeKind::Removed,
+                below,
+            }) => {
                 let below = below.clone();
-                return Ok(BeforeChange { record, value: None, is_upper: false, below });
+                return Ok(BeforeChange {
+                    record,
+                    value: None,
+                    is_upper: false,
+                    below,
+                });
             }
-            Some(ChangeRecord { kind: ChangeKind::Changed, below }) => {
+            Some(ChangeRecord {
+                kind: ChangeKind::Changed,
+                below,
+            }) => {
                 if let Some(stat) = self.upper_stat(key, EntryKind::Value)? {
                     let below = below.clone();
-                    return Ok(BeforeChange { record, value: Some(stat), is_upper: true, below });
+                    return Ok(BeforeChange {
+                        record,
+                        value: Some(stat),
+                        is_upper: true,
+                        below,
+                    });
                 }
             }
             None if self.upper_stat(key, EntryKind::Prefix)?.is_some() => return is_directory(),
             None => {}
         }
         let lower = self.lower.stat(key)?;
-        let below = record.as_ref().map_or_else(|| record::version_text(lower.as_ref()), |record| record.below.clone());
+        let below = record.as_ref().map_or_else(
+            || record::version_text(lower.as_ref()),
+            |record| record.below.clone(),
+        );
         // the version of a hidden value counts, too: a commit replaces that value
         let value = match lower {
             Some(_) if self.is_hidden(key)? => None,
@@ -60,7 +84,12 @@ impl OverlayStore {
             }
             stat => stat,
         };
-        Ok(BeforeChange { record, value, is_upper: false, below })
+        Ok(BeforeChange {
+            record,
+            value,
+            is_upper: false,
+            below,
+        })
     }
 
     /// Puts the value that `write` puts into the upper store, if the visible one satisfies
@@ -85,7 +114,10 @@ impl OverlayStore {
         let is_satisfied = match replaces {
             Replaces::Anything => true,
             Replaces::Nothing => before.value.is_none(),
-            Replaces::Version(version) => before.value.as_ref().is_some_and(|stat| stat.version.may_equal(version)),
+            Replaces::Version(version) => before
+                .value
+                .as_ref()
+                .is_some_and(|stat| stat.version.may_equal(version)),
         };
         if !is_satisfied {
             return Ok(None);
@@ -97,7 +129,11 @@ impl OverlayStore {
         let Some(version) = write(&before)? else {
             return Ok(None);
         };
-        if before.record.as_ref().is_none_or(|record| record.kind != ChangeKind::Changed) {
+        if before
+            .record
+            .as_ref()
+            .is_none_or(|record| record.kind != ChangeKind::Changed)
+        {
             if before.record.is_some() {
                 // after a power loss the record must not say that there is a value which is lost
                 self.upper.sync()?;
@@ -109,7 +145,9 @@ impl OverlayStore {
 
     /// Makes room for a value where a prefix was removed.
     fn set_aside(&self, key: &Key) -> Result<()> {
-        if self.upper_stat(key, EntryKind::Prefix)?.is_none() || clear_prefix(self.upper.as_ref(), key)? {
+        if self.upper_stat(key, EntryKind::Prefix)?.is_none()
+            || clear_prefix(self.upper.as_ref(), key)?
+        {
             return Ok(());
         }
         let aside = record::aside_of(key);
@@ -135,7 +173,9 @@ impl OverlayStore {
         before: &BeforeChange,
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        let needs_old = pieces.iter().any(|piece| matches!(piece, ValuePiece::Old(_)));
+        let needs_old = pieces
+            .iter()
+            .any(|piece| matches!(piece, ValuePiece::Old(_)));
         let version = match (replaces, &before.value) {
             (Replaces::Version(version), Some(_)) if needs_old => version,
             _ if needs_old => return Ok(None),
@@ -152,7 +192,13 @@ impl OverlayStore {
                 ValuePiece::Bytes(bytes) => ValuePiece::Bytes(bytes),
                 ValuePiece::File(file, range) => ValuePiece::File(file, range.clone()),
                 ValuePiece::Old(range) => {
-                    if !copy_range(self.lower.as_ref(), key, range.clone(), version, (&copies, end))? {
+                    if !copy_range(
+                        self.lower.as_ref(),
+                        key,
+                        range.clone(),
+                        version,
+                        (&copies, end),
+                    )? {
                         return Ok(None);
                     }
                     let start = end;
@@ -173,11 +219,16 @@ impl OverlayStore {
         for (end, _) in key.as_str().match_indices('/') {
             let above = Key::root().join(&key.as_str()[..end]);
             let record = self.record(&above)?;
-            let is_open = record.as_ref().is_none_or(|record| record.kind == ChangeKind::Made);
+            let is_open = record
+                .as_ref()
+                .is_none_or(|record| record.kind == ChangeKind::Made);
             if is_open && self.upper_stat(&above, EntryKind::Prefix)?.is_some() {
                 continue;
             }
-            if self.stat(&above)?.is_some_and(|stat| stat.kind != EntryKind::Prefix) {
+            if self
+                .stat(&above)?
+                .is_some_and(|stat| stat.kind != EntryKind::Prefix)
+            {
                 return Err(Error::system(libc::ENOTDIR));
             }
             self.open_prefix(&above, record)?;
@@ -187,7 +238,11 @@ impl OverlayStore {
 
     /// Makes `key` a prefix of the view that hides all removed keys below it.
     fn open_prefix(&self, key: &Key, record: Option<ChangeRecord>) -> Result<()> {
-        if self.upper.stat(key)?.is_some_and(|stat| stat.kind != EntryKind::Prefix) {
+        if self
+            .upper
+            .stat(key)?
+            .is_some_and(|stat| stat.kind != EntryKind::Prefix)
+        {
             // left by an interrupted change
             self.upper.delete(key)?;
         }
@@ -281,7 +336,9 @@ impl OverlayStore {
     }
 
     fn rename_prefix(&self, from: &Key, to: &Key) -> Result<()> {
-        let is_new = |key: &Key| -> Result<bool> { Ok(self.record(key)?.is_none() && self.lower.stat(key)?.is_none()) };
+        let is_new = |key: &Key| -> Result<bool> {
+            Ok(self.record(key)?.is_none() && self.lower.stat(key)?.is_none())
+        };
         let exists = self.kind(to)?.is_some();
         if exists {
             self.check_empty(to)?;
@@ -291,7 +348,8 @@ impl OverlayStore {
             return self.upper.rename(from, to);
         }
         if !self.lower.lists_all() {
-            let why = "the store below can't list what is in it, so it can't be renamed in an overlay";
+            let why =
+                "the store below can't list what is in it, so it can't be renamed in an overlay";
             return Err(Error::unsupported(why));
         }
         self.copy_below(from, to).inspect_err(|_| {
@@ -331,13 +389,25 @@ impl OverlayStore {
 
     fn copy_value(&self, from: &Key, to: &Key) -> Result<()> {
         let source = self.before_change(from)?;
-        let stat = source.value.ok_or_else(|| Error::not_found("no such key"))?;
-        let store = if source.is_upper { &self.upper } else { &self.lower };
+        let stat = source
+            .value
+            .ok_or_else(|| Error::not_found("no such key"))?;
+        let store = if source.is_upper {
+            &self.upper
+        } else {
+            &self.lower
+        };
         let file = match store.file(from)? {
             Some((file, found)) if found.version == stat.version => file,
             _ => {
                 let copy = unnamed_file(&self.scratch)?;
-                if !copy_range(store.as_ref(), from, 0..stat.size, &stat.version, (&copy, 0))? {
+                if !copy_range(
+                    store.as_ref(),
+                    from,
+                    0..stat.size,
+                    &stat.version,
+                    (&copy, 0),
+                )? {
                     return Err(Error::stale().context(from));
                 }
                 copy
@@ -357,10 +427,14 @@ impl OverlayStore {
             None if !create => return Err(Error::not_found("no such file or directory")),
             Some(_) if before.is_upper => {}
             value => {
-                let pieces = value.iter().map(|stat| ValuePiece::Old(0..stat.size)).collect::<Vec<_>>();
+                let pieces = value
+                    .iter()
+                    .map(|stat| ValuePiece::Old(0..stat.size))
+                    .collect::<Vec<_>>();
                 let version = value.as_ref().map(|stat| &stat.version);
                 let replaces = version.map_or(Replaces::Nothing, Replaces::Version);
-                let mut copy = |before: &BeforeChange| self.put_upper_pieces(key, &pieces, before, replaces);
+                let mut copy =
+                    |before: &BeforeChange| self.put_upper_pieces(key, &pieces, before, replaces);
                 let put = self.put_locked(key, replaces, &mut copy)?;
                 put.ok_or_else(|| Error::stale().context("the store below changes it meanwhile"))?;
             }
@@ -395,10 +469,13 @@ impl OverlayStore {
 /// not count. Returns `false` if it holds any.
 pub(super) fn clear_prefix(upper: &dyn Store, key: &Key) -> Result<bool> {
     let records = record::records_of(key);
-    let has_records = OverlayStore::names_in(upper, &records)?.is_some_and(|mut names| names.next().is_some());
+    let has_records =
+        OverlayStore::names_in(upper, &records)?.is_some_and(|mut names| names.next().is_some());
     let names = || -> Result<Vec<Entry>> { upper.list(key)?.take(MAX_LEFT + 1).collect() };
     let left = names()?;
-    let is_used = left.iter().any(|entry| entry.kind == EntryKind::Prefix && entry.name != RECORDS);
+    let is_used = left
+        .iter()
+        .any(|entry| entry.kind == EntryKind::Prefix && entry.name != RECORDS);
     if has_records || is_used || left.len() > MAX_LEFT {
         return Ok(false);
     }
@@ -434,7 +511,13 @@ const MAX_LEFT: usize = 1000;
 
 /// Copies a range of a value to a position of a file. Returns `false` if the value has another
 /// version.
-fn copy_range(store: &dyn Store, key: &Key, range: Range<u64>, version: &Version, to: (&File, u64)) -> Result<bool> {
+fn copy_range(
+    store: &dyn Store,
+    key: &Key,
+    range: Range<u64>,
+    version: &Version,
+    to: (&File, u64),
+) -> Result<bool> {
     let (file, mut position) = to;
     let mut start = range.start;
     let mut part = Vec::new();
@@ -454,7 +537,9 @@ fn copy_range(store: &dyn Store, key: &Key, range: Range<u64>, version: &Version
 fn check_key(key: &Key) -> Result<()> {
     match () {
         () if key.is_root() => Err(Error::system(libc::EISDIR)),
-        () if record::is_reserved(key) => Err(Error::invalid(format!("{RECORDS} is the overlay's own name"))),
+        () if record::is_reserved(key) => Err(Error::invalid(format!(
+            "{RECORDS} is the overlay's own name"
+        ))),
         () => Ok(()),
     }
 }

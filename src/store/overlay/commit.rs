@@ -83,7 +83,10 @@ impl OverlayChange {
 impl OverlayStore {
     /// Calls `each` with every change in the upper store. A prefix follows the changes below it.
     /// `each` may drop the change.
-    pub fn visit_changes(upper: &dyn Store, each: &mut dyn FnMut(OverlayChange) -> Result<()>) -> Result<()> {
+    pub fn visit_changes(
+        upper: &dyn Store,
+        each: &mut dyn FnMut(OverlayChange) -> Result<()>,
+    ) -> Result<()> {
         visit(upper, &Key::root(), &Key::root(), &|_| true, each)
     }
 
@@ -96,7 +99,10 @@ impl OverlayStore {
             OverlayStore::drop_change(upper, &change.place)
         };
         for place in [key.clone(), record::aside_of(key)] {
-            if upper.stat(&place)?.is_some_and(|stat| stat.kind == EntryKind::Prefix) {
+            if upper
+                .stat(&place)?
+                .is_some_and(|stat| stat.kind == EntryKind::Prefix)
+            {
                 visit(upper, &place, key, &|_| true, &mut drop_one)?;
                 clear_empty(upper, &place)?;
             }
@@ -113,7 +119,12 @@ impl OverlayStore {
 /// Returns the change of `key`, whose record belongs to `place`.
 fn change_of(upper: &dyn Store, place: &Key, key: &Key) -> Result<Option<OverlayChange>> {
     let found = record::read(upper, place)?;
-    let change = |ChangeRecord { kind, below }| OverlayChange { key: key.clone(), kind, below, place: place.clone() };
+    let change = |ChangeRecord { kind, below }| OverlayChange {
+        key: key.clone(),
+        kind,
+        below,
+        place: place.clone(),
+    };
     Ok(found.map(change))
 }
 
@@ -136,7 +147,10 @@ fn visit(
         let name = name?;
         visit(upper, &aside.join(&name), &prefix.join(&name), wanted, each)?;
     }
-    for entry in OverlayStore::names_in(upper, &records)?.into_iter().flatten() {
+    for entry in OverlayStore::names_in(upper, &records)?
+        .into_iter()
+        .flatten()
+    {
         let name = entry.map_err(|e| e.context(prefix))?.name;
         let key = prefix.join(&name);
         if name != RECORDS
@@ -151,10 +165,15 @@ fn visit(
 
 /// Streams the names of prefixes below a prefix of the upper store, without the prefix that holds
 /// the records.
-fn prefixes_in(upper: &dyn Store, place: &Key) -> Result<impl Iterator<Item = Result<String>> + use<>> {
+fn prefixes_in(
+    upper: &dyn Store,
+    place: &Key,
+) -> Result<impl Iterator<Item = Result<String>> + use<>> {
     let names = OverlayStore::names_in(upper, place)?.into_iter().flatten();
     Ok(names.filter_map(|entry| match entry {
-        Ok(entry) => (entry.kind == EntryKind::Prefix && entry.name != RECORDS).then_some(Ok(entry.name)),
+        Ok(entry) => {
+            (entry.kind == EntryKind::Prefix && entry.name != RECORDS).then_some(Ok(entry.name))
+        }
         Err(e) => Some(Err(e)),
     }))
 }
@@ -167,7 +186,13 @@ fn clear_empty(upper: &dyn Store, place: &Key) -> Result<()> {
             clear_empty(upper, &prefix.join(&name?))?;
         }
     }
-    let is_prefix = |key: &Key| Ok::<_, Error>(upper.stat(key)?.is_some_and(|stat| stat.kind == EntryKind::Prefix));
+    let is_prefix = |key: &Key| {
+        Ok::<_, Error>(
+            upper
+                .stat(key)?
+                .is_some_and(|stat| stat.kind == EntryKind::Prefix),
+        )
+    };
     if is_prefix(&aside)? && upper.list(&aside)?.next().is_none() {
         upper.remove_prefix(&aside)?;
     }
@@ -202,7 +227,16 @@ impl<'a> Committer<'a> {
     ) -> Self {
         let report = CommitReport::default();
         let unsettled = Vec::new();
-        Committer { upper, lower, target, rank, is_same, on_conflict, report, unsettled }
+        Committer {
+            upper,
+            lower,
+            target,
+            rank,
+            is_same,
+            on_conflict,
+            report,
+            unsettled,
+        }
     }
 
     /// Commits all changes that do not conflict.
@@ -213,18 +247,24 @@ impl<'a> Committer<'a> {
         })?;
         for wanted in 0..=MAX_RANK {
             let rank = self.rank;
-            self.visit(&|key| rank(key) == wanted, &mut |this, change| match change.kind {
-                ChangeKind::Changed => this.commit_value(change),
-                _ => Ok(()),
-            })?;
+            self.visit(
+                &|key| rank(key) == wanted,
+                &mut |this, change| match change.kind {
+                    ChangeKind::Changed => this.commit_value(change),
+                    _ => Ok(()),
+                },
+            )?;
         }
         for is_document in [true, false] {
             let rank = self.rank;
-            self.visit(&|key| (rank(key) > 0) == is_document, &mut |this, change| match change.kind {
-                ChangeKind::Changed => Ok(()),
-                ChangeKind::Made => this.commit_made(change),
-                ChangeKind::Removed => this.commit_removal(change),
-            })?;
+            self.visit(
+                &|key| (rank(key) > 0) == is_document,
+                &mut |this, change| match change.kind {
+                    ChangeKind::Changed => Ok(()),
+                    ChangeKind::Made => this.commit_made(change),
+                    ChangeKind::Removed => this.commit_removal(change),
+                },
+            )?;
         }
         clear_empty(self.upper, &Key::root())?;
         self.upper.sync()?;
@@ -252,7 +292,11 @@ impl<'a> Committer<'a> {
     /// Lets a change leave the overlay later, when a power loss can't take it from the target.
     fn settle(&mut self, change: OverlayChange) -> Result<()> {
         self.unsettled.push(change);
-        if self.unsettled.len() < MAX_UNSETTLED { Ok(()) } else { self.settle_all() }
+        if self.unsettled.len() < MAX_UNSETTLED {
+            Ok(())
+        } else {
+            self.settle_all()
+        }
     }
 
     fn settle_all(&mut self) -> Result<()> {
@@ -261,7 +305,8 @@ impl<'a> Committer<'a> {
         }
         self.target.sync()?;
         for change in std::mem::take(&mut self.unsettled) {
-            OverlayStore::drop_change(self.upper, &change.place).map_err(|e| e.context(&change.key))?;
+            OverlayStore::drop_change(self.upper, &change.place)
+                .map_err(|e| e.context(&change.key))?;
             self.report.committed += u64::from(!change.is_prefix());
         }
         Ok(())
@@ -269,7 +314,11 @@ impl<'a> Committer<'a> {
 
     fn commit_value(&mut self, change: OverlayChange) -> Result<()> {
         let key = &change.key.clone();
-        let Some(ours) = self.upper.stat(key)?.filter(|stat| stat.kind == EntryKind::Value) else {
+        let Some(ours) = self
+            .upper
+            .stat(key)?
+            .filter(|stat| stat.kind == EntryKind::Value)
+        else {
             // a power loss took the value: the change did not happen
             return OverlayStore::drop_change(self.upper, key);
         };
@@ -283,8 +332,13 @@ impl<'a> Committer<'a> {
             CommitState::Matches => {}
         }
         let (file, _) = self.upper.file(key)?.ok_or_else(Error::stale)?;
-        let replaces = there.as_ref().map_or(Replaces::Nothing, |there| Replaces::Version(&there.version));
-        match self.target.put_pieces(key, &[ValuePiece::File(&file, 0..ours.size)], replaces)? {
+        let replaces = there
+            .as_ref()
+            .map_or(Replaces::Nothing, |there| Replaces::Version(&there.version));
+        match self
+            .target
+            .put_pieces(key, &[ValuePiece::File(&file, 0..ours.size)], replaces)?
+        {
             Some(_) => self.settle(change),
             None => self.conflict(key, "the store changes it just now; repeat the command"),
         }
@@ -295,10 +349,16 @@ impl<'a> Committer<'a> {
     fn make_room(&mut self, change: &OverlayChange) -> Result<bool> {
         let upper = self.upper;
         let conflicts = self.report.conflicts;
-        visit(upper, &record::aside_of(&change.place), &change.key, &|_| true, &mut |change| match change.kind {
-            ChangeKind::Removed => self.commit_removal(change),
-            _ => Ok(()),
-        })?;
+        visit(
+            upper,
+            &record::aside_of(&change.place),
+            &change.key,
+            &|_| true,
+            &mut |change| match change.kind {
+                ChangeKind::Removed => self.commit_removal(change),
+                _ => Ok(()),
+            },
+        )?;
         let is_clear = self.report.conflicts == conflicts && self.clear_target(&change.key)?;
         Ok(is_clear && self.remove_target_prefix(&change.key)?)
     }
@@ -329,10 +389,16 @@ impl<'a> Committer<'a> {
     fn commit_made(&mut self, change: OverlayChange) -> Result<()> {
         self.settle_all()?;
         let mut is_used = change.below.is_some();
-        visit(self.upper, &change.place, &change.key, &|_| true, &mut |_| {
-            is_used = true;
-            Ok(())
-        })?;
+        visit(
+            self.upper,
+            &change.place,
+            &change.key,
+            &|_| true,
+            &mut |_| {
+                is_used = true;
+                Ok(())
+            },
+        )?;
         if is_used { Ok(()) } else { self.settle(change) }
     }
 
@@ -356,14 +422,21 @@ impl<'a> Committer<'a> {
                 _ => false,
             },
         };
-        if is_cleared { record::put(self.upper, key, ChangeKind::Made, None) } else { Ok(()) }
+        if is_cleared {
+            record::put(self.upper, key, ChangeKind::Made, None)
+        } else {
+            Ok(())
+        }
     }
 
     /// Deletes the values below a prefix of the target that the overlay hides without a record,
     /// because the lower store cannot list. Returns `false` if others stay.
     fn clear_target(&mut self, prefix: &Key) -> Result<bool> {
         let mut is_clear = true;
-        for entry in OverlayStore::names_in(self.target, prefix)?.into_iter().flatten() {
+        for entry in OverlayStore::names_in(self.target, prefix)?
+            .into_iter()
+            .flatten()
+        {
             let entry = entry?;
             let key = prefix.join(&entry.name);
             if entry.kind == EntryKind::Prefix {
@@ -375,7 +448,10 @@ impl<'a> Committer<'a> {
                     self.target.delete(&key)?;
                 } else {
                     is_clear = false;
-                    self.conflict(&key, "the store has it, and the overlay has removed its directory")?;
+                    self.conflict(
+                        &key,
+                        "the store has it, and the overlay has removed its directory",
+                    )?;
                 }
             } else {
                 // its own removal has failed, or comes later
@@ -387,15 +463,22 @@ impl<'a> Committer<'a> {
 
     /// Removes the empty prefixes at and below `prefix`. Returns `false` if one is not empty.
     fn remove_target_prefix(&mut self, prefix: &Key) -> Result<bool> {
-        for entry in OverlayStore::names_in(self.target, prefix)?.into_iter().flatten() {
+        for entry in OverlayStore::names_in(self.target, prefix)?
+            .into_iter()
+            .flatten()
+        {
             let entry = entry?;
-            if entry.kind == EntryKind::Prefix && !self.remove_target_prefix(&prefix.join(&entry.name))? {
+            if entry.kind == EntryKind::Prefix
+                && !self.remove_target_prefix(&prefix.join(&entry.name))?
+            {
                 return Ok(false);
             }
         }
         match self.target.remove_prefix(prefix) {
             Err(e) if e.errno() == libc::ENOENT => Ok(true),
-            Err(e) if e.errno() == libc::ENOTEMPTY => self.conflict(prefix, DIFFERS).map(|()| false),
+            Err(e) if e.errno() == libc::ENOTEMPTY => {
+                self.conflict(prefix, DIFFERS).map(|()| false)
+            }
             removed => removed.map(|()| true),
         }
     }
@@ -417,7 +500,11 @@ impl<'a> Committer<'a> {
         }
         // a copy of the lower store has other versions, but the same bytes
         let is_same_below = change.below.is_some() && !change.is_conflict(self.lower)?;
-        Ok(if is_same_below && self.equals(self.lower, key)? { CommitState::Matches } else { CommitState::Differs })
+        Ok(if is_same_below && self.equals(self.lower, key)? {
+            CommitState::Matches
+        } else {
+            CommitState::Differs
+        })
     }
 
     /// Returns whether `store` and the target have the same value.
@@ -436,7 +523,8 @@ impl<'a> Committer<'a> {
         }
         let a = get_counted(store, key, MAX_COMPARED)?;
         let b = get_counted(self.target, key, MAX_COMPARED)?;
-        Ok(a.zip(b).is_some_and(|(a, b)| (self.is_same)(key, &a.bytes, &b.bytes)))
+        Ok(a.zip(b)
+            .is_some_and(|(a, b)| (self.is_same)(key, &a.bytes, &b.bytes)))
     }
 }
 

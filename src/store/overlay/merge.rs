@@ -20,7 +20,10 @@ pub(super) fn merged(
     let level = prefix.clone();
     let below = lower_names.into_iter().flatten().filter_map(move |entry| {
         let entry = match entry {
-            Ok(entry) => Entry { stat: entry.stat.map(&shown), ..entry },
+            Ok(entry) => Entry {
+                stat: entry.stat.map(&shown),
+                ..entry
+            },
             Err(e) => return Some(Err(e)),
         };
         let is_shown = if entry.name == RECORDS {
@@ -30,15 +33,22 @@ pub(super) fn merged(
         } else {
             Ok(true)
         };
-        is_shown.map(|is_shown| is_shown.then_some(entry)).transpose()
+        is_shown
+            .map(|is_shown| is_shown.then_some(entry))
+            .transpose()
     });
     let above = upper_names.into_iter().flatten().filter_map(move |entry| {
         let entry = match entry {
-            Ok(entry) => Entry { stat: None, ..entry },
+            Ok(entry) => Entry {
+                stat: None,
+                ..entry
+            },
             Err(e) => return Some(Err(e)),
         };
         let is_shown = shows_upper(upper.as_ref(), &prefix.join(&entry.name), entry.kind);
-        is_shown.map(|is_shown| is_shown.then_some(entry)).transpose()
+        is_shown
+            .map(|is_shown| is_shown.then_some(entry))
+            .transpose()
     });
     Box::new(below.chain(above))
 }

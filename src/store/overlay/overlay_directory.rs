@@ -38,7 +38,11 @@ impl OverlayDirectory {
     /// [`Kind::Invalid`] if the directory holds anything else, EBUSY if the overlay is in use.
     pub fn open_or_create(path: &Path, store: &str) -> Result<Self> {
         let named = |e: Error| e.context(path.display());
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|e| named(e.into()))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|e| named(e.into()))?;
         let directory = DirectoryStore::open(path)?;
         if describe(&directory).map_err(named)?.is_none() {
             create(&directory, store).map_err(named)?;
@@ -55,7 +59,10 @@ impl OverlayDirectory {
     pub fn open_of(path: &Path, store: &str) -> Result<Self> {
         let opened = Self::open(path, true)?;
         if opened.store != store {
-            let why = format!("an overlay of {}, not of {store}; name another directory", opened.store);
+            let why = format!(
+                "an overlay of {}, not of {store}; name another directory",
+                opened.store
+            );
             return Err(Error::invalid(why).context(path.display()));
         }
         Ok(opened)
@@ -70,9 +77,18 @@ impl OverlayDirectory {
         let named = |e: Error| e.context(path.display());
         let directory = DirectoryStore::open(path)?;
         let described = describe(&directory).map_err(named)?;
-        let store = described.ok_or_else(|| named(Error::invalid("not an overlay: it has no overlay.json")))?;
-        let lock = if locks { Some(lock(&directory).map_err(named)?) } else { None };
-        Ok(OverlayDirectory { path: path.to_path_buf(), store, _lock: lock })
+        let store = described
+            .ok_or_else(|| named(Error::invalid("not an overlay: it has no overlay.json")))?;
+        let lock = if locks {
+            Some(lock(&directory).map_err(named)?)
+        } else {
+            None
+        };
+        Ok(OverlayDirectory {
+            path: path.to_path_buf(),
+            store,
+            _lock: lock,
+        })
     }
 
     /// Returns the location of the store below, without secrets.
@@ -89,7 +105,9 @@ impl OverlayDirectory {
         }
         let found = std::fs::symlink_metadata(self.values_path()).map_err(|e| named(e.into()))?;
         if !found.is_dir() {
-            return Err(named(Error::invalid("not a directory, as it is in an overlay")));
+            return Err(named(Error::invalid(
+                "not a directory, as it is in an overlay",
+            )));
         }
         DirectoryStore::open(&self.values_path())
     }
@@ -113,7 +131,10 @@ impl OverlayDirectory {
         }
         match std::fs::remove_dir(&self.path) {
             // other files, or the root of a file system
-            Err(e) if ![libc::ENOTEMPTY, libc::EBUSY, libc::EACCES].contains(&e.raw_os_error().unwrap_or(0)) => {
+            Err(e)
+                if ![libc::ENOTEMPTY, libc::EBUSY, libc::EACCES]
+                    .contains(&e.raw_os_error().unwrap_or(0)) =>
+            {
                 Err(named(e))
             }
             _ => Ok(()),
@@ -130,11 +151,20 @@ fn describe(directory: &DirectoryStore) -> Result<Option<String>> {
     }
     let damaged = || Error::invalid(format!("{DESCRIPTION} is damaged: it describes no overlay"));
     let value = json::parse(&text).map_err(|_| damaged())?;
-    match value.get("zarrfs_overlay").and_then(Value::as_u64).ok_or_else(damaged)? {
-        FORMAT => value.get("store").and_then(Value::as_str).map(|store| Some(store.to_string())).ok_or_else(damaged),
+    match value
+        .get("zarrfs_overlay")
+        .and_then(Value::as_u64)
+        .ok_or_else(damaged)?
+    {
+        FORMAT => value
+            .get("store")
+            .and_then(Value::as_str)
+            .map(|store| Some(store.to_string()))
+            .ok_or_else(damaged),
         other => {
-            let why =
-                format!("an overlay of format {other}, and this version of zarrfs reads {FORMAT}; use a later one");
+            let why = format!(
+                "an overlay of format {other}, and this version of zarrfs reads {FORMAT}; use a later one"
+            );
             Err(Error::invalid(why))
         }
     }
@@ -144,17 +174,25 @@ fn describe(directory: &DirectoryStore) -> Result<Option<String>> {
 fn create(directory: &DirectoryStore, store: &str) -> Result<()> {
     for entry in directory.list(&Key::root())? {
         if entry?.name != LOCK {
-            return Err(Error::invalid("neither empty nor an overlay; name a new directory"));
+            return Err(Error::invalid(
+                "neither empty nor an overlay; name a new directory",
+            ));
         }
     }
     let text = json::write(&json!({"zarrfs_overlay": FORMAT, "store": store})) + "\n";
     // another mount may create it meanwhile; the lock decides
-    directory.put_pieces(&Key::root().join(DESCRIPTION), &[ValuePiece::Bytes(text.as_bytes())], Replaces::Nothing)?;
+    directory.put_pieces(
+        &Key::root().join(DESCRIPTION),
+        &[ValuePiece::Bytes(text.as_bytes())],
+        Replaces::Nothing,
+    )?;
     directory.sync()
 }
 
 fn lock(directory: &DirectoryStore) -> Result<File> {
-    let file = directory.writable_file(&Key::root().join(LOCK), true, false).map_err(|e| e.context(LOCK))?;
+    let file = directory
+        .writable_file(&Key::root().join(LOCK), true, false)
+        .map_err(|e| e.context(LOCK))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {
@@ -171,7 +209,10 @@ mod tests {
     use std::fs;
 
     fn refused(path: &Path) -> String {
-        OverlayDirectory::open_or_create(path, "/s").map(drop).unwrap_err().to_string()
+        OverlayDirectory::open_or_create(path, "/s")
+            .map(drop)
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
@@ -179,13 +220,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
         let made = OverlayDirectory::open_or_create(&path, "/s").unwrap();
-        made.values().unwrap().put(&Key::root().join("x/y"), b"1").unwrap();
+        made.values()
+            .unwrap()
+            .put(&Key::root().join("x/y"), b"1")
+            .unwrap();
         assert!(refused(&path).contains("in use by another mount"));
         assert_eq!(OverlayDirectory::open(&path, false).unwrap().store(), "/s");
         drop(made);
-        let other = OverlayDirectory::open_or_create(&path, "/t").map(drop).unwrap_err();
-        assert!(other.message().ends_with("an overlay of /s, not of /t; name another directory"), "{other}");
-        OverlayDirectory::open(&path, true).unwrap().remove().unwrap();
+        let other = OverlayDirectory::open_or_create(&path, "/t")
+            .map(drop)
+            .unwrap_err();
+        assert!(
+            other
+                .message()
+                .ends_with("an overlay of /s, not of /t; name another directory"),
+            "{other}"
+        );
+        OverlayDirectory::open(&path, true)
+            .unwrap()
+            .remove()
+            .unwrap();
         assert!(!path.exists() && path.parent().unwrap().exists());
     }
 
@@ -197,13 +251,23 @@ mod tests {
         fs::write(path.join("x"), "").unwrap();
         assert!(refused(path).ends_with("neither empty nor an overlay; name a new directory"));
         let long = " ".repeat(MAX_DESCRIPTION as usize + 1);
-        for text in ["", "{", "{}", "{\"zarrfs_overlay\": 1}", "{\"zarrfs_overlay\": \"1\", \"store\": \"/s\"}", &long]
-        {
+        for text in [
+            "",
+            "{",
+            "{}",
+            "{\"zarrfs_overlay\": 1}",
+            "{\"zarrfs_overlay\": \"1\", \"store\": \"/s\"}",
+            &long,
+        ] {
             fs::write(path.join(DESCRIPTION), text).unwrap();
             let said = refused(path);
             assert!(said.contains("overlay.json"), "{said}");
         }
-        fs::write(path.join(DESCRIPTION), "{\"zarrfs_overlay\": 7, \"store\": \"/s\"}").unwrap();
+        fs::write(
+            path.join(DESCRIPTION),
+            "{\"zarrfs_overlay\": 7, \"store\": \"/s\"}",
+        )
+        .unwrap();
         assert!(refused(path).contains("format 7"));
         fs::remove_file(path.join(DESCRIPTION)).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", path.join(DESCRIPTION)).unwrap();
@@ -215,7 +279,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let made = OverlayDirectory::open_or_create(folder.path(), "/s").unwrap();
         std::os::unix::fs::symlink("/tmp", folder.path().join(VALUES)).unwrap();
-        assert!(made.values().map(drop).unwrap_err().message().contains("not a directory"));
+        assert!(
+            made.values()
+                .map(drop)
+                .unwrap_err()
+                .message()
+                .contains("not a directory")
+        );
         // a removed overlay may leave its lock
         drop(made);
         fs::remove_file(folder.path().join(VALUES)).unwrap();

@@ -53,7 +53,9 @@ impl ChangeRecord {
     fn parse(text: &[u8]) -> Option<Self> {
         let value = json::parse(text).ok()?;
         let kinds = [ChangeKind::Changed, ChangeKind::Removed, ChangeKind::Made];
-        let kind = kinds.into_iter().find(|kind| value.get("state").and_then(Value::as_str) == Some(kind.name()))?;
+        let kind = kinds
+            .into_iter()
+            .find(|kind| value.get("state").and_then(Value::as_str) == Some(kind.name()))?;
         let below = match value.get("below")? {
             Value::Null => None,
             Value::String(text) => Some(text.clone()),
@@ -95,10 +97,18 @@ pub(super) fn read(upper: &dyn Store, key: &Key) -> Result<Option<ChangeRecord>>
     let place = record_key(key);
     let mut text = Vec::new();
     let named = |e: Error| e.context(format!("the overlay's record {place}"));
-    if upper.get(&place, MAX_RECORD, &mut text).map_err(named)?.is_none() {
+    if upper
+        .get(&place, MAX_RECORD, &mut text)
+        .map_err(named)?
+        .is_none()
+    {
         return Ok(None);
     }
-    let damaged = || named(Error::damaged("is not a record of a change; restore it, or discard the overlay"));
+    let damaged = || {
+        named(Error::damaged(
+            "is not a record of a change; restore it, or discard the overlay",
+        ))
+    };
     ChangeRecord::parse(&text).map(Some).ok_or_else(damaged)
 }
 
@@ -108,11 +118,23 @@ pub(super) fn exists(upper: &dyn Store, key: &Key) -> Result<bool> {
 }
 
 /// Replaces the record of `key`.
-pub(super) fn put(upper: &dyn Store, key: &Key, kind: ChangeKind, below: Option<String>) -> Result<()> {
+pub(super) fn put(
+    upper: &dyn Store,
+    key: &Key,
+    kind: ChangeKind,
+    below: Option<String>,
+) -> Result<()> {
     if below.as_ref().is_some_and(|text| text.len() > MAX_VERSION) {
-        return Err(Error::unsupported(format!("{key}: its version has more than {MAX_VERSION} bytes")));
+        return Err(Error::unsupported(format!(
+            "{key}: its version has more than {MAX_VERSION} bytes"
+        )));
     }
-    upper.put(&record_key(key), ChangeRecord { kind, below }.text().as_bytes()).map(drop)
+    upper
+        .put(
+            &record_key(key),
+            ChangeRecord { kind, below }.text().as_bytes(),
+        )
+        .map(drop)
 }
 
 /// Removes the record of `key`.
@@ -140,12 +162,26 @@ mod tests {
         let key = Key::root().join("a/b");
         for below in [None, Some("\"x\"\n\u{1b}".to_string())] {
             put(&store, &key, ChangeKind::Removed, below.clone()).unwrap();
-            assert_eq!(read(&store, &key).unwrap(), Some(ChangeRecord { kind: ChangeKind::Removed, below }));
+            assert_eq!(
+                read(&store, &key).unwrap(),
+                Some(ChangeRecord {
+                    kind: ChangeKind::Removed,
+                    below
+                })
+            );
         }
         assert!(exists(&store, &key).unwrap() && !exists(&store, &Key::root().join("a")).unwrap());
         delete(&store, &key).unwrap();
         assert_eq!(read(&store, &key).unwrap(), None);
-        assert!(put(&store, &key, ChangeKind::Made, Some("x".repeat(MAX_VERSION + 1))).is_err());
+        assert!(
+            put(
+                &store,
+                &key,
+                ChangeKind::Made,
+                Some("x".repeat(MAX_VERSION + 1))
+            )
+            .is_err()
+        );
     }
 
     #[test]
@@ -153,12 +189,22 @@ mod tests {
         let store = MemoryStore::default();
         let key = Key::root().join("b");
         let long = vec![b' '; MAX_RECORD as usize + 1];
-        let texts: [&[u8]; 6] =
-            [b"", b"[]", b"{\"state\": \"changed\"}", b"{\"state\": 1, \"below\": null}", b"\xff", &long];
+        let texts: [&[u8]; 6] = [
+            b"",
+            b"[]",
+            b"{\"state\": \"changed\"}",
+            b"{\"state\": 1, \"below\": null}",
+            b"\xff",
+            &long,
+        ];
         for text in texts {
             store.insert(&format!("{RECORDS}/b"), text);
             let said = read(&store, &key).unwrap_err();
-            assert!(said.message().starts_with("the overlay's record /.zarrfs-overlay/b: "), "{said}");
+            assert!(
+                said.message()
+                    .starts_with("the overlay's record /.zarrfs-overlay/b: "),
+                "{said}"
+            );
         }
     }
 }

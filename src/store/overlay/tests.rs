@@ -1,5 +1,7 @@
 use super::*;
-use crate::store::{DirectoryStore, FaultyStore, MemoryStore, Operation, PlannedFault, UnlistedStore};
+use crate::store::{
+    DirectoryStore, FaultyStore, MemoryStore, Operation, PlannedFault, UnlistedStore,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -36,7 +38,9 @@ fn key(path: &str) -> Key {
 
 fn lower(n: usize) -> Arc<MemoryStore> {
     let store = MemoryStore::default();
-    LOWER[n].iter().for_each(|key| store.insert(key, key.as_bytes()));
+    LOWER[n]
+        .iter()
+        .for_each(|key| store.insert(key, key.as_bytes()));
     Arc::new(store)
 }
 
@@ -53,10 +57,19 @@ fn apply(store: &dyn Store, op: &Op) -> std::result::Result<bool, ()> {
             true
         }),
         Op::PutOld(k, v) => {
-            let found = store.stat(&key(k)).unwrap().filter(|stat| stat.kind == EntryKind::Value);
+            let found = store
+                .stat(&key(k))
+                .unwrap()
+                .filter(|stat| stat.kind == EntryKind::Value);
             let Some(stat) = found else { return Ok(false) };
-            let pieces = [ValuePiece::Bytes(std::slice::from_ref(v)), ValuePiece::Old(0..1), ValuePiece::Old(0..1)];
-            store.put_pieces(&key(k), &pieces, Replaces::Version(&stat.version)).map(|put| put.is_some())
+            let pieces = [
+                ValuePiece::Bytes(std::slice::from_ref(v)),
+                ValuePiece::Old(0..1),
+                ValuePiece::Old(0..1),
+            ];
+            store
+                .put_pieces(&key(k), &pieces, Replaces::Version(&stat.version))
+                .map(|put| put.is_some())
         }
         Op::Delete(k) => store.delete(&key(k)),
         Op::MakePrefix(k) => store.make_prefix(&key(k)).map(|()| true),
@@ -80,7 +93,11 @@ fn content(store: &dyn Store) -> Content {
             if is_value {
                 store.get(&key, 100, &mut value).unwrap().unwrap();
             }
-            assert_eq!(found.insert(key.clone(), is_value.then_some(value)), None, "{key}");
+            assert_eq!(
+                found.insert(key.clone(), is_value.then_some(value)),
+                None,
+                "{key}"
+            );
             if !is_value {
                 visit(store, &key, found);
             }
@@ -102,7 +119,10 @@ fn content(store: &dyn Store) -> Content {
 }
 
 fn values(content: Content) -> Content {
-    content.into_iter().filter(|(_, value)| value.is_some()).collect()
+    content
+        .into_iter()
+        .filter(|(_, value)| value.is_some())
+        .collect()
 }
 
 proptest! {
@@ -230,7 +250,10 @@ fn run_commit(stores: &[&dyn Store; 3], conflicts: &mut dyn FnMut(&str)) -> Resu
 
 fn get(store: &dyn Store, path: &str) -> Option<Vec<u8>> {
     let mut value = Vec::new();
-    store.get(&key(path), 100, &mut value).unwrap().map(|_| value)
+    store
+        .get(&key(path), 100, &mut value)
+        .unwrap()
+        .map(|_| value)
 }
 
 #[test]
@@ -238,11 +261,20 @@ fn a_changed_lower_value_is_reported_and_not_shown() {
     let below = lower(0);
     let upper = Arc::new(MemoryStore::default());
     let stats = Arc::new(Stats::default());
-    let store = OverlayStore::over(below.clone(), upper.clone(), std::env::temp_dir(), stats.clone()).unwrap();
+    let store = OverlayStore::over(
+        below.clone(),
+        upper.clone(),
+        std::env::temp_dir(),
+        stats.clone(),
+    )
+    .unwrap();
     store.put(&key("b"), b"ours").unwrap();
     store.delete(&key("a/c")).unwrap();
     store.put(&key("new"), b"1").unwrap();
-    assert_eq!((get(&store, "b").unwrap(), stats.problems()), (b"ours".to_vec(), vec![]));
+    assert_eq!(
+        (get(&store, "b").unwrap(), stats.problems()),
+        (b"ours".to_vec(), vec![])
+    );
     below.insert("b", "theirs");
     below.insert("a/c", "theirs");
     below.insert("new", "theirs");
@@ -253,20 +285,28 @@ fn a_changed_lower_value_is_reported_and_not_shown() {
     assert_eq!(store.stat(&key("new")).unwrap().unwrap().size, 1);
     let problems = stats.problems();
     assert_eq!(problems.len(), 2, "{problems:?}");
-    assert!(problems[0].starts_with("/b: the store below has changed since"), "{problems:?}");
+    assert!(
+        problems[0].starts_with("/b: the store below has changed since"),
+        "{problems:?}"
+    );
     // a rewrite stays on the version that it was laid on
     store.put(&key("b"), b"again").unwrap();
     // a new key that another writer has created, too, is not uncovered by its removal
     assert!(store.delete(&key("new")).unwrap() && get(&store, "new").is_none());
     let mut conflicts = Vec::new();
     OverlayStore::visit_changes(upper.as_ref(), &mut |change| {
-        conflicts.push((change.key.as_str().to_string(), change.kind, change.is_conflict(below.as_ref())?));
+        conflicts.push((
+            change.key.as_str().to_string(),
+            change.kind,
+            change.is_conflict(below.as_ref())?,
+        ));
         Ok(())
     })
     .unwrap();
     conflicts.sort_by(|a, b| a.0.cmp(&b.0));
     let [changed, removed] = [ChangeKind::Changed, ChangeKind::Removed];
-    let all = [("a/c", removed), ("b", changed), ("new", removed)].map(|(key, kind)| (key.to_string(), kind, true));
+    let all = [("a/c", removed), ("b", changed), ("new", removed)]
+        .map(|(key, kind)| (key.to_string(), kind, true));
     assert_eq!(conflicts, all);
 }
 
@@ -295,11 +335,20 @@ fn a_commit_leaves_conflicts_and_takes_what_is_there_already() {
     for path in ["a/c", "b", "y"] {
         assert_eq!(get(below.as_ref(), path).unwrap(), b"theirs");
     }
-    assert_eq!((get(&store, "b").unwrap(), get(&store, "a/c")), (b"ours".to_vec(), None));
+    assert_eq!(
+        (get(&store, "b").unwrap(), get(&store, "a/c")),
+        (b"ours".to_vec(), None)
+    );
     // one conflict is resolved for the store
-    assert_eq!(OverlayStore::discard_changes(upper.as_ref(), &key("a")).unwrap(), 1);
+    assert_eq!(
+        OverlayStore::discard_changes(upper.as_ref(), &key("a")).unwrap(),
+        1
+    );
     assert_eq!(get(&store, "a/c").unwrap(), b"theirs");
-    assert_eq!(OverlayStore::discard_changes(upper.as_ref(), &key("a")).unwrap(), 0);
+    assert_eq!(
+        OverlayStore::discard_changes(upper.as_ref(), &key("a")).unwrap(),
+        0
+    );
     assert!(!directory.path().join("a").exists());
 }
 
@@ -316,10 +365,22 @@ fn a_removed_prefix_hides_what_its_store_cannot_list() {
     assert_eq!(get(&store, "a/0.0").unwrap(), b"chunk");
     store.delete(&key("a/meta")).unwrap();
     // the server does not know prefixes, so the records that are left count
-    record::put(upper.as_ref(), &key("a"), ChangeKind::Removed, Some("prefix".into())).unwrap();
-    assert_eq!((get(&store, "a/0.0"), store.stat(&key("a")).unwrap()), (None, None));
+    record::put(
+        upper.as_ref(),
+        &key("a"),
+        ChangeKind::Removed,
+        Some("prefix".into()),
+    )
+    .unwrap();
+    assert_eq!(
+        (get(&store, "a/0.0"), store.stat(&key("a")).unwrap()),
+        (None, None)
+    );
     store.put(&key("a/meta"), b"2").unwrap();
-    assert_eq!((get(&store, "a/0.0"), get(&store, "a/meta").unwrap()), (None, b"2".to_vec()));
+    assert_eq!(
+        (get(&store, "a/0.0"), get(&store, "a/meta").unwrap()),
+        (None, b"2".to_vec())
+    );
     // a copy loses the chunk, too
     let copy = lower(0);
     copy.insert("a/0.0", "chunk");
@@ -327,7 +388,10 @@ fn a_removed_prefix_hides_what_its_store_cannot_list() {
     let mut conflicts = Vec::new();
     let stores: [&dyn Store; 3] = [upper.as_ref(), unlisted.as_ref(), copy.as_ref()];
     run_commit(&stores, &mut |key| conflicts.push(key.to_string())).unwrap();
-    assert_eq!((conflicts, get(copy.as_ref(), "a/0.0")), (vec!["a/9.9".to_string()], None));
+    assert_eq!(
+        (conflicts, get(copy.as_ref(), "a/0.0")),
+        (vec!["a/9.9".to_string()], None)
+    );
     assert_eq!(get(copy.as_ref(), "a/meta").unwrap(), b"2");
 }
 
@@ -336,13 +400,34 @@ fn conditions_are_those_of_the_view() {
     let store = overlay(lower(0), Arc::new(MemoryStore::default()));
     let version = |path: &str| store.stat(&key(path)).unwrap().unwrap().version;
     let first = version("b");
-    assert_eq!(store.put_if(&key("b"), b"1", Replaces::Nothing).unwrap(), None);
-    let second = store.put_if(&key("b"), b"1", Replaces::Version(&first)).unwrap().unwrap();
+    assert_eq!(
+        store.put_if(&key("b"), b"1", Replaces::Nothing).unwrap(),
+        None
+    );
+    let second = store
+        .put_if(&key("b"), b"1", Replaces::Version(&first))
+        .unwrap()
+        .unwrap();
     assert_eq!(version("b"), second);
-    assert_eq!(store.put_if(&key("b"), b"2", Replaces::Version(&first)).unwrap(), None);
+    assert_eq!(
+        store
+            .put_if(&key("b"), b"2", Replaces::Version(&first))
+            .unwrap(),
+        None
+    );
     store.delete(&key("b")).unwrap();
-    assert_eq!(store.put_if(&key("b"), b"2", Replaces::Version(&second)).unwrap(), None);
-    assert!(store.put_if(&key("b"), b"2", Replaces::Nothing).unwrap().is_some());
+    assert_eq!(
+        store
+            .put_if(&key("b"), b"2", Replaces::Version(&second))
+            .unwrap(),
+        None
+    );
+    assert!(
+        store
+            .put_if(&key("b"), b"2", Replaces::Nothing)
+            .unwrap()
+            .is_some()
+    );
     assert_eq!(get(&store, "b").unwrap(), b"2");
 }
 
@@ -352,15 +437,33 @@ fn old_pieces_come_from_the_version_that_is_replaced() {
     let large: Vec<u8> = (0..3_000_000u32).map(|i| i as u8).collect();
     below.insert("big", large.clone());
     let directory = tempfile::tempdir().unwrap();
-    let store = overlay(below.clone(), Arc::new(DirectoryStore::open(directory.path()).unwrap()));
+    let store = overlay(
+        below.clone(),
+        Arc::new(DirectoryStore::open(directory.path()).unwrap()),
+    );
     let version = store.stat(&key("big")).unwrap().unwrap().version;
-    let pieces = [ValuePiece::Old(5..2_500_000), ValuePiece::Bytes(b"new"), ValuePiece::Old(0..5)];
+    let pieces = [
+        ValuePiece::Old(5..2_500_000),
+        ValuePiece::Bytes(b"new"),
+        ValuePiece::Old(0..5),
+    ];
     below.insert("other", "x");
-    let put = store.put_pieces(&key("big"), &pieces, Replaces::Version(&version)).unwrap().unwrap();
+    let put = store
+        .put_pieces(&key("big"), &pieces, Replaces::Version(&version))
+        .unwrap()
+        .unwrap();
     let mut value = Vec::new();
-    assert_eq!(store.get(&key("big"), u64::MAX, &mut value).unwrap(), Some(put));
+    assert_eq!(
+        store.get(&key("big"), u64::MAX, &mut value).unwrap(),
+        Some(put)
+    );
     assert_eq!(value, [&large[5..2_500_000], b"new", &large[..5]].concat());
-    assert_eq!(store.put_pieces(&key("big"), &pieces, Replaces::Version(&version)).unwrap(), None);
+    assert_eq!(
+        store
+            .put_pieces(&key("big"), &pieces, Replaces::Version(&version))
+            .unwrap(),
+        None
+    );
     let mut file = store.writable_file(&key("a/c"), false, false).unwrap();
     std::io::Write::write_all(&mut file, b"X").unwrap();
     assert_eq!(get(&store, "a/c").unwrap(), b"X/c");
@@ -376,14 +479,24 @@ fn the_names_of_records_are_no_keys() {
     below.insert(".zarrfs-overlay/b", "{}");
     let store = overlay(below, Arc::new(MemoryStore::default()));
     store.put(&key("b"), b"1").unwrap();
-    for path in [".zarrfs-overlay", ".zarrfs-overlay/b", "a/.zarrfs-overlay/x"] {
+    for path in [
+        ".zarrfs-overlay",
+        ".zarrfs-overlay/b",
+        "a/.zarrfs-overlay/x",
+    ] {
         assert_eq!(store.stat(&key(path)).unwrap(), None);
         assert!(get(&store, path).is_none());
         assert!(store.put(&key(path), b"").is_err() && store.delete(&key(path)).is_err());
-        assert!(store.make_prefix(&key(path)).is_err() && store.rename(&key("b"), &key(path)).is_err());
+        assert!(
+            store.make_prefix(&key(path)).is_err() && store.rename(&key("b"), &key(path)).is_err()
+        );
         assert!(store.list(&key(path)).is_err());
     }
-    let names: Vec<String> = store.list(&Key::root()).unwrap().map(|entry| entry.unwrap().name).collect();
+    let names: Vec<String> = store
+        .list(&Key::root())
+        .unwrap()
+        .map(|entry| entry.unwrap().name)
+        .collect();
     assert_eq!(names, ["a", "b"]);
 }
 
@@ -405,10 +518,18 @@ fn only_the_owner_may_write_and_nobody_sees_more_than_below() {
     );
     let uid = rustix::process::geteuid().as_raw();
     let bits = |path: &str| {
-        let permissions = store.stat(&key(path)).unwrap().unwrap().permissions.unwrap();
+        let permissions = store
+            .stat(&key(path))
+            .unwrap()
+            .unwrap()
+            .permissions
+            .unwrap();
         permissions.bits(uid, rustix::process::getegid().as_raw())
     };
-    assert_eq!(["private", "shared", "fixed"].map(bits), [0o600, 0o644, 0o644]);
+    assert_eq!(
+        ["private", "shared", "fixed"].map(bits),
+        [0o600, 0o644, 0o644]
+    );
     store.put(&key("private"), b"y").unwrap();
     assert_eq!(bits("private"), 0o600);
 }

@@ -33,7 +33,9 @@ struct Rules {
 pub(super) fn parse(text: &mut JsonText) -> Result<ReferenceIndex> {
     let mut index = ReferenceIndex::default();
     let mut rules = Rules::default();
-    text.members(MAX_NAME, &mut |text, name| member(text, &name, &mut rules, &mut index))?;
+    text.members(MAX_NAME, &mut |text, name| {
+        member(text, &name, &mut rules, &mut index)
+    })?;
     text.end()?;
     if rules.is_first && rules.is_zeroth {
         return Err(Error::damaged("references beside the member refs"));
@@ -53,14 +55,21 @@ pub(super) fn parse(text: &mut JsonText) -> Result<ReferenceIndex> {
 }
 
 /// Reads a member of the document.
-fn member(text: &mut JsonText, name: &str, rules: &mut Rules, index: &mut ReferenceIndex) -> Result<()> {
+fn member(
+    text: &mut JsonText,
+    name: &str,
+    rules: &mut Rules,
+    index: &mut ReferenceIndex,
+) -> Result<()> {
     let begins = text.peek()?;
     match name {
         "version" if begins.is_ascii_digit() => {
             rules.is_first = true;
             match text.integer()? {
                 1 => Ok(()),
-                other => Err(Error::unsupported(format!("version {other} of references; version 1 is supported"))),
+                other => Err(Error::unsupported(format!(
+                    "version {other} of references; version 1 is supported"
+                ))),
             }
         }
         "templates" if begins == b'{' || rules.is_first => {
@@ -115,14 +124,17 @@ fn reference(text: &mut JsonText, key: &str, index: &mut ReferenceIndex) -> Resu
             match value.strip_prefix("base64:") {
                 Some(encoded) => index.add_inline(
                     key,
-                    &decoded(encoded).ok_or_else(|| text.wrong(&format!("the value of {key:?} is not base64")))?,
+                    &decoded(encoded).ok_or_else(|| {
+                        text.wrong(&format!("the value of {key:?} is not base64"))
+                    })?,
                 ),
                 None => index.add_inline(key, value.as_bytes()),
             }
         }
         b'{' => {
             let value = text.value(usize::MAX)?;
-            json::check_object(&value).map_err(|e| text.wrong(e.message()).context(format!("{key:?}")))?;
+            json::check_object(&value)
+                .map_err(|e| text.wrong(e.message()).context(format!("{key:?}")))?;
             index.add_inline(key, &value)
         }
         b'[' => {
@@ -139,11 +151,15 @@ fn reference(text: &mut JsonText, key: &str, index: &mut ReferenceIndex) -> Resu
             .map_err(|e| e.context(format!("{key:?}")))?;
             match (target, numbers.as_slice()) {
                 (Some(target), []) => index.add_target(key, &target, None),
-                (Some(target), &[offset, len]) => index.add_target(key, &target, Some((offset, len))),
+                (Some(target), &[offset, len]) => {
+                    index.add_target(key, &target, Some((offset, len)))
+                }
                 _ => Err(text.wrong(&format!("{key:?}: neither [URL] nor [URL, OFFSET, LENGTH]"))),
             }
         }
-        _ => Err(text.wrong(&format!("{key:?}: neither a text nor a list [URL, OFFSET, LENGTH]"))),
+        _ => Err(text.wrong(&format!(
+            "{key:?}: neither a text nor a list [URL, OFFSET, LENGTH]"
+        ))),
     }
 }
 

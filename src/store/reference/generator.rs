@@ -28,9 +28,16 @@ enum Dimension {
 ///
 /// Fails if the generator is invalid, if it contains expressions, or if its references need too
 /// much memory.
-pub(super) fn generate(generator: &json::Object, templates: Substitute, index: &mut ReferenceIndex) -> Result<()> {
+pub(super) fn generate(
+    generator: &json::Object,
+    templates: Substitute,
+    index: &mut ReferenceIndex,
+) -> Result<()> {
     let generator = Generator::parse(generator)?;
-    let lens = generator.dimensions.iter().map(|(_, dimension)| dimension.len());
+    let lens = generator
+        .dimensions
+        .iter()
+        .map(|(_, dimension)| dimension.len());
     let count = lens.fold(1usize, usize::saturating_mul);
     index.reserve(count)?;
     let mut at = vec![0; generator.dimensions.len()];
@@ -56,18 +63,24 @@ impl Generator {
             Some(_) => Err(Error::damaged(format!("{name} of a generator is no text"))),
             None => Ok(None),
         };
-        let needed = |name: &str| text(name)?.ok_or_else(|| Error::damaged(format!("a generator without {name}")));
+        let needed = |name: &str| {
+            text(name)?.ok_or_else(|| Error::damaged(format!("a generator without {name}")))
+        };
         let range = match (text("offset")?, text("length")?) {
             (Some(offset), Some(length)) => Some((offset, length)),
             (None, None) => None,
             _ => {
-                return Err(Error::damaged("a generator with only one of offset and length"));
+                return Err(Error::damaged(
+                    "a generator with only one of offset and length",
+                ));
             }
         };
         let Some(Value::Object(dimensions)) = object.get("dimensions") else {
             return Err(Error::damaged("a generator without dimensions"));
         };
-        let dimensions = dimensions.iter().map(|(name, values)| Ok((name.clone(), Dimension::parse(name, values)?)));
+        let dimensions = dimensions
+            .iter()
+            .map(|(name, values)| Ok((name.clone(), Dimension::parse(name, values)?)));
         Ok(Generator {
             key: needed("key")?,
             url: needed("url")?,
@@ -80,14 +93,20 @@ impl Generator {
     fn add(&self, at: &[usize], templates: Substitute, index: &mut ReferenceIndex) -> Result<()> {
         let substituted = |text: &str| {
             substitute(text, &|name| {
-                let own = self.dimensions.iter().zip(at).find(|((known, _), _)| known == name);
+                let own = self
+                    .dimensions
+                    .iter()
+                    .zip(at)
+                    .find(|((known, _), _)| known == name);
                 own.map(|((_, dimension), &position)| dimension.at(position).into())
                     .or_else(|| templates(name).map(|text: Cow<str>| Cow::Owned(text.into_owned())))
             })
         };
         let number = |text: &str| -> Result<u64> {
             let text = substituted(text)?;
-            text.trim().parse().map_err(|_| Error::damaged(format!("{text:?} instead of an offset or a length")))
+            text.trim()
+                .parse()
+                .map_err(|_| Error::damaged(format!("{text:?} instead of an offset or a length")))
         };
         let range = match &self.range {
             Some((offset, length)) => Some((number(offset)?, number(length)?)),
@@ -99,7 +118,11 @@ impl Generator {
 
 impl Dimension {
     fn parse(name: &str, values: &Value) -> Result<Self> {
-        let wrong = || Error::damaged(format!("the dimension {name:?} of a generator is neither a list nor a range"));
+        let wrong = || {
+            Error::damaged(format!(
+                "the dimension {name:?} of a generator is neither a list nor a range"
+            ))
+        };
         match values {
             Value::Array(values) => {
                 let texts = values.iter().map(|value| match value {
@@ -131,7 +154,11 @@ impl Dimension {
             0 => return None,
             sign => ((distance * sign).max(0) + width.abs() - 1) / width.abs(),
         };
-        Some(Dimension::Range { start, step, len: usize::try_from(len).ok()? })
+        Some(Dimension::Range {
+            start,
+            step,
+            len: usize::try_from(len).ok()?,
+        })
     }
 
     fn len(&self) -> usize {
@@ -160,7 +187,11 @@ mod tests {
     fn generated(text: &str) -> Result<ReferenceIndex> {
         let mut index = ReferenceIndex::default();
         let object = json::parse_object(text.as_bytes())?;
-        generate(&object, &|name| (name == "u").then(|| "dir".into()), &mut index)?;
+        generate(
+            &object,
+            &|name| (name == "u").then(|| "dir".into()),
+            &mut index,
+        )?;
         index.finish()?;
         Ok(index)
     }
@@ -174,8 +205,16 @@ mod tests {
         .unwrap();
         let keys: Vec<_> = (0..7).map_while(|i| index.key_at(i)).collect();
         assert_eq!(keys, ["a/1.7", "a/1.x", "a/3.7", "a/3.x", "a/5.7", "a/5.x"]);
-        assert_eq!(index.find("a/3.x"), Some(Referenced::Range { target: "dir/x.nc", offset: 300, len: 100 }));
-        let whole = generated(r#"{"key": "{{i}}", "url": "x", "dimensions": {"i": {"stop": 2}}}"#).unwrap();
+        assert_eq!(
+            index.find("a/3.x"),
+            Some(Referenced::Range {
+                target: "dir/x.nc",
+                offset: 300,
+                len: 100
+            })
+        );
+        let whole =
+            generated(r#"{"key": "{{i}}", "url": "x", "dimensions": {"i": {"stop": 2}}}"#).unwrap();
         assert_eq!(whole.find("1"), Some(Referenced::Whole("x")));
         let none = generated(r#"{"key": "{{i}}", "url": "x", "dimensions": {"i": []}}"#).unwrap();
         assert_eq!(none.key_at(0), None);
@@ -183,11 +222,17 @@ mod tests {
 
     #[test]
     fn a_generator_that_needs_too_much_memory_makes_nothing() {
-        for (key, stop) in [("{{i}}", "9223372036854775807"), ("../x", "100000000000"), ("a", "2000000000")] {
+        for (key, stop) in [
+            ("{{i}}", "9223372036854775807"),
+            ("../x", "100000000000"),
+            ("a", "2000000000"),
+        ] {
             let text = format!(
                 r#"{{"key": "{key}", "url": "x", "dimensions": {{"i": {{"stop": {stop}}}, "j": {{"stop": {stop}}}}}}}"#
             );
-            let Err(e) = generated(&text) else { panic!("{text}") };
+            let Err(e) = generated(&text) else {
+                panic!("{text}")
+            };
             assert!(e.message().contains("--cache-size"), "{e}");
         }
     }
@@ -195,25 +240,60 @@ mod tests {
     #[test]
     fn invalid_generators_and_expressions_are_refused() {
         for (text, kind) in [
-            (r#"{"key": "{{i+1}}", "url": "x", "dimensions": {"i": [1]}}"#, Kind::Unsupported),
+            (
+                r#"{"key": "{{i+1}}", "url": "x", "dimensions": {"i": [1]}}"#,
+                Kind::Unsupported,
+            ),
             (
                 r#"{"key": "a", "url": "x", "offset": "{{i * 2}}", "length": "1", "dimensions": {"i": [1]}}"#,
                 Kind::Unsupported,
             ),
-            (r#"{"key": "a", "url": "{{z}}", "dimensions": {"i": [1]}}"#, Kind::Damaged),
-            (r#"{"key": "a", "url": "x", "offset": "1", "dimensions": {}}"#, Kind::Damaged),
-            (r#"{"key": "a", "url": "x", "offset": "-1", "length": "1", "dimensions": {}}"#, Kind::Damaged),
-            (r#"{"key": "a", "url": "x", "offset": "1.5", "length": "1", "dimensions": {}}"#, Kind::Damaged),
-            (r#"{"key": "a", "url": "x", "offset": [], "length": "1", "dimensions": {}}"#, Kind::Damaged),
+            (
+                r#"{"key": "a", "url": "{{z}}", "dimensions": {"i": [1]}}"#,
+                Kind::Damaged,
+            ),
+            (
+                r#"{"key": "a", "url": "x", "offset": "1", "dimensions": {}}"#,
+                Kind::Damaged,
+            ),
+            (
+                r#"{"key": "a", "url": "x", "offset": "-1", "length": "1", "dimensions": {}}"#,
+                Kind::Damaged,
+            ),
+            (
+                r#"{"key": "a", "url": "x", "offset": "1.5", "length": "1", "dimensions": {}}"#,
+                Kind::Damaged,
+            ),
+            (
+                r#"{"key": "a", "url": "x", "offset": [], "length": "1", "dimensions": {}}"#,
+                Kind::Damaged,
+            ),
             (r#"{"key": "a", "url": "x"}"#, Kind::Damaged),
-            (r#"{"key": "a", "url": "x", "dimensions": []}"#, Kind::Damaged),
+            (
+                r#"{"key": "a", "url": "x", "dimensions": []}"#,
+                Kind::Damaged,
+            ),
             (r#"{"url": "x", "dimensions": {}}"#, Kind::Damaged),
-            (r#"{"key": "a", "url": "x", "dimensions": {"i": {"stop": 9, "step": 0}}}"#, Kind::Damaged),
-            (r#"{"key": "a", "url": "x", "dimensions": {"i": {"start": 9}}}"#, Kind::Damaged),
-            (r#"{"key": "a", "url": "x", "dimensions": {"i": {"stop": 1e3}}}"#, Kind::Damaged),
-            (r#"{"key": "a", "url": "x", "dimensions": {"i": [{}]}}"#, Kind::Damaged),
+            (
+                r#"{"key": "a", "url": "x", "dimensions": {"i": {"stop": 9, "step": 0}}}"#,
+                Kind::Damaged,
+            ),
+            (
+                r#"{"key": "a", "url": "x", "dimensions": {"i": {"start": 9}}}"#,
+                Kind::Damaged,
+            ),
+            (
+                r#"{"key": "a", "url": "x", "dimensions": {"i": {"stop": 1e3}}}"#,
+                Kind::Damaged,
+            ),
+            (
+                r#"{"key": "a", "url": "x", "dimensions": {"i": [{}]}}"#,
+                Kind::Damaged,
+            ),
         ] {
-            let Err(e) = generated(text) else { panic!("{text}") };
+            let Err(e) = generated(text) else {
+                panic!("{text}")
+            };
             assert_eq!(e.kind(), kind, "{text}: {e}");
         }
     }

@@ -82,8 +82,14 @@ impl ReferenceIndex {
     /// Adds a reference to a range of a target, or to all of it.
     pub fn add_target(&mut self, key: &str, target: &str, range: Option<(u64, u64)>) -> Result<()> {
         let (offset, len) = range.unwrap_or((0, WHOLE));
-        if range.is_some() && offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
-            let why = format!("reference {key:?}: {len} bytes from byte {offset} on are more than a file can have");
+        if range.is_some()
+            && offset
+                .checked_add(len)
+                .is_none_or(|end| end > i64::MAX as u64)
+        {
+            let why = format!(
+                "reference {key:?}: {len} bytes from byte {offset} on are more than a file can have"
+            );
             return Err(Error::damaged(why));
         }
         let number = self.number_of(target)?;
@@ -101,23 +107,42 @@ impl ReferenceIndex {
         let is_reserved = self.reserved > 0;
         self.reserved = self.reserved.saturating_sub(1);
         // `Key::normalize` would accept other spellings of the same key
-        let is_key = Key::normalize(key).is_ok_and(|normal| !normal.is_root() && normal.as_str() == key);
+        let is_key =
+            Key::normalize(key).is_ok_and(|normal| !normal.is_root() && normal.as_str() == key);
         if !is_key || !Key::is_short(key) {
             self.refused.get_or_insert_with(|| key.to_string());
             return Ok(());
         }
-        self.count(key.len() + if is_reserved { 0 } else { size_of::<Reference>() })?;
-        let start = u32::try_from(self.keys.len()).map_err(|_| Error::damaged("its keys exceed 4 GiB"))?;
+        self.count(
+            key.len()
+                + if is_reserved {
+                    0
+                } else {
+                    size_of::<Reference>()
+                },
+        )?;
+        let start =
+            u32::try_from(self.keys.len()).map_err(|_| Error::damaged("its keys exceed 4 GiB"))?;
         self.keys.try_reserve(key.len()).map_err(|_| full())?;
         self.references.try_reserve(1).map_err(|_| full())?;
         self.keys.push_str(key);
-        self.references.push(Reference { key: start, key_len: key.len() as u16, target, offset, len });
+        self.references.push(Reference {
+            key: start,
+            key_len: key.len() as u16,
+            target,
+            offset,
+            len,
+        });
         Ok(())
     }
 
     /// Returns the number of a target.
     fn number_of(&mut self, target: &str) -> Result<u32> {
-        if self.targets.get(self.latest as usize).is_some_and(|latest| **latest == *target) {
+        if self
+            .targets
+            .get(self.latest as usize)
+            .is_some_and(|latest| **latest == *target)
+        {
             return Ok(self.latest);
         }
         if let Some(&number) = self.numbers.get(target) {
@@ -125,7 +150,9 @@ impl ReferenceIndex {
             return Ok(number);
         }
         self.count(2 * target.len() + TARGET)?;
-        let number = u32::try_from(self.targets.len()).ok().filter(|&number| number != INLINE);
+        let number = u32::try_from(self.targets.len())
+            .ok()
+            .filter(|&number| number != INLINE);
         let number = number.ok_or_else(|| Error::damaged("too many targets"))?;
         self.targets.push(target.into());
         self.numbers.insert(target.into(), number);
@@ -149,12 +176,15 @@ impl ReferenceIndex {
     /// Sorts the index after all references were added. Of references with the same key, only the
     /// last one is kept.
     pub fn finish(&mut self) -> Result<()> {
-        self.memory.grow(std::mem::take(&mut self.uncounted)).map_err(|e| e.context("the references"))?;
+        self.memory
+            .grow(std::mem::take(&mut self.uncounted))
+            .map_err(|e| e.context("the references"))?;
         self.numbers = HashMap::new();
         let keys = &self.keys;
         // among references with the same key, the last one added sorts last, since its key has the
         // largest offset
-        self.references.sort_unstable_by(|a, b| (key_of(keys, a), a.key).cmp(&(key_of(keys, b), b.key)));
+        self.references
+            .sort_unstable_by(|a, b| (key_of(keys, a), a.key).cmp(&(key_of(keys, b), b.key)));
         self.references.dedup_by(|later, kept| {
             let is_same = key_of(keys, later) == key_of(keys, kept);
             if is_same {
@@ -170,29 +200,50 @@ impl ReferenceIndex {
 
     /// Returns the position of the first key that is not less than `key`.
     pub fn at_or_after(&self, key: &str) -> usize {
-        self.references.partition_point(|reference| key_of(&self.keys, reference) < key)
+        self.references
+            .partition_point(|reference| key_of(&self.keys, reference) < key)
     }
 
     /// Returns the key at a position.
     pub fn key_at(&self, position: usize) -> Option<&str> {
-        self.references.get(position).map(|reference| key_of(&self.keys, reference))
+        self.references
+            .get(position)
+            .map(|reference| key_of(&self.keys, reference))
     }
 
     /// Returns where the value at a position is.
     pub fn referenced_at(&self, position: usize) -> Option<Referenced<'_>> {
-        let &Reference { target, offset, len, .. } = self.references.get(position)?;
+        let &Reference {
+            target,
+            offset,
+            len,
+            ..
+        } = self.references.get(position)?;
         if target == INLINE {
             let start = offset as usize;
-            return Some(Referenced::Inline(self.inline.get(start..start + len as usize).unwrap_or_default()));
+            return Some(Referenced::Inline(
+                self.inline
+                    .get(start..start + len as usize)
+                    .unwrap_or_default(),
+            ));
         }
         let target = self.targets.get(target as usize)?;
-        Some(if len == WHOLE { Referenced::Whole(target) } else { Referenced::Range { target, offset, len } })
+        Some(if len == WHOLE {
+            Referenced::Whole(target)
+        } else {
+            Referenced::Range {
+                target,
+                offset,
+                len,
+            }
+        })
     }
 
     /// Returns where the value of `key` is.
     pub fn find(&self, key: &str) -> Option<Referenced<'_>> {
         let position = self.at_or_after(key);
-        self.referenced_at(position).filter(|_| self.key_at(position) == Some(key))
+        self.referenced_at(position)
+            .filter(|_| self.key_at(position) == Some(key))
     }
 
     /// Returns the texts of the targets.
@@ -204,7 +255,9 @@ impl ReferenceIndex {
     fn count(&mut self, bytes: usize) -> Result<()> {
         self.uncounted = self.uncounted.saturating_add(bytes);
         if self.uncounted > GRANT_STEP {
-            self.memory.grow(std::mem::take(&mut self.uncounted)).map_err(|e| e.context("the references"))?;
+            self.memory
+                .grow(std::mem::take(&mut self.uncounted))
+                .map_err(|e| e.context("the references"))?;
         }
         Ok(())
     }
@@ -212,7 +265,8 @@ impl ReferenceIndex {
 
 fn key_of<'a>(keys: &'a str, reference: &Reference) -> &'a str {
     let start = reference.key as usize;
-    keys.get(start..start + usize::from(reference.key_len)).unwrap_or_default()
+    keys.get(start..start + usize::from(reference.key_len))
+        .unwrap_or_default()
 }
 
 fn full() -> Error {
@@ -234,27 +288,59 @@ mod tests {
             index.add_inline(key, b"").unwrap();
         }
         index.finish().unwrap();
-        assert_eq!((0..4).map(|i| index.key_at(i)).collect::<Vec<_>>(), [Some("a"), Some("b/0"), Some("b/1"), None]);
+        assert_eq!(
+            (0..4).map(|i| index.key_at(i)).collect::<Vec<_>>(),
+            [Some("a"), Some("b/0"), Some("b/1"), None]
+        );
         assert_eq!(index.find("b/0"), Some(Referenced::Inline(b"last")));
         assert_eq!(index.find("a"), Some(Referenced::Whole("x.nc")));
-        assert_eq!(index.find("b/1"), Some(Referenced::Range { target: "x.nc", offset: 3, len: 4 }));
-        assert_eq!((index.find("b"), index.refused.as_deref()), (None, Some("../x")));
+        assert_eq!(
+            index.find("b/1"),
+            Some(Referenced::Range {
+                target: "x.nc",
+                offset: 3,
+                len: 4
+            })
+        );
+        assert_eq!(
+            (index.find("b"), index.refused.as_deref()),
+            (None, Some("../x"))
+        );
         assert_eq!(index.targets().count(), 1);
     }
 
     #[test]
     fn ranges_end_where_files_can_end() {
         let mut index = ReferenceIndex::default();
-        index.add_target("a", "x", Some((i64::MAX as u64 - 1, 1))).unwrap();
-        for (offset, len) in [(i64::MAX as u64, 1), (1, u64::MAX), (u64::MAX, u64::MAX), (0, u64::MAX)] {
-            assert_eq!(index.add_target("a", "x", Some((offset, len))).unwrap_err().kind(), Kind::Damaged);
+        index
+            .add_target("a", "x", Some((i64::MAX as u64 - 1, 1)))
+            .unwrap();
+        for (offset, len) in [
+            (i64::MAX as u64, 1),
+            (1, u64::MAX),
+            (u64::MAX, u64::MAX),
+            (0, u64::MAX),
+        ] {
+            assert_eq!(
+                index
+                    .add_target("a", "x", Some((offset, len)))
+                    .unwrap_err()
+                    .kind(),
+                Kind::Damaged
+            );
         }
     }
 
     #[test]
     fn memory_is_granted_before_it_is_needed() {
         let mut index = ReferenceIndex::default();
-        assert!(index.reserve(usize::MAX / 2).unwrap_err().message().contains("--cache-size"));
+        assert!(
+            index
+                .reserve(usize::MAX / 2)
+                .unwrap_err()
+                .message()
+                .contains("--cache-size")
+        );
         index.reserve(2).unwrap();
         index.add_inline("a", b"").unwrap();
     }

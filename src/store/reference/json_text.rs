@@ -33,11 +33,21 @@ pub(super) struct JsonText<'a> {
 impl<'a> JsonText<'a> {
     /// Begins to read a document.
     pub fn new(next: &'a mut NextBlock<'a>) -> Self {
-        JsonText { next, block: Vec::new(), at: 0, before: 0, scratch: Grant::default() }
+        JsonText {
+            next,
+            block: Vec::new(),
+            at: 0,
+            before: 0,
+            scratch: Grant::default(),
+        }
     }
 
     /// Calls `each` with the name of each member of an object, which must read the value.
-    pub fn members(&mut self, limit: usize, each: &mut dyn FnMut(&mut Self, String) -> Result<()>) -> Result<()> {
+    pub fn members(
+        &mut self,
+        limit: usize,
+        each: &mut dyn FnMut(&mut Self, String) -> Result<()>,
+    ) -> Result<()> {
         self.expect(b'{', "an object")?;
         if self.skip_if(b'}')? {
             return Ok(());
@@ -103,7 +113,8 @@ impl<'a> JsonText<'a> {
             text.push(byte.into());
             self.at += 1;
         }
-        text.parse().map_err(|_| self.wrong(&format!("{text:?} instead of a number from 0 to 2^64 - 1")))
+        text.parse()
+            .map_err(|_| self.wrong(&format!("{text:?} instead of a number from 0 to 2^64 - 1")))
     }
 
     /// Reads a value of any kind, and returns its text, of at most `limit` bytes.
@@ -137,7 +148,11 @@ impl<'a> JsonText<'a> {
                 b'{' | b'[' => depth += 1,
                 // the bracket or comma belongs to the enclosing value
                 b'}' | b']' | b',' if depth == 0 => {
-                    return if taken > 0 { Ok(()) } else { Err(self.wrong("a value expected")) };
+                    return if taken > 0 {
+                        Ok(())
+                    } else {
+                        Err(self.wrong("a value expected"))
+                    };
                 }
                 b'}' | b']' => depth -= 1,
                 _ => {}
@@ -185,7 +200,11 @@ impl<'a> JsonText<'a> {
     }
 
     fn expect(&mut self, wanted: u8, what: &str) -> Result<()> {
-        if self.skip_if(wanted)? { Ok(()) } else { Err(self.wrong(&format!("{what} expected"))) }
+        if self.skip_if(wanted)? {
+            Ok(())
+        } else {
+            Err(self.wrong(&format!("{what} expected")))
+        }
     }
 
     fn after_space(&mut self) -> Result<Option<u8>> {
@@ -234,7 +253,9 @@ impl<'a> JsonText<'a> {
                 }
                 let second = if is_pair { Some(self.unit()?) } else { None };
                 let units = std::iter::once(unit).chain(second);
-                let decoded = char::decode_utf16(units).next().and_then(std::result::Result::ok);
+                let decoded = char::decode_utf16(units)
+                    .next()
+                    .and_then(std::result::Result::ok);
                 decoded.ok_or_else(|| self.wrong("half a character"))?
             }
             _ => return Err(self.wrong("an unknown escape in a string")),
@@ -244,7 +265,9 @@ impl<'a> JsonText<'a> {
     fn unit(&mut self) -> Result<u16> {
         let mut unit = 0;
         for _ in 0..4 {
-            let digit = char::from(self.byte()?).to_digit(16).ok_or_else(|| self.wrong("not a hexadecimal digit"))?;
+            let digit = char::from(self.byte()?)
+                .to_digit(16)
+                .ok_or_else(|| self.wrong("not a hexadecimal digit"))?;
             unit = unit << 4 | digit as u16;
         }
         Ok(unit)
@@ -258,8 +281,14 @@ impl<'a> JsonText<'a> {
             if wanted > self.scratch.bytes() {
                 self.scratch.grow(wanted - self.scratch.bytes())?;
             }
-            let failed = |_| Error::new(Kind::System(libc::ENOMEM), format!("a string of {capacity} bytes"));
-            text.try_reserve_exact(capacity - text.len()).map_err(failed)?;
+            let failed = |_| {
+                Error::new(
+                    Kind::System(libc::ENOMEM),
+                    format!("a string of {capacity} bytes"),
+                )
+            };
+            text.try_reserve_exact(capacity - text.len())
+                .map_err(failed)?;
         }
         text.push(byte);
         Ok(())
@@ -286,11 +315,23 @@ mod tests {
     #[test]
     fn strings_are_read_as_json_says() {
         let string = |text: &str| read(text, |json| json.string(40));
-        assert_eq!(string(r#" "a\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00é" "#).unwrap(), "a\"\\/\u{8}\u{c}\n\r\té😀é");
+        assert_eq!(
+            string(r#" "a\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00é" "#).unwrap(),
+            "a\"\\/\u{8}\u{c}\n\r\té😀é"
+        );
         let long = format!("\"{}\"", "x".repeat(41));
-        for text in
-            ["", "\"", "x", r#""\x""#, r#""\ud800""#, r#""\ud800\u0041""#, r#""\u12g4""#, "\"\n\"", &long, "\"\" x"]
-        {
+        for text in [
+            "",
+            "\"",
+            "x",
+            r#""\x""#,
+            r#""\ud800""#,
+            r#""\ud800\u0041""#,
+            r#""\u12g4""#,
+            "\"\n\"",
+            &long,
+            "\"\" x",
+        ] {
             assert_eq!(string(text).unwrap_err().kind(), Kind::Damaged, "{text}");
         }
     }
@@ -316,14 +357,21 @@ mod tests {
 
     #[test]
     fn values_are_taken_as_text_however_deep_they_are() {
-        let value = |text: &str| read(text, |json| json.value(1 << 20)).map(|v| String::from_utf8(v).unwrap());
+        let value = |text: &str| {
+            read(text, |json| json.value(1 << 20)).map(|v| String::from_utf8(v).unwrap())
+        };
         for text in ["{}", r#"{"a]":["}\"",{}]}"#, r#""[\"""#, "[[],{}]"] {
             assert_eq!(value(&format!(" {text} ")).unwrap(), text);
         }
         let deep = "[".repeat(100_000) + &"]".repeat(100_000);
         assert_eq!(value(&deep).unwrap(), deep);
         assert!(value("[[]").is_err() && value("\"").is_err());
-        assert!(read("[1,2,3]", |json| json.value(3)).unwrap_err().message().contains("byte"));
+        assert!(
+            read("[1,2,3]", |json| json.value(3))
+                .unwrap_err()
+                .message()
+                .contains("byte")
+        );
     }
 
     #[test]
@@ -338,11 +386,22 @@ mod tests {
             })
             .map(|()| names)
         };
-        assert_eq!(names(r#" { "a" : 1 , "b":[2,{}],"a":"x" } "#).unwrap(), ["a", "b", "a"]);
+        assert_eq!(
+            names(r#" { "a" : 1 , "b":[2,{}],"a":"x" } "#).unwrap(),
+            ["a", "b", "a"]
+        );
         assert_eq!(names("{}").unwrap(), [""; 0]);
-        for text in
-            ["{", "[]", r#"{"a"}"#, r#"{"a":1,}"#, r#"{"a":1 "b":2}"#, r#"{"a":1"#, "{} {}", "{a:1}", r#"{"a":}"#]
-        {
+        for text in [
+            "{",
+            "[]",
+            r#"{"a"}"#,
+            r#"{"a":1,}"#,
+            r#"{"a":1 "b":2}"#,
+            r#"{"a":1"#,
+            "{} {}",
+            "{a:1}",
+            r#"{"a":}"#,
+        ] {
             assert!(names(text).is_err(), "{text}");
         }
         assert!(read("[1,2", |json| json.items(&mut |json| json.skip())).is_err());

@@ -27,7 +27,9 @@ impl TargetPlace {
     ///
     /// Fails for a path that is not UTF-8.
     pub fn of_path(path: &Path) -> Result<Self> {
-        let text = path.to_str().ok_or_else(|| Error::invalid(format!("{}: not UTF-8", path.display())))?;
+        let text = path
+            .to_str()
+            .ok_or_else(|| Error::invalid(format!("{}: not UTF-8", path.display())))?;
         resolved(LOCAL.to_string(), &[], text, false)
     }
 
@@ -38,11 +40,21 @@ impl TargetPlace {
     ///
     /// Fails if `url` is not a URL.
     pub fn of_url(url: &str) -> Result<Self> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid("not a URL"))?;
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| Error::invalid("not a URL"))?;
         let is_web = is_web(&scheme.to_ascii_lowercase());
-        let rest = if is_web { rest.split(['?', '#']).next().unwrap_or_default() } else { rest };
+        let rest = if is_web {
+            rest.split(['?', '#']).next().unwrap_or_default()
+        } else {
+            rest
+        };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let host = if is_web { authority.rsplit('@').next().unwrap_or_default() } else { authority };
+        let host = if is_web {
+            authority.rsplit('@').next().unwrap_or_default()
+        } else {
+            authority
+        };
         Self::on_server(scheme, host, path)
     }
 
@@ -127,7 +139,9 @@ impl TargetPlace {
 /// Returns the scheme of a URL and what follows it.
 fn split_scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once("://")?;
-    let is_word = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    let is_word = scheme
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
     (is_word && scheme.starts_with(|c: char| c.is_ascii_alphabetic())).then_some((scheme, rest))
 }
 
@@ -154,7 +168,9 @@ fn host(authority: &str, default_port: &str) -> Result<String> {
 
 fn check_query(text: &str, is_web: bool) -> Result<()> {
     if is_web && text.contains(['?', '#']) {
-        Err(Error::unsupported("a target with a query; give signatures in the URL of --allow-reference"))
+        Err(Error::unsupported(
+            "a target with a query; give signatures in the URL of --allow-reference",
+        ))
     } else {
         Ok(())
     }
@@ -162,12 +178,18 @@ fn check_query(text: &str, is_web: bool) -> Result<()> {
 
 /// Resolves a path relative to `names`.
 fn resolved(origin: String, names: &[String], path: &str, is_encoded: bool) -> Result<TargetPlace> {
-    let mut names = if path.starts_with('/') { Vec::new() } else { names.to_vec() };
+    let mut names = if path.starts_with('/') {
+        Vec::new()
+    } else {
+        names.to_vec()
+    };
     let is_web = is_encoded && origin != LOCAL;
     for part in path.split('/') {
         // decoded first, since servers treat `%2e%2e` as `..`
         let name = if is_encoded {
-            percent_decode_str(part).decode_utf8().map_err(|_| refused("is not UTF-8"))?
+            percent_decode_str(part)
+                .decode_utf8()
+                .map_err(|_| refused("is not UTF-8"))?
         } else {
             part.into()
         };
@@ -189,9 +211,12 @@ fn resolved(origin: String, names: &[String], path: &str, is_encoded: bool) -> R
 /// one.
 fn may_climb(name: &str) -> bool {
     let again = percent_decode_str(name).decode_utf8_lossy();
-    let is_separator = |c: char| "/\\\0\u{2044}\u{2215}\u{2216}\u{29f8}\u{ff0f}\u{ff3c}".contains(c);
+    let is_separator =
+        |c: char| "/\\\0\u{2044}\u{2215}\u{2216}\u{29f8}\u{ff0f}\u{ff3c}".contains(c);
     let before = name.split(';').next().unwrap_or_default();
-    name.contains(is_separator) || [".", ".."].contains(&before) || *again != *name && may_climb(&again)
+    name.contains(is_separator)
+        || [".", ".."].contains(&before)
+        || *again != *name && may_climb(&again)
 }
 
 /// Returns the error for a target that may not be opened.
@@ -204,11 +229,17 @@ pub(super) fn shown(text: &str) -> String {
     let Some((scheme, rest)) = split_scheme(text) else {
         return text.to_string();
     };
-    let rest =
-        if is_web(&scheme.to_ascii_lowercase()) { rest.split(['?', '#']).next().unwrap_or_default() } else { rest };
+    let rest = if is_web(&scheme.to_ascii_lowercase()) {
+        rest.split(['?', '#']).next().unwrap_or_default()
+    } else {
+        rest
+    };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host =
-        if is_web(&scheme.to_ascii_lowercase()) { authority.rsplit('@').next().unwrap_or_default() } else { authority };
+    let host = if is_web(&scheme.to_ascii_lowercase()) {
+        authority.rsplit('@').next().unwrap_or_default()
+    } else {
+        authority
+    };
     format!("{scheme}://{host}{path}")
 }
 
@@ -252,9 +283,17 @@ mod tests {
             ("https://h/a/50%25;x", "https://h/a", "50%;x"),
             ("a%5cb", "s3://b/p", "a%5cb"),
             ("file:///d/x%5cy", "/d", "x\\y"),
-            ("abfs://c@acc.dfs.core.windows.net/x", "az://c@acc.dfs.core.windows.net", "x"),
+            (
+                "abfs://c@acc.dfs.core.windows.net/x",
+                "az://c@acc.dfs.core.windows.net",
+                "x",
+            ),
         ] {
-            assert_eq!(rest(target, prefix).as_deref(), Some(expected), "{target} below {prefix}");
+            assert_eq!(
+                rest(target, prefix).as_deref(),
+                Some(expected),
+                "{target} below {prefix}"
+            );
         }
     }
 
@@ -304,7 +343,11 @@ mod tests {
         ] {
             let found = rest(target, prefix).filter(|rest| !rest.is_empty());
             let is_relative = target.starts_with("simplecache");
-            assert_eq!(found.is_some(), is_relative, "{target} below {prefix}: {found:?}");
+            assert_eq!(
+                found.is_some(),
+                is_relative,
+                "{target} below {prefix}: {found:?}"
+            );
         }
     }
 

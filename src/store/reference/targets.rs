@@ -36,17 +36,29 @@ pub(super) struct TargetRoots {
 impl TargetRoot {
     /// Creates a prefix for the targets below `place`. `open` opens the store whose root is there.
     pub fn new(place: TargetPlace, open: OpenTargets) -> Self {
-        TargetRoot { place, is_target: false, hidden: None, open, store: OnceLock::new() }
+        TargetRoot {
+            place,
+            is_target: false,
+            hidden: None,
+            open,
+            store: OnceLock::new(),
+        }
     }
 
     /// Creates a prefix for one target. `open` opens the store whose root is the folder of it.
     pub fn of_target(place: TargetPlace, open: OpenTargets) -> Self {
-        TargetRoot { is_target: true, ..Self::new(place, open) }
+        TargetRoot {
+            is_target: true,
+            ..Self::new(place, open)
+        }
     }
 
     /// Refuses targets at or below `key` in the store of this prefix.
     pub fn hiding(self, key: Option<Key>) -> Self {
-        TargetRoot { hidden: key, ..self }
+        TargetRoot {
+            hidden: key,
+            ..self
+        }
     }
 
     fn store(&self) -> Result<Arc<dyn Store>> {
@@ -63,7 +75,11 @@ impl TargetRoot {
         let names = target.below(&self.place)?;
         match (self.is_target, names) {
             (true, []) => Some(Key::root().child(target.name().unwrap_or_default())),
-            (false, [_, ..]) => Some(names.iter().try_fold(Key::root(), |key, name| key.child(name))),
+            (false, [_, ..]) => Some(
+                names
+                    .iter()
+                    .try_fold(Key::root(), |key, name| key.child(name)),
+            ),
             _ => None,
         }
     }
@@ -78,12 +94,19 @@ impl TargetRoots {
     fn root_of(&self, target: &str) -> Result<(&TargetRoot, Key)> {
         let named = |e: Error| e.context(format!("the target {}", shown(target)));
         let place = TargetPlace::of_target(target, &self.folder).map_err(named)?;
-        let matching = self.roots.iter().filter_map(|root| Some((root, root.key_of(&place)?)));
+        let matching = self
+            .roots
+            .iter()
+            .filter_map(|root| Some((root, root.key_of(&place)?)));
         let (root, key) = matching.max_by_key(|(root, _)| root.place.depth()).ok_or_else(|| {
             named(refused("is outside the directory of the references; allow it with --allow-reference URL"))
         })?;
         let key = key.map_err(named)?;
-        if root.hidden.as_ref().is_some_and(|hidden| key.relative_to(hidden).is_some()) {
+        if root
+            .hidden
+            .as_ref()
+            .is_some_and(|hidden| key.relative_to(hidden).is_some())
+        {
             return Err(named(refused("leads into the mount itself")));
         }
         Ok((root, key))
@@ -96,7 +119,9 @@ impl TargetRoots {
     /// EACCES for a target below no prefix. It is not looked at.
     pub fn find(&self, target: &str) -> Result<TargetValue> {
         let (root, key) = self.root_of(target)?;
-        let store = root.store().map_err(|e| present(e).context(format!("the target {}", shown(target))))?;
+        let store = root
+            .store()
+            .map_err(|e| present(e).context(format!("the target {}", shown(target))))?;
         Ok(TargetValue { store, key })
     }
 
@@ -107,24 +132,31 @@ impl TargetRoots {
 
     /// Returns whether a target is on a server.
     pub fn is_remote(&self, target: &str) -> bool {
-        self.root_of(target).is_ok_and(|(root, _)| root.place.is_remote())
+        self.root_of(target)
+            .is_ok_and(|(root, _)| root.place.is_remote())
     }
 
     /// Returns the number of requests that may be in flight to a target.
     pub fn concurrency(&self, target: &str) -> usize {
-        self.find(target).map_or(1, |value| value.store.concurrency())
+        self.find(target)
+            .map_or(1, |value| value.store.concurrency())
     }
 
     /// Invalidates cached metadata of all targets.
     pub fn forget(&self) {
-        self.roots.iter().filter_map(|root| root.store.get()).for_each(|store| store.forget(&Key::root()));
+        self.roots
+            .iter()
+            .filter_map(|root| root.store.get())
+            .for_each(|store| store.forget(&Key::root()));
     }
 }
 
 /// Returns an error that does not say that a key is missing.
 pub(super) fn present(e: Error) -> Error {
     match e.kind() {
-        Kind::NotFound | Kind::System(libc::ENOENT | libc::ENOTDIR) => Error::new(Kind::System(libc::EIO), e.message()),
+        Kind::NotFound | Kind::System(libc::ENOENT | libc::ENOTDIR) => {
+            Error::new(Kind::System(libc::EIO), e.message())
+        }
         _ => e,
     }
 }

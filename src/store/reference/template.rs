@@ -38,7 +38,9 @@ pub(super) fn substitute(text: &str, templates: Substitute) -> Result<String> {
             rest = "";
         }
         if out.len() > MAX_NAME {
-            return Err(Error::damaged(format!("a template makes a text of more than {MAX_NAME} bytes")));
+            return Err(Error::damaged(format!(
+                "a template makes a text of more than {MAX_NAME} bytes"
+            )));
         }
         if rest.is_empty() {
             return Ok(out);
@@ -49,7 +51,9 @@ pub(super) fn substitute(text: &str, templates: Substitute) -> Result<String> {
 /// Returns the error for something that would have to be evaluated.
 pub(super) fn expression(text: &str) -> Error {
     let text: String = text.chars().take(80).collect();
-    Error::unsupported(format!("{text:?} is an expression, which is not evaluated; write the references without it"))
+    Error::unsupported(format!(
+        "{text:?} is an expression, which is not evaluated; write the references without it"
+    ))
 }
 
 fn is_name(text: &str) -> bool {
@@ -88,19 +92,33 @@ mod tests {
 
     #[test]
     fn expressions_are_refused_by_name() {
-        for text in
-            ["{{f(c='x')}}", "{{(i + 1) * 1000}}", "{{u", "{{}}", "{{u.x}}", "{% for %}", "{{1}}", "{{{u}}}", "x{#"]
-        {
+        for text in [
+            "{{f(c='x')}}",
+            "{{(i + 1) * 1000}}",
+            "{{u",
+            "{{}}",
+            "{{u.x}}",
+            "{% for %}",
+            "{{1}}",
+            "{{{u}}}",
+            "x{#",
+        ] {
             let e = expanded(text).unwrap_err();
             assert_eq!(e.kind(), Kind::Unsupported, "{text}");
             assert!(e.message().contains("expression"), "{e}");
         }
-        assert_eq!(expanded("{{v}}").unwrap_err().message(), "the template \"v\" is not defined");
+        assert_eq!(
+            expanded("{{v}}").unwrap_err().message(),
+            "the template \"v\" is not defined"
+        );
     }
 
     #[test]
     fn a_long_text_ends_the_expansion() {
         let e = expanded(&"{{long}}".repeat(1 << 16)).unwrap_err();
-        assert!(e.kind() == Kind::Damaged && e.message().contains("more than"), "{e}");
+        assert!(
+            e.kind() == Kind::Damaged && e.message().contains("more than"),
+            "{e}"
+        );
     }
 }

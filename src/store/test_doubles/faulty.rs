@@ -2,7 +2,9 @@
 //! disk or a server that hangs.
 
 use crate::error::{Error, Result};
-use crate::store::{Key, KeyLock, Listing, PagedListing, Replaces, Stat, Store, ValuePiece, Version, delegate_store};
+use crate::store::{
+    Key, KeyLock, Listing, PagedListing, Replaces, Stat, Store, ValuePiece, Version, delegate_store,
+};
 use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::fs::File;
@@ -53,7 +55,13 @@ pub struct PlannedFault {
 impl PlannedFault {
     /// Plans that the next call fails with `errno` and has no effect.
     pub fn next(operation: Operation, errno: i32) -> Self {
-        PlannedFault { operation, after: 0, times: 1, errno, applied: false }
+        PlannedFault {
+            operation,
+            after: 0,
+            times: 1,
+            errno,
+            applied: false,
+        }
     }
 }
 
@@ -86,12 +94,20 @@ struct Stop {
 impl FaultyStore {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Store>) -> Self {
-        FaultyStore { inner, is_remote: false, plan: Mutex::default(), resumed: Condvar::new() }
+        FaultyStore {
+            inner,
+            is_remote: false,
+            plan: Mutex::default(),
+            resumed: Condvar::new(),
+        }
     }
 
     /// Wraps `inner` as a remote store.
     pub fn remote(inner: Arc<dyn Store>) -> Self {
-        FaultyStore { is_remote: true, ..FaultyStore::new(inner) }
+        FaultyStore {
+            is_remote: true,
+            ..FaultyStore::new(inner)
+        }
     }
 
     /// Plans a failure. If several are due, the one that was planned first happens.
@@ -139,7 +155,10 @@ impl FaultyStore {
         }
         plan.stopped += 1;
         while plan.stop.is_some() {
-            plan = self.resumed.wait(plan).unwrap_or_else(PoisonError::into_inner);
+            plan = self
+                .resumed
+                .wait(plan)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         plan.stopped -= 1;
     }
@@ -162,7 +181,12 @@ impl FaultyStore {
         due
     }
 
-    fn call<T>(&self, operation: Operation, key: Option<&Key>, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn call<T>(
+        &self,
+        operation: Operation,
+        key: Option<&Key>,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         self.wait(key);
         let Some(fault) = self.due(operation) else {
             return call();
@@ -178,15 +202,21 @@ impl PagedListing for FaultyStore {}
 
 impl Store for FaultyStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.call(Operation::Get, Some(key), || self.inner.get(key, limit, value))
+        self.call(Operation::Get, Some(key), || {
+            self.inner.get(key, limit, value)
+        })
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.call(Operation::Get, Some(key), || self.inner.get_range(key, range, value))
+        self.call(Operation::Get, Some(key), || {
+            self.inner.get_range(key, range, value)
+        })
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.call(Operation::Get, Some(key), || self.inner.get_end(key, len, value))
+        self.call(Operation::Get, Some(key), || {
+            self.inner.get_end(key, len, value)
+        })
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -204,7 +234,11 @@ impl Store for FaultyStore {
     delegate_store!(inner: location is_writable check_writable space lists_all forget);
 
     fn concurrency(&self) -> usize {
-        if self.is_remote { 64 } else { self.inner.concurrency() }
+        if self.is_remote {
+            64
+        } else {
+            self.inner.concurrency()
+        }
     }
 
     fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
@@ -216,11 +250,20 @@ impl Store for FaultyStore {
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.call(Operation::Put, Some(key), || self.inner.put_if(key, value, replaces))
+        self.call(Operation::Put, Some(key), || {
+            self.inner.put_if(key, value, replaces)
+        })
     }
 
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
-        self.call(Operation::Put, Some(key), || self.inner.put_pieces(key, pieces, replaces))
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        self.call(Operation::Put, Some(key), || {
+            self.inner.put_pieces(key, pieces, replaces)
+        })
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
@@ -236,15 +279,21 @@ impl Store for FaultyStore {
     }
 
     fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.call(Operation::Prefix, Some(key), || self.inner.remove_prefix(key))
+        self.call(Operation::Prefix, Some(key), || {
+            self.inner.remove_prefix(key)
+        })
     }
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.call(Operation::Rename, Some(from), || self.inner.rename(from, to))
+        self.call(Operation::Rename, Some(from), || {
+            self.inner.rename(from, to)
+        })
     }
 
     fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        self.call(Operation::Open, Some(key), || self.inner.writable_file(key, create, exclusive))
+        self.call(Operation::Open, Some(key), || {
+            self.inner.writable_file(key, create, exclusive)
+        })
     }
 }
 
@@ -262,16 +311,37 @@ mod tests {
             let mut value = Vec::new();
             store.get(&key, 100, &mut value).unwrap().map(|_| value)
         };
-        store.plan(PlannedFault { after: 1, times: 2, ..PlannedFault::next(Operation::Put, libc::ENOSPC) });
-        store.plan(PlannedFault { after: 3, applied: true, ..PlannedFault::next(Operation::Put, libc::EIO) });
+        store.plan(PlannedFault {
+            after: 1,
+            times: 2,
+            ..PlannedFault::next(Operation::Put, libc::ENOSPC)
+        });
+        store.plan(PlannedFault {
+            after: 3,
+            applied: true,
+            ..PlannedFault::next(Operation::Put, libc::EIO)
+        });
         store.plan(PlannedFault::next(Operation::Sync, libc::EIO));
         put(b"1").unwrap();
-        assert_eq!((put(b"2").unwrap_err(), put(b"3").unwrap_err(), value().unwrap()), (28, 28, b"1".to_vec()));
-        assert_eq!((put(b"4").unwrap_err(), value().unwrap()), (libc::EIO, b"4".to_vec()));
+        assert_eq!(
+            (
+                put(b"2").unwrap_err(),
+                put(b"3").unwrap_err(),
+                value().unwrap()
+            ),
+            (28, 28, b"1".to_vec())
+        );
+        assert_eq!(
+            (put(b"4").unwrap_err(), value().unwrap()),
+            (libc::EIO, b"4".to_vec())
+        );
         put(b"5").unwrap();
         assert_eq!(store.calls(Operation::Put), 5);
         assert!(store.sync().is_err() && store.sync().is_ok() && store.delete(&key).unwrap());
-        store.plan(PlannedFault { times: u64::MAX, ..PlannedFault::next(Operation::Get, libc::EIO) });
+        store.plan(PlannedFault {
+            times: u64::MAX,
+            ..PlannedFault::next(Operation::Get, libc::EIO)
+        });
         let fails = |store: &FaultyStore| store.get(&key, 1, &mut Vec::new()).is_err();
         assert!(fails(&store) && fails(&store));
         store.heal();

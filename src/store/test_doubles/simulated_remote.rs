@@ -49,7 +49,10 @@ impl SimulatedRemote {
 
     fn request<T>(&self, count: &AtomicUsize, send: impl FnOnce(&MemoryStore) -> T) -> T {
         count.fetch_add(1, Ordering::SeqCst);
-        self.max_in_flight.fetch_max(self.in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        self.max_in_flight.fetch_max(
+            self.in_flight.fetch_add(1, Ordering::SeqCst) + 1,
+            Ordering::SeqCst,
+        );
         std::thread::sleep(self.latency);
         let answer = send(&self.below);
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
@@ -77,7 +80,11 @@ impl Store for SimulatedRemote {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        if self.can_list { self.below.list(prefix) } else { Ok(Box::new(std::iter::empty())) }
+        if self.can_list {
+            self.below.list(prefix)
+        } else {
+            Ok(Box::new(std::iter::empty()))
+        }
     }
 
     fn lists_all(&self) -> bool {

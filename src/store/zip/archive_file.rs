@@ -128,12 +128,17 @@ impl ArchiveFile {
         }
         let copy = |window: &ReadWindow, out: &mut Vec<u8>| {
             let from = range.start.checked_sub(window.start)? as usize;
-            let found = window.bytes.get(from..from + (end - range.start) as usize)?;
+            let found = window
+                .bytes
+                .get(from..from + (end - range.start) as usize)?;
             out.clear();
             out.extend_from_slice(found);
             Some(())
         };
-        if lock(&self.windows).iter().any(|window| copy(window, out).is_some()) {
+        if lock(&self.windows)
+            .iter()
+            .any(|window| copy(window, out).is_some())
+        {
             return Ok(());
         }
         let start = range.start;
@@ -143,7 +148,11 @@ impl ArchiveFile {
         };
         let mut bytes = Vec::new();
         self.read_all(start..start + len, &mut bytes)?;
-        let window = ReadWindow { start, bytes, _memory: memory };
+        let window = ReadWindow {
+            start,
+            bytes,
+            _memory: memory,
+        };
         copy(&window, out).ok_or_else(|| damaged("truncated"))?;
         let mut windows = lock(&self.windows);
         windows.truncate(WINDOWS - 1);
@@ -159,6 +168,10 @@ impl ArchiveFile {
     pub fn read_all(&self, range: Range<u64>, out: &mut Vec<u8>) -> ArchiveResult<()> {
         let want = range.end - range.start;
         self.read(range, out)?;
-        if out.len() as u64 == want { Ok(()) } else { Err(damaged("truncated")) }
+        if out.len() as u64 == want {
+            Ok(())
+        } else {
+            Err(damaged("truncated"))
+        }
     }
 }

@@ -87,13 +87,18 @@ pub(super) fn read(
             archive.read_all(from..next, &mut piece)?;
             (buffer, at) = (piece, 0);
         } else {
-            return Err(damaged("the last record of its central directory is truncated"));
+            return Err(damaged(
+                "the last record of its central directory is truncated",
+            ));
         }
     }
     if count == directory.count || count & 0xffff == directory.count {
         Ok(directory.start)
     } else {
-        Err(damaged(format!("its central directory has {count} members, not {}", directory.count)))
+        Err(damaged(format!(
+            "its central directory has {count} members, not {}",
+            directory.count
+        )))
     }
 }
 
@@ -110,17 +115,28 @@ fn parse(bytes: &[u8], before: u64) -> ArchiveResult<Option<(CentralRecord<'_>, 
         return Ok(None);
     };
     let [name, extra, comment] = lens.map(usize::from);
-    let (Some(name), Some(extra), Some(_)) = (fields.bytes(name), fields.bytes(extra), fields.bytes(comment)) else {
+    let (Some(name), Some(extra), Some(_)) = (
+        fields.bytes(name),
+        fields.bytes(extra),
+        fields.bytes(comment),
+    ) else {
         return Ok(None);
     };
-    let mut record = CentralRecord { name, extra, ..record };
+    let mut record = CentralRecord {
+        name,
+        extra,
+        ..record
+    };
     large_sizes(&mut record, extra).ok_or_else(|| damaged("a member lacks its zip64 sizes"))?;
     let offset = record.offset.checked_add(before);
     record.offset = offset.ok_or_else(|| damaged("a member begins after the end"))?;
     if let Some(seconds) = universal_time(extra) {
         record.modified = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.into()));
     }
-    Ok(Some((record, RECORD_SIZE + name.len() + extra.len() + lens[2] as usize)))
+    Ok(Some((
+        record,
+        RECORD_SIZE + name.len() + extra.len() + lens[2] as usize,
+    )))
 }
 
 /// Parses the fixed part of a record. Also returns the lengths of name, extra fields and comment.
@@ -140,14 +156,34 @@ fn fixed_part<'a>(fields: &mut RecordFields<'a>) -> Option<(CentralRecord<'a>, [
     let _external = fields.u32()?;
     let offset = fields.u32()?.into();
     let modified = dos_time(date, time);
-    Some((CentralRecord { name: &[], extra: &[], flags, method, crc, stored_size, size, offset, modified }, lens))
+    Some((
+        CentralRecord {
+            name: &[],
+            extra: &[],
+            flags,
+            method,
+            crc,
+            stored_size,
+            size,
+            offset,
+            modified,
+        },
+        lens,
+    ))
 }
 
 /// Replaces saturated 32-bit fields by those of the zip64 extra field. Returns `None` if they are
 /// missing.
 fn large_sizes(record: &mut CentralRecord, extra: &[u8]) -> Option<()> {
-    let places = [&mut record.size, &mut record.stored_size, &mut record.offset];
-    let mut large = places.into_iter().filter(|n| **n == u64::from(u32::MAX)).peekable();
+    let places = [
+        &mut record.size,
+        &mut record.stored_size,
+        &mut record.offset,
+    ];
+    let mut large = places
+        .into_iter()
+        .filter(|n| **n == u64::from(u32::MAX))
+        .peekable();
     if large.peek().is_some() {
         let mut fields = RecordFields(extra).extra(EXTRA_ZIP64)?;
         for n in large {
@@ -181,9 +217,16 @@ fn dos_time(date: u16, time: u16) -> Option<SystemTime> {
 /// precedes. A comment may contain the signature, too.
 fn find(archive: &ArchiveFile, tail: &[u8], tail_start: u64) -> ArchiveResult<CentralDirectory> {
     let mut why = damaged("not a zip archive, or truncated: the end record is missing");
-    let starts = tail.windows(END.len()).enumerate().rev().filter(|(_, bytes)| **bytes == END).map(|(at, _)| at);
+    let starts = tail
+        .windows(END.len())
+        .enumerate()
+        .rev()
+        .filter(|(_, bytes)| **bytes == END)
+        .map(|(at, _)| at);
     for at in starts {
-        let comment = tail.get(at + END_SIZE - 2..at + END_SIZE).and_then(|bytes| RecordFields(bytes).u16());
+        let comment = tail
+            .get(at + END_SIZE - 2..at + END_SIZE)
+            .and_then(|bytes| RecordFields(bytes).u16());
         if comment.is_none_or(|len| at + END_SIZE + usize::from(len) != tail.len()) {
             continue;
         }
@@ -197,11 +240,18 @@ fn find(archive: &ArchiveFile, tail: &[u8], tail_start: u64) -> ArchiveResult<Ce
 }
 
 /// Returns the directory to which the end record at offset `at` of the tail refers.
-fn directory_before(archive: &ArchiveFile, tail: &[u8], tail_start: u64, at: usize) -> ArchiveResult<CentralDirectory> {
+fn directory_before(
+    archive: &ArchiveFile,
+    tail: &[u8],
+    tail_start: u64,
+    at: usize,
+) -> ArchiveResult<CentralDirectory> {
     let mut fields = RecordFields(&tail[at + END.len()..]);
     let cut_short = || damaged("not a zip archive, or truncated: the end record is incomplete");
     let (disks, [count, size, offset]) = end_fields(&mut fields).ok_or_else(cut_short)?;
-    let located = at.checked_sub(LOCATOR_SIZE).and_then(|from| locator(&tail[from..at]));
+    let located = at
+        .checked_sub(LOCATOR_SIZE)
+        .and_then(|from| locator(&tail[from..at]));
     // the end of the directory, and its description
     let (end, disks, [count, size, offset]) = match located {
         Some(stated) => large_end(archive, stated, tail_start + (at - LOCATOR_SIZE) as u64)?,
@@ -211,12 +261,22 @@ fn directory_before(archive: &ArchiveFile, tail: &[u8], tail_start: u64, at: usi
         return Err(Error::unsupported("one part of a split archive; join the parts first").into());
     }
     let start = end.checked_sub(size).filter(|start| *start >= offset);
-    let start = start.ok_or_else(|| damaged("its central directory is not at the offset in its end record"))?;
-    let first = start.checked_sub(tail_start).and_then(|at| tail.get(at as usize..at as usize + 4));
+    let start = start
+        .ok_or_else(|| damaged("its central directory is not at the offset in its end record"))?;
+    let first = start
+        .checked_sub(tail_start)
+        .and_then(|at| tail.get(at as usize..at as usize + 4));
     if first.is_some_and(|bytes| size > 0 && bytes != RECORD.to_le_bytes()) {
-        return Err(damaged("its central directory is not at the offset in its end record"));
+        return Err(damaged(
+            "its central directory is not at the offset in its end record",
+        ));
     }
-    Ok(CentralDirectory { start, size, count, before: start - offset })
+    Ok(CentralDirectory {
+        start,
+        size,
+        count,
+        before: start - offset,
+    })
 }
 
 /// Parses an end record after its signature: the disk numbers, which must be 0, and count, size and
@@ -224,7 +284,14 @@ fn directory_before(archive: &ArchiveFile, tail: &[u8], tail_start: u64, at: usi
 fn end_fields(fields: &mut RecordFields) -> Option<(u32, [u64; 3])> {
     let disks = u32::from(fields.u16()? | fields.u16()?);
     let _on_this_disk = fields.u16()?;
-    Some((disks, [fields.u16()?.into(), fields.u32()?.into(), fields.u32()?.into()]))
+    Some((
+        disks,
+        [
+            fields.u16()?.into(),
+            fields.u32()?.into(),
+            fields.u32()?.into(),
+        ],
+    ))
 }
 
 /// Parses the zip64 locator, which precedes the end record, and returns the stated offset of the
@@ -233,12 +300,20 @@ fn locator(bytes: &[u8]) -> Option<u64> {
     let mut fields = RecordFields(bytes);
     let signature = fields.u32()?;
     let _disk = fields.u32()?;
-    if signature == LOCATOR { fields.u64() } else { None }
+    if signature == LOCATOR {
+        fields.u64()
+    } else {
+        None
+    }
 }
 
 /// Reads the zip64 end record at its stated offset or, if bytes precede the archive, directly
 /// before its locator. Returns its offset and the same fields as [`end_fields`].
-fn large_end(archive: &ArchiveFile, stated: u64, locator: u64) -> ArchiveResult<(u64, u32, [u64; 3])> {
+fn large_end(
+    archive: &ArchiveFile,
+    stated: u64,
+    locator: u64,
+) -> ArchiveResult<(u64, u32, [u64; 3])> {
     let near = locator.saturating_sub(END64_SIZE as u64);
     for at in [stated, near] {
         if at > near {

@@ -91,11 +91,17 @@ impl MemberIndex {
     pub fn add(&mut self, record: &CentralRecord) -> ArchiveResult<()> {
         let Some(name) = key_name(record.name, record.flags, record.extra) else {
             self.refused += 1;
-            let shown = || String::from_utf8_lossy(record.name).chars().take(MAX_SHOWN).collect();
+            let shown = || {
+                String::from_utf8_lossy(record.name)
+                    .chars()
+                    .take(MAX_SHOWN)
+                    .collect()
+            };
             self.first_refused.get_or_insert_with(shown);
             return Ok(());
         };
-        let start = u32::try_from(self.names.len()).map_err(|_| damaged("the names of its members exceed 4 GiB"))?;
+        let start = u32::try_from(self.names.len())
+            .map_err(|_| damaged("the names of its members exceed 4 GiB"))?;
         let full = |_| Error::system(libc::ENOMEM).context("the directory of an archive");
         self.names.try_reserve(name.len()).map_err(full)?;
         self.members.try_reserve(1).map_err(full)?;
@@ -106,7 +112,9 @@ impl MemberIndex {
                 .map_err(|e| e.context("the directory of an archive"))?;
         }
         self.names.push_str(&name);
-        let modified = record.modified.and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let modified = record
+            .modified
+            .and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok());
         self.members.push(ArchiveMember {
             name: start,
             name_len: name.len() as u16,
@@ -114,7 +122,9 @@ impl MemberIndex {
             stored_name_len: record.name.len() as u16,
             method: record.method,
             crc: record.crc,
-            modified: modified.and_then(|t| u32::try_from(t.as_secs()).ok()).unwrap_or(0),
+            modified: modified
+                .and_then(|t| u32::try_from(t.as_secs()).ok())
+                .unwrap_or(0),
             to_data: AtomicU32::new(0),
             is_encrypted: record.flags & ENCRYPTED != 0,
             overlaps: false,
@@ -131,7 +141,8 @@ impl MemberIndex {
         let names = &self.names;
         // of members with the same name, the one that was added last sorts last: its name has the
         // largest offset
-        self.members.sort_unstable_by(|a, b| (name_of(names, a), a.name).cmp(&(name_of(names, b), b.name)));
+        self.members
+            .sort_unstable_by(|a, b| (name_of(names, a), a.name).cmp(&(name_of(names, b), b.name)));
         self.members.dedup_by(|later, kept| {
             let is_same = name_of(names, later) == name_of(names, kept);
             if is_same {
@@ -152,7 +163,9 @@ impl MemberIndex {
         let mut next = end;
         for &i in order.iter().rev() {
             let member = &mut self.members[i as usize];
-            let least = member.stored_size.saturating_add(HEADER_SIZE + u64::from(member.stored_name_len));
+            let least = member
+                .stored_size
+                .saturating_add(HEADER_SIZE + u64::from(member.stored_name_len));
             member.overlaps = member.offset.saturating_add(least) > next;
             next = next.min(member.offset);
         }
@@ -165,7 +178,10 @@ impl MemberIndex {
 
     /// Returns the member with this name.
     pub fn find(&self, name: &str) -> Option<&ArchiveMember> {
-        self.members.binary_search_by(|m| self.name(m).cmp(name)).ok().and_then(|i| self.members.get(i))
+        self.members
+            .binary_search_by(|m| self.name(m).cmp(name))
+            .ok()
+            .and_then(|i| self.members.get(i))
     }
 
     /// Returns the position of the first member whose name is not less than `name`.
@@ -181,5 +197,7 @@ impl MemberIndex {
 
 fn name_of<'a>(names: &'a str, member: &ArchiveMember) -> &'a str {
     let start = member.name as usize;
-    names.get(start..start + usize::from(member.name_len)).unwrap_or_default()
+    names
+        .get(start..start + usize::from(member.name_len))
+        .unwrap_or_default()
 }

@@ -51,7 +51,11 @@ impl InflatedMembers {
         out: &mut Vec<u8>,
     ) -> ArchiveResult<()> {
         let kept = self.get(member.offset, || -> ArchiveResult<CachedMember> {
-            let memory = memory::take(if member.size <= MAX_WHOLE { member.size as usize } else { stream::MEMORY })?;
+            let memory = memory::take(if member.size <= MAX_WHOLE {
+                member.size as usize
+            } else {
+                stream::MEMORY
+            })?;
             let value = if member.size <= MAX_WHOLE {
                 let mut whole = Vec::new();
                 reader.whole(member, &mut whole)?;
@@ -63,7 +67,11 @@ impl InflatedMembers {
         })?;
         match &kept.value {
             CachedValue::Whole(whole) => {
-                out.extend_from_slice(whole.get(range.start as usize..range.end as usize).unwrap_or_default());
+                out.extend_from_slice(
+                    whole
+                        .get(range.start as usize..range.end as usize)
+                        .unwrap_or_default(),
+                );
                 Ok(())
             }
             CachedValue::Stream(stream) => lock(stream).read(reader, member, range, out),
@@ -71,7 +79,11 @@ impl InflatedMembers {
     }
 
     /// Returns the member at `offset` from the cache, or inserts the result of `inflate`.
-    fn get<E>(&self, offset: u64, inflate: impl FnOnce() -> Result<CachedMember, E>) -> Result<Arc<CachedMember>, E> {
+    fn get<E>(
+        &self,
+        offset: u64,
+        inflate: impl FnOnce() -> Result<CachedMember, E>,
+    ) -> Result<Arc<CachedMember>, E> {
         if let Some(value) = self.kept(offset) {
             return Ok(value);
         }
@@ -84,7 +96,9 @@ impl InflatedMembers {
         values.push_back((offset, value.clone()));
         let mut sum: usize = values.iter().map(|(_, value)| value.memory.bytes()).sum();
         while sum > MAX_CACHED && values.len() > 1 {
-            sum -= values.pop_front().map_or(0, |(_, value)| value.memory.bytes());
+            sum -= values
+                .pop_front()
+                .map_or(0, |(_, value)| value.memory.bytes());
         }
         Ok(value)
     }
@@ -125,7 +139,9 @@ mod tests {
                 memory: memory::take(size)?,
             })
         });
-        assert!(matches!(&value.unwrap().value, CachedValue::Whole(whole) if *whole == [offset as u8]));
+        assert!(
+            matches!(&value.unwrap().value, CachedValue::Whole(whole) if *whole == [offset as u8])
+        );
         made
     }
 
@@ -153,7 +169,10 @@ mod tests {
                     let inflate = || {
                         made.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                         std::thread::sleep(std::time::Duration::from_millis(20));
-                        Ok::<_, ()>(CachedMember { value: CachedValue::Whole(vec![7; 5]), memory: Grant::default() })
+                        Ok::<_, ()>(CachedMember {
+                            value: CachedValue::Whole(vec![7; 5]),
+                            memory: Grant::default(),
+                        })
                     };
                     assert!(inflated.get(7, inflate).is_ok());
                 });

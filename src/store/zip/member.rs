@@ -38,17 +38,22 @@ impl MemberReader<'_> {
             return Err(Error::unsupported("encrypted in the zip archive").into());
         }
         if member.overlaps {
-            return Err(damaged("it shares bytes with another member of the archive"));
+            return Err(damaged(
+                "it shares bytes with another member of the archive",
+            ));
         }
         match member.method {
             STORED if member.size == member.stored_size => Ok(()),
             DEFLATED
                 if member.size / MAX_RATIO <= member.stored_size
-                    && member.stored_size <= member.size.saturating_mul(2).saturating_add(SMALL) =>
+                    && member.stored_size
+                        <= member.size.saturating_mul(2).saturating_add(SMALL) =>
             {
                 Ok(())
             }
-            STORED | DEFLATED => Err(damaged("its sizes in the central directory contradict each other")),
+            STORED | DEFLATED => Err(damaged(
+                "its sizes in the central directory contradict each other",
+            )),
             method => Err(Error::unsupported(format!(
                 "compressed by {} in the zip archive; only stored and deflated members can be read",
                 method_name(method)
@@ -63,7 +68,12 @@ impl MemberReader<'_> {
     }
 
     /// Reads a range of the data of a member, before decompression.
-    pub fn data(&self, member: &ArchiveMember, range: Range<u64>, out: &mut Vec<u8>) -> ArchiveResult<()> {
+    pub fn data(
+        &self,
+        member: &ArchiveMember,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> ArchiveResult<()> {
         let mut data = member.data();
         if data.is_none() && !self.archive.is_local() && range.start < SMALL {
             // reads header and data with one request, if the header is not longer than expected
@@ -86,7 +96,10 @@ impl MemberReader<'_> {
         if data.is_none() {
             let mut header = Vec::new();
             let len = HEADER_SIZE + u64::from(member.stored_name_len);
-            self.archive.read(member.offset..member.offset.saturating_add(len), &mut header)?;
+            self.archive.read(
+                member.offset..member.offset.saturating_add(len),
+                &mut header,
+            )?;
             self.check_header(member, &header)?;
             data = member.data();
         }
@@ -97,26 +110,37 @@ impl MemberReader<'_> {
         } else {
             self.archive.read(wanted, out)?
         }
-        if out.len() as u64 == range.end - range.start { Ok(()) } else { Err(damaged("truncated")) }
+        if out.len() as u64 == range.end - range.start {
+            Ok(())
+        } else {
+            Err(damaged("truncated"))
+        }
     }
 
     /// Checks the local header against the central directory. Records and returns the distance from
     /// it to the data, in bytes.
     fn check_header(&self, member: &ArchiveMember, bytes: &[u8]) -> ArchiveResult<usize> {
-        let header = LocalHeader::parse(bytes).ok_or_else(|| damaged("no member is at its offset in the archive"))?;
+        let header = LocalHeader::parse(bytes)
+            .ok_or_else(|| damaged("no member is at its offset in the archive"))?;
         // the extra fields with another name may lie beyond the bytes that were read
         let is_same = if member.has_unicode_name {
             header.name.len() == usize::from(member.stored_name_len)
         } else {
-            key_name(header.name, header.flags, &[]).is_some_and(|name| name == self.index.name(member))
+            key_name(header.name, header.flags, &[])
+                .is_some_and(|name| name == self.index.name(member))
         };
         if !is_same || header.method != member.method {
             return Err(damaged("another member is at its offset in the archive"));
         }
         let is_size = |stated: u32, size: u64| stated == u32::MAX || u64::from(stated) == size;
         let knows_sizes = header.flags & SIZES_FOLLOW == 0;
-        if knows_sizes && !(is_size(header.stored_size, member.stored_size) && is_size(header.size, member.size)) {
-            return Err(damaged("its local header and the central directory state different sizes"));
+        if knows_sizes
+            && !(is_size(header.stored_size, member.stored_size)
+                && is_size(header.size, member.size))
+        {
+            return Err(damaged(
+                "its local header and the central directory state different sizes",
+            ));
         }
         member.set_data(header.len);
         Ok(header.len as usize)
@@ -150,7 +174,14 @@ impl<'a> LocalHeader<'a> {
         let extra = fields.u16()?;
         let len = HEADER_SIZE as u32 + u32::from(name) + u32::from(extra);
         let name = fields.bytes(name.into())?;
-        (signature == HEADER).then_some(LocalHeader { name, flags, method, stored_size, size, len })
+        (signature == HEADER).then_some(LocalHeader {
+            name,
+            flags,
+            method,
+            stored_size,
+            size,
+            len,
+        })
     }
 }
 
@@ -159,7 +190,10 @@ pub(super) fn check_crc(member: &ArchiveMember, crc: u32) -> ArchiveResult<()> {
     if crc == member.crc {
         Ok(())
     } else {
-        Err(damaged(format!("its crc32 is {crc:08x}, the archive says {:08x}", member.crc)))
+        Err(damaged(format!(
+            "its crc32 is {crc:08x}, the archive says {:08x}",
+            member.crc
+        )))
     }
 }
 

@@ -51,7 +51,9 @@ pub(super) fn unicode_name<'a>(name: &[u8], extra: &'a [u8]) -> Option<&'a str> 
     let mut field = RecordFields(extra).extra(EXTRA_NAME)?;
     let is_version_1 = field.bytes(1)? == [1];
     let is_current = field.u32()? == crc32fast::hash(name);
-    std::str::from_utf8(field.0).ok().filter(|_| is_version_1 && is_current)
+    std::str::from_utf8(field.0)
+        .ok()
+        .filter(|_| is_version_1 && is_current)
 }
 
 /// Returns the character of a byte in code page 437.
@@ -70,19 +72,38 @@ mod tests {
     fn every_byte_of_code_page_437_is_a_character() {
         let all: String = (0..=255).filter_map(character).collect();
         assert_eq!(all.chars().count(), 256);
-        assert_eq!(key_name(b"Gr\x94\xe1e/\x80\xff", 0, &[]).as_deref(), Some("Gr\u{f6}\u{df}e/\u{c7}\u{a0}"));
+        assert_eq!(
+            key_name(b"Gr\x94\xe1e/\x80\xff", 0, &[]).as_deref(),
+            Some("Gr\u{f6}\u{df}e/\u{c7}\u{a0}")
+        );
         assert_eq!(key_name(b"Gr\x94\xe1e", IS_UTF8, &[]), None);
-        assert_eq!(key_name("\u{f6}".as_bytes(), 0, &[]).as_deref(), Some("\u{f6}"));
+        assert_eq!(
+            key_name("\u{f6}".as_bytes(), 0, &[]).as_deref(),
+            Some("\u{f6}")
+        );
     }
 
     #[test]
     fn a_name_in_utf_8_counts_if_it_belongs_to_the_member() {
         let extra = |of: &[u8], name: &str| {
-            let data = [&[1][..], &crc32fast::hash(of).to_le_bytes(), name.as_bytes()].concat();
-            [&EXTRA_NAME.to_le_bytes()[..], &(data.len() as u16).to_le_bytes(), &data].concat()
+            let data = [
+                &[1][..],
+                &crc32fast::hash(of).to_le_bytes(),
+                name.as_bytes(),
+            ]
+            .concat();
+            [
+                &EXTRA_NAME.to_le_bytes()[..],
+                &(data.len() as u16).to_le_bytes(),
+                &data,
+            ]
+            .concat()
         };
         let name = |extra: &[u8]| key_name(b"?", 0, extra);
-        assert_eq!(name(&extra(b"?", "\u{6e29}/0")).as_deref(), Some("\u{6e29}/0"));
+        assert_eq!(
+            name(&extra(b"?", "\u{6e29}/0")).as_deref(),
+            Some("\u{6e29}/0")
+        );
         assert_eq!(name(&extra(b"renamed", "\u{6e29}")).as_deref(), Some("?"));
         assert_eq!(name(&extra(b"?", "../x")), None);
         assert_eq!(name(&extra(b"?", "x")[..7]).as_deref(), Some("?"));

@@ -39,7 +39,10 @@ impl MemberReader<'_> {
         if Self::is_stored(member) {
             self.data(member, 0..member.stored_size, value)?;
         } else if member.stored_size > MAX_WHOLE {
-            memory::resize(value, usize::try_from(member.size).map_err(|_| Error::system(libc::ENOMEM))?)?;
+            memory::resize(
+                value,
+                usize::try_from(member.size).map_err(|_| Error::system(libc::ENOMEM))?,
+            )?;
             inflate_whole(self, member, value)?;
         } else {
             let mut deflated = Vec::new();
@@ -55,7 +58,11 @@ fn inflate_in_memory(deflated: &[u8], size: u64, value: &mut Vec<u8>) -> Archive
     let size = usize::try_from(size).map_err(|_| Error::system(libc::ENOMEM))?;
     memory::resize(value, size)?;
     let made = codec::inflate(deflated, value).map_err(|broken| Error::damaged(broken.0))?;
-    if made == size { Ok(()) } else { Err(damaged(format!("it inflates to {made} bytes, not {size}"))) }
+    if made == size {
+        Ok(())
+    } else {
+        Err(damaged(format!("it inflates to {made} bytes, not {size}")))
+    }
 }
 
 /// A position in a deflated member from which it can be inflated.
@@ -70,7 +77,11 @@ struct Checkpoint {
 
 impl Checkpoint {
     fn start() -> Self {
-        Checkpoint { state: InflateState::new_boxed(DataFormat::Raw), read: 0, made: 0 }
+        Checkpoint {
+            state: InflateState::new_boxed(DataFormat::Raw),
+            read: 0,
+            made: 0,
+        }
     }
 }
 
@@ -84,21 +95,39 @@ struct InflateCursor {
 
 impl InflateCursor {
     fn at(checkpoint: Checkpoint) -> Self {
-        InflateCursor { checkpoint, input: Vec::new(), used: 0 }
+        InflateCursor {
+            checkpoint,
+            input: Vec::new(),
+            used: 0,
+        }
     }
 
     /// Inflates into `out` until it is full or the stream ends. Returns the number of bytes.
-    fn fill(&mut self, reader: &MemberReader, member: &ArchiveMember, out: &mut [u8]) -> ArchiveResult<usize> {
+    fn fill(
+        &mut self,
+        reader: &MemberReader,
+        member: &ArchiveMember,
+        out: &mut [u8],
+    ) -> ArchiveResult<usize> {
         let mut made = 0;
         while made < out.len() {
             if self.used == self.input.len() && self.checkpoint.read < member.stored_size {
-                let piece = if reader.archive.is_local() { INPUT } else { REMOTE_INPUT };
+                let piece = if reader.archive.is_local() {
+                    INPUT
+                } else {
+                    REMOTE_INPUT
+                };
                 let end = member.stored_size.min(self.checkpoint.read + piece);
                 reader.data(member, self.checkpoint.read..end, &mut self.input)?;
                 self.used = 0;
             }
             let input = self.input.get(self.used..).unwrap_or_default();
-            let step = inflate(&mut self.checkpoint.state, input, &mut out[made..], MZFlush::None);
+            let step = inflate(
+                &mut self.checkpoint.state,
+                input,
+                &mut out[made..],
+                MZFlush::None,
+            );
             self.used += step.bytes_consumed;
             self.checkpoint.read += step.bytes_consumed as u64;
             self.checkpoint.made += step.bytes_written as u64;
@@ -107,7 +136,10 @@ impl InflateCursor {
                 Ok(MZStatus::StreamEnd) => break,
                 Ok(_) | Err(MZError::Buf) if step.bytes_consumed + step.bytes_written > 0 => {}
                 _ => {
-                    return Err(damaged(format!("deflate: damaged or truncated, {} bytes", member.stored_size)));
+                    return Err(damaged(format!(
+                        "deflate: damaged or truncated, {} bytes",
+                        member.stored_size
+                    )));
                 }
             }
         }
@@ -116,7 +148,11 @@ impl InflateCursor {
 }
 
 /// Inflates a whole member into `value`, which has its size.
-pub(super) fn inflate_whole(reader: &MemberReader, member: &ArchiveMember, value: &mut [u8]) -> ArchiveResult<()> {
+pub(super) fn inflate_whole(
+    reader: &MemberReader,
+    member: &ArchiveMember,
+    value: &mut [u8],
+) -> ArchiveResult<()> {
     let mut cursor = InflateCursor::at(Checkpoint::start());
     let made = cursor.fill(reader, member, value)?;
     check_end(&mut cursor, reader, member, made as u64)
@@ -130,7 +166,10 @@ fn check_end(
     made: u64,
 ) -> ArchiveResult<()> {
     if made != member.size {
-        return Err(damaged(format!("it inflates to {made} bytes, not {}", member.size)));
+        return Err(damaged(format!(
+            "it inflates to {made} bytes, not {}",
+            member.size
+        )));
     }
     match cursor.fill(reader, member, &mut [0])? {
         0 => Ok(()),
@@ -170,7 +209,12 @@ impl MemberStream {
         let made = cursor.checkpoint.made;
         check_end(&mut cursor, reader, member, made)?;
         check_crc(member, crc.finalize())?;
-        Ok(MemberStream { checkpoints, cursor: InflateCursor::at(Checkpoint::start()), window: Vec::new(), piece })
+        Ok(MemberStream {
+            checkpoints,
+            cursor: InflateCursor::at(Checkpoint::start()),
+            window: Vec::new(),
+            piece,
+        })
     }
 
     /// Appends the bytes of `range` to `out`. The range must be within the value.
@@ -188,7 +232,10 @@ impl MemberStream {
             let start = self.cursor.checkpoint.made;
             let n = self.cursor.fill(reader, member, &mut self.piece)?;
             if n == 0 {
-                return Err(damaged(format!("it inflates to {start} bytes, not {}", member.size)));
+                return Err(damaged(format!(
+                    "it inflates to {start} bytes, not {}",
+                    member.size
+                )));
             }
             self.add(range.clone(), start, Some(n), out);
             self.window.extend_from_slice(&self.piece[..n]);
@@ -211,7 +258,10 @@ impl MemberStream {
     /// that byte or the cursor is nearer.
     fn seek(&mut self, position: u64) {
         let made = self.cursor.checkpoint.made;
-        let nearest = self.checkpoints.partition_point(|checkpoint| checkpoint.made <= position).saturating_sub(1);
+        let nearest = self
+            .checkpoints
+            .partition_point(|checkpoint| checkpoint.made <= position)
+            .saturating_sub(1);
         let Some(checkpoint) = self.checkpoints.get(nearest) else {
             return;
         };

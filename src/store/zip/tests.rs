@@ -20,7 +20,12 @@ struct Both {
 
 /// Returns an archive of values that are stored as they are, for tests of other modules.
 pub fn archive_of(values: &[(&str, &[u8])]) -> Vec<u8> {
-    archive(&values.iter().map(|(name, value)| member(name, *value)).collect::<Vec<_>>())
+    archive(
+        &values
+            .iter()
+            .map(|(name, value)| member(name, *value))
+            .collect::<Vec<_>>(),
+    )
 }
 
 fn both(bytes: &[u8]) -> Both {
@@ -29,14 +34,24 @@ fn both(bytes: &[u8]) -> Both {
     std::fs::write(home.path().join("x.zip"), bytes).unwrap();
     memory.insert("x.zip", bytes);
     let local = Arc::new(DirectoryStore::open(home.path()).unwrap());
-    let stores = [ZipStore::open(local, &key("x.zip")), ZipStore::open(Arc::new(memory), &key("x.zip"))];
-    Both { _home: home, stores }
+    let stores = [
+        ZipStore::open(local, &key("x.zip")),
+        ZipStore::open(Arc::new(memory), &key("x.zip")),
+    ];
+    Both {
+        _home: home,
+        stores,
+    }
 }
 
 fn names(store: &dyn Store, prefix: &str) -> Vec<String> {
     let entries = store.list(&key(prefix)).unwrap().map(|e| e.unwrap());
     let marked = |e: Entry| {
-        if e.kind == EntryKind::Prefix { e.name + "/" } else { e.name }
+        if e.kind == EntryKind::Prefix {
+            e.name + "/"
+        } else {
+            e.name
+        }
     };
     let mut names: Vec<_> = entries.map(marked).collect();
     names.sort();
@@ -50,7 +65,11 @@ fn check(store: &ZipStore, members: &[Member]) {
         // the range comes first, while the local header is unknown
         let half = m.value.len() / 2;
         let len = m.value.len() as u64;
-        assert_eq!(part(store, name, half as u64..len + 9).unwrap().unwrap(), m.value[half..], "{name}");
+        assert_eq!(
+            part(store, name, half as u64..len + 9).unwrap().unwrap(),
+            m.value[half..],
+            "{name}"
+        );
         assert_eq!(get(store, name).unwrap().unwrap(), m.value, "{name}");
         assert_eq!(
             part(store, name, 1..3).unwrap().unwrap(),
@@ -60,7 +79,10 @@ fn check(store: &ZipStore, members: &[Member]) {
         assert_eq!(part(store, name, len + 1..len + 5).unwrap().unwrap(), b"");
         let stat = store.stat(&key(name)).unwrap().unwrap();
         assert_eq!((stat.kind, stat.size), (EntryKind::Value, len));
-        assert_eq!(store.get(&key(name), 1 << 20, &mut Vec::new()).unwrap(), Some(stat.version));
+        assert_eq!(
+            store.get(&key(name), 1 << 20, &mut Vec::new()).unwrap(),
+            Some(stat.version)
+        );
     }
 }
 
@@ -77,33 +99,81 @@ fn stored_and_deflated_members_are_read() {
         member("a/0.1", sample()).deflated(),
         member("a/0.2", ""),
         member("a/0.3", "").deflated(),
-        Member { has_descriptor: true, ..member("b/c/0", sample()) },
-        Member { has_descriptor: true, ..member("b/c/1", sample()).deflated() },
+        Member {
+            has_descriptor: true,
+            ..member("b/c/0", sample())
+        },
+        Member {
+            has_descriptor: true,
+            ..member("b/c/1", sample()).deflated()
+        },
         // extra fields as long as expected, one byte longer, and much longer
-        Member { own_extra: 128, ..member("b/d/0", sample()) },
-        Member { own_extra: 129, ..member("b/d/1", sample()) },
-        Member { own_extra: 65_000, ..member("b/d/2", sample()) },
-        Member { is_large: true, ..member("b/e", sample()) },
-        Member { is_large: true, has_descriptor: true, ..member("b/f", sample()).deflated() },
+        Member {
+            own_extra: 128,
+            ..member("b/d/0", sample())
+        },
+        Member {
+            own_extra: 129,
+            ..member("b/d/1", sample())
+        },
+        Member {
+            own_extra: 65_000,
+            ..member("b/d/2", sample())
+        },
+        Member {
+            is_large: true,
+            ..member("b/e", sample())
+        },
+        Member {
+            is_large: true,
+            has_descriptor: true,
+            ..member("b/f", sample()).deflated()
+        },
         member("large", vec![7; 300_000]),
     ];
-    for (comment, zip64) in [(&b""[..], false), (b"", true), (b"a comment", false), (&[b'x'; 65_535], true)] {
-        for store in both(&archive_with(&members, comment, zip64).bytes).stores.map(Result::unwrap) {
+    for (comment, zip64) in [
+        (&b""[..], false),
+        (b"", true),
+        (b"a comment", false),
+        (&[b'x'; 65_535], true),
+    ] {
+        for store in both(&archive_with(&members, comment, zip64).bytes)
+            .stores
+            .map(Result::unwrap)
+        {
             check(&store, &members);
             check(&store, &members);
             assert_eq!(names(&store, ""), [".zgroup", "a/", "b/", "large"]);
             assert_eq!(names(&store, "a"), [".zarray", "0.0", "0.1", "0.2", "0.3"]);
             assert_eq!(names(&store, "b"), ["c/", "d/", "e", "f"]);
-            assert_eq!((names(&store, "b/c"), names(&store, "b/d").len()), (vec!["0".into(), "1".into()], 3));
-            assert_eq!((get(&store, "a/0.9").unwrap(), get(&store, "a").unwrap()), (None, None));
-            assert_eq!(store.stat(&key("b/c")).unwrap().unwrap().kind, EntryKind::Prefix);
             assert_eq!(
-                (store.stat(&key("b/")).unwrap().is_some(), store.stat(&key("b/c/")).unwrap().is_some()),
+                (names(&store, "b/c"), names(&store, "b/d").len()),
+                (vec!["0".into(), "1".into()], 3)
+            );
+            assert_eq!(
+                (get(&store, "a/0.9").unwrap(), get(&store, "a").unwrap()),
+                (None, None)
+            );
+            assert_eq!(
+                store.stat(&key("b/c")).unwrap().unwrap().kind,
+                EntryKind::Prefix
+            );
+            assert_eq!(
+                (
+                    store.stat(&key("b/")).unwrap().is_some(),
+                    store.stat(&key("b/c/")).unwrap().is_some()
+                ),
                 (true, true)
             );
-            assert!(store.stat(&key("b/cc")).unwrap().is_none() && store.stat(&key("b/c/0/1")).unwrap().is_none());
+            assert!(
+                store.stat(&key("b/cc")).unwrap().is_none()
+                    && store.stat(&key("b/c/0/1")).unwrap().is_none()
+            );
             assert!(store.list(&key("a/0.0")).is_err() && store.list(&key("none")).is_err());
-            assert!(!store.is_writable() && store.put(&key("x"), b"").unwrap_err().kind() == Kind::ReadOnly);
+            assert!(
+                !store.is_writable()
+                    && store.put(&key("x"), b"").unwrap_err().kind() == Kind::ReadOnly
+            );
         }
     }
 }
@@ -111,22 +181,34 @@ fn stored_and_deflated_members_are_read() {
 #[test]
 fn many_members_are_listed_in_order() {
     // the central directory is longer than the tail that is read first
-    let members: Vec<_> = (0..5000).map(|i| member(&format!("a/{}.{}", i / 70, i % 70), [i as u8; 3])).collect();
+    let members: Vec<_> = (0..5000)
+        .map(|i| member(&format!("a/{}.{}", i / 70, i % 70), [i as u8; 3]))
+        .collect();
     for store in both(&archive(&members)).stores.map(Result::unwrap) {
         check(&store, &members);
         let listed: Vec<Entry> = store.list(&key("a")).unwrap().map(|e| e.unwrap()).collect();
         assert_eq!(listed.len(), 5000);
-        let mut keys = listed.iter().map(|e| key("a").join(&e.name)).chain([key("a/none"), key("a")]);
+        let mut keys = listed
+            .iter()
+            .map(|e| key("a").join(&e.name))
+            .chain([key("a/none"), key("a")]);
         let mut found = Vec::new();
         store.stat_many(&mut keys, &mut |stat| {
             found.push(stat.unwrap());
             true
         });
         assert_eq!(
-            found.split_off(5000).into_iter().map(|s| s.map(|s| s.kind)).collect::<Vec<_>>(),
+            found
+                .split_off(5000)
+                .into_iter()
+                .map(|s| s.map(|s| s.kind))
+                .collect::<Vec<_>>(),
             [None, Some(EntryKind::Prefix)]
         );
-        assert_eq!(found, listed.into_iter().map(|e| e.stat).collect::<Vec<_>>());
+        assert_eq!(
+            found,
+            listed.into_iter().map(|e| e.stat).collect::<Vec<_>>()
+        );
     }
 }
 
@@ -156,10 +238,24 @@ fn a_comment_may_contain_the_signature_of_an_end_record() {
     let end = &inner.bytes[inner.bytes.len() - 22..];
     // false end records: one ends too early, and one ends with the archive but has no directory
     // before it
-    let false_end = [b"PK\x05\x06".as_slice(), &[0; 4], &[9, 0, 9, 0, 5, 0, 0, 0, 1, 0, 0, 0], &[2, 0], b"xx"].concat();
-    for comment in [[b"abc", end, b"tail"].concat(), false_end, b"PK\x05\x06".to_vec()] {
+    let false_end = [
+        b"PK\x05\x06".as_slice(),
+        &[0; 4],
+        &[9, 0, 9, 0, 5, 0, 0, 0, 1, 0, 0, 0],
+        &[2, 0],
+        b"xx",
+    ]
+    .concat();
+    for comment in [
+        [b"abc", end, b"tail"].concat(),
+        false_end,
+        b"PK\x05\x06".to_vec(),
+    ] {
         for zip64 in [false, true] {
-            for store in both(&archive_with(&members, &comment, zip64).bytes).stores.map(Result::unwrap) {
+            for store in both(&archive_with(&members, &comment, zip64).bytes)
+                .stores
+                .map(Result::unwrap)
+            {
                 check(&store, &members);
             }
         }
@@ -168,9 +264,19 @@ fn a_comment_may_contain_the_signature_of_an_end_record() {
 
 #[test]
 fn bytes_before_the_archive_shift_its_offsets() {
-    let members = [member("a", sample()), Member { is_large: true, ..member("b", "2") }];
+    let members = [
+        member("a", sample()),
+        Member {
+            is_large: true,
+            ..member("b", "2")
+        },
+    ];
     for zip64 in [false, true] {
-        let bytes = [&b"#!/bin/sh\n"[..], &archive_with(&members, b"", zip64).bytes].concat();
+        let bytes = [
+            &b"#!/bin/sh\n"[..],
+            &archive_with(&members, b"", zip64).bytes,
+        ]
+        .concat();
         for store in both(&bytes).stores.map(Result::unwrap) {
             check(&store, &members);
         }
@@ -179,33 +285,72 @@ fn bytes_before_the_archive_shift_its_offsets() {
 
 #[test]
 fn the_only_folder_of_an_archive_can_be_the_store() {
-    let inside = [member("x.zarr/", ""), member("x.zarr/.zgroup", "{}"), member("x.zarr/a/0", "zero")];
+    let inside = [
+        member("x.zarr/", ""),
+        member("x.zarr/.zgroup", "{}"),
+        member("x.zarr/a/0", "zero"),
+    ];
     let mac = [member("__MACOSX/x.zarr/._a", "?"), member(".DS_Store", "?")];
-    for store in both(&archive(&[&inside[..], &mac].concat())).stores.map(Result::unwrap) {
+    for store in both(&archive(&[&inside[..], &mac].concat()))
+        .stores
+        .map(Result::unwrap)
+    {
         let folder = store.single_folder().unwrap();
         assert_eq!(folder, key("x.zarr"));
         let below = store.location();
         let store = store.in_folder(folder);
         assert_eq!(names(&store, ""), [".zgroup", "a/"]);
-        assert_eq!((names(&store, "a"), get(&store, "a/0").unwrap().unwrap()), (vec!["0".into()], b"zero".to_vec()));
-        assert_eq!(store.stat(&Key::root()).unwrap().unwrap().kind, EntryKind::Prefix);
+        assert_eq!(
+            (names(&store, "a"), get(&store, "a/0").unwrap().unwrap()),
+            (vec!["0".into()], b"zero".to_vec())
+        );
+        assert_eq!(
+            store.stat(&Key::root()).unwrap().unwrap().kind,
+            EntryKind::Prefix
+        );
         assert_eq!(store.location(), format!("{below}/x.zarr"));
     }
-    for others in [vec![], vec![member(".zgroup", "{}")], vec![member("x.zarr/a", ""), member("y/a", "")]] {
-        assert_eq!(both(&archive(&others)).stores.map(|s| s.unwrap().single_folder()), [None, None]);
+    for others in [
+        vec![],
+        vec![member(".zgroup", "{}")],
+        vec![member("x.zarr/a", ""), member("y/a", "")],
+    ] {
+        assert_eq!(
+            both(&archive(&others))
+                .stores
+                .map(|s| s.unwrap().single_folder()),
+            [None, None]
+        );
     }
 }
 
 #[test]
 fn times_come_from_the_members_if_plausible() {
-    let at = |date| Member { date, ..member("a", "1") };
+    let at = |date| Member {
+        date,
+        ..member("a", "1")
+    };
     let modified = |m: Member| {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("x.zip"), archive(&[m])).unwrap();
-        let store = ZipStore::open(Arc::new(DirectoryStore::open(home.path()).unwrap()), &key("x.zip")).unwrap();
-        store.stat(&key("a")).unwrap().unwrap().modified.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+        let store = ZipStore::open(
+            Arc::new(DirectoryStore::open(home.path()).unwrap()),
+            &key("x.zip"),
+        )
+        .unwrap();
+        store
+            .stat(&key("a"))
+            .unwrap()
+            .unwrap()
+            .modified
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap()
+            .as_secs()
     };
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
     // 2024-02-29, 2000-03-01
     assert_eq!(modified(at(44 << 9 | 2 << 5 | 29)), 1_709_164_800);
     assert_eq!(modified(at(20 << 9 | 3 << 5 | 1)), 951_868_800);
@@ -217,7 +362,9 @@ fn times_come_from_the_members_if_plausible() {
 
 #[test]
 fn a_remote_archive_takes_few_requests() {
-    let members: Vec<_> = (0..50).map(|i| member(&format!("a/{i}"), vec![i; 100])).collect();
+    let members: Vec<_> = (0..50)
+        .map(|i| member(&format!("a/{i}"), vec![i; 100]))
+        .collect();
     let below = MemoryStore::default();
     below.insert("x.zip", archive(&members));
     let below = Arc::new(FaultyStore::new(Arc::new(below)));
@@ -226,7 +373,9 @@ fn a_remote_archive_takes_few_requests() {
     // the size, and the tail with the central directory
     assert_eq!(requests(), (1, 1));
     for m in &members {
-        get(&store, std::str::from_utf8(&m.name).unwrap()).unwrap().unwrap();
+        get(&store, std::str::from_utf8(&m.name).unwrap())
+            .unwrap()
+            .unwrap();
     }
     assert_eq!(requests(), (51, 1));
     store.list(&key("a")).unwrap().for_each(drop);
@@ -239,9 +388,19 @@ fn a_remote_archive_takes_few_requests() {
 fn names_in_other_encodings_are_read() {
     let utf8 = "\u{6e29}/0";
     let members = [
-        Member { name: b"Gr\x94\xe1e/0".to_vec(), ..member("", sample()) },
-        Member { unicode_name: utf8.into(), ..member("?/0", sample()).deflated() },
-        Member { flags: 1 << 11, name: b"\xff".to_vec(), ..member("", sample()) },
+        Member {
+            name: b"Gr\x94\xe1e/0".to_vec(),
+            ..member("", sample())
+        },
+        Member {
+            unicode_name: utf8.into(),
+            ..member("?/0", sample()).deflated()
+        },
+        Member {
+            flags: 1 << 11,
+            name: b"\xff".to_vec(),
+            ..member("", sample())
+        },
         member(&"a/".repeat(30_000), sample()),
     ];
     for store in both(&archive(&members)).stores.map(Result::unwrap) {
@@ -252,7 +411,10 @@ fn names_in_other_encodings_are_read() {
             assert_eq!(get(&store, name).unwrap().unwrap(), sample(), "{name}");
         }
         let left_out = stats.all_left_out();
-        assert!(left_out.len() == 1 && left_out[0].starts_with("/x.zip: 2 members"), "{left_out:?}");
+        assert!(
+            left_out.len() == 1 && left_out[0].starts_with("/x.zip: 2 members"),
+            "{left_out:?}"
+        );
         assert_eq!(stats.problems(), left_out);
     }
 }

@@ -39,11 +39,25 @@ impl Codec for AsType {
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        items::decode(self.encoded, self.encoded.scalar, self.decoded, encoded, out, |_| {})
+        items::decode(
+            self.encoded,
+            self.encoded.scalar,
+            self.decoded,
+            encoded,
+            out,
+            |_| {},
+        )
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        items::encode(self.decoded, self.decoded.scalar, self.encoded, decoded, out, |_| {})
+        items::encode(
+            self.decoded,
+            self.decoded.scalar,
+            self.encoded,
+            decoded,
+            out,
+            |_| {},
+        )
     }
 }
 
@@ -55,7 +69,10 @@ mod tests {
     fn worked_examples() {
         let config = r#"{"id": "astype", "encode_dtype": "|i1", "decode_dtype": ">i2"}"#;
         check(config, &[0, 100, 255, 254], &[100, 254]);
-        broken(r#"{"id": "astype", "encode_dtype": "<i2", "decode_dtype": "<i4"}"#, &[1, 2, 3]);
+        broken(
+            r#"{"id": "astype", "encode_dtype": "<i2", "decode_dtype": "<i4"}"#,
+            &[1, 2, 3],
+        );
         let f4 = |v: f32| v.to_le_bytes();
         let to_u1 = r#"{"id": "astype", "encode_dtype": "|u1", "decode_dtype": "<f4"}"#;
         let values = [-1.0, 256.0, 300.7, f32::NAN, 3e9].map(f4).concat();

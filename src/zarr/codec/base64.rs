@@ -29,14 +29,17 @@ impl Codec for Base64 {
         if let Ok(len) = STANDARD.decode_slice(encoded, out) {
             return Ok(len);
         }
-        let bytes = json::base64_decode(encoded).ok_or_else(|| CodecError::new("not valid base64"))?;
+        let bytes =
+            json::base64_decode(encoded).ok_or_else(|| CodecError::new("not valid base64"))?;
         buffer::copy(&bytes, out)
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let start = out.len();
         out.resize(start + self.encoded_size(decoded.len()).max(), 0);
-        let len = STANDARD.encode_slice(decoded, &mut out[start..]).map_err(|e| CodecError::new(e.to_string()))?;
+        let len = STANDARD
+            .encode_slice(decoded, &mut out[start..])
+            .map_err(|e| CodecError::new(e.to_string()))?;
         out.truncate(start + len);
         Ok(())
     }

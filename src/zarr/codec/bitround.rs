@@ -47,15 +47,28 @@ impl BitRound {
         config.required("keepbits")?;
         let keep = config.int("keepbits", 0, 0, i64::from(u32::MAX))? as u32;
         if config.get("dtype").is_none() {
-            return Ok(BitRound { keep, itemsize, numbers: Numbers::floats(itemsize, false), is_typed: false });
+            return Ok(BitRound {
+                keep,
+                itemsize,
+                numbers: Numbers::floats(itemsize, false),
+                is_typed: false,
+            });
         }
         let name = config.text("dtype", "")?;
-        let numbers = Numbers::of(name)
-            .ok_or_else(|| Error::unsupported(format!("codec \"bitround\": dtype {name:?} cannot be rounded")))?;
+        let numbers = Numbers::of(name).ok_or_else(|| {
+            Error::unsupported(format!(
+                "codec \"bitround\": dtype {name:?} cannot be rounded"
+            ))
+        })?;
         if keep == 0 && !matches!(numbers.kind, Rounding::Float(_)) {
             return Err(config.invalid("keepbits", "is 0, but integers keep at least 1 bit"));
         }
-        Ok(BitRound { keep, itemsize, numbers: Some(numbers), is_typed: true })
+        Ok(BitRound {
+            keep,
+            itemsize,
+            numbers: Some(numbers),
+            is_typed: true,
+        })
     }
 }
 
@@ -68,7 +81,11 @@ impl Numbers {
             8 => 52,
             _ => return None,
         };
-        Some(Numbers { size, kind: Rounding::Float(mantissa), is_big_endian })
+        Some(Numbers {
+            size,
+            kind: Rounding::Float(mantissa),
+            is_big_endian,
+        })
     }
 
     /// Returns the numbers of the element type `name`, or `None` if the registry does not define
@@ -77,7 +94,11 @@ impl Numbers {
         let is_big_endian = name.starts_with('>');
         match name.trim_start_matches(['<', '>']) {
             "bfloat16" | "complex_bfloat16" => {
-                return Some(Numbers { size: 2, kind: Rounding::Float(7), is_big_endian });
+                return Some(Numbers {
+                    size: 2,
+                    kind: Rounding::Float(7),
+                    is_big_endian,
+                });
             }
             "complex_float16" => return Numbers::floats(2, is_big_endian),
             _ => {}
@@ -88,10 +109,16 @@ impl Numbers {
         match dtype.kind() {
             DTypeKind::Float => Numbers::floats(size, is_big_endian),
             DTypeKind::Complex => Numbers::floats(size / 2, is_big_endian),
-            DTypeKind::UInt => Some(Numbers { size, kind: Rounding::Unsigned, is_big_endian }),
-            DTypeKind::Int | DTypeKind::TimeDelta | DTypeKind::DateTime => {
-                Some(Numbers { size, kind: Rounding::Signed, is_big_endian })
-            }
+            DTypeKind::UInt => Some(Numbers {
+                size,
+                kind: Rounding::Unsigned,
+                is_big_endian,
+            }),
+            DTypeKind::Int | DTypeKind::TimeDelta | DTypeKind::DateTime => Some(Numbers {
+                size,
+                kind: Rounding::Signed,
+                is_big_endian,
+            }),
             _ => None,
         }
     }
@@ -117,7 +144,11 @@ impl Numbers {
                 let x = (x << unused) as i64 >> unused;
                 let limit = (u64::MAX >> unused >> 1) + u64::from(x < 0);
                 let rounded = round_integer(x.unsigned_abs(), keep, limit);
-                if x < 0 { rounded.wrapping_neg() } else { rounded }
+                if x < 0 {
+                    rounded.wrapping_neg()
+                } else {
+                    rounded
+                }
             }),
         }
     }
@@ -140,7 +171,9 @@ fn round_integer(x: u64, keep: u32, limit: u64) -> u64 {
     let down = x >> drop << drop;
     let half = 1 << (drop - 1);
     let is_up = x - down > half || x - down == half && x >> drop & 1 == 1;
-    down.checked_add(2 * half).filter(|up| is_up && *up <= limit).unwrap_or(down)
+    down.checked_add(2 * half)
+        .filter(|up| is_up && *up <= limit)
+        .unwrap_or(down)
 }
 
 impl Codec for BitRound {
@@ -161,11 +194,16 @@ impl Codec for BitRound {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        let numbers = self.numbers.ok_or_else(|| CodecError::new("bitround rounds floats of 2, 4 or 8 bytes only"))?;
+        let numbers = self
+            .numbers
+            .ok_or_else(|| CodecError::new("bitround rounds floats of 2, 4 or 8 bytes only"))?;
         buffer::count(decoded, numbers.size)?;
         match numbers.kind {
             Rounding::Float(mantissa) if !self.is_typed && self.keep > mantissa => {
-                return Err(CodecError::new(format!("bitround can't keep {} of {mantissa} bits", self.keep)));
+                return Err(CodecError::new(format!(
+                    "bitround can't keep {} of {mantissa} bits",
+                    self.keep
+                )));
             }
             _ => {}
         }
@@ -184,7 +222,10 @@ mod tests {
 
     /// Returns the encoding by a codec whose configuration states the dtype.
     fn rounded(dtype: &str, keep: u32, plain: &[u8]) -> Vec<u8> {
-        encoded(&format!(r#"{{"id": "bitround", "keepbits": {keep}, "dtype": "{dtype}"}}"#), plain)
+        encoded(
+            &format!(r#"{{"id": "bitround", "keepbits": {keep}, "dtype": "{dtype}"}}"#),
+            plain,
+        )
     }
 
     #[test]
@@ -192,43 +233,80 @@ mod tests {
         let three = r#"{"id": "bitround", "keepbits": 3}"#;
         let f4 = |v: f32| v.to_le_bytes();
         // 1.0625 lies in the middle of 1 and 1.125
-        assert_eq!(encoded_as(three, 4, &[1.3, 1.0625, 1.1875].map(f4).concat()), [1.25, 1.0, 1.25].map(f4).concat());
-        assert_eq!(encoded_as(r#"{"id": "bitround", "keepbits": 10}"#, 2, &[1, 2]), [1, 2]);
+        assert_eq!(
+            encoded_as(three, 4, &[1.3, 1.0625, 1.1875].map(f4).concat()),
+            [1.25, 1.0, 1.25].map(f4).concat()
+        );
+        assert_eq!(
+            encoded_as(r#"{"id": "bitround", "keepbits": 10}"#, 2, &[1, 2]),
+            [1, 2]
+        );
     }
 
     #[test]
     fn typed_floats() {
         let values = [1.3, 1.0625, 1.1875, -1.3];
         let expected = [1.25, 1.0, 1.25, -1.25];
-        assert_eq!(rounded("<f4", 3, &values.map(f32::to_le_bytes).concat()), expected.map(f32::to_le_bytes).concat());
         assert_eq!(
-            rounded(">f8", 3, &values.map(|v| f64::from(v).to_be_bytes()).concat()),
+            rounded("<f4", 3, &values.map(f32::to_le_bytes).concat()),
+            expected.map(f32::to_le_bytes).concat()
+        );
+        assert_eq!(
+            rounded(
+                ">f8",
+                3,
+                &values.map(|v| f64::from(v).to_be_bytes()).concat()
+            ),
             expected.map(|v| f64::from(v).to_be_bytes()).concat()
         );
-        assert_eq!(rounded("<c8", 3, &values.map(f32::to_le_bytes).concat()), expected.map(f32::to_le_bytes).concat());
+        assert_eq!(
+            rounded("<c8", 3, &values.map(f32::to_le_bytes).concat()),
+            expected.map(f32::to_le_bytes).concat()
+        );
         // 1.0078125 keeps 1 of 7 bits, 1.875 becomes 2
-        assert_eq!(rounded("<bfloat16", 1, &[0x81, 0x3f, 0xf0, 0x3f]), [0x80, 0x3f, 0, 0x40]);
+        assert_eq!(
+            rounded("<bfloat16", 1, &[0x81, 0x3f, 0xf0, 0x3f]),
+            [0x80, 0x3f, 0, 0x40]
+        );
         assert_eq!(rounded("<f4", 23, &[1, 2, 3, 4]), [1, 2, 3, 4]);
         assert_eq!(rounded("<f4", 99, &[1, 2, 3, 4]), [1, 2, 3, 4]);
     }
 
     #[test]
     fn integers_keep_bits_from_the_highest() {
-        assert_eq!(rounded("|u1", 3, &[0, 1, 7, 8, 9, 10, 11, 13, 15, 100]), [0, 1, 7, 8, 8, 10, 12, 12, 16, 96]);
+        assert_eq!(
+            rounded("|u1", 3, &[0, 1, 7, 8, 9, 10, 11, 13, 15, 100]),
+            [0, 1, 7, 8, 8, 10, 12, 12, 16, 96]
+        );
         assert_eq!(rounded("|u1", 1, &[1, 2, 3, 5, 6, 7]), [1, 2, 4, 4, 8, 8]);
         let i2 = |values: [i16; 4]| values.map(i16::to_le_bytes).concat();
-        assert_eq!(rounded("<i2", 3, &i2([1000, -1000, 11, -11])), i2([1024, -1024, 12, -12]));
-        assert_eq!(rounded(">u4", 4, &1000u32.to_be_bytes()), 1024u32.to_be_bytes());
-        assert_eq!(rounded("<i8", 64, &i64::MIN.to_le_bytes()), i64::MIN.to_le_bytes());
+        assert_eq!(
+            rounded("<i2", 3, &i2([1000, -1000, 11, -11])),
+            i2([1024, -1024, 12, -12])
+        );
+        assert_eq!(
+            rounded(">u4", 4, &1000u32.to_be_bytes()),
+            1024u32.to_be_bytes()
+        );
+        assert_eq!(
+            rounded("<i8", 64, &i64::MIN.to_le_bytes()),
+            i64::MIN.to_le_bytes()
+        );
     }
 
     #[test]
     fn integers_stay_in_range() {
         assert_eq!(rounded("|u1", 3, &[255, 239]), [224, 224]);
         assert_eq!(rounded("|i1", 3, &[127, 0x80, 0x81]), [112, 0x80, 0x80]);
-        assert_eq!(rounded("<u8", 1, &u64::MAX.to_le_bytes()), (1u64 << 63).to_le_bytes());
+        assert_eq!(
+            rounded("<u8", 1, &u64::MAX.to_le_bytes()),
+            (1u64 << 63).to_le_bytes()
+        );
         // NaT, the smallest integer, is kept
-        assert_eq!(rounded("<M8[s]", 1, &i64::MIN.to_le_bytes()), i64::MIN.to_le_bytes());
+        assert_eq!(
+            rounded("<M8[s]", 1, &i64::MIN.to_le_bytes()),
+            i64::MIN.to_le_bytes()
+        );
     }
 
     #[test]

@@ -43,7 +43,9 @@ impl Blosc {
     /// Creates the compressor from its parameters, for items of `itemsize` bytes.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         config.allow_only(&["cname", "clevel", "shuffle", "blocksize", "typesize"])?;
-        Ok(Blosc { arguments: encode_only(EncoderArguments::new(config, itemsize)) })
+        Ok(Blosc {
+            arguments: encode_only(EncoderArguments::new(config, itemsize)),
+        })
     }
 }
 
@@ -57,7 +59,9 @@ impl EncoderArguments {
             "zlib" => c"zlib",
             "zstd" => c"zstd",
             other => {
-                return Err(config.invalid("cname", &format!("is {other:?}, which blosc doesn't know")));
+                return Err(
+                    config.invalid("cname", &format!("is {other:?}, which blosc doesn't know"))
+                );
             }
         };
         let typesize = config.int("typesize", itemsize as i64, 1, i64::MAX)? as usize;
@@ -73,7 +77,11 @@ impl EncoderArguments {
             blocksize: config.int("blocksize", 0, 0, i64::from(i32::MAX))? as usize,
             // 1 for larger items, which c-blosc shuffles as single bytes, and for items of 0 bytes,
             // which have no data
-            typesize: if (1..=MAX_TYPESIZE).contains(&typesize) { typesize } else { 1 },
+            typesize: if (1..=MAX_TYPESIZE).contains(&typesize) {
+                typesize
+            } else {
+                1
+            },
         })
     }
 
@@ -132,15 +140,22 @@ impl Codec for Blosc {
         let arguments = self.arguments.as_ref().map_err(CodecError::clone)?;
         if !can_encode(arguments.compressor) {
             let name = arguments.compressor.to_string_lossy();
-            return Err(CodecError(format!("blosc: this build can't encode with cname {name:?}")));
+            return Err(CodecError(format!(
+                "blosc: this build can't encode with cname {name:?}"
+            )));
         }
         let max = blosc_src::BLOSC_MAX_BUFFERSIZE as usize;
         if decoded.len() > max {
-            return Err(CodecError(format!("blosc: can't hold {} bytes, at most {max}", decoded.len())));
+            return Err(CodecError(format!(
+                "blosc: can't hold {} bytes, at most {max}",
+                decoded.len()
+            )));
         }
         match arguments.compress(decoded, out) {
             1.. => Ok(()),
-            code => Err(CodecError(format!("blosc: c-blosc failed with code {code}"))),
+            code => Err(CodecError(format!(
+                "blosc: c-blosc failed with code {code}"
+            ))),
         }
     }
 }

@@ -5,7 +5,11 @@ use super::{CodecError, CodecResult};
 /// Returns the first `len` bytes of `out`, or an error if it is shorter.
 pub(super) fn front(out: &mut [u8], len: usize) -> CodecResult<&mut [u8]> {
     let room = out.len();
-    out.get_mut(..len).ok_or_else(|| CodecError::new(format!("decodes to {len} bytes, more than the {room} expected")))
+    out.get_mut(..len).ok_or_else(|| {
+        CodecError::new(format!(
+            "decodes to {len} bytes, more than the {room} expected"
+        ))
+    })
 }
 
 /// Copies `bytes` to the front of `out` and returns their number.
@@ -18,14 +22,19 @@ pub(super) fn copy(bytes: &[u8], out: &mut [u8]) -> CodecResult<usize> {
 /// NumPy's `view`.
 pub(super) fn count(bytes: &[u8], size: usize) -> CodecResult<usize> {
     if size == 0 || !bytes.len().is_multiple_of(size) {
-        return Err(CodecError::new(format!("{} bytes are not whole items of {size}", bytes.len())));
+        return Err(CodecError::new(format!(
+            "{} bytes are not whole items of {size}",
+            bytes.len()
+        )));
     }
     Ok(bytes.len() / size)
 }
 
 /// Returns `items * size`, or an error on overflow.
 pub(super) fn total(items: usize, size: usize) -> CodecResult<usize> {
-    items.checked_mul(size).ok_or_else(|| CodecError::new(format!("{items} items of {size} bytes are too many")))
+    items
+        .checked_mul(size)
+        .ok_or_else(|| CodecError::new(format!("{items} items of {size} bytes are too many")))
 }
 
 #[cfg(test)]

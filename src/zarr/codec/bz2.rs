@@ -16,7 +16,9 @@ impl Bz2 {
     /// Creates the compressor from its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["level"])?;
-        Ok(Bz2 { level: encode_only(config.int("level", 1, 1, 9).map(|n| n as u32)) })
+        Ok(Bz2 {
+            level: encode_only(config.int("level", 1, 1, 9).map(|n| n as u32)),
+        })
     }
 }
 
@@ -26,20 +28,27 @@ fn decode_one(encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usi
     streams::run(encoded, out, |input, room| {
         let used = stream.total_in();
         let made = stream.total_out();
-        let status = stream.decompress(input, room).map_err(|_| StreamError::Invalid("damaged"))?;
+        let status = stream
+            .decompress(input, room)
+            .map_err(|_| StreamError::Invalid("damaged"))?;
         let step = match status {
             Status::StreamEnd => StreamStep::End,
             Status::MemNeeded => return Err(StreamError::Invalid("out of memory")),
             _ => StreamStep::More,
         };
-        Ok(((stream.total_in() - used) as usize, (stream.total_out() - made) as usize, step))
+        Ok((
+            (stream.total_in() - used) as usize,
+            (stream.total_out() - made) as usize,
+            step,
+        ))
     })
 }
 
 impl Codec for Bz2 {
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let room = out.len();
-        streams::decode_all(encoded, out, decode_one).map_err(|e| e.into_codec_error("bz2", encoded.len(), room))
+        streams::decode_all(encoded, out, decode_one)
+            .map_err(|e| e.into_codec_error("bz2", encoded.len(), room))
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
@@ -77,10 +86,26 @@ mod tests {
         let one = hex(GOLDEN);
         assert_eq!(encoded(&*bz2, &text), one);
         assert_eq!(decoded(&*bz2, &one, 23).unwrap(), text);
-        assert_eq!(decoded(&*bz2, &[&one[..], &one].concat(), 46).unwrap(), [&text[..], &text].concat());
-        assert_eq!(decoded(&*bz2, &[&one[..], &one].concat(), 30).unwrap_err().0, "bz2: holds more than 30 bytes");
-        assert_eq!(decoded(&*bz2, &[&one[..], b"BZjunk"].concat(), 23).unwrap(), text);
-        assert_eq!(decoded(&*bz2, &[&one[..], b"BZh"].concat(), 23).unwrap_err().0, "bz2: cut short, 49 bytes");
+        assert_eq!(
+            decoded(&*bz2, &[&one[..], &one].concat(), 46).unwrap(),
+            [&text[..], &text].concat()
+        );
+        assert_eq!(
+            decoded(&*bz2, &[&one[..], &one].concat(), 30)
+                .unwrap_err()
+                .0,
+            "bz2: holds more than 30 bytes"
+        );
+        assert_eq!(
+            decoded(&*bz2, &[&one[..], b"BZjunk"].concat(), 23).unwrap(),
+            text
+        );
+        assert_eq!(
+            decoded(&*bz2, &[&one[..], b"BZh"].concat(), 23)
+                .unwrap_err()
+                .0,
+            "bz2: cut short, 49 bytes"
+        );
         assert_eq!(decoded(&*bz2, &[], 23).unwrap(), b"");
     }
 

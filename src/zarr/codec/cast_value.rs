@@ -41,16 +41,29 @@ impl CastValue {
         let out_of_range = out_of_range(config)?;
         let direction = |from, to, name| {
             let map = scalar_map(config, name, from, to)?;
-            Ok::<_, Error>(ValueCast { from, to, mode, out_of_range, map })
+            Ok::<_, Error>(ValueCast {
+                from,
+                to,
+                mode,
+                out_of_range,
+                map,
+            })
         };
-        Ok(CastValue { encoding: direction(from, to, "encode")?, decoding: direction(to, from, "decode")? })
+        Ok(CastValue {
+            encoding: direction(from, to, "encode")?,
+            decoding: direction(to, from, "decode")?,
+        })
     }
 }
 
 fn real_type(config: &CodecConfig, name: &str) -> Result<RealType> {
     config.required(name)?;
     let dtype = config.text(name, "")?;
-    let why = || Error::unsupported(format!("codec \"cast_value\": cannot convert numbers of type {dtype:?}"));
+    let why = || {
+        Error::unsupported(format!(
+            "codec \"cast_value\": cannot convert numbers of type {dtype:?}"
+        ))
+    };
     RealType::parse(dtype).ok_or_else(why)
 }
 
@@ -71,37 +84,57 @@ fn out_of_range(config: &CodecConfig) -> Result<OutOfRange> {
         "clamp" => OutOfRange::Clamp,
         "wrap" => OutOfRange::Wrap,
         _ => {
-            return Err(config.invalid("out_of_range", "is neither \"clamp\", \"wrap\" nor \"error\""));
+            return Err(config.invalid(
+                "out_of_range",
+                "is neither \"clamp\", \"wrap\" nor \"error\"",
+            ));
         }
     })
 }
 
 /// Parses the pairs of one direction of `scalar_map`. Of pairs for the same number the first
 /// counts.
-fn scalar_map(config: &CodecConfig, direction: &str, from: RealType, to: RealType) -> Result<Vec<(u64, u64)>> {
+fn scalar_map(
+    config: &CodecConfig,
+    direction: &str,
+    from: RealType,
+    to: RealType,
+) -> Result<Vec<(u64, u64)>> {
     let invalid = |why: &str| config.invalid("scalar_map", why);
     let Some(value) = config.get("scalar_map") else {
         return Ok(Vec::new());
     };
-    let members = value.as_object().ok_or_else(|| invalid("is not an object"))?;
+    let members = value
+        .as_object()
+        .ok_or_else(|| invalid("is not an object"))?;
     if members.keys().any(|key| key != "encode" && key != "decode") {
-        return Err(Error::unsupported("codec \"cast_value\": scalar_map has members other than encode and decode"));
+        return Err(Error::unsupported(
+            "codec \"cast_value\": scalar_map has members other than encode and decode",
+        ));
     }
     let Some(pairs) = members.get(direction).filter(|pairs| !pairs.is_null()) else {
         return Ok(Vec::new());
     };
     let pairs = pairs.as_array().filter(|pairs| pairs.len() <= MAX_PAIRS);
-    let pairs =
-        pairs.ok_or_else(|| invalid(&format!("has an {direction} that is no list of at most {MAX_PAIRS} pairs")))?;
+    let pairs = pairs.ok_or_else(|| {
+        invalid(&format!(
+            "has an {direction} that is no list of at most {MAX_PAIRS} pairs"
+        ))
+    })?;
     let parse = |pair: &Value| {
         let [key, result] = pair.as_array()?.as_slice() else {
             return None;
         };
         Some((matchable(from, from.scalar(key)?), to.scalar(result)?))
     };
-    let bad = |i| invalid(&format!("has a pair {i} in {direction} that does not fit the types"));
-    let mut map =
-        (pairs.iter().enumerate()).map(|(i, pair)| parse(pair).ok_or_else(|| bad(i))).collect::<Result<Vec<_>>>()?;
+    let bad = |i| {
+        invalid(&format!(
+            "has a pair {i} in {direction} that does not fit the types"
+        ))
+    };
+    let mut map = (pairs.iter().enumerate())
+        .map(|(i, pair)| parse(pair).ok_or_else(|| bad(i)))
+        .collect::<Result<Vec<_>>>()?;
     map.sort_by_key(|(key, _)| *key);
     map.dedup_by_key(|(key, _)| *key);
     Ok(map)
@@ -118,7 +151,8 @@ fn matchable(real: RealType, bits: u64) -> u64 {
         }
         infinity => infinity,
     };
-    real.convert(value, RoundingMode::NearestEven, OutOfRange::Error).unwrap_or(bits)
+    real.convert(value, RoundingMode::NearestEven, OutOfRange::Error)
+        .unwrap_or(bits)
 }
 
 impl ValueCast {
@@ -132,12 +166,16 @@ impl ValueCast {
         if self.from.kind == self.to.kind {
             return Ok(bits);
         }
-        self.to.convert(self.from.value(bits), self.mode, self.out_of_range)
+        self.to
+            .convert(self.from.value(bits), self.mode, self.out_of_range)
     }
 
     /// Converts the items of `input` into `output`, which has space for exactly as many items.
     fn items(&self, input: &[u8], output: &mut [u8]) -> CodecResult<()> {
-        for (from, to) in input.chunks_exact(self.from.size).zip(output.chunks_exact_mut(self.to.size)) {
+        for (from, to) in input
+            .chunks_exact(self.from.size)
+            .zip(output.chunks_exact_mut(self.to.size))
+        {
             let bits = self.from.load(from);
             let result = self.item(bits).map_err(|misfit| self.error(bits, misfit))?;
             self.to.store(result, to);
@@ -147,8 +185,14 @@ impl ValueCast {
 
     fn error(&self, bits: u64, misfit: Misfit) -> CodecError {
         CodecError::new(match misfit {
-            Misfit::Range => format!("cast_value: {} is out of range of the type to cast to", self.from.shown(bits)),
-            Misfit::Nan => "cast_value: the type to cast to has no NaN, and scalar_map does not map it".to_string(),
+            Misfit::Range => format!(
+                "cast_value: {} is out of range of the type to cast to",
+                self.from.shown(bits)
+            ),
+            Misfit::Nan => {
+                "cast_value: the type to cast to has no NaN, and scalar_map does not map it"
+                    .to_string()
+            }
         })
     }
 

@@ -32,14 +32,28 @@ impl Checksum {
         };
         let name = config.id.clone();
         Ok(match name.as_str() {
-            "crc32" => Checksum { name, sum: Box::new(crc32fast::hash), is_at_start: located("start")? },
-            "crc32c" => Checksum { name, sum: Box::new(crc32c::crc32c), is_at_start: located("end")? },
-            "adler32" => {
-                Checksum { name, sum: Box::new(|bytes| simd_adler32::adler32(&bytes)), is_at_start: located("start")? }
-            }
+            "crc32" => Checksum {
+                name,
+                sum: Box::new(crc32fast::hash),
+                is_at_start: located("start")?,
+            },
+            "crc32c" => Checksum {
+                name,
+                sum: Box::new(crc32c::crc32c),
+                is_at_start: located("end")?,
+            },
+            "adler32" => Checksum {
+                name,
+                sum: Box::new(|bytes| simd_adler32::adler32(&bytes)),
+                is_at_start: located("start")?,
+            },
             "fletcher32" => {
                 config.allow_only(&[])?;
-                Checksum { name, sum: Box::new(fletcher32), is_at_start: false }
+                Checksum {
+                    name,
+                    sum: Box::new(fletcher32),
+                    is_at_start: false,
+                }
             }
             _ => {
                 config.allow_only(&["initval", "prefix"])?;
@@ -48,7 +62,11 @@ impl Checksum {
                 }
                 let initval = config.int("initval", 0, 0, i64::from(u32::MAX))? as u32;
                 let sum = Box::new(move |bytes: &[u8]| jenkins_lookup3::hash(bytes, initval));
-                Checksum { name, sum, is_at_start: false }
+                Checksum {
+                    name,
+                    sum,
+                    is_at_start: false,
+                }
             }
         })
     }
@@ -70,7 +88,13 @@ impl Codec for Checksum {
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        let short = || CodecError::new(format!("{} bytes are too few to hold a {} checksum", encoded.len(), self.name));
+        let short = || {
+            CodecError::new(format!(
+                "{} bytes are too few to hold a {} checksum",
+                encoded.len(),
+                self.name
+            ))
+        };
         let split = if self.is_at_start {
             encoded.split_first_chunk().map(|(sum, data)| (data, sum))
         } else {
@@ -80,7 +104,10 @@ impl Codec for Checksum {
         self.check_empty(data)?;
         let room = buffer::front(out, data.len())?;
         if (self.sum)(data) != u32::from_le_bytes(*stored) {
-            return Err(CodecError::new(format!("the {} checksum does not match", self.name)));
+            return Err(CodecError::new(format!(
+                "the {} checksum does not match",
+                self.name
+            )));
         }
         room.copy_from_slice(data);
         Ok(data.len())
@@ -132,11 +159,23 @@ mod tests {
     #[test]
     fn worked_examples() {
         check(r#"{"id": "crc32"}"#, b"a", &[0x43, 0xbe, 0xb7, 0xe8, b'a']);
-        check(r#"{"id": "crc32", "location": "end"}"#, b"a", &[b'a', 0x43, 0xbe, 0xb7, 0xe8]);
-        check(r#"{"id": "crc32c"}"#, b"123456789", b"123456789\x83\x92\x06\xe3");
+        check(
+            r#"{"id": "crc32", "location": "end"}"#,
+            b"a",
+            &[b'a', 0x43, 0xbe, 0xb7, 0xe8],
+        );
+        check(
+            r#"{"id": "crc32c"}"#,
+            b"123456789",
+            b"123456789\x83\x92\x06\xe3",
+        );
         check(r#"{"id": "adler32"}"#, b"a", &[98, 0, 98, 0, b'a']);
         check(r#"{"id": "adler32"}"#, b"", &[1, 0, 0, 0]);
-        check(r#"{"id": "fletcher32"}"#, &[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4, 4, 6, 9, 8]);
+        check(
+            r#"{"id": "fletcher32"}"#,
+            &[0, 1, 2, 3, 4],
+            &[0, 1, 2, 3, 4, 4, 6, 9, 8],
+        );
         check(r#"{"id": "fletcher32"}"#, b"a", &[b'a', 0, b'a', 0, b'a']);
     }
 

@@ -16,7 +16,10 @@ impl<R: Float> Number for Complex<R> {
     #[inline(always)]
     fn read(bytes: &[u8]) -> Self {
         let (re, im) = bytes.split_at(R::SIZE);
-        Complex { re: R::read(re), im: R::read(im) }
+        Complex {
+            re: R::read(re),
+            im: R::read(im),
+        }
     }
 
     #[inline(always)]
@@ -27,11 +30,17 @@ impl<R: Float> Number for Complex<R> {
     }
 
     fn add(self, other: Self) -> Self {
-        Complex { re: self.re.add(other.re), im: self.im.add(other.im) }
+        Complex {
+            re: self.re.add(other.re),
+            im: self.im.add(other.im),
+        }
     }
 
     fn sub(self, other: Self) -> Self {
-        Complex { re: self.re.sub(other.re), im: self.im.sub(other.im) }
+        Complex {
+            re: self.re.sub(other.re),
+            im: self.im.sub(other.im),
+        }
     }
 
     fn mul(self, other: Self) -> Self {
@@ -45,15 +54,24 @@ impl<R: Float> Number for Complex<R> {
     /// numbers.
     fn div(self, other: Self) -> Self {
         if !other.re.to::<bool>() {
-            return Complex { re: self.re.div(other.re), im: self.im.div(other.re) };
+            return Complex {
+                re: self.re.div(other.re),
+                im: self.im.div(other.re),
+            };
         }
         let ratio = other.im.div(other.re);
         let scale = R::from_f64(1.0).div(other.re.add(other.im.mul(ratio)));
-        Complex { re: self.re.add(self.im.mul(ratio)).mul(scale), im: self.im.sub(self.re.mul(ratio)).mul(scale) }
+        Complex {
+            re: self.re.add(self.im.mul(ratio)).mul(scale),
+            im: self.im.sub(self.re.mul(ratio)).mul(scale),
+        }
     }
 
     fn round(self) -> Self {
-        Complex { re: self.re.round(), im: self.im.round() }
+        Complex {
+            re: self.re.round(),
+            im: self.im.round(),
+        }
     }
 
     #[inline(always)]
@@ -62,23 +80,38 @@ impl<R: Float> Number for Complex<R> {
     }
 
     fn from_i64(v: i64) -> Self {
-        Complex { re: R::from_i64(v), im: R::default() }
+        Complex {
+            re: R::from_i64(v),
+            im: R::default(),
+        }
     }
 
     fn from_u64(v: u64) -> Self {
-        Complex { re: R::from_u64(v), im: R::default() }
+        Complex {
+            re: R::from_u64(v),
+            im: R::default(),
+        }
     }
 
     fn from_f32(v: f32) -> Self {
-        Complex { re: R::from_f32(v), im: R::default() }
+        Complex {
+            re: R::from_f32(v),
+            im: R::default(),
+        }
     }
 
     fn from_f64(v: f64) -> Self {
-        Complex { re: R::from_f64(v), im: R::default() }
+        Complex {
+            re: R::from_f64(v),
+            im: R::default(),
+        }
     }
 
     fn from_complex<S: Number>(re: S, im: S) -> Self {
-        Complex { re: re.to(), im: im.to() }
+        Complex {
+            re: re.to(),
+            im: im.to(),
+        }
     }
 }
 
@@ -93,7 +126,11 @@ impl Ticks {
     /// Applies `f` unless one of the two is "not a time".
     #[inline(always)]
     fn combine(self, other: Self, f: impl Fn(i64, i64) -> i64) -> Self {
-        if self.0 == NOT_A_TIME || other.0 == NOT_A_TIME { Ticks(NOT_A_TIME) } else { Ticks(f(self.0, other.0)) }
+        if self.0 == NOT_A_TIME || other.0 == NOT_A_TIME {
+            Ticks(NOT_A_TIME)
+        } else {
+            Ticks(f(self.0, other.0))
+        }
     }
 }
 

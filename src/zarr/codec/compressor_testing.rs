@@ -17,7 +17,10 @@ pub fn refused(config: &str) {
 
 /// Checks that the parameters allow decoding but not encoding.
 pub fn only_decodes(config: &str) {
-    assert!(codec(config, 1).encode(b"abcd", &mut Vec::new()).is_err(), "{config}");
+    assert!(
+        codec(config, 1).encode(b"abcd", &mut Vec::new()).is_err(),
+        "{config}"
+    );
 }
 
 fn parse(config: &str) -> CodecConfig {
@@ -27,7 +30,10 @@ fn parse(config: &str) -> CodecConfig {
 /// Returns the bytes of hex digits, ignoring spaces.
 pub fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u32> = digits.chars().filter_map(|c| c.to_digit(16)).collect();
-    digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
+    digits
+        .chunks(2)
+        .map(|pair| (pair[0] * 16 + pair[1]) as u8)
+        .collect()
 }
 
 /// Returns `len` bytes: slowly rising 4-byte numbers, then noise.
@@ -38,7 +44,11 @@ pub fn sample(len: usize) -> Vec<u8> {
         (state >> 24) as u8
     };
     let smooth = (0..).flat_map(|i: u32| (1_000_000 + i.wrapping_mul(i) / 50).to_le_bytes());
-    smooth.enumerate().take(len).map(|(i, b)| if i % 1000 < 800 { b } else { noise() }).collect()
+    smooth
+        .enumerate()
+        .take(len)
+        .map(|(i, b)| if i % 1000 < 800 { b } else { noise() })
+        .collect()
 }
 
 /// Returns the encoding of `data` and checks its size.
@@ -62,7 +72,9 @@ pub fn decoded(codec: &dyn Codec, bytes: &[u8], room: usize) -> Result<Vec<u8>, 
 
 /// Checks that data of many sizes decode again, and that an output one byte too short is an error.
 pub fn round_trip(codec: &dyn Codec) {
-    for len in [0, 1, 2, 3, 7, 15, 16, 17, 127, 128, 129, 255, 1000, 4096, 65535, 65536, 65537, 300_001] {
+    for len in [
+        0, 1, 2, 3, 7, 15, 16, 17, 127, 128, 129, 255, 1000, 4096, 65535, 65536, 65537, 300_001,
+    ] {
         let data = sample(len);
         let bytes = encoded(codec, &data);
         assert!(decoded(codec, &bytes, len).unwrap() == data, "{len}");
@@ -83,7 +95,11 @@ pub fn hostile(codec: &dyn Codec, data: &[u8]) {
 pub fn hostile_bytes(codec: &dyn Codec, good: &[u8], len: usize) {
     for cut in 0..good.len() {
         let outcome = decoded(codec, &good[..cut], len);
-        assert!(outcome.is_err() || outcome.is_ok_and(|d| d.len() < len), "cut at {cut} of {}", good.len());
+        assert!(
+            outcome.is_err() || outcome.is_ok_and(|d| d.len() < len),
+            "cut at {cut} of {}",
+            good.len()
+        );
     }
     for bit in 0..good.len() * 8 {
         let mut bad = good.to_vec();

@@ -35,7 +35,11 @@ thread_local! {
 /// Decodes the stream at the start of `encoded` into the front of `out` and returns the numbers of
 /// bytes read and written. Bytes after the stream are ignored. Output beyond the end of `out` is an
 /// error.
-pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamError> {
+pub fn decompress(
+    container: Container,
+    encoded: &[u8],
+    out: &mut [u8],
+) -> Result<(usize, usize), StreamError> {
     DECOMPRESSOR.with(|kept| match kept {
         Some(decompressor) => decompressor.run(container, encoded, out),
         None => Err(StreamError::Invalid("out of memory")),
@@ -59,14 +63,28 @@ pub fn deflate_for_tests(value: &[u8]) -> Vec<u8> {
 
 /// Appends one stream that holds `decoded` to `out`. `level` is one of zlib's: 0 to 9, or -1 for
 /// the default of 6.
-pub fn compress(container: Container, level: i32, decoded: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
+pub fn compress(
+    container: Container,
+    level: i32,
+    decoded: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), CodecError> {
     let level = if level < 0 { 6 } else { level };
     COMPRESSOR.with_borrow_mut(|kept| {
         if kept.as_ref().is_none_or(|c| c.level != level) {
             *kept = LevelCompressor::new(level);
         }
-        let done = kept.as_mut().is_some_and(|compressor| compressor.run(container, decoded, out));
-        if done { Ok(()) } else { Err(CodecError::new(format!("{}: out of memory", container.name()))) }
+        let done = kept
+            .as_mut()
+            .is_some_and(|compressor| compressor.run(container, decoded, out));
+        if done {
+            Ok(())
+        } else {
+            Err(CodecError::new(format!(
+                "{}: out of memory",
+                container.name()
+            )))
+        }
     })
 }
 
@@ -79,7 +97,12 @@ impl Decompressor {
         NonNull::new(unsafe { sys::libdeflate_alloc_decompressor() }).map(Decompressor)
     }
 
-    fn run(&self, container: Container, encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamError> {
+    fn run(
+        &self,
+        container: Container,
+        encoded: &[u8],
+        out: &mut [u8],
+    ) -> Result<(usize, usize), StreamError> {
         let call = match container {
             Container::Zlib => sys::libdeflate_zlib_decompress_ex,
             Container::Gzip => sys::libdeflate_gzip_decompress_ex,
@@ -91,8 +114,17 @@ impl Decompressor {
         let output = out.as_mut_ptr().cast();
         // SAFETY: the decompressor is live and belongs to this thread alone; the pointers and
         // lengths belong to valid slices that do not overlap, and the library stays within both.
-        let code =
-            unsafe { call(self.0.as_ptr(), input, encoded.len(), output, out.len(), &raw mut used, &raw mut made) };
+        let code = unsafe {
+            call(
+                self.0.as_ptr(),
+                input,
+                encoded.len(),
+                output,
+                out.len(),
+                &raw mut used,
+                &raw mut made,
+            )
+        };
         match code {
             sys::libdeflate_result_LIBDEFLATE_SUCCESS => Ok((used, made)),
             sys::libdeflate_result_LIBDEFLATE_INSUFFICIENT_SPACE => Err(StreamError::TooLong),

@@ -21,7 +21,13 @@ impl Delta {
         config.allow_only(&["dtype", "astype"])?;
         let decoded = Items::param(config, "dtype", None)?;
         let encoded = Items::param(config, "astype", Some(decoded))?;
-        let is_date = |name| Ok::<_, Error>(config.dtype(name)?.is_some_and(|d| *d.kind() == DTypeKind::DateTime));
+        let is_date = |name| {
+            Ok::<_, Error>(
+                config
+                    .dtype(name)?
+                    .is_some_and(|d| *d.kind() == DTypeKind::DateTime),
+            )
+        };
         let mixed = (decoded.scalar == Scalar::Ticks) != (encoded.scalar == Scalar::Ticks);
         if mixed || is_date("dtype")? || is_date("astype")? {
             return Err(items::not_numeric(config, "dtype"));
@@ -32,7 +38,12 @@ impl Delta {
         Ok(Delta { decoded, encoded })
     }
 
-    fn decode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+    fn decode_as<T: Number>(
+        &self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut [u8],
+    ) -> CodecResult<usize> {
         let mut sum: Option<T> = None;
         items::decode(self.encoded, work, self.decoded, input, out, |block| {
             let (head, tail) = block.split_at_mut(T::SIZE);
@@ -50,19 +61,26 @@ impl Delta {
 
     fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let mut last: Option<T> = None;
-        items::encode(self.decoded, self.decoded.scalar, self.encoded, input, out, |block| {
-            let (head, tail) = block.split_at_mut(T::SIZE);
-            let mut before = T::read(head);
-            if let Some(last) = last {
-                before.sub(last).write(head);
-            }
-            items::each::<T>(tail, |x| {
-                let difference = x.sub(before);
-                before = x;
-                difference
-            });
-            last = Some(before);
-        })
+        items::encode(
+            self.decoded,
+            self.decoded.scalar,
+            self.encoded,
+            input,
+            out,
+            |block| {
+                let (head, tail) = block.split_at_mut(T::SIZE);
+                let mut before = T::read(head);
+                if let Some(last) = last {
+                    before.sub(last).write(head);
+                }
+                items::each::<T>(tail, |x| {
+                    let difference = x.sub(before);
+                    before = x;
+                    difference
+                });
+                last = Some(before);
+            },
+        )
     }
 
     /// Checks that the first item fits a signed encoded type. NumPy assigns this item, which can
@@ -72,23 +90,37 @@ impl Delta {
         let to = self.encoded.scalar;
         let mut native = [0; 8];
         let size = self.decoded.size();
-        let head = input.get(..size).ok_or_else(|| CodecError::new("delta can't encode an empty buffer"))?;
+        let head = input
+            .get(..size)
+            .ok_or_else(|| CodecError::new("delta can't encode an empty buffer"))?;
         if !to.is_signed() || matches!(from, Scalar::Bool | Scalar::Ticks) {
             return Ok(());
         }
         let limit = 1u64 << (8 * to.size() - 1);
         let wide = if from.is_integer() {
-            Items::native(if from.is_signed() { Scalar::I64 } else { Scalar::U64 })
+            Items::native(if from.is_signed() {
+                Scalar::I64
+            } else {
+                Scalar::U64
+            })
         } else {
             Items::native(Scalar::F64)
         };
         items::convert(self.decoded, wide.scalar, wide, head, &mut native, |_| {});
         let fits = match wide.scalar {
-            Scalar::I64 => (-(limit as i128)..limit as i128).contains(&i128::from(i64::from_ne_bytes(native))),
+            Scalar::I64 => {
+                (-(limit as i128)..limit as i128).contains(&i128::from(i64::from_ne_bytes(native)))
+            }
             Scalar::U64 => u64::from_ne_bytes(native) < limit,
             _ => (-(limit as f64)..limit as f64).contains(&f64::from_ne_bytes(native).trunc()),
         };
-        if fits { Ok(()) } else { Err(CodecError::new("the first item does not fit delta's astype")) }
+        if fits {
+            Ok(())
+        } else {
+            Err(CodecError::new(
+                "the first item does not fit delta's astype",
+            ))
+        }
     }
 }
 
@@ -123,8 +155,16 @@ mod tests {
 
     #[test]
     fn worked_examples() {
-        check(r#"{"id": "delta", "dtype": "<i2", "astype": "|i1"}"#, &[100, 0, 102, 0, 99, 0], &[100, 2, 253]);
-        check(r#"{"id": "delta", "dtype": ">u2"}"#, &[0, 5, 0, 4, 1, 4], &[0, 5, 255, 255, 1, 0]);
+        check(
+            r#"{"id": "delta", "dtype": "<i2", "astype": "|i1"}"#,
+            &[100, 0, 102, 0, 99, 0],
+            &[100, 2, 253],
+        );
+        check(
+            r#"{"id": "delta", "dtype": ">u2"}"#,
+            &[0, 5, 0, 4, 1, 4],
+            &[0, 5, 255, 255, 1, 0],
+        );
         check(
             r#"{"id": "delta", "dtype": "<f4"}"#,
             &[0, 0, 192, 63, 0, 0, 0, 192],

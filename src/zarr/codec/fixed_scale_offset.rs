@@ -37,24 +37,38 @@ impl Operand {
         if is_integer && float.is_infinite() {
             return Err(config.invalid(name, "is too large"));
         }
-        Ok(Operand { float, is_integer, integer: text.and_then(|text| text.parse().ok()) })
+        Ok(Operand {
+            float,
+            is_integer,
+            integer: text.and_then(|text| text.parse().ok()),
+        })
     }
 
     /// Returns the number as an integer of type `T`, or an error if it is none or out of range, as
     /// NumPy does.
     fn integer_of<T: Number>(self, scalar: Scalar) -> CodecResult<T> {
         let bits = 8 * scalar.size();
-        let range = if scalar.is_signed() { -(1i128 << (bits - 1))..1i128 << (bits - 1) } else { 0..1i128 << bits };
+        let range = if scalar.is_signed() {
+            -(1i128 << (bits - 1))..1i128 << (bits - 1)
+        } else {
+            0..1i128 << bits
+        };
         match self.integer.filter(|n| range.contains(n)) {
             Some(n) if scalar.is_signed() => Ok(T::from_i64(n as i64)),
             Some(n) => Ok(T::from_u64(n as u64)),
-            None => Err(CodecError::new("offset or scale does not fit the type of the items")),
+            None => Err(CodecError::new(
+                "offset or scale does not fit the type of the items",
+            )),
         }
     }
 
     /// Returns the number as a `T`, whose scalar type is `scalar`.
     fn value<T: Number>(self, scalar: Scalar) -> CodecResult<T> {
-        if scalar.is_integer() { self.integer_of(scalar) } else { Ok(T::from_f64(self.float)) }
+        if scalar.is_integer() {
+            self.integer_of(scalar)
+        } else {
+            Ok(T::from_f64(self.float))
+        }
     }
 }
 
@@ -66,14 +80,26 @@ impl FixedScaleOffset {
         let scale = Operand::new(config, "scale")?;
         let decoded = Items::param(config, "dtype", None)?;
         let encoded = Items::param(config, "astype", Some(decoded))?;
-        if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")].iter().find(|i| i.0.scalar == Scalar::Ticks)
+        if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")]
+            .iter()
+            .find(|i| i.0.scalar == Scalar::Ticks)
         {
             return Err(items::not_numeric(config, name));
         }
-        Ok(FixedScaleOffset { offset, scale, decoded, encoded })
+        Ok(FixedScaleOffset {
+            offset,
+            scale,
+            decoded,
+            encoded,
+        })
     }
 
-    fn decode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+    fn decode_as<T: Number>(
+        &self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut [u8],
+    ) -> CodecResult<usize> {
         let offset = T::from_f64(self.offset.float);
         let scale = T::from_f64(self.scale.float);
         items::decode(self.encoded, work, self.decoded, input, out, |block| {
@@ -82,7 +108,12 @@ impl FixedScaleOffset {
     }
 
     /// Encodes with all arithmetic in type `T`.
-    fn encode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
+    fn encode_as<T: Number>(
+        &self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> CodecResult<()> {
         let offset = self.offset.value::<T>(work)?;
         let scale = self.scale.value::<T>(work)?;
         items::encode(self.decoded, work, self.encoded, input, out, |block| {
@@ -91,7 +122,12 @@ impl FixedScaleOffset {
     }
 
     /// Encodes with an integer offset, whose subtraction wraps in type `T`, and a float scale.
-    fn encode_mixed<T: Number>(&self, work: Scalar, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
+    fn encode_mixed<T: Number>(
+        &self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> CodecResult<()> {
         let offset = self.offset.integer_of::<T>(work)?;
         let mut moved = Vec::new();
         let native = Items::native(work);
@@ -120,7 +156,11 @@ impl Codec for FixedScaleOffset {
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let stored = self.encoded.scalar;
-        let work = if stored.is_integer() || stored == Scalar::Bool { Scalar::F64 } else { stored };
+        let work = if stored.is_integer() || stored == Scalar::Bool {
+            Scalar::F64
+        } else {
+            stored
+        };
         with_type!(work, T => self.decode_as::<T>(work, encoded, out))
     }
 
@@ -130,7 +170,11 @@ impl Codec for FixedScaleOffset {
             return with_type!(given, T => self.encode_as::<T>(given, decoded, out));
         }
         // NumPy converts booleans to int64 if a Python integer is subtracted
-        let whole = if given == Scalar::Bool { Scalar::I64 } else { given };
+        let whole = if given == Scalar::Bool {
+            Scalar::I64
+        } else {
+            given
+        };
         match (self.offset.is_integer, self.scale.is_integer) {
             (true, true) => with_type!(whole, T => self.encode_as::<T>(whole, decoded, out)),
             (true, false) => with_type!(whole, T => self.encode_mixed::<T>(whole, decoded, out)),
@@ -148,7 +192,10 @@ mod tests {
         let f4 = |v: &[f32]| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
         let config = r#"{"id": "fixedscaleoffset", "offset": 1000, "scale": 10, "dtype": "<f4", "astype": "|u1"}"#;
         assert_eq!(encoded(config, &f4(&[1000.0, 1000.25, 1000.35])), [0, 2, 3]);
-        assert_eq!(decoded(config, &[0, 2, 255], 12), f4(&[1000.0, 1000.2, 1025.5]));
+        assert_eq!(
+            decoded(config, &[0, 2, 255], 12),
+            f4(&[1000.0, 1000.2, 1025.5])
+        );
         check(
             r#"{"id": "fixedscaleoffset", "offset": 1, "scale": 3, "dtype": ">i2"}"#,
             &[0, 5, 255, 255],

@@ -17,7 +17,9 @@ impl Gzip {
     /// Creates the compressor from its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["level"])?;
-        Ok(Gzip { level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)) })
+        Ok(Gzip {
+            level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)),
+        })
     }
 }
 
@@ -34,7 +36,11 @@ fn decode_members(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, 
     while !rest.is_empty() {
         if !rest.starts_with(&[0x1f, 0x8b]) {
             let first = rest.len() == encoded.len();
-            return Err(StreamError::Invalid(if first { "no gzip header" } else { "other bytes after the data" }));
+            return Err(StreamError::Invalid(if first {
+                "no gzip header"
+            } else {
+                "other bytes after the data"
+            }));
         }
         let (used, made) = deflate::decompress(Container::Gzip, rest, &mut out[written..])?;
         written += made;
@@ -69,9 +75,15 @@ mod tests {
     #[test]
     fn round_trips() {
         for level in [-1, 0, 1, 9] {
-            round_trip(&*codec(&format!(r#"{{"id": "gzip", "level": {level}}}"#), 1));
+            round_trip(&*codec(
+                &format!(r#"{{"id": "gzip", "level": {level}}}"#),
+                1,
+            ));
         }
-        assert_eq!(encoded(&*codec(r#"{"id": "gzip"}"#, 1), b"x")[..10], hex("1f8b08000000000004ff"));
+        assert_eq!(
+            encoded(&*codec(r#"{"id": "gzip"}"#, 1), b"x")[..10],
+            hex("1f8b08000000000004ff")
+        );
     }
 
     #[test]
@@ -84,7 +96,12 @@ mod tests {
             decoded(&*gzip, &[&one[..], &[0; 9], &one, &[0]].concat(), 46).unwrap(),
             [&text[..], &text].concat()
         );
-        assert_eq!(decoded(&*gzip, &[&one[..], &one].concat(), 45).unwrap_err().0, "gzip: holds more than 45 bytes");
+        assert_eq!(
+            decoded(&*gzip, &[&one[..], &one].concat(), 45)
+                .unwrap_err()
+                .0,
+            "gzip: holds more than 45 bytes"
+        );
         let e = decoded(&*gzip, &[&one[..], &[0, 7]].concat(), 23).unwrap_err();
         assert_eq!(e.0, "gzip: other bytes after the data, 30 bytes");
         assert_eq!(decoded(&*gzip, &[], 23).unwrap(), b"");
@@ -97,13 +114,19 @@ mod tests {
         let mut named = hex("1f8b 08 1e 01020304 00 03 0300 616263 6e616d6500 6e6f746500 0000");
         named.extend(&hex(GOLDEN)[10..]);
         // the last two bytes before the data are the header's CRC-16, which Python doesn't verify
-        assert_eq!(decoded(&*gzip, &named, 23).unwrap(), b"hello hello hello hello");
+        assert_eq!(
+            decoded(&*gzip, &named, 23).unwrap(),
+            b"hello hello hello hello"
+        );
     }
 
     #[test]
     fn a_zlib_stream_under_this_name_is_decoded() {
         let bytes = encoded(&*codec(r#"{"id": "zlib"}"#, 1), b"abcabc");
-        assert_eq!(decoded(&*codec(r#"{"id": "gzip"}"#, 1), &bytes, 6).unwrap(), b"abcabc");
+        assert_eq!(
+            decoded(&*codec(r#"{"id": "gzip"}"#, 1), &bytes, 6).unwrap(),
+            b"abcabc"
+        );
     }
 
     #[test]

@@ -33,11 +33,17 @@ struct Intermediate {
 /// [`Kind::Invalid`](crate::error::Kind::Invalid), or the error of [`build`].
 pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> {
     let kept = usize::from(meta.has_objects());
-    let mut data = Intermediate { items: meta.dtype.clone(), is_variable: false };
+    let mut data = Intermediate {
+        items: meta.dtype.clone(),
+        is_variable: false,
+    };
     if let Some(codec) = meta.object_codec() {
         check_parameters(codec)?;
         check_object_codec(codec, &meta.dtype)?;
-        data = Intermediate { items: single_bytes()?, is_variable: true };
+        data = Intermediate {
+            items: single_bytes()?,
+            is_variable: true,
+        };
     }
     for config in meta.filters.iter().skip(kept).chain(&meta.compressor) {
         check_parameters(config)?;
@@ -49,10 +55,16 @@ pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> 
         _ => usize::MAX,
     };
     if chunk_size > limit && !meta.has_objects() {
-        return Err(Error::invalid(format!("a chunk has {chunk_size} bytes, its compressor takes {limit}")));
+        return Err(Error::invalid(format!(
+            "a chunk has {chunk_size} bytes, its compressor takes {limit}"
+        )));
     }
     let pipeline = Pipeline::new(meta, chunk_size)?;
-    if meta.has_objects() { Ok(()) } else { pipeline.check_encodes(meta.dtype.size(), chunk_size) }
+    if meta.has_objects() {
+        Ok(())
+    } else {
+        pipeline.check_encodes(meta.dtype.size(), chunk_size)
+    }
 }
 
 /// Checks that a codec is a compressor, which any array may use, and that numcodecs accepts its
@@ -65,10 +77,15 @@ pub fn check_compressor(config: &CodecConfig) -> Result<()> {
     if !["blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"].contains(&config.id.as_str()) {
         // an unknown codec has an error of its own
         build(config, 1)?;
-        return Err(Error::invalid(format!("codec {:?} is a filter, no compressor", config.id)));
+        return Err(Error::invalid(format!(
+            "codec {:?} is a filter, no compressor",
+            config.id
+        )));
     }
     check_parameters(config)?;
-    build(config, 1)?.encode(&[0; 16], &mut Vec::new()).map_err(|e| Error::invalid(e.0))
+    build(config, 1)?
+        .encode(&[0; 16], &mut Vec::new())
+        .map_err(|e| Error::invalid(e.0))
 }
 
 fn single_bytes() -> Result<DType> {
@@ -85,45 +102,68 @@ fn check_step(config: &CodecConfig, given: Intermediate) -> Result<Intermediate>
             refused("encodes objects, which the items here are not")
         }
         // needs an extra package, which is rarely installed
-        "crc32c" => refused("numcodecs has it only together with another package; crc32 is in all of them"),
+        "crc32c" => {
+            refused("numcodecs has it only together with another package; crc32 is in all of them")
+        }
         "packbits" if *given.items.kind() != DTypeKind::Bool => {
             refused("keeps booleans alone, other values would be lost")
         }
         "bitround"
-            if *given.items.kind() != DTypeKind::Float || given.items.is_big_endian() || given.items.size() > 8 =>
+            if *given.items.kind() != DTypeKind::Float
+                || given.items.is_big_endian()
+                || given.items.size() > 8 =>
         {
             refused("rounds little-endian floats of 2, 4 or 8 bytes, which the items here are not")
         }
         "bitround" => Ok(given),
-        "delta" | "fixedscaleoffset" | "quantize" | "categorize" => check_typed(config, "dtype", "astype", &given),
+        "delta" | "fixedscaleoffset" | "quantize" | "categorize" => {
+            check_typed(config, "dtype", "astype", &given)
+        }
         "astype" => check_typed(config, "decode_dtype", "encode_dtype", &given),
         "shuffle" if given.is_variable && config.int("elementsize", 4, 0, i64::MAX)? > 1 => {
             refused("can't shuffle compressed bytes, whose number may be odd")
         }
         _ => {
-            let is_fixed = matches!(build(config, given.items.size())?.encoded_size(64), super::Size::Exact(_));
-            Ok(Intermediate { items: single_bytes()?, is_variable: given.is_variable || !is_fixed })
+            let is_fixed = matches!(
+                build(config, given.items.size())?.encoded_size(64),
+                super::Size::Exact(_)
+            );
+            Ok(Intermediate {
+                items: single_bytes()?,
+                is_variable: given.is_variable || !is_fixed,
+            })
         }
     }
 }
 
 /// Returns the output of a filter whose parameters `from` and `to` state the types of decoded and
 /// encoded items.
-fn check_typed(config: &CodecConfig, from: &str, to: &str, given: &Intermediate) -> Result<Intermediate> {
+fn check_typed(
+    config: &CodecConfig,
+    from: &str,
+    to: &str,
+    given: &Intermediate,
+) -> Result<Intermediate> {
     let Some(dtype) = config.dtype(from)? else {
         return Err(config.invalid(from, "is missing"));
     };
     let loses = !build(config, given.items.size())?.is_lossless();
     // a lossless filter may be configured for another type of the same size
     if dtype.size() != given.items.size() || loses && dtype != given.items {
-        return Err(config.invalid(from, "is not the type of the items it is given: their values would be lost"));
+        return Err(config.invalid(
+            from,
+            "is not the type of the items it is given: their values would be lost",
+        ));
     }
     let made = match config.dtype(to)? {
         Some(made) => made,
         None if config.id == "categorize" => single_bytes()?,
         None => dtype,
     };
-    Ok(Intermediate { items: made, is_variable: given.is_variable })
+    Ok(Intermediate {
+        items: made,
+        is_variable: given.is_variable,
+    })
 }
 
 /// Checks that `config` encodes objects of this dtype.
@@ -133,15 +173,18 @@ fn check_object_codec(config: &CodecConfig, dtype: &DType) -> Result<()> {
             "codec \"pickle\": numcodecs reads no pickles unless told to: they may hold any program",
         )),
         // object codecs treat a struct as opaque bytes
-        _ if *dtype.kind() != DTypeKind::Object => {
-            Err(Error::invalid(format!("codec {:?} doesn't encode structs that hold objects", config.id)))
-        }
+        _ if *dtype.kind() != DTypeKind::Object => Err(Error::invalid(format!(
+            "codec {:?} doesn't encode structs that hold objects",
+            config.id
+        ))),
         "vlen-array" => match config.dtype("dtype")? {
             Some(item) if item.size() > 0 && !item.has_objects() => Ok(()),
             _ => Err(config.invalid("dtype", "is missing, or no type of numbers")),
         },
         "json2" | "msgpack2" | "vlen-bytes" | "vlen-utf8" => Ok(()),
-        id => Err(Error::invalid(format!("codec {id:?} doesn't encode objects: the first filter must"))),
+        id => Err(Error::invalid(format!(
+            "codec {id:?} doesn't encode objects: the first filter must"
+        ))),
     }
 }
 
@@ -160,10 +203,14 @@ fn check_parameters(config: &CodecConfig) -> Result<()> {
             ("fixedscaleoffset", "offset" | "scale", Value::Number(_)) => true,
             ("zstd", "checksum", Value::Bool(_)) => true,
             ("shuffle", "elementsize", value) => value.as_i64().is_some_and(|size| size > 0),
-            ("lzma", "preset", value) => value.as_u64().is_some_and(|preset| preset <= u64::from(u32::MAX)),
+            ("lzma", "preset", value) => value
+                .as_u64()
+                .is_some_and(|preset| preset <= u64::from(u32::MAX)),
             ("jenkins_lookup3", "initval", value) => value.as_u64().is_some(),
             ("json2" | "msgpack2", ..) => is_default(config, name, value),
-            (_, _, Value::Number(_)) => value.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
+            (_, _, Value::Number(_)) => value
+                .as_i64()
+                .is_some_and(|number| i32::try_from(number).is_ok()),
             (_, _, Value::String(_)) => true,
             ("categorize", "labels", Value::Array(_)) => true,
             _ => false,
@@ -180,10 +227,15 @@ fn check_parameters(config: &CodecConfig) -> Result<()> {
 fn is_default(config: &CodecConfig, name: &str, value: &Value) -> bool {
     match (config.id.as_str(), name) {
         ("json2", "encoding") => value == "utf-8",
-        ("json2", "skipkeys") | ("msgpack2", "use_single_float" | "raw") => *value == Value::Bool(false),
+        ("json2", "skipkeys") | ("msgpack2", "use_single_float" | "raw") => {
+            *value == Value::Bool(false)
+        }
         ("json2", "indent") => value.is_null(),
         ("json2", "separators") => {
-            value.is_null() || value.as_array().is_some_and(|pair| pair.as_slice() == [Value::from(","), ":".into()])
+            value.is_null()
+                || value
+                    .as_array()
+                    .is_some_and(|pair| pair.as_slice() == [Value::from(","), ":".into()])
         }
         _ => *value == Value::Bool(true),
     }
@@ -205,10 +257,19 @@ mod tests {
 
     fn codecs(list: &[&str]) -> String {
         let object = |spelled: &&str| {
-            if spelled.starts_with('{') { spelled.to_string() } else { format!(r#"{{"id":"{spelled}"}}"#) }
+            if spelled.starts_with('{') {
+                spelled.to_string()
+            } else {
+                format!(r#"{{"id":"{spelled}"}}"#)
+            }
         };
-        let list = format!("[{}]", list.iter().map(object).collect::<Vec<_>>().join(","));
-        json::parse(list.as_bytes()).map(|value| json::write(&value)).unwrap()
+        let list = format!(
+            "[{}]",
+            list.iter().map(object).collect::<Vec<_>>().join(",")
+        );
+        json::parse(list.as_bytes())
+            .map(|value| json::write(&value))
+            .unwrap()
     }
 
     const DELTA_I4: &str = r#"{"id":"delta","dtype":"<i4"}"#;
@@ -221,8 +282,14 @@ mod tests {
             ("\"<i4\"", codecs(&[DELTA_I4, "shuffle", "crc32"])),
             ("\"<f4\"", codecs(&[DELTA_F4])),
             ("\"<u4\"", codecs(&[DELTA_I4])),
-            ("\"<f4\"", codecs(&[TO_I2, r#"{"id":"delta","dtype":"<i2"}"#])),
-            ("\"<f4\"", codecs(&[r#"{"id":"bitround","keepbits":9}"#, "zlib", "base64"])),
+            (
+                "\"<f4\"",
+                codecs(&[TO_I2, r#"{"id":"delta","dtype":"<i2"}"#]),
+            ),
+            (
+                "\"<f4\"",
+                codecs(&[r#"{"id":"bitround","keepbits":9}"#, "zlib", "base64"]),
+            ),
             ("\"|b1\"", codecs(&["packbits"])),
             ("\"|O\"", codecs(&["vlen-utf8", "zlib"])),
         ] {
@@ -239,8 +306,16 @@ mod tests {
             ("\"<f8\"", codecs(&[DELTA_F4]), "not the type"),
             ("\"<i4\"", codecs(&["zlib", DELTA_I4]), "not the type"),
             ("\"<i4\"", codecs(&["zlib", "shuffle"]), "odd"),
-            ("\"<i4\"", codecs(&[r#"{"id":"bitround","keepbits":3}"#]), "floats"),
-            ("\">f4\"", codecs(&[r#"{"id":"bitround","keepbits":3}"#]), "floats"),
+            (
+                "\"<i4\"",
+                codecs(&[r#"{"id":"bitround","keepbits":3}"#]),
+                "floats",
+            ),
+            (
+                "\">f4\"",
+                codecs(&[r#"{"id":"bitround","keepbits":3}"#]),
+                "floats",
+            ),
             ("\"<f4\"", codecs(&["vlen-utf8"]), "objects"),
             ("\"<f4\"", codecs(&[TO_I2, DELTA_F4]), "not the type"),
             ("\"|O\"", codecs(&["zlib"]), "objects"),
@@ -250,7 +325,10 @@ mod tests {
             ("\"<i4\"", codecs(&["crc32c"]), "package"),
         ] {
             let refused = check(dtype, &filters, "null").unwrap_err();
-            assert!(refused.message().contains(why), "{dtype} {filters}: {refused}");
+            assert!(
+                refused.message().contains(why),
+                "{dtype} {filters}: {refused}"
+            );
         }
     }
 

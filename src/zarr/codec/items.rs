@@ -108,7 +108,9 @@ impl Scalar {
             (Bool, other) | (other, Bool) => other,
             (a, b) if complex(a) || complex(b) => [C64, C64, C128][float(a).max(float(b))],
             (a, b) if a.is_float() || b.is_float() => [F16, F32, F64][float(a).max(float(b))],
-            (a, b) if a.is_signed() == b.is_signed() => std::cmp::max_by_key(a, b, |scalar| scalar.size()),
+            (a, b) if a.is_signed() == b.is_signed() => {
+                std::cmp::max_by_key(a, b, |scalar| scalar.size())
+            }
             (signed, unsigned) | (unsigned, signed) if signed.is_signed() => {
                 match signed.size().max(2 * unsigned.size()) {
                     2 => I16,
@@ -135,7 +137,10 @@ impl Items {
     /// Returns the items of a dtype, or `None` if filters cannot compute with them.
     pub fn of(dtype: &DType) -> Option<Self> {
         let swapped = dtype.size() > 1 && dtype.is_big_endian() != cfg!(target_endian = "big");
-        Some(Items { scalar: Scalar::of(dtype)?, swapped })
+        Some(Items {
+            scalar: Scalar::of(dtype)?,
+            swapped,
+        })
     }
 
     /// Returns the size in bytes of `decoded` bytes of these items after they are cast to
@@ -153,7 +158,10 @@ impl Items {
 
     /// Returns items in the machine's byte order.
     pub fn native(scalar: Scalar) -> Self {
-        Items { scalar, swapped: false }
+        Items {
+            scalar,
+            swapped: false,
+        }
     }
 
     /// Returns the items of the dtype parameter `name`, or `default` if it is absent or null.
@@ -177,9 +185,15 @@ impl Items {
         };
         match part {
             _ if !self.swapped => {}
-            2 => bytes.chunks_exact_mut(2).for_each(|b| u16::read(b).swap_bytes().write(b)),
-            4 => bytes.chunks_exact_mut(4).for_each(|b| u32::read(b).swap_bytes().write(b)),
-            8 => bytes.chunks_exact_mut(8).for_each(|b| u64::read(b).swap_bytes().write(b)),
+            2 => bytes
+                .chunks_exact_mut(2)
+                .for_each(|b| u16::read(b).swap_bytes().write(b)),
+            4 => bytes
+                .chunks_exact_mut(4)
+                .for_each(|b| u32::read(b).swap_bytes().write(b)),
+            8 => bytes
+                .chunks_exact_mut(8)
+                .for_each(|b| u64::read(b).swap_bytes().write(b)),
             _ => {}
         }
     }
@@ -187,16 +201,26 @@ impl Items {
 
 /// Returns the error for a dtype parameter `name` that a filter cannot compute with.
 pub fn not_numeric(config: &CodecConfig, name: &str) -> Error {
-    Error::unsupported(format!("codec {:?}: {name} is not a type it can compute with", config.id))
+    Error::unsupported(format!(
+        "codec {:?}: {name} is not a type it can compute with",
+        config.id
+    ))
 }
 
 /// Returns whether no conversion of time units is needed: the dtype parameters `a` and `b` have the
 /// same unit, or at most one of them is a time.
 pub fn same_units(config: &CodecConfig, a: &str, b: &str) -> Result<bool> {
     let unit = |name: &str| -> Result<Option<String>> {
-        let timed = config.dtype(name)?.is_some_and(|d| matches!(d.kind(), DTypeKind::TimeDelta | DTypeKind::DateTime));
+        let timed = config
+            .dtype(name)?
+            .is_some_and(|d| matches!(d.kind(), DTypeKind::TimeDelta | DTypeKind::DateTime));
         let text = config.text(name, "")?;
-        Ok(timed.then(|| text.trim_start_matches(['<', '>', '=', '|']).get(2..).unwrap_or("").to_string()))
+        Ok(timed.then(|| {
+            text.trim_start_matches(['<', '>', '=', '|'])
+                .get(2..)
+                .unwrap_or("")
+                .to_string()
+        }))
     };
     Ok(match (unit(a)?, unit(b)?) {
         (Some(a), Some(b)) => a == b,
@@ -240,12 +264,22 @@ pub fn each<T: Number>(block: &mut [u8], mut step: impl FnMut(T) -> T) {
 /// Casts the items `from` in `input` to type `work`, applies `step` to each block in order, and
 /// casts the result to the items `to` in `output`. Both buffers hold the same number of whole
 /// items.
-pub fn convert(from: Items, work: Scalar, to: Items, input: &[u8], output: &mut [u8], mut step: impl FnMut(&mut [u8])) {
+pub fn convert(
+    from: Items,
+    work: Scalar,
+    to: Items,
+    input: &[u8],
+    output: &mut [u8],
+    mut step: impl FnMut(&mut [u8]),
+) {
     let into_work = cast_of(from.scalar, work);
     let out_of_work = cast_of(work, to.scalar);
     let mut loaded = [0; BLOCK * WIDEST];
     let mut worked = [0; BLOCK * WIDEST];
-    for (a, b) in input.chunks(BLOCK * from.size()).zip(output.chunks_mut(BLOCK * to.size())) {
+    for (a, b) in input
+        .chunks(BLOCK * from.size())
+        .zip(output.chunks_mut(BLOCK * to.size()))
+    {
         let items = a.len() / from.size();
         let worked = &mut worked[..items * work.size()];
         if from.swapped {
@@ -318,13 +352,29 @@ mod tests {
 
     #[test]
     fn items_of_any_number_and_byte_order_are_converted() {
-        let big = Items { scalar: Scalar::U16, swapped: cfg!(target_endian = "little") };
+        let big = Items {
+            scalar: Scalar::U16,
+            swapped: cfg!(target_endian = "little"),
+        };
         let numbers: Vec<u16> = (0..1300).collect();
         let input: Vec<u8> = numbers.iter().flat_map(|n| n.to_be_bytes()).collect();
-        let wanted: Vec<u8> = numbers.iter().flat_map(|&n| (f64::from(n) + 1.0).to_ne_bytes()).collect();
+        let wanted: Vec<u8> = numbers
+            .iter()
+            .flat_map(|&n| (f64::from(n) + 1.0).to_ne_bytes())
+            .collect();
         let mut out = vec![0; wanted.len()];
         let step = |block: &mut [u8]| each::<f64>(block, |x| x + 1.0);
-        assert_eq!(decode(big, Scalar::F64, Items::native(Scalar::F64), &input, &mut out, step), Ok(out.len()));
+        assert_eq!(
+            decode(
+                big,
+                Scalar::F64,
+                Items::native(Scalar::F64),
+                &input,
+                &mut out,
+                step
+            ),
+            Ok(out.len())
+        );
         assert_eq!(out, wanted);
         assert!(decode(big, Scalar::U16, big, &input, &mut [0; 2599], |_| {}).is_err());
         assert!(decode(big, Scalar::U16, big, &input[..3], &mut [0; 2600], |_| {}).is_err());

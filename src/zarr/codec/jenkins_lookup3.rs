@@ -13,10 +13,15 @@ fn absorb(state: &mut HashState, block: &[u8; 12]) {
 
 /// Returns `hashlittle` of `bytes` with the initial value `initval`.
 pub fn hash(bytes: &[u8], initval: u32) -> u32 {
-    let mut state = [0xdead_beef_u32.wrapping_add(bytes.len() as u32).wrapping_add(initval); 3];
+    let mut state = [0xdead_beef_u32
+        .wrapping_add(bytes.len() as u32)
+        .wrapping_add(initval); 3];
     let mut rest = bytes;
     // the last block, full or not, is mixed differently
-    while let Some((block, after)) = rest.split_first_chunk().filter(|(_, after)| !after.is_empty()) {
+    while let Some((block, after)) = rest
+        .split_first_chunk()
+        .filter(|(_, after)| !after.is_empty())
+    {
         absorb(&mut state, block);
         mix(&mut state);
         rest = after;
@@ -64,8 +69,16 @@ mod tests {
     fn worked_examples() {
         let config = r#"{"id": "jenkins_lookup3"}"#;
         check(config, b"", &[0xef, 0xbe, 0xad, 0xde]);
-        check(config, b"hello world, longer than 24 b", b"hello world, longer than 24 b\xe4\x03\x25\xa4");
-        check(r#"{"id": "jenkins_lookup3", "initval": 1, "prefix": null}"#, b"hello", b"hello\x9f\xa9\xee\xca");
+        check(
+            config,
+            b"hello world, longer than 24 b",
+            b"hello world, longer than 24 b\xe4\x03\x25\xa4",
+        );
+        check(
+            r#"{"id": "jenkins_lookup3", "initval": 1, "prefix": null}"#,
+            b"hello",
+            b"hello\x9f\xa9\xee\xca",
+        );
         broken(config, b"hello\0\0\0\0");
         broken(config, b"abc");
         refused(r#"{"id": "jenkins_lookup3", "initval": -1}"#);

@@ -9,8 +9,12 @@ use crate::util::json::Value;
 /// small.
 fn numbers() -> Vec<i64> {
     let powers = [0, 7, 8, 15, 16, 20, 31, 32, 33, 62].map(|bits| 1i64 << bits);
-    let around = powers.iter().flat_map(|n| [-n - 1, -n, 1 - n, n - 1, *n, n + 1]);
-    around.chain([i64::MIN, i64::MAX, 1 << 31 | 1 << 32, 0x7e00_0000]).collect()
+    let around = powers
+        .iter()
+        .flat_map(|n| [-n - 1, -n, 1 - n, n - 1, *n, n + 1]);
+    around
+        .chain([i64::MIN, i64::MAX, 1 << 31 | 1 << 32, 0x7e00_0000])
+        .collect()
 }
 
 /// Configurations of codecs with numeric parameters, with `N` in the place of the number.
@@ -78,11 +82,19 @@ fn try_codec(text: &str, itemsize: usize) {
         if codec.encode(&data, &mut encoded).is_err() {
             continue;
         }
-        assert!(encoded.len() <= codec.encoded_size(len).max(), "{text} {itemsize} {len}");
+        assert!(
+            encoded.len() <= codec.encoded_size(len).max(),
+            "{text} {itemsize} {len}"
+        );
         let mut decoded = vec![0xaa; len];
-        let made = codec.decode(&encoded, &mut decoded).unwrap_or_else(|e| panic!("{text} {itemsize} {len}: {}", e.0));
+        let made = codec
+            .decode(&encoded, &mut decoded)
+            .unwrap_or_else(|e| panic!("{text} {itemsize} {len}: {}", e.0));
         let keeps = codec.is_lossless() || config.id == "packbits";
-        assert!(made == len && (!keeps || decoded == data), "{text} {itemsize} {len}");
+        assert!(
+            made == len && (!keeps || decoded == data),
+            "{text} {itemsize} {len}"
+        );
     }
 }
 
@@ -100,7 +112,21 @@ fn any_parameter_is_used_or_refused() {
 
 #[test]
 fn any_item_size_is_used_or_refused() {
-    let sizes = [0, 1, 2, 3, 127, 128, 255, 256, 65_536, i32::MAX as usize, 1 << 31, 1 << 32, usize::MAX];
+    let sizes = [
+        0,
+        1,
+        2,
+        3,
+        127,
+        128,
+        255,
+        256,
+        65_536,
+        i32::MAX as usize,
+        1 << 31,
+        1 << 32,
+        usize::MAX,
+    ];
     for text in PLAIN {
         for size in sizes {
             try_codec(text, size);

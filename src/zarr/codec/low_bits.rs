@@ -23,7 +23,9 @@ impl LowBits {
             "uint2" => (2, false),
             "uint4" => (4, false),
             other => {
-                return Err(config.invalid("dtype", &format!("is {other:?}, no integer of 2 or 4 bits")));
+                return Err(
+                    config.invalid("dtype", &format!("is {other:?}, no integer of 2 or 4 bits"))
+                );
             }
         };
         Ok(LowBits { bits, is_signed })
@@ -31,7 +33,11 @@ impl LowBits {
 
     fn normal(&self, byte: u8) -> u8 {
         let upper = 8 - self.bits;
-        if self.is_signed { ((byte << upper) as i8 >> upper) as u8 } else { byte << upper >> upper }
+        if self.is_signed {
+            ((byte << upper) as i8 >> upper) as u8
+        } else {
+            byte << upper >> upper
+        }
     }
 }
 
@@ -46,7 +52,9 @@ impl Codec for LowBits {
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let out = buffer::front(out, encoded.len())?;
-        out.iter_mut().zip(encoded).for_each(|(out, byte)| *out = self.normal(*byte));
+        out.iter_mut()
+            .zip(encoded)
+            .for_each(|(out, byte)| *out = self.normal(*byte));
         Ok(encoded.len())
     }
 
@@ -69,12 +77,23 @@ mod tests {
             ("int2", [0xff, 0x00, 0xff, 0x00]),
             ("uint2", [0x03, 0x00, 0x03, 0x00]),
         ] {
-            let codec = LowBits::new(&CodecConfig::parse(&json!({"id": "low_bits", "dtype": dtype})).unwrap()).unwrap();
+            let codec = LowBits::new(
+                &CodecConfig::parse(&json!({"id": "low_bits", "dtype": dtype})).unwrap(),
+            )
+            .unwrap();
             let mut decoded = [0; 4];
             let mut encoded = Vec::new();
-            codec.decode(&[0x07, 0x08, 0xff, 0xf0], &mut decoded).unwrap();
-            codec.encode(&[0x07, 0x08, 0xff, 0xf0], &mut encoded).unwrap();
-            assert_eq!((decoded, encoded.as_slice()), (expected, &expected[..]), "{dtype}");
+            codec
+                .decode(&[0x07, 0x08, 0xff, 0xf0], &mut decoded)
+                .unwrap();
+            codec
+                .encode(&[0x07, 0x08, 0xff, 0xf0], &mut encoded)
+                .unwrap();
+            assert_eq!(
+                (decoded, encoded.as_slice()),
+                (expected, &expected[..]),
+                "{dtype}"
+            );
         }
     }
 }

@@ -22,7 +22,9 @@ impl Lz4 {
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["acceleration"])?;
         let acceleration = config.int("acceleration", 1, i64::from(i32::MIN), i64::from(i32::MAX));
-        Ok(Lz4 { acceleration: encode_only(acceleration.map(|n| n.max(1) as i32)) })
+        Ok(Lz4 {
+            acceleration: encode_only(acceleration.map(|n| n.max(1) as i32)),
+        })
     }
 }
 
@@ -33,7 +35,9 @@ pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Option<usize> {
     let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
     // SAFETY: both pointers belong to slices at least as long as the lengths given, which the
     // library stays within.
-    let made = unsafe { lz4_sys::LZ4_decompress_safe(block.as_ptr().cast(), out.as_mut_ptr().cast(), len, room) };
+    let made = unsafe {
+        lz4_sys::LZ4_decompress_safe(block.as_ptr().cast(), out.as_mut_ptr().cast(), len, room)
+    };
     usize::try_from(made).ok()
 }
 
@@ -63,7 +67,9 @@ pub fn decompress_beginning(block: &[u8], out: &mut [u8]) -> Option<usize> {
 
 /// Appends a block that holds `decoded`. Returns `None` if `decoded` is too long for a block.
 fn compress_block(decoded: &[u8], acceleration: i32, out: &mut Vec<u8>) -> Option<()> {
-    let len = i32::try_from(decoded.len()).ok().filter(|_| decoded.len() <= MAX_SIZE)?;
+    let len = i32::try_from(decoded.len())
+        .ok()
+        .filter(|_| decoded.len() <= MAX_SIZE)?;
     // SAFETY: the call only computes.
     let bound = unsafe { lz4_sys::LZ4_compressBound(len) };
     out.reserve(usize::try_from(bound).ok()?);
@@ -82,7 +88,8 @@ fn compress_block(decoded: &[u8], acceleration: i32, out: &mut Vec<u8>) -> Optio
 /// Decodes the block and checks its decoded size.
 fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
     let (size, block) = encoded.split_first_chunk().ok_or(StreamError::CutShort)?;
-    let size = usize::try_from(i32::from_le_bytes(*size)).map_err(|_| StreamError::Invalid("the size is negative"))?;
+    let size = usize::try_from(i32::from_le_bytes(*size))
+        .map_err(|_| StreamError::Invalid("the size is negative"))?;
     let out = out.get_mut(..size).ok_or(StreamError::TooLong)?;
     match decompress_block(block, out) {
         Some(made) if made == size => Ok(size),
@@ -98,8 +105,12 @@ impl Codec for Lz4 {
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         out.extend((decoded.len() as u32).to_le_bytes());
-        compress_block(decoded, self.acceleration.clone()?, out)
-            .ok_or_else(|| CodecError(format!("lz4: can't hold {} bytes, at most {MAX_SIZE}", decoded.len())))
+        compress_block(decoded, self.acceleration.clone()?, out).ok_or_else(|| {
+            CodecError(format!(
+                "lz4: can't hold {} bytes, at most {MAX_SIZE}",
+                decoded.len()
+            ))
+        })
     }
 }
 
@@ -114,7 +125,10 @@ mod tests {
     #[test]
     fn round_trips() {
         for acceleration in [-1, 1, 17, 70_000] {
-            round_trip(&*codec(&format!(r#"{{"id": "lz4", "acceleration": {acceleration}}}"#), 1));
+            round_trip(&*codec(
+                &format!(r#"{{"id": "lz4", "acceleration": {acceleration}}}"#),
+                1,
+            ));
         }
     }
 
@@ -123,7 +137,10 @@ mod tests {
         let lz4 = codec(r#"{"id": "lz4"}"#, 1);
         assert_eq!(encoded(&*lz4, TEXT), hex(GOLDEN));
         assert_eq!(decoded(&*lz4, &hex(GOLDEN), 23).unwrap(), TEXT);
-        assert_eq!(decoded(&*lz4, &hex(GOLDEN), 22).unwrap_err().0, "lz4: holds more than 22 bytes");
+        assert_eq!(
+            decoded(&*lz4, &hex(GOLDEN), 22).unwrap_err().0,
+            "lz4: holds more than 22 bytes"
+        );
     }
 
     #[test]

@@ -53,13 +53,25 @@ impl Lzma {
             10 => Ok(Some(Check::Sha256)),
             n => Err(config.invalid("check", &format!("is {n}, which is no check"))),
         });
-        let preset = config.get("preset").map(|_| config.int("preset", 0, 0, u32::MAX.into()).map(|n| n as u32));
-        let filters =
-            config.get("filters").map(LzmaFilters::parse).transpose().map_err(|why| config.invalid("filters", &why))?;
+        let preset = config.get("preset").map(|_| {
+            config
+                .int("preset", 0, 0, u32::MAX.into())
+                .map(|n| n as u32)
+        });
+        let filters = config
+            .get("filters")
+            .map(LzmaFilters::parse)
+            .transpose()
+            .map_err(|why| config.invalid("filters", &why))?;
         if format == LzmaFormat::Raw && filters.is_none() {
             return Err(config.invalid("filters", "are missing, which format 3 needs"));
         }
-        Ok(Lzma { format, check: encode_only(check), preset: encode_only(preset.transpose()), filters })
+        Ok(Lzma {
+            format,
+            check: encode_only(check),
+            preset: encode_only(preset.transpose()),
+            filters,
+        })
     }
 
     /// Returns a decoder for at most `room` decoded bytes.
@@ -75,16 +87,27 @@ impl Lzma {
     }
 
     /// Decodes one stream and returns the numbers of bytes read and written.
-    fn decode_one(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), StreamError> {
+    fn decode_one(
+        &self,
+        encoded: &[u8],
+        out: &mut [u8],
+    ) -> std::result::Result<(usize, usize), StreamError> {
         let mut stream = self.decoder(out.len()).map_err(stream_error)?;
         streams::run(encoded, out, |input, room| {
             let used = stream.total_in();
             let made = stream.total_out();
-            let step = match stream.process(input, room, Action::Run).map_err(stream_error)? {
+            let step = match stream
+                .process(input, room, Action::Run)
+                .map_err(stream_error)?
+            {
                 Status::StreamEnd => StreamStep::End,
                 _ => StreamStep::More,
             };
-            Ok(((stream.total_in() - used) as usize, (stream.total_out() - made) as usize, step))
+            Ok((
+                (stream.total_in() - used) as usize,
+                (stream.total_out() - made) as usize,
+                step,
+            ))
         })
     }
 
@@ -102,11 +125,15 @@ impl Lzma {
         let preset = preset.unwrap_or(DEFAULT_PRESET);
         let stream = match (self.format, &self.filters) {
             (LzmaFormat::Auto, _) => return fail("format 0 only decodes"),
-            (LzmaFormat::Xz, None) => Stream::new_easy_encoder(preset, check.unwrap_or(Check::Crc64)),
-            (LzmaFormat::Xz, Some(chain)) => {
-                chain.build().and_then(|f| Stream::new_stream_encoder(&f, check.unwrap_or(Check::Crc64)))
+            (LzmaFormat::Xz, None) => {
+                Stream::new_easy_encoder(preset, check.unwrap_or(Check::Crc64))
             }
-            (LzmaFormat::Alone, None) => LzmaOptions::new_preset(preset).and_then(|o| Stream::new_lzma_encoder(&o)),
+            (LzmaFormat::Xz, Some(chain)) => chain
+                .build()
+                .and_then(|f| Stream::new_stream_encoder(&f, check.unwrap_or(Check::Crc64))),
+            (LzmaFormat::Alone, None) => {
+                LzmaOptions::new_preset(preset).and_then(|o| Stream::new_lzma_encoder(&o))
+            }
             (LzmaFormat::Alone, Some(chain)) => match chain.only_lzma1() {
                 Some(options) => options.build().and_then(|o| Stream::new_lzma_encoder(&o)),
                 None => return fail("format 2 takes one LZMA1 filter"),
@@ -196,19 +223,32 @@ mod tests {
     #[test]
     fn streams_of_python_are_decoded() {
         let raw = r#", "format": 3, "filters": [{"id": 3, "dist": 4}, {"id": 33, "preset": 1}]"#;
-        let raw1 = &format!(r#", "format": 3, "filters": [{{"id": {L1}, "dict_size": 65536, "lc": 0, "lp": 2}}]"#);
-        for (parameters, bytes) in [("", XZ), (r#", "format": 2"#, ALONE), (raw, RAW), (raw1, RAW1)] {
+        let raw1 = &format!(
+            r#", "format": 3, "filters": [{{"id": {L1}, "dict_size": 65536, "lc": 0, "lp": 2}}]"#
+        );
+        for (parameters, bytes) in [
+            ("", XZ),
+            (r#", "format": 2"#, ALONE),
+            (raw, RAW),
+            (raw1, RAW1),
+        ] {
             let codec = lzma(parameters);
             assert_eq!(encoded(&*codec, TEXT), hex(bytes), "{parameters}");
             assert_eq!(decoded(&*codec, &hex(bytes), 23).unwrap(), TEXT);
-            assert_eq!(decoded(&*codec, &hex(bytes), 22).unwrap_err().0, "lzma: holds more than 22 bytes");
+            assert_eq!(
+                decoded(&*codec, &hex(bytes), 22).unwrap_err().0,
+                "lzma: holds more than 22 bytes"
+            );
             hostile(&*codec, &sample(60));
         }
         let auto = lzma(r#", "format": 0"#);
         assert_eq!(decoded(&*auto, &hex(XZ), 23).unwrap(), TEXT);
         assert_eq!(decoded(&*auto, &hex(ALONE), 23).unwrap(), TEXT);
         let mut out = Vec::new();
-        assert_eq!(auto.encode(TEXT, &mut out).unwrap_err().0, "lzma: can't encode: format 0 only decodes");
+        assert_eq!(
+            auto.encode(TEXT, &mut out).unwrap_err().0,
+            "lzma: can't encode: format 0 only decodes"
+        );
     }
 
     /// Compares all keys of an LZMA filter with the output of Python's lzma.
@@ -221,9 +261,15 @@ mod tests {
         let body = "000000404131348fc9dc86da3e10966fd9c6a7de55c27abd1922086e42b9e9402ee23344ff8033edfab1e5ad5d01cd83dffffe\
                     0fc000";
         let data = (0..40).collect::<Vec<u8>>().repeat(3);
-        assert_eq!(encoded(&*lzma(&format!(r#", "format": 3{chain}"#)), &data), hex(body));
+        assert_eq!(
+            encoded(&*lzma(&format!(r#", "format": 3{chain}"#)), &data),
+            hex(body)
+        );
         let alone = encoded(&*lzma(&format!(r#", "format": 2{chain}"#)), &data);
-        assert_eq!(alone, [hex("3f00100000ffffffffffffffff"), hex(body)].concat());
+        assert_eq!(
+            alone,
+            [hex("3f00100000ffffffffffffffff"), hex(body)].concat()
+        );
     }
 
     #[test]
@@ -232,9 +278,20 @@ mod tests {
         let one = hex(XZ);
         let two = TEXT.repeat(2);
         assert_eq!(decoded(&*xz, &[&one[..], &one].concat(), 46).unwrap(), two);
-        assert_eq!(decoded(&*xz, &[&one[..], &[0; 12], &one].concat(), 46).unwrap(), TEXT);
-        assert_eq!(decoded(&*xz, &[&one[..], b"twelve bytes"].concat(), 23).unwrap(), TEXT);
-        assert_eq!(decoded(&*xz, &[&one[..], &one[..11]].concat(), 23).unwrap_err().0, "lzma: cut short, 83 bytes");
+        assert_eq!(
+            decoded(&*xz, &[&one[..], &[0; 12], &one].concat(), 46).unwrap(),
+            TEXT
+        );
+        assert_eq!(
+            decoded(&*xz, &[&one[..], b"twelve bytes"].concat(), 23).unwrap(),
+            TEXT
+        );
+        assert_eq!(
+            decoded(&*xz, &[&one[..], &one[..11]].concat(), 23)
+                .unwrap_err()
+                .0,
+            "lzma: cut short, 83 bytes"
+        );
         assert!(decoded(&*xz, &[], 23).is_err());
     }
 
@@ -246,10 +303,15 @@ mod tests {
         let e = decoded(&*lzma(r#", "format": 2"#), &bytes, 23).unwrap_err();
         assert_eq!(e.0, "lzma: needs more memory than the limit, 31 bytes");
         // RAW takes the size from the metadata, where it has no effect on decoding
-        let raw = format!(r#", "format": 3, "filters": [{{"id": {L1}, "dict_size": 1610612736, "lc": 0, "lp": 2}}]"#);
+        let raw = format!(
+            r#", "format": 3, "filters": [{{"id": {L1}, "dict_size": 1610612736, "lc": 0, "lp": 2}}]"#
+        );
         assert_eq!(decoded(&*lzma(&raw), &hex(RAW1), 23).unwrap(), TEXT);
         let bomb = encoded(&*lzma(""), &vec![0; 10 << 20]);
-        assert_eq!(decoded(&*lzma(""), &bomb, 100).unwrap_err().0, "lzma: holds more than 100 bytes");
+        assert_eq!(
+            decoded(&*lzma(""), &bomb, 100).unwrap_err().0,
+            "lzma: holds more than 100 bytes"
+        );
     }
 
     #[test]
@@ -276,7 +338,10 @@ mod tests {
             r#", "format": 2, "filters": [{"id": 33}]"#,
             r#", "filters": [{"id": 33, "mode": 3}]"#,
         ] {
-            assert!(lzma(unusable).encode(TEXT, &mut Vec::new()).is_err(), "{unusable}");
+            assert!(
+                lzma(unusable).encode(TEXT, &mut Vec::new()).is_err(),
+                "{unusable}"
+            );
         }
     }
 }

@@ -34,7 +34,17 @@ pub struct LzmaParameters {
 }
 
 /// The names of the options of LZMA1 and LZMA2.
-const OPTIONS: [&str; 9] = ["preset", "dict_size", "lc", "lp", "pb", "mode", "nice_len", "mf", "depth"];
+const OPTIONS: [&str; 9] = [
+    "preset",
+    "dict_size",
+    "lc",
+    "lp",
+    "pb",
+    "mode",
+    "nice_len",
+    "mf",
+    "depth",
+];
 
 impl LzmaFilters {
     /// Parses the JSON list. The error is a reason that follows the word "filters".
@@ -43,7 +53,9 @@ impl LzmaFilters {
         if list.is_empty() || list.len() > 4 {
             return Err(format!("are {}, not 1 to 4", list.len()));
         }
-        Ok(LzmaFilters(list.iter().map(Filter::parse).collect::<Result<_, _>>()?))
+        Ok(LzmaFilters(
+            list.iter().map(Filter::parse).collect::<Result<_, _>>()?,
+        ))
     }
 
     /// Returns liblzma's chain for encoding.
@@ -98,21 +110,31 @@ fn push_bcj(filters: &mut Filters, id: u64, offset: u32) -> Result<&mut Filters,
 
 impl Filter {
     fn parse(value: &Value) -> Result<Filter, String> {
-        let dict = value.as_object().ok_or("hold something that is not a dict")?;
+        let dict = value
+            .as_object()
+            .ok_or("hold something that is not a dict")?;
         // LZMA1's id needs more digits than a double has
-        let id = dict.get("id").and_then(Value::as_u64).ok_or("hold one without an id")?;
+        let id = dict
+            .get("id")
+            .and_then(Value::as_u64)
+            .ok_or("hold one without an id")?;
         let known: &[&str] = match id {
             LZMA1 | LZMA2 => &OPTIONS,
             DELTA => &["dist"],
             4..=9 => &["start_offset"],
             _ => return Err(format!("hold the unknown id {id}")),
         };
-        if let Some(key) = dict.keys().find(|k| *k != "id" && !known.contains(&k.as_str())) {
+        if let Some(key) = dict
+            .keys()
+            .find(|k| *k != "id" && !known.contains(&k.as_str()))
+        {
             return Err(format!("have no key {key:?} for id {id}"));
         }
         let int = |key: &str| match dict.get(key) {
             None => Ok(None),
-            Some(v) => whole(v).map(Some).ok_or_else(|| format!("have a bad {key:?}")),
+            Some(v) => whole(v)
+                .map(Some)
+                .ok_or_else(|| format!("have a bad {key:?}")),
         };
         Ok(match id {
             LZMA1 => Filter::Lzma1(LzmaParameters::parse(int)?),
@@ -128,7 +150,8 @@ impl Filter {
 
 /// Returns the integer that Python makes of a JSON number.
 fn whole(value: &Value) -> Option<u32> {
-    let float = json::float(value).filter(|f| f.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(f))?;
+    let float = json::float(value)
+        .filter(|f| f.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(f))?;
     Some(float as u32)
 }
 
@@ -138,7 +161,10 @@ impl LzmaParameters {
         for name in OPTIONS {
             options.extend(int(name)?.map(|value| (name, value)));
         }
-        let preset = options.iter().find(|(name, _)| *name == "preset").map_or(6, |(_, preset)| *preset);
+        let preset = options
+            .iter()
+            .find(|(name, _)| *name == "preset")
+            .map_or(6, |(_, preset)| *preset);
         Ok(LzmaParameters { preset, options })
     }
 

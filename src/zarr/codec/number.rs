@@ -50,16 +50,28 @@ impl Float for f64 {}
 /// Casts as the instruction `cvttsd2si` does: numbers out of range become `i32::MIN`. Narrower
 /// integers take the low bits.
 fn to_i32(v: f64) -> i32 {
-    if v.abs() < 2147483648.0 { v as i32 } else { i32::MIN }
+    if v.abs() < 2147483648.0 {
+        v as i32
+    } else {
+        i32::MIN
+    }
 }
 
 fn to_i64(v: f64) -> i64 {
-    if v.abs() < 9223372036854775808.0 { v as i64 } else { i64::MIN }
+    if v.abs() < 9223372036854775808.0 {
+        v as i64
+    } else {
+        i64::MIN
+    }
 }
 
 fn to_u64(v: f64) -> u64 {
     const HALF: f64 = 9223372036854775808.0;
-    if v >= HALF { (to_i64(v - HALF) as u64) ^ (1 << 63) } else { to_i64(v) as u64 }
+    if v >= HALF {
+        (to_i64(v - HALF) as u64) ^ (1 << 63)
+    } else {
+        to_i64(v) as u64
+    }
 }
 
 /// Implements reading and writing of bytes.
@@ -68,7 +80,9 @@ macro_rules! bytes {
         const SIZE: usize = size_of::<$T>();
         #[inline(always)]
         fn read(bytes: &[u8]) -> Self {
-            bytes.try_into().map_or(Self::default(), <$T>::from_ne_bytes)
+            bytes
+                .try_into()
+                .map_or(Self::default(), <$T>::from_ne_bytes)
         }
         #[inline(always)]
         fn write(self, bytes: &mut [u8]) {
@@ -198,14 +212,22 @@ impl Number for f16 {
     }
     fn from_f64(v: f64) -> Self {
         let bits = v.to_bits();
-        if v.is_nan() { half_nan((bits >> 63) as u32, (bits >> 42) as u32) } else { narrow(v) }
+        if v.is_nan() {
+            half_nan((bits >> 63) as u32, (bits >> 42) as u32)
+        } else {
+            narrow(v)
+        }
     }
 }
 
 /// Narrows a float. Unlike with `f16::from_f32` of the `half` crate, a NaN keeps its sign and the
 /// upper bits of its payload.
 fn half(v: f32) -> f16 {
-    if v.is_nan() { half_nan(v.to_bits() >> 31, v.to_bits() >> 13) } else { narrow(f64::from(v)) }
+    if v.is_nan() {
+        half_nan(v.to_bits() >> 31, v.to_bits() >> 13)
+    } else {
+        narrow(f64::from(v))
+    }
 }
 
 /// Returns a NaN with this sign and the lowest 10 bits of `payload`.
@@ -296,12 +318,24 @@ mod tests {
 
     #[test]
     fn floats_out_of_range_cast_as_in_numpy() {
-        assert_eq!([-1.0, 256.0, 300.0, f64::NAN].map(|v| v.to::<u8>()), [255, 0, 44, 0]);
-        assert_eq!([70000.0, 3e9, f64::INFINITY, -40000.9].map(|v| v.to::<i16>()), [4464, 0, 0, 25536]);
-        assert_eq!([3e9, -2147483648.5, 2147483647.9].map(|v| v.to::<i32>()), [i32::MIN, i32::MIN, i32::MAX]);
+        assert_eq!(
+            [-1.0, 256.0, 300.0, f64::NAN].map(|v| v.to::<u8>()),
+            [255, 0, 44, 0]
+        );
+        assert_eq!(
+            [70000.0, 3e9, f64::INFINITY, -40000.9].map(|v| v.to::<i16>()),
+            [4464, 0, 0, 25536]
+        );
+        assert_eq!(
+            [3e9, -2147483648.5, 2147483647.9].map(|v| v.to::<i32>()),
+            [i32::MIN, i32::MIN, i32::MAX]
+        );
         assert_eq!([1e19, f64::NAN].map(|v| v.to::<i64>()), [i64::MIN; 2]);
         let u8s = [1e19, -2.0, f64::NAN, f64::INFINITY, 2f64.powi(64)].map(|v| v.to::<u64>());
-        assert_eq!(u8s, [10_000_000_000_000_000_000, u64::MAX - 1, 1 << 63, 0, 0]);
+        assert_eq!(
+            u8s,
+            [10_000_000_000_000_000_000, u64::MAX - 1, 1 << 63, 0, 0]
+        );
     }
 
     #[test]
@@ -316,6 +350,9 @@ mod tests {
         // just above the middle of two neighbors: only the lowest bit decides
         let above = f64::from_bits(0x3ff0_0200_0000_0001);
         assert_eq!(above.to::<f16>().to_bits(), 0x3c01);
-        assert_eq!([65519.9, 65520.0, 2.98e-8, 2.99e-8].map(|v| v.to::<f16>().to_bits()), [0x7bff, 0x7c00, 0, 1]);
+        assert_eq!(
+            [65519.9, 65520.0, 2.98e-8, 2.99e-8].map(|v| v.to::<f16>().to_bits()),
+            [0x7bff, 0x7c00, 0, 1]
+        );
     }
 }

@@ -60,14 +60,25 @@ pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> CodecRes
     match config.id.as_str() {
         "vlen-utf8" => check_lengths(bytes, items, |item| std::str::from_utf8(item).is_ok()),
         "vlen-bytes" | "vlen-array" => check_lengths(bytes, items, |_| true),
-        "json2" if config.text("encoding", "utf-8").is_ok_and(|name| name == "utf-8") => match json::parse(bytes) {
-            Ok(Value::Array(_)) => Ok(()),
-            Ok(_) => Err(CodecError::new("json2: not a list")),
-            Err(e) => Err(CodecError::new(format!("json2: {e}"))),
-        },
+        "json2"
+            if config
+                .text("encoding", "utf-8")
+                .is_ok_and(|name| name == "utf-8") =>
+        {
+            match json::parse(bytes) {
+                Ok(Value::Array(_)) => Ok(()),
+                Ok(_) => Err(CodecError::new("json2: not a list")),
+                Err(e) => Err(CodecError::new(format!("json2: {e}"))),
+            }
+        }
         "msgpack2" => check_message(bytes),
-        "pickle" if bytes.last() != Some(&b'.') => Err(CodecError::new("pickle: no STOP at the end")),
-        "pickle" if bytes.first().is_some_and(|first| *first >= 0x80) && !matches!(bytes, [0x80, 2..=5, ..]) => {
+        "pickle" if bytes.last() != Some(&b'.') => {
+            Err(CodecError::new("pickle: no STOP at the end"))
+        }
+        "pickle"
+            if bytes.first().is_some_and(|first| *first >= 0x80)
+                && !matches!(bytes, [0x80, 2..=5, ..]) =>
+        {
             Err(CodecError::new("pickle: unknown protocol"))
         }
         _ => Ok(()),
@@ -107,11 +118,18 @@ fn check_message(bytes: &[u8]) -> CodecResult<()> {
             0xde | 0xdf => (2 << (first - 0xde), 0, 2 * number(2 << (first - 0xde))?),
             0xc1 => return Err(broken()),
         };
-        let skipped = usize::try_from(value).ok().and_then(|value| value.checked_add(length)).ok_or_else(broken)?;
+        let skipped = usize::try_from(value)
+            .ok()
+            .and_then(|value| value.checked_add(length))
+            .ok_or_else(broken)?;
         rest = after.get(skipped..).ok_or_else(broken)?;
         left = left - 1 + members;
     }
-    if rest.is_empty() { Ok(()) } else { Err(broken()) }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(broken())
+    }
 }
 
 /// Checks numcodecs' vlen format: the number of items, then each item after its length, all as
@@ -121,11 +139,15 @@ fn check_lengths(bytes: &[u8], items: u64, is_valid: impl Fn(&[u8]) -> bool) -> 
     let (count, mut rest) = bytes.split_first_chunk().ok_or_else(short)?;
     let count = u32::from_le_bytes(*count);
     if u64::from(count) != items {
-        return Err(CodecError::new(format!("{count} items, where the chunk has {items}")));
+        return Err(CodecError::new(format!(
+            "{count} items, where the chunk has {items}"
+        )));
     }
     for i in 0..count {
         let (len, after) = rest.split_first_chunk().ok_or_else(short)?;
-        let (item, after) = after.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or_else(short)?;
+        let (item, after) = after
+            .split_at_checked(u32::from_le_bytes(*len) as usize)
+            .ok_or_else(short)?;
         if !is_valid(item) {
             return Err(CodecError::new(format!("item {i} is not UTF-8")));
         }
@@ -142,27 +164,46 @@ mod tests {
     #[test]
     fn damaged_objects_are_errors() {
         let told = |id: &str, bytes: &[u8], items| {
-            let config = CodecConfig::parse(&json::parse(format!("{{\"id\":\"{id}\"}}").as_bytes()).unwrap()).unwrap();
+            let config = CodecConfig::parse(
+                &json::parse(format!("{{\"id\":\"{id}\"}}").as_bytes()).unwrap(),
+            )
+            .unwrap();
             check_objects(&config, bytes, items).map_err(|e| e.0)
         };
         let two = b"\x02\0\0\0\x01\0\0\0a\x02\0\0\0\xc3\xa4";
         for id in ["vlen-utf8", "vlen-bytes", "vlen-array"] {
             assert_eq!(told(id, two, 2), Ok(()));
             for len in 0..two.len() {
-                assert_eq!(told(id, &two[..len], 2), Err("cut short".into()), "{id} {len}");
+                assert_eq!(
+                    told(id, &two[..len], 2),
+                    Err("cut short".into()),
+                    "{id} {len}"
+                );
             }
-            assert_eq!(told(id, two, 3), Err("2 items, where the chunk has 3".into()));
-            assert_eq!(told(id, b"\x01\0\0\0\xff\xff\xff\xff", 1), Err("cut short".into()));
+            assert_eq!(
+                told(id, two, 3),
+                Err("2 items, where the chunk has 3".into())
+            );
+            assert_eq!(
+                told(id, b"\x01\0\0\0\xff\xff\xff\xff", 1),
+                Err("cut short".into())
+            );
         }
         let latin = b"\x01\0\0\0\x01\0\0\0\xe4";
-        assert_eq!(told("vlen-utf8", latin, 1), Err("item 0 is not UTF-8".into()));
+        assert_eq!(
+            told("vlen-utf8", latin, 1),
+            Err("item 0 is not UTF-8".into())
+        );
         assert_eq!(told("vlen-bytes", latin, 1), Ok(()));
         assert_eq!(told("json2", b"[1, \"|O\", [1]]", 1), Ok(()));
         assert!(told("json2", b"[1, \"|O\", [1]", 1).is_err() && told("json2", b"7", 1).is_err());
         assert_eq!(told("pickle", b"\x80\x04]q\0.", 1), Ok(()));
         assert_eq!(told("pickle", b"(lp0\n.", 1), Ok(()), "protocol 0");
         for broken in [&b"anything"[..], b"\x80\x09.", b"\x02\x01!.", b""] {
-            assert!(told("pickle", broken, 1).is_err() || broken[0] < 0x80 && broken.ends_with(b"."), "{broken:?}");
+            assert!(
+                told("pickle", broken, 1).is_err() || broken[0] < 0x80 && broken.ends_with(b"."),
+                "{broken:?}"
+            );
         }
     }
 
@@ -197,9 +238,15 @@ mod tests {
             let list = [b"\x92", *value, b"\x07"].concat();
             assert!(check_message(&list).is_ok(), "{value:x?}");
             for len in 0..list.len() {
-                assert!(check_message(&list[..len]).is_err(), "{value:x?} cut at {len}");
+                assert!(
+                    check_message(&list[..len]).is_err(),
+                    "{value:x?} cut at {len}"
+                );
             }
-            assert!(check_message(&[&list[..], b"\0"].concat()).is_err(), "{value:x?} and more");
+            assert!(
+                check_message(&[&list[..], b"\0"].concat()).is_err(),
+                "{value:x?} and more"
+            );
         }
         assert!(check_message(b"\x81\x01\x02").is_err(), "no list");
         assert!(check_message(b"\xdd\xff\xff\xff\xff").is_err());
@@ -207,7 +254,14 @@ mod tests {
 
     #[test]
     fn encoded_objects_pass_through() {
-        for id in ["vlen-utf8", "vlen-bytes", "vlen-array", "json2", "msgpack2", "pickle"] {
+        for id in [
+            "vlen-utf8",
+            "vlen-bytes",
+            "vlen-array",
+            "json2",
+            "msgpack2",
+            "pickle",
+        ] {
             check(&format!(r#"{{"id": "{id}"}}"#), b"anything", b"anything");
             refused(&format!(r#"{{"id": "{id}", "level": 1}}"#));
         }

@@ -26,7 +26,9 @@ impl Codec for PackBits {
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        let (&padding, packed) = encoded.split_first().ok_or_else(|| CodecError::new("packbits data are empty"))?;
+        let (&padding, packed) = encoded
+            .split_first()
+            .ok_or_else(|| CodecError::new("packbits data are empty"))?;
         let len = buffer::total(packed.len(), 8)?.saturating_sub(padding.into());
         for (bits, bools) in packed.iter().zip(buffer::front(out, len)?.chunks_mut(8)) {
             for (i, b) in bools.iter_mut().enumerate() {
@@ -38,7 +40,12 @@ impl Codec for PackBits {
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         out.push((decoded.len().wrapping_neg() % 8) as u8);
-        let pack = |bools: &[u8]| bools.iter().enumerate().fold(0, |bits, (i, &b)| bits | u8::from(b != 0) << (7 - i));
+        let pack = |bools: &[u8]| {
+            bools
+                .iter()
+                .enumerate()
+                .fold(0, |bits, (i, &b)| bits | u8::from(b != 0) << (7 - i))
+        };
         out.extend(decoded.chunks(8).map(pack));
         Ok(())
     }

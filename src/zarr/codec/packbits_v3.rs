@@ -54,18 +54,26 @@ impl PackBitsV3 {
         config.allow_only(&["dtype", "padding_encoding", "first_bit", "last_bit"])?;
         config.required("dtype")?;
         let name = config.text("dtype", "")?;
-        let component = Component::of(name)
-            .ok_or_else(|| Error::unsupported(format!("codec \"packbits\": dtype {name:?} cannot be packed")))?;
+        let component = Component::of(name).ok_or_else(|| {
+            Error::unsupported(format!(
+                "codec \"packbits\": dtype {name:?} cannot be packed"
+            ))
+        })?;
         let padding = match config.text("padding_encoding", "none")? {
             "none" => Padding::None,
             "first_byte" | "start_byte" => Padding::FirstByte,
             "last_byte" | "end_byte" => Padding::LastByte,
             _ => {
-                return Err(config.invalid("padding_encoding", "is neither \"none\", \"first_byte\" nor \"last_byte\""));
+                return Err(config.invalid(
+                    "padding_encoding",
+                    "is neither \"none\", \"first_byte\" nor \"last_byte\"",
+                ));
             }
         };
         if padding != Padding::None && component.bits == 8 * component.size as u32 {
-            let why = format!("codec \"packbits\": padding_encoding with dtype {name:?}, whose items have whole bytes");
+            let why = format!(
+                "codec \"packbits\": padding_encoding with dtype {name:?}, whose items have whole bytes"
+            );
             return Err(Error::unsupported(why));
         }
         let highest = i64::from(component.bits) - 1;
@@ -74,14 +82,21 @@ impl PackBitsV3 {
         if last < first {
             return Err(config.invalid("last_bit", "is less than first_bit"));
         }
-        Ok(PackBitsV3 { component, first: first as u32, bits: (last - first) as u32 + 1, padding })
+        Ok(PackBitsV3 {
+            component,
+            first: first as u32,
+            bits: (last - first) as u32 + 1,
+            padding,
+        })
     }
 
     /// Returns the number of bytes that `count` components are packed into, without the padding
     /// byte.
     fn packed_size(&self, count: usize) -> usize {
         let bits = self.bits as usize;
-        (count / 8).saturating_mul(bits).saturating_add((count % 8 * bits).div_ceil(8))
+        (count / 8)
+            .saturating_mul(bits)
+            .saturating_add((count % 8 * bits).div_ceil(8))
     }
 
     /// Splits off the byte that counts the padding bits. Returns the packed bytes and the number of
@@ -104,11 +119,19 @@ impl PackBitsV3 {
             Padding::FirstByte => encoded.split_first(),
             Padding::LastByte => encoded.split_last(),
         };
-        let (&padding, packed) = split.ok_or_else(|| CodecError::new("packbits: no padding byte"))?;
-        let bits = buffer::total(packed.len(), 8)?.checked_sub(usize::from(padding)).filter(|_| padding < 8);
+        let (&padding, packed) =
+            split.ok_or_else(|| CodecError::new("packbits: no padding byte"))?;
+        let bits = buffer::total(packed.len(), 8)?
+            .checked_sub(usize::from(padding))
+            .filter(|_| padding < 8);
         match bits {
-            Some(bits) if bits.is_multiple_of(self.bits as usize) => Ok((packed, bits / self.bits as usize)),
-            _ => Err(CodecError::new(format!("packbits: {} bytes cannot have {padding} padding bits", packed.len()))),
+            Some(bits) if bits.is_multiple_of(self.bits as usize) => {
+                Ok((packed, bits / self.bits as usize))
+            }
+            _ => Err(CodecError::new(format!(
+                "packbits: {} bytes cannot have {padding} padding bits",
+                packed.len()
+            ))),
         }
     }
 
@@ -155,7 +178,11 @@ impl PackBitsV3 {
                 pending |= u128::from(load(words.next().unwrap_or_default(), false)) << held;
                 held += 64;
             }
-            store(self.extend(pending as u64), bytes, self.component.is_big_endian);
+            store(
+                self.extend(pending as u64),
+                bytes,
+                self.component.is_big_endian,
+            );
             pending >>= self.bits;
             held -= self.bits;
         }
@@ -170,7 +197,9 @@ impl Component {
             Some(bare) => (true, bare),
             None => (false, name.trim_start_matches(['<', '|'])),
         };
-        let (per_item, real) = bare.strip_prefix("complex_").map_or((1, bare), |real| (2, real));
+        let (per_item, real) = bare
+            .strip_prefix("complex_")
+            .map_or((1, bare), |real| (2, real));
         let narrow = |bits, kind| (1, bits, kind);
         let (size, bits, kind) = match real {
             "int2" | "int4" if per_item == 2 => return None,
@@ -186,12 +215,20 @@ impl Component {
             _ if per_item == 2 => return None,
             _ => return Self::of_numpy(name),
         };
-        Some(Component { size, bits, kind, is_big_endian, per_item })
+        Some(Component {
+            size,
+            bits,
+            kind,
+            is_big_endian,
+            per_item,
+        })
     }
 
     /// Returns the component of a type that NumPy has.
     fn of_numpy(name: &str) -> Option<Self> {
-        let dtype = DType::parse_str(name).ok().filter(|dtype| dtype.size() <= 16)?;
+        let dtype = DType::parse_str(name)
+            .ok()
+            .filter(|dtype| dtype.size() <= 16)?;
         let (kind, per_item) = match dtype.kind() {
             DTypeKind::Bool => (ComponentKind::Bool, 1),
             DTypeKind::Int => (ComponentKind::Signed, 1),
@@ -201,8 +238,18 @@ impl Component {
             _ => return None,
         };
         let size = dtype.size() / per_item;
-        let bits = if kind == ComponentKind::Bool { 1 } else { 8 * size as u32 };
-        Some(Component { size, bits, kind, is_big_endian: dtype.is_big_endian(), per_item })
+        let bits = if kind == ComponentKind::Bool {
+            1
+        } else {
+            8 * size as u32
+        };
+        Some(Component {
+            size,
+            bits,
+            kind,
+            is_big_endian: dtype.is_big_endian(),
+            per_item,
+        })
     }
 }
 
@@ -274,26 +321,61 @@ mod tests {
     fn booleans_begin_at_the_lowest_bit() {
         let ten = [1, 0, 0, 0, 0, 0, 0, 0, 1, 0];
         check_exact(r#""dtype": "|b1""#, &ten, &[1, 1]);
-        check(&packbits(r#""dtype": "|b1", "padding_encoding": "first_byte""#), &ten, &[6, 1, 1]);
-        check(&packbits(r#""dtype": "|b1", "padding_encoding": "start_byte""#), &[0, 1, 1], &[5, 6]);
-        check(&packbits(r#""dtype": "|b1", "padding_encoding": "last_byte""#), &ten, &[1, 1, 6]);
-        check(&packbits(r#""dtype": "|b1", "padding_encoding": "end_byte""#), &[1; 8], &[255, 0]);
-        check(&packbits(r#""dtype": "|b1", "padding_encoding": "first_byte""#), &[], &[0]);
+        check(
+            &packbits(r#""dtype": "|b1", "padding_encoding": "first_byte""#),
+            &ten,
+            &[6, 1, 1],
+        );
+        check(
+            &packbits(r#""dtype": "|b1", "padding_encoding": "start_byte""#),
+            &[0, 1, 1],
+            &[5, 6],
+        );
+        check(
+            &packbits(r#""dtype": "|b1", "padding_encoding": "last_byte""#),
+            &ten,
+            &[1, 1, 6],
+        );
+        check(
+            &packbits(r#""dtype": "|b1", "padding_encoding": "end_byte""#),
+            &[1; 8],
+            &[255, 0],
+        );
+        check(
+            &packbits(r#""dtype": "|b1", "padding_encoding": "first_byte""#),
+            &[],
+            &[0],
+        );
         check_exact(r#""dtype": "|b1""#, &[], &[]);
         assert_eq!(encoded(&packbits(r#""dtype": "|b1""#), &[200, 0, 2]), [5]);
     }
 
     #[test]
     fn narrow_numbers_take_their_width() {
-        check_exact(r#""dtype": "int2""#, &[0, 1, 0xfe, 0xff, 1], &[0b11_10_01_00, 1]);
+        check_exact(
+            r#""dtype": "int2""#,
+            &[0, 1, 0xfe, 0xff, 1],
+            &[0b11_10_01_00, 1],
+        );
         check_exact(r#""dtype": "uint2""#, &[0, 1, 2, 3, 1], &[0b11_10_01_00, 1]);
         check_exact(r#""dtype": "int4""#, &[7, 0xf8, 0xff], &[0x87, 0x0f]);
         check_exact(r#""dtype": "uint4""#, &[7, 8, 15], &[0x87, 0x0f]);
         check_exact(r#""dtype": "float4_e2m1fn""#, &[1, 15], &[0xf1]);
-        check_exact(r#""dtype": "float6_e2m3fn""#, &[1, 2, 3, 4], &[0x81, 0x30, 0x10]);
-        check_exact(r#""dtype": "complex_float4_e2m1fn""#, &[1, 2, 3, 4], &[0x21, 0x43]);
+        check_exact(
+            r#""dtype": "float6_e2m3fn""#,
+            &[1, 2, 3, 4],
+            &[0x81, 0x30, 0x10],
+        );
+        check_exact(
+            r#""dtype": "complex_float4_e2m1fn""#,
+            &[1, 2, 3, 4],
+            &[0x21, 0x43],
+        );
         // the upper bits of the bytes are not stored
-        assert_eq!(encoded(&packbits(r#""dtype": "uint4""#), &[0xf7, 0xf8]), [0x87]);
+        assert_eq!(
+            encoded(&packbits(r#""dtype": "uint4""#), &[0xf7, 0xf8]),
+            [0x87]
+        );
         let counted = packbits(r#""dtype": "int4", "padding_encoding": "first_byte""#);
         check(&counted, &[7, 0xf8, 0xff], &[4, 0x87, 0x0f]);
     }
@@ -302,25 +384,53 @@ mod tests {
     fn wide_numbers_keep_a_range_of_bits() {
         check_exact(r#""dtype": "<u2""#, &[1, 2, 3, 4], &[1, 2, 3, 4]);
         check_exact(r#""dtype": ">u2""#, &[1, 2, 3, 4], &[2, 1, 4, 3]);
-        check_exact(r#""dtype": "<u2", "last_bit": 11"#, &[0x34, 0x02, 0xbc, 0x0a], &[0x34, 0xc2, 0xab]);
+        check_exact(
+            r#""dtype": "<u2", "last_bit": 11"#,
+            &[0x34, 0x02, 0xbc, 0x0a],
+            &[0x34, 0xc2, 0xab],
+        );
         // bits 4 to 11 of -16 are all set, those of 16 are 1; bit 11 is the sign
-        check_exact(r#""dtype": "<i2", "first_bit": 4, "last_bit": 11"#, &[0xf0, 0xff, 0x10, 0], &[0xff, 1]);
-        check_exact(r#""dtype": "<u2", "first_bit": 4, "last_bit": 11"#, &[0xf0, 0x0f, 0x10, 0], &[0xff, 1]);
+        check_exact(
+            r#""dtype": "<i2", "first_bit": 4, "last_bit": 11"#,
+            &[0xf0, 0xff, 0x10, 0],
+            &[0xff, 1],
+        );
+        check_exact(
+            r#""dtype": "<u2", "first_bit": 4, "last_bit": 11"#,
+            &[0xf0, 0x0f, 0x10, 0],
+            &[0xff, 1],
+        );
         let low = packbits(r#""dtype": "<u2", "first_bit": null, "last_bit": 7"#);
-        assert_eq!(encoded(&low, &[0x34, 0x12]), [0x34], "bits outside are dropped");
-        check_exact(r#""dtype": "<f4", "first_bit": 16"#, &1.5f32.to_le_bytes(), &[0xc0, 0x3f]);
+        assert_eq!(
+            encoded(&low, &[0x34, 0x12]),
+            [0x34],
+            "bits outside are dropped"
+        );
+        check_exact(
+            r#""dtype": "<f4", "first_bit": 16"#,
+            &1.5f32.to_le_bytes(),
+            &[0xc0, 0x3f],
+        );
         check_exact(
             r#""dtype": "<c8", "first_bit": 16"#,
             &[0, 0, 0xc0, 0x3f, 0, 0, 0x80, 0xbf],
             &[0xc0, 0x3f, 0x80, 0xbf],
         );
         check_exact(r#""dtype": "<bfloat16""#, &[0xc0, 0x3f], &[0xc0, 0x3f]);
-        check_exact(r#""dtype": "float8_e4m3", "first_bit": 7"#, &[0x80, 0, 0x80], &[0b101]);
+        check_exact(
+            r#""dtype": "float8_e4m3", "first_bit": 7"#,
+            &[0x80, 0, 0x80],
+            &[0b101],
+        );
     }
 
     #[test]
     fn only_whole_numbers_are_lossless() {
-        let lossless = |parameters| build(&config(&packbits(parameters)), 1).unwrap().is_lossless();
+        let lossless = |parameters| {
+            build(&config(&packbits(parameters)), 1)
+                .unwrap()
+                .is_lossless()
+        };
         assert!(lossless(r#""dtype": "<i8""#) && lossless(r#""dtype": "float8_e5m2""#));
         assert!(!lossless(r#""dtype": "|b1""#) && !lossless(r#""dtype": "int4""#));
         assert!(!lossless(r#""dtype": "<u4", "last_bit": 30"#));
@@ -332,7 +442,10 @@ mod tests {
         for stored in [&[][..], &[8, 0], &[1], &[255, 1, 2, 3]] {
             broken(&counted, stored);
         }
-        broken(&packbits(r#""dtype": "int4", "padding_encoding": "last_byte""#), &[0, 0, 3]);
+        broken(
+            &packbits(r#""dtype": "int4", "padding_encoding": "last_byte""#),
+            &[0, 0, 3],
+        );
         broken(&packbits(r#""dtype": "|b1""#), &[0; 124]);
         broken(&packbits(r#""dtype": "|b1""#), &[0; 126]);
         let codec = PackBitsV3::new(&config(&packbits(r#""dtype": "<c8""#))).unwrap();
@@ -351,8 +464,10 @@ mod tests {
         ] {
             refused(&packbits(parameters));
         }
-        let error =
-            PackBitsV3::new(&config(&packbits(r#""dtype": "<f4", "padding_encoding": "last_byte""#))).unwrap_err();
+        let error = PackBitsV3::new(&config(&packbits(
+            r#""dtype": "<f4", "padding_encoding": "last_byte""#,
+        )))
+        .unwrap_err();
         assert_eq!(error.kind(), crate::error::Kind::Unsupported);
     }
 

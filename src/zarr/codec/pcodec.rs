@@ -47,18 +47,27 @@ impl Pcodec {
         let items = Items::param(config, "dtype", None)?;
         if items.swapped || !is_supported(items.scalar) {
             let name = config.text("dtype", "")?;
-            return Err(Error::unsupported(format!("codec \"pcodec\": dtype {name:?} cannot be compressed")));
+            return Err(Error::unsupported(format!(
+                "codec \"pcodec\": dtype {name:?} cannot be compressed"
+            )));
         }
         let page = config.int("equal_pages_up_to", 1 << 18, 1, i64::MAX);
         let page_or_default = page.as_ref().map_or(1 << 18, |page| *page as usize);
         let config = super::encode_only(page.and_then(|page| chunk_config(config, page as usize)));
-        Ok(Pcodec { scalar: items.scalar, config, page: page_or_default })
+        Ok(Pcodec {
+            scalar: items.scalar,
+            config,
+            page: page_or_default,
+        })
     }
 }
 
 /// Returns whether numcodecs compresses numbers of this type. Times are compressed as integers.
 fn is_supported(scalar: Scalar) -> bool {
-    !matches!(scalar, Scalar::Bool | Scalar::I8 | Scalar::U8 | Scalar::C64 | Scalar::C128)
+    !matches!(
+        scalar,
+        Scalar::Bool | Scalar::I8 | Scalar::U8 | Scalar::C64 | Scalar::C128
+    )
 }
 
 /// Returns the library's configuration for encoding chunks of up to `page` numbers.
@@ -68,14 +77,20 @@ fn chunk_config(config: &CodecConfig, page: usize) -> Result<ChunkConfig> {
         "classic" => ModeSpec::Classic,
         _ => return Err(config.invalid("mode_spec", "is neither \"auto\" nor \"classic\"")),
     };
-    let order = config.get("delta_encoding_order").map(|_| config.int("delta_encoding_order", 0, 0, 7)).transpose()?;
+    let order = config
+        .get("delta_encoding_order")
+        .map(|_| config.int("delta_encoding_order", 0, 0, 7))
+        .transpose()?;
     let delta = match (config.text("delta_spec", "auto")?, order) {
         ("auto" | "try_consecutive", Some(order)) => DeltaSpec::TryConsecutive(order as usize),
         ("try_consecutive", None) => {
             return Err(config.invalid("delta_encoding_order", "is missing"));
         }
         ("none" | "try_lookback", Some(_)) => {
-            return Err(config.invalid("delta_encoding_order", "needs the delta_spec \"try_consecutive\""));
+            return Err(config.invalid(
+                "delta_encoding_order",
+                "needs the delta_spec \"try_consecutive\"",
+            ));
         }
         ("auto", None) => DeltaSpec::Auto,
         ("none", None) => DeltaSpec::NoOp,
@@ -86,8 +101,12 @@ fn chunk_config(config: &CodecConfig, page: usize) -> Result<ChunkConfig> {
         return Err(config.invalid("paging_spec", "is not \"equal_pages_up_to\""));
     }
     let level = config.int("level", 8, 0, 12)? as usize;
-    let config = ChunkConfig::default().with_compression_level(level).with_mode_spec(mode);
-    Ok(config.with_delta_spec(delta).with_paging_spec(PagingSpec::EqualPagesUpTo(page)))
+    let config = ChunkConfig::default()
+        .with_compression_level(level)
+        .with_mode_spec(mode);
+    Ok(config
+        .with_delta_spec(delta)
+        .with_paging_spec(PagingSpec::EqualPagesUpTo(page)))
 }
 
 /// Returns the codec error for an error of the library.
@@ -104,8 +123,14 @@ fn damaged(what: &str) -> CodecError {
 fn read_header(encoded: &[u8]) -> CodecResult<(wrapped::FileDecompressor, &[u8])> {
     let (file, rest) = standalone::FileDecompressor::new(encoded).map_err(failed)?;
     // the header ends with the version, which has a minor number since version 4
-    let len = if file.format_version().major >= 4 { 2 } else { 1 };
-    let version = (encoded.len() - rest.len()).checked_sub(len).ok_or_else(|| damaged("no version"))?;
+    let len = if file.format_version().major >= 4 {
+        2
+    } else {
+        1
+    };
+    let version = (encoded.len() - rest.len())
+        .checked_sub(len)
+        .ok_or_else(|| damaged("no version"))?;
     wrapped::FileDecompressor::new(&encoded[version..]).map_err(failed)
 }
 
@@ -126,7 +151,11 @@ fn decode<T: PcoNumber + Number>(encoded: &[u8], out: &mut [u8]) -> CodecResult<
                 NumberType::new::<T>() as u8
             )));
         }
-        let count = count.iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte)) + 1;
+        let count = count
+            .iter()
+            .rev()
+            .fold(0, |n, byte| n << 8 | usize::from(*byte))
+            + 1;
         let len = buffer::total(count, T::SIZE)?;
         let room = buffer::front(&mut out[written..], len)?;
         rest = decode_chunk::<T>(&file, &rest[PREAMBLE..], count, room)?;
@@ -153,7 +182,9 @@ fn decode_chunk<'a, T: PcoNumber + Number>(
         if progress.n_processed != n {
             return Err(damaged("fewer numbers than announced"));
         }
-        out.chunks_exact_mut(T::SIZE).zip(&numbers).for_each(|(out, number)| number.write(out));
+        out.chunks_exact_mut(T::SIZE)
+            .zip(&numbers)
+            .for_each(|(out, number)| number.write(out));
     }
     Ok(page.into_src())
 }
@@ -162,10 +193,15 @@ fn decode_chunk<'a, T: PcoNumber + Number>(
 /// before it reads them, is not longer than the file. Mode 4 in the lowest 4 bits means that there
 /// is a dictionary; the next 25 bits are its length in numbers.
 fn check_dictionary(encoded: &[u8], size: usize) -> CodecResult<()> {
-    let word = encoded.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    let word = encoded
+        .first_chunk()
+        .map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let entries = (word >> 4 & ((1 << 25) - 1)) as usize;
     if word & 15 == 4 && entries.saturating_mul(size) > encoded.len() {
-        Err(damaged(&format!("a dictionary of {entries} numbers in {} bytes", encoded.len())))
+        Err(damaged(&format!(
+            "a dictionary of {entries} numbers in {} bytes",
+            encoded.len()
+        )))
     } else {
         Ok(())
     }
@@ -176,18 +212,29 @@ fn check_dictionary(encoded: &[u8], size: usize) -> CodecResult<()> {
 fn check_window(meta: &ChunkMeta, count: usize) -> CodecResult<()> {
     match &meta.delta_encoding {
         DeltaEncoding::Lookback { config, .. }
-            if 1usize.checked_shl(config.window_n_log).is_none_or(|n| n > MAX_WINDOW.max(2 * count)) =>
+            if 1usize
+                .checked_shl(config.window_n_log)
+                .is_none_or(|n| n > MAX_WINDOW.max(2 * count)) =>
         {
-            Err(damaged(&format!("a window of 2^{} numbers for {count}", config.window_n_log)))
+            Err(damaged(&format!(
+                "a window of 2^{} numbers for {count}",
+                config.window_n_log
+            )))
         }
         _ => Ok(()),
     }
 }
 
 /// Appends the file of the numbers of type `T` in `decoded` to `out`.
-fn encode<T: PcoNumber + Number>(config: &ChunkConfig, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
+fn encode<T: PcoNumber + Number>(
+    config: &ChunkConfig,
+    decoded: &[u8],
+    out: &mut Vec<u8>,
+) -> CodecResult<()> {
     let mut numbers = Vec::new();
-    numbers.try_reserve_exact(buffer::count(decoded, T::SIZE)?).map_err(|_| damaged("not enough memory"))?;
+    numbers
+        .try_reserve_exact(buffer::count(decoded, T::SIZE)?)
+        .map_err(|_| damaged("not enough memory"))?;
     numbers.extend(decoded.chunks_exact(T::SIZE).map(T::read));
     out.append(&mut standalone::simple_compress(&numbers, config).map_err(failed)?);
     Ok(())
@@ -215,7 +262,11 @@ impl Codec for Pcodec {
     fn encoded_size(&self, decoded: usize) -> Size {
         let pages = (decoded / self.scalar.size()).div_ceil(self.page);
         let overhead = pages.saturating_mul(guarantee::chunk_size::<u64>(0));
-        Size::AtMost(decoded.saturating_add(overhead).saturating_add(guarantee::header_size() + 1))
+        Size::AtMost(
+            decoded
+                .saturating_add(overhead)
+                .saturating_add(guarantee::header_size() + 1),
+        )
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {

@@ -82,7 +82,11 @@ impl Pipeline {
     /// # Errors
     ///
     /// The errors of [`Pipeline::new`].
-    pub fn with_filters(meta: &ArrayMetadata, filters: &[CodecConfig], chunk_size: usize) -> Result<Self> {
+    pub fn with_filters(
+        meta: &ArrayMetadata,
+        filters: &[CodecConfig],
+        chunk_size: usize,
+    ) -> Result<Self> {
         let kept = usize::from(meta.object_codec().is_some());
         let (size, itemsize) = if meta.has_objects() {
             (Size::AtMost(MAX_OBJECT_CHUNK), 1)
@@ -90,7 +94,12 @@ impl Pipeline {
             (Size::Exact(chunk_size), meta.dtype.size())
         };
         let configs = filters.iter().skip(kept).chain(&meta.compressor);
-        Self::of(configs, (size, itemsize), Some(&meta.dtype_json), chunk_size)
+        Self::of(
+            configs,
+            (size, itemsize),
+            Some(&meta.dtype_json),
+            chunk_size,
+        )
     }
 
     /// Creates a pipeline for opaque values of at most `bound` bytes.
@@ -111,7 +120,11 @@ impl Pipeline {
     /// codec without a fixed size.
     pub fn of_exact_bytes(configs: &[CodecConfig], size: usize, itemsize: usize) -> Result<Self> {
         let pipeline = Self::of(configs.iter(), (Size::Exact(size), itemsize), None, size)?;
-        if pipeline.sizes.iter().all(|size| matches!(size, Size::Exact(_))) {
+        if pipeline
+            .sizes
+            .iter()
+            .all(|size| matches!(size, Size::Exact(_)))
+        {
             Ok(pipeline)
         } else {
             Err(Error::damaged("a codec has no fixed size"))
@@ -137,8 +150,14 @@ impl Pipeline {
                 (Size::AtMost(_), size) => Size::AtMost(size.max()),
             };
             if size.max() > MAX_INTERMEDIATE && size.max() > room(chunk_size) {
-                let why = format!("codec {:?} makes {} bytes of a chunk of {chunk_size}", config.id, size.max());
-                return Err(Error::unsupported(format!("{why}, more than {MAX_INTERMEDIATE}")));
+                let why = format!(
+                    "codec {:?} makes {} bytes of a chunk of {chunk_size}",
+                    config.id,
+                    size.max()
+                );
+                return Err(Error::unsupported(format!(
+                    "{why}, more than {MAX_INTERMEDIATE}"
+                )));
             }
             sizes.push(size);
             steps.push(codec);
@@ -175,7 +194,15 @@ impl Pipeline {
     /// two buffers at a time.
     pub fn scratch(&self) -> usize {
         let between = self.sizes.get(1..self.steps.len()).unwrap_or_default();
-        let largest = |first| between.iter().skip(first).step_by(2).map(|size| size.max()).max().unwrap_or(0);
+        let largest = |first| {
+            between
+                .iter()
+                .skip(first)
+                .step_by(2)
+                .map(|size| size.max())
+                .max()
+                .unwrap_or(0)
+        };
         largest(0).saturating_add(largest(1))
     }
 
@@ -201,11 +228,14 @@ impl Pipeline {
     pub fn check_stored_size(&self, len: u64) -> Result<()> {
         let decoded = self.sizes[0].max();
         match self.sizes.last() {
-            Some(Size::Exact(n)) if len != *n as u64 => Err(Error::damaged(format!("{len} bytes, it must have {n}"))),
-            _ if len == 0 && decoded > 0 => Err(Error::damaged("empty")),
-            _ if len > self.max_stored() => {
-                Err(Error::damaged(format!("{len} bytes, more than the {} it may have", self.max_stored())))
+            Some(Size::Exact(n)) if len != *n as u64 => {
+                Err(Error::damaged(format!("{len} bytes, it must have {n}")))
             }
+            _ if len == 0 && decoded > 0 => Err(Error::damaged("empty")),
+            _ if len > self.max_stored() => Err(Error::damaged(format!(
+                "{len} bytes, more than the {} it may have",
+                self.max_stored()
+            ))),
             _ => Ok(()),
         }
     }
@@ -247,7 +277,11 @@ impl Pipeline {
     ) -> Result<()> {
         for (i, step) in self.steps.iter().enumerate().rev() {
             let left = room.saturating_sub(input.capacity());
-            let from = if i + 1 == self.steps.len() { stored } else { input.as_slice() };
+            let from = if i + 1 == self.steps.len() {
+                stored
+            } else {
+                input.as_slice()
+            };
             let to = if i == 0 { &mut *decoded } else { &mut *other };
             decode_step(step.as_ref(), from, self.sizes[i], to, left)?;
             std::mem::swap(&mut input, &mut other);
@@ -262,7 +296,9 @@ impl Pipeline {
     /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it may not.
     pub fn check_size(&self, len: usize) -> Result<()> {
         match self.sizes[0] {
-            Size::Exact(n) if n != len => Err(Error::damaged(format!("decoded to {len} bytes, the chunk has {n}"))),
+            Size::Exact(n) if n != len => Err(Error::damaged(format!(
+                "decoded to {len} bytes, the chunk has {n}"
+            ))),
             _ => Ok(()),
         }
     }
@@ -306,9 +342,16 @@ impl Pipeline {
     ) -> Result<()> {
         for (i, step) in self.steps.iter().enumerate() {
             let from = if i == 0 { decoded } else { input.as_slice() };
-            let to = if i + 1 == self.steps.len() { &mut *stored } else { &mut *other };
+            let to = if i + 1 == self.steps.len() {
+                &mut *stored
+            } else {
+                &mut *other
+            };
             // reserves for the largest output; memory that the codec does not need is never touched
-            memory::reserve(to, step.encoded_size(from.len()).max().min(room(from.len())))?;
+            memory::reserve(
+                to,
+                step.encoded_size(from.len()).max().min(room(from.len())),
+            )?;
             step.encode(from, to).map_err(|e| Error::invalid(e.0))?;
             std::mem::swap(&mut input, &mut other);
         }
@@ -355,7 +398,13 @@ fn room(n: usize) -> usize {
 
 /// Decodes one step, whose output has the size `size`, into `to`, with at most `left` bytes of
 /// memory.
-fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>, left: usize) -> Result<()> {
+fn decode_step(
+    codec: &dyn Codec,
+    from: &[u8],
+    size: Size,
+    to: &mut Vec<u8>,
+    left: usize,
+) -> Result<()> {
     let wanted = match size {
         Size::Exact(n) => n,
         Size::AtMost(n) => room(n),
@@ -370,14 +419,19 @@ fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>, lef
     }
     let n = codec.decode(from, to).map_err(|e| {
         if len < wanted {
-            Error::damaged(format!("{}; there is memory for {len}: mount with a larger --cache-size", e.0))
+            Error::damaged(format!(
+                "{}; there is memory for {len}: mount with a larger --cache-size",
+                e.0
+            ))
         } else {
             Error::damaged(e.0)
         }
     })?;
     match size {
         Size::Exact(_) if n == len => Ok(()),
-        Size::Exact(_) => Err(Error::damaged(format!("decoded to {n} bytes where {len} are expected"))),
+        Size::Exact(_) => Err(Error::damaged(format!(
+            "decoded to {n} bytes where {len} are expected"
+        ))),
         Size::AtMost(_) => {
             to.truncate(n);
             // a chunk of objects stays in memory and should not keep the reserved memory that it

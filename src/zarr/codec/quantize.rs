@@ -25,17 +25,31 @@ impl Quantize {
         let bits = (digits as f64 * std::f64::consts::LOG2_10).ceil();
         let decoded = Items::param(config, "dtype", None)?;
         let encoded = Items::param(config, "astype", Some(decoded))?;
-        if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")].iter().find(|i| !i.0.scalar.is_float()) {
+        if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")]
+            .iter()
+            .find(|i| !i.0.scalar.is_float())
+        {
             return Err(items::not_numeric(config, name));
         }
-        Ok(Quantize { scale: bits.exp2(), decoded, encoded })
+        Ok(Quantize {
+            scale: bits.exp2(),
+            decoded,
+            encoded,
+        })
     }
 
     fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let scale = T::from_f64(self.scale);
-        items::encode(self.decoded, self.decoded.scalar, self.encoded, input, out, |block| {
-            items::each::<T>(block, |x| scale.mul(x).round().div(scale));
-        })
+        items::encode(
+            self.decoded,
+            self.decoded.scalar,
+            self.encoded,
+            input,
+            out,
+            |block| {
+                items::each::<T>(block, |x| scale.mul(x).round().div(scale));
+            },
+        )
     }
 }
 
@@ -53,7 +67,14 @@ impl Codec for Quantize {
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        items::decode(self.encoded, self.encoded.scalar, self.decoded, encoded, out, |_| {})
+        items::decode(
+            self.encoded,
+            self.encoded.scalar,
+            self.decoded,
+            encoded,
+            out,
+            |_| {},
+        )
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
@@ -73,7 +94,10 @@ mod tests {
     fn worked_example() {
         let f8 = |v: &[f64]| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
         let config = r#"{"id": "quantize", "digits": 1, "dtype": "<f8"}"#;
-        assert_eq!(encoded(config, &f8(&[0.0, 1.0 / 9.0, 3.0 / 9.0])), f8(&[0.0, 0.125, 0.3125]));
+        assert_eq!(
+            encoded(config, &f8(&[0.0, 1.0 / 9.0, 3.0 / 9.0])),
+            f8(&[0.0, 0.125, 0.3125])
+        );
     }
 
     #[test]

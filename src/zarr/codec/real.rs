@@ -63,7 +63,11 @@ impl RealType {
         let is_big_endian = name.starts_with('>');
         let bare = name.trim_start_matches(['<', '>']);
         let integer = |bits, is_signed| {
-            Some(RealType { kind: RealKind::Integer { bits, is_signed }, size: 1, is_big_endian: false })
+            Some(RealType {
+                kind: RealKind::Integer { bits, is_signed },
+                size: 1,
+                is_big_endian: false,
+            })
         };
         match bare {
             "int2" => return integer(2, true),
@@ -73,20 +77,36 @@ impl RealType {
             _ => {}
         }
         if let Some(format) = FloatFormat::parse(bare) {
-            return Some(RealType { kind: RealKind::Float(format), size: format.size(), is_big_endian });
+            return Some(RealType {
+                kind: RealKind::Float(format),
+                size: format.size(),
+                is_big_endian,
+            });
         }
-        let dtype = DType::parse_str(name).ok().filter(|dtype| dtype.size() <= 8)?;
+        let dtype = DType::parse_str(name)
+            .ok()
+            .filter(|dtype| dtype.size() <= 8)?;
         let size = dtype.size();
         let bits = 8 * dtype.size() as u32;
         let kind = match (dtype.kind(), size) {
-            (DTypeKind::Int, _) => RealKind::Integer { bits, is_signed: true },
-            (DTypeKind::UInt, _) => RealKind::Integer { bits, is_signed: false },
+            (DTypeKind::Int, _) => RealKind::Integer {
+                bits,
+                is_signed: true,
+            },
+            (DTypeKind::UInt, _) => RealKind::Integer {
+                bits,
+                is_signed: false,
+            },
             (DTypeKind::Float, 2) => RealKind::Float(FloatFormat::parse("float16")?),
             (DTypeKind::Float, 4) => RealKind::Float(FloatFormat::parse("float32")?),
             (DTypeKind::Float, 8) => RealKind::Float(FloatFormat::parse("float64")?),
             _ => return None,
         };
-        Some(RealType { kind, size, is_big_endian: dtype.is_big_endian() })
+        Some(RealType {
+            kind,
+            size,
+            is_big_endian: dtype.is_big_endian(),
+        })
     }
 
     /// Returns the bits of an item of [`RealType::size`] bytes.
@@ -113,12 +133,20 @@ impl RealType {
             return false;
         };
         match other.kind {
-            RealKind::Integer { bits: wider, is_signed: true } => bits + u32::from(!is_signed) <= wider,
-            RealKind::Integer { bits: wider, is_signed: false } => !is_signed && bits <= wider,
+            RealKind::Integer {
+                bits: wider,
+                is_signed: true,
+            } => bits + u32::from(!is_signed) <= wider,
+            RealKind::Integer {
+                bits: wider,
+                is_signed: false,
+            } => !is_signed && bits <= wider,
             // the mantissa counts an implicit bit, and -2^(bits - 1) has only one bit set
             RealKind::Float(format) => {
                 let digits = bits - u32::from(is_signed);
-                format.is_signed && digits <= format.mantissa_bits + 1 && (bits as i32) <= format.bias
+                format.is_signed
+                    && digits <= format.mantissa_bits + 1
+                    && (bits as i32) <= format.bias
             }
         }
     }
@@ -143,10 +171,14 @@ impl RealType {
     #[inline]
     pub fn integer(self, bits: u64) -> i128 {
         match self.kind {
-            RealKind::Integer { bits: width, is_signed: true } => {
-                i128::from((bits << (64 - width)) as i64 >> (64 - width))
-            }
-            RealKind::Integer { bits: width, is_signed: false } => i128::from(bits << (64 - width) >> (64 - width)),
+            RealKind::Integer {
+                bits: width,
+                is_signed: true,
+            } => i128::from((bits << (64 - width)) as i64 >> (64 - width)),
+            RealKind::Integer {
+                bits: width,
+                is_signed: false,
+            } => i128::from(bits << (64 - width) >> (64 - width)),
             RealKind::Float(_) => i128::from(bits),
         }
     }
@@ -165,31 +197,53 @@ impl RealType {
     /// [`Misfit::Nan`] for a NaN that the type lacks; [`Misfit::Range`] for a number out of range
     /// without a rule for it.
     #[inline]
-    pub fn convert(self, value: FloatValue, mode: RoundingMode, out_of_range: OutOfRange) -> Result<u64, Misfit> {
+    pub fn convert(
+        self,
+        value: FloatValue,
+        mode: RoundingMode,
+        out_of_range: OutOfRange,
+    ) -> Result<u64, Misfit> {
         match (self.kind, value) {
             (RealKind::Float(format), FloatValue::Nan { is_negative }) => {
                 format.signed_nan(is_negative).ok_or(Misfit::Nan)
             }
             (RealKind::Integer { .. }, FloatValue::Nan { .. }) => Err(Misfit::Nan),
-            (RealKind::Float(format), FloatValue::Infinity { is_negative }) => match format.infinity() {
-                Some(_) => Ok(self.bound(is_negative)),
-                None => self.clamped(is_negative, out_of_range),
-            },
-            (RealKind::Integer { .. }, FloatValue::Infinity { is_negative }) => self.clamped(is_negative, out_of_range),
+            (RealKind::Float(format), FloatValue::Infinity { is_negative }) => {
+                match format.infinity() {
+                    Some(_) => Ok(self.bound(is_negative)),
+                    None => self.clamped(is_negative, out_of_range),
+                }
+            }
+            (RealKind::Integer { .. }, FloatValue::Infinity { is_negative }) => {
+                self.clamped(is_negative, out_of_range)
+            }
             (RealKind::Float(format), FloatValue::Finite(number)) => {
                 // a format without a sign lacks zero and negative numbers, which lie below its
                 // range
                 let is_below = number.is_negative || number.magnitude == 0;
-                format.round(number, mode).map_or_else(|| self.clamped(is_below, out_of_range), Ok)
+                format
+                    .round(number, mode)
+                    .map_or_else(|| self.clamped(is_below, out_of_range), Ok)
             }
-            (RealKind::Integer { .. }, FloatValue::Finite(number)) => self.convert_integer(number, mode, out_of_range),
+            (RealKind::Integer { .. }, FloatValue::Finite(number)) => {
+                self.convert_integer(number, mode, out_of_range)
+            }
         }
     }
 
-    fn convert_integer(self, number: Dyadic, mode: RoundingMode, out_of_range: OutOfRange) -> Result<u64, Misfit> {
+    fn convert_integer(
+        self,
+        number: Dyadic,
+        mode: RoundingMode,
+        out_of_range: OutOfRange,
+    ) -> Result<u64, Misfit> {
         let units = number.rounded(0, mode);
         let signed = |units: u64| {
-            if number.is_negative { -i128::from(units) } else { i128::from(units) }
+            if number.is_negative {
+                -i128::from(units)
+            } else {
+                i128::from(units)
+            }
         };
         if let Some(bits) = units.and_then(|units| self.integer_bits(signed(units))) {
             return Ok(bits);
@@ -198,26 +252,49 @@ impl RealType {
             return self.clamped(number.is_negative, out_of_range);
         }
         // with an exponent of 64 or more, the lowest 64 bits are 0
-        let low = units.unwrap_or_else(|| number.magnitude.checked_shl(number.exponent.unsigned_abs()).unwrap_or(0));
+        let low = units.unwrap_or_else(|| {
+            number
+                .magnitude
+                .checked_shl(number.exponent.unsigned_abs())
+                .unwrap_or(0)
+        });
         Ok(self.integer(signed(low) as u64) as u64)
     }
 
     /// Returns the bits of the lowest (`is_below`) or highest number of the type if `out_of_range`
     /// is `Clamp`; otherwise the error `Misfit::Range`.
     fn clamped(self, is_below: bool, out_of_range: OutOfRange) -> Result<u64, Misfit> {
-        if out_of_range == OutOfRange::Clamp { Ok(self.bound(is_below)) } else { Err(Misfit::Range) }
+        if out_of_range == OutOfRange::Clamp {
+            Ok(self.bound(is_below))
+        } else {
+            Err(Misfit::Range)
+        }
     }
 
     /// Returns the bits of the lowest or highest number, infinities included.
     fn bound(self, is_smallest: bool) -> u64 {
         match (self.kind, is_smallest) {
-            (RealKind::Integer { bits, is_signed: true }, true) => u64::MAX << (bits - 1),
-            (RealKind::Integer { bits, is_signed: true }, false) => u64::MAX >> (65 - bits),
+            (
+                RealKind::Integer {
+                    bits,
+                    is_signed: true,
+                },
+                true,
+            ) => u64::MAX << (bits - 1),
+            (
+                RealKind::Integer {
+                    bits,
+                    is_signed: true,
+                },
+                false,
+            ) => u64::MAX >> (65 - bits),
             (RealKind::Integer { .. }, true) => 0,
             (RealKind::Integer { bits, .. }, false) => u64::MAX >> (64 - bits),
             (RealKind::Float(format), false) => format.infinity().unwrap_or(format.largest()),
             // the bits of the largest number and of infinity are one apart
-            (RealKind::Float(format), true) => format.smallest() + u64::from(format.infinity().is_some()),
+            (RealKind::Float(format), true) => {
+                format.smallest() + u64::from(format.infinity().is_some())
+            }
         }
     }
 
@@ -226,11 +303,16 @@ impl RealType {
     /// `None` if the type has no such number.
     pub fn scalar(self, value: &Value) -> Option<u64> {
         let RealKind::Float(format) = self.kind else {
-            let whole = || json::float(value).filter(|x| x.fract() == 0.0 && x.abs() <= MAX_WHOLE).map(|x| x as i128);
+            let whole = || {
+                json::float(value)
+                    .filter(|x| x.fract() == 0.0 && x.abs() <= MAX_WHOLE)
+                    .map(|x| x as i128)
+            };
             return self.integer_bits(value.as_number()?.as_str().parse().ok().or_else(whole)?);
         };
         if let Some(digits) = json::text(value).and_then(|text| text.strip_prefix("0x")) {
-            let is_whole = digits.len() == 2 * self.size && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            let is_whole =
+                digits.len() == 2 * self.size && digits.bytes().all(|b| b.is_ascii_hexdigit());
             return is_whole.then(|| u64::from_str_radix(digits, 16).ok())?;
         }
         let number = json::float(value).or_else(|| json::float_word(json::text(value)?))?;
@@ -240,7 +322,11 @@ impl RealType {
         // a JSON number beyond the range of doubles is no infinity
         let is_number = number.is_finite() || !value.is_number();
         let float64 = FloatFormat::parse("float64")?;
-        let bits = self.convert(float64.value(number.to_bits()), RoundingMode::NearestEven, OutOfRange::Error);
+        let bits = self.convert(
+            float64.value(number.to_bits()),
+            RoundingMode::NearestEven,
+            OutOfRange::Error,
+        );
         bits.ok().filter(|_| is_number)
     }
 

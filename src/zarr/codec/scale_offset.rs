@@ -23,7 +23,11 @@ enum Arithmetic {
     /// Floats. Every operation is computed with doubles and rounded to the format. The format is
     /// the double or has less than half its digits, so the second rounding does not change the
     /// result.
-    Float { format: FloatFormat, offset: f64, scale: f64 },
+    Float {
+        format: FloatFormat,
+        offset: f64,
+        scale: f64,
+    },
 }
 
 impl ScaleOffset {
@@ -32,14 +36,17 @@ impl ScaleOffset {
         config.allow_only(&["dtype", "offset", "scale"])?;
         config.required("dtype")?;
         let name = config.text("dtype", "")?;
-        let items = RealType::parse(name)
-            .ok_or_else(|| Error::unsupported(format!("codec \"scale_offset\": cannot compute with dtype {name:?}")))?;
+        let items = RealType::parse(name).ok_or_else(|| {
+            Error::unsupported(format!(
+                "codec \"scale_offset\": cannot compute with dtype {name:?}"
+            ))
+        })?;
         let scalar = |parameter: &str| {
             let parse = |value: &Value| items.scalar(value);
             match config.get(parameter) {
-                Some(value) => {
-                    parse(value).map(Some).ok_or_else(|| config.invalid(parameter, "does not fit the items"))
-                }
+                Some(value) => parse(value)
+                    .map(Some)
+                    .ok_or_else(|| config.invalid(parameter, "does not fit the items")),
                 None => Ok(None),
             }
         };
@@ -68,10 +75,16 @@ impl ScaleOffset {
     fn scaled(&self, bits: u64) -> Option<u64> {
         match self.arithmetic {
             Arithmetic::Integer { offset, scale } => {
-                let moved = self.items.integer(self.items.integer_bits(self.items.integer(bits) - offset)?);
+                let moved = self
+                    .items
+                    .integer(self.items.integer_bits(self.items.integer(bits) - offset)?);
                 self.items.integer_bits(moved.checked_mul(scale)?)
             }
-            Arithmetic::Float { format, offset, scale } => {
+            Arithmetic::Float {
+                format,
+                offset,
+                scale,
+            } => {
                 let moved = rounded(format, format.to_f64(bits) - offset)?;
                 rounded(format, format.to_f64(moved) * scale)
             }
@@ -83,10 +96,18 @@ impl ScaleOffset {
         match self.arithmetic {
             Arithmetic::Integer { offset, scale } => {
                 let number = self.items.integer(bits);
-                let quotient = self.items.integer_bits(number / scale).filter(|_| number % scale == 0)?;
-                self.items.integer_bits(self.items.integer(quotient) + offset)
+                let quotient = self
+                    .items
+                    .integer_bits(number / scale)
+                    .filter(|_| number % scale == 0)?;
+                self.items
+                    .integer_bits(self.items.integer(quotient) + offset)
             }
-            Arithmetic::Float { format, offset, scale } => {
+            Arithmetic::Float {
+                format,
+                offset,
+                scale,
+            } => {
                 let quotient = rounded(format, format.to_f64(bits) / scale)?;
                 rounded(format, format.to_f64(quotient) + offset)
             }
@@ -94,13 +115,20 @@ impl ScaleOffset {
     }
 
     /// Applies `step` to each item of `input` and writes the results to `output`.
-    fn convert(&self, input: &[u8], output: &mut [u8], step: impl Fn(u64) -> Option<u64>) -> CodecResult<()> {
+    fn convert(
+        &self,
+        input: &[u8],
+        output: &mut [u8],
+        step: impl Fn(u64) -> Option<u64>,
+    ) -> CodecResult<()> {
         let size = self.items.size;
         for (from, to) in input.chunks_exact(size).zip(output.chunks_exact_mut(size)) {
             let bits = self.items.load(from);
             let result = step(bits).ok_or_else(|| {
                 let number = self.items.shown(bits);
-                CodecError::new(format!("scale_offset: the type of the items does not have the result for {number}"))
+                CodecError::new(format!(
+                    "scale_offset: the type of the items does not have the result for {number}"
+                ))
             })?;
             self.items.store(result, to);
         }
@@ -116,7 +144,11 @@ fn rounded(format: FloatFormat, result: f64) -> Option<u64> {
         return format.nan();
     }
     let is_held = format.infinity().is_some() || format.has_within_range(result);
-    if is_held { format.from_f64(result, RoundingMode::NearestEven) } else { None }
+    if is_held {
+        format.from_f64(result, RoundingMode::NearestEven)
+    } else {
+        None
+    }
 }
 
 impl Codec for ScaleOffset {
@@ -135,7 +167,9 @@ impl Codec for ScaleOffset {
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         buffer::count(encoded, self.items.size)?;
-        self.convert(encoded, buffer::front(out, encoded.len())?, |bits| self.unscaled(bits))?;
+        self.convert(encoded, buffer::front(out, encoded.len())?, |bits| {
+            self.unscaled(bits)
+        })?;
         Ok(encoded.len())
     }
 

@@ -18,7 +18,9 @@ impl Shuffle {
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["elementsize"])?;
         let size = config.int("elementsize", 4, i64::MIN, i64::MAX)?;
-        Ok(Shuffle { size: usize::try_from(size).unwrap_or(0).max(1) })
+        Ok(Shuffle {
+            size: usize::try_from(size).unwrap_or(0).max(1),
+        })
     }
 }
 
@@ -43,7 +45,9 @@ fn split<const N: usize>(items: &[u8], planes: &mut [u8]) {
 fn split_any(items: &[u8], planes: &mut [u8], size: usize) {
     let n = items.len() / size;
     for (i, item) in items.chunks_exact(size).enumerate() {
-        item.iter().enumerate().for_each(|(j, &b)| planes[j * n + i] = b);
+        item.iter()
+            .enumerate()
+            .for_each(|(j, &b)| planes[j * n + i] = b);
     }
 }
 
@@ -81,9 +85,21 @@ mod tests {
 
     #[test]
     fn worked_examples() {
-        check(r#"{"id": "shuffle"}"#, &[1, 2, 3, 4, 5, 6, 7, 8], &[1, 5, 2, 6, 3, 7, 4, 8]);
-        check(r#"{"id": "shuffle", "elementsize": 3}"#, &[1, 2, 3, 4, 5, 6], &[1, 4, 2, 5, 3, 6]);
-        check(r#"{"id": "shuffle", "elementsize": 0}"#, &[1, 2, 3], &[1, 2, 3]);
+        check(
+            r#"{"id": "shuffle"}"#,
+            &[1, 2, 3, 4, 5, 6, 7, 8],
+            &[1, 5, 2, 6, 3, 7, 4, 8],
+        );
+        check(
+            r#"{"id": "shuffle", "elementsize": 3}"#,
+            &[1, 2, 3, 4, 5, 6],
+            &[1, 4, 2, 5, 3, 6],
+        );
+        check(
+            r#"{"id": "shuffle", "elementsize": 0}"#,
+            &[1, 2, 3],
+            &[1, 2, 3],
+        );
         broken(r#"{"id": "shuffle"}"#, &[1, 2, 3]);
         refused(r#"{"id": "shuffle", "elementsize": "4"}"#);
     }
@@ -91,12 +107,18 @@ mod tests {
     #[test]
     fn items_of_several_blocks_are_shuffled() {
         for size in [2, 3, 4, 8, 16] {
-            let items: Vec<u8> = (0..size * 20_000u32).map(|i| (i.wrapping_mul(2654435761) >> 13) as u8).collect();
+            let items: Vec<u8> = (0..size * 20_000u32)
+                .map(|i| (i.wrapping_mul(2654435761) >> 13) as u8)
+                .collect();
             let n = items.len() / size as usize;
             let plane = |j: usize| items.iter().skip(j).step_by(size as usize).copied();
             let shuffled: Vec<u8> = (0..size as usize).flat_map(plane).collect();
             assert_eq!(shuffled.len(), n * size as usize);
-            check(&format!(r#"{{"id": "shuffle", "elementsize": {size}}}"#), &items, &shuffled);
+            check(
+                &format!(r#"{{"id": "shuffle", "elementsize": {size}}}"#),
+                &items,
+                &shuffled,
+            );
         }
     }
 }

@@ -40,13 +40,19 @@ pub fn check(text: &str, plain: &[u8], stored: &[u8]) {
     assert_eq!(encoded(text, plain), stored, "{text}");
     assert_eq!(decoded(text, stored, plain.len() + 3), plain, "{text}");
     if let Some(less) = plain.len().checked_sub(1) {
-        assert!(codec(text, 1).decode(stored, &mut vec![0; less]).is_err(), "{text}");
+        assert!(
+            codec(text, 1).decode(stored, &mut vec![0; less]).is_err(),
+            "{text}"
+        );
     }
 }
 
 /// Checks that `encoded` bytes cannot be decoded.
 pub fn broken(text: &str, encoded: &[u8]) {
-    assert!(codec(text, 1).decode(encoded, &mut [0; 1000]).is_err(), "{text}");
+    assert!(
+        codec(text, 1).decode(encoded, &mut [0; 1000]).is_err(),
+        "{text}"
+    );
 }
 
 /// Checks that a configuration is refused.

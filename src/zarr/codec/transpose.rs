@@ -22,8 +22,13 @@ impl Transpose {
     /// `itemsize` bytes. Axis `i` of the encoded chunk is axis `order[i]` of the decoded one.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         let axes = AxisOrder::parse(config)?;
-        let size = byte_size(&axes.shape, itemsize).ok_or_else(|| config.invalid("shape", "is too large"))?;
-        Ok(Transpose { axes, itemsize, size })
+        let size = byte_size(&axes.shape, itemsize)
+            .ok_or_else(|| config.invalid("shape", "is too large"))?;
+        Ok(Transpose {
+            axes,
+            itemsize,
+            size,
+        })
     }
 
     /// Checks that a chunk has the expected size.
@@ -31,7 +36,10 @@ impl Transpose {
         if len == self.size {
             Ok(())
         } else {
-            Err(CodecError::new(format!("transpose: {len} bytes where the chunk has {}", self.size)))
+            Err(CodecError::new(format!(
+                "transpose: {len} bytes where the chunk has {}",
+                self.size
+            )))
         }
     }
 }
@@ -48,14 +56,26 @@ impl Codec for Transpose {
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         self.check_size(encoded.len())?;
         let out = buffer::front(out, self.size)?;
-        permute(&self.axes.encoded_shape, &self.axes.inverse, self.itemsize, encoded, out);
+        permute(
+            &self.axes.encoded_shape,
+            &self.axes.inverse,
+            self.itemsize,
+            encoded,
+            out,
+        );
         Ok(self.size)
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         self.check_size(decoded.len())?;
         out.resize(self.size, 0);
-        permute(&self.axes.shape, &self.axes.order, self.itemsize, decoded, out);
+        permute(
+            &self.axes.shape,
+            &self.axes.order,
+            self.itemsize,
+            decoded,
+            out,
+        );
         Ok(())
     }
 }
@@ -77,22 +97,36 @@ impl AxisOrder {
     pub(super) fn parse(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["shape", "order"])?;
         let shape = numbers(config, "shape")?;
-        let order: Vec<usize> = numbers(config, "order")?.iter().map(|n| *n as usize).collect();
+        let order: Vec<usize> = numbers(config, "order")?
+            .iter()
+            .map(|n| *n as usize)
+            .collect();
         if !is_permutation(&order, shape.len()) {
             return Err(config.invalid("order", "is not a permutation of the axes"));
         }
         let encoded_shape = order.iter().map(|d| shape[*d]).collect();
         let mut inverse = vec![0; order.len()];
         order.iter().enumerate().for_each(|(i, d)| inverse[*d] = i);
-        Ok(AxisOrder { shape, order, encoded_shape, inverse })
+        Ok(AxisOrder {
+            shape,
+            order,
+            encoded_shape,
+            inverse,
+        })
     }
 }
 
 /// Returns the parameter `name`, a list of non-negative integers.
 fn numbers(config: &CodecConfig, name: &str) -> Result<Vec<u64>> {
-    let list = config.required(name)?.as_array().ok_or_else(|| config.invalid(name, "is not a list"))?;
+    let list = config
+        .required(name)?
+        .as_array()
+        .ok_or_else(|| config.invalid(name, "is not a list"))?;
     let number = |value: &Value| value.as_u64();
-    list.iter().map(number).collect::<Option<_>>().ok_or_else(|| config.invalid(name, "is not a list of sizes"))
+    list.iter()
+        .map(number)
+        .collect::<Option<_>>()
+        .ok_or_else(|| config.invalid(name, "is not a list of sizes"))
 }
 
 #[cfg(test)]
@@ -108,11 +142,24 @@ mod tests {
     fn worked_examples() {
         let plain: Vec<u8> = (0..12).collect();
         check(CUBE, &plain, &[0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11]);
-        check(r#"{"id": "transpose", "shape": [], "order": []}"#, b"a", b"a");
-        check(r#"{"id": "transpose", "shape": [3, 0], "order": [1, 0]}"#, b"", b"");
+        check(
+            r#"{"id": "transpose", "shape": [], "order": []}"#,
+            b"a",
+            b"a",
+        );
+        check(
+            r#"{"id": "transpose", "shape": [3, 0], "order": [1, 0]}"#,
+            b"",
+            b"",
+        );
         let matrix = r#"{"id": "transpose", "shape": [2, 2], "order": [1, 0]}"#;
         assert_eq!(encoded_as(matrix, 3, b"aaabbbcccddd"), b"aaacccbbbddd");
-        assert_eq!(Transpose::new(&config(matrix), 3).unwrap().encoded_itemsize(), 3);
+        assert_eq!(
+            Transpose::new(&config(matrix), 3)
+                .unwrap()
+                .encoded_itemsize(),
+            3
+        );
     }
 
     #[test]

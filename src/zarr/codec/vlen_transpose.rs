@@ -23,7 +23,8 @@ impl VlenTranspose {
     /// Creates the codec from the parameters of `transpose`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         let axes = AxisOrder::parse(config)?;
-        let items = byte_size(&axes.shape, 1).ok_or_else(|| config.invalid("shape", "is too large"))?;
+        let items =
+            byte_size(&axes.shape, 1).ok_or_else(|| config.invalid("shape", "is too large"))?;
         Ok(VlenTranspose { axes, items })
     }
 
@@ -33,7 +34,10 @@ impl VlenTranspose {
         let short = || CodecError::new("vlen_transpose: cut short");
         let count = read_length(bytes, 0).ok_or_else(short)?;
         if count != self.items {
-            return Err(CodecError::new(format!("vlen_transpose: {count} items, where the chunk has {}", self.items)));
+            return Err(CodecError::new(format!(
+                "vlen_transpose: {count} items, where the chunk has {}",
+                self.items
+            )));
         }
         // every item takes at least its length, which bounds the memory by that of the bytes
         if bytes.len() / LENGTH < count {
@@ -44,14 +48,23 @@ impl VlenTranspose {
         for _ in 0..count {
             positions.push(at as u64);
             let len = read_length(bytes, at).ok_or_else(short)?;
-            at = at.checked_add(LENGTH + len).filter(|end| *end <= bytes.len()).ok_or_else(short)?;
+            at = at
+                .checked_add(LENGTH + len)
+                .filter(|end| *end <= bytes.len())
+                .ok_or_else(short)?;
         }
         Ok((positions, at))
     }
 
     /// Writes the items of `bytes`, an array of shape `shape`, to `out` in C order of the axes
     /// `order`. Both slices have the same length.
-    fn reorder(&self, shape: &[u64], order: &[usize], bytes: &[u8], out: &mut [u8]) -> CodecResult<()> {
+    fn reorder(
+        &self,
+        shape: &[u64],
+        order: &[usize],
+        bytes: &[u8],
+        out: &mut [u8],
+    ) -> CodecResult<()> {
         let (positions, end) = self.positions(bytes)?;
         let from: Vec<u8> = positions.iter().flat_map(|at| at.to_ne_bytes()).collect();
         drop(positions);
@@ -73,7 +86,10 @@ impl VlenTranspose {
 
 /// Returns the little-endian length at `at`.
 fn read_length(bytes: &[u8], at: usize) -> Option<usize> {
-    bytes.get(at..)?.first_chunk().map(|len| u32::from_le_bytes(*len) as usize)
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|len| u32::from_le_bytes(*len) as usize)
 }
 
 impl Codec for VlenTranspose {
@@ -114,9 +130,14 @@ mod tests {
     #[test]
     fn worked_examples() {
         let plain = b"\x06\0\0\0\x01\0\0\0a\x02\0\0\0bb\0\0\0\0\x03\0\0\0ccc\x01\0\0\0d\x01\0\0\0e";
-        let stored = b"\x06\0\0\0\x01\0\0\0a\x03\0\0\0ccc\x02\0\0\0bb\x01\0\0\0d\0\0\0\0\x01\0\0\0e";
+        let stored =
+            b"\x06\0\0\0\x01\0\0\0a\x03\0\0\0ccc\x02\0\0\0bb\x01\0\0\0d\0\0\0\0\x01\0\0\0e";
         check(MATRIX, plain, stored);
-        check(r#"{"id": "vlen_transpose", "shape": [0], "order": [0]}"#, &[0; 4], &[0; 4]);
+        check(
+            r#"{"id": "vlen_transpose", "shape": [0], "order": [0]}"#,
+            &[0; 4],
+            &[0; 4],
+        );
     }
 
     #[test]
@@ -133,8 +154,14 @@ mod tests {
             broken(MATRIX, &whole[..len]);
         }
         broken(MATRIX, &vlen(&[b"a".as_slice(); 5]));
-        broken(MATRIX, &[&vlen(&[b"a".as_slice(); 6])[..9], &[0xff; 60]].concat());
-        broken(r#"{"id": "vlen_transpose", "shape": [65535, 65537], "order": [1, 0]}"#, &[0xff; 20]);
+        broken(
+            MATRIX,
+            &[&vlen(&[b"a".as_slice(); 6])[..9], &[0xff; 60]].concat(),
+        );
+        broken(
+            r#"{"id": "vlen_transpose", "shape": [65535, 65537], "order": [1, 0]}"#,
+            &[0xff; 20],
+        );
         refused(r#"{"id": "vlen_transpose", "shape": [2, 3], "order": [1, 1]}"#);
         refused(r#"{"id": "vlen_transpose", "shape": [2, 3]}"#);
     }

@@ -23,7 +23,11 @@ pub(super) fn store(value: u64, bytes: &mut [u8], is_big_endian: bool) {
 
 /// Applies `step` to every item of `N` bytes.
 #[inline(always)]
-pub(super) fn each<const N: usize>(bytes: &mut [u8], is_big_endian: bool, step: impl Fn(u64) -> u64) {
+pub(super) fn each<const N: usize>(
+    bytes: &mut [u8],
+    is_big_endian: bool,
+    step: impl Fn(u64) -> u64,
+) {
     for item in bytes.as_chunks_mut::<N>().0 {
         store(step(load(item, is_big_endian)), item, is_big_endian);
     }
@@ -35,7 +39,10 @@ mod tests {
 
     #[test]
     fn both_byte_orders() {
-        assert_eq!((load(&[1, 2], false), load(&[1, 2], true), load(&[], true)), (0x201, 0x102, 0));
+        assert_eq!(
+            (load(&[1, 2], false), load(&[1, 2], true), load(&[], true)),
+            (0x201, 0x102, 0)
+        );
         let mut bytes = [0, 1, 0, 255];
         each::<2>(&mut bytes, true, |n| n + 1);
         assert_eq!(bytes, [0, 2, 1, 0]);

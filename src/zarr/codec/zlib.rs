@@ -15,14 +15,17 @@ impl Zlib {
     /// Creates the compressor from its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&["level"])?;
-        Ok(Zlib { level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)) })
+        Ok(Zlib {
+            level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)),
+        })
     }
 }
 
 impl Codec for Zlib {
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let done = deflate::decompress(Container::Zlib, encoded, out);
-        done.map(|(_, made)| made).map_err(|e| e.into_codec_error("zlib", encoded.len(), out.len()))
+        done.map(|(_, made)| made)
+            .map_err(|e| e.into_codec_error("zlib", encoded.len(), out.len()))
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
@@ -37,7 +40,10 @@ mod tests {
     #[test]
     fn round_trips() {
         for level in [-1, 0, 1, 6, 9] {
-            round_trip(&*codec(&format!(r#"{{"id": "zlib", "level": {level}}}"#), 1));
+            round_trip(&*codec(
+                &format!(r#"{{"id": "zlib", "level": {level}}}"#),
+                1,
+            ));
         }
     }
 
@@ -47,11 +53,21 @@ mod tests {
     #[test]
     fn streams_of_python_are_decoded() {
         let zlib = codec(r#"{"id": "zlib"}"#, 1);
-        assert_eq!(decoded(&*zlib, &hex(GOLDEN), 23).unwrap(), b"hello hello hello hello");
+        assert_eq!(
+            decoded(&*zlib, &hex(GOLDEN), 23).unwrap(),
+            b"hello hello hello hello"
+        );
         let mut tail = hex(GOLDEN);
         tail.extend(hex(GOLDEN));
-        assert_eq!(decoded(&*zlib, &tail, 23).unwrap(), b"hello hello hello hello", "what follows is ignored");
-        assert_eq!(decoded(&*zlib, &tail, 22).unwrap_err().0, "zlib: holds more than 22 bytes");
+        assert_eq!(
+            decoded(&*zlib, &tail, 23).unwrap(),
+            b"hello hello hello hello",
+            "what follows is ignored"
+        );
+        assert_eq!(
+            decoded(&*zlib, &tail, 22).unwrap_err().0,
+            "zlib: holds more than 22 bytes"
+        );
     }
 
     #[test]

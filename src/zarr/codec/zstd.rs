@@ -26,9 +26,14 @@ impl Zstd {
         let level = encode_only(level.map(|n| n.min(i64::from(zstd_safe::max_c_level())) as i32));
         let checksum = match config.get("checksum") {
             None => Ok(false),
-            Some(value) => value.as_bool().ok_or_else(|| config.invalid("checksum", "is neither true nor false")),
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| config.invalid("checksum", "is neither true nor false")),
         };
-        Ok(Zstd { level, checksum: encode_only(checksum) })
+        Ok(Zstd {
+            level,
+            checksum: encode_only(checksum),
+        })
     }
 }
 
@@ -50,7 +55,10 @@ pub fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, 
     let mut rest = encoded;
     let mut written = 0;
     while !rest.is_empty() {
-        let magic = rest.first_chunk().map(|b| u32::from_le_bytes(*b)).ok_or(StreamError::CutShort)?;
+        let magic = rest
+            .first_chunk()
+            .map(|b| u32::from_le_bytes(*b))
+            .ok_or(StreamError::CutShort)?;
         let is_skippable = magic & 0xFFFF_FFF0 == 0x184D_2A50;
         if magic != MAGIC && !is_skippable {
             return Err(StreamError::Invalid("no zstd frame"));
@@ -106,7 +114,10 @@ impl ZstdFrame {
             return None;
         }
         let nbytes = zstd_safe::get_frame_content_size(encoded).ok().flatten()?;
-        Some(ZstdFrame { nbytes: usize::try_from(nbytes).ok()?, cbytes: len })
+        Some(ZstdFrame {
+            nbytes: usize::try_from(nbytes).ok()?,
+            cbytes: len,
+        })
     }
 
     /// Returns the size of the decoded value in bytes.
@@ -122,7 +133,9 @@ impl ZstdFrame {
     /// Returns the number of bytes that [`ZstdFrame::decode_beginning`] should decode for a reader
     /// of the first `len` bytes.
     pub fn decoded_len(&self, len: usize) -> usize {
-        len.min(self.nbytes).next_multiple_of(Self::BLOCK).min(self.nbytes)
+        len.min(self.nbytes)
+            .next_multiple_of(Self::BLOCK)
+            .min(self.nbytes)
     }
 
     /// Decodes at least the first `len` bytes of the value into `out`, which has room for all of
@@ -134,14 +147,20 @@ impl ZstdFrame {
                 *kept = DCtx::try_create();
             }
             let decoder = kept.as_mut().ok_or(StreamError::Invalid("out of memory"))?;
-            decoder.reset(ResetDirective::SessionOnly).map_err(stream_error)?;
+            decoder
+                .reset(ResetDirective::SessionOnly)
+                .map_err(stream_error)?;
             // the decoder would otherwise allocate memory for a second copy of the value
-            decoder.set_parameter(DParameter::StableOutBuffer(true)).map_err(stream_error)?;
+            decoder
+                .set_parameter(DParameter::StableOutBuffer(true))
+                .map_err(stream_error)?;
             let mut output = OutBuffer::around(out);
             let mut left = encoded;
             while output.pos() < len {
                 let mut input = InBuffer::around(&left[..left.len().min(STEP)]);
-                let hint = decoder.decompress_stream(&mut output, &mut input).map_err(stream_error)?;
+                let hint = decoder
+                    .decompress_stream(&mut output, &mut input)
+                    .map_err(stream_error)?;
                 left = &left[input.pos()..];
                 if output.pos() < len && (hint == 0 || left.is_empty()) {
                     return Err(StreamError::CutShort);
@@ -160,8 +179,12 @@ fn stream_error(code: zstd_safe::ErrorCode) -> StreamError {
     match () {
         () if is(ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall) => StreamError::TooLong,
         () if is(ZSTD_ErrorCode::ZSTD_error_srcSize_wrong) => StreamError::CutShort,
-        () if is(ZSTD_ErrorCode::ZSTD_error_checksum_wrong) => StreamError::Invalid("the checksum is wrong"),
-        () if is(ZSTD_ErrorCode::ZSTD_error_dictionary_wrong) => StreamError::Invalid("needs a dictionary"),
+        () if is(ZSTD_ErrorCode::ZSTD_error_checksum_wrong) => {
+            StreamError::Invalid("the checksum is wrong")
+        }
+        () if is(ZSTD_ErrorCode::ZSTD_error_dictionary_wrong) => {
+            StreamError::Invalid("needs a dictionary")
+        }
         () => StreamError::Invalid("damaged"),
     }
 }
@@ -182,7 +205,9 @@ impl Codec for Zstd {
             if kept.is_none() {
                 *kept = CCtx::try_create();
             }
-            let encoder = kept.as_mut().ok_or_else(|| CodecError::new("zstd: out of memory"))?;
+            let encoder = kept
+                .as_mut()
+                .ok_or_else(|| CodecError::new("zstd: out of memory"))?;
             out.reserve(zstd_safe::compress_bound(decoded.len()));
             let done = encoder
                 .set_parameter(CParameter::CompressionLevel(level))
@@ -203,14 +228,19 @@ mod tests {
     use proptest::prelude::*;
 
     /// `Zstd(1).encode(b"hello hello hello hello")`, without and with a checksum.
-    const GOLDEN: [&str; 2] =
-        ["28b52ffd20176500003068656c6c6f200100994b11", "28b52ffd24176500003068656c6c6f200100994b11175eae0d"];
+    const GOLDEN: [&str; 2] = [
+        "28b52ffd20176500003068656c6c6f200100994b11",
+        "28b52ffd24176500003068656c6c6f200100994b11175eae0d",
+    ];
     const TEXT: &[u8] = b"hello hello hello hello";
 
     #[test]
     fn round_trips() {
         for level in [-100, 0, 1, 3, 30] {
-            round_trip(&*codec(&format!(r#"{{"id": "zstd", "level": {level}, "checksum": false}}"#), 1));
+            round_trip(&*codec(
+                &format!(r#"{{"id": "zstd", "level": {level}, "checksum": false}}"#),
+                1,
+            ));
         }
         round_trip(&*codec(r#"{"id": "zstd", "checksum": true}"#, 1));
     }
@@ -218,7 +248,10 @@ mod tests {
     #[test]
     fn frames_of_numcodecs_are_decoded() {
         for (bytes, checksum) in GOLDEN.into_iter().zip(["false", "true"]) {
-            let zstd = codec(&format!(r#"{{"id": "zstd", "level": 1, "checksum": {checksum}}}"#), 1);
+            let zstd = codec(
+                &format!(r#"{{"id": "zstd", "level": 1, "checksum": {checksum}}}"#),
+                1,
+            );
             assert_eq!(encoded(&*zstd, TEXT), hex(bytes));
             assert_eq!(decoded(&*zstd, &hex(bytes), 23).unwrap(), TEXT);
         }
@@ -235,15 +268,32 @@ mod tests {
         assert_eq!(decompress(&all, &mut out).unwrap(), 69);
         assert_eq!(out.to_vec(), TEXT.repeat(3));
         let zstd = codec(r#"{"id": "zstd"}"#, 1);
-        assert_eq!(decoded(&*zstd, &all, 68).unwrap_err().0, "zstd: holds more than 68 bytes");
-        assert_eq!(decoded(&*zstd, &all[..all.len() - 1], 69).unwrap_err().0, "zstd: cut short, 95 bytes");
-        assert_eq!(decoded(&*zstd, &[&one[..], b"junk"].concat(), 23).unwrap_err().0, "zstd: no zstd frame, 25 bytes");
+        assert_eq!(
+            decoded(&*zstd, &all, 68).unwrap_err().0,
+            "zstd: holds more than 68 bytes"
+        );
+        assert_eq!(
+            decoded(&*zstd, &all[..all.len() - 1], 69).unwrap_err().0,
+            "zstd: cut short, 95 bytes"
+        );
+        assert_eq!(
+            decoded(&*zstd, &[&one[..], b"junk"].concat(), 23)
+                .unwrap_err()
+                .0,
+            "zstd: no zstd frame, 25 bytes"
+        );
         assert!(decoded(&*zstd, &[], 23).is_err());
         // zstd 0.7
-        assert_eq!(decoded(&*zstd, &hex("27b52ffd00000000"), 23).unwrap_err().0, "zstd: no zstd frame, 8 bytes");
+        assert_eq!(
+            decoded(&*zstd, &hex("27b52ffd00000000"), 23).unwrap_err().0,
+            "zstd: no zstd frame, 8 bytes"
+        );
         let mut wrong = hex(GOLDEN[1]);
         *wrong.last_mut().unwrap() ^= 1;
-        assert_eq!(decoded(&*zstd, &wrong, 23).unwrap_err().0, "zstd: the checksum is wrong, 25 bytes");
+        assert_eq!(
+            decoded(&*zstd, &wrong, 23).unwrap_err().0,
+            "zstd: the checksum is wrong, 25 bytes"
+        );
     }
 
     #[test]
@@ -259,7 +309,9 @@ mod tests {
     fn value(len: usize, seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
         std::iter::repeat_with(|| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             std::iter::repeat_n((state >> 60) as u8, 1 + (state >> 32) as usize % 40)
         })
         .flatten()
@@ -314,6 +366,10 @@ mod tests {
         for len in 0..plain.len() {
             let _ = ZstdFrame::parse(&plain[..len], len);
         }
-        assert_eq!(ZstdFrame::parse(&hex("502a4d1800000000"), 8), None, "a skippable frame");
+        assert_eq!(
+            ZstdFrame::parse(&hex("502a4d1800000000"), 8),
+            None,
+            "a skippable frame"
+        );
     }
 }

@@ -42,8 +42,11 @@ fn type_strings_are_parsed_as_by_numpy() {
 
 #[test]
 fn lists_of_fields_are_structs() {
-    let d = DType::parse(&json::parse(br#"[["x","<u2",[2]],["y",[["z","<f4"],["w","|b1"]]],["t","<M8[s]"]]"#).unwrap())
-        .unwrap();
+    let d = DType::parse(
+        &json::parse(br#"[["x","<u2",[2]],["y",[["z","<f4"],["w","|b1"]]],["t","<M8[s]"]]"#)
+            .unwrap(),
+    )
+    .unwrap();
     assert_eq!(d.size(), 17);
     for bad in [
         r#"[]"#,
@@ -55,7 +58,10 @@ fn lists_of_fields_are_structs() {
         "null",
         r#"[["a","|V2147483647"],["b","|u1"]]"#,
     ] {
-        assert!(DType::parse(&json::parse(bad.as_bytes()).unwrap()).is_err(), "{bad}");
+        assert!(
+            DType::parse(&json::parse(bad.as_bytes()).unwrap()).is_err(),
+            "{bad}"
+        );
     }
 }
 
@@ -74,15 +80,28 @@ fn dtypes_have_a_canonical_spelling() {
         (r#""M8[ns]""#, r#""<M8[ns]""#),
         (r#"">m8[025μs]""#, r#"">m8[25us]""#),
         (r#""M8[1s]""#, r#""<M8[s]""#),
-        (r#"[["a","int16",3],["","S2",[]]]"#, r#"[["a","<i2",[3]],["f1","|S2"]]"#),
-        (r#"[["a",[["b","bool"]],[2,2]]]"#, r#"[["a",[["b","|b1"]],[2,2]]]"#),
+        (
+            r#"[["a","int16",3],["","S2",[]]]"#,
+            r#"[["a","<i2",[3]],["f1","|S2"]]"#,
+        ),
+        (
+            r#"[["a",[["b","bool"]],[2,2]]]"#,
+            r#"[["a",[["b","|b1"]],[2,2]]]"#,
+        ),
     ] {
         let spelled = json::parse(spelled.as_bytes()).unwrap();
         let expected = json::parse(expected.as_bytes()).unwrap();
         assert_eq!(DType::canonical_json(&spelled).unwrap(), expected);
-        assert_eq!(DType::parse(&spelled).unwrap(), DType::parse(&expected).unwrap(), "{expected}");
+        assert_eq!(
+            DType::parse(&spelled).unwrap(),
+            DType::parse(&expected).unwrap(),
+            "{expected}"
+        );
     }
     for bad in [r#""i3""#, r#"[["f1","<i4"],["","<i4"]]"#, "7"] {
-        assert!(DType::canonical_json(&json::parse(bad.as_bytes()).unwrap()).is_err(), "{bad}");
+        assert!(
+            DType::canonical_json(&json::parse(bad.as_bytes()).unwrap()).is_err(),
+            "{bad}"
+        );
     }
 }

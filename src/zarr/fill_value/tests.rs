@@ -10,7 +10,10 @@ fn dtype(text: &str) -> DType {
 /// Returns the whole item, with the zero bytes at its end.
 fn item_of(of: &str, value: &str) -> Option<Vec<u8>> {
     let dtype = dtype(of);
-    let mut item = dtype.parse_fill_value(&json::parse(value.as_bytes()).unwrap()).ok().flatten()?;
+    let mut item = dtype
+        .parse_fill_value(&json::parse(value.as_bytes()).unwrap())
+        .ok()
+        .flatten()?;
     assert!(item.last() != Some(&0));
     item.resize(dtype.size(), 0);
     Some(item)
@@ -18,9 +21,17 @@ fn item_of(of: &str, value: &str) -> Option<Vec<u8>> {
 
 #[test]
 fn huge_items_take_no_memory() {
-    for (dtype, value, len) in [("|S2147483647", "\"\"", 0), ("<U500000000", "\"x\"", 1), ("|V2147483647", "0", 0)] {
+    for (dtype, value, len) in [
+        ("|S2147483647", "\"\"", 0),
+        ("<U500000000", "\"x\"", 1),
+        ("|V2147483647", "0", 0),
+    ] {
         let value = json::parse(value.as_bytes()).unwrap();
-        let item = DType::parse_str(dtype).unwrap().parse_fill_value(&value).unwrap().unwrap();
+        let item = DType::parse_str(dtype)
+            .unwrap()
+            .parse_fill_value(&value)
+            .unwrap()
+            .unwrap();
         assert_eq!((item.len(), item.capacity() < 100), (len, true), "{dtype}");
     }
 }
@@ -39,8 +50,16 @@ fn fill_values_read_as_numpy_reads_them() {
         ("\">f2\"", "\"-Infinity\"", "fc00"),
         ("\"<f4\"", "1e400", "0000807f"),
         ("\"|b1\"", "true", "01"),
-        ("\">c16\"", "[1.5, -2.5]", "3ff8000000000000c004000000000000"),
-        ("\">c16\"", "[\"NaN\", \"Infinity\"]", "7ff80000000000007ff0000000000000"),
+        (
+            "\">c16\"",
+            "[1.5, -2.5]",
+            "3ff8000000000000c004000000000000",
+        ),
+        (
+            "\">c16\"",
+            "[\"NaN\", \"Infinity\"]",
+            "7ff80000000000007ff0000000000000",
+        ),
         ("\"|S1\"", "0", "30"),
         ("\"|S3\"", "1e10", "313030"),
         ("\"|S5\"", "3.5e2", "3335302e30"),
@@ -58,7 +77,8 @@ fn fill_values_read_as_numpy_reads_them() {
         ("\"|V1\"", "\"AQL/\"", "01"),
         ("\"<f16\"", "1.0", "0000000000000080ff3f000000000000"),
     ] {
-        let got = item_of(dtype, value).map(|b| b.iter().map(|b| format!("{b:02x}")).collect::<String>());
+        let got =
+            item_of(dtype, value).map(|b| b.iter().map(|b| format!("{b:02x}")).collect::<String>());
         assert_eq!(got.as_deref(), Some(hex), "{dtype} {value}");
     }
     assert_eq!(item_of("\"<i4\"", "null"), None);
@@ -71,7 +91,12 @@ fn fill_values_read_as_numpy_reads_them() {
         ("\"<c8\"", "[1]"),
         ("\"<M8[s]\"", "1.5"),
     ] {
-        assert!(self::dtype(dtype).parse_fill_value(&json::parse(value.as_bytes()).unwrap()).is_err(), "{value}");
+        assert!(
+            self::dtype(dtype)
+                .parse_fill_value(&json::parse(value.as_bytes()).unwrap())
+                .is_err(),
+            "{value}"
+        );
     }
 }
 
@@ -95,14 +120,29 @@ fn fill_values_are_written_as_zarr_python_writes_them() {
         (r#"">U3""#, "5", "\"5\""),
     ] {
         let dtype = dtype(of);
-        let item = dtype.parse_fill_value(&json::parse(given.as_bytes()).unwrap()).unwrap().unwrap();
-        let value = dtype.fill_value_json(&item).unwrap_or_else(|| panic!("{of} {given}"));
+        let item = dtype
+            .parse_fill_value(&json::parse(given.as_bytes()).unwrap())
+            .unwrap()
+            .unwrap();
+        let value = dtype
+            .fill_value_json(&item)
+            .unwrap_or_else(|| panic!("{of} {given}"));
         assert_eq!(json::write(&value), expected, "{of} {given}");
     }
-    let payload = dtype(r#""<f4""#).parse_fill_value(&"0x7fc00001".into()).unwrap().unwrap();
+    let payload = dtype(r#""<f4""#)
+        .parse_fill_value(&"0x7fc00001".into())
+        .unwrap()
+        .unwrap();
     assert_eq!(dtype(r#""<f4""#).fill_value_json(&payload), None);
-    assert_eq!(dtype(r#""|V2000000""#).fill_value_json(&[]), Some(Value::Null));
-    assert_eq!(dtype(r#""<U1""#).fill_value_json(&[0, 0xd8]), None, "a lone surrogate");
+    assert_eq!(
+        dtype(r#""|V2000000""#).fill_value_json(&[]),
+        Some(Value::Null)
+    );
+    assert_eq!(
+        dtype(r#""<U1""#).fill_value_json(&[0, 0xd8]),
+        None,
+        "a lone surrogate"
+    );
 }
 
 proptest! {

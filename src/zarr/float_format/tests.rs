@@ -14,11 +14,29 @@ fn format(name: &str) -> FloatFormat {
 const SMALL: [(&str, u64, u32, u32, u32); 11] = [
     ("float8_e3m4", 256, 0xfe02_1dd0, 0x49c9_e9c3, 0xc260_572f),
     ("float8_e4m3", 256, 0xbe38_7453, 0x7c23_3851, 0x78ab_903f),
-    ("float8_e4m3b11fnuz", 256, 0xb7c9_4d8c, 0x59f8_220c, 0x5e34_a265),
+    (
+        "float8_e4m3b11fnuz",
+        256,
+        0xb7c9_4d8c,
+        0x59f8_220c,
+        0x5e34_a265,
+    ),
     ("float8_e4m3fn", 256, 0x811a_2a37, 0xf740_2c93, 0xd9cb_adad),
-    ("float8_e4m3fnuz", 256, 0xabad_c1db, 0x1888_72e6, 0xdac0_1552),
+    (
+        "float8_e4m3fnuz",
+        256,
+        0xabad_c1db,
+        0x1888_72e6,
+        0xdac0_1552,
+    ),
     ("float8_e5m2", 256, 0x83e5_d332, 0x3457_c5f2, 0x7695_61d5),
-    ("float8_e5m2fnuz", 256, 0x9130_5643, 0xac99_a5b1, 0x8df2_dfbc),
+    (
+        "float8_e5m2fnuz",
+        256,
+        0x9130_5643,
+        0xac99_a5b1,
+        0x8df2_dfbc,
+    ),
     ("float8_e8m0fnu", 256, 0x4bbe_a981, 0x593b_c42d, 0xb6d4_93d6),
     ("float6_e2m3fn", 64, 0xf6a0_5dcb, 0x1dc7_74f6, 0xf17e_9e27),
     ("float6_e3m2fn", 64, 0x05e0_ba67, 0x33fd_d1cc, 0x801f_11ba),
@@ -31,14 +49,29 @@ fn small_formats_match_ml_dtypes() {
         let format = format(name);
         let numbers = (0..patterns).flat_map(|bits| {
             let number = format.to_f64(bits);
-            if number.is_nan() { [0; 8] } else { number.to_le_bytes() }
+            if number.is_nan() {
+                [0; 8]
+            } else {
+                number.to_le_bytes()
+            }
         });
-        assert_eq!(crc32fast::hash(&numbers.collect::<Vec<_>>()), decoded, "{name}");
+        assert_eq!(
+            crc32fast::hash(&numbers.collect::<Vec<_>>()),
+            decoded,
+            "{name}"
+        );
         for (wide, expected) in [("float16", from_float16), ("bfloat16", from_bfloat16)] {
-            let is_left_out = |x: f64| x.is_nan() || 2f64.powi(-127) < x.abs() && x.abs() < 2f64.powi(-126);
-            let numbers = (0..65536).map(|bits| self::format(wide).to_f64(bits)).filter(|x| !is_left_out(*x));
+            let is_left_out =
+                |x: f64| x.is_nan() || 2f64.powi(-127) < x.abs() && x.abs() < 2f64.powi(-126);
+            let numbers = (0..65536)
+                .map(|bits| self::format(wide).to_f64(bits))
+                .filter(|x| !is_left_out(*x));
             let bits = numbers.map(|x| format.from_f64(x, NearestEven).unwrap() as u8);
-            assert_eq!(crc32fast::hash(&bits.collect::<Vec<_>>()), expected, "{name} of {wide}");
+            assert_eq!(
+                crc32fast::hash(&bits.collect::<Vec<_>>()),
+                expected,
+                "{name} of {wide}"
+            );
         }
     }
 }
@@ -49,8 +82,8 @@ fn all_patterns_round_trip_through_f64() {
         for bits in 0..patterns {
             let number = format(name).to_f64(bits);
             let back = format(name).from_f64(number, TowardsZero);
-            let is_same =
-                back == Some(bits) || back.is_some_and(|back| number.is_nan() && format(name).to_f64(back).is_nan());
+            let is_same = back == Some(bits)
+                || back.is_some_and(|back| number.is_nan() && format(name).to_f64(back).is_nan());
             assert!(is_same, "{name} {bits:#x} {number}");
         }
     }
@@ -59,10 +92,28 @@ fn all_patterns_round_trip_through_f64() {
 #[test]
 fn formats_have_these_limits_and_nans() {
     for (name, size, largest, nan, infinity) in [
-        ("bfloat16", 2, 3.3895313892515355e38, Some(0x7fc0), Some(0x7f80)),
+        (
+            "bfloat16",
+            2,
+            3.3895313892515355e38,
+            Some(0x7fc0),
+            Some(0x7f80),
+        ),
         ("float16", 2, 65504.0, Some(0x7e00), Some(0x7c00)),
-        ("float32", 4, f64::from(f32::MAX), Some(0x7fc0_0000), Some(0x7f80_0000)),
-        ("float64", 8, f64::MAX, Some(0x7ff8 << 48), Some(0x7ff0 << 48)),
+        (
+            "float32",
+            4,
+            f64::from(f32::MAX),
+            Some(0x7fc0_0000),
+            Some(0x7f80_0000),
+        ),
+        (
+            "float64",
+            8,
+            f64::MAX,
+            Some(0x7ff8 << 48),
+            Some(0x7ff0 << 48),
+        ),
         ("float8_e3m4", 1, 15.5, Some(0x78), Some(0x70)),
         ("float8_e4m3", 1, 240.0, Some(0x7c), Some(0x78)),
         ("float8_e4m3b11fnuz", 1, 30.0, Some(0x80), None),
@@ -76,9 +127,17 @@ fn formats_have_these_limits_and_nans() {
         ("float4_e2m1fn", 1, 6.0, None, None),
     ] {
         let format = format(name);
-        assert_eq!((format.size(), format.nan(), format.infinity()), (size, nan, infinity), "{name}");
+        assert_eq!(
+            (format.size(), format.nan(), format.infinity()),
+            (size, nan, infinity),
+            "{name}"
+        );
         assert_eq!(format.to_f64(format.largest()), largest, "{name}");
-        let smallest = if format.is_signed { -largest } else { 2f64.powi(-127) };
+        let smallest = if format.is_signed {
+            -largest
+        } else {
+            2f64.powi(-127)
+        };
         assert_eq!(format.to_f64(format.smallest()), smallest, "{name}");
         assert_eq!(format.from_f64(f64::NAN, NearestEven), nan, "{name}");
     }
@@ -99,11 +158,18 @@ fn numbers_are_rounded_by_mode() {
         (TowardsPositive, next, -1.0),
         (TowardsNegative, 1.0, -next),
     ] {
-        assert_eq!((f32_of(half, mode), f32_of(-half, mode)), (positive, negative), "{mode:?}");
+        assert_eq!(
+            (f32_of(half, mode), f32_of(-half, mode)),
+            (positive, negative),
+            "{mode:?}"
+        );
     }
     assert_eq!(f32_of(1e-300, TowardsPositive).to_bits(), 1);
     assert_eq!(f32_of(-1e-300, NearestEven).to_bits(), 1 << 31);
-    assert_eq!(f32_of(f64::from(f32::MAX) * 1.00000002, TowardsZero), f32::MAX);
+    assert_eq!(
+        f32_of(f64::from(f32::MAX) * 1.00000002, TowardsZero),
+        f32::MAX
+    );
     assert_eq!(f32_of(1e39, NearestEven), f32::INFINITY);
 }
 

@@ -28,7 +28,16 @@ pub struct Block {
 impl Block {
     fn of_run(run: Run, at: usize) -> Self {
         let Run { chunk, offset, len } = run;
-        Block { chunk, rows: 1, len, offset, chunk_stride: len, at, flat_stride: len, done: 0 }
+        Block {
+            chunk,
+            rows: 1,
+            len,
+            offset,
+            chunk_stride: len,
+            at,
+            flat_stride: len,
+            done: 0,
+        }
     }
 
     /// Returns the chunk of the runs.
@@ -45,10 +54,23 @@ impl Block {
     /// Returns the runs that are not done, each with its distance from the start of the range in
     /// bytes.
     pub fn runs(&self) -> impl Iterator<Item = (Run, usize)> + use<> {
-        let Block { chunk, rows, len, offset, chunk_stride, at, flat_stride, done } = *self;
+        let Block {
+            chunk,
+            rows,
+            len,
+            offset,
+            chunk_stride,
+            at,
+            flat_stride,
+            done,
+        } = *self;
         (0..rows).map(move |n| {
             let done = if n == 0 { done } else { 0 };
-            let run = Run { chunk, offset: offset + n * chunk_stride + done, len: len - done };
+            let run = Run {
+                chunk,
+                offset: offset + n * chunk_stride + done,
+                len: len - done,
+            };
             (run, at + n * flat_stride + done)
         })
     }
@@ -87,7 +109,12 @@ pub struct Blocks<'a> {
 
 impl<'a> Blocks<'a> {
     pub(super) fn new(runs: Runs<'a>) -> Self {
-        Blocks { runs, at: 0, rows: 0, column: 0 }
+        Blocks {
+            runs,
+            at: 0,
+            rows: 0,
+            column: 0,
+        }
     }
 
     /// Returns the number of whole rows at the current position that cross the same chunks.

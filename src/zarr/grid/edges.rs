@@ -78,24 +78,41 @@ impl Edges {
         let mut first = 0u64;
         let mut start = 0u64;
         for &(len, count) in list {
-            let end = len.checked_mul(count).and_then(|more| start.checked_add(more)).filter(|n| *n <= i64::MAX as u64);
+            let end = len
+                .checked_mul(count)
+                .and_then(|more| start.checked_add(more))
+                .filter(|n| *n <= i64::MAX as u64);
             let (Some(end), true) = (end, len > 0 && count > 0) else {
-                return Err(Error::damaged(format!("{count} chunks of length {len} from item {start} on")));
+                return Err(Error::damaged(format!(
+                    "{count} chunks of length {len} from item {start} on"
+                )));
             };
             match stretches.last_mut() {
                 Some(last) if last.len == len => last.count += count,
-                _ => stretches.push(Stretch { first, start, len, count }),
+                _ => stretches.push(Stretch {
+                    first,
+                    start,
+                    len,
+                    count,
+                }),
             }
             (first, start) = (first + count, end);
         }
-        if stretches.is_empty() { Err(Error::damaged("no chunk")) } else { Ok(Edges::Listed(stretches.into())) }
+        if stretches.is_empty() {
+            Err(Error::damaged("no chunk"))
+        } else {
+            Ok(Edges::Listed(stretches.into()))
+        }
     }
 
     /// Returns the length that all chunks have; `None` if their lengths differ.
     pub fn equal(&self) -> Option<u64> {
         match self {
             Edges::Equal(edge) => Some(*edge),
-            Edges::Listed(stretches) => stretches.first().filter(|_| stretches.len() == 1).map(|stretch| stretch.len),
+            Edges::Listed(stretches) => stretches
+                .first()
+                .filter(|_| stretches.len() == 1)
+                .map(|stretch| stretch.len),
         }
     }
 
@@ -105,7 +122,9 @@ impl Edges {
         match self {
             Edges::Equal(edge) => *edge,
             Edges::Listed(stretches) => {
-                let inside = stretches.iter().take_while(|stretch| stretch.start < len.max(1));
+                let inside = stretches
+                    .iter()
+                    .take_while(|stretch| stretch.start < len.max(1));
                 inside.map(|stretch| stretch.len).max().unwrap_or(1)
             }
         }
@@ -127,7 +146,9 @@ impl Edges {
             Edges::Equal(edge) => vec![(*edge, len.div_ceil(*edge))],
             Edges::Listed(stretches) => {
                 let inside = stretches.iter().take_while(|stretch| stretch.start < len);
-                inside.map(|s| (s.len, s.count.min((len - s.start).div_ceil(s.len)))).collect()
+                inside
+                    .map(|s| (s.len, s.count.min((len - s.start).div_ceil(s.len))))
+                    .collect()
             }
         }
     }
@@ -154,7 +175,9 @@ impl Edges {
         match self {
             Edges::Equal(edge) => item / edge,
             Edges::Listed(stretches) => {
-                let stretch = stretches[stretches.partition_point(|next| next.start <= item).saturating_sub(1)];
+                let stretch = stretches[stretches
+                    .partition_point(|next| next.start <= item)
+                    .saturating_sub(1)];
                 stretch.first + (item - stretch.start) / stretch.len
             }
         }
@@ -165,8 +188,13 @@ impl Edges {
         let (start, len) = match self {
             Edges::Equal(edge) => (index * edge, *edge),
             Edges::Listed(stretches) => {
-                let stretch = stretches[stretches.partition_point(|next| next.first <= index).saturating_sub(1)];
-                (stretch.start + (index - stretch.first) * stretch.len, stretch.len)
+                let stretch = stretches[stretches
+                    .partition_point(|next| next.first <= index)
+                    .saturating_sub(1)];
+                (
+                    stretch.start + (index - stretch.first) * stretch.len,
+                    stretch.len,
+                )
             }
         };
         start..start.saturating_add(len)
@@ -187,7 +215,12 @@ impl Edges {
                 let inside = stretches.iter().filter(|stretch| stretch.start < len);
                 let scaled = inside.map(|s| {
                     let count = s.count.min((len - s.start).div_ceil(s.len));
-                    Stretch { start: s.start * times, len: s.len * times, count, ..*s }
+                    Stretch {
+                        start: s.start * times,
+                        len: s.len * times,
+                        count,
+                        ..*s
+                    }
                 });
                 Edges::Listed(scaled.collect())
             }
@@ -199,7 +232,11 @@ impl Edges {
         match self {
             Edges::Equal(edge) => Edges::Equal(edge / len),
             Edges::Listed(stretches) => {
-                let divided = stretches.iter().map(|s| Stretch { start: s.start / len, len: s.len / len, ..*s });
+                let divided = stretches.iter().map(|s| Stretch {
+                    start: s.start / len,
+                    len: s.len / len,
+                    ..*s
+                });
                 Edges::Listed(divided.collect())
             }
         }
@@ -209,7 +246,10 @@ impl Edges {
     pub fn list(&self) -> Vec<(u64, u64)> {
         match self {
             Edges::Equal(_) => Vec::new(),
-            Edges::Listed(stretches) => stretches.iter().map(|stretch| (stretch.len, stretch.count)).collect(),
+            Edges::Listed(stretches) => stretches
+                .iter()
+                .map(|stretch| (stretch.len, stretch.count))
+                .collect(),
         }
     }
 }

@@ -12,7 +12,12 @@ fn grid_of(shape: &[u64], chunks: &[Vec<u64>], item: u64) -> Grid {
             Edges::listed(&lengths.iter().map(|len| (*len, 1)).collect::<Vec<_>>()).unwrap()
         }
     };
-    Grid::with_edges(shape, &chunks.iter().map(edges).collect::<Vec<_>>(), item as usize).unwrap()
+    Grid::with_edges(
+        shape,
+        &chunks.iter().map(edges).collect::<Vec<_>>(),
+        item as usize,
+    )
+    .unwrap()
 }
 
 /// Returns the index of the chunk that holds the item `index` along a dimension, and the index of
@@ -59,7 +64,8 @@ fn definition(shape: &[u64], chunks: &[Vec<u64>], item: u64) -> Vec<(u64, u64)> 
 /// Returns the length of a dimension and the lengths of its chunks: equal ones, or any that reach
 /// at least to its end.
 fn any_dimension() -> impl Strategy<Value = (u64, Vec<u64>)> {
-    let equal = (1u64..9, 1u64..10).prop_map(|(len, chunk)| (len, vec![chunk; len.div_ceil(chunk) as usize]));
+    let equal = (1u64..9, 1u64..10)
+        .prop_map(|(len, chunk)| (len, vec![chunk; len.div_ceil(chunk) as usize]));
     let listed = prop::collection::vec(1u64..5, 1..5);
     let listed = (listed, 0.0..1.0f64).prop_map(|(chunks, part)| {
         let all: u64 = chunks.iter().sum();
@@ -71,7 +77,9 @@ fn any_dimension() -> impl Strategy<Value = (u64, Vec<u64>)> {
 fn any_grid() -> impl Strategy<Value = (Vec<u64>, Vec<Vec<u64>>, u64)> {
     let dims = prop::collection::vec(any_dimension(), 0..=5);
     (dims, 1u64..5)
-        .prop_filter("small enough to enumerate", |(d, _)| d.iter().map(|d| d.0).product::<u64>() < 3000)
+        .prop_filter("small enough to enumerate", |(d, _)| {
+            d.iter().map(|d| d.0).product::<u64>() < 3000
+        })
         .prop_map(|(dims, item)| {
             let (shape, chunks) = dims.into_iter().unzip();
             (shape, chunks, item)
@@ -81,7 +89,9 @@ fn any_grid() -> impl Strategy<Value = (Vec<u64>, Vec<Vec<u64>>, u64)> {
 /// Returns the bytes of a block that are not done: the offset of each in the chunk, and its
 /// distance from the start.
 fn bytes_of(block: &Block) -> impl Iterator<Item = (usize, usize)> {
-    block.runs().flat_map(|(run, at)| (0..run.len).map(move |n| (run.offset + n, at + n)))
+    block
+        .runs()
+        .flat_map(|(run, at)| (0..run.len).map(move |n| (run.offset + n, at + n)))
 }
 
 proptest! {
@@ -243,16 +253,44 @@ proptest! {
 #[test]
 fn a_working_set_is_as_small_as_possible() {
     let grid = Grid::new(&[4, 6], &[1, 3], 1).unwrap();
-    assert_eq!(grid.working_set(7), WorkingSet { chunks: 2..3, flat: 6..9 }, "each chunk is read to its end at once");
+    assert_eq!(
+        grid.working_set(7),
+        WorkingSet {
+            chunks: 2..3,
+            flat: 6..9
+        },
+        "each chunk is read to its end at once"
+    );
     let grid = Grid::new(&[4, 6], &[2, 3], 1).unwrap();
-    assert_eq!(grid.working_set(7), WorkingSet { chunks: 0..2, flat: 0..12 }, "two rows pass through two chunks");
+    assert_eq!(
+        grid.working_set(7),
+        WorkingSet {
+            chunks: 0..2,
+            flat: 0..12
+        },
+        "two rows pass through two chunks"
+    );
 }
 
 #[test]
 fn neighboring_dimensions_become_one_run() {
     let grid = Grid::new(&[10, 4, 6], &[5, 4, 6], 2).unwrap();
     let runs: Vec<Run> = grid.runs(0..u64::MAX).collect();
-    assert_eq!(runs, [Run { chunk: ChunkId(0), offset: 0, len: 240 }, Run { chunk: ChunkId(1), offset: 0, len: 240 }]);
+    assert_eq!(
+        runs,
+        [
+            Run {
+                chunk: ChunkId(0),
+                offset: 0,
+                len: 240
+            },
+            Run {
+                chunk: ChunkId(1),
+                offset: 0,
+                len: 240
+            }
+        ]
+    );
 }
 
 #[test]
@@ -263,7 +301,14 @@ fn repeated_lengths_share_one_stretch() {
         (vast.index_of((1 << 62) + 6), vast.span((1 << 62) + 2)),
         ((1 << 62) + 2, (1 << 62) + 6..(1 << 62) + 11)
     );
-    for bad in [&[][..], &[(0, 1)], &[(1, 0)], &[(1, 1 << 63)], &[(1 << 62, 4)], &[(2, 1 << 62), (1, 1 << 62)]] {
+    for bad in [
+        &[][..],
+        &[(0, 1)],
+        &[(1, 0)],
+        &[(1, 1 << 63)],
+        &[(1 << 62, 4)],
+        &[(2, 1 << 62), (1, 1 << 62)],
+    ] {
         assert!(Edges::listed(bad).is_err(), "{bad:?}");
     }
 }
@@ -281,14 +326,33 @@ fn sizes_beyond_their_integers_are_errors() {
     assert!(Grid::new(&[i64::MAX as u64], &[1], 1).is_ok());
     assert!(Grid::new(&[1 << 63], &[1], 1).is_err());
     assert!(Grid::new(&[u64::MAX, 2], &[1, 1], 0).is_err());
-    assert_eq!(Grid::new(&[1 << 62, 1 << 62, 0], &[1, 1, 1], 1).unwrap().chunk_count(), 0);
+    assert_eq!(
+        Grid::new(&[1 << 62, 1 << 62, 0], &[1, 1, 1], 1)
+            .unwrap()
+            .chunk_count(),
+        0
+    );
     assert!(Grid::new(&[1 << 62, 4], &[1, 1], 1).is_err());
     assert!(Grid::new(&[1 << 60, 4], &[1 << 60, 16], 1).is_err());
     assert!(Grid::new(&[u64::MAX], &[1], 0).is_ok());
     let empty = Grid::new(&[0, 1 << 62, 1 << 62], &[1, 1, 1], 4).unwrap();
-    assert_eq!((empty.size(), empty.chunk_count(), empty.runs(0..100).count()), (0, 0, 0));
+    assert_eq!(
+        (
+            empty.size(),
+            empty.chunk_count(),
+            empty.runs(0..100).count()
+        ),
+        (0, 0, 0)
+    );
     let vast = Grid::new(&[1 << 60], &[16], 1).unwrap();
     let tail: Vec<Run> = vast.runs((1 << 60) - 1..u64::MAX).collect();
-    assert_eq!(tail, [Run { chunk: ChunkId((1 << 56) - 1), offset: 15, len: 1 }]);
+    assert_eq!(
+        tail,
+        [Run {
+            chunk: ChunkId((1 << 56) - 1),
+            offset: 15,
+            len: 1
+        }]
+    );
     assert_eq!(Grid::new(&[3], &[2], 0).unwrap().runs(0..9).count(), 0);
 }

@@ -11,14 +11,18 @@ const TILE: usize = 8;
 /// `order` is no permutation of the axes, or if a slice has another length than the chunk.
 pub fn permute(shape: &[u64], order: &[usize], itemsize: usize, from: &[u8], to: &mut [u8]) {
     let fits = |bytes| bytes == from.len() && bytes == to.len();
-    if !is_permutation(order, shape.len()) || from.is_empty() || !byte_size(shape, itemsize).is_some_and(fits) {
+    if !is_permutation(order, shape.len())
+        || from.is_empty()
+        || !byte_size(shape, itemsize).is_some_and(fits)
+    {
         return;
     }
     let mut axes = merged_axes(shape, order);
     let mut block = itemsize;
     if let Some(last) = axes.pop_if(|axis| axis.from == 1) {
         block *= last.len;
-        axes.iter_mut().for_each(|axis| (axis.from, axis.to) = (axis.from / last.len, axis.to / last.len));
+        axes.iter_mut()
+            .for_each(|axis| (axis.from, axis.to) = (axis.from / last.len, axis.to / last.len));
     }
     let Some(plane) = Plane::of(axes) else {
         to.copy_from_slice(from);
@@ -37,14 +41,19 @@ pub fn permute(shape: &[u64], order: &[usize], itemsize: usize, from: &[u8], to:
 /// Returns whether `order` contains every axis below `rank` exactly once.
 pub fn is_permutation(order: &[usize], rank: usize) -> bool {
     let mut seen = vec![false; rank];
-    let mut is_new = |axis: &usize| seen.get_mut(*axis).is_some_and(|seen| !std::mem::replace(seen, true));
+    let mut is_new = |axis: &usize| {
+        seen.get_mut(*axis)
+            .is_some_and(|seen| !std::mem::replace(seen, true))
+    };
     order.len() == rank && order.iter().all(&mut is_new)
 }
 
 /// Returns the size in bytes of a chunk of shape `shape` with items of `itemsize` bytes, or `None`
 /// on overflow.
 pub fn byte_size(shape: &[u64], itemsize: usize) -> Option<usize> {
-    shape.iter().try_fold(itemsize, |size, len| size.checked_mul(usize::try_from(*len).ok()?))
+    shape.iter().try_fold(itemsize, |size, len| {
+        size.checked_mul(usize::try_from(*len).ok()?)
+    })
 }
 
 /// An axis, or several that stay together, with its strides in items on both sides.
@@ -65,8 +74,14 @@ fn merged_axes(shape: &[u64], order: &[usize]) -> Vec<Axis> {
     for &d in order.iter().filter(|d| shape[**d] != 1) {
         let len = shape[d] as usize;
         match axes.last_mut() {
-            Some(last) if last.from == from[d] * len => (last.len, last.from) = (last.len * len, from[d]),
-            _ => axes.push(Axis { len, from: from[d], to: 1 }),
+            Some(last) if last.from == from[d] * len => {
+                (last.len, last.from) = (last.len * len, from[d])
+            }
+            _ => axes.push(Axis {
+                len,
+                from: from[d],
+                to: 1,
+            }),
         }
     }
     for i in (1..axes.len()).rev() {
@@ -89,7 +104,11 @@ impl Plane {
     fn of(mut axes: Vec<Axis>) -> Option<Self> {
         let columns = axes.pop()?;
         let rows = axes.iter().position(|axis| axis.from == 1)?;
-        Some(Plane { rows: axes.remove(rows), columns, outer: axes })
+        Some(Plane {
+            rows: axes.remove(rows),
+            columns,
+            outer: axes,
+        })
     }
 
     /// Calls `each` with the positions in items, in `from` and in `to`, of the first item of every
@@ -122,7 +141,12 @@ impl Plane {
                 for column in (0..self.columns.len).step_by(TILE) {
                     let from = from + row + column * self.columns.from;
                     let to = to + row * self.rows.to + column;
-                    each(from, to, TILE.min(self.rows.len - row), TILE.min(self.columns.len - column));
+                    each(
+                        from,
+                        to,
+                        TILE.min(self.rows.len - row),
+                        TILE.min(self.columns.len - column),
+                    );
                 }
             }
         });
@@ -164,7 +188,12 @@ impl Plane {
 
 /// Transposes one whole tile. A copy on the stack lets both sides be accessed in contiguous
 /// stretches.
-fn tile<const N: usize>(from: &[[u8; N]], column_stride: usize, to: &mut [[u8; N]], row_stride: usize) {
+fn tile<const N: usize>(
+    from: &[[u8; N]],
+    column_stride: usize,
+    to: &mut [[u8; N]],
+    row_stride: usize,
+) {
     let mut tile = [[[0; N]; TILE]; TILE];
     for (j, column) in tile.iter_mut().enumerate() {
         column.copy_from_slice(&from[j * column_stride..][..TILE]);
@@ -187,7 +216,9 @@ mod tests {
         let from: Vec<u8> = (0..24).collect();
         let mut to = [0; 24];
         permute(&[2, 3, 4], &[2, 0, 1], 1, &from, &mut to);
-        let expected = [0, 4, 8, 12, 16, 20, 1, 5, 9, 13, 17, 21, 2, 6, 10, 14, 18, 22, 3, 7, 11, 15, 19, 23];
+        let expected = [
+            0, 4, 8, 12, 16, 20, 1, 5, 9, 13, 17, 21, 2, 6, 10, 14, 18, 22, 3, 7, 11, 15, 19, 23,
+        ];
         assert_eq!(to, expected);
     }
 

@@ -166,11 +166,16 @@ impl ArrayMetadata {
         let filters = match doc.get("filters") {
             None | Some(Value::Null) => Vec::new(),
             Some(Value::Array(list)) if list.len() > 64 => {
-                return Err(Error::unsupported(format!("{} filters are too many", list.len())));
+                return Err(Error::unsupported(format!(
+                    "{} filters are too many",
+                    list.len()
+                )));
             }
-            Some(Value::Array(list)) => {
-                list.iter().map(CodecConfig::parse).collect::<Result<_>>().map_err(|e| e.context("filters"))?
-            }
+            Some(Value::Array(list)) => list
+                .iter()
+                .map(CodecConfig::parse)
+                .collect::<Result<_>>()
+                .map_err(|e| e.context("filters"))?,
             Some(Value::Object(o)) if o.is_empty() => Vec::new(),
             Some(_) => return Err(Error::damaged("filters is not a list")),
         };
@@ -185,16 +190,28 @@ impl ArrayMetadata {
                 Some(".") => Some(Separator::Dot),
                 Some("/") => Some(Separator::Slash),
                 _ => {
-                    return Err(Error::damaged("dimension_separator is neither \".\" nor \"/\""));
+                    return Err(Error::damaged(
+                        "dimension_separator is neither \".\" nor \"/\"",
+                    ));
                 }
             },
         };
         let meta = Self::common(&doc, 2)?;
         if meta.has_objects() && filters.is_empty() {
-            return Err(Error::damaged("dtype holds objects, but filters has no object codec"));
+            return Err(Error::damaged(
+                "dtype holds objects, but filters has no object codec",
+            ));
         }
-        memory.shrink_to(memory.bytes() / COPIES * KEPT_COPIES + meta.fill.as_ref().map_or(0, Vec::capacity));
-        Ok(ArrayMetadata { compressor, filters, separator, memory: memory.into(), ..meta })
+        memory.shrink_to(
+            memory.bytes() / COPIES * KEPT_COPIES + meta.fill.as_ref().map_or(0, Vec::capacity),
+        );
+        Ok(ArrayMetadata {
+            compressor,
+            filters,
+            separator,
+            memory: memory.into(),
+            ..meta
+        })
     }
 
     /// Parses the fields that v1 and v2 share.
@@ -202,16 +219,28 @@ impl ArrayMetadata {
         let shape = dimensions(doc, "shape", 0)?;
         let mut chunks = dimensions(doc, "chunks", 0)?;
         if shape.len() != chunks.len() {
-            return Err(Error::damaged(format!("shape has {} dimensions, chunks {}", shape.len(), chunks.len())));
+            return Err(Error::damaged(format!(
+                "shape has {} dimensions, chunks {}",
+                shape.len(),
+                chunks.len()
+            )));
         }
-        for (i, (chunk, len)) in chunks.iter_mut().zip(&shape).enumerate().filter(|(_, (chunk, _))| **chunk == 0) {
+        for (i, (chunk, len)) in chunks
+            .iter_mut()
+            .zip(&shape)
+            .enumerate()
+            .filter(|(_, (chunk, _))| **chunk == 0)
+        {
             if *len > 0 {
                 return Err(Error::damaged(format!("chunks[{i}] is 0, not a length")));
             }
             // zarr-python 3 writes and reads chunks of length 0 along a dimension without items
             *chunk = 1;
         }
-        let dtype_json = doc.get("dtype").cloned().ok_or_else(|| Error::damaged("dtype is missing"))?;
+        let dtype_json = doc
+            .get("dtype")
+            .cloned()
+            .ok_or_else(|| Error::damaged("dtype is missing"))?;
         let dtype = DType::parse(&dtype_json)?;
         let fill_value = doc.get("fill_value").cloned().unwrap_or(Value::Null);
         let fill = if zarr_format == 1 {
@@ -248,8 +277,11 @@ impl ArrayMetadata {
     /// Checks that the sizes in bytes of the array and of a chunk fit their limits.
     pub(super) fn check_sizes(&self) -> Result<()> {
         let item = self.dtype.size() as u64;
-        let bytes =
-            |dims: &[u64]| dims.iter().try_fold(item, |n, &d| n.checked_mul(d)).filter(|&n| n <= i64::MAX as u64);
+        let bytes = |dims: &[u64]| {
+            dims.iter()
+                .try_fold(item, |n, &d| n.checked_mul(d))
+                .filter(|&n| n <= i64::MAX as u64)
+        };
         if !self.shape.contains(&0) && bytes(&self.shape).is_none() {
             return Err(Error::damaged(format!(
                 "shape {:?} of {item}-byte items is larger than 2^63 bytes",
@@ -291,7 +323,11 @@ impl ArrayMetadata {
     /// Returns the shape of the decoded chunk with these grid indices, padding included.
     pub fn chunk_shape(&self, indices: &[u64]) -> Cow<'_, [u64]> {
         match &self.edges {
-            Some(edges) => edges.iter().zip(indices).map(|(edges, index)| edges.len_of(*index)).collect(),
+            Some(edges) => edges
+                .iter()
+                .zip(indices)
+                .map(|(edges, index)| edges.len_of(*index))
+                .collect(),
             None => Cow::Borrowed(&self.chunks),
         }
     }
@@ -306,7 +342,9 @@ impl ArrayMetadata {
     /// Returns the lengths of the outermost shards in the form of [`ArrayMetadata::chunks_json`];
     /// `None` without shards.
     pub(super) fn shards_json(&self) -> Option<Value> {
-        self.shards.first().map(|level| level.shard_edges().iter().map(spell_edges).collect())
+        self.shards
+            .first()
+            .map(|level| level.shard_edges().iter().map(spell_edges).collect())
     }
 
     /// Returns the size of the flat array in bytes.
@@ -315,7 +353,9 @@ impl ArrayMetadata {
             0
         } else {
             // `check_sizes` has shown that the product does not overflow
-            self.shape.iter().fold(self.dtype.size() as u64, |bytes, len| bytes * len)
+            self.shape
+                .iter()
+                .fold(self.dtype.size() as u64, |bytes, len| bytes * len)
         }
     }
 
@@ -323,7 +363,9 @@ impl ArrayMetadata {
     /// largest number if 64 bits do not hold it.
     pub fn row_size(&self) -> u64 {
         let inner = self.shape.get(1..).unwrap_or_default().iter();
-        inner.fold(self.dtype.size() as u64, |bytes, len| bytes.saturating_mul(*len))
+        inner.fold(self.dtype.size() as u64, |bytes, len| {
+            bytes.saturating_mul(*len)
+        })
     }
 
     /// Returns the codec that encodes Python objects: the first filter of an array of objects. The
@@ -386,7 +428,12 @@ impl ArrayMetadata {
             ("dtype", self.dtype_json.clone()),
             ("order", self.order.as_str().into()),
             ("fill_value", self.fill_value.clone()),
-            ("compressor", self.compressor.as_ref().map_or(Value::Null, CodecConfig::to_json)),
+            (
+                "compressor",
+                self.compressor
+                    .as_ref()
+                    .map_or(Value::Null, CodecConfig::to_json),
+            ),
             ("filters", CodecConfig::list_to_json(&self.filters)),
         ]
     }
@@ -394,7 +441,10 @@ impl ArrayMetadata {
     /// Returns the `.zarray` document of the decoded view: a v2 array without compressor and
     /// filters, except the object codec, with chunk keys separated by `.`.
     pub fn decoded_view(&self) -> String {
-        let kept = self.object_codec().map(std::slice::from_ref).unwrap_or_default();
+        let kept = self
+            .object_codec()
+            .map(std::slice::from_ref)
+            .unwrap_or_default();
         self.document(None, kept)
     }
 
@@ -407,7 +457,10 @@ impl ArrayMetadata {
     fn document(&self, compressor: Option<&CodecConfig>, filters: &[CodecConfig]) -> String {
         let mut doc = Map::new();
         doc.insert("chunks".into(), self.chunks.clone().into());
-        doc.insert("compressor".into(), compressor.map_or(Value::Null, CodecConfig::to_json));
+        doc.insert(
+            "compressor".into(),
+            compressor.map_or(Value::Null, CodecConfig::to_json),
+        );
         doc.insert("dimension_separator".into(), ".".into());
         doc.insert("dtype".into(), self.dtype_v2());
         doc.insert("fill_value".into(), self.fill_value_v2());
@@ -421,8 +474,11 @@ impl ArrayMetadata {
     /// Returns the dtype as v2 spells it. zarr 1.x wrote spellings that today's NumPy does not
     /// accept.
     fn dtype_v2(&self) -> Value {
-        let canonical = (self.zarr_format == 1).then(|| DType::canonical_json(&self.dtype_json).ok());
-        canonical.flatten().unwrap_or_else(|| self.dtype_json.clone())
+        let canonical =
+            (self.zarr_format == 1).then(|| DType::canonical_json(&self.dtype_json).ok());
+        canonical
+            .flatten()
+            .unwrap_or_else(|| self.dtype_json.clone())
     }
 
     /// Returns the fill value as v2 spells it. v1 has no base64, writes NaN bare, and writes 0 for
@@ -441,7 +497,11 @@ impl ArrayMetadata {
             DTypeKind::Void | DTypeKind::Struct(_) => given.is_string(),
             _ => true,
         };
-        let spelled = self.fill.as_ref().filter(|_| !is_kept).and_then(|item| self.dtype.fill_value_json(item));
+        let spelled = self
+            .fill
+            .as_ref()
+            .filter(|_| !is_kept)
+            .and_then(|item| self.dtype.fill_value_json(item));
         spelled.unwrap_or_else(|| {
             if is_bare_word {
                 json::parse(json::write_strict(given).as_bytes()).unwrap_or(Value::Null)
@@ -467,7 +527,14 @@ pub fn check_group(document: &[u8]) -> Result<()> {
 ///
 /// The errors of [`memory::take`].
 pub(super) fn take_for_fields(doc: &Map<String, Value>, fields: &[&str]) -> Result<Grant> {
-    memory::take(fields.iter().filter_map(|field| doc.get(*field)).map(json::memory_of).sum::<usize>() * COPIES)
+    memory::take(
+        fields
+            .iter()
+            .filter_map(|field| doc.get(*field))
+            .map(json::memory_of)
+            .sum::<usize>()
+            * COPIES,
+    )
 }
 
 /// Parses a document of format `zarr_format`.
@@ -475,7 +542,10 @@ pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
     let doc = json::parse_object(document)?;
     match doc.get("zarr_format") {
         Some(v) if v.as_u64() == Some(zarr_format) => Ok(doc),
-        Some(v) => Err(Error::damaged(format!("zarr_format is {:.20}, not {zarr_format}", json::write(v)))),
+        Some(v) => Err(Error::damaged(format!(
+            "zarr_format is {:.20}, not {zarr_format}",
+            json::write(v)
+        ))),
         None => Err(Error::damaged("zarr_format is missing")),
     }
 }
@@ -483,7 +553,11 @@ pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
 /// Returns the lengths of the chunks along a dimension, as a document spells them.
 pub(super) fn spell_edges(edges: &Edges) -> Value {
     let stretch = |(len, count): (u64, u64)| {
-        if count == 1 { json!(len) } else { json!([len, count]) }
+        if count == 1 {
+            json!(len)
+        } else {
+            json!([len, count])
+        }
     };
     match edges {
         Edges::Equal(len) => json!(len),
@@ -496,11 +570,19 @@ pub(super) fn dimensions(doc: &Map<String, Value>, field: &str, least: u64) -> R
     let list = doc.get(field).and_then(Value::as_array);
     let list = list.ok_or_else(|| Error::damaged(format!("{field} is not a list of integers")))?;
     if list.len() > MAX_DIMENSIONS {
-        return Err(Error::damaged(format!("{field} has {} dimensions, more than {MAX_DIMENSIONS}", list.len())));
+        return Err(Error::damaged(format!(
+            "{field} has {} dimensions, more than {MAX_DIMENSIONS}",
+            list.len()
+        )));
     }
     let number = |(i, v): (usize, &Value)| {
         let n = v.as_u64().filter(|n| (least..=i64::MAX as u64).contains(n));
-        n.ok_or_else(|| Error::damaged(format!("{field}[{i}] is {:.20}, not a length", json::write(v))))
+        n.ok_or_else(|| {
+            Error::damaged(format!(
+                "{field}[{i}] is {:.20}, not a length",
+                json::write(v)
+            ))
+        })
     };
     list.iter().enumerate().map(number).collect()
 }

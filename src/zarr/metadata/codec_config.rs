@@ -24,16 +24,28 @@ impl CodecConfig {
     ///
     /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is no object or has no id.
     pub fn parse(value: &Value) -> Result<Self> {
-        let mut parameters = value.as_object().ok_or_else(|| Error::damaged("a codec is not a JSON object"))?.clone();
+        let mut parameters = value
+            .as_object()
+            .ok_or_else(|| Error::damaged("a codec is not a JSON object"))?
+            .clone();
         // unlike `remove`, this keeps the order of the other parameters
         let id = parameters.shift_remove("id");
-        let id = id.as_ref().and_then(json::text).ok_or_else(|| Error::damaged("a codec has no id"))?;
-        Ok(CodecConfig { id: id.to_string(), parameters })
+        let id = id
+            .as_ref()
+            .and_then(json::text)
+            .ok_or_else(|| Error::damaged("a codec has no id"))?;
+        Ok(CodecConfig {
+            id: id.to_string(),
+            parameters,
+        })
     }
 
     /// Creates a configuration from an id and parameters, which Zarr v1 states separately.
     pub fn new(id: &str, parameters: Map<String, Value>) -> Self {
-        CodecConfig { id: id.to_string(), parameters }
+        CodecConfig {
+            id: id.to_string(),
+            parameters,
+        }
     }
 
     /// Returns the JSON object of the codec.
@@ -46,7 +58,11 @@ impl CodecConfig {
 
     /// Returns a list of filters as a document states it: null if the list is empty.
     pub fn list_to_json(list: &[CodecConfig]) -> Value {
-        if list.is_empty() { Value::Null } else { list.iter().map(CodecConfig::to_json).collect() }
+        if list.is_empty() {
+            Value::Null
+        } else {
+            list.iter().map(CodecConfig::to_json).collect()
+        }
     }
 
     /// Returns this configuration with one more parameter.
@@ -63,15 +79,24 @@ impl CodecConfig {
     /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if a parameter is unknown, as in
     /// numcodecs' constructors.
     pub fn allow_only(&self, known: &[&str]) -> Result<()> {
-        match self.parameters.keys().find(|k| !known.contains(&k.as_str())) {
-            Some(key) => Err(Error::unsupported(format!("codec {:?} has no parameter {key:?}", self.id))),
+        match self
+            .parameters
+            .keys()
+            .find(|k| !known.contains(&k.as_str()))
+        {
+            Some(key) => Err(Error::unsupported(format!(
+                "codec {:?} has no parameter {key:?}",
+                self.id
+            ))),
             None => Ok(()),
         }
     }
 
     /// Returns the names and values of the parameters.
     pub fn parameters(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.parameters.iter().map(|(name, value)| (name.as_str(), value))
+        self.parameters
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
     }
 
     /// Returns a parameter, or `None` if it is absent or null.
@@ -85,7 +110,8 @@ impl CodecConfig {
     ///
     /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is absent or null.
     pub fn required(&self, name: &str) -> Result<&Value> {
-        self.get(name).ok_or_else(|| self.invalid(name, "is missing"))
+        self.get(name)
+            .ok_or_else(|| self.invalid(name, "is missing"))
     }
 
     /// Returns an integer parameter from `low` to `high`, or `default` if it is absent or null. As
@@ -99,7 +125,9 @@ impl CodecConfig {
         let Some(value) = self.get(name) else {
             return Ok(default);
         };
-        let whole = json::float(value).filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);
+        let whole = json::float(value)
+            .filter(|f| f.fract() == 0.0 && f.abs() < 9e15)
+            .map(|f| f as i64);
         let n = value
             .as_i64()
             .or(value.as_bool().map(i64::from))
@@ -113,7 +141,9 @@ impl CodecConfig {
 
     /// Returns a string parameter, or `default` if it is absent or null.
     pub fn text<'a>(&'a self, name: &str, default: &'a str) -> Result<&'a str> {
-        self.get(name).map_or(Ok(default), |v| json::text(v).ok_or_else(|| self.invalid(name, "is not a string")))
+        self.get(name).map_or(Ok(default), |v| {
+            json::text(v).ok_or_else(|| self.invalid(name, "is not a string"))
+        })
     }
 
     /// Returns a dtype parameter, or `None` if it is absent or null.

@@ -45,7 +45,9 @@ impl ArrayMetadata {
 fn compressor(doc: &Map<String, Value>) -> Result<Option<CodecConfig>> {
     let id = match doc.get("compression") {
         None | Some(Value::Null) => return Ok(None),
-        Some(value) => json::text(value).ok_or_else(|| Error::damaged("compression is not a name"))?,
+        Some(value) => {
+            json::text(value).ok_or_else(|| Error::damaged("compression is not a name"))?
+        }
     };
     if id == "none" {
         return Ok(None);
@@ -53,9 +55,13 @@ fn compressor(doc: &Map<String, Value>) -> Result<Option<CodecConfig>> {
     let parameters = match doc.get("compression_opts") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(parameters)) => parameters.clone(),
-        Some(level @ Value::Number(_)) => [("level".to_string(), level.clone())].into_iter().collect(),
+        Some(level @ Value::Number(_)) => {
+            [("level".to_string(), level.clone())].into_iter().collect()
+        }
         Some(_) => {
-            return Err(Error::damaged("compression_opts is neither an object nor a number"));
+            return Err(Error::damaged(
+                "compression_opts is neither an object nor a number",
+            ));
         }
     };
     Ok(Some(CodecConfig::new(id, parameters)))
@@ -78,14 +84,20 @@ mod tests {
         let stored = |c, o, r| meta(c, o, r).unwrap().order;
         assert_eq!(stored("\"zlib\"", "1", V1Order::Zarr1), Order::C);
         assert_eq!(stored("\"none\"", "null", V1Order::Zarr1), Order::C);
-        assert_eq!(stored("\"blosc\"", "{\"cname\":\"lz4\"}", V1Order::Zarr1), Order::F);
+        assert_eq!(
+            stored("\"blosc\"", "{\"cname\":\"lz4\"}", V1Order::Zarr1),
+            Order::F
+        );
         assert_eq!(stored("\"zlib\"", "1", V1Order::Spec), Order::F);
     }
 
     #[test]
     fn the_decoded_view_is_v2() {
         let view = meta("\"bz2\"", "3", V1Order::Zarr1).unwrap().decoded_view();
-        assert!(view.contains(r#""fill_value": "NaN""#) && view.contains(r#""zarr_format": 2"#), "{view}");
+        assert!(
+            view.contains(r#""fill_value": "NaN""#) && view.contains(r#""zarr_format": 2"#),
+            "{view}"
+        );
         assert!(meta("7", "null", V1Order::Zarr1).is_err());
         assert!(meta("\"zlib\"", "\"fast\"", V1Order::Zarr1).is_err());
     }

@@ -36,11 +36,18 @@ impl IndexCodec {
     ///
     /// A codec is unknown, or has no fixed size.
     pub fn new(level: &ShardLevel, entries: usize) -> Result<Self> {
-        let size = entries.checked_mul(ENTRY).ok_or_else(|| Error::damaged("an index is too large"))?;
+        let size = entries
+            .checked_mul(ENTRY)
+            .ok_or_else(|| Error::damaged("an index is too large"))?;
         let pipeline = Pipeline::of_exact_bytes(&level.index_codecs, size, ENTRY / 2)?;
         let is_big_endian = level.is_index_big_endian;
         let is_at_start = level.is_index_at_start;
-        Ok(IndexCodec { entries, pipeline, is_big_endian, is_at_start })
+        Ok(IndexCodec {
+            entries,
+            pipeline,
+            is_big_endian,
+            is_at_start,
+        })
     }
 
     /// Returns the encoded size in bytes.
@@ -71,7 +78,9 @@ impl IndexCodec {
     pub fn place(&self, size: u64) -> Result<Range<u64>> {
         let stored = self.stored_size();
         match size.checked_sub(stored) {
-            None => Err(Error::damaged(format!("a shard of {size} bytes, shorter than its index of {stored}"))),
+            None => Err(Error::damaged(format!(
+                "a shard of {size} bytes, shorter than its index of {stored}"
+            ))),
             Some(_) if self.is_at_start => Ok(0..stored),
             Some(start) => Ok(start..size),
         }
@@ -88,24 +97,46 @@ impl IndexCodec {
         // besides both forms, which the caller has
         let _decoded = memory::take(self.memory())?;
         let mut bytes = Vec::new();
-        self.pipeline.decode(encoded, &mut bytes).map_err(|e| e.context("the shard's index"))?;
+        self.pipeline
+            .decode(encoded, &mut bytes)
+            .map_err(|e| e.context("the shard's index"))?;
         let number = |bytes: &[u8; 8]| {
-            if self.is_big_endian { u64::from_be_bytes(*bytes) } else { u64::from_le_bytes(*bytes) }
+            if self.is_big_endian {
+                u64::from_be_bytes(*bytes)
+            } else {
+                u64::from_le_bytes(*bytes)
+            }
         };
         let (numbers, _) = bytes.as_chunks::<8>();
-        let entries = numbers.chunks_exact(2).map(|entry| (number(&entry[0]), number(&entry[1]))).collect();
-        let room = if self.is_at_start { place.end..size } else { 0..place.start };
+        let entries = numbers
+            .chunks_exact(2)
+            .map(|entry| (number(&entry[0]), number(&entry[1])))
+            .collect();
+        let room = if self.is_at_start {
+            place.end..size
+        } else {
+            0..place.start
+        };
         Ok(Index { entries, room })
     }
 
     /// Encodes an index with these offsets and lengths.
     pub(super) fn encode(&self, entries: &[(u64, u64)]) -> Result<Vec<u8>> {
         let number = |n: u64| {
-            if self.is_big_endian { n.to_be_bytes() } else { n.to_le_bytes() }
+            if self.is_big_endian {
+                n.to_be_bytes()
+            } else {
+                n.to_le_bytes()
+            }
         };
         let mut bytes = Vec::new();
         memory::reserve(&mut bytes, entries.len() * ENTRY)?;
-        bytes.extend(entries.iter().flat_map(|(offset, len)| [number(*offset), number(*len)]).flatten());
+        bytes.extend(
+            entries
+                .iter()
+                .flat_map(|(offset, len)| [number(*offset), number(*len)])
+                .flatten(),
+        );
         let mut encoded = Vec::new();
         self.pipeline.encode(&bytes, &mut encoded)?;
         Ok(encoded)
@@ -122,12 +153,16 @@ impl Index {
     /// the index.
     pub fn get(&self, slot: usize) -> Result<Option<Range<u64>>> {
         let entry = self.entries.get(slot).copied();
-        let (offset, len) = entry.ok_or_else(|| Error::damaged(format!("the index has no entry {slot}")))?;
+        let (offset, len) =
+            entry.ok_or_else(|| Error::damaged(format!("the index has no entry {slot}")))?;
         if (offset, len) == (EMPTY, EMPTY) {
             return Ok(None);
         }
-        let bad =
-            |why: &str| Err(Error::damaged(format!("entry {slot} of the shard's index, {offset} + {len}, {why}")));
+        let bad = |why: &str| {
+            Err(Error::damaged(format!(
+                "entry {slot} of the shard's index, {offset} + {len}, {why}"
+            )))
+        };
         match offset.checked_add(len) {
             _ if offset == EMPTY || len == EMPTY => bad("is half empty"),
             _ if len == 0 => bad("has no bytes"),

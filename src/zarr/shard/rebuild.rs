@@ -50,7 +50,11 @@ impl IndexCodec {
         changes: &BTreeMap<usize, EntryChange>,
     ) -> Result<Option<Vec<ShardPiece>>> {
         let mut entries = vec![(EMPTY, EMPTY); self.entries()];
-        let start = if self.is_at_start() { self.stored_size() } else { 0 };
+        let start = if self.is_at_start() {
+            self.stored_size()
+        } else {
+            0
+        };
         let mut pieces = Vec::new();
         let mut position = start;
         if let Some(old) = old {
@@ -63,15 +67,23 @@ impl IndexCodec {
         for (&slot, change) in changes {
             if let EntryChange::Put(size) = *change {
                 entries[slot] = (position, size);
-                position = position.checked_add(size).ok_or_else(|| Error::system(libc::EFBIG))?;
+                position = position
+                    .checked_add(size)
+                    .ok_or_else(|| Error::system(libc::EFBIG))?;
                 pieces.push(ShardPiece::New(slot));
             }
         }
         if entries.iter().all(|entry| *entry == (EMPTY, EMPTY)) {
             return Ok(None);
         }
-        let index_behind = if self.is_at_start() { 0 } else { self.stored_size() };
-        let size = position.checked_add(index_behind).filter(|size| *size <= i64::MAX as u64);
+        let index_behind = if self.is_at_start() {
+            0
+        } else {
+            self.stored_size()
+        };
+        let size = position
+            .checked_add(index_behind)
+            .filter(|size| *size <= i64::MAX as u64);
         size.ok_or_else(|| Error::system(libc::EFBIG))?;
         let place = if self.is_at_start() { 0 } else { pieces.len() };
         pieces.insert(place, ShardPiece::Index(self.encode(&entries)?));
@@ -89,7 +101,12 @@ struct KeptEntries<'a> {
 
 impl<'a> KeptEntries<'a> {
     /// Returns the entries of `index` without changes, and sets those of damaged ones in `entries`.
-    fn new(index: &'a Index, count: usize, changes: &BTreeMap<usize, EntryChange>, entries: &mut [(u64, u64)]) -> Self {
+    fn new(
+        index: &'a Index,
+        count: usize,
+        changes: &BTreeMap<usize, EntryChange>,
+        entries: &mut [(u64, u64)],
+    ) -> Self {
         let mut slots = Vec::with_capacity(count);
         for slot in (0..count).filter(|slot| !changes.contains_key(slot)) {
             match index.get(slot) {
@@ -108,10 +125,16 @@ impl<'a> KeptEntries<'a> {
     /// Returns ranges that include all chunks, in order, with no gap of at most `gap` bytes between
     /// them.
     fn joined(&self, gap: u64) -> impl Iterator<Item = Range<u64>> {
-        let mut ranges = self.slots.iter().map(|slot| range_of(self.index, *slot)).peekable();
+        let mut ranges = self
+            .slots
+            .iter()
+            .map(|slot| range_of(self.index, *slot))
+            .peekable();
         std::iter::from_fn(move || {
             let mut joined = ranges.next()?;
-            while let Some(next) = ranges.next_if(|next| next.start <= joined.end.saturating_add(gap)) {
+            while let Some(next) =
+                ranges.next_if(|next| next.start <= joined.end.saturating_add(gap))
+            {
                 joined.end = joined.end.max(next.end);
             }
             Some(joined)
@@ -125,7 +148,10 @@ impl<'a> KeptEntries<'a> {
             return Vec::new();
         }
         let room = self.index.room();
-        let live = self.joined(0).map(|range| range.end - range.start).sum::<u64>();
+        let live = self
+            .joined(0)
+            .map(|range| range.end - range.start)
+            .sum::<u64>();
         let size = room.end - room.start;
         let ranges: Vec<Range<u64>> = if size - live <= size / 4 {
             vec![room]

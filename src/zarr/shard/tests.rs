@@ -27,16 +27,37 @@ fn metadata(shape: &[u64], chunks: &[u64], shards: Vec<ShardLevel>) -> ArrayMeta
 fn chunks_have_their_object_and_slots() {
     // shards of 8 x 12, in them shards of 4 x 6 whose index has its dimensions swapped, in them
     // chunks of 2 x 3
-    let levels = vec![level(&[8, 12], &[0, 1], true, false), level(&[4, 6], &[1, 0], true, false)];
-    let shards = Shards::new(&metadata(&[20, 20], &[2, 3], levels)).unwrap().unwrap();
+    let levels = vec![
+        level(&[8, 12], &[0, 1], true, false),
+        level(&[4, 6], &[1, 0], true, false),
+    ];
+    let shards = Shards::new(&metadata(&[20, 20], &[2, 3], levels))
+        .unwrap()
+        .unwrap();
     let chunk = [5, 2];
-    assert_eq!((shards.shard(0, &chunk).number, shards.slot(0, &chunk)), (2, 1));
-    assert_eq!(shards.shard(1, &chunk), ShardId { level: 1, number: 2 * 4 + 1 });
-    assert_eq!(shards.slot(1, &chunk), 1, "row 1 and column 0, columns first");
+    assert_eq!(
+        (shards.shard(0, &chunk).number, shards.slot(0, &chunk)),
+        (2, 1)
+    );
+    assert_eq!(
+        shards.shard(1, &chunk),
+        ShardId {
+            level: 1,
+            number: 2 * 4 + 1
+        }
+    );
+    assert_eq!(
+        shards.slot(1, &chunk),
+        1,
+        "row 1 and column 0, columns first"
+    );
     let grid = Grid::new(&[20, 20], &[2, 3], 2).unwrap();
     // the array has 10 x 7 chunks, the last object 2 x 3 of them
     assert_eq!(
-        shards.members(5, &grid).map(|chunk| grid.indices(chunk)).collect::<Vec<_>>(),
+        shards
+            .members(5, &grid)
+            .map(|chunk| grid.indices(chunk))
+            .collect::<Vec<_>>(),
         [[8, 4], [8, 5], [8, 6], [9, 4], [9, 5], [9, 6]]
     );
 }
@@ -44,14 +65,44 @@ fn chunks_have_their_object_and_slots() {
 #[test]
 fn damaged_entries_do_not_affect_others() {
     let codec = IndexCodec::new(&level(&[4], &[0], false, false), 8).unwrap();
-    assert_eq!((codec.stored_size(), codec.place(300).unwrap()), (128, 172..300));
-    let numbers: [(u64, u64); 8] =
-        [(0, 10), (172, 1), (171, 1), (u64::MAX, u64::MAX), (u64::MAX, 3), (3, u64::MAX), (u64::MAX - 1, 5), (5, 0)];
-    let bytes: Vec<u8> = numbers.iter().flat_map(|(a, b)| [a.to_le_bytes(), b.to_le_bytes()].concat()).collect();
+    assert_eq!(
+        (codec.stored_size(), codec.place(300).unwrap()),
+        (128, 172..300)
+    );
+    let numbers: [(u64, u64); 8] = [
+        (0, 10),
+        (172, 1),
+        (171, 1),
+        (u64::MAX, u64::MAX),
+        (u64::MAX, 3),
+        (3, u64::MAX),
+        (u64::MAX - 1, 5),
+        (5, 0),
+    ];
+    let bytes: Vec<u8> = numbers
+        .iter()
+        .flat_map(|(a, b)| [a.to_le_bytes(), b.to_le_bytes()].concat())
+        .collect();
     let index = codec.decode(&bytes, 300).unwrap();
     let ok: Vec<_> = (0..8).map(|slot| index.get(slot).ok()).collect();
-    assert_eq!(ok, [Some(Some(0..10)), None, Some(Some(171..172)), Some(None), None, None, None, None]);
-    assert!(index.get(8).is_err() && codec.place(127).is_err() && codec.decode(&bytes[1..], 300).is_err());
+    assert_eq!(
+        ok,
+        [
+            Some(Some(0..10)),
+            None,
+            Some(Some(171..172)),
+            Some(None),
+            None,
+            None,
+            None,
+            None
+        ]
+    );
+    assert!(
+        index.get(8).is_err()
+            && codec.place(127).is_err()
+            && codec.decode(&bytes[1..], 300).is_err()
+    );
 }
 
 #[test]
@@ -68,9 +119,18 @@ fn an_entry_inside_the_index_is_an_error() {
 #[test]
 fn a_shard_of_2_63_bytes_is_refused() {
     let codec = IndexCodec::new(&level(&[1], &[0], true, false), 1).unwrap();
-    let refusal = |len| codec.rebuild(None, &[(0, EntryChange::Put(len))].into()).map(drop).map_err(|e| e.errno());
+    let refusal = |len| {
+        codec
+            .rebuild(None, &[(0, EntryChange::Put(len))].into())
+            .map(drop)
+            .map_err(|e| e.errno())
+    };
     assert_eq!(refusal(i64::MAX as u64 - 20), Ok(()));
-    assert_eq!(refusal(i64::MAX as u64 - 19), Err(libc::EFBIG), "the index follows");
+    assert_eq!(
+        refusal(i64::MAX as u64 - 19),
+        Err(libc::EFBIG),
+        "the index follows"
+    );
 }
 
 #[test]
@@ -84,8 +144,13 @@ fn scattered_chunks_stay_in_a_bounded_number_of_ranges() {
     };
     let entries: Vec<(u64, u64)> = (0..count).map(place).collect();
     let size = place(0).0 + 1;
-    let old = codec.decode(&codec.encode(&entries).unwrap(), size + codec.stored_size()).unwrap();
-    let pieces = codec.rebuild(Some(&old), &[(7, EntryChange::Put(5))].into()).unwrap().unwrap();
+    let old = codec
+        .decode(&codec.encode(&entries).unwrap(), size + codec.stored_size())
+        .unwrap();
+    let pieces = codec
+        .rebuild(Some(&old), &[(7, EntryChange::Put(5))].into())
+        .unwrap()
+        .unwrap();
     let mut moved = Vec::new();
     let mut position = 0;
     let mut index = Vec::new();
@@ -103,13 +168,23 @@ fn scattered_chunks_stay_in_a_bounded_number_of_ranges() {
             ShardPiece::Index(bytes) => index = bytes,
         }
     }
-    assert!(moved.len() <= MAX_RANGES && position < size / 4, "{} {position}", moved.len());
-    let new = codec.decode(&index, position + codec.stored_size()).unwrap();
+    assert!(
+        moved.len() <= MAX_RANGES && position < size / 4,
+        "{} {position}",
+        moved.len()
+    );
+    let new = codec
+        .decode(&index, position + codec.stored_size())
+        .unwrap();
     for slot in (0..count).filter(|slot| *slot != 7) {
         let from = place(slot).0;
         let to = new.get(slot).unwrap().unwrap();
         let (range, start) = &moved[moved.partition_point(|(range, _)| range.start <= from) - 1];
-        assert_eq!((to.start, to.end), (start + from - range.start, start + from - range.start + 1), "{slot}");
+        assert_eq!(
+            (to.start, to.end),
+            (start + from - range.start, start + from - range.start + 1),
+            "{slot}"
+        );
     }
     assert_eq!(new.get(7), Ok(Some(position - 5..position)));
 }

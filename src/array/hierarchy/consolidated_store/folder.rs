@@ -3,7 +3,8 @@
 
 use crate::error::Result;
 use crate::store::{
-    Hint, Key, KeyLock, Listing, ModeTarget, Replaces, Stat, Store, ValuePiece, Version, delegate_store,
+    Hint, Key, KeyLock, Listing, ModeTarget, Replaces, Stat, Store, ValuePiece, Version,
+    delegate_store,
 };
 use std::fs::File;
 use std::ops::Range;
@@ -46,8 +47,13 @@ impl Store for FolderStore {
         self.below.stat(&self.full(key))
     }
 
-    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
-        self.below.stat_many(&mut keys.map(|key| self.full(&key)), each);
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
+        self.below
+            .stat_many(&mut keys.map(|key| self.full(&key)), each);
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
@@ -60,7 +66,12 @@ impl Store for FolderStore {
             Hint::Below(prefix) => self.below.hint(Hint::Below(&self.full(prefix))),
             Hint::Level(level) => self.below.hint(Hint::Level(&self.full(level))),
             Hint::Nodes(prefixes) => {
-                self.below.hint(Hint::Nodes(&prefixes.iter().map(|key| self.full(key)).collect::<Vec<_>>()));
+                self.below.hint(Hint::Nodes(
+                    &prefixes
+                        .iter()
+                        .map(|key| self.full(key))
+                        .collect::<Vec<_>>(),
+                ));
             }
         }
     }
@@ -74,7 +85,11 @@ impl Store for FolderStore {
     }
 
     fn location(&self) -> String {
-        format!("{}{}", self.below.location().trim_end_matches('/'), self.prefix)
+        format!(
+            "{}{}",
+            self.below.location().trim_end_matches('/'),
+            self.prefix
+        )
     }
 
     fn check_writable(&self, prefix: &Key) -> Result<()> {
@@ -89,7 +104,12 @@ impl Store for FolderStore {
         self.below.put_if(&self.full(key), value, replaces)
     }
 
-    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         self.below.put_pieces(&self.full(key), pieces, replaces)
     }
 
@@ -133,8 +153,14 @@ mod tests {
         let group = FolderStore::new(below, Key::root().join("g"));
         let shard = Key::root().join("a").join("0");
         let pieces = [ValuePiece::Bytes(b"ab"), ValuePiece::Bytes(b"c")];
-        group.put_pieces(&shard, &pieces, Replaces::Anything).unwrap().unwrap();
+        group
+            .put_pieces(&shard, &pieces, Replaces::Anything)
+            .unwrap()
+            .unwrap();
         assert_eq!(std::fs::read(folder.path().join("g/a/0")).unwrap(), b"abc");
-        assert!(group.file(&shard).unwrap().is_some() && group.writable_file(&shard, false, false).is_ok());
+        assert!(
+            group.file(&shard).unwrap().is_some()
+                && group.writable_file(&shard, false, false).is_ok()
+        );
     }
 }

@@ -18,7 +18,9 @@ pub struct OpenedKeys {
 impl OpenedKeys {
     /// Returns an empty set.
     pub fn new() -> Self {
-        OpenedKeys { keys: Mutex::new(Some(HashSet::new())) }
+        OpenedKeys {
+            keys: Mutex::new(Some(HashSet::new())),
+        }
     }
 
     /// Adds `key` and all keys below it.
@@ -37,7 +39,9 @@ impl OpenedKeys {
         let Some(known) = keys.as_ref() else {
             return true;
         };
-        let above = std::iter::successors(Some(key.clone()), |key| (!key.is_root()).then(|| key.parent()));
+        let above = std::iter::successors(Some(key.clone()), |key| {
+            (!key.is_root()).then(|| key.parent())
+        });
         !known.is_empty() && above.into_iter().any(|key| known.contains(&key))
     }
 }

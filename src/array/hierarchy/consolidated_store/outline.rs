@@ -45,12 +45,23 @@ impl Outline {
         let prefixes = BTreeSet::from([Key::root()]);
         let modified = stat.modified;
         let permissions = stat.permissions;
-        Outline { modified, permissions, text: Vec::new(), documents, prefixes, memory }
+        Outline {
+            modified,
+            permissions,
+            text: Vec::new(),
+            documents,
+            prefixes,
+            memory,
+        }
     }
 
     /// Parses the root's `zarr.json`; `None` if it has no consolidated metadata.
     pub fn parse_inline(read: Counted) -> Result<Option<Self>> {
-        let Counted { bytes, stat, memory } = read;
+        let Counted {
+            bytes,
+            stat,
+            memory,
+        } = read;
         let Some(entries) = inline_entries(&bytes)? else {
             return Ok(None);
         };
@@ -61,16 +72,27 @@ impl Outline {
             let Some(key) = Key::normalize(&name).ok().filter(|key| !key.is_root()) else {
                 continue;
             };
-            outline.add(key.join(ZARR_JSON), value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
+            outline.add(
+                key.join(ZARR_JSON),
+                value,
+                value.as_ptr() as usize - bytes.as_ptr() as usize,
+            )?;
         }
         let root = std::str::from_utf8(&bytes).map_err(|_| Error::damaged("not UTF-8"))?;
         outline.add(Key::root().join(ZARR_JSON), root, 0)?;
-        Ok(Some(Outline { text: bytes, ..outline }))
+        Ok(Some(Outline {
+            text: bytes,
+            ..outline
+        }))
     }
 
     /// Parses a `.zmetadata`.
     pub fn parse(read: Counted) -> Result<Option<Self>> {
-        let Counted { bytes, stat, memory } = read;
+        let Counted {
+            bytes,
+            stat,
+            memory,
+        } = read;
         json::check(&bytes)?;
         let mut outline = Outline::new(&stat, memory);
         let metadata = metadata_of(&bytes)?;
@@ -80,9 +102,16 @@ impl Outline {
             let Some(key) = Key::normalize(&name).ok().filter(is_document) else {
                 continue;
             };
-            outline.add(key, value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
+            outline.add(
+                key,
+                value,
+                value.as_ptr() as usize - bytes.as_ptr() as usize,
+            )?;
         }
-        Ok(Some(Outline { text: bytes, ..outline }))
+        Ok(Some(Outline {
+            text: bytes,
+            ..outline
+        }))
     }
 
     fn add(&mut self, key: Key, value: &str, start: usize) -> Result<()> {
@@ -101,7 +130,13 @@ impl Outline {
         };
         // fits because of MAX_CONSOLIDATED
         let range = start as u32..(start + value.len()) as u32;
-        self.documents.insert(key, DocumentRange { range, digest: digest(0) << 64 | digest(1) });
+        self.documents.insert(
+            key,
+            DocumentRange {
+                range,
+                digest: digest(0) << 64 | digest(1),
+            },
+        );
         Ok(())
     }
 
@@ -117,7 +152,9 @@ impl Outline {
 
     pub fn get(&self, key: &Key) -> Option<(&[u8], Stat)> {
         let place = self.documents.get(key)?;
-        let text = self.text.get(place.range.start as usize..place.range.end as usize)?;
+        let text = self
+            .text
+            .get(place.range.start as usize..place.range.end as usize)?;
         Some((text, self.stat_of(place)))
     }
 
@@ -126,7 +163,13 @@ impl Outline {
         let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
         let size = place.range.len() as u64;
         let modified = self.modified;
-        Stat { kind: EntryKind::Value, size, modified, version, permissions: self.permissions }
+        Stat {
+            kind: EntryKind::Value,
+            size,
+            modified,
+            version,
+            permissions: self.permissions,
+        }
     }
 
     /// Returns the stat of `key` if it is a group, an array, or a level above one. Readers of the
@@ -136,7 +179,10 @@ impl Outline {
     }
 
     fn stat_of_prefix(&self) -> Stat {
-        Stat { permissions: self.permissions.map(Permissions::of_level), ..prefix_of(self.modified) }
+        Stat {
+            permissions: self.permissions.map(Permissions::of_level),
+            ..prefix_of(self.modified)
+        }
     }
 }
 
@@ -153,14 +199,22 @@ pub struct OutlineListing {
 impl OutlineListing {
     /// Starts a listing of `prefix`.
     pub fn new(outline: Arc<Outline>, prefix: Key) -> Self {
-        OutlineListing { outline, prefix, last: None, in_prefixes: false }
+        OutlineListing {
+            outline,
+            prefix,
+            last: None,
+            in_prefixes: false,
+        }
     }
 
     /// Returns the first key below the prefix after the last one, and its stat.
     fn after_last(&self) -> Option<(Key, Stat)> {
         // keys below the prefix are contiguous, so that a listing visits no others
         let first = self.prefix.join("");
-        let from = self.last.as_ref().map_or(Bound::Included(&first), Bound::Excluded);
+        let from = self
+            .last
+            .as_ref()
+            .map_or(Bound::Included(&first), Bound::Excluded);
         let range = (from, Bound::Unbounded);
         let found = if !self.in_prefixes {
             let (key, place) = self.outline.documents.range::<Key, _>(range).next()?;
@@ -203,5 +257,11 @@ pub fn is_document(key: &Key) -> bool {
 /// Returns the stat of a prefix in a store without modes.
 pub fn prefix_of(modified: SystemTime) -> Stat {
     let version = Version::Tag(String::new());
-    Stat { kind: EntryKind::Prefix, size: 0, modified, version, permissions: None }
+    Stat {
+        kind: EntryKind::Prefix,
+        size: 0,
+        modified,
+        version,
+        permissions: None,
+    }
 }

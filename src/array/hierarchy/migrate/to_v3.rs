@@ -13,8 +13,8 @@ use crate::util::json;
 use crate::util::memory::Grant;
 use crate::zarr::metadata::v3::from_v2;
 use crate::zarr::metadata::{
-    ArrayMetadata, MAX_CONSOLIDATED, MAX_DOCUMENT, Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
-    ZMETADATA, check_group,
+    ArrayMetadata, MAX_CONSOLIDATED, MAX_DOCUMENT, Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY,
+    ZATTRS, ZGROUP, ZMETADATA, check_group,
 };
 
 /// The documents of a node in v2, in the order in which they are deleted: attributes mean nothing
@@ -39,7 +39,10 @@ struct MigratedNode {
 impl MigratedNode {
     /// Returns the name of the old document that defines the array, if it is one.
     fn array_document(&self) -> Option<&'static str> {
-        self.documents.iter().copied().find(|name| [ZARRAY, V1_META].contains(name))
+        self.documents
+            .iter()
+            .copied()
+            .find(|name| [ZARRAY, V1_META].contains(name))
     }
 }
 
@@ -65,8 +68,12 @@ impl Hierarchy {
         let root = Key::root();
         let _lock = self.lock_for_change(&[&root])?;
         let has_begun = self.v3_document(&root)?.is_some();
-        let unchanged = |e: Error| Error::new(e.kind(), format!("{}; nothing was migrated", e.message()));
-        let MigratedNodes { nodes, memory: _memory } = self.nodes_to_migrate().map_err(unchanged)?;
+        let unchanged =
+            |e: Error| Error::new(e.kind(), format!("{}; nothing was migrated", e.message()));
+        let MigratedNodes {
+            nodes,
+            memory: _memory,
+        } = self.nodes_to_migrate().map_err(unchanged)?;
         self.check_migration(&nodes, has_begun).map_err(unchanged)?;
         for node in nodes.iter().rev() {
             if node.key.is_root() {
@@ -101,21 +108,29 @@ impl Hierarchy {
         let mut needed: Option<Key> = None;
         let mut kept = Vec::new();
         for node in found.nodes.into_iter().rev() {
-            let is_above = needed.as_ref().is_some_and(|below| below.relative_to(&node.key).is_some());
+            let is_above = needed
+                .as_ref()
+                .is_some_and(|below| below.relative_to(&node.key).is_some());
             if !node.documents.is_empty() || is_above && !node.has_v3 && !is_foreign(&node.key) {
                 needed = Some(node.key.clone());
                 kept.push(node);
             }
         }
         kept.reverse();
-        Ok(MigratedNodes { nodes: kept, memory: found.memory })
+        Ok(MigratedNodes {
+            nodes: kept,
+            memory: found.memory,
+        })
     }
 
     /// Adds a node that was visited.
     fn add_node(&self, key: &Key, node: &StoredNode, found: &mut MigratedNodes) -> Result<()> {
         let has = |name: &&str| self.store.stat(&key.join(name)).map(|stat| stat.is_some());
         let mut documents = Vec::new();
-        for name in V2_DOCUMENTS.iter().chain(V1_DOCUMENTS.iter().filter(|_| key.is_root())) {
+        for name in V2_DOCUMENTS
+            .iter()
+            .chain(V1_DOCUMENTS.iter().filter(|_| key.is_root()))
+        {
             if has(name).map_err(|e| e.context(key.join(name)))? {
                 documents.push(*name);
             }
@@ -134,9 +149,16 @@ impl Hierarchy {
         if !self.is_of_v1(key, form)? {
             documents.retain(|name| !V1_DOCUMENTS.contains(name));
         }
-        found.memory.grow(size_of::<MigratedNode>() + 3 * size_of::<Key>() + key.as_str().len())?;
+        found
+            .memory
+            .grow(size_of::<MigratedNode>() + 3 * size_of::<Key>() + key.as_str().len())?;
         let is_consolidated = is_group && documents.contains(&ZMETADATA);
-        found.nodes.push(MigratedNode { key: key.clone(), documents, has_v3, is_consolidated });
+        found.nodes.push(MigratedNode {
+            key: key.clone(),
+            documents,
+            has_v3,
+            is_consolidated,
+        });
         Ok(())
     }
 
@@ -146,7 +168,10 @@ impl Hierarchy {
         if form != Some(DocumentKind::V3) || !key.is_root() {
             return Ok(form == Some(DocumentKind::V1));
         }
-        let texts = (self.stored(&key.join(V1_META))?, self.stored(&key.join(ZARR_JSON))?);
+        let texts = (
+            self.stored(&key.join(V1_META))?,
+            self.stored(&key.join(ZARR_JSON))?,
+        );
         let (Some(meta), Some(new)) = texts else {
             return Ok(false);
         };
@@ -168,7 +193,11 @@ impl Hierarchy {
             if node.has_v3 {
                 self.check_stored(node, &made, has_begun)?;
             }
-            let limit = if node.array_document().is_some() { MAX_DOCUMENT } else { MAX_CONSOLIDATED };
+            let limit = if node.array_document().is_some() {
+                MAX_DOCUMENT
+            } else {
+                MAX_CONSOLIDATED
+            };
             check_size(&document, &made, limit)?;
             for (group, len) in &mut consolidated {
                 *len += node.key.as_str().len() + made.len() + ENTRY;
@@ -198,15 +227,21 @@ impl Hierarchy {
         if is_made {
             Ok(())
         } else {
-            Err(Error::invalid(format!("says another thing than {others} beside it: remove the wrong one"))
-                .context(document))
+            Err(Error::invalid(format!(
+                "says another thing than {others} beside it: remove the wrong one"
+            ))
+            .context(document))
         }
     }
 
     /// Makes the `zarr.json` of a node from its documents of the old format.
     fn new_document(&self, node: &MigratedNode) -> Result<Vec<u8>> {
         let key = &node.key;
-        let attributes = key.join(if node.documents.contains(&V1_META) { V1_ATTRS } else { ZATTRS });
+        let attributes = key.join(if node.documents.contains(&V1_META) {
+            V1_ATTRS
+        } else {
+            ZATTRS
+        });
         let stored = self.stored(&attributes)?;
         let attributes_text = stored.as_ref().map(|stored| stored.text.as_slice());
         if let Some(text) = attributes_text {
@@ -215,12 +250,14 @@ impl Hierarchy {
         match node.array_document() {
             Some(name) => {
                 let document = key.join(name);
-                self.new_array(key, name, attributes_text).map_err(|e| e.context(&document))
+                self.new_array(key, name, attributes_text)
+                    .map_err(|e| e.context(&document))
             }
             None => {
                 let document = key.join(ZGROUP);
                 if let Some(group) = self.stored(&document)? {
-                    let checked = check_group(&group.text).and_then(|()| from_v2::check_group_fields(&group.text));
+                    let checked = check_group(&group.text)
+                        .and_then(|()| from_v2::check_group_fields(&group.text));
                     checked.map_err(|e| e.context(&document))?;
                 }
                 from_v2::group_document(attributes_text).map_err(|e| e.context(&attributes))
@@ -230,11 +267,22 @@ impl Hierarchy {
 
     /// Makes the `zarr.json` of an array from its document `name`.
     fn new_array(&self, key: &Key, name: &str, attributes: Option<&[u8]>) -> Result<Vec<u8>> {
-        let stored = self.stored(&key.join(name))?.ok_or_else(|| Error::not_found("went away"))?;
-        let form = if name == V1_META { DocumentKind::V1 } else { DocumentKind::V2 };
+        let stored = self
+            .stored(&key.join(name))?
+            .ok_or_else(|| Error::not_found("went away"))?;
+        let form = if name == V1_META {
+            DocumentKind::V1
+        } else {
+            DocumentKind::V2
+        };
         let metadata = self.metadata(&stored.text, form)?;
         from_v2::check_array_fields(&stored.text)?;
-        let array = Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
+        let array = Array::new(
+            key.clone(),
+            metadata,
+            self.store.clone(),
+            self.stats.clone(),
+        )?;
         array.readable()?;
         from_v2::array_document(array.metadata(), array.separator(), attributes)
     }
@@ -245,15 +293,26 @@ impl Hierarchy {
         let key = &node.key;
         let document = node.key.join(ZARR_JSON);
         if node.has_v3 {
-            return if node.is_consolidated { self.make_inline(key).map(drop) } else { Ok(()) };
+            return if node.is_consolidated {
+                self.make_inline(key).map(drop)
+            } else {
+                Ok(())
+            };
         }
         let mut text = self.new_document(node)?;
         if node.is_consolidated {
             text = self.with_inline(key, &text, &mut |_| {})?;
         }
-        match self.store.put_if(&document, &text, Replaces::Nothing).map_err(|e| e.context(&document))? {
+        match self
+            .store
+            .put_if(&document, &text, Replaces::Nothing)
+            .map_err(|e| e.context(&document))?
+        {
             Some(_) => Ok(()),
-            None => Err(Error::invalid("was made by another program meanwhile: migrate again").context(document)),
+            None => Err(
+                Error::invalid("was made by another program meanwhile: migrate again")
+                    .context(document),
+            ),
         }
     }
 }
@@ -264,6 +323,9 @@ fn is_like(a: &[u8], b: &[u8]) -> bool {
     let (Ok(a), Ok(b)) = (ArrayMetadata::parse_v3(a), ArrayMetadata::parse_v3(b)) else {
         return false;
     };
-    let b = ArrayMetadata { fill: a.fill.clone(), ..b };
+    let b = ArrayMetadata {
+        fill: a.fill.clone(),
+        ..b
+    };
     a.separator == b.separator && a.encodes_like(&b)
 }

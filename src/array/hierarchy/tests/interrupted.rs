@@ -13,18 +13,33 @@ pub(super) fn at_each_step(
     check: impl Fn(&MemoryStore, &Hierarchy),
 ) -> usize {
     let mut stops = 0;
-    for operation in [Operation::Put, Operation::Delete, Operation::Sync, Operation::Rename, Operation::Prefix] {
+    for operation in [
+        Operation::Put,
+        Operation::Delete,
+        Operation::Sync,
+        Operation::Rename,
+        Operation::Prefix,
+    ] {
         for applied in [false, true] {
             for after in 0.. {
                 let store = make();
                 let faulty = Arc::new(FaultyStore::new(store.clone()));
-                faulty.plan(PlannedFault { operation, after, times: u64::MAX, errno: libc::EIO, applied });
+                faulty.plan(PlannedFault {
+                    operation,
+                    after,
+                    times: u64::MAX,
+                    errno: libc::EIO,
+                    applied,
+                });
                 let h = Hierarchy::new(faulty, V1Order::Zarr1, Arc::default());
                 if change(&h).is_ok() {
                     break;
                 }
                 stops += 1;
-                check(&store, &Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default()));
+                check(
+                    &store,
+                    &Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default()),
+                );
             }
         }
     }
@@ -42,13 +57,20 @@ fn a_shape_is_the_old_or_the_new_one_and_no_element_returns() {
         store.insert("x/.zarray", document(&old, &[2, 2], "C", "."));
         store
     };
-    let before = elements(&array(&Hierarchy::new(make(), V1Order::Zarr1, Arc::default()), "x"));
+    let before = elements(&array(
+        &Hierarchy::new(make(), V1Order::Zarr1, Arc::default()),
+        "x",
+    ));
     let change = |h: &Hierarchy| h.resize(&array(h, "x"), &new);
     let stops = at_each_step(make, change, |_, h| {
         let now = array(h, "x");
         let is_old = now.metadata().shape == old;
         assert!(is_old || now.metadata().shape == new);
-        let expected = if is_old { before.clone() } else { resized(&before, &old, &new) };
+        let expected = if is_old {
+            before.clone()
+        } else {
+            resized(&before, &old, &new)
+        };
         assert_eq!(elements(&now), expected);
         h.resize(&now, &[6, 9]).unwrap();
         let expected = resized(&expected, if is_old { &old } else { &new }, &[6, 9]);
@@ -63,8 +85,10 @@ const META: &str = r#"{"zarr_format":1,"shape":[4],"chunks":[4],"dtype":"<f4","c
 #[test]
 fn a_migration_leaves_a_store_that_can_be_read_and_finished() {
     let make = || {
-        let (store, h) =
-            hierarchy(&[("meta", &META.replace("NaN", "7").replace("<f4", "<u2")), ("attrs", "{\"a\": 1}")]);
+        let (store, h) = hierarchy(&[
+            ("meta", &META.replace("NaN", "7").replace("<f4", "<u2")),
+            ("attrs", "{\"a\": 1}"),
+        ]);
         store_chunks(&array(&h, ""), 1);
         store
     };
@@ -93,7 +117,10 @@ fn a_migrated_store_reads_the_same() {
     // zarr 1.x wrote order C with every compressor but blosc
     let expected = r#"{"chunks":[4],"compressor":{"id":"zlib","level":1},"dimension_separator":".","dtype":"<f4",
         "fill_value":"NaN","filters":null,"order":"C","shape":[4],"zarr_format":2}"#;
-    assert_eq!(object(&store, ".zarray"), json::parse(expected.as_bytes()).unwrap());
+    assert_eq!(
+        object(&store, ".zarray"),
+        json::parse(expected.as_bytes()).unwrap()
+    );
     assert_eq!(text(&store, ".zattrs").unwrap(), "{ \"a\": NaN}");
     assert!(!h.migrate().unwrap());
     store.insert("meta", "somebody's");
@@ -103,14 +130,34 @@ fn a_migrated_store_reads_the_same() {
     let (_, h) = hierarchy(&[("meta", META), ("attrs", "{}")]);
     let spec = Hierarchy::new(h.store.clone(), V1Order::Spec, Arc::default());
     assert!(spec.migrate().unwrap());
-    assert_eq!(array(&spec, "").metadata().order, crate::zarr::metadata::Order::F);
-    assert!(!hierarchy(&[(".zgroup", "{\"zarr_format\": 2}")]).1.migrate().unwrap());
-    assert!(hierarchy(&[("meta", "{"), ("attrs", "{}")]).1.migrate().is_err());
+    assert_eq!(
+        array(&spec, "").metadata().order,
+        crate::zarr::metadata::Order::F
+    );
+    assert!(
+        !hierarchy(&[(".zgroup", "{\"zarr_format\": 2}")])
+            .1
+            .migrate()
+            .unwrap()
+    );
+    assert!(
+        hierarchy(&[("meta", "{"), ("attrs", "{}")])
+            .1
+            .migrate()
+            .is_err()
+    );
 }
 
 #[test]
 fn removal_and_renaming_are_atomic_for_the_view() {
-    let make = || hierarchy(&[("x/.zarray", ARRAY), ("x/.zattrs", "{}"), ("x/0.partial", "")]).0;
+    let make = || {
+        hierarchy(&[
+            ("x/.zarray", ARRAY),
+            ("x/.zattrs", "{}"),
+            ("x/0.partial", ""),
+        ])
+        .0
+    };
     let stops = at_each_step(
         make,
         |h| h.remove_node(&key("x")),

@@ -31,28 +31,52 @@ fn store() -> Arc<MemoryStore> {
 
 /// Returns the names of all metadata documents, old and new.
 fn documents(store: &MemoryStore) -> Vec<String> {
-    everything(store).into_iter().filter(|name| name.contains("zarr.json") || name.contains(".z")).collect()
+    everything(store)
+        .into_iter()
+        .filter(|name| name.contains("zarr.json") || name.contains(".z"))
+        .collect()
 }
 
 #[test]
 fn a_hierarchy_becomes_v3() {
     let store = store();
     let h = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default());
-    let before: Vec<_> = ["a", "g/h/x"].iter().map(|path| elements(&array(&h, path))).collect();
+    let before: Vec<_> = ["a", "g/h/x"]
+        .iter()
+        .map(|path| elements(&array(&h, path)))
+        .collect();
     assert!(h.migrate_to_v3().unwrap());
-    let made = ["a/zarr.json", "g/h/x/zarr.json", "g/h/zarr.json", "g/zarr.json", "zarr.json"];
+    let made = [
+        "a/zarr.json",
+        "g/h/x/zarr.json",
+        "g/h/zarr.json",
+        "g/zarr.json",
+        "zarr.json",
+    ];
     assert_eq!(documents(&store), made);
-    let after: Vec<_> = ["a", "g/h/x"].iter().map(|path| elements(&array(&h, path))).collect();
+    let after: Vec<_> = ["a", "g/h/x"]
+        .iter()
+        .map(|path| elements(&array(&h, path)))
+        .collect();
     assert_eq!(after, before);
     let a = object(&store, "a/zarr.json");
     assert_eq!(json::write(&a["dimension_names"]), r#"["y","x"]"#);
-    assert_eq!(json::write(&a["attributes"]), r#"{"units":"K","_FillValue":513}"#);
-    assert_eq!(json::write(&object(&store, "zarr.json")["attributes"]), r#"{"title":"t"}"#);
+    assert_eq!(
+        json::write(&a["attributes"]),
+        r#"{"units":"K","_FillValue":513}"#
+    );
+    assert_eq!(
+        json::write(&object(&store, "zarr.json")["attributes"]),
+        r#"{"title":"t"}"#
+    );
     for group in ["", "g"] {
         assert_eq!(h.stale_inline(&key(group)).unwrap(), []);
         let entries =
             object(&store, key(group).join("zarr.json").as_str())["consolidated_metadata"]["metadata"].clone();
-        assert_eq!(entries.as_object().unwrap().len(), if group.is_empty() { 4 } else { 2 });
+        assert_eq!(
+            entries.as_object().unwrap().len(),
+            if group.is_empty() { 4 } else { 2 }
+        );
     }
     assert!(!h.migrate_to_v3().unwrap());
     assert_eq!(text(&store, "g/notes.txt").unwrap(), "plain");
@@ -62,10 +86,15 @@ fn a_hierarchy_becomes_v3() {
 fn an_interrupted_migration_is_finished_by_the_next() {
     let complete = {
         let store = store();
-        Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default()).migrate_to_v3().unwrap();
+        Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default())
+            .migrate_to_v3()
+            .unwrap();
         store
     };
-    let wanted: Vec<_> = documents(&complete).iter().map(|name| object(&complete, name)).collect();
+    let wanted: Vec<_> = documents(&complete)
+        .iter()
+        .map(|name| object(&complete, name))
+        .collect();
     let original = documents(&store());
     let values = |h: &Hierarchy| ["a", "g/h/x"].map(|path| elements(&array(h, path)));
     let before = values(&Hierarchy::new(store(), V1Order::Zarr1, Arc::default()));
@@ -77,13 +106,22 @@ fn an_interrupted_migration_is_finished_by_the_next() {
             let there = documents(store);
             // readers of v2 find everything until readers of v3 do
             match text(store, "zarr.json") {
-                None => assert!(original.iter().all(|name| there.contains(name)), "{there:?}"),
-                Some(_) => assert!(documents(&complete).iter().all(|name| there.contains(name)), "{there:?}"),
+                None => assert!(
+                    original.iter().all(|name| there.contains(name)),
+                    "{there:?}"
+                ),
+                Some(_) => assert!(
+                    documents(&complete).iter().all(|name| there.contains(name)),
+                    "{there:?}"
+                ),
             }
             h.migrate_to_v3().unwrap();
             assert_eq!(values(h), before);
             assert_eq!(documents(store), documents(&complete));
-            let found: Vec<_> = documents(store).iter().map(|name| object(store, name)).collect();
+            let found: Vec<_> = documents(store)
+                .iter()
+                .map(|name| object(store, name))
+                .collect();
             assert_eq!(found, wanted);
         },
     );
@@ -93,9 +131,13 @@ fn an_interrupted_migration_is_finished_by_the_next() {
 #[track_caller]
 fn refused(changes: &[(&str, &str)], why: &str) {
     let store = store();
-    changes.iter().for_each(|(name, text)| store.insert(name, *text));
+    changes
+        .iter()
+        .for_each(|(name, text)| store.insert(name, *text));
     let all = |store: &MemoryStore| {
-        let names = everything(store).into_iter().filter(|name| !name.ends_with('/'));
+        let names = everything(store)
+            .into_iter()
+            .filter(|name| !name.ends_with('/'));
         let value = |name: &str| {
             let mut value = Vec::new();
             store.get(&key(name), 1 << 20, &mut value).unwrap();
@@ -104,22 +146,41 @@ fn refused(changes: &[(&str, &str)], why: &str) {
         names.map(|name| (value(&name), name)).collect::<Vec<_>>()
     };
     let before = all(&store);
-    let e = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default()).migrate_to_v3().unwrap_err();
-    assert!(e.message().contains(why) && e.message().ends_with("nothing was migrated"), "{e}");
+    let e = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default())
+        .migrate_to_v3()
+        .unwrap_err();
+    assert!(
+        e.message().contains(why) && e.message().ends_with("nothing was migrated"),
+        "{e}"
+    );
     assert_eq!(all(&store), before);
 }
 
 #[test]
 fn a_store_that_has_no_form_in_v3_stays_unchanged() {
-    let pickled = ARRAY.replace("<i4", "|O").replace("null}", "[{\"id\":\"pickle\"}]}");
-    refused(&[("g/h/y/.zarray", &pickled)], "/g/h/y/.zarray: codec \"pickle\" has no form in Zarr v3");
+    let pickled = ARRAY
+        .replace("<i4", "|O")
+        .replace("null}", "[{\"id\":\"pickle\"}]}");
+    refused(
+        &[("g/h/y/.zarray", &pickled)],
+        "/g/h/y/.zarray: codec \"pickle\" has no form in Zarr v3",
+    );
     refused(&[("a/.zarray", "{")], "/a/.zarray: not valid JSON");
     refused(&[("a/.zattrs", "[1]")], "/a/.zattrs: not a JSON object");
     refused(&[("g/.zattrs", "{'a': 1}")], "/g/.zattrs: not valid JSON");
-    refused(&[("g/.zgroup", r#"{"zarr_format":2,"_NCZARR_GROUP":{}}"#)], "/g/.zgroup: field \"_NCZARR_GROUP\"");
+    refused(
+        &[("g/.zgroup", r#"{"zarr_format":2,"_NCZARR_GROUP":{}}"#)],
+        "/g/.zgroup: field \"_NCZARR_GROUP\"",
+    );
     let zarr_json = r#"{"zarr_format":3,"node_type":"group","attributes":{"b":1}}"#;
-    refused(&[("g/zarr.json", zarr_json)], "/g/zarr.json: says another thing than .zmetadata, .zgroup beside it");
-    refused(&[("a/zarr.json", zarr_json)], "/a/zarr.json: says another thing");
+    refused(
+        &[("g/zarr.json", zarr_json)],
+        "/g/zarr.json: says another thing than .zmetadata, .zgroup beside it",
+    );
+    refused(
+        &[("a/zarr.json", zarr_json)],
+        "/a/zarr.json: says another thing",
+    );
 }
 
 #[test]
@@ -135,10 +196,21 @@ fn documents_that_v3_has_replaced_are_deleted() {
     store.insert("g/.zgroup", V2_GROUP);
     assert!(h.migrate_to_v3().unwrap());
     assert_eq!(object(&store, "a/zarr.json")["attributes"]["units"], "m");
-    assert!(documents(&store).iter().all(|name| name.ends_with("zarr.json")), "{:?}", documents(&store));
+    assert!(
+        documents(&store)
+            .iter()
+            .all(|name| name.ends_with("zarr.json")),
+        "{:?}",
+        documents(&store)
+    );
     // a document that describes other chunks was not made by the migration
     store.insert("a/.zarray", document(&[6, 5], &[2, 2], "C", "."));
-    assert!(h.migrate_to_v3().unwrap_err().message().contains("says another thing than .zarray beside it"));
+    assert!(
+        h.migrate_to_v3()
+            .unwrap_err()
+            .message()
+            .contains("says another thing than .zarray beside it")
+    );
 }
 
 #[test]
@@ -170,8 +242,15 @@ fn v1_becomes_v3() {
 #[test]
 fn mixed_hierarchies_become_v3() {
     let group = r#"{"zarr_format":3,"node_type":"group"}"#;
-    let (store, h) = hierarchy(&[("zarr.json", group), ("old/.zarray", ARRAY), ("g/.zgroup", V2_GROUP)]);
+    let (store, h) = hierarchy(&[
+        ("zarr.json", group),
+        ("old/.zarray", ARRAY),
+        ("g/.zgroup", V2_GROUP),
+    ]);
     assert!(h.migrate_to_v3().unwrap());
-    assert_eq!(everything(&store), ["g/", "g/zarr.json", "old/", "old/zarr.json", "zarr.json"]);
+    assert_eq!(
+        everything(&store),
+        ["g/", "g/zarr.json", "old/", "old/zarr.json", "zarr.json"]
+    );
     assert_eq!(text(&store, "zarr.json").unwrap(), group);
 }

@@ -27,25 +27,48 @@ fn groups_are_created_like_directories() {
     make(".git/objects").unwrap();
     assert_eq!(h.list(&key(".git/objects")).unwrap().count(), 0);
     assert!(h.group_view(&key(".git/objects")).unwrap().is_none());
-    let all =
-        [".git/", ".git/objects/", ".zgroup", "file", "g/", "g/.zgroup", "g/sub/", "g/sub/.zgroup", "x/", "x/.zarray"];
+    let all = [
+        ".git/",
+        ".git/objects/",
+        ".zgroup",
+        "file",
+        "g/",
+        "g/.zgroup",
+        "g/sub/",
+        "g/sub/.zgroup",
+        "x/",
+        "x/.zarray",
+    ];
     assert_eq!(everything(&store), all);
 }
 
 #[test]
 fn a_directory_shows_no_document_until_one_is_written() {
     const GROUP_V3: &str = r#"{"zarr_format":3,"node_type":"group"}"#;
-    for (root, view) in
-        [(".zgroup", ViewFormat::Stored), ("zarr.json", ViewFormat::Stored), ("zarr.json", ViewFormat::V2)]
-    {
+    for (root, view) in [
+        (".zgroup", ViewFormat::Stored),
+        ("zarr.json", ViewFormat::Stored),
+        ("zarr.json", ViewFormat::V2),
+    ] {
         let text = if root == "zarr.json" { GROUP_V3 } else { GROUP };
         let (store, h) = hierarchy(&[(root, text), ("found/x/1", "")]);
         let h = h.with_view(view);
-        let shown = |path: &str| h.group_view(&key(path)).unwrap().or(h.zarr_view(&key(path)).unwrap()).is_some();
+        let shown = |path: &str| {
+            h.group_view(&key(path))
+                .unwrap()
+                .or(h.zarr_view(&key(path)).unwrap())
+                .is_some()
+        };
         for path in ["g", "g/sub", "g/sub/b"] {
             h.make_directory(&key(path)).unwrap();
         }
-        assert_eq!(everything(&store).iter().filter(|name| name.starts_with('g')).count(), 3);
+        assert_eq!(
+            everything(&store)
+                .iter()
+                .filter(|name| name.starts_with('g'))
+                .count(),
+            3
+        );
         assert_eq!(errno(h.make_directory(&key("g"))), libc::EEXIST);
         assert!(!shown("g") && !shown("g/sub") && shown("found/x"));
         h.rename(&key("g/sub"), &key("moved")).unwrap();
@@ -54,10 +77,14 @@ fn a_directory_shows_no_document_until_one_is_written() {
             ViewFormat::Stored if root == "zarr.json" => (MetadataFile::Zarr, GROUP_V3),
             _ => (MetadataFile::Group, GROUP),
         };
-        h.put_document(&key("moved"), file, text.as_bytes()).unwrap();
+        h.put_document(&key("moved"), file, text.as_bytes())
+            .unwrap();
         assert!(shown("moved") && !shown("moved/b"));
         // another program makes it a group
-        store.insert(&format!("g/{root}"), if root == "zarr.json" { GROUP_V3 } else { GROUP });
+        store.insert(
+            &format!("g/{root}"),
+            if root == "zarr.json" { GROUP_V3 } else { GROUP },
+        );
         assert!(shown("g"));
         h.remove_document(&key("moved"), file).unwrap();
         assert!(!shown("moved"));
@@ -72,18 +99,34 @@ fn a_directory_shows_no_document_until_one_is_written() {
 /// matter.
 #[test]
 fn a_directory_takes_documents_of_either_format_in_any_order() {
-    for order in [[MetadataFile::Attributes, MetadataFile::Group], [MetadataFile::Group, MetadataFile::Attributes]] {
+    for order in [
+        [MetadataFile::Attributes, MetadataFile::Group],
+        [MetadataFile::Group, MetadataFile::Attributes],
+    ] {
         let (store, h) = hierarchy(&[("zarr.json", r#"{"zarr_format":3,"node_type":"group"}"#)]);
         h.make_directory(&key("two")).unwrap();
         for file in order {
-            let text = if file == MetadataFile::Group { GROUP } else { r#"{"a": 1}"# };
+            let text = if file == MetadataFile::Group {
+                GROUP
+            } else {
+                r#"{"a": 1}"#
+            };
             h.put_document(&key("two"), file, text.as_bytes()).unwrap();
         }
-        assert_eq!(everything(&store), ["two/", "two/.zattrs", "two/.zgroup", "zarr.json"]);
-        assert!(h.group_view(&key("two")).unwrap().is_some() && h.zarr_view(&key("two")).unwrap().is_none());
+        assert_eq!(
+            everything(&store),
+            ["two/", "two/.zattrs", "two/.zgroup", "zarr.json"]
+        );
+        assert!(
+            h.group_view(&key("two")).unwrap().is_some()
+                && h.zarr_view(&key("two")).unwrap().is_none()
+        );
         h.make_directory(&key("three")).unwrap();
         h.set_attribute(&key("three"), "a", Some(b"1")).unwrap();
-        assert!(h.zarr_view(&key("three")).unwrap().is_some() && text(&store, "three/zarr.json").is_some());
+        assert!(
+            h.zarr_view(&key("three")).unwrap().is_some()
+                && text(&store, "three/zarr.json").is_some()
+        );
     }
 }
 
@@ -121,7 +164,11 @@ fn only_empty_nodes_are_removed() {
     remove("x").unwrap();
     store.remove("bad/0");
     remove("bad").unwrap();
-    assert!(!everything(&store).iter().any(|k| k.starts_with("g/") || k.starts_with("x/") || k.starts_with("bad/")));
+    assert!(
+        !everything(&store)
+            .iter()
+            .any(|k| k.starts_with("g/") || k.starts_with("x/") || k.starts_with("bad/"))
+    );
 }
 
 #[test]
@@ -154,11 +201,20 @@ fn arrays_are_removed_in_any_order() {
         .replace("[2]", "[2,2]")
         .replace("\"filters\"", "\"dimension_separator\":\"/\",\"filters\"");
     for first in [true, false] {
-        let (store, h) = hierarchy(&[("x/.zarray", &slash), ("x/.zattrs", "{}"), ("x/0/0", ""), ("x/1/1", "")]);
+        let (store, h) = hierarchy(&[
+            ("x/.zarray", &slash),
+            ("x/.zattrs", "{}"),
+            ("x/0/0", ""),
+            ("x/1/1", ""),
+        ]);
         let unlink = |file| h.remove_document(&key("x"), file).unwrap();
         let erase = || {
             for chunk in [0, 3] {
-                assert!(array(&h, "x").erase(crate::zarr::grid::ChunkId(chunk)).unwrap());
+                assert!(
+                    array(&h, "x")
+                        .erase(crate::zarr::grid::ChunkId(chunk))
+                        .unwrap()
+                );
             }
         };
         if first {
@@ -219,6 +275,17 @@ fn groups_arrays_and_files_are_renamed() {
     rename("file", "other").unwrap();
     rename("other", "y/notes").unwrap();
     assert_eq!(text(&store, "y/notes").unwrap(), "1");
-    let all = [".zgroup", "empty/", "full/", "full/f", "x/", "x/.zarray", "x/0", "y/", "y/.zarray", "y/notes"];
+    let all = [
+        ".zgroup",
+        "empty/",
+        "full/",
+        "full/f",
+        "x/",
+        "x/.zarray",
+        "x/0",
+        "y/",
+        "y/.zarray",
+        "y/notes",
+    ];
     assert_eq!(everything(&store), all);
 }

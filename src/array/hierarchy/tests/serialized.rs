@@ -10,7 +10,11 @@ use std::time::{Duration, Instant};
 fn document(shards: bool) -> String {
     let sharding = r#"[{"name":"sharding_indexed","configuration":{"chunk_shape":[2],"codecs":["bytes"],
         "index_codecs":[{"name":"bytes","configuration":{"endian":"little"}}]}}]"#;
-    let (chunk, codecs) = if shards { (8, sharding) } else { (4, r#"["bytes"]"#) };
+    let (chunk, codecs) = if shards {
+        (8, sharding)
+    } else {
+        (4, r#"["bytes"]"#)
+    };
     format!(
         r#"{{"zarr_format":3,"node_type":"array","data_type":"uint8","fill_value":0,"shape":[6],
         "chunk_key_encoding":{{"name":"v2"}},"codecs":{codecs},
@@ -30,14 +34,23 @@ fn growth_does_not_replace_an_object_that_is_being_put() {
         let size = array.grid().max_chunk_size();
         if shards {
             // another program has left a chunk outside the array
-            let wider = ArrayMetadata { shape: vec![8], ..array.metadata().clone() };
+            let wider = ArrayMetadata {
+                shape: vec![8],
+                ..array.metadata().clone()
+            };
             let wider = Array::new(key("a"), wider, memory.clone(), Arc::default()).unwrap();
-            wider.store(ChunkId(3), &[9; 2], &mut Scratch::default()).unwrap();
+            wider
+                .store(ChunkId(3), &[9; 2], &mut Scratch::default())
+                .unwrap();
             wider.store_objects().unwrap();
         } else {
             memory.insert("a/1", vec![9; 4]);
         }
-        let replaced = if shards { array.object_key(0) } else { array.write_back_key(last) };
+        let replaced = if shards {
+            array.object_key(0)
+        } else {
+            array.write_back_key(last)
+        };
         let locked = array.lock_replacing(&replaced);
         let puts = store.calls(Operation::Put);
         std::thread::scope(|scope| {
@@ -47,12 +60,22 @@ fn growth_does_not_replace_an_object_that_is_being_put() {
             while begun.elapsed() < Duration::from_millis(100) && !growth.is_finished() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(store.calls(Operation::Put), puts, "the growth waits: {shards}");
+            assert_eq!(
+                store.calls(Operation::Put),
+                puts,
+                "the growth waits: {shards}"
+            );
             drop(locked);
             growth.join().unwrap().unwrap();
         });
         let grown = h.find_array(&key("a")).unwrap().unwrap();
-        let bytes = grown.load(ChunkId(grown.grid().chunk_count() - 1), Vec::new(), &mut Scratch::default()).unwrap();
+        let bytes = grown
+            .load(
+                ChunkId(grown.grid().chunk_count() - 1),
+                Vec::new(),
+                &mut Scratch::default(),
+            )
+            .unwrap();
         let cleared = bytes.is_none_or(|loaded| loaded.bytes[size - 2..] == [0; 2]);
         assert!(cleared, "what lay outside is gone: {shards}");
     }

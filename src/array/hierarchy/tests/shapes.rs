@@ -22,19 +22,32 @@ pub(super) fn elements(array: &Array) -> Vec<u16> {
     array.fill(&mut bytes, 0);
     let mut at = 0;
     for run in grid.runs(0..array.size()) {
-        if let Some(chunk) = array.load(run.chunk, Vec::new(), &mut Scratch::default()).unwrap() {
+        if let Some(chunk) = array
+            .load(run.chunk, Vec::new(), &mut Scratch::default())
+            .unwrap()
+        {
             bytes[at..at + run.len].copy_from_slice(&chunk.bytes[run.offset..run.offset + run.len]);
         }
         at += run.len;
     }
-    bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
+    bytes
+        .chunks(2)
+        .map(|b| u16::from_le_bytes([b[0], b[1]]))
+        .collect()
 }
 
 /// Stores some chunks, full of numbers that are no fill value, padding included.
 pub(super) fn store_chunks(array: &Array, which: u64) {
     for id in (0..array.grid().chunk_count()).filter(|id| which >> (id % 64) & 1 == 1) {
-        let numbers = (0..array.grid().chunk_size(ChunkId(id)) / 2).flat_map(|i| (1000 + i as u16).to_le_bytes());
-        array.store(ChunkId(id), &numbers.collect::<Vec<u8>>(), &mut Scratch::default()).unwrap();
+        let numbers = (0..array.grid().chunk_size(ChunkId(id)) / 2)
+            .flat_map(|i| (1000 + i as u16).to_le_bytes());
+        array
+            .store(
+                ChunkId(id),
+                &numbers.collect::<Vec<u8>>(),
+                &mut Scratch::default(),
+            )
+            .unwrap();
     }
 }
 
@@ -51,13 +64,20 @@ pub(super) fn resized(elements: &[u16], old: &[u64], new: &[u64]) -> Vec<u16> {
                 place += rest % new * stride;
                 (stride, rest) = (stride * old, rest / new);
             }
-            if inside { elements[place as usize] } else { 513 }
+            if inside {
+                elements[place as usize]
+            } else {
+                513
+            }
         })
         .collect()
 }
 
 /// Resizes the array `x`, which has the first of these shapes, to each of the others and back.
-fn resizes_are_right(h: &Hierarchy, [first, second, third]: [&Vec<u64>; 3]) -> std::result::Result<(), TestCaseError> {
+fn resizes_are_right(
+    h: &Hierarchy,
+    [first, second, third]: [&Vec<u64>; 3],
+) -> std::result::Result<(), TestCaseError> {
     let mut expected = elements(&array(h, "x"));
     for (old, new) in [(first, second), (second, third), (third, first)] {
         expected = resized(&expected, old, new);
@@ -140,9 +160,14 @@ proptest! {
 #[test]
 fn listed_chunks_are_continued_by_the_last_length() {
     let view = |h: &Hierarchy| json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
-    let (store, h) = hierarchy(&[("x/zarr.json", &document_v3(&[7, 4], &[vec![2, 2, 3], vec![2, 2]], &[]))]);
+    let (store, h) = hierarchy(&[(
+        "x/zarr.json",
+        &document_v3(&[7, 4], &[vec![2, 2, 3], vec![2, 2]], &[]),
+    )]);
     h.resize(&array(&h, "x"), &[8, 5]).unwrap();
-    let stored = |path: &str| json::write(&object(&store, path)["chunk_grid"]["configuration"]["chunk_shapes"]);
+    let stored = |path: &str| {
+        json::write(&object(&store, path)["chunk_grid"]["configuration"]["chunk_shapes"])
+    };
     assert_eq!(stored("x/zarr.json"), "[[2,2,[3,2]],[2,[2,2]]]");
     assert_eq!(
         json::write(&view(&h)["chunk_grid"]["configuration"]),
@@ -153,20 +178,63 @@ fn listed_chunks_are_continued_by_the_last_length() {
     let mut longer = view(&h);
     longer["shape"] = vec![7].into();
     store_chunks(&array(&h, "x"), 7);
-    h.put_document(&key("x"), MetadataFile::Zarr, json::write(&longer).as_bytes()).unwrap();
+    h.put_document(
+        &key("x"),
+        MetadataFile::Zarr,
+        json::write(&longer).as_bytes(),
+    )
+    .unwrap();
     assert_eq!(
-        (stored("x/zarr.json"), elements(&array(&h, "x"))[4..].to_vec()),
+        (
+            stored("x/zarr.json"),
+            elements(&array(&h, "x"))[4..].to_vec()
+        ),
         ("[[2,2,[2,2]]]".into(), vec![1000, 1001, 513])
     );
     // chunks of a document that a program wrote
     for (document, lists, shape, is_taken) in [
-        (document_v3(&[6], &[vec![2, 2, 2]], &[]), json!([[2, 2, 2, 5]]), 11, true),
-        (document_v3(&[7], &[vec![2, 2, 3]], &[]), json!([[2, 2, 3, 4]]), 11, true),
-        (document_v3(&[7], &[vec![2, 2, 3]], &[]), json!([[2, 2]]), 4, true),
-        (document_v3(&[7], &[vec![2, 2, 3]], &[]), json!([[2, 2, 4]]), 8, false),
-        (document_v3(&[7], &[vec![2, 2, 4]], &[]), json!([[2, 2, 3, 4]]), 11, false),
-        (document_v3(&[6], &[vec![2, 4]], &[1]), json!([[2, 4, 6]]), 12, true),
-        (document_v3(&[6], &[vec![2, 4]], &[1]), json!([[4, 4, 6]]), 12, false),
+        (
+            document_v3(&[6], &[vec![2, 2, 2]], &[]),
+            json!([[2, 2, 2, 5]]),
+            11,
+            true,
+        ),
+        (
+            document_v3(&[7], &[vec![2, 2, 3]], &[]),
+            json!([[2, 2, 3, 4]]),
+            11,
+            true,
+        ),
+        (
+            document_v3(&[7], &[vec![2, 2, 3]], &[]),
+            json!([[2, 2]]),
+            4,
+            true,
+        ),
+        (
+            document_v3(&[7], &[vec![2, 2, 3]], &[]),
+            json!([[2, 2, 4]]),
+            8,
+            false,
+        ),
+        (
+            document_v3(&[7], &[vec![2, 2, 4]], &[]),
+            json!([[2, 2, 3, 4]]),
+            11,
+            false,
+        ),
+        (
+            document_v3(&[6], &[vec![2, 4]], &[1]),
+            json!([[2, 4, 6]]),
+            12,
+            true,
+        ),
+        (
+            document_v3(&[6], &[vec![2, 4]], &[1]),
+            json!([[4, 4, 6]]),
+            12,
+            false,
+        ),
     ] {
         let (store, h) = hierarchy(&[("x/zarr.json", &document)]);
         store_chunks(&array(&h, "x"), u64::MAX);
@@ -180,16 +248,27 @@ fn listed_chunks_are_continued_by_the_last_length() {
         }
         for mut written in documents {
             written["shape"] = vec![shape].into();
-            written["chunk_grid"] =
-                json!({"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": lists}});
-            let done = h.put_document(&key("x"), MetadataFile::Zarr, json::write(&written).as_bytes());
+            written["chunk_grid"] = json!({"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": lists}});
+            let done = h.put_document(
+                &key("x"),
+                MetadataFile::Zarr,
+                json::write(&written).as_bytes(),
+            );
             assert_eq!(done.is_ok(), is_taken, "{document} {lists}: {done:?}");
             if is_taken {
                 let now = object(&store, "x/zarr.json");
-                assert_eq!((&now["chunk_grid"], &now["codecs"]), (&written["chunk_grid"], &own["codecs"]));
+                assert_eq!(
+                    (&now["chunk_grid"], &now["codecs"]),
+                    (&written["chunk_grid"], &own["codecs"])
+                );
                 let old = before.len() as u64;
-                assert_eq!(elements(&array(&h, "x")), resized(&before, &[old], &[shape]), "{document} {lists}");
-                h.resize(&array(&h, "x"), &[old]).unwrap_or_else(|e| panic!("{e}"));
+                assert_eq!(
+                    elements(&array(&h, "x")),
+                    resized(&before, &[old], &[shape]),
+                    "{document} {lists}"
+                );
+                h.resize(&array(&h, "x"), &[old])
+                    .unwrap_or_else(|e| panic!("{e}"));
                 store.insert("x/zarr.json", document.as_str());
                 store_chunks(&array(&h, "x"), u64::MAX);
                 array(&h, "x").store_objects().unwrap();
@@ -203,8 +282,13 @@ fn chunks_outside_are_deleted_and_those_at_the_border_stay() {
     for count in [10u64, 1 << 40] {
         let (store, h) = hierarchy(&[("x/.zarray", &document(&[count, 4], &[4, 4], "C", "."))]);
         for key in ["0.0", "1.0", "2.0"] {
-            let id = array(&h, "x").grid().parse_chunk_key(key, Separator::Dot).unwrap();
-            array(&h, "x").store(id, &[9; 32], &mut Scratch::default()).unwrap();
+            let id = array(&h, "x")
+                .grid()
+                .parse_chunk_key(key, Separator::Dot)
+                .unwrap();
+            array(&h, "x")
+                .store(id, &[9; 32], &mut Scratch::default())
+                .unwrap();
         }
         let held = array(&h, "x");
         h.resize(&held, &[6, 4]).unwrap();
@@ -212,7 +296,13 @@ fn chunks_outside_are_deleted_and_those_at_the_border_stay() {
         assert_eq!(everything(&store), ["x/", "x/.zarray", "x/0.0", "x/1.0"]);
         let mut expected = [9; 32];
         expected[16..].copy_from_slice(&513u16.to_le_bytes().repeat(8));
-        let load = |id| array(&h, "x").load(ChunkId(id), Vec::new(), &mut Scratch::default()).unwrap().unwrap().bytes;
+        let load = |id| {
+            array(&h, "x")
+                .load(ChunkId(id), Vec::new(), &mut Scratch::default())
+                .unwrap()
+                .unwrap()
+                .bytes
+        };
         assert_eq!((load(0), load(1)), (vec![9; 32], expected.to_vec()));
     }
 }
@@ -224,7 +314,10 @@ fn growing_clears_elements_left_outside_by_another_process() {
     // the state after an interrupted shrink by zarr-python
     store.insert("x/.zarray", document(&[3], &[4], "C", "."));
     h.resize(&array(&h, "x"), &[8]).unwrap();
-    assert_eq!(elements(&array(&h, "x")), [1000, 1001, 1002, 513, 513, 513, 513, 513]);
+    assert_eq!(
+        elements(&array(&h, "x")),
+        [1000, 1001, 1002, 513, 513, 513, 513, 513]
+    );
 }
 
 #[test]
@@ -232,7 +325,11 @@ fn a_refused_change_changes_nothing() {
     let (store, h) = hierarchy(&[("x/.zarray", &document(&[6], &[4], "C", "."))]);
     let before = text(&store, "x/.zarray");
     for shape in [&[1, 2][..], &[], &[u64::MAX]] {
-        assert_eq!(h.resize(&array(&h, "x"), shape).unwrap_err().kind(), Kind::Invalid, "{shape:?}");
+        assert_eq!(
+            h.resize(&array(&h, "x"), shape).unwrap_err().kind(),
+            Kind::Invalid,
+            "{shape:?}"
+        );
     }
     h.resize(&array(&h, "x"), &[6]).unwrap();
     assert_eq!(text(&store, "x/.zarray"), before);
@@ -243,7 +340,11 @@ fn a_refused_change_changes_nothing() {
 
 #[test]
 fn a_damaged_chunk_stays_as_it_is() {
-    let (store, h) = hierarchy(&[("x/.zarray", &document(&[8], &[4], "C", ".")), ("x/0", "broken"), ("x/1", "broken")]);
+    let (store, h) = hierarchy(&[
+        ("x/.zarray", &document(&[8], &[4], "C", ".")),
+        ("x/0", "broken"),
+        ("x/1", "broken"),
+    ]);
     h.resize(&array(&h, "x"), &[3]).unwrap();
     assert_eq!(everything(&store), ["x/", "x/.zarray", "x/0"]);
 }
@@ -265,7 +366,12 @@ impl Store for Contended {
         got
     }
 
-    fn get_range(&self, key: &Key, range: std::ops::Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+    fn get_range(
+        &self,
+        key: &Key,
+        range: std::ops::Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
         self.store.get_range(key, range, value)
     }
 
@@ -305,7 +411,11 @@ fn a_chunk_stored_by_another_process_meanwhile_stays() {
     store.insert("x/.zarray", plain);
     store.insert("x/0", [1, 0].repeat(4));
     let newer = std::sync::Mutex::new(Some([7, 0].repeat(4)));
-    let h = Hierarchy::new(Arc::new(Contended { store, newer }), V1Order::Zarr1, Arc::default());
+    let h = Hierarchy::new(
+        Arc::new(Contended { store, newer }),
+        V1Order::Zarr1,
+        Arc::default(),
+    );
     h.resize(&array(&h, "x"), &[2]).unwrap();
     h.resize(&array(&h, "x"), &[4]).unwrap();
     assert_eq!(elements(&array(&h, "x")), [7, 7, 513, 513]);
@@ -316,8 +426,14 @@ fn a_chunk_stored_by_another_process_meanwhile_stays() {
 #[test]
 fn a_written_shape_changes_no_chunk_and_those_outside_can_be_deleted() {
     let sharded = document_v3(&[6, 4], &[], &[2]).replace("rectilinear", "regular");
-    let sharded = sharded.replace(r#"{"kind":"inline","chunk_shapes":[]}"#, r#"{"chunk_shape":[4,4]}"#);
-    for (file, text) in [(MetadataFile::Array, document(&[6, 4], &[2, 2], "F", "/")), (MetadataFile::Zarr, sharded)] {
+    let sharded = sharded.replace(
+        r#"{"kind":"inline","chunk_shapes":[]}"#,
+        r#"{"chunk_shape":[4,4]}"#,
+    );
+    for (file, text) in [
+        (MetadataFile::Array, document(&[6, 4], &[2, 2], "F", "/")),
+        (MetadataFile::Zarr, sharded),
+    ] {
         let (store, h) = hierarchy(&[(&format!("x/{}", file.name()), &text)]);
         store_chunks(&array(&h, "x"), u64::MAX);
         array(&h, "x").store_objects().unwrap();
@@ -326,7 +442,8 @@ fn a_written_shape_changes_no_chunk_and_those_outside_can_be_deleted() {
         let write = |shape: [u64; 2]| {
             let mut document = object(&store, &format!("x/{}", file.name()));
             document["shape"] = shape.to_vec().into();
-            h.put_document(&key("x"), file, json::write(&document).as_bytes()).unwrap();
+            h.put_document(&key("x"), file, json::write(&document).as_bytes())
+                .unwrap();
         };
         write([3, 1]);
         assert_eq!(everything(&store), keys, "{text}");
@@ -346,8 +463,11 @@ fn a_written_shape_changes_no_chunk_and_those_outside_can_be_deleted() {
         write([6, 4]);
         // the items of the chunks 2.1 and 0.1 are fill values
         let is_erased = |at: usize| [0, 1, 4, 5].contains(&(at / 4)) && at % 4 >= 2;
-        let expected: Vec<u16> =
-            before.iter().enumerate().map(|(at, item)| if is_erased(at) { 513 } else { *item }).collect();
+        let expected: Vec<u16> = before
+            .iter()
+            .enumerate()
+            .map(|(at, item)| if is_erased(at) { 513 } else { *item })
+            .collect();
         assert_eq!(elements(&array(&h, "x")), expected, "{text}");
     }
 }
@@ -357,10 +477,19 @@ fn a_written_shape_changes_no_chunk_and_those_outside_can_be_deleted() {
 fn chunks_without_items_get_a_length_when_the_array_grows() {
     let v3 = r#"{"zarr_format":3,"node_type":"array","shape":[0],"data_type":"uint16","fill_value":513,"codecs":["bytes"],
         "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[0]}},"chunk_key_encoding":"default"}"#;
-    for (name, document) in [(".zarray", document(&[0], &[0], "C", ".")), ("zarr.json", v3.to_string())] {
+    for (name, document) in [
+        (".zarray", document(&[0], &[0], "C", ".")),
+        ("zarr.json", v3.to_string()),
+    ] {
         let (store, h) = hierarchy(&[(&format!("a/{name}"), document.as_str())]);
         let found = array(&h, "a");
-        assert_eq!((found.metadata().shape.as_slice(), found.metadata().chunks.as_slice()), (&[0][..], &[1][..]));
+        assert_eq!(
+            (
+                found.metadata().shape.as_slice(),
+                found.metadata().chunks.as_slice()
+            ),
+            (&[0][..], &[1][..])
+        );
         h.resize(&found, &[3]).unwrap();
         assert_eq!(elements(&array(&h, "a")), [513; 3]);
         assert!(!text(&store, &format!("a/{name}")).unwrap().contains("[0]"));

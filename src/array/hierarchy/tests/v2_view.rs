@@ -28,7 +28,9 @@ fn view(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Hierarchy) {
 }
 
 fn shown(document: Result<Option<MetadataDocument>>) -> Option<Value> {
-    document.unwrap().map(|document| json::parse(&document.text).unwrap())
+    document
+        .unwrap()
+        .map(|document| json::parse(&document.text).unwrap())
 }
 
 fn put(h: &Hierarchy, path: &str, file: MetadataFile, text: &str) -> Result<()> {
@@ -42,7 +44,11 @@ fn assert_json(value: Option<Value>, expected: &str) {
 
 #[test]
 fn documents_of_v3_are_shown_as_v2() {
-    let (_, h) = view(&[("g/x/zarr.json", PACKED), ("plain/f", ""), ("y/.zarray", ARRAY)]);
+    let (_, h) = view(&[
+        ("g/x/zarr.json", PACKED),
+        ("plain/f", ""),
+        ("y/.zarray", ARRAY),
+    ]);
     for path in ["", "g", "plain"] {
         assert_json(shown(h.group_view(&key(path))), r#"{"zarr_format":2}"#);
         assert!(shown(h.zarr_view(&key(path))).is_none());
@@ -52,12 +58,21 @@ fn documents_of_v3_are_shown_as_v2() {
     let x = key("g/x");
     assert_json(shown(h.array_view(&x)), SHOWN);
     assert!(shown(h.zarr_view(&x)).is_none() && shown(h.group_view(&x)).is_none());
-    assert_json(shown(h.attributes_view(&x)), r#"{"_FillValue":-9999.0,"_ARRAY_DIMENSIONS":["y","x"]}"#);
+    assert_json(
+        shown(h.attributes_view(&x)),
+        r#"{"_FillValue":-9999.0,"_ARRAY_DIMENSIONS":["y","x"]}"#,
+    );
     let stat = h.attributes_stat(&x).unwrap().unwrap();
-    assert_eq!(stat.size, h.attributes_view(&x).unwrap().unwrap().text.len() as u64);
+    assert_eq!(
+        stat.size,
+        h.attributes_view(&x).unwrap().unwrap().text.len() as u64
+    );
     // nodes of v2 are shown as without the view
     assert!(shown(h.array_view(&key("y"))).is_some());
-    assert!(shown(h.consolidated_view(&key(""))).is_none() && h.consolidated_stat(&key("")).unwrap().is_none());
+    assert!(
+        shown(h.consolidated_view(&key(""))).is_none()
+            && h.consolidated_stat(&key("")).unwrap().is_none()
+    );
 }
 
 #[test]
@@ -65,31 +80,62 @@ fn consolidated_metadata_are_those_of_the_view() {
     let (store, h) = view(&[("g/zarr.json", GROUP), ("g/x/zarr.json", PACKED)]);
     h.write_consolidated(&key("")).unwrap();
     let entries = shown(h.consolidated_view(&key(""))).unwrap()["metadata"].clone();
-    let names: Vec<_> = entries.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(names, [".zgroup", ".zattrs", "g/.zgroup", "g/.zattrs", "g/x/.zarray", "g/x/.zattrs"]);
-    assert_eq!(entries["g/x/.zarray"], json::parse(SHOWN.as_bytes()).unwrap());
+    let names: Vec<_> = entries
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ".zgroup",
+            ".zattrs",
+            "g/.zgroup",
+            "g/.zattrs",
+            "g/x/.zarray",
+            "g/x/.zattrs"
+        ]
+    );
+    assert_eq!(
+        entries["g/x/.zarray"],
+        json::parse(SHOWN.as_bytes()).unwrap()
+    );
     // the consolidated metadata follows changes, and is stored in the form of v3
     put(&h, "g/x", MetadataFile::Attributes, r#"{"b":2}"#).unwrap();
     assert_eq!(h.stale_inline(&key("")).unwrap(), []);
-    h.remove_document(&key(""), MetadataFile::Consolidated).unwrap();
+    h.remove_document(&key(""), MetadataFile::Consolidated)
+        .unwrap();
     assert!(h.consolidated_stat(&key("")).unwrap().is_none());
-    assert_eq!(object(&store, "zarr.json"), json::parse(GROUP.as_bytes()).unwrap());
+    assert_eq!(
+        object(&store, "zarr.json"),
+        json::parse(GROUP.as_bytes()).unwrap()
+    );
     put(&h, "", MetadataFile::Consolidated, r#"{"metadata":{}}"#).unwrap();
     assert_eq!(h.stale_inline(&key("")).unwrap(), []);
     assert!(h.consolidated_stat(&key("")).unwrap().is_some());
-    assert!(!everything(&store).iter().any(|name| name.contains("/.z") || name.starts_with(".z")));
+    assert!(
+        !everything(&store)
+            .iter()
+            .any(|name| name.contains("/.z") || name.starts_with(".z"))
+    );
 }
 
 #[test]
 fn documents_that_v2_cannot_describe_are_not_shown() {
     let stats = Arc::new(Stats::default());
-    let (store, _) = view(&[("x/zarr.json", &with("data_type", "\"bfloat16\"")), ("y/zarr.json", "{")]);
+    let (store, _) = view(&[
+        ("x/zarr.json", &with("data_type", "\"bfloat16\"")),
+        ("y/zarr.json", "{"),
+    ]);
     let h = Hierarchy::new(store, V1Order::Zarr1, stats.clone()).with_view(ViewFormat::V2);
     assert!(shown(h.array_view(&key("x"))).is_none() && shown(h.array_view(&key("y"))).is_none());
     assert!(shown(h.attributes_view(&key("x"))).is_some());
     let problems = stats.problems().join("\n");
     assert!(
-        problems.contains("/x/.zarray: is not shown: NumPy has no dtype for the data type \"bfloat16\""),
+        problems.contains(
+            "/x/.zarray: is not shown: NumPy has no dtype for the data type \"bfloat16\""
+        ),
         "{problems}"
     );
     // a NaN with a payload is shown as another NaN in v2, and stays stored unchanged
@@ -99,7 +145,10 @@ fn documents_that_v2_cannot_describe_are_not_shown() {
     document["shape"] = vec![8, 6].into();
     put(&h, "x", MetadataFile::Array, &json::write(&document)).unwrap();
     let stored = object(&store, "x/zarr.json");
-    assert!(stored["shape"][0] == 8 && stored["fill_value"] == "0x7fc00001", "{stored}");
+    assert!(
+        stored["shape"][0] == 8 && stored["fill_value"] == "0x7fc00001",
+        "{stored}"
+    );
 }
 
 #[test]
@@ -120,22 +169,53 @@ fn changes_are_stored_in_the_document_of_v3() {
         ("\"order\":\"C\"", "\"order\":\"F\"", "order can't change"),
     ] {
         let e = put(&h, "x", MetadataFile::Array, &SHOWN.replace(from, to)).unwrap_err();
-        assert!(e.kind() == Kind::Invalid && e.message().contains(why), "{e}");
+        assert!(
+            e.kind() == Kind::Invalid && e.message().contains(why),
+            "{e}"
+        );
     }
-    put(&h, "x", MetadataFile::Attributes, r#"{"_ARRAY_DIMENSIONS":["b","a"],"_FillValue":-9999,"u":NaN}"#).unwrap();
+    put(
+        &h,
+        "x",
+        MetadataFile::Attributes,
+        r#"{"_ARRAY_DIMENSIONS":["b","a"],"_FillValue":-9999,"u":NaN}"#,
+    )
+    .unwrap();
     assert_eq!(json::write(&x()["dimension_names"]), r#"["b","a"]"#);
-    assert_eq!(json::write(&x()["attributes"]), r#"{"_FillValue":"AAAAAICHw8A=","u":NaN}"#);
+    assert_eq!(
+        json::write(&x()["attributes"]),
+        r#"{"_FillValue":"AAAAAICHw8A=","u":NaN}"#
+    );
     put(&h, "x", MetadataFile::Attributes, r#"{"u":1}"#).unwrap();
     assert!(x().get("dimension_names").is_none());
-    h.remove_document(&key("x"), MetadataFile::Attributes).unwrap();
+    h.remove_document(&key("x"), MetadataFile::Attributes)
+        .unwrap();
     assert!(shown(h.attributes_view(&key("x"))).is_none());
-    assert_eq!(h.remove_document(&key("x"), MetadataFile::Attributes).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(
+        h.remove_document(&key("x"), MetadataFile::Attributes)
+            .unwrap_err()
+            .kind(),
+        Kind::NotFound
+    );
     put(&h, "", MetadataFile::Attributes, r#"{"b":2}"#).unwrap();
     put(&h, "", MetadataFile::Group, r#"{"zarr_format":2}"#).unwrap();
-    assert_eq!(json::write(&object(&store, "zarr.json")["attributes"]), r#"{"b":2}"#);
+    assert_eq!(
+        json::write(&object(&store, "zarr.json")["attributes"]),
+        r#"{"b":2}"#
+    );
     let e = put(&h, "", MetadataFile::Zarr, GROUP).unwrap_err();
     assert!(e.message().contains("without --view v2"), "{e}");
-    assert_eq!(everything(&store), ["x/", "x/c/", "x/c/0/", "x/c/0/0", "x/zarr.json", "zarr.json"]);
+    assert_eq!(
+        everything(&store),
+        [
+            "x/",
+            "x/c/",
+            "x/c/0/",
+            "x/c/0/0",
+            "x/zarr.json",
+            "zarr.json"
+        ]
+    );
     // names of which one is missing are not shown, and stay
     store.insert("x/zarr.json", with("dimension_names", "[\"y\",null]"));
     put(&h, "x", MetadataFile::Attributes, r#"{"u":1}"#).unwrap();
@@ -151,31 +231,66 @@ fn new_arrays_and_groups_are_of_v3() {
         h.create_group(&key(path)).unwrap();
     }
     // in the order in which `cp -r` may copy them
-    put(&h, "g/x", MetadataFile::Attributes, r#"{"_ARRAY_DIMENSIONS":["t"],"u":"K"}"#).unwrap();
+    put(
+        &h,
+        "g/x",
+        MetadataFile::Attributes,
+        r#"{"_ARRAY_DIMENSIONS":["t"],"u":"K"}"#,
+    )
+    .unwrap();
     let new = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":null,"fill_value":null,"order":"C",
         "filters":[{"id":"delta","dtype":"<i4"}],"dimension_separator":"/"}"#;
     put(&h, "g/x", MetadataFile::Array, new).unwrap();
     let x = object(&store, "g/x/zarr.json");
-    let names: Vec<_> =
-        x["codecs"].as_array().unwrap().iter().map(|codec| json::text(&codec["name"]).unwrap()).collect();
+    let names: Vec<_> = x["codecs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|codec| json::text(&codec["name"]).unwrap())
+        .collect();
     assert_eq!(names, ["numcodecs.delta", "bytes", "zstd"]);
     assert_eq!(json::write(&x["attributes"]), r#"{"u":"K"}"#);
     assert_eq!(json::write(&x["dimension_names"]), r#"["t"]"#);
-    assert_eq!(json::write(&x["chunk_key_encoding"]), r#"{"name":"v2","configuration":{"separator":"/"}}"#);
+    assert_eq!(
+        json::write(&x["chunk_key_encoding"]),
+        r#"{"name":"v2","configuration":{"separator":"/"}}"#
+    );
     for (changes, why) in [
-        (("\"<i4\",\"compressor\"", "\"<f16\",\"compressor\""), "has no data type in Zarr v3"),
+        (
+            ("\"<i4\",\"compressor\"", "\"<f16\",\"compressor\""),
+            "has no data type in Zarr v3",
+        ),
         (("\"C\"", "\"C\",\"more\":1"), "field \"more\" has no place"),
     ] {
-        let e = put(&h, "y", MetadataFile::Array, &new.replace(changes.0, changes.1)).unwrap_err();
+        let e = put(
+            &h,
+            "y",
+            MetadataFile::Array,
+            &new.replace(changes.0, changes.1),
+        )
+        .unwrap_err();
         assert!(
-            e.kind() == Kind::Invalid && e.message().starts_with("/y/.zarray: ") && e.message().contains(why),
+            e.kind() == Kind::Invalid
+                && e.message().starts_with("/y/.zarray: ")
+                && e.message().contains(why),
             "{e}"
         );
     }
     let f = SHOWN.replace("\"order\":\"C\"", "\"order\":\"F\"");
     let e = put(&h, "y", MetadataFile::Array, &f).unwrap_err();
     assert!(e.message().contains("order \"F\" can't be shown"), "{e}");
-    assert_eq!(everything(&store), ["g/", "g/x/", "g/x/zarr.json", "g/zarr.json", "y/", "y/zarr.json", "zarr.json"]);
+    assert_eq!(
+        everything(&store),
+        [
+            "g/",
+            "g/x/",
+            "g/x/zarr.json",
+            "g/zarr.json",
+            "y/",
+            "y/zarr.json",
+            "zarr.json"
+        ]
+    );
 }
 
 #[test]
@@ -188,15 +303,34 @@ fn removed_documents_can_be_written_again() {
     // `rm -r` removes the files in any order
     put(&h, "x", MetadataFile::Attributes, r#"{"u":1}"#).unwrap();
     assert_json(shown(h.attributes_view(&key("x"))), r#"{"u":1}"#);
-    h.remove_document(&key("x"), MetadataFile::Attributes).unwrap();
+    h.remove_document(&key("x"), MetadataFile::Attributes)
+        .unwrap();
     assert!(shown(h.attributes_view(&key("x"))).is_none() && text(&store, "x/zarr.json").is_none());
     // an editor that removes the file before it writes it keeps the codecs
-    put(&h, "x", MetadataFile::Array, &SHOWN.replace("[4,6]", "[6,6]")).unwrap();
-    assert_eq!(json::write(&object(&store, "x/zarr.json")["shape"]), "[6,6]");
-    assert_eq!(object(&store, "x/zarr.json")["codecs"], json::parse(PACKED.as_bytes()).unwrap()["codecs"]);
+    put(
+        &h,
+        "x",
+        MetadataFile::Array,
+        &SHOWN.replace("[4,6]", "[6,6]"),
+    )
+    .unwrap();
+    assert_eq!(
+        json::write(&object(&store, "x/zarr.json")["shape"]),
+        "[6,6]"
+    );
+    assert_eq!(
+        object(&store, "x/zarr.json")["codecs"],
+        json::parse(PACKED.as_bytes()).unwrap()["codecs"]
+    );
     // without chunks the array may become another one
     store.remove("x/c/0/0");
-    put(&h, "x", MetadataFile::Array, &SHOWN.replace(">f4", "|u1").replace("\"NaN\"", "3")).unwrap();
+    put(
+        &h,
+        "x",
+        MetadataFile::Array,
+        &SHOWN.replace(">f4", "|u1").replace("\"NaN\"", "3"),
+    )
+    .unwrap();
     assert_eq!(object(&store, "x/zarr.json")["data_type"], "uint8");
     h.remove_document(&key("x"), MetadataFile::Array).unwrap();
     h.remove_node(&key("x")).unwrap();

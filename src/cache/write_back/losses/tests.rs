@@ -19,7 +19,11 @@ fn document(len: u64, shards: bool) -> Vec<u8> {
     let keys = r#""zarr_format":3,"node_type":"array","data_type":"uint8","fill_value":0"#;
     let sharding = r#"[{"name":"sharding_indexed","configuration":{"chunk_shape":[4],"codecs":["bytes"],
         "index_codecs":[{"name":"bytes","configuration":{"endian":"little"}}]}}]"#;
-    let (chunk, codecs) = if shards { (8, sharding) } else { (4, r#"["bytes"]"#) };
+    let (chunk, codecs) = if shards {
+        (8, sharding)
+    } else {
+        (4, r#"["bytes"]"#)
+    };
     format!(
         r#"{{{keys},"shape":[{len}],"chunk_key_encoding":{{"name":"v2"}},"codecs":{codecs},
         "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":[{chunk}]}}}}}}"#
@@ -36,27 +40,49 @@ impl Setup {
         let version = below.put(&key, &text).unwrap();
         let metadata = ArrayMetadata::parse_v3(&text).unwrap();
         let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
-        let array = array.with_source(Source::new(vec![key], Box::new(ArrayMetadata::parse_v3), version));
-        Setup { below, store, array: Arc::new(array), cache: Cache::new(1 << 16, Arc::default()) }
+        let array = array.with_source(Source::new(
+            vec![key],
+            Box::new(ArrayMetadata::parse_v3),
+            version,
+        ));
+        Setup {
+            below,
+            store,
+            array: Arc::new(array),
+            cache: Cache::new(1 << 16, Arc::default()),
+        }
     }
 
     /// Makes another program shrink the array.
     fn shrink(&self, len: u64) {
-        self.below.put(&Key::root().join("zarr.json"), &document(len, self.array.has_shards())).unwrap();
+        self.below
+            .put(
+                &Key::root().join("zarr.json"),
+                &document(len, self.array.has_shards()),
+            )
+            .unwrap();
     }
 
     fn write(&self, chunk: u64, offset: usize, data: &[u8]) {
-        self.cache.write(&self.array, ChunkId(chunk), offset, data).unwrap();
+        self.cache
+            .write(&self.array, ChunkId(chunk), offset, data)
+            .unwrap();
     }
 
     /// Returns the errno of the reported loss.
     fn reported(&self) -> Option<i32> {
-        self.cache.take_losses(|key| key == self.array.key()).err().map(|e| e.errno())
+        self.cache
+            .take_losses(|key| key == self.array.key())
+            .err()
+            .map(|e| e.errno())
     }
 
     fn stored(&self, key: &str) -> Option<Vec<u8>> {
         let mut value = Vec::new();
-        self.below.get(&Key::root().join(key), 100, &mut value).unwrap().map(|_| value)
+        self.below
+            .get(&Key::root().join(key), 100, &mut value)
+            .unwrap()
+            .map(|_| value)
     }
 }
 
@@ -69,10 +95,20 @@ fn a_failure_of_the_same_write_back_does_not_hide_a_loss() {
             setup.cache.hand_over(&setup.array).unwrap();
         }
         setup.shrink(6);
-        setup.store.plan(PlannedFault::next(Operation::Put, libc::ENOSPC));
-        assert_eq!(setup.cache.flush_array(&setup.array).unwrap_err().errno(), libc::ENOSPC, "{shards}");
+        setup
+            .store
+            .plan(PlannedFault::next(Operation::Put, libc::ENOSPC));
+        assert_eq!(
+            setup.cache.flush_array(&setup.array).unwrap_err().errno(),
+            libc::ENOSPC,
+            "{shards}"
+        );
         setup.cache.flush_array(&setup.array).unwrap();
-        assert_eq!((setup.reported(), setup.reported()), (Some(libc::ESTALE), None), "once: {shards}");
+        assert_eq!(
+            (setup.reported(), setup.reported()),
+            (Some(libc::ESTALE), None),
+            "once: {shards}"
+        );
         assert_eq!(setup.array.freshness().losses(), 1, "{shards}");
         if !shards {
             assert_eq!(setup.stored("1").unwrap(), [7, 7, 0, 0], "what lies inside");
@@ -93,7 +129,10 @@ fn bytes_written_outside_while_the_base_is_loaded_are_reported() {
         let flush = scope.spawn(|| setup.cache.flush_array(&setup.array));
         let begun = Instant::now();
         while setup.store.stopped() == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "the base is not loaded");
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "the base is not loaded"
+            );
             std::thread::yield_now();
         }
         setup.write(1, 3, &[8]);
@@ -101,7 +140,10 @@ fn bytes_written_outside_while_the_base_is_loaded_are_reported() {
         flush.join().unwrap().unwrap();
     });
     assert_eq!(setup.stored("1").unwrap(), [7, 1, 1, 1]);
-    assert_eq!((setup.reported(), setup.array.freshness().losses()), (Some(libc::ESTALE), 1));
+    assert_eq!(
+        (setup.reported(), setup.array.freshness().losses()),
+        (Some(libc::ESTALE), 1)
+    );
 }
 
 #[test]
@@ -110,28 +152,52 @@ fn lost_bytes_over_a_loaded_base_are_not_stored() {
     setup.below.insert("1", vec![1; 4]);
     setup.write(1, 0, &[7]);
     setup.write(1, 3, &[8]);
-    let part = setup.cache.get(&setup.array, ChunkId(1), ChunkPart::Whole).unwrap().unwrap();
+    let part = setup
+        .cache
+        .get(&setup.array, ChunkId(1), ChunkPart::Whole)
+        .unwrap()
+        .unwrap();
     assert_eq!(part.bytes(), [7, 1, 1, 8]);
     drop(part);
     setup.shrink(6);
     setup.cache.flush_array(&setup.array).unwrap();
-    assert_eq!((setup.stored("1").unwrap(), setup.reported()), (vec![7, 1, 1, 1], Some(libc::ESTALE)));
+    assert_eq!(
+        (setup.stored("1").unwrap(), setup.reported()),
+        (vec![7, 1, 1, 1], Some(libc::ESTALE))
+    );
 }
 
 #[test]
 fn a_loss_does_not_fail_requests_for_other_bytes() {
     // one chunk of four bytes leaves no space for another one
-    let setup = Setup { cache: Cache::new(4, Arc::default()), ..Setup::new(false) };
+    let setup = Setup {
+        cache: Cache::new(4, Arc::default()),
+        ..Setup::new(false)
+    };
     setup.write(1, 0, &[7; 4]);
     setup.shrink(4);
     setup.write(0, 0, &[8; 4]);
     setup.cache.flush_chunk(&setup.array, ChunkId(0)).unwrap();
-    assert_eq!((setup.stored("0"), setup.stored("1")), (Some(vec![8; 4]), None));
+    assert_eq!(
+        (setup.stored("0"), setup.stored("1")),
+        (Some(vec![8; 4]), None)
+    );
     assert!(setup.cache.has_losses());
-    assert_eq!(setup.reported(), Some(libc::ESTALE), "the next close reports it");
+    assert_eq!(
+        setup.reported(),
+        Some(libc::ESTALE),
+        "the next close reports it"
+    );
     // the request that wrote the bytes reports it itself
     setup.write(1, 0, &[7; 4]);
-    assert_eq!(setup.cache.store_written(&setup.array, ChunkId(1)).unwrap_err().errno(), libc::ESTALE);
+    assert_eq!(
+        setup
+            .cache
+            .store_written(&setup.array, ChunkId(1))
+            .unwrap_err()
+            .errno(),
+        libc::ESTALE
+    );
     assert_eq!(setup.reported(), None);
 }
 
@@ -141,9 +207,18 @@ fn losses_of_several_arrays_are_all_reported() {
     let other = Setup::new(false);
     for (key, cache) in [("a", &one.cache), ("b", &one.cache)] {
         let metadata = other.array.metadata().clone();
-        let array = Array::new(Key::root().join(key), metadata, other.store.clone(), Arc::default()).unwrap();
+        let array = Array::new(
+            Key::root().join(key),
+            metadata,
+            other.store.clone(),
+            Arc::default(),
+        )
+        .unwrap();
         cache.record_loss(&array, Error::stale());
     }
     let e = one.cache.take_losses(|_| true).unwrap_err();
-    assert!(e.errno() == libc::ESTALE && e.message().contains("1 more"), "{e}");
+    assert!(
+        e.errno() == libc::ESTALE && e.message().contains("1 more"),
+        "{e}"
+    );
 }

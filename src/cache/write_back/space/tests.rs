@@ -32,7 +32,11 @@ impl Refusing {
     fn check(&self, key: &Key) -> Result<()> {
         let errno = self.errno.load(Ordering::SeqCst);
         let refuses = errno != 0 && key.as_str().starts_with("stuck/");
-        if refuses { Err(Error::system(errno)) } else { Ok(()) }
+        if refuses {
+            Err(Error::system(errno))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -61,12 +65,21 @@ struct Setup {
 
 impl Setup {
     fn new(bound: usize) -> Setup {
-        let refusing = Arc::new(Refusing { below: MemoryStore::default(), errno: AtomicI32::new(0) });
+        let refusing = Arc::new(Refusing {
+            below: MemoryStore::default(),
+            errno: AtomicI32::new(0),
+        });
         let store = Arc::new(FaultyStore::new(refusing.clone()));
         let stats = Arc::new(Stats::default());
         let cache = Arc::new(Cache::new(bound, stats.clone()));
         let stuck = made(&refusing, &store, &stats, "stuck");
-        Setup { refusing, store, stats, cache, stuck }
+        Setup {
+            refusing,
+            store,
+            stats,
+            cache,
+            stuck,
+        }
     }
 
     fn array(&self, name: &str) -> Arc<Array> {
@@ -79,11 +92,18 @@ impl Setup {
 
     /// Makes three chunks of the array `stuck` dirty, `len` bytes of each.
     fn fill(&self, len: usize) {
-        (0..3).for_each(|chunk| self.cache.write(&self.stuck, ChunkId(chunk), 0, &vec![99; len]).unwrap());
+        (0..3).for_each(|chunk| {
+            self.cache
+                .write(&self.stuck, ChunkId(chunk), 0, &vec![99; len])
+                .unwrap()
+        });
     }
 
     /// Calls `f` in a thread.
-    fn spawn<T: Send + 'static>(&self, f: impl FnOnce(&Cache) -> T + Send + 'static) -> Receiver<T> {
+    fn spawn<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Cache) -> T + Send + 'static,
+    ) -> Receiver<T> {
         let (done, wait) = channel();
         let cache = self.cache.clone();
         std::thread::spawn(move || done.send(f(&cache)));
@@ -94,9 +114,18 @@ impl Setup {
     fn check_filled(&self, len: usize) {
         let mut value = Vec::new();
         for chunk in 0..3 {
-            self.store.get(&Key::root().join("stuck").join(&chunk.to_string()), u64::MAX, &mut value).unwrap();
+            self.store
+                .get(
+                    &Key::root().join("stuck").join(&chunk.to_string()),
+                    u64::MAX,
+                    &mut value,
+                )
+                .unwrap();
             assert!(value[..len].iter().all(|&byte| byte == 99), "chunk {chunk}");
-            assert!(value[len..].iter().all(|&byte| byte == chunk), "chunk {chunk}");
+            assert!(
+                value[len..].iter().all(|&byte| byte == chunk),
+                "chunk {chunk}"
+            );
         }
     }
 }
@@ -107,15 +136,32 @@ impl Drop for Setup {
     }
 }
 
-fn made(refusing: &Refusing, store: &Arc<FaultyStore>, stats: &Arc<Stats>, name: &str) -> Arc<Array> {
+fn made(
+    refusing: &Refusing,
+    store: &Arc<FaultyStore>,
+    stats: &Arc<Stats>,
+    name: &str,
+) -> Arc<Array> {
     let doc = br#"{"zarr_format":2,"shape":[200000],"chunks":[10000],"dtype":"|u1","compressor":null,"fill_value":0,
         "order":"C","filters":null}"#;
     for chunk in 0..CHUNKS {
-        refusing.below.insert(&format!("{name}/{chunk}"), vec![chunk as u8; CHUNK]);
+        refusing
+            .below
+            .insert(&format!("{name}/{chunk}"), vec![chunk as u8; CHUNK]);
     }
-    refusing.below.insert(&format!("{name}/.zarray"), doc.to_vec());
+    refusing
+        .below
+        .insert(&format!("{name}/.zarray"), doc.to_vec());
     let metadata = ArrayMetadata::parse(doc).unwrap();
-    Arc::new(Array::new(Key::root().join(name), metadata, store.clone(), stats.clone()).unwrap())
+    Arc::new(
+        Array::new(
+            Key::root().join(name),
+            metadata,
+            store.clone(),
+            stats.clone(),
+        )
+        .unwrap(),
+    )
 }
 
 /// Writes parts of all chunks of an array, stores them and reads them again.
@@ -125,7 +171,10 @@ fn use_array(cache: &Cache, array: &Arc<Array>) {
     }
     cache.flush_array(array).unwrap();
     for chunk in 0..CHUNKS {
-        let piece = cache.get(array, ChunkId(chunk), ChunkPart::Whole).unwrap().unwrap();
+        let piece = cache
+            .get(array, ChunkId(chunk), ChunkPart::Whole)
+            .unwrap()
+            .unwrap();
         assert_eq!((piece.bytes()[99], piece.bytes()[199]), (chunk as u8, 7));
     }
 }
@@ -145,9 +194,12 @@ fn writes_of_another_array_do_not_wait_for_a_stopped_store() {
                 stored
             });
             let used = setup.spawn(move |cache| use_array(cache, &other));
-            used.recv_timeout(LIMIT).expect("the write of another array does not wait");
+            used.recv_timeout(LIMIT)
+                .expect("the write of another array does not wait");
             setup.store.resume();
-            stored.into_iter().for_each(|stored| stored.recv_timeout(LIMIT).unwrap().unwrap());
+            stored
+                .into_iter()
+                .for_each(|stored| stored.recv_timeout(LIMIT).unwrap().unwrap());
             setup.cache.flush_all().unwrap();
             setup.check_filled(len);
         }
@@ -163,7 +215,11 @@ fn writes_of_another_array_do_not_fail_with_a_store_that_refuses() {
         setup.refusing.errno.store(errno, Ordering::SeqCst);
         use_array(&setup.cache, &other);
         let own = setup.cache.write(&setup.stuck, ChunkId(5), 0, &[1; 10]);
-        assert_eq!(own.unwrap_err().errno(), errno, "its own writer gets the error");
+        assert_eq!(
+            own.unwrap_err().errno(),
+            errno,
+            "its own writer gets the error"
+        );
         assert!(!setup.cache.is_dirty(&setup.stuck, ChunkId(5)));
         use_array(&setup.cache, &other);
         setup.refusing.errno.store(0, Ordering::SeqCst);
@@ -175,19 +231,31 @@ fn writes_of_another_array_do_not_fail_with_a_store_that_refuses() {
 #[test]
 fn many_arrays_progress_beside_one_that_is_stopped_and_stay_within_the_bound() {
     let setup = Setup::new(BOUND);
-    let others: Vec<_> = (0..20).map(|i| setup.array(&format!("other-{i}"))).collect();
+    let others: Vec<_> = (0..20)
+        .map(|i| setup.array(&format!("other-{i}")))
+        .collect();
     setup.fill(100);
     setup.stop();
     let written = setup.spawn(move |cache| {
         for round in 0..3 {
             for other in &others {
-                cache.write(other, ChunkId(round), 0, &[8; CHUNK / 2]).unwrap();
-                assert!(cache.lock().dirty_bytes <= BOUND + CHUNK, "{}", cache.lock().dirty_bytes);
+                cache
+                    .write(other, ChunkId(round), 0, &[8; CHUNK / 2])
+                    .unwrap();
+                assert!(
+                    cache.lock().dirty_bytes <= BOUND + CHUNK,
+                    "{}",
+                    cache.lock().dirty_bytes
+                );
             }
         }
-        others.iter().for_each(|other| cache.flush_array(other).unwrap());
+        others
+            .iter()
+            .for_each(|other| cache.flush_array(other).unwrap());
     });
-    written.recv_timeout(LIMIT).expect("no array waits for another one");
+    written
+        .recv_timeout(LIMIT)
+        .expect("no array waits for another one");
     let gone = setup.cache.lock().dirty_bytes;
     assert_eq!(gone, 3 * CHUNK);
 }
@@ -199,8 +267,17 @@ fn idle_dirty_chunks_are_stored_in_the_background_to_make_space() {
     setup.fill(100);
     let mut most = 0;
     for chunk in 0..CHUNKS {
-        setup.cache.write(&other, ChunkId(chunk), 0, &[8; 100]).unwrap();
-        most = most.max(setup.cache.lock().oldest_dirty(|dirty| dirty.array.id() == other.id()).len());
+        setup
+            .cache
+            .write(&other, ChunkId(chunk), 0, &[8; 100])
+            .unwrap();
+        most = most.max(
+            setup
+                .cache
+                .lock()
+                .oldest_dirty(|dirty| dirty.array.id() == other.id())
+                .len(),
+        );
         while setup.cache.wants_background_flush() && setup.cache.flush_in_background().unwrap() {}
     }
     assert!(!setup.stuck.is_dirty());
@@ -213,20 +290,42 @@ fn background_threads_are_left_for_other_arrays() {
     let setup = Setup::new(100 * CHUNK);
     let other = setup.array("other");
     for array in [&setup.stuck, &other] {
-        (0..CHUNKS).for_each(|chunk| setup.cache.write(array, ChunkId(chunk), 0, &[9; CHUNK]).unwrap());
+        (0..CHUNKS).for_each(|chunk| {
+            setup
+                .cache
+                .write(array, ChunkId(chunk), 0, &[9; CHUNK])
+                .unwrap()
+        });
     }
     setup.stop();
-    let flush = |many| (0..many).map(|_| setup.spawn(|cache| cache.flush_in_background())).collect::<Vec<_>>();
+    let flush = |many| {
+        (0..many)
+            .map(|_| setup.spawn(|cache| cache.flush_in_background()))
+            .collect::<Vec<_>>()
+    };
     let stuck = flush(super::MAX_BACKGROUND);
-    wait_for(|| setup.cache.lock().write_backs.get(&setup.stuck.id()).is_some_and(|s| s.in_flight == stuck.len()));
+    wait_for(|| {
+        setup
+            .cache
+            .lock()
+            .write_backs
+            .get(&setup.stuck.id())
+            .is_some_and(|s| s.in_flight == stuck.len())
+    });
     // chunks of the stopped array are still the first in the queue; one at a time, since an array
     // has few threads
     for done in (0..CHUNKS).flat_map(|_| flush(1)) {
-        assert!(done.recv_timeout(LIMIT).expect("no further thread is stopped").unwrap());
+        assert!(
+            done.recv_timeout(LIMIT)
+                .expect("no further thread is stopped")
+                .unwrap()
+        );
     }
     assert!(!other.is_dirty());
     setup.store.resume();
-    stuck.iter().for_each(|done| assert!(done.recv_timeout(LIMIT).unwrap().unwrap()));
+    stuck
+        .iter()
+        .for_each(|done| assert!(done.recv_timeout(LIMIT).unwrap().unwrap()));
 }
 
 #[test]
@@ -238,20 +337,34 @@ fn a_load_of_another_array_does_not_wait_for_stopped_loads() {
     let loads: Vec<_> = (0..4)
         .map(|chunk| {
             let stuck = setup.stuck.clone();
-            setup.spawn(move |cache| cache.get(&stuck, ChunkId(chunk), ChunkPart::Whole).map(|piece| piece.is_some()))
+            setup.spawn(move |cache| {
+                cache
+                    .get(&stuck, ChunkId(chunk), ChunkPart::Whole)
+                    .map(|piece| piece.is_some())
+            })
         })
         .collect();
     wait_for(|| setup.store.stopped() == 2);
     let read = setup.spawn(move |cache| {
         for chunk in 0..CHUNKS {
-            let piece = cache.get(&other, ChunkId(chunk), ChunkPart::Whole).unwrap().unwrap();
+            let piece = cache
+                .get(&other, ChunkId(chunk), ChunkPart::Whole)
+                .unwrap()
+                .unwrap();
             assert_eq!(piece.bytes()[0], chunk as u8);
         }
     });
-    read.recv_timeout(LIMIT).expect("the read of another array does not wait");
-    assert_eq!(setup.store.stopped(), 2, "loads of the same array wait for memory");
+    read.recv_timeout(LIMIT)
+        .expect("the read of another array does not wait");
+    assert_eq!(
+        setup.store.stopped(),
+        2,
+        "loads of the same array wait for memory"
+    );
     setup.store.resume();
-    loads.iter().for_each(|load| assert!(load.recv_timeout(LIMIT).unwrap().unwrap()));
+    loads
+        .iter()
+        .for_each(|load| assert!(load.recv_timeout(LIMIT).unwrap().unwrap()));
     assert_eq!(setup.cache.lock().reserved.bytes(), 0);
     assert!(setup.cache.lock().reserved.by_array.is_empty());
 }
@@ -266,11 +379,17 @@ fn write_backs_reserve_the_memory_that_they_take() {
         let stored = setup.spawn(move |cache| cache.flush_array(&stuck));
         wait_for(|| setup.store.stopped() > 0);
         let reserved = setup.cache.lock().reserved.bytes();
-        assert!(reserved >= CHUNK, "the encoded form and the base: {reserved}");
+        assert!(
+            reserved >= CHUNK,
+            "the encoded form and the base: {reserved}"
+        );
         // the dirty chunks leave memory for one write-back at a time
         assert_eq!(setup.store.stopped(), 1);
         setup.store.resume();
-        stored.recv_timeout(LIMIT).expect("one write-back follows the other").unwrap();
+        stored
+            .recv_timeout(LIMIT)
+            .expect("one write-back follows the other")
+            .unwrap();
         setup.check_filled(len);
         assert_eq!(setup.cache.lock().reserved.bytes(), 0);
     }
@@ -287,21 +406,46 @@ fn tiny_chunks_and_scattered_writes_count_with_all_their_memory() {
             "order":"C","filters":null}}"#
         );
         let metadata = ArrayMetadata::parse(document.as_bytes()).unwrap();
-        Arc::new(Array::new(Key::root().join(key), metadata, store.clone(), stats.clone()).unwrap())
+        Arc::new(
+            Array::new(
+                Key::root().join(key),
+                metadata,
+                store.clone(),
+                stats.clone(),
+            )
+            .unwrap(),
+        )
     };
     let tiny = array("tiny", 1);
     (0..1000).for_each(|chunk| cache.write(&tiny, ChunkId(chunk), 0, &[9]).unwrap());
     let dirty = cache.lock().dirty.len();
-    assert!((10..=75).contains(&dirty), "three quarters of the bound are dirty: {dirty}");
+    assert!(
+        (10..=75).contains(&dirty),
+        "three quarters of the bound are dirty: {dirty}"
+    );
     cache.flush_all().unwrap();
     let scattered = array("scattered", CHUNK);
     let parts: Vec<(usize, &[u8])> = (0..CHUNK / 2).map(|n| (2 * n, &b"x"[..])).collect();
     let before = cache.used();
-    assert!(cache.try_write_parts(&scattered, ChunkId(0), &parts).unwrap());
+    assert!(
+        cache
+            .try_write_parts(&scattered, ChunkId(0), &parts)
+            .unwrap()
+    );
     let used = cache.used() - before;
-    assert!(used > CHUNK + CHUNK / 8 && used < CHUNK * 3 / 2 + super::DIRTY_COST, "the chunk and a map: {used}");
+    assert!(
+        used > CHUNK + CHUNK / 8 && used < CHUNK * 3 / 2 + super::DIRTY_COST,
+        "the chunk and a map: {used}"
+    );
     cache.flush_all().unwrap();
-    assert!(cache.get(&scattered, ChunkId(0), ChunkPart::Whole).unwrap().unwrap().bytes().starts_with(b"x\0x\0"));
+    assert!(
+        cache
+            .get(&scattered, ChunkId(0), ChunkPart::Whole)
+            .unwrap()
+            .unwrap()
+            .bytes()
+            .starts_with(b"x\0x\0")
+    );
 }
 
 #[test]
@@ -326,7 +470,8 @@ fn readers_and_write_backs_of_the_same_chunks_do_not_wait_for_each_other() {
             })
         })
         .collect();
-    work.iter().for_each(|done| done.recv_timeout(LIMIT).expect("no thread waits for ever"));
+    work.iter()
+        .for_each(|done| done.recv_timeout(LIMIT).expect("no thread waits for ever"));
     setup.cache.flush_all().unwrap();
     assert_eq!(setup.cache.lock().reserved.bytes(), 0);
 }
@@ -334,7 +479,10 @@ fn readers_and_write_backs_of_the_same_chunks_do_not_wait_for_each_other() {
 fn wait_for(condition: impl Fn() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < LIMIT, "what the test waits for does not come");
+        assert!(
+            begun.elapsed() < LIMIT,
+            "what the test waits for does not come"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }

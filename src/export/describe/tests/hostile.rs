@@ -37,16 +37,22 @@ fn attributes_may_have_any_type() {
         "GeoTransform",
     ];
     for value in values {
-        let all: Vec<String> = names.iter().map(|name| format!("\"{name}\":{value}")).collect();
+        let all: Vec<String> = names
+            .iter()
+            .map(|name| format!("\"{name}\":{value}"))
+            .collect();
         let all = format!("{{{}}}", all.join(","));
-        let case = case().value(".zattrs", &all).array("v", "<f4", &[2, 3], &all).array("e", "<f4", &[2], &all).array(
-            "x",
-            "<f4",
-            &[],
-            &all,
-        );
+        let case = case()
+            .value(".zattrs", &all)
+            .array("v", "<f4", &[2, 3], &all)
+            .array("e", "<f4", &[2], &all)
+            .array("x", "<f4", &[], &all);
         let v = case.describe("v");
-        assert_eq!((v.axes.len(), &v.crs, places(&v)), (2, &None, vec![Coordinates::Unknown; 2]), "{value}");
+        assert_eq!(
+            (v.axes.len(), &v.crs, places(&v)),
+            (2, &None, vec![Coordinates::Unknown; 2]),
+            "{value}"
+        );
     }
 }
 
@@ -59,9 +65,14 @@ fn malformed_images_are_ignored() {
         r#"{"datasets":{"path":"v"},"axes":["y","x"]}"#,
         r#"{"datasets":["v"],"axes":["y","x"]}"#,
     ] {
-        let case =
-            case().value(".zattrs", &format!(r#"{{"multiscales":[{multiscale}]}}"#)).array("v", "<f4", &[2, 3], "{}");
-        assert_eq!(super::names(&case.describe("v")), [None, None], "{multiscale}");
+        let case = case()
+            .value(".zattrs", &format!(r#"{{"multiscales":[{multiscale}]}}"#))
+            .array("v", "<f4", &[2, 3], "{}");
+        assert_eq!(
+            super::names(&case.describe("v")),
+            [None, None],
+            "{multiscale}"
+        );
     }
     for transformation in [
         r#"{"type":"scale","scale":[0,0]}"#,
@@ -74,7 +85,9 @@ fn malformed_images_are_ignored() {
         let attributes = format!(
             r#"{{"multiscales":[{{"axes":["y","x"],"datasets":[{{"path":"v","coordinateTransformations":[{transformation}]}}]}}]}}"#
         );
-        let case = case().value(".zattrs", &attributes).array("v", "<f4", &[2, 3], "{}");
+        let case = case()
+            .value(".zattrs", &attributes)
+            .array("v", "<f4", &[2, 3], "{}");
         let v = case.describe("v");
         assert_eq!(super::names(&v), [Some("y"), Some("x")]);
         let far = |c: &Coordinates| matches!(c, Coordinates::Regular { step, .. } if ![1.0, 1e308].contains(step));
@@ -90,9 +103,18 @@ fn names_lead_only_to_arrays_in_the_store() {
         let case = case()
             .value("g/.zgroup", "{\"zarr_format\":2}")
             .line("x", "<f8", &f8(&[1.0, 2.0]), r#"{"crs_wkt":"GEOGCS[]"}"#)
-            .array("g/v", "<f4", &[2], &format!(r#"{{"_ARRAY_DIMENSIONS":["{name}"],"grid_mapping":"{name}"}}"#));
+            .array(
+                "g/v",
+                "<f4",
+                &[2],
+                &format!(r#"{{"_ARRAY_DIMENSIONS":["{name}"],"grid_mapping":"{name}"}}"#),
+            );
         let v = case.describe("g/v");
-        assert_eq!((places(&v), &v.crs), (vec![Coordinates::Unknown], &None), "{name:?}");
+        assert_eq!(
+            (places(&v), &v.crs),
+            (vec![Coordinates::Unknown], &None),
+            "{name:?}"
+        );
     }
 }
 
@@ -100,28 +122,46 @@ fn names_lead_only_to_arrays_in_the_store() {
 fn unreadable_coordinate_arrays_are_ignored() {
     let named = r#"{"_ARRAY_DIMENSIONS":["x"]}"#;
     let array = |more: &str| {
-        format!(r#"{{"zarr_format":2,"shape":[4],"chunks":[4],"dtype":"<f8","fill_value":0,"order":"C",{more}}}"#)
+        format!(
+            r#"{{"zarr_format":2,"shape":[4],"chunks":[4],"dtype":"<f8","fill_value":0,"order":"C",{more}}}"#
+        )
     };
     let zlib = array(r#""compressor":{"id":"zlib"},"filters":null"#);
     let unknown = array(r#""compressor":{"id":"nobody's"},"filters":null"#);
-    for (document, chunk) in
-        [(zlib.as_str(), "no zlib"), (&unknown, ""), ("{", ""), (&zlib.replace("[4]", "[4,4]"), "")]
-    {
-        let case = case().array("v", "<f4", &[4], named).value("x/.zarray", document).value("x/0", chunk);
-        assert_eq!(places(&case.describe("v")), [Coordinates::Unknown], "{document}");
+    for (document, chunk) in [
+        (zlib.as_str(), "no zlib"),
+        (&unknown, ""),
+        ("{", ""),
+        (&zlib.replace("[4]", "[4,4]"), ""),
+    ] {
+        let case = case()
+            .array("v", "<f4", &[4], named)
+            .value("x/.zarray", document)
+            .value("x/0", chunk);
+        assert_eq!(
+            places(&case.describe("v")),
+            [Coordinates::Unknown],
+            "{document}"
+        );
     }
     // arrays of too many chunks, of too many items, and of too large chunks
     let many = 3 * 16_384 + 1;
-    let case = super::case().array("v", "|u1", &[many], named).array("x", "<f8", &[many], "{}");
+    let case = super::case()
+        .array("v", "|u1", &[many], named)
+        .array("x", "<f8", &[many], "{}");
     assert_eq!(places(&case.describe("v")), [Coordinates::Unknown]);
     let vast = array(r#""compressor":null,"filters":null"#).replace("[4]", "[1152921504606846975]");
     let case = super::case().array("v", "|u1", &[1_152_921_504_606_846_975], named);
-    case.store.insert("x/.zarray", vast.replace(r#""chunks":[1152921504606846975]"#, r#""chunks":[1000]"#));
+    case.store.insert(
+        "x/.zarray",
+        vast.replace(r#""chunks":[1152921504606846975]"#, r#""chunks":[1000]"#),
+    );
     assert_eq!(places(&case.describe("v")), [Coordinates::Unknown]);
     let case = super::case().array("v", "|u1", &[4], named);
     case.store.insert(
         "x/.zarray",
-        array(r#""compressor":null,"filters":null"#).replace(r#""chunks":[4]"#, r#""chunks":[9000000]"#),
+        array(r#""compressor":null,"filters":null"#)
+            .replace(r#""chunks":[4]"#, r#""chunks":[9000000]"#),
     );
     assert_eq!(places(&case.describe("v")), [Coordinates::Unknown]);
 }
@@ -132,17 +172,34 @@ fn arrays_may_have_no_items_or_no_dimensions() {
         .array("v", "<f4", &[0, 2], r#"{"_ARRAY_DIMENSIONS":["x","y"]}"#)
         .array("x", "<f4", &[0], "{}")
         .array("scalar", "<f4", &[], r#"{"_ARRAY_DIMENSIONS":[]}"#);
-    assert_eq!(places(&case.describe("v")), [Coordinates::Unknown, Coordinates::Unknown]);
+    assert_eq!(
+        places(&case.describe("v")),
+        [Coordinates::Unknown, Coordinates::Unknown]
+    );
     assert!(case.describe("scalar").axes.is_empty());
 }
 
 /// Numbers that stand for missing items of a dtype that has none.
 #[test]
 fn other_types_have_no_missing_value() {
-    for dtype in ["|S0", "|S16", "|S100", "<U5", "<c16", "<c32", "<f16", "|V16", "<M8[s]", "|b1"] {
-        for number in ["0", "-1", "1e300", "170141183460469231731687303715884105727"] {
+    for dtype in [
+        "|S0", "|S16", "|S100", "<U5", "<c16", "<c32", "<f16", "|V16", "<M8[s]", "|b1",
+    ] {
+        for number in [
+            "0",
+            "-1",
+            "1e300",
+            "170141183460469231731687303715884105727",
+        ] {
             let attributes = format!(r#"{{"_FillValue":{number},"missing_value":{number}}}"#);
-            assert_eq!(case().array("a", dtype, &[2], &attributes).describe("a").nodata, None, "{dtype} {number}");
+            assert_eq!(
+                case()
+                    .array("a", dtype, &[2], &attributes)
+                    .describe("a")
+                    .nodata,
+                None,
+                "{dtype} {number}"
+            );
         }
     }
 }

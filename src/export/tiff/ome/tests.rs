@@ -6,15 +6,35 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Returns bytes over time, channel, z, y and x.
 fn image() -> Described {
     let mut array = testing::microscopy();
-    let coordinates = Coordinates::Regular { first: 3.0, step: 1.5 };
-    let [c, ..] = array.axes.as_slice() else { panic!() };
-    let t = DescribedAxis { role: Role::Time, units: Some("minute".into()), coordinates, len: 7, ..c.clone() };
+    let coordinates = Coordinates::Regular {
+        first: 3.0,
+        step: 1.5,
+    };
+    let [c, ..] = array.axes.as_slice() else {
+        panic!()
+    };
+    let t = DescribedAxis {
+        role: Role::Time,
+        units: Some("minute".into()),
+        coordinates,
+        len: 7,
+        ..c.clone()
+    };
     array.axes.insert(0, t);
     array.metadata = metadata(&array, "|u1");
-    let channel = |name: Option<&str>, color| ImageChannel { name: name.map(str::to_string), color };
-    let channels =
-        vec![channel(Some("DAPI <1> \"\u{b5}\"\u{1}\n&\u{1f52c}"), Some(0x0000ff)), channel(None, Some(0xff0080))];
-    array.image = Some(ImageInfo { name: Some("cells & more".into()), channel_axis: Some(1), channels });
+    let channel = |name: Option<&str>, color| ImageChannel {
+        name: name.map(str::to_string),
+        color,
+    };
+    let channels = vec![
+        channel(Some("DAPI <1> \"\u{b5}\"\u{1}\n&\u{1f52c}"), Some(0x0000ff)),
+        channel(None, Some(0xff0080)),
+    ];
+    array.image = Some(ImageInfo {
+        name: Some("cells & more".into()),
+        channel_axis: Some(1),
+        channels,
+    });
     array
 }
 
@@ -49,7 +69,13 @@ fn a_whole_description() {
 fn the_order_of_dimensions_is_that_of_the_pages() {
     let order = |array: &Described| {
         let text = text(array).unwrap();
-        text.split_once("DimensionOrder=\"").unwrap().1.split_once('"').unwrap().0.to_string()
+        text.split_once("DimensionOrder=\"")
+            .unwrap()
+            .1
+            .split_once('"')
+            .unwrap()
+            .0
+            .to_string()
     };
     let mut array = image();
     assert_eq!(order(&array), "XYZCT");
@@ -58,7 +84,11 @@ fn the_order_of_dimensions_is_that_of_the_pages() {
     array.image.as_mut().unwrap().channel_axis = Some(2);
     array.metadata = metadata(&array, ">i2");
     assert_eq!(order(&array), "XYCZT");
-    assert!(text(&array).unwrap().contains("Type=\"int16\" BigEndian=\"true\""));
+    assert!(
+        text(&array)
+            .unwrap()
+            .contains("Type=\"int16\" BigEndian=\"true\"")
+    );
     // z and c alone
     array.axes.remove(0);
     array.image.as_mut().unwrap().channel_axis = Some(1);
@@ -77,15 +107,27 @@ fn sizes_in_unknown_units() {
     for axis in &mut array.axes {
         axis.units = None;
     }
-    array.axes[2].coordinates = Coordinates::Regular { first: 0.0, step: 1.0 };
-    array.axes[3].coordinates = Coordinates::Regular { first: 0.0, step: 1e-300 };
+    array.axes[2].coordinates = Coordinates::Regular {
+        first: 0.0,
+        step: 1.0,
+    };
+    array.axes[3].coordinates = Coordinates::Regular {
+        first: 0.0,
+        step: 1e-300,
+    };
     let text = text(&array).unwrap();
-    assert!(text.contains("PhysicalSizeX=\"0.5\" PhysicalSizeXUnit=\"reference frame\">"), "{text}");
+    assert!(
+        text.contains("PhysicalSizeX=\"0.5\" PhysicalSizeXUnit=\"reference frame\">"),
+        "{text}"
+    );
     let mut tags = Tags::new();
     pixels_per_centimeter(&array, &mut tags);
     assert!(tags.is_empty());
     pixels_per_centimeter(&image(), &mut tags);
-    assert_eq!(tags[&resolution::X], TagValue::Rational(1_000_000_000, 50_000));
+    assert_eq!(
+        tags[&resolution::X],
+        TagValue::Rational(1_000_000_000, 50_000)
+    );
 }
 
 #[test]
@@ -98,12 +140,19 @@ fn what_the_schema_lacks() {
     assert_eq!(text(&other), None);
     other.axes[1].len = 1;
     other.metadata = metadata(&other, "|u1");
-    assert!(text(&other).unwrap().contains("SizeZ=\"3\" SizeT=\"7\" SizeC=\"1\""));
+    assert!(
+        text(&other)
+            .unwrap()
+            .contains("SizeZ=\"3\" SizeT=\"7\" SizeC=\"1\"")
+    );
     let mut turned = image();
     turned.axes.swap(3, 4);
     turned.metadata = metadata(&turned, "|u1");
     assert_eq!(text(&turned), None);
-    let plain = Described { image: None, ..image() };
+    let plain = Described {
+        image: None,
+        ..image()
+    };
     assert_eq!(text(&plain), None);
 }
 
@@ -113,8 +162,15 @@ fn hostile_descriptions_stay_small() {
     array.axes[1].len = 65_536 / 21;
     array.metadata = metadata(&array, "|u1");
     let long = Some("\u{1}<&\"\u{10ffff}".repeat(10_000));
-    let channel = ImageChannel { name: long.clone(), color: Some(0) };
-    array.image = Some(ImageInfo { name: long.clone(), channel_axis: Some(1), channels: vec![channel; 1024] });
+    let channel = ImageChannel {
+        name: long.clone(),
+        color: Some(0),
+    };
+    array.image = Some(ImageInfo {
+        name: long.clone(),
+        channel_axis: Some(1),
+        channels: vec![channel; 1024],
+    });
     array.axes[4].units = long;
     let text = text(&array).unwrap();
     assert!(text.len() < 4 << 20, "{}", text.len());

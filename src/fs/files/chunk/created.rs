@@ -28,7 +28,10 @@ impl CreatedChunks {
     /// number. Without a current creation, a new one begins.
     pub fn opened(&self, path: Key) -> u64 {
         let mut created = lock(&self.created);
-        let new = || Creation { number: self.last.fetch_add(1, Ordering::Relaxed) + 1, files: 0 };
+        let new = || Creation {
+            number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
+            files: 0,
+        };
         let creation = created.entry(path).or_insert_with(new);
         creation.files += 1;
         creation.number
@@ -41,13 +44,18 @@ impl CreatedChunks {
 
     /// Returns whether `number` is the current creation of `path`.
     pub fn is_current(&self, path: &Key, number: u64) -> bool {
-        lock(&self.created).get(path).is_some_and(|creation| creation.number == number)
+        lock(&self.created)
+            .get(path)
+            .is_some_and(|creation| creation.number == number)
     }
 
     /// Records that an open file of a creation was closed.
     pub fn closed(&self, path: &Key, number: u64) {
         let mut created = lock(&self.created);
-        if let Some(creation) = created.get_mut(path).filter(|creation| creation.number == number) {
+        if let Some(creation) = created
+            .get_mut(path)
+            .filter(|creation| creation.number == number)
+        {
             creation.files -= 1;
             if creation.files == 0 {
                 created.remove(path);

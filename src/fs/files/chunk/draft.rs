@@ -110,7 +110,10 @@ impl DraftBytes {
         if size <= IN_MEMORY && memory::check_available().is_ok() && memory.grow(size).is_ok() {
             let mut bytes = Vec::new();
             memory::reserve(&mut bytes, size)?;
-            return Ok(DraftBytes::Memory { bytes, _memory: memory });
+            return Ok(DraftBytes::Memory {
+                bytes,
+                _memory: memory,
+            });
         }
         Ok(DraftBytes::File(unnamed_file(directory)?))
     }
@@ -131,7 +134,9 @@ impl DraftBytes {
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         match self {
-            DraftBytes::Memory { bytes, .. } => out.copy_from_slice(&bytes[offset..offset + out.len()]),
+            DraftBytes::Memory { bytes, .. } => {
+                out.copy_from_slice(&bytes[offset..offset + out.len()])
+            }
             DraftBytes::File(file) => file.read_exact_at(out, offset as u64)?,
         }
         Ok(())

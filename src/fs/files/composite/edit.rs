@@ -22,7 +22,8 @@ const MAX_HEADER: u64 = 8 << 20;
 
 /// Why a header is refused that has the data elsewhere: netCDF-C moves them if its header outgrows
 /// the space for it.
-const MOVED: &str = "the arrays can't be moved in the file: its header has no more room; keep long texts elsewhere";
+const MOVED: &str =
+    "the arrays can't be moved in the file: its header has no more room; keep long texts elsewhere";
 
 /// Maximum number of bytes of `data.vrt` kept while it is written: everything before the second
 /// band.
@@ -52,7 +53,10 @@ impl CompositeFile {
     /// Returns the key of the group and the header as it was when the file was opened, with the
     /// space behind it; `None` for other files.
     pub(super) fn header(&self) -> Option<(&Key, &[u8])> {
-        match (&self.node, self.file.parts().first().map(|part| &part.content)) {
+        match (
+            &self.node,
+            self.file.parts().first().map(|part| &part.content),
+        ) {
             (Node::Dataset(group), Some(PartContent::Bytes(bytes))) => Some((group, bytes)),
             _ => None,
         }
@@ -75,7 +79,9 @@ impl CompositeFile {
 
     /// Returns whether the header was not written, or was written completely.
     pub(super) fn is_header_whole(&self) -> bool {
-        lock(&self.edited).as_ref().is_none_or(|draft| draft.shown == draft.stored)
+        lock(&self.edited)
+            .as_ref()
+            .is_none_or(|draft| draft.shown == draft.stored)
     }
 
     /// Returns the header as it would be after a write, and, once it is complete, the changes of
@@ -85,8 +91,15 @@ impl CompositeFile {
     ///
     /// EPERM if the header would change anything but attributes and the number of records; EFBIG
     /// for more records without `--resize`.
-    pub(super) fn edit_header(&self, fs: &Fs, at: u64, data: &[u8]) -> Result<(HeaderDraft, Option<HeaderRequest>)> {
-        let (group, opened) = self.header().ok_or_else(|| refused("describes the array: change its metadata"))?;
+    pub(super) fn edit_header(
+        &self,
+        fs: &Fs,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(HeaderDraft, Option<HeaderRequest>)> {
+        let (group, opened) = self
+            .header()
+            .ok_or_else(|| refused("describes the array: change its metadata"))?;
         let (mut shown, stored, written) = match lock(&self.edited).as_ref() {
             Some(draft) => (draft.shown.clone(), draft.stored.clone(), draft.written),
             None => (opened.to_vec(), opened.to_vec(), 0),
@@ -100,12 +113,19 @@ impl CompositeFile {
             Some(edited) => Some(request(edited)?),
             None if written == shown.len() => return Err(refused(MOVED)),
             // the rest may be as it was
-            None => {
-                HeaderEdit::compare(&stored, &shown).and_then(|edited| edited.map(request).transpose()).unwrap_or(None)
-            }
+            None => HeaderEdit::compare(&stored, &shown)
+                .and_then(|edited| edited.map(request).transpose())
+                .unwrap_or(None),
         };
         let written = if request.is_some() { 0 } else { written };
-        Ok((HeaderDraft { shown, stored, written }, request))
+        Ok((
+            HeaderDraft {
+                shown,
+                stored,
+                written,
+            },
+            request,
+        ))
     }
 
     /// Returns what a whole header asks for.
@@ -116,8 +136,12 @@ impl CompositeFile {
         if edited.more_records().is_some() {
             self.check_growth(fs)?;
         }
-        let attributes = edited.changes(group, &self.file, |key| fs.tree.hierarchy().attributes(key))?;
-        Ok(HeaderRequest { attributes, more_records: edited.more_records() })
+        let attributes =
+            edited.changes(group, &self.file, |key| fs.tree.hierarchy().attributes(key))?;
+        Ok(HeaderRequest {
+            attributes,
+            more_records: edited.more_records(),
+        })
     }
 
     /// Writes to the header. A whole header is stored immediately, because netCDF-C ignores the
@@ -128,7 +152,12 @@ impl CompositeFile {
 
     /// Like [`CompositeFile::write_header`]. Returns values that hide the new sizes of arrays that
     /// became longer.
-    pub(super) fn write_header_growing<'a>(&self, fs: &'a Fs, at: u64, data: &[u8]) -> Result<Vec<HiddenGrowth<'a>>> {
+    pub(super) fn write_header_growing<'a>(
+        &self,
+        fs: &'a Fs,
+        at: u64,
+        data: &[u8],
+    ) -> Result<Vec<HiddenGrowth<'a>>> {
         let (mut draft, request) = self.edit_header(fs, at, data)?;
         let mut growth = Vec::new();
         if let Some(request) = request {
@@ -152,7 +181,8 @@ impl CompositeFile {
             return Ok(());
         }
         *lock(&self.edited) = None;
-        let e = refused("what was written in place of the header is no header").context(self.node.path());
+        let e = refused("what was written in place of the header is no header")
+            .context(self.node.path());
         fs.stats.problem(format!("not stored: {e}"));
         Err(e)
     }
@@ -168,11 +198,16 @@ impl CompositeFile {
         let Some(new) = VrtContent::parse(&String::from_utf8_lossy(&written)) else {
             return Ok(());
         };
-        let shown = self.file.parts().iter().take(2).map(|part| match &part.content {
-            PartContent::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            PartContent::Bands(bands) => bands.text(),
-            _ => String::new(),
-        });
+        let shown = self
+            .file
+            .parts()
+            .iter()
+            .take(2)
+            .map(|part| match &part.content {
+                PartContent::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                PartContent::Bands(bands) => bands.text(),
+                _ => String::new(),
+            });
         let Some(shown) = VrtContent::parse(&shown.collect::<String>()) else {
             return Ok(());
         };
@@ -182,9 +217,15 @@ impl CompositeFile {
         if !edits.lost.is_empty() {
             let path = self.node.path();
             let lost = edits.lost.join(", ");
-            fs.stats.problem(format!("{path}: not stored: {lost} of what was written: change the array's attributes"));
+            fs.stats.problem(format!(
+                "{path}: not stored: {lost} of what was written: change the array's attributes"
+            ));
         }
-        if edits.attributes.is_empty() { Ok(()) } else { fs.change_attributes(&vec![(key.clone(), edits.attributes)]) }
+        if edits.attributes.is_empty() {
+            Ok(())
+        } else {
+            fs.change_attributes(&vec![(key.clone(), edits.attributes)])
+        }
     }
 }
 
@@ -203,8 +244,12 @@ impl Fs {
         let mut bytes = Vec::new();
         let mut len = FIRST_READ;
         loop {
-            let stat =
-                self.tree.hierarchy().store().get_range(from, 0..len, &mut bytes).map_err(|e| e.context(from))?;
+            let stat = self
+                .tree
+                .hierarchy()
+                .store()
+                .get_range(from, 0..len, &mut bytes)
+                .map_err(|e| e.context(from))?;
             let size = stat.ok_or_else(Error::stale)?.size;
             match HeaderEdit::compare(header, &bytes)? {
                 Some(edited) => return Ok((edited, size)),

@@ -23,7 +23,8 @@ impl CompositeFile {
             && self.file.records().is_some()
             && !data.is_empty()
             && !self.refused.load(Ordering::Relaxed)
-            && (offset.saturating_add(data.len() as u64) > self.size() || lock(&self.held).is_some())
+            && (offset.saturating_add(data.len() as u64) > self.size()
+                || lock(&self.held).is_some())
     }
 
     /// Holds a write back, or makes all such writes if it completes a header that counts their
@@ -42,7 +43,12 @@ impl CompositeFile {
     }
 
     fn hold(&self, fs: &Fs, held: &mut Option<HeldWrites>, offset: u64, data: &[u8]) -> Result<()> {
-        let header = self.file.parts().first().map_or(0, |part| part.len).saturating_sub(offset);
+        let header = self
+            .file
+            .parts()
+            .first()
+            .map_or(0, |part| part.len)
+            .saturating_sub(offset);
         let (header, values) = data.split_at(header.min(data.len() as u64) as usize);
         if !values.is_empty() {
             if held.is_none() {
@@ -64,9 +70,13 @@ impl CompositeFile {
         }
         let write = |at: u64, piece: &[u8]| {
             self.check_write(fs, at, piece)?;
-            self.write_slices(fs, at, piece, WriteMode::internal()).map(drop)
+            self.write_slices(fs, at, piece, WriteMode::internal())
+                .map(drop)
         };
-        match held.as_mut().map(|held| held.take_before(self.size(), write)) {
+        match held
+            .as_mut()
+            .map(|held| held.take_before(self.size(), write))
+        {
             Some(Err(e)) => {
                 growth.into_iter().for_each(|growth| fs.undo_growth(growth));
                 return Err(e);
@@ -85,8 +95,12 @@ impl CompositeFile {
     pub(super) fn check_growth(&self, fs: &Fs) -> Result<()> {
         let refused = |why: String| Err(Error::system(libc::EFBIG).context(why));
         match &self.file.growing.fixed {
-            _ if !fs.options.resize => refused("records can only be appended in a mount with --resize".into()),
-            Some(name) => refused(format!("no records can be appended: their dimension is not the first of {name:?}")),
+            _ if !fs.options.resize => {
+                refused("records can only be appended in a mount with --resize".into())
+            }
+            Some(name) => refused(format!(
+                "no records can be appended: their dimension is not the first of {name:?}"
+            )),
             None => Ok(()),
         }
     }
@@ -110,7 +124,9 @@ impl CompositeFile {
         let mut growth = Vec::new();
         for key in keys {
             let end = fs.tree.array(key)?.metadata().row_size().checked_mul(count);
-            let grown = end.ok_or_else(|| Error::system(libc::EFBIG)).and_then(|end| fs.reach(key, end));
+            let grown = end
+                .ok_or_else(|| Error::system(libc::EFBIG))
+                .and_then(|end| fs.reach(key, end));
             match grown {
                 Ok((_, grown)) => growth.extend(grown),
                 Err(e) => {
@@ -133,11 +149,17 @@ impl CompositeFile {
     pub(super) fn check_complete(&self) -> Result<()> {
         let refused = |kind, why: &str| Err(Error::new(kind, why).context(self.node.path()));
         if lock(&self.held).is_some() {
-            return refused(Kind::System(libc::EPERM), "the header does not count the records that were written");
+            return refused(
+                Kind::System(libc::EPERM),
+                "the header does not count the records that were written",
+            );
         }
         let is_torn = !lock(&self.torn).is_empty();
         if is_torn {
-            refused(Kind::Invalid, "an item was written in part, and can't be stored without the rest")
+            refused(
+                Kind::Invalid,
+                "an item was written in part, and can't be stored without the rest",
+            )
         } else {
             Ok(())
         }

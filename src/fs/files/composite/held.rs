@@ -32,7 +32,11 @@ impl HeldWrites {
     pub fn new() -> Result<Self> {
         let memory = Some(memory::take(IN_MEMORY as usize)?);
         let file = rustix::fs::memfd_create(c"zarrfs records", MemfdFlags::CLOEXEC)?;
-        Ok(HeldWrites { file: file.into(), memory, ranges: BTreeMap::new() })
+        Ok(HeldWrites {
+            file: file.into(),
+            memory,
+            ranges: BTreeMap::new(),
+        })
     }
 
     /// Holds bytes.
@@ -102,9 +106,17 @@ impl HeldWrites {
 
     /// Hands all bytes before `end` to `write`, in pieces, and forgets them. Returns whether others
     /// are left.
-    pub fn take_before(&mut self, end: u64, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<bool> {
+    pub fn take_before(
+        &mut self,
+        end: u64,
+        mut write: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<bool> {
         let mut piece = Vec::new();
-        while let Some((&start, &its_end)) = self.ranges.first_key_value().filter(|(start, _)| **start < end) {
+        while let Some((&start, &its_end)) = self
+            .ranges
+            .first_key_value()
+            .filter(|(start, _)| **start < end)
+        {
             let to = its_end.min(end);
             for at in (start..to).step_by(STEP as usize) {
                 memory::resize(&mut piece, STEP.min(to - at) as usize)?;
@@ -127,7 +139,10 @@ mod tests {
     #[test]
     fn held_bytes_are_shown_and_taken_in_order() {
         let directory = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
-        let options = SpillOptions { directory: directory.path().into(), limit: 32 << 20 };
+        let options = SpillOptions {
+            directory: directory.path().into(),
+            limit: 32 << 20,
+        };
         for big in [100usize, 9 << 20] {
             let mut held = HeldWrites::new().unwrap();
             if big as u64 > IN_MEMORY && free_space(directory.path()).is_err() {
@@ -155,6 +170,16 @@ mod tests {
             assert_eq!(taken.last(), Some(&(1 << 40, 3)));
         }
         let mut held = HeldWrites::new().unwrap();
-        assert!(held.write(&SpillOptions { limit: 0, ..options }, 0, &vec![1; 9 << 20]).is_err());
+        assert!(
+            held.write(
+                &SpillOptions {
+                    limit: 0,
+                    ..options
+                },
+                0,
+                &vec![1; 9 << 20]
+            )
+            .is_err()
+        );
     }
 }

@@ -49,14 +49,22 @@ impl TornItems {
 
     /// Forgets the items of a part from `at` to `end`, which are written as a whole.
     fn forget(&mut self, number: usize, at: u64, end: u64) {
-        self.0.retain(|(of, item), _| *of != number || *item < at || *item >= end);
+        self.0
+            .retain(|(of, item), _| *of != number || *item < at || *item >= end);
     }
 }
 
 impl CompositeFile {
     /// Writes bytes in the file's form at an offset of a part. Returns how many: all of them,
     /// unless whole items alone can be written and a part of one is left.
-    pub(super) fn write_items(&self, fs: &Fs, of: &FlatPart, at: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
+    pub(super) fn write_items(
+        &self,
+        fs: &Fs,
+        of: &FlatPart,
+        at: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<usize> {
         let mut done = data.len();
         match of.form {
             ItemForm::AsStored => write_stored(fs, of, at, data, mode)?,
@@ -108,18 +116,30 @@ impl CompositeFile {
             let bytes = &items[(item - first) as usize..][..size as usize];
             if form.store(&mut bytes.to_vec()).is_err() {
                 torn.put(number, item, bytes)?;
-                if item == range.shown.start { range.shown.start += size } else { range.shown.end -= size }
+                if item == range.shown.start {
+                    range.shown.start += size
+                } else {
+                    range.shown.end -= size
+                }
             }
         }
         drop(torn);
-        let mut bytes = items[(range.shown.start - first) as usize..(range.shown.end - first) as usize].to_vec();
+        let mut bytes = items
+            [(range.shown.start - first) as usize..(range.shown.end - first) as usize]
+            .to_vec();
         form.store(&mut bytes)?;
         Ok((bytes, range.shown.start / size * form.stored_item() as u64))
     }
 }
 
 /// Reads exactly a range of the flat bytes of a part.
-pub fn read_exact(fs: &Fs, of: &FlatPart, range: Range<u64>, wait: Wait, out: &mut Vec<u8>) -> Result<bool> {
+pub fn read_exact(
+    fs: &Fs,
+    of: &FlatPart,
+    range: Range<u64>,
+    wait: Wait,
+    out: &mut Vec<u8>,
+) -> Result<bool> {
     let len = (range.end - range.start) as usize;
     let done = of.flat.read(fs, of.start + range.start, len, wait, out)?;
     if !done || out.len() == len {
@@ -132,7 +152,14 @@ pub fn read_exact(fs: &Fs, of: &FlatPart, range: Range<u64>, wait: Wait, out: &m
 
 /// Writes bytes of reversed items. Every byte of an item is one byte of the stored item, so that
 /// nothing has to be read.
-fn write_reversed(fs: &Fs, of: &FlatPart, begin: u64, data: &[u8], item: usize, mode: WriteMode) -> Result<()> {
+fn write_reversed(
+    fs: &Fs,
+    of: &FlatPart,
+    begin: u64,
+    data: &[u8],
+    item: usize,
+    mode: WriteMode,
+) -> Result<()> {
     let mut done = 0;
     while done < data.len() {
         let (len, at) = mirrored(begin + done as u64, data.len() - done, item);
@@ -159,7 +186,10 @@ fn write_stored(fs: &Fs, of: &FlatPart, at: u64, data: &[u8], mode: WriteMode) -
         fs.resizing.written_to(array.key(), at + data.len() as u64);
         fs.write_flat(array, at, data, mode).map(drop)
     };
-    of.flat.array.write_latest(fs, Wait::Allowed, write).map(drop)
+    of.flat
+        .array
+        .write_latest(fs, Wait::Allowed, write)
+        .map(drop)
 }
 
 /// Returns how many of `len` bytes at `begin` can be written together in a file whose items of

@@ -27,10 +27,15 @@ impl CompositeFile {
     pub(in crate::fs) fn replace(&self, fs: &Fs, from: &Key) -> Result<()> {
         let (group, header) = self.header().ok_or_else(|| refused("has no header"))?;
         let (edited, size) = fs.read_edited(from, header)?;
-        let changes = edited.changes(group, &self.file, |key| fs.tree.hierarchy().attributes(key))?;
+        let changes =
+            edited.changes(group, &self.file, |key| fs.tree.hierarchy().attributes(key))?;
         let moved = edited.moved(&self.file);
         for part in &moved {
-            let last = part.count.saturating_sub(1).saturating_mul(part.step).saturating_add(part.len);
+            let last = part
+                .count
+                .saturating_sub(1)
+                .saturating_mul(part.step)
+                .saturating_add(part.len);
             if part.count > 0 && size.checked_sub(last).is_none_or(|most| part.from > most) {
                 return Err(refused("the file ends before its values do"));
             }
@@ -40,7 +45,12 @@ impl CompositeFile {
                 fs.tree.array(key)?.writable()?;
             }
         }
-        let is_flat = |part: &&Moved| self.file.parts().get(part.part).is_some_and(|part| part.is_flat());
+        let is_flat = |part: &&Moved| {
+            self.file
+                .parts()
+                .get(part.part)
+                .is_some_and(|part| part.is_flat())
+        };
         for part in moved.iter().filter(|part| !is_flat(part)) {
             self.check_values(fs, from, part)?;
         }
@@ -50,7 +60,8 @@ impl CompositeFile {
         };
         let write = |part: &Moved| {
             for_each_block(fs, from, part, |at, values| {
-                self.write_values(fs, part.part, at, values, WriteMode::internal()).map(drop)
+                self.write_values(fs, part.part, at, values, WriteMode::internal())
+                    .map(drop)
             })
         };
         if let Err(e) = moved.iter().filter(is_flat).try_for_each(write) {
@@ -64,11 +75,17 @@ impl CompositeFile {
 
     /// Fails if a file has other values than this one in a part that cannot be changed.
     fn check_values(&self, fs: &Fs, from: &Key, part: &Moved) -> Result<()> {
-        let Some(PartContent::Values { bytes, .. }) = self.file.parts().get(part.part).map(|part| &part.content) else {
+        let Some(PartContent::Values { bytes, .. }) =
+            self.file.parts().get(part.part).map(|part| &part.content)
+        else {
             return Ok(());
         };
         for_each_block(fs, from, part, |at, values| {
-            let own = bytes.iter().skip(at as usize).copied().chain(std::iter::repeat(0));
+            let own = bytes
+                .iter()
+                .skip(at as usize)
+                .copied()
+                .chain(std::iter::repeat(0));
             if own.zip(values).all(|(own, value)| own == *value) {
                 Ok(())
             } else {
@@ -80,16 +97,36 @@ impl CompositeFile {
 
 /// Reads the values of a variable in the file at `from`, in order, whether they lie in one run or
 /// in records. Calls `write` with blocks of them and where they begin among the values.
-fn for_each_block(fs: &Fs, from: &Key, part: &Moved, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+fn for_each_block(
+    fs: &Fs,
+    from: &Key,
+    part: &Moved,
+    mut write: impl FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<()> {
     let store = fs.tree.hierarchy().store();
     let read = |start: u64, len: u64, block: &mut Vec<u8>| {
-        store.get_range(from, start..start + len, block).map_err(|e| e.context(from))?.ok_or_else(Error::stale)?;
-        if block.len() as u64 == len { Ok(()) } else { Err(Error::stale()) }
+        store
+            .get_range(from, start..start + len, block)
+            .map_err(|e| e.context(from))?
+            .ok_or_else(Error::stale)?;
+        if block.len() as u64 == len {
+            Ok(())
+        } else {
+            Err(Error::stale())
+        }
     };
     let is_run = part.len == part.step;
-    let (len, count) = if is_run { (part.len.saturating_mul(part.count), 1) } else { (part.len, part.count) };
+    let (len, count) = if is_run {
+        (part.len.saturating_mul(part.count), 1)
+    } else {
+        (part.len, part.count)
+    };
     // short records are read together, with what lies between them
-    let together = if len < LONG { BLOCK / part.step.max(1) } else { 1 };
+    let together = if len < LONG {
+        BLOCK / part.step.max(1)
+    } else {
+        1
+    };
     let mut record = 0;
     let mut at = 0;
     let mut block = Vec::new();
@@ -100,7 +137,9 @@ fn for_each_block(fs: &Fs, from: &Key, part: &Moved, mut write: impl FnMut(u64, 
         if records > 1 {
             read(start, (records - 1) * part.step + len, &mut block)?;
             values.clear();
-            block.chunks(part.step as usize).for_each(|record| values.extend_from_slice(&record[..len as usize]));
+            block
+                .chunks(part.step as usize)
+                .for_each(|record| values.extend_from_slice(&record[..len as usize]));
             write(at, &values)?;
         } else {
             for within in (0..len).step_by(BLOCK as usize) {

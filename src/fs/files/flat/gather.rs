@@ -61,10 +61,17 @@ impl FlatRead<'_> {
     /// with unspecified bytes in `out`, if that would need the store or a wait and `wait` does not
     /// allow it.
     pub fn read(&self, len: usize, wait: Wait, stats: &Stats, out: &mut Vec<u8>) -> Result<bool> {
-        let end = self.offset.saturating_add(len as u64).min(self.array.size());
+        let end = self
+            .offset
+            .saturating_add(len as u64)
+            .min(self.array.size());
         out.resize(end.saturating_sub(self.offset) as usize, 0);
         for _ in 0..ATTEMPTS {
-            let mut reply = FlatReply { request: self, out, tags: Vec::new() };
+            let mut reply = FlatReply {
+                request: self,
+                out,
+                tags: Vec::new(),
+            };
             if !self.gather(end, wait, stats, &mut reply)? {
                 return Ok(false);
             }
@@ -72,8 +79,10 @@ impl FlatRead<'_> {
                 return Ok(true);
             }
         }
-        Err(Error::system(libc::EIO)
-            .context(format!("{}: chunks are replaced faster than they are read", self.array.key())))
+        Err(Error::system(libc::EIO).context(format!(
+            "{}: chunks are replaced faster than they are read",
+            self.array.key()
+        )))
     }
 
     fn gather(&self, end: u64, wait: Wait, stats: &Stats, reply: &mut FlatReply) -> Result<bool> {
@@ -91,7 +100,9 @@ impl FlatRead<'_> {
             let by_chunk = || missing.chunk_by(|a, b| a.chunk() == b.chunk());
             // the chunks of a forward reader are prefetched anyway
             if !self.whole && self.array.partial_decode() != PartialDecode::Plain {
-                let others = by_chunk().skip(1).filter_map(|same| Some((same.first()?.chunk(), self.want(same))));
+                let others = by_chunk()
+                    .skip(1)
+                    .filter_map(|same| Some((same.first()?.chunk(), self.want(same))));
                 self.ahead.load_concurrently(self.array, others);
             }
             for same in by_chunk() {
@@ -120,8 +131,14 @@ impl FlatRead<'_> {
                     Some(Some(piece)) => piece.at(run.offset).is_some(),
                     _ => true,
                 };
-                if !slot.as_ref().is_some_and(|(held, known)| *held == chunk && covers(known)) {
-                    let part = ChunkPart::Bytes { start: run.offset, end: run.offset + run.len };
+                if !slot
+                    .as_ref()
+                    .is_some_and(|(held, known)| *held == chunk && covers(known))
+                {
+                    let part = ChunkPart::Bytes {
+                        start: run.offset,
+                        end: run.offset + run.len,
+                    };
                     // another reader may have loaded a missing chunk meanwhile, in another version
                     let known = if missing_chunks.contains(&chunk) {
                         None
@@ -156,18 +173,29 @@ impl FlatRead<'_> {
         let range = first.span().start..last.span().end;
         let needed: usize = missing.iter().map(Block::bytes).sum();
         let whole = self.want(missing) == ChunkPart::Whole;
-        if !whole && self.array.partial_decode() == PartialDecode::Plain && range.len() <= 4 * needed {
+        if !whole
+            && self.array.partial_decode() == PartialDecode::Plain
+            && range.len() <= 4 * needed
+        {
             return self.read_plain(chunk, range, missing, reply);
         }
         let mut piece = None;
         for mut block in missing.iter().copied() {
             while let Some((run, _)) = block.runs().next() {
-                let bytes = ChunkPart::Bytes { start: run.offset, end: range.end };
-                let covers = |p: &Option<DecodedPart>| p.as_ref().is_none_or(|p| p.at(run.offset).is_some());
+                let bytes = ChunkPart::Bytes {
+                    start: run.offset,
+                    end: range.end,
+                };
+                let covers =
+                    |p: &Option<DecodedPart>| p.as_ref().is_none_or(|p| p.at(run.offset).is_some());
                 if !piece.as_ref().is_some_and(covers) {
                     // the next call may wait for memory, and this thread must not hold a chunk then
                     drop(piece.take());
-                    let got = self.cache.get(self.array, chunk, if whole { ChunkPart::Whole } else { bytes })?;
+                    let got = self.cache.get(
+                        self.array,
+                        chunk,
+                        if whole { ChunkPart::Whole } else { bytes },
+                    )?;
                     reply.record_version(chunk, DecodedPart::tag_of(got.as_ref()));
                     piece = Some(got);
                 }
@@ -186,7 +214,10 @@ impl FlatRead<'_> {
         let is_small = !self.whole && 2 * needed < self.array.grid().chunk_size(first.chunk());
         // a block of the codec may still fit into memory where the chunk does not
         if is_small || self.array.check_memory().is_err() {
-            ChunkPart::Bytes { start: first.span().start, end: last.span().end }
+            ChunkPart::Bytes {
+                start: first.span().start,
+                end: last.span().end,
+            }
         } else {
             ChunkPart::Whole
         }
@@ -194,7 +225,13 @@ impl FlatRead<'_> {
 
     /// Copies parts of an uncompressed chunk straight from the store. The cache would only keep a
     /// second copy.
-    fn read_plain(&self, chunk: ChunkId, range: Range<usize>, missing: &[Block], reply: &mut FlatReply) -> Result<()> {
+    fn read_plain(
+        &self,
+        chunk: ChunkId,
+        range: Range<usize>,
+        missing: &[Block],
+        reply: &mut FlatReply,
+    ) -> Result<()> {
         PLAIN.with_borrow_mut(|bytes| {
             let start = range.start;
             let tag = self.cache.read_plain(self.array, chunk, range, bytes)?;
@@ -219,7 +256,9 @@ impl FlatReply<'_> {
     /// Returns whether a chunk was replaced meanwhile, so that the reply has two versions of it.
     fn mixes_versions(&mut self) -> bool {
         self.tags.sort_unstable_by_key(|(chunk, _)| *chunk);
-        self.tags.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1)
+        self.tags
+            .windows(2)
+            .any(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1)
     }
 
     /// Copies the part of `block` that `piece` holds. Without a piece the chunk is uninitialized,
@@ -254,7 +293,10 @@ impl FlatReply<'_> {
     /// Gives all bytes of `block` the fill value.
     fn fill(&mut self, block: &mut Block) {
         for (run, at) in block.runs() {
-            self.request.array.fill(&mut self.out[at..at + run.len], self.request.offset + at as u64);
+            self.request.array.fill(
+                &mut self.out[at..at + run.len],
+                self.request.offset + at as u64,
+            );
         }
         block.advance(block.bytes());
     }

@@ -56,7 +56,13 @@ impl StoredChunks {
     /// # Errors
     ///
     /// ENXIO if there is no data up to the end.
-    pub fn seek(&self, array: &Arc<Array>, offset: u64, target: Seek, has_holes: bool) -> Result<u64> {
+    pub fn seek(
+        &self,
+        array: &Arc<Array>,
+        offset: u64,
+        target: Seek,
+        has_holes: bool,
+    ) -> Result<u64> {
         // all is data if chunks are dirty because they could not be stored just now, or if the
         // store would have to be asked for each chunk because it cannot list
         let is_all_data = array.is_dirty() || !has_holes || !array.lists_all();
@@ -76,7 +82,10 @@ impl StoredChunks {
                 return Ok(array.size());
             }
         }
-        Ok(search.find(offset, MAX_STEPS, false)?.flatten().unwrap_or(array.size()))
+        Ok(search
+            .find(offset, MAX_STEPS, false)?
+            .flatten()
+            .unwrap_or(array.size()))
     }
 
     /// Probes a few chunks, then lists the stored ones. Reports data if they cannot be listed: a
@@ -96,14 +105,21 @@ impl StoredChunks {
         let grid = array.grid();
         let band = array.grid().band(offset);
         let [start, end] = [band.start, band.end].map(|id| chunks.partition_point(|c| c.0 < id));
-        let inside = chunks[start..end].iter().filter_map(|&c| grid.next_in_chunk(c, offset)).min();
+        let inside = chunks[start..end]
+            .iter()
+            .filter_map(|&c| grid.next_in_chunk(c, offset))
+            .min();
         let behind = || chunks.get(end).and_then(|&c| grid.next_in_chunk(c, offset));
         inside.or_else(behind).ok_or_else(none)
     }
 
     fn listed(&self, array: &Arc<Array>) -> ListedChunks {
         let mut listed = lock(&self.listed);
-        let now = (array.id(), array.freshness().opening(), array.freshness().stores());
+        let now = (
+            array.id(),
+            array.freshness().opening(),
+            array.freshness().stores(),
+        );
         match &*listed {
             Some((state, list)) if *state == now => list.clone(),
             _ => {
@@ -119,7 +135,11 @@ impl StoredChunks {
 /// some cannot be listed.
 pub fn stored_chunks(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
     let mut chunks = Vec::new();
-    let most = if array.is_remote() { MAX_LISTED_REMOTE } else { MAX_LISTED };
+    let most = if array.is_remote() {
+        MAX_LISTED_REMOTE
+    } else {
+        MAX_LISTED
+    };
     for entry in array.entries().ok()? {
         match entry.ok()? {
             ArrayEntry::Chunk(chunk) if chunks.len() < most => chunks.push(chunk),
@@ -141,7 +161,11 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(array: &'a Array) -> Self {
-        Search { array, stored: HashMap::new(), listed: ListedChunks::default() }
+        Search {
+            array,
+            stored: HashMap::new(),
+            listed: ListedChunks::default(),
+        }
     }
 
     fn is_stored(&mut self, chunk: ChunkId) -> Result<bool> {

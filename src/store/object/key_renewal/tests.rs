@@ -11,7 +11,10 @@ struct Held {
 impl Held {
     /// Creates the state after the first reading of keys of this origin.
     fn new(origin: KeyOrigin, expires: Option<u64>) -> Self {
-        let mut held = Held { renewal: KeyRenewal::new(), now: KeyMoment::now() };
+        let mut held = Held {
+            renewal: KeyRenewal::new(),
+            now: KeyMoment::now(),
+        };
         held.read(origin, true, expires, None);
         held
     }
@@ -22,16 +25,33 @@ impl Held {
     }
 
     /// Records a reading of keys, which expire after so many seconds.
-    fn read(&mut self, origin: KeyOrigin, are_other: bool, expires: Option<u64>, cause: Option<Refusal>) {
+    fn read(
+        &mut self,
+        origin: KeyOrigin,
+        are_other: bool,
+        expires: Option<u64>,
+        cause: Option<Refusal>,
+    ) {
         let expires = expires.map(|seconds| self.now.time + Duration::from_secs(seconds));
-        self.renewal.record(ReadingOutcome::Keys { are_other, origin, expires }, cause, self.now);
+        self.renewal.record(
+            ReadingOutcome::Keys {
+                are_other,
+                origin,
+                expires,
+            },
+            cause,
+            self.now,
+        );
     }
 
     /// Checks that a refusal causes a reading after so many seconds, and not before.
     #[track_caller]
     fn assert_due_after(&mut self, seconds: u64, refusal: Refusal) {
         self.pass(Duration::from_secs(seconds) - Duration::from_millis(1));
-        assert!(!self.renewal.is_due(refusal, self.now), "before {seconds} s");
+        assert!(
+            !self.renewal.is_due(refusal, self.now),
+            "before {seconds} s"
+        );
         self.pass(Duration::from_millis(1));
         assert!(self.renewal.is_due(refusal, self.now), "after {seconds} s");
     }
@@ -113,19 +133,33 @@ fn a_failed_reading_starts_the_pause_and_keeps_the_keys() {
     let mut held = Held::new(Program, None);
     for _ in 0..3 {
         held.assert_due_after(10, OfKeys);
-        held.renewal.record(ReadingOutcome::Failure, Some(OfKeys), held.now);
+        held.renewal
+            .record(ReadingOutcome::Failure, Some(OfKeys), held.now);
     }
     held.assert_due_after(300, Unclear);
-    assert_eq!(held.validity(), Validity::Valid, "a failure does not take the keys away");
+    assert_eq!(
+        held.validity(),
+        Validity::Valid,
+        "a failure does not take the keys away"
+    );
 }
 
 #[test]
 fn missing_keys_are_read_at_once_and_again_after_a_pause() {
-    let mut held = Held { renewal: KeyRenewal::new(), now: KeyMoment::now() };
-    assert_eq!((held.validity(), held.renewal.is_paused(held.now)), (Validity::None, false));
+    let mut held = Held {
+        renewal: KeyRenewal::new(),
+        now: KeyMoment::now(),
+    };
+    assert_eq!(
+        (held.validity(), held.renewal.is_paused(held.now)),
+        (Validity::None, false)
+    );
     held.renewal.record(ReadingOutcome::Failure, None, held.now);
     held.pass(AFTER_FAILURE - Duration::from_millis(1));
-    assert_eq!((held.validity(), held.renewal.is_paused(held.now)), (Validity::None, true));
+    assert_eq!(
+        (held.validity(), held.renewal.is_paused(held.now)),
+        (Validity::None, true)
+    );
     held.pass(Duration::from_millis(1));
     assert!(!held.renewal.is_paused(held.now));
 }
@@ -160,7 +194,11 @@ fn a_renewal_that_fails_or_changes_nothing_is_repeated_after_a_pause() {
     held.pass(Duration::from_secs(283));
     held.read(Program, false, Some(12), None);
     held.pass(Duration::from_millis(11_999));
-    assert_eq!(held.validity(), Validity::Valid, "it was run for the same keys a moment ago");
+    assert_eq!(
+        held.validity(),
+        Validity::Valid,
+        "it was run for the same keys a moment ago"
+    );
     held.pass(Duration::from_millis(1));
     assert_eq!(held.validity(), Validity::None);
 }

@@ -24,9 +24,14 @@ impl KeySource for Program {
     async fn read(&self) -> Result<NewKeys> {
         self.runs.fetch_add(1, SeqCst);
         self.permits.acquire().await.unwrap().forget();
-        let id = lock(&self.id).ok_or_else(|| Error::new(Kind::System(libc::EACCES), "signed out"))?;
+        let id =
+            lock(&self.id).ok_or_else(|| Error::new(Kind::System(libc::EACCES), "signed out"))?;
         let expires = self.now().time + Duration::from_secs(self.lasts);
-        Ok(NewKeys { credential: Arc::new(key(id)), expires: Some(expires), origin: KeyOrigin::Program })
+        Ok(NewKeys {
+            credential: Arc::new(key(id)),
+            expires: Some(expires),
+            origin: KeyOrigin::Program,
+        })
     }
 }
 
@@ -49,7 +54,10 @@ impl Program {
 
     fn now(&self) -> KeyMoment {
         let passed = Duration::from_millis(self.clock.load(SeqCst));
-        KeyMoment { instant: self.start.instant + passed, time: self.start.time + passed }
+        KeyMoment {
+            instant: self.start.instant + passed,
+            time: self.start.time + passed,
+        }
     }
 
     fn pass(&self, seconds: u64) {
@@ -66,11 +74,18 @@ impl Program {
 }
 
 fn key(id: &str) -> AwsCredential {
-    AwsCredential { key_id: id.to_string(), secret_key: "secret".to_string(), token: None }
+    AwsCredential {
+        key_id: id.to_string(),
+        secret_key: "secret".to_string(),
+        token: None,
+    }
 }
 
 async fn id(keys: &RenewedKeys) -> String {
-    keys.current().await.map_or_else(|e| e.message().to_string(), |credential| credential.key_id.clone())
+    keys.current().await.map_or_else(
+        |e| e.message().to_string(),
+        |credential| credential.key_id.clone(),
+    )
 }
 
 /// Permits the reading in flight, and waits for its end.
@@ -133,12 +148,19 @@ fn only_refused_requests_wait_for_a_reading() {
         let keys = Arc::new(program.keys());
         assert_eq!(id(&keys).await, "A");
         program.print(Some("B"));
-        assert!(keys.instead_of(&key("A"), Refusal::OfKeys).await.is_none(), "they were read a moment ago");
+        assert!(
+            keys.instead_of(&key("A"), Refusal::OfKeys).await.is_none(),
+            "they were read a moment ago"
+        );
         program.pass(10);
         let mut refused = tokio::task::JoinSet::new();
         for refusal in [Refusal::OfKeys, Refusal::Unclear, Refusal::OfKeys] {
             let keys = keys.clone();
-            refused.spawn(async move { keys.instead_of(&key("A"), refusal).await.map(|c| c.key_id.clone()) });
+            refused.spawn(async move {
+                keys.instead_of(&key("A"), refusal)
+                    .await
+                    .map(|c| c.key_id.clone())
+            });
             // the first one begins the reading
             while program.runs() < 2 {
                 tokio::task::yield_now().await;
@@ -162,8 +184,14 @@ fn a_failure_is_shared_and_not_repeated_at_once() {
         let program = Program::new();
         let keys = program.keys();
         program.print(None);
-        assert_eq!((id(&keys).await.as_str(), program.runs()), ("signed out", 1));
-        assert_eq!((id(&keys).await.as_str(), program.runs()), ("signed out", 1));
+        assert_eq!(
+            (id(&keys).await.as_str(), program.runs()),
+            ("signed out", 1)
+        );
+        assert_eq!(
+            (id(&keys).await.as_str(), program.runs()),
+            ("signed out", 1)
+        );
         program.print(Some("A"));
         program.pass(5);
         program.permits.add_permits(1);
@@ -176,7 +204,10 @@ fn a_failure_is_shared_and_not_repeated_at_once() {
         assert_eq!((id(&keys).await.as_str(), program.runs()), ("A", 3));
         program.pass(10);
         program.permits.add_permits(1);
-        assert_eq!((id(&keys).await.as_str(), program.runs()), ("signed out", 4));
+        assert_eq!(
+            (id(&keys).await.as_str(), program.runs()),
+            ("signed out", 4)
+        );
     });
 }
 

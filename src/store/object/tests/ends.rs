@@ -28,7 +28,9 @@ fn server(ends: Ends) -> Server {
         };
         let whole = |value: &[u8]| reply(200, &[tag, date], value);
         let is_empty = request.target.ends_with("/empty");
-        let bounds = request.header("range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+        let bounds = request
+            .header("range")
+            .and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
         match bounds.map(|(first, last)| (first.parse::<usize>(), last.parse::<usize>())) {
             _ if !is_empty && !request.target.ends_with("/a") => reply(404, &[], b""),
             Some(_) if is_empty => reply(416, &[("content-range", "bytes */0")], b""),
@@ -59,7 +61,12 @@ fn end(store: &ObjectStore, path: &str, len: u64) -> Option<(Vec<u8>, u64)> {
 fn stores(server: &Server) -> [(ObjectStore, Arc<Stats>); 2] {
     let endpoint_url = Some(format!("http://127.0.0.1:{}", server.port));
     let region = Some("us-east-1".to_string());
-    let options = ObjectOptions { endpoint_url, region, anonymous: true, ..quick() };
+    let options = ObjectOptions {
+        endpoint_url,
+        region,
+        anonymous: true,
+        ..quick()
+    };
     [open(&server.url, &quick()), open("s3://b/p", &options)]
 }
 
@@ -97,10 +104,21 @@ fn a_server_that_cannot_send_ends_is_asked_for_the_size_first() {
     // Azure has no such requests
     let server = server(Ends::Ignored);
     let endpoint_url = Some(format!("http://127.0.0.1:{}", server.port));
-    let (store, _) =
-        open("abfs://b@account.dfs.core.windows.net/p", &ObjectOptions { endpoint_url, anonymous: true, ..quick() });
+    let (store, _) = open(
+        "abfs://b@account.dfs.core.windows.net/p",
+        &ObjectOptions {
+            endpoint_url,
+            anonymous: true,
+            ..quick()
+        },
+    );
     assert_eq!(end(&store, "a", 3), Some((b"789".to_vec(), 10)));
-    assert!(server.requests().iter().all(|request| !request.header("range").is_some_and(|r| r.contains("=-"))));
+    assert!(
+        server
+            .requests()
+            .iter()
+            .all(|request| !request.header("range").is_some_and(|r| r.contains("=-")))
+    );
 }
 
 #[test]

@@ -4,12 +4,18 @@ use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Returns the result of a request to a server with this behavior, and the number of attempts.
-fn outcome(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> (Result<Option<Vec<u8>>>, usize) {
+fn outcome(
+    answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static,
+) -> (Result<Option<Vec<u8>>>, usize) {
     let server = Server::new(answer);
     let (store, stats) = open(&server.url, &quick());
     let begin = Instant::now();
     let got = get(&store, "a/0.0");
-    assert!(begin.elapsed() < quick().timeout + Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() < quick().timeout + Duration::from_secs(1),
+        "{:?}",
+        begin.elapsed()
+    );
     assert_eq!(stats.requests.get() as usize, server.requests().len());
     (got, server.requests().len())
 }
@@ -20,7 +26,10 @@ fn failure(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) ->
     let (got, requests) = outcome(answer);
     let error = got.unwrap_err();
     assert_eq!(error.errno(), libc::EIO, "{error}");
-    assert!(error.message().contains("/data/x.zarr/a/0.0") && !error.message().contains('\n'), "{error}");
+    assert!(
+        error.message().contains("/data/x.zarr/a/0.0") && !error.message().contains('\n'),
+        "{error}"
+    );
     (error.message().to_string(), requests)
 }
 
@@ -28,7 +37,11 @@ fn failure(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) ->
 /// earlier ones `wrong`.
 fn at_last(nth: usize, wrong: Reply) -> impl Fn(&Request, usize) -> Reply + Send + Sync {
     move |_, number| {
-        if number >= nth { reply(200, &[("etag", "\"e\"")], b"right") } else { wrong.clone() }
+        if number >= nth {
+            reply(200, &[("etag", "\"e\"")], b"right")
+        } else {
+            wrong.clone()
+        }
     }
 }
 
@@ -39,22 +52,34 @@ fn a_short_body_is_retried_and_never_returned() {
     assert_eq!((got.unwrap().unwrap(), requests), (b"right".to_vec(), 3));
     let (message, requests) = failure(move |_, _| short());
     assert_eq!(requests, 4);
-    assert!(message.contains("breaks off") && message.contains("4 attempts"), "{message}");
+    assert!(
+        message.contains("breaks off") && message.contains("4 attempts"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_truncated_chunked_body_is_retried() {
-    let (_, requests) =
-        failure(|_, _| reply(200, &[("transfer-encoding", "chunked")], b"5\r\n12345\r\n").then(After::Close));
+    let (_, requests) = failure(|_, _| {
+        reply(200, &[("transfer-encoding", "chunked")], b"5\r\n12345\r\n").then(After::Close)
+    });
     assert_eq!(requests, 4);
-    let (got, _) = outcome(|_, _| reply(200, &[("transfer-encoding", "chunked")], b"5\r\n12345\r\n0\r\n\r\n"));
+    let (got, _) = outcome(|_, _| {
+        reply(
+            200,
+            &[("transfer-encoding", "chunked")],
+            b"5\r\n12345\r\n0\r\n\r\n",
+        )
+    });
     assert_eq!(got.unwrap().unwrap(), b"12345");
 }
 
 #[test]
 fn a_body_without_length_is_refused() {
-    let (message, requests) =
-        failure(|_, _| Reply { bytes: b"HTTP/1.1 200 OK\r\n\r\n12345".to_vec(), after: After::Close });
+    let (message, requests) = failure(|_, _| Reply {
+        bytes: b"HTTP/1.1 200 OK\r\n\r\n12345".to_vec(),
+        after: After::Close,
+    });
     assert_eq!(requests, 1);
     assert!(message.contains("length"), "{message}");
 }
@@ -63,7 +88,11 @@ fn a_body_without_length_is_refused() {
 fn a_longer_body_is_neither_the_value_nor_the_next_answer() {
     let server = Server::new(|request, _| {
         if request.target.ends_with("long") {
-            reply(200, &[("content-length", "5")], b"12345HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad")
+            reply(
+                200,
+                &[("content-length", "5")],
+                b"12345HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad",
+            )
         } else {
             reply(200, &[], b"good")
         }
@@ -79,7 +108,11 @@ fn a_longer_body_is_neither_the_value_nor_the_next_answer() {
 fn temporary_errors_pass_and_permanent_ones_are_reported() {
     for status in [500, 502, 503, 504, 429, 408] {
         let (got, requests) = outcome(at_last(3, reply(status, &[], b"busy")));
-        assert_eq!((got.unwrap().unwrap(), requests), (b"right".to_vec(), 4), "{status}");
+        assert_eq!(
+            (got.unwrap().unwrap(), requests),
+            (b"right".to_vec(), 4),
+            "{status}"
+        );
     }
     let (message, requests) = failure(|_, _| reply(503, &[], b""));
     assert!(requests == 4 && message.contains("503"), "{message}");
@@ -89,7 +122,10 @@ fn temporary_errors_pass_and_permanent_ones_are_reported() {
 fn a_permanent_error_is_not_retried() {
     for status in [400, 402, 406, 411, 418, 501, 505] {
         let (message, requests) = failure(move |_, _| reply(status, &[], b""));
-        assert!(requests == 1 && message.contains(&status.to_string()), "{message}");
+        assert!(
+            requests == 1 && message.contains(&status.to_string()),
+            "{message}"
+        );
     }
     let (got, requests) = outcome(|_, _| reply(401, &[], b""));
     assert_eq!((got.unwrap_err().errno(), requests), (libc::EACCES, 1));
@@ -107,7 +143,10 @@ fn the_pause_that_a_server_asks_for_is_kept() {
 
 #[test]
 fn a_stalled_connection_ends_within_the_timeout() {
-    let nothing = |after| Reply { bytes: Vec::new(), after };
+    let nothing = |after| Reply {
+        bytes: Vec::new(),
+        after,
+    };
     let (got, requests) = outcome(at_last(2, nothing(After::Close)));
     assert_eq!((got.unwrap().unwrap(), requests), (b"right".to_vec(), 3));
     let (got, requests) = outcome(at_last(1, nothing(After::Stall)));
@@ -121,42 +160,71 @@ fn a_stalled_connection_ends_within_the_timeout() {
 
 #[test]
 fn a_missing_server_is_an_error_at_the_timeout() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let options = ObjectOptions { timeout: Duration::from_secs(2), ..ObjectOptions::default() };
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let options = ObjectOptions {
+        timeout: Duration::from_secs(2),
+        ..ObjectOptions::default()
+    };
     let (store, stats) = open(&format!("http://127.0.0.1:{port}/x"), &options);
     let error = get(&store, "a").unwrap_err();
     assert_eq!(error.errno(), libc::EIO, "{error}");
-    assert!(stats.requests.get() > 2 && error.message().contains("can't connect"), "{error}");
-    let options = ObjectOptions { retries: 1, ..options };
+    assert!(
+        stats.requests.get() > 2 && error.message().contains("can't connect"),
+        "{error}"
+    );
+    let options = ObjectOptions {
+        retries: 1,
+        ..options
+    };
     let (store, stats) = open(&format!("http://127.0.0.1:{port}/x"), &options);
     assert!(get(&store, "a").is_err() && stats.requests.get() == 2);
 }
 
 #[test]
 fn an_endless_body_is_cut_off() {
-    let (message, requests) = failure(|_, _| reply(200, &[("transfer-encoding", "chunked")], b"").then(After::Endless));
-    assert!(requests == 1 && message.contains("more than the 1048576 bytes"), "{message}");
+    let (message, requests) =
+        failure(|_, _| reply(200, &[("transfer-encoding", "chunked")], b"").then(After::Endless));
+    assert!(
+        requests == 1 && message.contains("more than the 1048576 bytes"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_value_above_the_limit_is_refused_before_it_is_received() {
     let server = Server::new(|_, _| reply(200, &[("content-length", "1000001")], b""));
     let (store, stats) = open(&server.url, &quick());
-    let error = store.get(&key("a"), 1_000_000, &mut Vec::new()).unwrap_err();
+    let error = store
+        .get(&key("a"), 1_000_000, &mut Vec::new())
+        .unwrap_err();
     assert_eq!((error.errno(), error.kind()), (libc::EIO, Kind::Damaged));
-    assert!(error.message().contains("1000001 bytes, more than the 1000000"), "{error}");
+    assert!(
+        error
+            .message()
+            .contains("1000001 bytes, more than the 1000000"),
+        "{error}"
+    );
     assert_eq!((stats.requests.get(), stats.bytes_received.get()), (1, 0));
 }
 
 #[test]
 fn redirects_end() {
-    let (message, requests) = failure(|_, number| reply(302, &[("location", &format!("/{number}"))], b""));
-    assert!(requests == 11 && message.contains("too many redirects"), "{message}");
+    let (message, requests) =
+        failure(|_, number| reply(302, &[("location", &format!("/{number}"))], b""));
+    assert!(
+        requests == 11 && message.contains("too many redirects"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_compressed_body_is_refused() {
-    let (message, requests) = failure(|_, _| reply(200, &[("content-encoding", "gzip")], b"\x1f\x8b"));
+    let (message, requests) =
+        failure(|_, _| reply(200, &[("content-encoding", "gzip")], b"\x1f\x8b"));
     assert!(requests == 1 && message.contains("compressed"), "{message}");
 }
 
@@ -178,14 +246,23 @@ fn a_range_is_cut_from_a_whole_value() {
     let server = Server::new(move |_, _| reply(200, &[("etag", "\"e\"")], &all));
     let (store, stats) = open(&server.url, &quick());
     let (bytes, stat) = get_range(&store, "a", 1000..3000).unwrap().unwrap();
-    assert_eq!((bytes.as_slice(), stat.size), (&digits[1000..3000], 800_000));
+    assert_eq!(
+        (bytes.as_slice(), stat.size),
+        (&digits[1000..3000], 800_000)
+    );
     // the bytes after the range are not received
     assert_eq!(stats.bytes_received.get(), 3000);
     let (bytes, stat) = get_range(&store, "a", 799_999..900_000).unwrap().unwrap();
     assert_eq!((bytes.as_slice(), stat.size), (&digits[799_999..], 800_000));
-    assert_eq!(get_range(&store, "a", 800_000..900_000).unwrap().unwrap().0, b"");
+    assert_eq!(
+        get_range(&store, "a", 800_000..900_000).unwrap().unwrap().0,
+        b""
+    );
     let error = get_range(&store, "a", 1 << 40..(1 << 40) + 1).unwrap_err();
-    assert!(error.errno() == libc::EIO && error.message().contains("does not support ranges"), "{error}");
+    assert!(
+        error.errno() == libc::EIO && error.message().contains("does not support ranges"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -202,7 +279,13 @@ fn a_wrong_range_is_refused() {
     assert_eq!(part(&[], b"234"), 1);
     assert_eq!(part(&[("content-range", "bytes 4-2/10")], b"234"), 1);
     assert_eq!(part(&[("content-range", "bytes 2-3/10")], b"23"), 1);
-    assert_eq!(part(&[("content-range", "bytes 2-18446744073709551615/10")], b"234"), 1);
+    assert_eq!(
+        part(
+            &[("content-range", "bytes 2-18446744073709551615/10")],
+            b"234"
+        ),
+        1
+    );
     // a body that is shorter than its header says is retried
     assert_eq!(part(&[("content-range", "bytes 2-4/10")], b"23"), 4);
 }
@@ -216,7 +299,12 @@ fn an_answer_never_mixes_versions() {
         let tag = format!("\"{n}\"");
         let byte = n as u8;
         match n % 2 {
-            0 => reply(200, &[("etag", &tag), ("content-length", "1000")], &[byte; 500]).then(After::Close),
+            0 => reply(
+                200,
+                &[("etag", &tag), ("content-length", "1000")],
+                &[byte; 500],
+            )
+            .then(After::Close),
             _ => reply(200, &[("etag", &tag)], &[byte; 1000]),
         }
     });
@@ -224,15 +312,28 @@ fn an_answer_never_mixes_versions() {
     for n in 0..10u8 {
         let mut value = Vec::new();
         let version = store.get(&key("a"), 1000, &mut value).unwrap().unwrap();
-        assert_eq!((value, version), (vec![2 * n + 1; 1000], Version::Tag(format!("\"{}\"", 2 * n + 1))));
+        assert_eq!(
+            (value, version),
+            (
+                vec![2 * n + 1; 1000],
+                Version::Tag(format!("\"{}\"", 2 * n + 1))
+            )
+        );
     }
 }
 
 #[test]
 fn garbage_instead_of_an_answer_is_an_error() {
-    for garbage in
-        ["", "\0\0\0\0", "HTTP/1.1 abc\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n", "SSH-2.0-x\r\n"]
-    {
-        failure(move |_, _| Reply { bytes: garbage.as_bytes().to_vec(), after: After::Close });
+    for garbage in [
+        "",
+        "\0\0\0\0",
+        "HTTP/1.1 abc\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+        "SSH-2.0-x\r\n",
+    ] {
+        failure(move |_, _| Reply {
+            bytes: garbage.as_bytes().to_vec(),
+            after: After::Close,
+        });
     }
 }

@@ -16,12 +16,18 @@ pub struct Request {
 
 impl Request {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     /// Returns the first and last byte of the requested range.
     pub fn range(&self) -> Option<(usize, usize)> {
-        let (first, last) = self.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
+        let (first, last) = self
+            .header("range")?
+            .strip_prefix("bytes=")?
+            .split_once('-')?;
         Some((first.parse().unwrap(), last.parse().unwrap()))
     }
 }
@@ -51,13 +57,22 @@ pub enum After {
 pub fn reply(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Reply {
     let length = body.len().to_string();
     let mut all = headers.to_vec();
-    if !headers.iter().any(|(name, _)| ["content-length", "transfer-encoding"].contains(name)) {
+    if !headers
+        .iter()
+        .any(|(name, _)| ["content-length", "transfer-encoding"].contains(name))
+    {
         all.push(("content-length", &length));
     }
-    let lines: String = all.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let lines: String = all
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
     let mut bytes = format!("HTTP/1.1 {status} Said\r\n{lines}\r\n").into_bytes();
     bytes.extend_from_slice(body);
-    Reply { bytes, after: After::Next }
+    Reply {
+        bytes,
+        after: After::Next,
+    }
 }
 
 impl Reply {
@@ -89,7 +104,11 @@ impl Server {
                 std::thread::spawn(move || drop(talk(stream, &*answer, &seen)));
             }
         });
-        Server { url: format!("http://127.0.0.1:{port}/data/x.zarr"), port, requests }
+        Server {
+            url: format!("http://127.0.0.1:{port}/data/x.zarr"),
+            port,
+            requests,
+        }
     }
 
     /// Returns the requests received so far.
@@ -140,16 +159,24 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Req
         return Ok(None);
     }
     let mut words = line.split_whitespace().map(str::to_string);
-    let mut request = Request { method: words.next().unwrap(), target: words.next().unwrap(), ..Request::default() };
+    let mut request = Request {
+        method: words.next().unwrap(),
+        target: words.next().unwrap(),
+        ..Request::default()
+    };
     loop {
         let mut line = String::new();
         reader.read_line(&mut line)?;
         let Some((name, value)) = line.trim_end().split_once(':') else {
             break;
         };
-        request.headers.push((name.to_string(), value.trim().to_string()));
+        request
+            .headers
+            .push((name.to_string(), value.trim().to_string()));
     }
-    let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+    let length = request
+        .header("content-length")
+        .map_or(0, |length| length.parse().unwrap());
     request.body = vec![0; length];
     reader.read_exact(&mut request.body)?;
     Ok(Some(request))

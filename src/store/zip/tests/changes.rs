@@ -25,12 +25,24 @@ fn a_replaced_archive_is_noticed() {
     assert_eq!(get(&store, "a").unwrap().unwrap(), b"one");
     let before = version();
     let listing = store.list(&Key::root()).unwrap();
-    replace(home.path(), &archive(&[member("b", "same"), member("c", "new")]));
+    replace(
+        home.path(),
+        &archive(&[member("b", "same"), member("c", "new")]),
+    );
     assert_eq!(store.stat(&key("c")).unwrap().unwrap().size, 3);
-    assert_eq!((get(&store, "a").unwrap(), get(&store, "c").unwrap().unwrap()), (None, b"new".to_vec()));
+    assert_eq!(
+        (
+            get(&store, "a").unwrap(),
+            get(&store, "c").unwrap().unwrap()
+        ),
+        (None, b"new".to_vec())
+    );
     assert_ne!(version(), before);
     // a listing continues with the version in which it began
-    assert_eq!(listing.map(|e| e.unwrap().name).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(
+        listing.map(|e| e.unwrap().name).collect::<Vec<_>>(),
+        ["a", "b"]
+    );
     // another archive with the same bytes has another version
     let before = version();
     replace(home.path(), &bytes);
@@ -41,14 +53,25 @@ fn a_replaced_archive_is_noticed() {
 #[test]
 fn an_archive_written_in_place_is_reopened() {
     let home = tempfile::tempdir().unwrap();
-    let [old, new] = [1u8, 2].map(|i| archive(&[member("a", vec![i; 100]), member("b", vec![i; 100]).deflated()]));
+    let [old, new] = [1u8, 2].map(|i| {
+        archive(&[
+            member("a", vec![i; 100]),
+            member("b", vec![i; 100]).deflated(),
+        ])
+    });
     replace(home.path(), &old);
     let store = local(home.path());
     assert_eq!(get(&store, "a").unwrap().unwrap(), [1; 100]);
     // timestamps of files have a coarse clock
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(home.path().join("x.zip"), &new).unwrap();
-    assert_eq!((get(&store, "a").unwrap().unwrap(), get(&store, "b").unwrap().unwrap()), (vec![2; 100], vec![2; 100]));
+    assert_eq!(
+        (
+            get(&store, "a").unwrap().unwrap(),
+            get(&store, "b").unwrap().unwrap()
+        ),
+        (vec![2; 100], vec![2; 100])
+    );
 }
 
 #[test]
@@ -64,11 +87,21 @@ fn a_removed_archive_is_an_error() {
         store.stat(&key("a")).map(|_| ()),
         store.list(&Key::root()).map(|_| ()),
     ];
-    assert!(errors.iter().all(|e| e.as_ref().is_err_and(|e| e.errno() == libc::EIO)), "{errors:?}");
+    assert!(
+        errors
+            .iter()
+            .all(|e| e.as_ref().is_err_and(|e| e.errno() == libc::EIO)),
+        "{errors:?}"
+    );
     replace(home.path(), &archive(&[member("a", "2")]));
     assert_eq!(get(&store, "a").unwrap().unwrap(), b"2");
-    let none = ZipStore::open(Arc::new(MemoryStore::default()), &key("x.zip")).err().unwrap();
-    assert_eq!((none.kind(), none.message()), (Kind::NotFound, "no such archive"));
+    let none = ZipStore::open(Arc::new(MemoryStore::default()), &key("x.zip"))
+        .err()
+        .unwrap();
+    assert_eq!(
+        (none.kind(), none.message()),
+        (Kind::NotFound, "no such archive")
+    );
 }
 
 #[test]
@@ -109,7 +142,10 @@ fn values_come_from_one_archive_during_replacements() {
                             assert_eq!(value, vec![value[0]; 1000 + 100 * usize::from(value[0])]);
                         }
                         Err(e) => {
-                            assert!(e.message().ends_with("changes faster than it can be read"), "{e}");
+                            assert!(
+                                e.message().ends_with("changes faster than it can be read"),
+                                "{e}"
+                            );
                             gave_up.fetch_add(1, Ordering::SeqCst);
                         }
                     }

@@ -42,7 +42,11 @@ fn make(home: &Path) -> bool {
         println!("skipped: ZARRFS_TEST_PYTHON not set, run scripts/test");
         return false;
     };
-    let made = Command::new(python).args(["-W", "ignore", "-c", ARCHIVES]).arg(home).status().unwrap();
+    let made = Command::new(python)
+        .args(["-W", "ignore", "-c", ARCHIVES])
+        .arg(home)
+        .status()
+        .unwrap();
     assert!(made.success());
     true
 }
@@ -54,17 +58,41 @@ fn archives_made_by_zipfile_are_read() {
         return;
     }
     let value: Vec<u8> = (0..40).flat_map(|_| 0..=255u8).collect();
-    for name in ["stored.zip", "deflated.zip", "large.zip", "piped.zip", "many.zip"] {
-        for store in both(&std::fs::read(home.path().join(name)).unwrap()).stores.map(Result::unwrap) {
-            assert_eq!((names(&store, "").len(), names(&store, "a").len()), (1, 31), "{name}");
+    for name in [
+        "stored.zip",
+        "deflated.zip",
+        "large.zip",
+        "piped.zip",
+        "many.zip",
+    ] {
+        for store in both(&std::fs::read(home.path().join(name)).unwrap())
+            .stores
+            .map(Result::unwrap)
+        {
             assert_eq!(
-                (get(&store, "a/0").unwrap().unwrap(), get(&store, "a/ü").unwrap().unwrap()),
+                (names(&store, "").len(), names(&store, "a").len()),
+                (1, 31),
+                "{name}"
+            );
+            assert_eq!(
+                (
+                    get(&store, "a/0").unwrap().unwrap(),
+                    get(&store, "a/ü").unwrap().unwrap()
+                ),
                 (b"last".to_vec(), value.clone())
             );
             for i in 1..30 {
                 let expected = [&[i], &value[..]].concat();
-                assert_eq!(get(&store, &format!("a/{i}")).unwrap().unwrap(), expected, "{name}");
-                assert_eq!(part(&store, &format!("a/{i}"), 77..999).unwrap().unwrap(), expected[77..999], "{name}");
+                assert_eq!(
+                    get(&store, &format!("a/{i}")).unwrap().unwrap(),
+                    expected,
+                    "{name}"
+                );
+                assert_eq!(
+                    part(&store, &format!("a/{i}"), 77..999).unwrap().unwrap(),
+                    expected[77..999],
+                    "{name}"
+                );
             }
         }
     }
@@ -76,12 +104,20 @@ fn an_array_in_an_archive_made_by_zarr_is_read() {
     if !make(home.path()) || !home.path().join("zarr.zip").exists() {
         return;
     }
-    let store = ZipStore::open(Arc::new(DirectoryStore::open(home.path()).unwrap()), &key("zarr.zip")).unwrap();
+    let store = ZipStore::open(
+        Arc::new(DirectoryStore::open(home.path()).unwrap()),
+        &key("zarr.zip"),
+    )
+    .unwrap();
     assert_eq!(names(&store, "").len(), 11);
     for i in 0..10i32 {
-        let chunk: Vec<u8> = (100 * i..100 * (i + 1)).flat_map(i32::to_le_bytes).collect();
+        let chunk: Vec<u8> = (100 * i..100 * (i + 1))
+            .flat_map(i32::to_le_bytes)
+            .collect();
         assert_eq!(get(&store, &i.to_string()).unwrap().unwrap(), chunk);
     }
-    let age = SystemTime::now().duration_since(store.stat(&key("0")).unwrap().unwrap().modified).unwrap_or_default();
+    let age = SystemTime::now()
+        .duration_since(store.stat(&key("0")).unwrap().unwrap().modified)
+        .unwrap_or_default();
     assert!(age < Duration::from_secs(2 * 24 * 3600), "{age:?}");
 }

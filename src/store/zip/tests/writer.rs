@@ -51,7 +51,10 @@ pub fn member(name: &str, value: impl Into<Vec<u8>>) -> Member {
 
 impl Member {
     pub fn deflated(self) -> Self {
-        Member { is_deflated: true, ..self }
+        Member {
+            is_deflated: true,
+            ..self
+        }
     }
 
     fn method(&self) -> u16 {
@@ -59,7 +62,11 @@ impl Member {
     }
 
     fn data(&self) -> Vec<u8> {
-        if self.is_deflated { deflate_for_tests(&self.value) } else { self.value.clone() }
+        if self.is_deflated {
+            deflate_for_tests(&self.value)
+        } else {
+            self.value.clone()
+        }
     }
 
     fn stored_size(&self) -> u64 {
@@ -100,7 +107,11 @@ pub fn archive_with(members: &[Member], comment: &[u8], zip64: bool) -> Archive 
     for m in members {
         offsets.push(out.len());
         local(&mut out, m);
-        central(&mut directory, m, offsets[m.stands_at.unwrap_or(offsets.len() - 1)]);
+        central(
+            &mut directory,
+            m,
+            offsets[m.stands_at.unwrap_or(offsets.len() - 1)],
+        );
     }
     let start = out.len();
     let size = directory.len();
@@ -109,16 +120,45 @@ pub fn archive_with(members: &[Member], comment: &[u8], zip64: bool) -> Archive 
     if zip64 {
         let end = out.len() as u64;
         out.extend(b"PK\x06\x06");
-        puts(&mut out, [(8, 44), (2, 45), (2, 45), (4, 0), (4, 0), (8, count as u64), (8, count as u64)]);
+        puts(
+            &mut out,
+            [
+                (8, 44),
+                (2, 45),
+                (2, 45),
+                (4, 0),
+                (4, 0),
+                (8, count as u64),
+                (8, count as u64),
+            ],
+        );
         puts(&mut out, [(8, size as u64), (8, start as u64)]);
         out.extend(b"PK\x06\x07");
         puts(&mut out, [(4, 0), (8, end), (4, 1)]);
     }
     out.extend(b"PK\x05\x06");
-    let [count, size, offset] = if zip64 { [0xffff, LARGE, LARGE] } else { [count, size, start].map(|n| n as u64) };
-    puts(&mut out, [(2, 0), (2, 0), (2, count), (2, count), (4, size), (4, offset), (2, comment.len() as u64)]);
+    let [count, size, offset] = if zip64 {
+        [0xffff, LARGE, LARGE]
+    } else {
+        [count, size, start].map(|n| n as u64)
+    };
+    puts(
+        &mut out,
+        [
+            (2, 0),
+            (2, 0),
+            (2, count),
+            (2, count),
+            (4, size),
+            (4, offset),
+            (2, comment.len() as u64),
+        ],
+    );
     out.extend(comment);
-    Archive { bytes: out, directory: start }
+    Archive {
+        bytes: out,
+        directory: start,
+    }
 }
 
 pub fn archive(members: &[Member]) -> Vec<u8> {
@@ -136,7 +176,16 @@ fn local(out: &mut Vec<u8>, m: &Member) {
     };
     let extra = if m.is_large { 20 } else { 0 } + m.own_extra;
     out.extend(b"PK\x03\x04");
-    puts(out, [(2, 45), (2, m.flags().into()), (2, m.method().into()), (2, 0), (2, m.date.into())]);
+    puts(
+        out,
+        [
+            (2, 45),
+            (2, m.flags().into()),
+            (2, m.method().into()),
+            (2, 0),
+            (2, m.date.into()),
+        ],
+    );
     puts(out, stated.map(|n| (4, n)));
     puts(out, [(2, m.name.len() as u64), (2, extra as u64)]);
     out.extend(&m.name);
@@ -159,16 +208,58 @@ fn central(out: &mut Vec<u8>, m: &Member, offset: usize) {
     let size = m.size.unwrap_or(m.value.len() as u64);
     let stored = m.stored_size();
     let offset = offset as u64;
-    let [short_stored, short_size, short_offset] = if m.is_large { [LARGE; 3] } else { [stored, size, offset] };
+    let [short_stored, short_size, short_offset] = if m.is_large {
+        [LARGE; 3]
+    } else {
+        [stored, size, offset]
+    };
     out.extend(b"PK\x01\x02");
-    puts(out, [(2, 45), (2, 45), (2, m.flags().into()), (2, m.method().into()), (2, 0), (2, m.date.into())]);
-    puts(out, [(4, crc), (4, short_stored), (4, short_size), (2, m.name.len() as u64)]);
+    puts(
+        out,
+        [
+            (2, 45),
+            (2, 45),
+            (2, m.flags().into()),
+            (2, m.method().into()),
+            (2, 0),
+            (2, m.date.into()),
+        ],
+    );
+    puts(
+        out,
+        [
+            (4, crc),
+            (4, short_stored),
+            (4, short_size),
+            (2, m.name.len() as u64),
+        ],
+    );
     let unicode = match m.unicode_name.as_str() {
         "" => Vec::new(),
-        name => [&[1][..], &crc32fast::hash(&m.name).to_le_bytes(), name.as_bytes()].concat(),
+        name => [
+            &[1][..],
+            &crc32fast::hash(&m.name).to_le_bytes(),
+            name.as_bytes(),
+        ]
+        .concat(),
     };
-    let extra = if m.is_large { 28 } else { 0 } + if unicode.is_empty() { 0 } else { 4 + unicode.len() as u64 };
-    puts(out, [(2, extra), (2, 0), (2, 0), (2, 0), (4, 0), (4, short_offset)]);
+    let extra = if m.is_large { 28 } else { 0 }
+        + if unicode.is_empty() {
+            0
+        } else {
+            4 + unicode.len() as u64
+        };
+    puts(
+        out,
+        [
+            (2, extra),
+            (2, 0),
+            (2, 0),
+            (2, 0),
+            (4, 0),
+            (4, short_offset),
+        ],
+    );
     out.extend(&m.name);
     if m.is_large {
         puts(out, [(2, 1), (2, 24), (8, size), (8, stored), (8, offset)]);

@@ -120,10 +120,23 @@ mod tests {
     #[test]
     fn literals_and_matches_are_decoded() {
         assert_eq!(run(&[2, b'a', b'b', b'c'], 3), Some(b"abc".to_vec()));
-        assert_eq!(run(&[0x22, b'a', b'b', b'c'], 3), Some(b"abc".to_vec()), "the first is a run whatever it says");
-        assert_eq!(run(&[2, b'a', b'b', b'c', 0x20, 2, 0, b'!'], 7), Some(b"abcabc!".to_vec()));
-        assert_eq!(run(&[0, b'a', 0xE0, 3, 0, 0, b'!'], 14), Some(b"aaaaaaaaaaaaa!".to_vec()));
-        assert_eq!(run(&[1, b'a', b'b', 0x80, 1, 0, b'!'], 9), Some(b"abababab!".to_vec()));
+        assert_eq!(
+            run(&[0x22, b'a', b'b', b'c'], 3),
+            Some(b"abc".to_vec()),
+            "the first is a run whatever it says"
+        );
+        assert_eq!(
+            run(&[2, b'a', b'b', b'c', 0x20, 2, 0, b'!'], 7),
+            Some(b"abcabc!".to_vec())
+        );
+        assert_eq!(
+            run(&[0, b'a', 0xE0, 3, 0, 0, b'!'], 14),
+            Some(b"aaaaaaaaaaaaa!".to_vec())
+        );
+        assert_eq!(
+            run(&[1, b'a', b'b', 0x80, 1, 0, b'!'], 9),
+            Some(b"abababab!".to_vec())
+        );
     }
 
     #[test]
@@ -141,12 +154,21 @@ mod tests {
 
     #[test]
     fn damaged_streams_are_refused() {
-        for bad in
-            [&[][..], &[0], &[5, 1, 2], &[0, 1, 0x20, 0], &[0, 1, 0x20, 1, 0, 1], &[0, 1, 0xE0, 255], &[0, 1, 0x20]]
-        {
+        for bad in [
+            &[][..],
+            &[0],
+            &[5, 1, 2],
+            &[0, 1, 0x20, 0],
+            &[0, 1, 0x20, 1, 0, 1],
+            &[0, 1, 0xE0, 255],
+            &[0, 1, 0x20],
+        ] {
             assert_eq!(run(bad, 100), None, "{bad:?}");
         }
-        assert_eq!(run(&[0, b'a', 0xE0, 255, 255, 255, 255, 0, 0, 0, b'!'], 100), None);
+        assert_eq!(
+            run(&[0, b'a', 0xE0, 255, 255, 255, 255, 0, 0, 0, b'!'], 100),
+            None
+        );
         assert_eq!(run(&[2, 1, 2, 3], 2), None);
     }
 }

@@ -77,29 +77,41 @@ impl BloscHeader {
     pub fn parse(encoded: &[u8], len: usize, room: usize) -> CodecResult<Self> {
         let fail = |why: String| Err(CodecError(format!("blosc: {why}")));
         let Some(header) = encoded.first_chunk::<HEADER>() else {
-            return fail(format!("chunk has {} bytes, a header {HEADER}", encoded.len()));
+            return fail(format!(
+                "chunk has {} bytes, a header {HEADER}",
+                encoded.len()
+            ));
         };
         let [version, compressor_version, flags, typesize, ..] = *header;
         let nbytes = word(header, 4);
         let blocksize = word(header, 8);
         let cbytes = word(header, 12);
         if version != 2 || flags & 0x08 != 0 {
-            return fail(format!("header has format version {version} and flags {flags:#04x}, not those of blosc 1"));
+            return fail(format!(
+                "header has format version {version} and flags {flags:#04x}, not those of blosc 1"
+            ));
         }
         if nbytes > room {
-            return fail(format!("header says {nbytes} decoded bytes, at most {room} are expected"));
+            return fail(format!(
+                "header says {nbytes} decoded bytes, at most {room} are expected"
+            ));
         }
         if cbytes > len || cbytes < HEADER {
             return fail(format!("header says {cbytes} bytes, chunk has {len}"));
         }
         if nbytes > 0 && (typesize == 0 || blocksize == 0 || blocksize > nbytes) {
-            return fail(format!("header has items of {typesize} and blocks of {blocksize} bytes, of {nbytes}"));
+            return fail(format!(
+                "header has items of {typesize} and blocks of {blocksize} bytes, of {nbytes}"
+            ));
         }
         let is_stored = flags & 0x02 != 0;
-        let Some(compressor) =
-            FrameCompressor::of(flags >> 5, compressor_version).or(is_stored.then_some(FrameCompressor::BloscLz))
+        let Some(compressor) = FrameCompressor::of(flags >> 5, compressor_version)
+            .or(is_stored.then_some(FrameCompressor::BloscLz))
         else {
-            return fail(format!("header has the unknown compressor {}, version {compressor_version}", flags >> 5));
+            return fail(format!(
+                "header has the unknown compressor {}, version {compressor_version}",
+                flags >> 5
+            ));
         };
         let shuffle = match flags {
             _ if flags & 0x01 != 0 && typesize > 1 => FrameShuffle::Byte,
@@ -123,7 +135,9 @@ impl BloscHeader {
             (header.index_end(), cbytes >= header.index_end())
         };
         if nbytes > 0 && !fits {
-            return fail(format!("header says {cbytes} bytes, its blocks need {need}"));
+            return fail(format!(
+                "header says {cbytes} bytes, its blocks need {need}"
+            ));
         }
         Ok(header)
     }
@@ -157,7 +171,10 @@ impl BloscHeader {
             return start..(start + self.blocksize).min(self.cbytes);
         }
         let start = word(index, HEADER + 4 * n).min(self.cbytes);
-        let next = (0..self.blocks()).map(|i| word(index, HEADER + 4 * i)).filter(|&at| at > start).min();
+        let next = (0..self.blocks())
+            .map(|i| word(index, HEADER + 4 * i))
+            .filter(|&at| at > start)
+            .min();
         start..next.unwrap_or(self.cbytes).min(self.cbytes)
     }
 
@@ -172,7 +189,9 @@ impl BloscHeader {
             FrameShuffle::Bit => false,
         };
         if self.is_stored || has_prefixes && self.compressor == FrameCompressor::Lz4 {
-            len.min(size).next_multiple_of(PREFIX_ITEMS * self.typesize).min(size)
+            len.min(size)
+                .next_multiple_of(PREFIX_ITEMS * self.typesize)
+                .min(size)
         } else {
             size
         }
@@ -186,7 +205,8 @@ impl BloscHeader {
             out.copy_from_slice(src);
             return Ok(());
         }
-        let done = self.with_scratch(|scratch| self.decode_block(src, self.block_len(n), out, scratch));
+        let done =
+            self.with_scratch(|scratch| self.decode_block(src, self.block_len(n), out, scratch));
         done.map(|_| ()).ok_or_else(|| self.damaged(n))
     }
 
@@ -199,7 +219,11 @@ impl BloscHeader {
     /// never split.
     fn streams(&self, size: usize) -> usize {
         let is_long = size == self.blocksize && size / self.typesize >= MIN_SPLIT;
-        if self.is_split && self.typesize <= MAX_SPLITS && is_long { self.typesize } else { 1 }
+        if self.is_split && self.typesize <= MAX_SPLITS && is_long {
+            self.typesize
+        } else {
+            1
+        }
     }
 
     fn damaged(&self, n: usize) -> CodecError {
@@ -222,7 +246,13 @@ impl BloscHeader {
 
     /// Decodes the block of `size` decoded bytes at the start of `src` into `out`, which may be
     /// shorter, and returns the number of bytes read.
-    fn decode_block(&self, src: &[u8], size: usize, out: &mut [u8], scratch: &mut [u8]) -> Option<usize> {
+    fn decode_block(
+        &self,
+        src: &[u8],
+        size: usize,
+        out: &mut [u8],
+        scratch: &mut [u8],
+    ) -> Option<usize> {
         let streams = self.streams(size);
         if !size.is_multiple_of(streams) {
             return None;
@@ -237,7 +267,11 @@ impl BloscHeader {
             return self.decode_streams(src, size / streams, out.chunks_mut(size / streams));
         }
         let scratch = &mut scratch[..out.len()];
-        let used = self.decode_streams(src, size / streams, scratch.chunks_exact_mut(out.len() / streams))?;
+        let used = self.decode_streams(
+            src,
+            size / streams,
+            scratch.chunks_exact_mut(out.len() / streams),
+        )?;
         match shuffle {
             FrameShuffle::Byte => shuffle::unshuffle(self.typesize, scratch, out),
             _ => shuffle::bitunshuffle(self.typesize, scratch, out),
@@ -247,7 +281,12 @@ impl BloscHeader {
 
     /// Decodes the streams at the start of `src`, of `size` decoded bytes each, one into each of
     /// `parts`. A part may be shorter than its stream. Returns the number of bytes read.
-    fn decode_streams<'a>(&self, src: &[u8], size: usize, parts: impl Iterator<Item = &'a mut [u8]>) -> Option<usize> {
+    fn decode_streams<'a>(
+        &self,
+        src: &[u8],
+        size: usize,
+        parts: impl Iterator<Item = &'a mut [u8]>,
+    ) -> Option<usize> {
         let mut rest = src;
         for part in parts {
             let (encoded, after) = rest.split_first_chunk()?;
@@ -275,13 +314,19 @@ impl BloscHeader {
         }
         let mut used = 0;
         self.with_scratch(|scratch| {
-            out.chunks_mut(self.blocksize).enumerate().try_for_each(|(n, out)| {
-                let src = frame.get(word(frame, HEADER + 4 * n)..);
-                let done = src.and_then(|src| self.decode_block(src, out.len(), out, scratch));
-                used += done.ok_or_else(|| self.damaged(n))?;
-                // without this, n blocks that refer to one stream would take n times as long
-                if used > frame.len() { Err(CodecError::new("blosc: blocks overlap")) } else { Ok(()) }
-            })
+            out.chunks_mut(self.blocksize)
+                .enumerate()
+                .try_for_each(|(n, out)| {
+                    let src = frame.get(word(frame, HEADER + 4 * n)..);
+                    let done = src.and_then(|src| self.decode_block(src, out.len(), out, scratch));
+                    used += done.ok_or_else(|| self.damaged(n))?;
+                    // without this, n blocks that refer to one stream would take n times as long
+                    if used > frame.len() {
+                        Err(CodecError::new("blosc: blocks overlap"))
+                    } else {
+                        Ok(())
+                    }
+                })
         })
     }
 }
@@ -307,7 +352,9 @@ impl FrameCompressor {
             FrameCompressor::BloscLz => blosclz::decompress(src, out),
             FrameCompressor::Lz4 => lz4::decompress_block(src, out),
             FrameCompressor::Snappy => snap::raw::Decoder::new().decompress(src, out).ok(),
-            FrameCompressor::Zlib => deflate::decompress(Container::Zlib, src, out).ok().map(|(_, made)| made),
+            FrameCompressor::Zlib => deflate::decompress(Container::Zlib, src, out)
+                .ok()
+                .map(|(_, made)| made),
             FrameCompressor::Zstd => zstd::decompress(src, out).ok(),
         }
     }
@@ -316,6 +363,10 @@ impl FrameCompressor {
 /// Returns the little-endian 32-bit number at offset `at`, or the largest such number if `at` is
 /// out of bounds.
 fn word(bytes: &[u8], at: usize) -> usize {
-    let word = bytes.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0xFF; 4]);
+    let word = bytes
+        .get(at..)
+        .and_then(|b| b.first_chunk())
+        .copied()
+        .unwrap_or([0xFF; 4]);
     u32::from_le_bytes(word) as usize
 }

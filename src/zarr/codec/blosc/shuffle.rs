@@ -69,7 +69,9 @@ fn join(typesize: usize, planes: &[u8], stride: usize, out: &mut [u8]) {
         8 => join_fixed::<8>(planes, stride, out),
         _ => {
             for (i, item) in out.chunks_exact_mut(typesize).enumerate() {
-                item.iter_mut().enumerate().for_each(|(j, byte)| *byte = planes[j * stride + i]);
+                item.iter_mut()
+                    .enumerate()
+                    .for_each(|(j, byte)| *byte = planes[j * stride + i]);
             }
         }
     }
@@ -109,7 +111,10 @@ fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) {
         });
         transpose_bits(&mut words);
         for (g, eight) in bytes.chunks_exact_mut(8).enumerate() {
-            eight.iter_mut().zip(&words).for_each(|(byte, word)| *byte = (word >> (8 * g)) as u8);
+            eight
+                .iter_mut()
+                .zip(&words)
+                .for_each(|(byte, word)| *byte = (word >> (8 * g)) as u8);
         }
         at += width;
     }
@@ -118,7 +123,11 @@ fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) {
 /// Transposes, for every g, the 8 x 8 bits in byte g of the words: bit k of word r becomes bit r of
 /// word k.
 fn transpose_bits(words: &mut [u64; 8]) {
-    for (step, mask) in [(1, 0x5555_5555_5555_5555), (2, 0x3333_3333_3333_3333), (4, 0x0F0F_0F0F_0F0F_0F0F)] {
+    for (step, mask) in [
+        (1, 0x5555_5555_5555_5555),
+        (2, 0x3333_3333_3333_3333),
+        (4, 0x0F0F_0F0F_0F0F_0F0F),
+    ] {
         for low in (0..8).filter(|r| r & step == 0) {
             let swap = ((words[low] >> step) ^ words[low + step]) & mask;
             words[low + step] ^= swap;
@@ -167,8 +176,14 @@ mod avx2 {
         // the low halves hold items 0 to 15, the high halves items 16 to 31
         let (low, high) = out[..32 * P].split_at_mut(16 * P);
         for k in 0..P / 2 {
-            store(&mut low[32 * k..], _mm256_permute2x128_si256::<0x20>(v[2 * k], v[2 * k + 1]));
-            store(&mut high[32 * k..], _mm256_permute2x128_si256::<0x31>(v[2 * k], v[2 * k + 1]));
+            store(
+                &mut low[32 * k..],
+                _mm256_permute2x128_si256::<0x20>(v[2 * k], v[2 * k + 1]),
+            );
+            store(
+                &mut high[32 * k..],
+                _mm256_permute2x128_si256::<0x31>(v[2 * k], v[2 * k + 1]),
+            );
         }
     }
 
@@ -211,7 +226,12 @@ mod avx2 {
 
     /// Joins items of any size, P planes at a time. The last P planes may overlap those before.
     #[target_feature(enable = "avx2")]
-    fn join_parts<const P: usize>(typesize: usize, planes: &[u8], stride: usize, out: &mut [u8]) -> usize {
+    fn join_parts<const P: usize>(
+        typesize: usize,
+        planes: &[u8],
+        stride: usize,
+        out: &mut [u8],
+    ) -> usize {
         let mut part = [0; 512];
         let mut at = 0;
         for chunk in out.chunks_exact_mut(32 * typesize) {
@@ -219,7 +239,10 @@ mod avx2 {
             while first < typesize {
                 let j = first.min(typesize - P);
                 interleave(planes_at::<P>(&planes[j * stride..], stride, at), &mut part);
-                for (item, bytes) in chunk.chunks_exact_mut(typesize).zip(part.as_chunks::<P>().0) {
+                for (item, bytes) in chunk
+                    .chunks_exact_mut(typesize)
+                    .zip(part.as_chunks::<P>().0)
+                {
                     item[j..j + P].copy_from_slice(bytes);
                 }
                 first += P;
@@ -255,7 +278,8 @@ mod avx2 {
             if low & step == 0 {
                 let a = v[low];
                 let b = v[low + step];
-                let swap = _mm256_and_si256(_mm256_xor_si256(_mm256_srli_epi64::<STEP>(a), b), mask);
+                let swap =
+                    _mm256_and_si256(_mm256_xor_si256(_mm256_srli_epi64::<STEP>(a), b), mask);
                 v[low + step] = _mm256_xor_si256(b, swap);
                 v[low] = _mm256_xor_si256(a, _mm256_slli_epi64::<STEP>(swap));
             }
@@ -268,7 +292,9 @@ mod tests {
     use super::*;
 
     fn bytes(len: usize) -> Vec<u8> {
-        (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+        (0..len as u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+            .collect()
     }
 
     #[test]
@@ -279,8 +305,13 @@ mod tests {
                 let mut dst = vec![0; src.len()];
                 unshuffle(typesize, &src, &mut dst);
                 let whole = items * typesize;
-                let plain: Vec<u8> = (0..whole).map(|k| src[k % typesize * items + k / typesize]).collect();
-                assert!(dst[..whole] == plain && dst[whole..] == src[whole..], "{typesize} {items}");
+                let plain: Vec<u8> = (0..whole)
+                    .map(|k| src[k % typesize * items + k / typesize])
+                    .collect();
+                assert!(
+                    dst[..whole] == plain && dst[whole..] == src[whole..],
+                    "{typesize} {items}"
+                );
             }
         }
     }
@@ -297,10 +328,17 @@ mod tests {
                     continue;
                 }
                 let bit = |item: usize, r: usize| src[r * items / 8 + item / 8] >> (item % 8) & 1;
-                let byte = |k: usize| (0..8).map(|b| bit(k / typesize, k % typesize * 8 + b) << b).sum::<u8>();
+                let byte = |k: usize| {
+                    (0..8)
+                        .map(|b| bit(k / typesize, k % typesize * 8 + b) << b)
+                        .sum::<u8>()
+                };
                 let whole = items * typesize;
                 let plain: Vec<u8> = (0..whole).map(byte).collect();
-                assert!(dst[..whole] == plain && dst[whole..] == src[whole..], "{typesize} {items}");
+                assert!(
+                    dst[..whole] == plain && dst[whole..] == src[whole..],
+                    "{typesize} {items}"
+                );
             }
         }
     }

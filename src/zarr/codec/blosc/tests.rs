@@ -31,7 +31,10 @@ fn oracle(frame: &[u8], room: usize) -> Option<Vec<u8>> {
 fn round_trips() {
     for cname in NAMES {
         for (shuffle, itemsize) in [(0, 1), (1, 4), (2, 4), (-1, 1), (2, 3), (1, 24), (1, 400)] {
-            round_trip(&*blosc(&format!(r#", "cname": "{cname}", "shuffle": {shuffle}, "clevel": 3"#), itemsize));
+            round_trip(&*blosc(
+                &format!(r#", "cname": "{cname}", "shuffle": {shuffle}, "clevel": 3"#),
+                itemsize,
+            ));
         }
     }
     round_trip(&*blosc(r#", "clevel": 0"#, 8));
@@ -69,12 +72,25 @@ fn frames_of_numcodecs_are_decoded() {
         ),
     ] {
         let codec = blosc(parameters, 4);
-        assert_eq!(decoded(&*codec, &hex(bytes), 280).unwrap(), numbers, "{parameters}");
-        assert_eq!(decoded(&*codec, &encoded(&*codec, &numbers), 280).unwrap(), numbers);
+        assert_eq!(
+            decoded(&*codec, &hex(bytes), 280).unwrap(),
+            numbers,
+            "{parameters}"
+        );
+        assert_eq!(
+            decoded(&*codec, &encoded(&*codec, &numbers), 280).unwrap(),
+            numbers
+        );
     }
     let codec = blosc("", 1);
-    assert_eq!(encoded(&*codec, b""), hex("02013301000000000100000010000000"));
-    assert_eq!(encoded(&*codec, b"abc"), hex("02013301030000000300000013000000616263"));
+    assert_eq!(
+        encoded(&*codec, b""),
+        hex("02013301000000000100000010000000")
+    );
+    assert_eq!(
+        encoded(&*codec, b"abc"),
+        hex("02013301030000000300000013000000616263")
+    );
 }
 
 #[test]
@@ -98,9 +114,15 @@ fn item_size_decides_the_automatic_shuffle() {
     let flags = |codec: Box<dyn Codec>| encoded(&*codec, &sample(2000))[2..4].to_vec();
     assert_eq!(flags(blosc(r#", "shuffle": -1"#, 1)), [0x20 | 4, 1]);
     assert_eq!(flags(blosc(r#", "shuffle": -1"#, 4)), [0x20 | 1, 4]);
-    assert_eq!(flags(blosc(r#", "shuffle": -1, "typesize": 8"#, 1)), [0x20 | 1, 8]);
+    assert_eq!(
+        flags(blosc(r#", "shuffle": -1, "typesize": 8"#, 1)),
+        [0x20 | 1, 8]
+    );
     assert_eq!(flags(blosc(r#", "shuffle": 1"#, 400)), [0x20 | 1, 1]);
-    assert_eq!(flags(blosc(r#", "shuffle": 0, "cname": "zstd""#, 40)), [0x80 | 0x10, 40]);
+    assert_eq!(
+        flags(blosc(r#", "shuffle": 0, "cname": "zstd""#, 40)),
+        [0x80 | 0x10, 40]
+    );
 }
 
 #[test]
@@ -108,7 +130,10 @@ fn damaged_frames_are_errors() {
     for cname in NAMES {
         for shuffle in 0..3 {
             hostile(
-                &*blosc(&format!(r#", "cname": "{cname}", "shuffle": {shuffle}, "blocksize": 130"#), 2),
+                &*blosc(
+                    &format!(r#", "cname": "{cname}", "shuffle": {shuffle}, "blocksize": 130"#),
+                    2,
+                ),
                 &sample(300),
             );
         }
@@ -118,14 +143,29 @@ fn damaged_frames_are_errors() {
     let frame = encoded(&*codec, &sample(20_000));
     let cbytes = frame.len();
     let e = decoded(&*codec, &frame[..2000], 20_000).unwrap_err();
-    assert_eq!(e.0, format!("blosc: header says {cbytes} bytes, chunk has 2000"));
+    assert_eq!(
+        e.0,
+        format!("blosc: header says {cbytes} bytes, chunk has 2000")
+    );
     let e = decoded(&*codec, &frame, 19_999).unwrap_err();
-    assert_eq!(e.0, "blosc: header says 20000 decoded bytes, at most 19999 are expected");
-    assert_eq!(decoded(&*codec, &frame[..7], 20_000).unwrap_err().0, "blosc: chunk has 7 bytes, a header 16");
-    assert_eq!(decoded(&*codec, &[&frame[..], b"tail"].concat(), 20_000).unwrap(), sample(20_000));
+    assert_eq!(
+        e.0,
+        "blosc: header says 20000 decoded bytes, at most 19999 are expected"
+    );
+    assert_eq!(
+        decoded(&*codec, &frame[..7], 20_000).unwrap_err().0,
+        "blosc: chunk has 7 bytes, a header 16"
+    );
+    assert_eq!(
+        decoded(&*codec, &[&frame[..], b"tail"].concat(), 20_000).unwrap(),
+        sample(20_000)
+    );
     let mut bad = frame.clone();
     bad[16..20].copy_from_slice(&[0xFF; 4]);
-    assert_eq!(decoded(&*codec, &bad, 20_000).unwrap_err().0, "blosc: block 0 of 1 is damaged");
+    assert_eq!(
+        decoded(&*codec, &bad, 20_000).unwrap_err().0,
+        "blosc: block 0 of 1 is damaged"
+    );
 }
 
 #[test]
@@ -153,7 +193,12 @@ fn false_headers_are_errors() {
 fn overlapping_blocks_are_errors() {
     let blocks = 20_000usize;
     let parts = 20_000;
-    let stream = [hex("7801"), hex("000000ffff").repeat(parts), hex("010100feff 61 00620062")].concat();
+    let stream = [
+        hex("7801"),
+        hex("000000ffff").repeat(parts),
+        hex("010100feff 61 00620062"),
+    ]
+    .concat();
     let mut frame = hex("0201 7001 204e0000 01000000 00000000");
     let start = 16 + 4 * blocks as u32;
     frame.extend(start.to_le_bytes().repeat(blocks));
@@ -167,7 +212,12 @@ fn overlapping_blocks_are_errors() {
 
 #[test]
 fn invalid_parameters_are_refused_or_only_decode() {
-    for bad in [r#""cname": "lzo""#, r#""shuffle": 3"#, r#""clevel": 10"#, r#""blocksize": -1"#] {
+    for bad in [
+        r#""cname": "lzo""#,
+        r#""shuffle": 3"#,
+        r#""clevel": 10"#,
+        r#""blocksize": -1"#,
+    ] {
         only_decodes(&format!(r#"{{"id": "blosc", {bad}}}"#));
     }
     refused(r#"{"id": "blosc", "nthreads": 1}"#);
@@ -182,7 +232,15 @@ fn content(len: usize, seed: u32, noise: u8) -> Vec<u8> {
         state ^= state << 5;
         (state >> 8) as u8
     };
-    (0..len).map(|i| if next() < noise { next() } else { ((i / 8) as u32 ^ seed) as u8 }).collect()
+    (0..len)
+        .map(|i| {
+            if next() < noise {
+                next()
+            } else {
+                ((i / 8) as u32 ^ seed) as u8
+            }
+        })
+        .collect()
 }
 
 /// Returns codec parameters and an item size.

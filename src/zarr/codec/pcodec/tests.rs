@@ -10,15 +10,24 @@ fn pcodec(parameters: &str) -> String {
 }
 
 fn bytes_of(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap())
+        .collect()
 }
 
 /// Returns examples: the configuration, the numbers, and the files that numcodecs wrote with pcodec
 /// 0.3.6 and 1.1.0.
 fn examples() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
-    let numbers: Vec<u8> = [1i32, 2, 3, -4, 5].iter().flat_map(|n| n.to_le_bytes()).collect();
+    let numbers: Vec<u8> = [1i32, 2, 3, -4, 5]
+        .iter()
+        .flat_map(|n| n.to_le_bytes())
+        .collect();
     let range: Vec<u8> = (0..6i64).flat_map(i64::to_le_bytes).collect();
-    let floats = [0.5, -1.5, std::f64::consts::PI, 0.0].iter().flat_map(|n: &f64| n.to_le_bytes()).collect();
+    let floats = [0.5, -1.5, std::f64::consts::PI, 0.0]
+        .iter()
+        .flat_map(|n: &f64| n.to_le_bytes())
+        .collect();
     let one_to_four: Vec<u8> = (0..5i32).flat_map(i32::to_le_bytes).collect();
     vec![
         (
@@ -40,7 +49,10 @@ fn examples() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
         (
             pcodec(r#""dtype": "<f2""#),
             vec![0, 0x3e, 0, 0x41],
-            ["70636f21028103090100001002000000be000300", "70636f2103008104010901000000100000f05500000c00"],
+            [
+                "70636f21028103090100001002000000be000300",
+                "70636f2103008104010901000000100000f05500000c00",
+            ],
         ),
         (
             pcodec(r#""dtype": "<i8", "equal_pages_up_to": 2"#),
@@ -66,14 +78,22 @@ fn examples() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
                 "70636f2103004201040103040000100201000000004000000000800100000000",
             ],
         ),
-        (pcodec(r#""dtype": "<f4""#), vec![], ["70636f2102000300", "70636f21030000040100"]),
+        (
+            pcodec(r#""dtype": "<f4""#),
+            vec![],
+            ["70636f2102000300", "70636f21030000040100"],
+        ),
     ]
 }
 
 #[test]
 fn files_match_those_of_numcodecs() {
     for (text, plain, [old, new]) in examples() {
-        assert_eq!(decoded(&text, &bytes_of(old), plain.len() + 3), plain, "{text}");
+        assert_eq!(
+            decoded(&text, &bytes_of(old), plain.len() + 3),
+            plain,
+            "{text}"
+        );
         assert_eq!(decoded(&text, &bytes_of(new), plain.len()), plain, "{text}");
         assert_eq!(encoded(&text, &plain), bytes_of(new), "{text}");
     }
@@ -82,7 +102,10 @@ fn files_match_those_of_numcodecs() {
 #[test]
 fn times_are_integers() {
     let file = encoded(&pcodec(r#""dtype": "<M8[s]""#), &7i64.to_le_bytes());
-    assert_eq!(decoded(&pcodec(r#""dtype": "<i8""#), &file, 8), 7i64.to_le_bytes());
+    assert_eq!(
+        decoded(&pcodec(r#""dtype": "<i8""#), &file, 8),
+        7i64.to_le_bytes()
+    );
 }
 
 #[test]
@@ -91,7 +114,12 @@ fn cut_and_changed_files_never_panic() {
         let codec = Pcodec::new(&config(&text)).unwrap();
         for file in files.map(bytes_of) {
             for len in 0..file.len() {
-                assert!(codec.decode(&file[..len], &mut vec![0; plain.len()]).is_err(), "{text} cut at {len}");
+                assert!(
+                    codec
+                        .decode(&file[..len], &mut vec![0; plain.len()])
+                        .is_err(),
+                    "{text} cut at {len}"
+                );
             }
             for (at, bit) in (0..file.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
                 let mut changed = file.clone();
@@ -110,7 +138,11 @@ fn claims_are_checked_before_memory_is_allocated() {
         let mut file = header[..header.len() - 1].to_vec();
         file.extend_from_slice(&mode.to_le_bytes());
         file.resize(file.len() + 60, 0);
-        let reason = Pcodec::new(&config(&text)).unwrap().decode(&file, &mut [0; 100]).unwrap_err().0;
+        let reason = Pcodec::new(&config(&text))
+            .unwrap()
+            .decode(&file, &mut [0; 100])
+            .unwrap_err()
+            .0;
         assert!(reason.starts_with("pcodec: a "), "{reason}");
     };
     // mode 4 and 2^24 entries
@@ -136,11 +168,20 @@ fn the_pipeline_adds_the_dtype() {
     };
     let file = bytes_of("70636f2103004201040103040000001000e0ffffff230065070900");
     let mut decoded = Vec::new();
-    pipeline("<i4", "null").unwrap().decode(&file, &mut decoded).unwrap();
+    pipeline("<i4", "null")
+        .unwrap()
+        .decode(&file, &mut decoded)
+        .unwrap();
     assert_eq!(decoded, [1i32, 2, 3, -4, 5].map(i32::to_le_bytes).concat());
     let narrowed = r#"[{"id": "astype", "encode_dtype": "<i4", "decode_dtype": "<f8"}]"#;
-    pipeline("<f8", narrowed).unwrap().decode(&file, &mut decoded).unwrap();
-    assert_eq!(decoded, [1f64, 2.0, 3.0, -4.0, 5.0].map(f64::to_le_bytes).concat());
+    pipeline("<f8", narrowed)
+        .unwrap()
+        .decode(&file, &mut decoded)
+        .unwrap();
+    assert_eq!(
+        decoded,
+        [1f64, 2.0, 3.0, -4.0, 5.0].map(f64::to_le_bytes).concat()
+    );
     assert!(pipeline("<i4", r#"[{"id": "shuffle"}]"#).is_err());
     assert!(pipeline(">i4", "null").is_err());
 }
@@ -160,7 +201,9 @@ fn bad_parameters_are_errors() {
     refused(r#"{"id": "pcodec"}"#);
     refused(&pcodec(r#""dtype": "<i4", "max_page_n": 1"#));
     for dtype in ["|u1", "|b1", ">i4", "<c8", "|S4", "<f16"] {
-        let error = Pcodec::new(&config(&pcodec(&format!(r#""dtype": "{dtype}""#)))).err().unwrap();
+        let error = Pcodec::new(&config(&pcodec(&format!(r#""dtype": "{dtype}""#))))
+            .err()
+            .unwrap();
         assert_eq!(error.kind(), Kind::Unsupported, "{dtype}");
     }
     for parameters in [
@@ -173,10 +216,20 @@ fn bad_parameters_are_errors() {
         r#""paging_spec": "exact""#,
         r#""equal_pages_up_to": 0"#,
     ] {
-        let codec = Pcodec::new(&config(&pcodec(&format!(r#""dtype": "<i4", {parameters}"#)))).unwrap();
-        assert!(codec.encode(&[0; 8], &mut Vec::new()).is_err(), "{parameters}");
+        let codec = Pcodec::new(&config(&pcodec(&format!(
+            r#""dtype": "<i4", {parameters}"#
+        ))))
+        .unwrap();
+        assert!(
+            codec.encode(&[0; 8], &mut Vec::new()).is_err(),
+            "{parameters}"
+        );
         let file = bytes_of("70636f2103004201040103040000001000e0ffffff230065070900");
-        assert_eq!(codec.decode(&file, &mut [0; 20]), Ok(20), "{parameters}: decoding needs no parameter");
+        assert_eq!(
+            codec.decode(&file, &mut [0; 20]),
+            Ok(20),
+            "{parameters}: decoding needs no parameter"
+        );
     }
     let codec = Pcodec::new(&config(&pcodec(r#""dtype": "<i4""#))).unwrap();
     assert!(codec.encode(&[0; 7], &mut Vec::new()).is_err());

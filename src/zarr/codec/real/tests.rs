@@ -11,10 +11,27 @@ fn scalar(name: &str, text: &str) -> Option<u64> {
 
 #[test]
 fn types_are_parsed_from_their_names() {
-    for (name, size) in [("|i1", 1), ("<u8", 8), (">f2", 2), ("<bfloat16", 2), ("float8_e4m3", 1), ("int4", 1)] {
+    for (name, size) in [
+        ("|i1", 1),
+        ("<u8", 8),
+        (">f2", 2),
+        ("<bfloat16", 2),
+        ("float8_e4m3", 1),
+        ("int4", 1),
+    ] {
         assert_eq!(real(name).size, size, "{name}");
     }
-    for name in ["|b1", "<c8", "<M8[s]", "<U1", "<f16", "|V1", "float7", "complex_bfloat16", ""] {
+    for name in [
+        "|b1",
+        "<c8",
+        "<M8[s]",
+        "<U1",
+        "<f16",
+        "|V1",
+        "float7",
+        "complex_bfloat16",
+        "",
+    ] {
         assert_eq!(RealType::parse(name), None, "{name}");
     }
     assert_eq!(real(">bfloat16").load(&[0x3f, 0x80]), 0x3f80);
@@ -30,17 +47,39 @@ fn scalars_are_fill_values() {
     assert_eq!(scalar("<u8", "18446744073709551615"), Some(u64::MAX));
     assert_eq!(scalar("<i8", "9007199254740993"), Some(9007199254740993));
     assert_eq!(scalar("|u1", "1.0"), Some(1));
-    assert_eq!((scalar("|u1", "1.5"), scalar("|u1", r#""NaN""#), scalar("uint4", "16")), (None, None, None));
+    assert_eq!(
+        (
+            scalar("|u1", "1.5"),
+            scalar("|u1", r#""NaN""#),
+            scalar("uint4", "16")
+        ),
+        (None, None, None)
+    );
     assert_eq!(scalar("<f4", "0.1"), Some(0x3dcc_cccd));
     assert_eq!(scalar("<f4", r#""NaN""#), Some(0x7fc0_0000));
     assert_eq!(scalar(">f4", r#""0x7fc00001""#), Some(0x7fc0_0001));
     assert_eq!(scalar("<f2", r#""-Infinity""#), Some(0xfc00));
     assert_eq!(scalar("<f2", r#""+Infinity""#), Some(0x7c00));
     assert_eq!(scalar("float8_e4m3fn", "448"), Some(0x7e));
-    for text in [r#""0x7fc0""#, r#""0x+fc00001""#, "1e39", "1e999", r#""1""#, "true", "null", "[]"] {
+    for text in [
+        r#""0x7fc0""#,
+        r#""0x+fc00001""#,
+        "1e39",
+        "1e999",
+        r#""1""#,
+        "true",
+        "null",
+        "[]",
+    ] {
         assert_eq!(scalar("<f4", text), None, "{text}");
     }
-    assert_eq!((scalar("float8_e4m3fn", r#""Infinity""#), scalar("float4_e2m1fn", r#""NaN""#)), (None, None));
+    assert_eq!(
+        (
+            scalar("float8_e4m3fn", r#""Infinity""#),
+            scalar("float4_e2m1fn", r#""NaN""#)
+        ),
+        (None, None)
+    );
 }
 
 #[test]
@@ -62,6 +101,10 @@ fn types_that_hold_all_integers_of_another_are_recognized() {
         ("uint2", "float8_e8m0fnu", false),
         ("<f4", "<f8", false),
     ] {
-        assert_eq!(real(narrow).is_integer_within(real(wide)), expected, "{narrow} {wide}");
+        assert_eq!(
+            real(narrow).is_integer_within(real(wide)),
+            expected,
+            "{narrow} {wide}"
+        );
     }
 }

@@ -13,7 +13,10 @@ fn doc(change: &str, value: &str) -> Vec<u8> {
 #[test]
 fn a_document_and_its_decoded_view() {
     let m = ArrayMetadata::parse(&doc("extra", "1")).unwrap();
-    assert_eq!((m.shape.as_slice(), m.order, m.separator), (&[10, 6][..], Order::F, None));
+    assert_eq!(
+        (m.shape.as_slice(), m.order, m.separator),
+        (&[10, 6][..], Order::F, None)
+    );
     assert_eq!(m.compressor.as_ref().unwrap().id, "zlib");
     assert_eq!(
         m.decoded_view().replace(['\n', ' '], ""),
@@ -44,7 +47,10 @@ fn invalid_documents_are_errors() {
         ("filters", "[{}]"),
         ("dimension_separator", "\":\""),
     ] {
-        assert!(ArrayMetadata::parse(&doc(field, value)).is_err(), "{field} {value}");
+        assert!(
+            ArrayMetadata::parse(&doc(field, value)).is_err(),
+            "{field} {value}"
+        );
     }
 }
 
@@ -57,12 +63,26 @@ fn flat_sizes_are_products_of_lengths() {
         ("[1152921504606846976,1]", "<i4", 1 << 62),
         ("[4611686018427387904,4611686018427387904]", "|S0", 0),
     ] {
-        let chunks = json::write(&vec![1; json::parse(shape.as_bytes()).unwrap().as_array().unwrap().len()].into());
+        let chunks = json::write(
+            &vec![
+                1;
+                json::parse(shape.as_bytes())
+                    .unwrap()
+                    .as_array()
+                    .unwrap()
+                    .len()
+            ]
+            .into(),
+        );
         let text = format!(
             r#"{{"zarr_format":2,"shape":{shape},"chunks":{chunks},"dtype":"{dtype}","compressor":null,"fill_value":null,
             "order":"C","filters":null}}"#
         );
-        assert_eq!(ArrayMetadata::parse(text.as_bytes()).unwrap().flat_size(), expected, "{shape} {dtype}");
+        assert_eq!(
+            ArrayMetadata::parse(text.as_bytes()).unwrap().flat_size(),
+            expected,
+            "{shape} {dtype}"
+        );
     }
 }
 
@@ -77,6 +97,9 @@ fn lenient_documents_are_accepted() {
         ("dimension_separator", "\"/\""),
         ("dimension_separator", "null"),
     ] {
-        assert!(ArrayMetadata::parse(&doc(field, value)).is_ok(), "{field} {value}");
+        assert!(
+            ArrayMetadata::parse(&doc(field, value)).is_ok(),
+            "{field} {value}"
+        );
     }
 }

@@ -16,12 +16,20 @@ use crate::zarr::metadata::ArrayMetadata;
 /// chunks differ in shape.
 pub fn array_document(metadata: &ArrayMetadata) -> Result<String> {
     if !metadata.has_numpy_dtype() {
-        let data_type = metadata.v3.as_ref().map_or(Value::Null, |v3| v3.data_type.clone());
-        let why = format!("NumPy has no dtype for the data type {}", json::write(&data_type));
+        let data_type = metadata
+            .v3
+            .as_ref()
+            .map_or(Value::Null, |v3| v3.data_type.clone());
+        let why = format!(
+            "NumPy has no dtype for the data type {}",
+            json::write(&data_type)
+        );
         return Err(Error::unsupported(why));
     }
     if metadata.edges.is_some() {
-        return Err(Error::unsupported("chunks of different lengths have no form in v2"));
+        return Err(Error::unsupported(
+            "chunks of different lengths have no form in v2",
+        ));
     }
     Ok(metadata.decoded_view())
 }
@@ -39,8 +47,12 @@ pub fn names(metadata: &ArrayMetadata) -> Option<Vec<&str>> {
 ///
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the attributes are not a JSON object.
 pub fn attributes(attributes: &[u8], array: Option<&ArrayMetadata>) -> Result<Option<Vec<u8>>> {
-    let Some((array, names)) = array.and_then(|array| names(array).map(|names| (array, names))) else {
-        return Ok(MemberTexts::of(attributes)?.next().is_some().then(|| attributes.to_vec()));
+    let Some((array, names)) = array.and_then(|array| names(array).map(|names| (array, names)))
+    else {
+        return Ok(MemberTexts::of(attributes)?
+            .next()
+            .is_some()
+            .then(|| attributes.to_vec()));
     };
     let names = json::write(&names.into());
     let mut text = node::rewrite(attributes, DIMENSIONS, Some(names.as_bytes()))?;
@@ -57,8 +69,9 @@ fn missing_value(attributes: &[u8], array: &ArrayMetadata) -> Result<Option<Stri
     };
     let stated = json::parse(stated.as_bytes())?;
     let bytes = json::text(&stated).filter(|_| *array.dtype.kind() == DTypeKind::Float);
-    let bytes: Option<[u8; 8]> =
-        bytes.and_then(|text| json::base64_decode(text.as_bytes())).and_then(|bytes| bytes.try_into().ok());
+    let bytes: Option<[u8; 8]> = bytes
+        .and_then(|text| json::base64_decode(text.as_bytes()))
+        .and_then(|bytes| bytes.try_into().ok());
     Ok(bytes.map(f64::from_le_bytes).map(|number| match number {
         _ if number.is_nan() => "NaN".to_string(),
         f64::INFINITY => "Infinity".to_string(),

@@ -54,7 +54,14 @@ impl Input {
     fn of_index(shape: Vec<u64>) -> Input {
         let axes = Some((0..shape.len()).collect());
         let element = Some("<u8".to_string());
-        Input { element, itemsize: 8, is_big_endian: false, is_variable: false, shape, axes }
+        Input {
+            element,
+            itemsize: 8,
+            is_big_endian: false,
+            is_variable: false,
+            shape,
+            axes,
+        }
     }
 }
 
@@ -76,21 +83,32 @@ pub fn parse_chain(codecs: &Value, chunks: &[u64], data_type: &Value) -> Result<
         shape: chunks.to_vec(),
         axes: Some((0..chunks.len()).collect()),
     };
-    let mut chain = Chain { data_type, filters: Vec::new(), shards: Vec::new(), chunks: chunks.to_vec() };
+    let mut chain = Chain {
+        data_type,
+        filters: Vec::new(),
+        shards: Vec::new(),
+        chunks: chunks.to_vec(),
+    };
     parse_level(&codecs, input, &mut chain)?;
     Ok(chain)
 }
 
 /// Returns whether a codec of a document changes the shape of chunks.
 pub fn is_reshape(codec: &Value) -> bool {
-    Extension::parse(codec, "codecs").is_ok_and(|codec| ["reshape", "zarrs.squeeze"].contains(&codec.name.as_str()))
+    Extension::parse(codec, "codecs")
+        .is_ok_and(|codec| ["reshape", "zarrs.squeeze"].contains(&codec.name.as_str()))
 }
 
 /// Parses a list of codecs.
 fn parse_list(codecs: &Value, field: &str) -> Result<Vec<Extension>> {
-    let list = codecs.as_array().ok_or_else(|| Error::damaged(format!("{field} is not a list")))?;
+    let list = codecs
+        .as_array()
+        .ok_or_else(|| Error::damaged(format!("{field} is not a list")))?;
     if list.len() > MAX_CODECS {
-        return Err(Error::unsupported(format!("{field}: {} codecs are too many", list.len())));
+        return Err(Error::unsupported(format!(
+            "{field}: {} codecs are too many",
+            list.len()
+        )));
     }
     list.iter().map(|codec| parse_codec(codec, field)).collect()
 }
@@ -114,7 +132,10 @@ fn is_big_endian(codecs: &[Extension], depth: usize) -> Result<bool> {
                 return match codec.text("endian", "little")? {
                     "little" => Ok(false),
                     "big" => Ok(true),
-                    other => Err(codec.invalid("endian", &format!("is {other:?}, neither \"little\" nor \"big\""))),
+                    other => Err(codec.invalid(
+                        "endian",
+                        &format!("is {other:?}, neither \"little\" nor \"big\""),
+                    )),
                 };
             }
             "sharding_indexed" if depth < MAX_LEVELS => {
@@ -139,7 +160,10 @@ fn parse_level(codecs: &[Extension], mut input: Input, chain: &mut Chain) -> Res
     }
     let after = |codec: &Extension| match kind(codec) {
         None => unknown(codec),
-        Some(_) => Error::damaged(format!("codecs: {:?} stands in a place that it can't have", codec.name)),
+        Some(_) => Error::damaged(format!(
+            "codecs: {:?} stands in a place that it can't have",
+            codec.name
+        )),
     };
     let serializer = match rest.next() {
         // zarrita writes an empty list for little-endian bytes
@@ -149,7 +173,10 @@ fn parse_level(codecs: &[Extension], mut input: Input, chain: &mut Chain) -> Res
         Some(codec) => return Err(after(codec)),
     };
     let bytes: Vec<&Extension> = rest.collect();
-    if let Some(codec) = bytes.iter().find(|codec| kind(codec) != Some(CodecKind::Bytes)) {
+    if let Some(codec) = bytes
+        .iter()
+        .find(|codec| kind(codec) != Some(CodecKind::Bytes))
+    {
         return Err(after(codec));
     }
     match serializer {
@@ -167,12 +194,22 @@ fn parse_level(codecs: &[Extension], mut input: Input, chain: &mut Chain) -> Res
 
 /// Adds the array-to-bytes codec. `bytes` itself needs none, since decoded items have its byte
 /// order.
-fn serialize(codec: Option<&Extension>, filters: &mut Vec<CodecConfig>, input: &mut Input) -> Result<()> {
+fn serialize(
+    codec: Option<&Extension>,
+    filters: &mut Vec<CodecConfig>,
+    input: &mut Input,
+) -> Result<()> {
     let name = codec.map_or("bytes", |codec| codec.name.as_str());
     let is_for_variable = matches!(name, "vlen-utf8" | "vlen-bytes");
     if is_for_variable != input.is_variable {
-        let items = if input.is_variable { "variable" } else { "fixed" };
-        return Err(Error::damaged(format!("codecs: {name:?} can't encode items of {items} length")));
+        let items = if input.is_variable {
+            "variable"
+        } else {
+            "fixed"
+        };
+        return Err(Error::damaged(format!(
+            "codecs: {name:?} can't encode items of {items} length"
+        )));
     }
     let Some(codec) = codec else { return Ok(()) };
     match name {
@@ -194,7 +231,10 @@ fn serialize(codec: Option<&Extension>, filters: &mut Vec<CodecConfig>, input: &
 /// Returns the codec that clears the upper bits of integers of 2 and 4 bits; `None` for other
 /// items.
 fn low_bits(input: &Input) -> Option<CodecConfig> {
-    let element = input.element.as_deref().filter(|element| ["int2", "int4", "uint2", "uint4"].contains(element))?;
+    let element = input
+        .element
+        .as_deref()
+        .filter(|element| ["int2", "int4", "uint2", "uint4"].contains(element))?;
     let dtype = ("dtype".to_string(), Value::from(element));
     Some(CodecConfig::new(LOW_BITS, Map::from_iter([dtype])))
 }
@@ -212,27 +252,32 @@ enum CodecKind {
 
 fn kind_of(name: &str) -> Option<CodecKind> {
     Some(match name {
-        "transpose" | "reshape" | "zarrs.squeeze" | "scale_offset" | "cast_value" | "bitround" => CodecKind::Array,
+        "transpose" | "reshape" | "zarrs.squeeze" | "scale_offset" | "cast_value" | "bitround" => {
+            CodecKind::Array
+        }
         "numcodecs.bitround"
         | "numcodecs.delta"
         | "numcodecs.fixedscaleoffset"
         | "numcodecs.quantize"
         | "numcodecs.astype"
         | "numcodecs.packbits" => CodecKind::Array,
-        "bytes" | "endian" | "packbits" | "vlen-utf8" | "vlen-bytes" | "numcodecs.pcodec" | "sharding_indexed" => {
-            CodecKind::ArrayToBytes
-        }
+        "bytes" | "endian" | "packbits" | "vlen-utf8" | "vlen-bytes" | "numcodecs.pcodec"
+        | "sharding_indexed" => CodecKind::ArrayToBytes,
         "blosc" | "gzip" | "zstd" | "crc32c" | "zlib" | "lz4" | "shuffle" => CodecKind::Bytes,
         _ => match name.strip_prefix("numcodecs.")? {
-            "blosc" | "gzip" | "zlib" | "zstd" | "bz2" | "lz4" | "lzma" | "shuffle" | "crc32" | "crc32c"
-            | "adler32" | "fletcher32" | "jenkins_lookup3" => CodecKind::Bytes,
+            "blosc" | "gzip" | "zlib" | "zstd" | "bz2" | "lz4" | "lzma" | "shuffle" | "crc32"
+            | "crc32c" | "adler32" | "fletcher32" | "jenkins_lookup3" => CodecKind::Bytes,
             _ => return None,
         },
     })
 }
 
 fn unknown(codec: &Extension) -> Error {
-    let why = if matches!(codec.name.as_str(), "zfp" | "numcodecs.zfpy") { NO_ZFP } else { "is unknown" };
+    let why = if matches!(codec.name.as_str(), "zfp" | "numcodecs.zfpy") {
+        NO_ZFP
+    } else {
+        "is unknown"
+    };
     Error::unsupported(format!("codecs: codec {:?} {why}", codec.name))
 }
 
@@ -245,10 +290,14 @@ fn ordered_dtype(codec: &Extension, name: &str, input: &Input) -> Result<Option<
     let text = json::text(value).ok_or_else(|| codec.invalid(name, "is not a string"))?;
     if text.starts_with('>') {
         // releases of zarr-python disagree on its meaning
-        let why = format!("codecs: {:?}: {name} {text:?} is big-endian, which has no certain meaning", codec.name);
+        let why = format!(
+            "codecs: {:?}: {name} {text:?} is big-endian, which has no certain meaning",
+            codec.name
+        );
         return Err(Error::unsupported(why));
     }
-    let canonical = crate::zarr::dtype::DType::canonical(text).map_err(|e| codec.invalid(name, e.message()))?;
+    let canonical =
+        crate::zarr::dtype::DType::canonical(text).map_err(|e| codec.invalid(name, e.message()))?;
     Ok(Some(match canonical.strip_prefix('<') {
         Some(rest) if input.is_big_endian => format!(">{rest}"),
         _ => canonical,

@@ -45,7 +45,11 @@ impl DataType {
             let spelling = Spelling::parse(value, big_endian)?;
             let dtype = DType::parse(&spelling.dtype)?;
             let numpy = spelling.is_numpy.then_some(spelling.dtype);
-            Ok(DataType { dtype, numpy, element: spelling.element })
+            Ok(DataType {
+                dtype,
+                numpy,
+                element: spelling.element,
+            })
         };
         parse().map_err(|e: Error| e.context("data_type"))
     }
@@ -68,7 +72,9 @@ impl Spelling {
         }
         match name {
             "raw_bytes" => Ok(Spelling::items(format!("|V{}", configuration.length()?))),
-            "null_terminated_bytes" => Ok(Spelling::items(format!("|S{}", configuration.length()?))),
+            "null_terminated_bytes" => {
+                Ok(Spelling::items(format!("|S{}", configuration.length()?)))
+            }
             "fixed_length_utf32" => configuration.utf32(big_endian),
             "numpy.datetime64" => configuration.time("M8", big_endian),
             "numpy.timedelta64" => configuration.time("m8", big_endian),
@@ -83,7 +89,11 @@ impl Spelling {
 
     /// Returns items other than single numbers, with a NumPy type string.
     fn items(dtype: String) -> Spelling {
-        Spelling { dtype: dtype.into(), is_numpy: true, element: None }
+        Spelling {
+            dtype: dtype.into(),
+            is_numpy: true,
+            element: None,
+        }
     }
 
     fn number(code: &str, big_endian: bool) -> Spelling {
@@ -91,7 +101,10 @@ impl Spelling {
             Some(_) => format!("|{code}"),
             None => format!("{}{code}", order(big_endian)),
         };
-        Spelling { element: Some(dtype.clone()), ..Spelling::items(dtype) }
+        Spelling {
+            element: Some(dtype.clone()),
+            ..Spelling::items(dtype)
+        }
     }
 
     /// Returns a type of numbers of `size` bytes that NumPy lacks.
@@ -108,7 +121,9 @@ impl Spelling {
     fn raw_bits(digits: &str) -> Result<Spelling> {
         match digits.parse::<u64>() {
             Ok(bits) if bits > 0 && bits % 8 == 0 => Ok(Spelling::items(format!("|V{}", bits / 8))),
-            _ => Err(Error::damaged(format!("r{digits:.20} has no positive multiple of 8 bits"))),
+            _ => Err(Error::damaged(format!(
+                "r{digits:.20} has no positive multiple of 8 bits"
+            ))),
         }
     }
 }
@@ -122,9 +137,15 @@ struct Configuration<'a> {
 impl<'a> Configuration<'a> {
     /// Refuses parameters other than `names`.
     fn check_names(&self, names: &[&str]) -> Result<()> {
-        match self.members.and_then(|members| members.keys().find(|name| !names.contains(&name.as_str()))) {
+        match self
+            .members
+            .and_then(|members| members.keys().find(|name| !names.contains(&name.as_str())))
+        {
             None => Ok(()),
-            Some(other) => Err(Error::unsupported(format!("parameter {other:?} of {:?} is unknown", self.name))),
+            Some(other) => Err(Error::unsupported(format!(
+                "parameter {other:?} of {:?} is unknown",
+                self.name
+            ))),
         }
     }
 
@@ -140,13 +161,20 @@ impl<'a> Configuration<'a> {
     /// Returns `length_bytes`. [`DType::parse`] checks the maximum.
     fn length(&self) -> Result<u64> {
         self.check_names(&["length_bytes"])?;
-        let length = self.get("length_bytes")?.as_u64().filter(|length| *length > 0);
+        let length = self
+            .get("length_bytes")?
+            .as_u64()
+            .filter(|length| *length > 0);
         length.ok_or_else(|| self.bad("has a length_bytes that is no positive integer"))
     }
 
     fn utf32(&self, big_endian: bool) -> Result<Spelling> {
         match self.length()? {
-            length if length % 4 == 0 => Ok(Spelling::items(format!("{}U{}", order(big_endian), length / 4))),
+            length if length % 4 == 0 => Ok(Spelling::items(format!(
+                "{}U{}",
+                order(big_endian),
+                length / 4
+            ))),
             length => Err(self.bad(&format!("has a length_bytes of {length}, no multiple of 4"))),
         }
     }
@@ -158,27 +186,44 @@ impl<'a> Configuration<'a> {
             Some(unit) if UNITS.contains(&unit) => unit,
             _ => return Err(self.bad("has an unknown unit")),
         };
-        let factor = self.get("scale_factor")?.as_u64().filter(|factor| (1..1 << 31).contains(factor));
-        let factor = factor.ok_or_else(|| self.bad("has a scale_factor outside 1 to 2147483647"))?;
+        let factor = self
+            .get("scale_factor")?
+            .as_u64()
+            .filter(|factor| (1..1 << 31).contains(factor));
+        let factor =
+            factor.ok_or_else(|| self.bad("has a scale_factor outside 1 to 2147483647"))?;
         let unit = match (unit, factor) {
             ("generic", _) => String::new(),
             (unit, 1) => format!("[{unit}]"),
             (unit, factor) => format!("[{factor}{unit}]"),
         };
-        Ok(Spelling::items(format!("{}{code}{unit}", order(big_endian))))
+        Ok(Spelling::items(format!(
+            "{}{code}{unit}",
+            order(big_endian)
+        )))
     }
 
     fn fields(&self, big_endian: bool) -> Result<Spelling> {
         self.check_names(&["fields"])?;
-        let list = self.get("fields")?.as_array().ok_or_else(|| self.bad("has fields that are no list"))?;
-        let mut whole = Spelling { dtype: Value::Null, is_numpy: true, element: None };
+        let list = self
+            .get("fields")?
+            .as_array()
+            .ok_or_else(|| self.bad("has fields that are no list"))?;
+        let mut whole = Spelling {
+            dtype: Value::Null,
+            is_numpy: true,
+            element: None,
+        };
         let mut parts = Vec::with_capacity(list.len());
         for (i, item) in list.iter().enumerate() {
-            let (name, data_type) =
-                field(item).ok_or_else(|| self.bad(&format!("has a field {i} without name or type")))?;
-            let part = Spelling::parse(data_type, big_endian).map_err(|e| e.context(format!("field {name:?}")))?;
+            let (name, data_type) = field(item)
+                .ok_or_else(|| self.bad(&format!("has a field {i} without name or type")))?;
+            let part = Spelling::parse(data_type, big_endian)
+                .map_err(|e| e.context(format!("field {name:?}")))?;
             if name.is_empty() || part.dtype == "|O" {
-                return Err(self.bad(&format!("has a field {i} without a name or of variable length")));
+                return Err(self.bad(&format!(
+                    "has a field {i} without a name or of variable length"
+                )));
             }
             whole.is_numpy &= part.is_numpy;
             parts.push(json!([name, part.dtype]));
@@ -195,7 +240,13 @@ pub(super) fn name(data_type: &Value) -> Option<&str> {
 
 /// Returns the names and data types of the fields of a struct that [`DataType::parse`] accepted.
 pub(super) fn fields(data_type: &Value) -> Option<Vec<(&str, &Value)>> {
-    data_type.get("configuration")?.get("fields")?.as_array()?.iter().map(field).collect()
+    data_type
+        .get("configuration")?
+        .get("fields")?
+        .as_array()?
+        .iter()
+        .map(field)
+        .collect()
 }
 
 /// Returns the v3 data type for a dtype of v2, and whether its items are big-endian. `spelled` is
@@ -206,14 +257,17 @@ pub fn name_of(dtype: &DType, spelled: &Value) -> Option<(Value, bool)> {
     record_orders(dtype, &mut orders);
     let data_type = json_of(dtype, spelled)?;
     let is_big = orders[1];
-    (orders != [true; 2] && DataType::parse(&data_type, is_big).is_ok()).then_some((data_type, is_big))
+    (orders != [true; 2] && DataType::parse(&data_type, is_big).is_ok())
+        .then_some((data_type, is_big))
 }
 
 /// Records in `orders` whether parts of an item are little-endian, and whether parts are
 /// big-endian.
 fn record_orders(dtype: &DType, orders: &mut [bool; 2]) {
     match dtype.kind() {
-        DTypeKind::Struct(fields) => fields.iter().for_each(|field| record_orders(&field.dtype, orders)),
+        DTypeKind::Struct(fields) => fields
+            .iter()
+            .for_each(|field| record_orders(&field.dtype, orders)),
         DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Object => {}
         _ if dtype.size() <= 1 => {}
         _ => orders[usize::from(dtype.is_big_endian())] = true,
@@ -221,7 +275,8 @@ fn record_orders(dtype: &DType, orders: &mut [bool; 2]) {
 }
 
 fn json_of(dtype: &DType, spelled: &Value) -> Option<Value> {
-    let with = |name: &str, configuration: Value| json!({"name": name, "configuration": configuration});
+    let with =
+        |name: &str, configuration: Value| json!({"name": name, "configuration": configuration});
     let length = || json!({"length_bytes": dtype.size()});
     let time = |name: &str| Some(with(name, unit_of(json::text(spelled)?)?));
     Some(match dtype.kind() {
@@ -232,23 +287,37 @@ fn json_of(dtype: &DType, spelled: &Value) -> Option<Value> {
         DTypeKind::TimeDelta => time("numpy.timedelta64")?,
         DTypeKind::Object => return None,
         DTypeKind::Struct(fields) => {
-            let parts = spelled.as_array().filter(|parts| parts.len() == fields.len())?;
+            let parts = spelled
+                .as_array()
+                .filter(|parts| parts.len() == fields.len())?;
             let parts = fields.iter().zip(parts).map(|(field, part)| {
-                let data_type = json_of(&field.dtype, part.get(1)?).filter(|_| field.shape.is_empty())?;
+                let data_type =
+                    json_of(&field.dtype, part.get(1)?).filter(|_| field.shape.is_empty())?;
                 Some(json!({"name": field.name, "data_type": data_type}))
             });
-            with("struct", json!({"fields": parts.collect::<Option<Vec<_>>>()?}))
+            with(
+                "struct",
+                json!({"fields": parts.collect::<Option<Vec<_>>>()?}),
+            )
         }
         _ => {
             let canonical = DType::canonical(json::text(spelled)?).ok()?;
-            NUMBERS.iter().find(|(_, code)| canonical.get(1..) == Some(code))?.0.into()
+            NUMBERS
+                .iter()
+                .find(|(_, code)| canonical.get(1..) == Some(code))?
+                .0
+                .into()
         }
     })
 }
 
 /// Returns the configuration of a time type: its unit in a type string such as `<M8[25s]`.
 fn unit_of(text: &str) -> Option<Value> {
-    let unit = text.split_once('[').map_or("generic]", |(_, unit)| unit).strip_suffix(']')?.replace('μ', "u");
+    let unit = text
+        .split_once('[')
+        .map_or("generic]", |(_, unit)| unit)
+        .strip_suffix(']')?
+        .replace('μ', "u");
     let word = unit.trim_start_matches(|c: char| c.is_ascii_digit());
     let factor = match &unit[..unit.len() - word.len()] {
         _ if word == "generic" => 1,
@@ -259,7 +328,9 @@ fn unit_of(text: &str) -> Option<Value> {
 }
 
 /// Time units of NumPy.
-const UNITS: [&str; 14] = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic"];
+const UNITS: [&str; 14] = [
+    "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic",
+];
 
 /// The names of numbers that NumPy has, and their type strings. The first name of a type string is
 /// the one to write.
@@ -283,7 +354,10 @@ const NUMBERS: [(&str, &str); 16] = [
 ];
 
 fn number_code(name: &str) -> Option<&'static str> {
-    NUMBERS.iter().find(|(other, _)| *other == name).map(|(_, code)| *code)
+    NUMBERS
+        .iter()
+        .find(|(other, _)| *other == name)
+        .map(|(_, code)| *code)
 }
 
 /// Returns the size in bytes of an item of a type that NumPy lacks.
@@ -291,7 +365,8 @@ fn opaque_size(name: &str) -> Option<u64> {
     match name {
         "bfloat16" => Some(2),
         "complex_bfloat16" | "complex_float16" => Some(4),
-        "float8_e3m4" | "float8_e4m3" | "float8_e4m3b11fnuz" | "float8_e4m3fn" | "float8_e4m3fnuz" => Some(1),
+        "float8_e3m4" | "float8_e4m3" | "float8_e4m3b11fnuz" | "float8_e4m3fn"
+        | "float8_e4m3fnuz" => Some(1),
         "float8_e5m2" | "float8_e5m2fnuz" | "float8_e8m0fnu" => Some(1),
         "float6_e2m3fn" | "float6_e3m2fn" | "float4_e2m1fn" => Some(1),
         "int2" | "int4" | "uint2" | "uint4" => Some(1),
@@ -301,7 +376,10 @@ fn opaque_size(name: &str) -> Option<u64> {
 
 /// Returns whether items of a type have no fixed size.
 fn is_variable_length(name: &str) -> bool {
-    matches!(name, "string" | "bytes" | "variable_length_bytes" | "binary")
+    matches!(
+        name,
+        "string" | "bytes" | "variable_length_bytes" | "binary"
+    )
 }
 
 /// Splits a name or an extension object.
@@ -309,17 +387,29 @@ fn name_and_configuration(value: &Value) -> Result<(&str, Configuration<'_>)> {
     let members = match value {
         Value::Object(members) => members,
         _ => {
-            let name = json::text(value).ok_or_else(|| Error::damaged("neither a name nor an object"))?;
-            return Ok((name, Configuration { name, members: None }));
+            let name =
+                json::text(value).ok_or_else(|| Error::damaged("neither a name nor an object"))?;
+            return Ok((
+                name,
+                Configuration {
+                    name,
+                    members: None,
+                },
+            ));
         }
     };
-    let name = members.get("name").and_then(json::text).ok_or_else(|| Error::damaged("has no name"))?;
+    let name = members
+        .get("name")
+        .and_then(json::text)
+        .ok_or_else(|| Error::damaged("has no name"))?;
     for (member, value) in members {
         match (member.as_str(), value) {
             ("name" | "configuration", _) | ("must_understand", Value::Bool(_)) => {}
             ("must_understand", _) => return Err(Error::damaged("must_understand is no boolean")),
             _ => {
-                return Err(Error::unsupported(format!("field {member:?} of {name:?} is unknown")));
+                return Err(Error::unsupported(format!(
+                    "field {member:?} of {name:?} is unknown"
+                )));
             }
         }
     }
@@ -327,7 +417,9 @@ fn name_and_configuration(value: &Value) -> Result<(&str, Configuration<'_>)> {
         None | Some(Value::Null) => None,
         Some(Value::Object(configuration)) => Some(configuration),
         Some(_) => {
-            return Err(Error::damaged(format!("{name:?} has a configuration that is no object")));
+            return Err(Error::damaged(format!(
+                "{name:?} has a configuration that is no object"
+            )));
         }
     };
     Ok((name, Configuration { name, members }))

@@ -42,18 +42,34 @@ impl ArrayMetadata {
         if node_type(document)? != NodeType::Array {
             return Err(Error::damaged("node_type is not \"array\""));
         }
-        let mut memory = take_for_fields(&doc, &["data_type", "codecs", "fill_value", "dimension_names"])?;
+        let mut memory = take_for_fields(
+            &doc,
+            &["data_type", "codecs", "fill_value", "dimension_names"],
+        )?;
         check_fields(&doc)?;
         let shape = dimensions(&doc, "shape", 0)?;
         let (edges, of_edges) = parse_grid(&doc, &shape)?;
-        let outer: Vec<u64> = shape.iter().zip(&edges).map(|(&len, edges)| edges.max(len)).collect();
+        let outer: Vec<u64> = shape
+            .iter()
+            .zip(&edges)
+            .map(|(&len, edges)| edges.max(len))
+            .collect();
         let keys = parse_keys(&doc)?;
-        let required = |field: &str| doc.get(field).ok_or_else(|| Error::damaged(format!("{field} is missing")));
+        let required = |field: &str| {
+            doc.get(field)
+                .ok_or_else(|| Error::damaged(format!("{field} is missing")))
+        };
         let data_type = required("data_type")?;
         let codecs = required("codecs")?;
         let fill_value = required("fill_value")?;
-        let Chain { data_type: parsed, filters, mut shards, chunks } = parse_chain(codecs, &outer, data_type)?;
-        let fill = fill_value::parse(fill_value, data_type, &parsed).map_err(|e| e.context("fill_value"))?;
+        let Chain {
+            data_type: parsed,
+            filters,
+            mut shards,
+            chunks,
+        } = parse_chain(codecs, &outer, data_type)?;
+        let fill = fill_value::parse(fill_value, data_type, &parsed)
+            .map_err(|e| e.context("fill_value"))?;
         let dtype = parsed.dtype;
         let mut edges = is_irregular(&edges).then_some(edges);
         if edges.is_some() {
@@ -63,7 +79,9 @@ impl ArrayMetadata {
         if let Some(outermost) = shards.first_mut() {
             outermost.edges = edges.take();
         }
-        memory.shrink_to(memory.bytes() / COPIES * KEPT_COPIES + fill.as_ref().map_or(0, Vec::capacity));
+        memory.shrink_to(
+            memory.bytes() / COPIES * KEPT_COPIES + fill.as_ref().map_or(0, Vec::capacity),
+        );
         let v3 = V3Fields {
             has_key_prefix: keys.has_prefix,
             data_type: data_type.clone(),
@@ -94,7 +112,10 @@ impl ArrayMetadata {
         metadata.check_sizes()?;
         check_shards(&metadata)?;
         check_shard_edges(&metadata)?;
-        Ok(ArrayMetadata { memory: memory.and(of_edges).into(), ..metadata })
+        Ok(ArrayMetadata {
+            memory: memory.and(of_edges).into(),
+            ..metadata
+        })
     }
 }
 
@@ -129,7 +150,9 @@ impl ArrayMetadata {
     /// Returns the lengths of the outermost shards along each dimension, or of the chunks if there
     /// are no shards.
     pub fn object_edges(&self) -> Cow<'_, [Edges]> {
-        self.shards.first().map_or_else(|| self.chunk_edges(), ShardLevel::shard_edges)
+        self.shards
+            .first()
+            .map_or_else(|| self.chunk_edges(), ShardLevel::shard_edges)
     }
 
     /// Returns whether `other` may be this array after its shape has changed: the chunks that both
@@ -142,27 +165,52 @@ impl ArrayMetadata {
         }
         let ours = self.object_edges();
         let theirs = other.object_edges();
-        if self.shape.len() != other.shape.len() || [&ours, &theirs].iter().all(|edges| !is_irregular(edges)) {
+        if self.shape.len() != other.shape.len()
+            || [&ours, &theirs].iter().all(|edges| !is_irregular(edges))
+        {
             return false;
         }
         let lengths = self.shape.iter().zip(&other.shape).map(|(a, b)| *a.min(b));
-        if !ours.iter().zip(theirs.iter()).zip(lengths).all(|((a, b), len)| a.begins_like(b, len)) {
+        if !ours
+            .iter()
+            .zip(theirs.iter())
+            .zip(lengths)
+            .all(|((a, b), len)| a.begins_like(b, len))
+        {
             return false;
         }
-        other.with_grid_of(self).is_ok_and(|other| self.encodes_like(&other))
+        other
+            .with_grid_of(self)
+            .is_ok_and(|other| self.encodes_like(&other))
     }
 
     /// Returns this array with the grid of another one.
     fn with_grid_of(&self, other: &ArrayMetadata) -> Result<ArrayMetadata> {
         let Some(v3) = &self.v3 else {
-            return Err(Error::unsupported("chunks of different lengths are of v3 alone"));
+            return Err(Error::unsupported(
+                "chunks of different lengths are of v3 alone",
+            ));
         };
-        let outer = other.shards.first().map_or(&other.chunks, |level| &level.shape);
-        let Chain { filters, mut shards, chunks, .. } = parse_chain(&v3.codecs, outer, &v3.data_type)?;
+        let outer = other
+            .shards
+            .first()
+            .map_or(&other.chunks, |level| &level.shape);
+        let Chain {
+            filters,
+            mut shards,
+            chunks,
+            ..
+        } = parse_chain(&v3.codecs, outer, &v3.data_type)?;
         if let (Some(level), Some(of_other)) = (shards.first_mut(), other.shards.first()) {
             level.edges = of_other.edges.clone();
         }
-        Ok(ArrayMetadata { chunks, edges: other.edges.clone(), filters, shards, ..self.clone() })
+        Ok(ArrayMetadata {
+            chunks,
+            edges: other.edges.clone(),
+            filters,
+            shards,
+            ..self.clone()
+        })
     }
 
     /// Returns whether the chunks that both arrays have are of the same lengths, however they are
@@ -172,7 +220,11 @@ impl ArrayMetadata {
         let theirs = other.chunk_edges();
         let lengths = self.shape.iter().zip(&other.shape).map(|(a, b)| *a.min(b));
         ours.len() == theirs.len()
-            && ours.iter().zip(theirs.iter()).zip(lengths).all(|((a, b), len)| a.begins_like(b, len))
+            && ours
+                .iter()
+                .zip(theirs.iter())
+                .zip(lengths)
+                .all(|((a, b), len)| a.begins_like(b, len))
     }
 }
 
@@ -182,8 +234,13 @@ fn is_irregular(edges: &[Edges]) -> bool {
 
 /// Checks that this chain can encode chunks of different shapes.
 fn check_irregular(codecs: &Value) -> Result<()> {
-    if codecs.as_array().is_some_and(|list| list.iter().any(is_reshape)) {
-        Err(Error::unsupported("chunk_grid: \"reshape\" of chunks of different lengths is not supported"))
+    if codecs
+        .as_array()
+        .is_some_and(|list| list.iter().any(is_reshape))
+    {
+        Err(Error::unsupported(
+            "chunk_grid: \"reshape\" of chunks of different lengths is not supported",
+        ))
     } else {
         Ok(())
     }
@@ -194,11 +251,15 @@ fn check_shard_edges(metadata: &ArrayMetadata) -> Result<()> {
     let Some(outermost) = metadata.shards.first() else {
         return Ok(());
     };
-    let inner = metadata.shards.get(1).map_or(&metadata.chunks, |level| &level.shape);
+    let inner = metadata
+        .shards
+        .get(1)
+        .map_or(&metadata.chunks, |level| &level.shape);
     for (edges, inner) in outermost.edges.iter().flatten().zip(inner) {
         if let Some((len, _)) = edges.list().iter().find(|(len, _)| len % inner != 0) {
-            let why =
-                format!("codecs: \"sharding_indexed\": chunk_shape {inner} does not divide the shard's length {len}");
+            let why = format!(
+                "codecs: \"sharding_indexed\": chunk_shape {inner} does not divide the shard's length {len}"
+            );
             return Err(Error::damaged(why));
         }
     }
@@ -210,7 +271,9 @@ fn check_fields(doc: &Map<String, Value>) -> Result<()> {
     for (field, value) in doc {
         let is_ignorable = value.get("must_understand") == Some(&Value::Bool(false));
         if !FIELDS.contains(&field.as_str()) && !is_ignorable {
-            return Err(Error::unsupported(format!("field {field:?} is unknown, and must be understood")));
+            return Err(Error::unsupported(format!(
+                "field {field:?} is unknown, and must be understood"
+            )));
         }
     }
     match doc.get("storage_transformers") {
@@ -227,16 +290,24 @@ fn check_fields(doc: &Map<String, Value>) -> Result<()> {
     }
 }
 
-fn dimension_names(doc: &Map<String, Value>, dimensions: usize) -> Result<Option<Vec<Option<String>>>> {
+fn dimension_names(
+    doc: &Map<String, Value>,
+    dimensions: usize,
+) -> Result<Option<Vec<Option<String>>>> {
     let list = match doc.get("dimension_names") {
         None | Some(Value::Null) => return Ok(None),
         Some(value) => value.as_array(),
     };
-    let bad = || Error::damaged("dimension_names is not a list with a string or null for each dimension");
-    let list = list.filter(|list| list.len() == dimensions).ok_or_else(bad)?;
+    let bad =
+        || Error::damaged("dimension_names is not a list with a string or null for each dimension");
+    let list = list
+        .filter(|list| list.len() == dimensions)
+        .ok_or_else(bad)?;
     let name = |value: &Value| match value {
         Value::Null => Ok(None),
-        value => json::text(value).map(|name| Some(name.to_string())).ok_or_else(bad),
+        value => json::text(value)
+            .map(|name| Some(name.to_string()))
+            .ok_or_else(bad),
     };
     list.iter().map(name).collect::<Result<_>>().map(Some)
 }
@@ -245,9 +316,15 @@ fn dimension_names(doc: &Map<String, Value>, dimensions: usize) -> Result<Option
 fn check_shards(metadata: &ArrayMetadata) -> Result<()> {
     let item = metadata.dtype.size().max(1) as u64;
     for level in &metadata.shards {
-        let bytes = level.shape.iter().try_fold(item, |n, &len| n.checked_mul(len));
+        let bytes = level
+            .shape
+            .iter()
+            .try_fold(item, |n, &len| n.checked_mul(len));
         if bytes.is_none_or(|bytes| bytes > i64::MAX as u64) {
-            return Err(Error::damaged(format!("shards {:?} are larger than 2^63 bytes", level.shape)));
+            return Err(Error::damaged(format!(
+                "shards {:?} are larger than 2^63 bytes",
+                level.shape
+            )));
         }
     }
     Ok(())

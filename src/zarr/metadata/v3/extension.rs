@@ -22,26 +22,44 @@ impl Extension {
     /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an unknown member.
     pub fn parse(value: &Value, field: &str) -> Result<Self> {
         if let Some(name) = json::text(value) {
-            return Ok(Extension { name: name.to_string(), configuration: Map::new() });
+            return Ok(Extension {
+                name: name.to_string(),
+                configuration: Map::new(),
+            });
         }
-        let object =
-            value.as_object().ok_or_else(|| Error::damaged(format!("{field} is not an object with a name")))?;
+        let object = value
+            .as_object()
+            .ok_or_else(|| Error::damaged(format!("{field} is not an object with a name")))?;
         let name = object.get("name").and_then(json::text);
         let name = name.ok_or_else(|| Error::damaged(format!("{field} has no name")))?;
         let configuration = match object.get("configuration") {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(configuration)) => configuration.clone(),
             Some(_) => {
-                return Err(Error::damaged(format!("{field}: the configuration of {name:?} is not an object")));
+                return Err(Error::damaged(format!(
+                    "{field}: the configuration of {name:?} is not an object"
+                )));
             }
         };
-        if object.get("must_understand").is_some_and(|value| !value.is_boolean()) {
-            return Err(Error::damaged(format!("{field}: must_understand of {name:?} is not a boolean")));
+        if object
+            .get("must_understand")
+            .is_some_and(|value| !value.is_boolean())
+        {
+            return Err(Error::damaged(format!(
+                "{field}: must_understand of {name:?} is not a boolean"
+            )));
         }
-        let known = |member: &&String| ["name", "configuration", "must_understand"].contains(&member.as_str());
+        let known = |member: &&String| {
+            ["name", "configuration", "must_understand"].contains(&member.as_str())
+        };
         match object.keys().find(|member| !known(member)) {
-            Some(member) => Err(Error::unsupported(format!("{field}: {name:?} has an unknown member {member:?}"))),
-            None => Ok(Extension { name: name.to_string(), configuration }),
+            Some(member) => Err(Error::unsupported(format!(
+                "{field}: {name:?} has an unknown member {member:?}"
+            ))),
+            None => Ok(Extension {
+                name: name.to_string(),
+                configuration,
+            }),
         }
     }
 
@@ -52,15 +70,24 @@ impl Extension {
     ///
     /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) otherwise.
     pub fn allow_only(&self, known: &[&str]) -> Result<()> {
-        match self.configuration.keys().find(|name| !known.contains(&name.as_str())) {
-            Some(name) => Err(Error::unsupported(format!("{:?} has no parameter {name:?}", self.name))),
+        match self
+            .configuration
+            .keys()
+            .find(|name| !known.contains(&name.as_str()))
+        {
+            Some(name) => Err(Error::unsupported(format!(
+                "{:?} has no parameter {name:?}",
+                self.name
+            ))),
             None => Ok(()),
         }
     }
 
     /// Returns a member of the configuration, or `None` if it is absent or null.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.configuration.get(name).filter(|value| !value.is_null())
+        self.configuration
+            .get(name)
+            .filter(|value| !value.is_null())
     }
 
     /// Returns a string of the configuration, or `default` if it is absent or null.
@@ -69,8 +96,9 @@ impl Extension {
     ///
     /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is not a string.
     pub fn text<'a>(&'a self, name: &str, default: &'a str) -> Result<&'a str> {
-        self.get(name)
-            .map_or(Ok(default), |value| json::text(value).ok_or_else(|| self.invalid(name, "is not a string")))
+        self.get(name).map_or(Ok(default), |value| {
+            json::text(value).ok_or_else(|| self.invalid(name, "is not a string"))
+        })
     }
 
     /// Returns a list of non-negative integers of the configuration.

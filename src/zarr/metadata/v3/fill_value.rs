@@ -33,7 +33,9 @@ pub fn parse(value: &Value, data_type: &Value, parsed: &DataType) -> Result<Opti
         DTypeKind::Object if value.is_null() || is_variable_length(value, name) => Ok(None),
         DTypeKind::Object => Err(bad()),
         _ if value.is_null() => Ok(Some(Vec::new())),
-        _ => item_of(value, data_type, &parsed.dtype).map(Some).ok_or_else(bad),
+        _ => item_of(value, data_type, &parsed.dtype)
+            .map(Some)
+            .ok_or_else(bad),
     }
 }
 
@@ -74,7 +76,9 @@ fn item_of(value: &Value, data_type: &Value, dtype: &DType) -> Option<Vec<u8>> {
         DTypeKind::Bytes => base64_of(value).filter(|bytes| bytes.len() <= size)?,
         DTypeKind::Text => {
             let text = json::text(value).filter(|text| text.chars().count() <= size / 4)?;
-            text.chars().flat_map(|c| dtype.ordered(&u32::from(c).to_le_bytes())).collect()
+            text.chars()
+                .flat_map(|c| dtype.ordered(&u32::from(c).to_le_bytes()))
+                .collect()
         }
         DTypeKind::Void if is_raw(name) => bytes_of(value).filter(|bytes| bytes.len() == size)?,
         DTypeKind::Object => return None,
@@ -113,17 +117,24 @@ fn number_item(value: &Value, name: &str, dtype: &DType) -> Option<Vec<u8>> {
     if let Some((low, high)) = integer_range(name) {
         let number = match value {
             Value::Bool(bit) if name == "bool" => i128::from(*bit),
-            _ if json::text(value) == Some("NaT") && name.starts_with("numpy.") => i128::from(i64::MIN),
+            _ if json::text(value) == Some("NaT") && name.starts_with("numpy.") => {
+                i128::from(i64::MIN)
+            }
             _ => integer(value)?,
         };
-        return (low..=high).contains(&number).then(|| dtype.ordered(&number.to_le_bytes()[..size]));
+        return (low..=high)
+            .contains(&number)
+            .then(|| dtype.ordered(&number.to_le_bytes()[..size]));
     }
     match component(name) {
         Some(part) => {
             let [re, im] = value.as_array()?.as_slice() else {
                 return None;
             };
-            let [re, im] = [float_item(re, part, size / 2, dtype)?, float_item(im, part, size / 2, dtype)?];
+            let [re, im] = [
+                float_item(re, part, size / 2, dtype)?,
+                float_item(im, part, size / 2, dtype)?,
+            ];
             Some([re, im].concat())
         }
         None => float_item(value, name, size, dtype),
@@ -134,7 +145,9 @@ fn number_item(value: &Value, name: &str, dtype: &DType) -> Option<Vec<u8>> {
 fn float_item(value: &Value, name: &str, size: usize, dtype: &DType) -> Option<Vec<u8>> {
     let bits = match json::text(value) {
         Some(text) => match text.strip_prefix("0x") {
-            Some(digits) if digits.len() == 2 * size && digits.bytes().all(|b| b.is_ascii_hexdigit()) => {
+            Some(digits)
+                if digits.len() == 2 * size && digits.bytes().all(|b| b.is_ascii_hexdigit()) =>
+            {
                 u64::from_str_radix(digits, 16).ok()?
             }
             Some(_) => return None,
@@ -180,12 +193,19 @@ fn number_json(item: &[u8], name: &str, dtype: &DType) -> Option<Value> {
         let number = dtype.unsigned_of(item);
         // shifting left and back extends the sign
         let unused = 64 - 8 * dtype.size() as u32;
-        return Some(if low < 0 { ((number << unused) as i64 >> unused).into() } else { number.into() });
+        return Some(if low < 0 {
+            ((number << unused) as i64 >> unused).into()
+        } else {
+            number.into()
+        });
     }
     match component(name) {
         Some(part) => {
             let (re, im) = item.split_at(item.len() / 2);
-            Some(Value::Array(vec![float_value(re, part, dtype), float_value(im, part, dtype)]))
+            Some(Value::Array(vec![
+                float_value(re, part, dtype),
+                float_value(im, part, dtype),
+            ]))
         }
         None => Some(float_value(item, name, dtype)),
     }
@@ -212,8 +232,14 @@ fn float_bits(number: f64, name: &str) -> Option<u64> {
     if number.is_nan() {
         return format.nan();
     }
-    let is_in_type = if number.is_infinite() { format.infinity().is_some() } else { format.has_within_range(number) };
-    is_in_type.then(|| format.from_f64(number, RoundingMode::NearestEven)).flatten()
+    let is_in_type = if number.is_infinite() {
+        format.infinity().is_some()
+    } else {
+        format.has_within_range(number)
+    };
+    is_in_type
+        .then(|| format.from_f64(number, RoundingMode::NearestEven))
+        .flatten()
 }
 
 /// Returns the number that the bits of a float type encode.
@@ -239,7 +265,10 @@ fn integer_range(name: &str) -> Option<(i128, i128)> {
     if name.starts_with("numpy.") {
         return Some(signed(64));
     }
-    let bits = name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
+    let bits = name
+        .trim_start_matches(|c: char| !c.is_ascii_digit())
+        .parse::<u32>()
+        .ok();
     match (name.trim_end_matches(|c: char| c.is_ascii_digit()), bits) {
         ("int", Some(bits @ 2..=64)) => Some(signed(bits)),
         ("uint", Some(bits @ 2..=64)) => Some((0, (1i128 << bits) - 1)),
@@ -257,14 +286,21 @@ fn integer(value: &Value) -> Option<i128> {
     let Value::Number(number) = value else {
         return None;
     };
-    let whole = || json::float(value).filter(|f| f.fract() == 0.0 && f.abs() <= MAX_WHOLE).map(|f| f as i128);
+    let whole = || {
+        json::float(value)
+            .filter(|f| f.fract() == 0.0 && f.abs() <= MAX_WHOLE)
+            .map(|f| f as i128)
+    };
     number.as_str().parse().ok().or_else(whole)
 }
 
 /// Parses bytes from base64 text or a list of integers.
 fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     match value {
-        Value::Array(list) => list.iter().map(|byte| integer(byte)?.try_into().ok()).collect(),
+        Value::Array(list) => list
+            .iter()
+            .map(|byte| integer(byte)?.try_into().ok())
+            .collect(),
         _ => base64_of(value),
     }
 }

@@ -49,7 +49,9 @@ fn check_fields(document: &[u8], known: &[&str]) -> Result<()> {
     for member in MemberTexts::of(document)? {
         let (name, _) = member?;
         if !known.contains(&name.as_ref()) {
-            let why = format!("field {name:?} has no place in Zarr v3: move it to the attributes, or remove it");
+            let why = format!(
+                "field {name:?} has no place in Zarr v3: move it to the attributes, or remove it"
+            );
             return Err(Error::unsupported(why));
         }
     }
@@ -73,34 +75,56 @@ pub fn group_document(attributes: Option<&[u8]>) -> Result<Vec<u8>> {
 ///
 /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if v3 cannot describe the stored chunks,
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the attributes are not a JSON object.
-pub fn array_document(old: &ArrayMetadata, separator: Separator, attributes: Option<&[u8]>) -> Result<Vec<u8>> {
+pub fn array_document(
+    old: &ArrayMetadata,
+    separator: Separator,
+    attributes: Option<&[u8]>,
+) -> Result<Vec<u8>> {
     let (data_type, is_big_endian) = data_type(old)?;
     let parsed = DataType::parse(&data_type, is_big_endian)?;
     let (attributes, names) = match attributes {
         Some(text) => attributes::of_array(text, old).map(|(text, names)| (Some(text), names))?,
         None => (None, None),
     };
-    let separator_text = if separator == Separator::Slash { "/" } else { "." };
+    let separator_text = if separator == Separator::Slash {
+        "/"
+    } else {
+        "."
+    };
     let mut fields = Map::new();
     fields.insert("zarr_format".into(), 3.into());
     fields.insert("node_type".into(), "array".into());
     fields.insert("shape".into(), old.shape.clone().into());
     fields.insert("data_type".into(), data_type.clone());
-    fields.insert("chunk_grid".into(), json!({"name": "regular", "configuration": {"chunk_shape": old.chunks}}));
-    fields.insert("chunk_key_encoding".into(), json!({"name": "v2", "configuration": {"separator": separator_text}}));
+    fields.insert(
+        "chunk_grid".into(),
+        json!({"name": "regular", "configuration": {"chunk_shape": old.chunks}}),
+    );
+    fields.insert(
+        "chunk_key_encoding".into(),
+        json!({"name": "v2", "configuration": {"separator": separator_text}}),
+    );
     fields.insert("fill_value".into(), fill_value(old, &data_type, &parsed)?);
     fields.insert("codecs".into(), codecs::chain(old, is_big_endian)?);
     fields.insert("attributes".into(), json!({}));
     fields.extend(names.map(|names| ("dimension_names".to_string(), names)));
     fields.insert("storage_transformers".into(), json!([]));
-    let text = with_attributes(json::write_pretty(&Value::Object(fields)).as_bytes(), attributes.as_deref())?;
+    let text = with_attributes(
+        json::write_pretty(&Value::Object(fields)).as_bytes(),
+        attributes.as_deref(),
+    )?;
     check_same(old, separator, &ArrayMetadata::parse_v3(&text)?)?;
     Ok(text)
 }
 
 /// Returns the data type, and whether its numbers are big-endian.
 fn data_type(old: &ArrayMetadata) -> Result<(Value, bool)> {
-    let none = || Error::unsupported(format!("dtype {} has no data type in Zarr v3", json::write(&old.dtype_json)));
+    let none = || {
+        Error::unsupported(format!(
+            "dtype {} has no data type in Zarr v3",
+            json::write(&old.dtype_json)
+        ))
+    };
     match old.object_codec() {
         Some(codec) => match codec.id.as_str() {
             _ if json::text(&old.dtype_json).is_none() => Err(none()),
@@ -128,7 +152,10 @@ pub fn fill_value_of(old: &ArrayMetadata, data_type: &Value, is_big_endian: bool
 /// # Errors
 ///
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the attributes are not a JSON object.
-pub fn attributes_of_view(text: &[u8], array: Option<&ArrayMetadata>) -> Result<(Vec<u8>, Option<Value>)> {
+pub fn attributes_of_view(
+    text: &[u8],
+    array: Option<&ArrayMetadata>,
+) -> Result<(Vec<u8>, Option<Value>)> {
     match array {
         Some(array) => attributes::of_view(text, array),
         None => Ok((text.to_vec(), None)),
@@ -140,7 +167,13 @@ fn fill_value(old: &ArrayMetadata, data_type: &Value, parsed: &DataType) -> Resu
     let value = match &old.fill {
         _ if old.has_objects() => match &old.fill_value {
             // zarr 2 writes 0 if no fill value is given
-            empty if empty.is_null() || empty.as_u64() == Some(0) || json::text(empty) == Some("") => Some("".into()),
+            empty
+                if empty.is_null()
+                    || empty.as_u64() == Some(0)
+                    || json::text(empty) == Some("") =>
+            {
+                Some("".into())
+            }
             // zarr-python 2 treats the fill value of `vlen-bytes` as text, zarr-python 3 as base64
             text if data_type == "string" => json::text(text).map(Value::from),
             _ => None,
@@ -167,17 +200,29 @@ fn with_attributes(document: &[u8], attributes: Option<&[u8]>) -> Result<Vec<u8>
 fn check_same(old: &ArrayMetadata, separator: Separator, new: &ArrayMetadata) -> Result<()> {
     let has_same_order = old.order == Order::C
         || old.shape.len() < 2
-        || new.filters.iter().any(|codec| ["transpose", "vlen_transpose"].contains(&codec.id.as_str()));
+        || new
+            .filters
+            .iter()
+            .any(|codec| ["transpose", "vlen_transpose"].contains(&codec.id.as_str()));
     let is_same = [
         ("shape", new.shape == old.shape),
         ("chunks", new.chunks == old.chunks && new.shards.is_empty()),
         ("dtype", new.dtype == old.dtype),
-        ("fill_value", old.has_objects() || new.fill.as_deref() == Some(old.fill.as_deref().unwrap_or_default())),
+        (
+            "fill_value",
+            old.has_objects()
+                || new.fill.as_deref() == Some(old.fill.as_deref().unwrap_or_default()),
+        ),
         ("order", has_same_order),
-        ("dimension_separator", new.separator == Some(separator) && !new.has_key_prefix()),
+        (
+            "dimension_separator",
+            new.separator == Some(separator) && !new.has_key_prefix(),
+        ),
     ];
     match is_same.iter().find(|(_, same)| !same) {
-        Some((field, _)) => Err(Error::unsupported(format!("{field} has no faithful form in Zarr v3"))),
+        Some((field, _)) => Err(Error::unsupported(format!(
+            "{field} has no faithful form in Zarr v3"
+        ))),
         None => Ok(()),
     }
 }

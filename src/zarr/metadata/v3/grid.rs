@@ -22,10 +22,14 @@ const VALUE_MEMORY: usize = 192;
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it does not fit the shape,
 /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an unknown grid or too long lists.
 pub fn parse_grid(document: &Map<String, Value>, shape: &[u64]) -> Result<(Vec<Edges>, Grant)> {
-    let grid = document.get("chunk_grid").ok_or_else(|| Error::damaged("chunk_grid is missing"))?;
+    let grid = document
+        .get("chunk_grid")
+        .ok_or_else(|| Error::damaged("chunk_grid is missing"))?;
     let values = json::count_values(grid);
     if values > MAX_VALUES {
-        return Err(Error::unsupported(format!("chunk_grid has {values} values, more than {MAX_VALUES}")));
+        return Err(Error::unsupported(format!(
+            "chunk_grid has {values} values, more than {MAX_VALUES}"
+        )));
     }
     let memory = memory::take(values * VALUE_MEMORY)?;
     let grid = Extension::parse(grid, "chunk_grid")?;
@@ -33,7 +37,9 @@ pub fn parse_grid(document: &Map<String, Value>, shape: &[u64]) -> Result<(Vec<E
         "regular" => regular(&grid, shape),
         "rectilinear" => rectilinear(&grid, shape),
         name => {
-            return Err(Error::unsupported(format!("chunk_grid {name:?} is unknown")));
+            return Err(Error::unsupported(format!(
+                "chunk_grid {name:?} is unknown"
+            )));
         }
     };
     Ok((edges.map_err(|e| e.context("chunk_grid"))?, memory))
@@ -43,7 +49,11 @@ fn regular(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
     grid.allow_only(&["chunk_shape"])?;
     let chunks = grid.lengths("chunk_shape")?;
     if chunks.len() != shape.len() {
-        return Err(Error::damaged(format!("chunk_shape has {} dimensions, shape {}", chunks.len(), shape.len())));
+        return Err(Error::damaged(format!(
+            "chunk_shape has {} dimensions, shape {}",
+            chunks.len(),
+            shape.len()
+        )));
     }
     // TensorStore writes 0 for a dimension without items
     let edges = |(chunk, len): (u64, u64)| match chunk {
@@ -51,18 +61,35 @@ fn regular(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
         0 => Err(Error::damaged("a chunk of length 0 holds nothing")),
         chunk => Ok(Edges::Equal(chunk)),
     };
-    chunks.into_iter().zip(shape.iter().copied()).map(edges).collect()
+    chunks
+        .into_iter()
+        .zip(shape.iter().copied())
+        .map(edges)
+        .collect()
 }
 
 /// Parses a rectilinear grid. Source: the registry of Zarr extensions, "rectilinear chunk grid".
 fn rectilinear(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
     grid.allow_only(&["kind", "chunk_shapes"])?;
     if grid.text("kind", "inline")? != "inline" {
-        return Err(Error::unsupported("the kind of a rectilinear grid is not \"inline\""));
+        return Err(Error::unsupported(
+            "the kind of a rectilinear grid is not \"inline\"",
+        ));
     }
-    let axes = grid.get("chunk_shapes").and_then(Value::as_array).filter(|axes| axes.len() == shape.len());
-    let axes = axes.ok_or_else(|| grid.invalid("chunk_shapes", "is not a list with an entry for each dimension"))?;
-    axes.iter().zip(shape).map(|(axis, len)| edges_along(grid, axis, *len)).collect()
+    let axes = grid
+        .get("chunk_shapes")
+        .and_then(Value::as_array)
+        .filter(|axes| axes.len() == shape.len());
+    let axes = axes.ok_or_else(|| {
+        grid.invalid(
+            "chunk_shapes",
+            "is not a list with an entry for each dimension",
+        )
+    })?;
+    axes.iter()
+        .zip(shape)
+        .map(|(axis, len)| edges_along(grid, axis, *len))
+        .collect()
 }
 
 /// Parses the lengths of the chunks along a dimension of `len` items: a length, or a list of
@@ -72,7 +99,9 @@ fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
     if let Some(edge) = positive(axis) {
         return Ok(Edges::Equal(edge));
     }
-    let list = axis.as_array().ok_or_else(|| bad("holds neither a length nor a list of lengths"))?;
+    let list = axis
+        .as_array()
+        .ok_or_else(|| bad("holds neither a length nor a list of lengths"))?;
     if list.is_empty() && len == 0 {
         return Ok(Edges::Equal(1));
     }
@@ -89,15 +118,31 @@ fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
 /// of a rectilinear grid do not, the last one is repeated, and chunks of length 0 get the length
 /// that they are read with.
 pub fn extend_grid(document: &mut Map<String, Value>) {
-    let shape: Option<Vec<u64>> =
-        document.get("shape").and_then(Value::as_array).and_then(|list| list.iter().map(Value::as_u64).collect());
-    let field = if document.contains_key("chunk_grid") { "chunk_grid" } else { "chunks" };
+    let shape: Option<Vec<u64>> = document
+        .get("shape")
+        .and_then(Value::as_array)
+        .and_then(|list| list.iter().map(Value::as_u64).collect());
+    let field = if document.contains_key("chunk_grid") {
+        "chunk_grid"
+    } else {
+        "chunks"
+    };
     let mut chunks = document.get_mut(field);
     for member in ["configuration", "chunk_shapes", "chunk_shape"] {
-        chunks = chunks.map(|value| if value.get(member).is_some() { &mut value[member] } else { value });
+        chunks = chunks.map(|value| {
+            if value.get(member).is_some() {
+                &mut value[member]
+            } else {
+                value
+            }
+        });
     }
     let chunks = chunks.and_then(Value::as_array_mut);
-    for (axis, len) in chunks.into_iter().flatten().zip(shape.into_iter().flatten()) {
+    for (axis, len) in chunks
+        .into_iter()
+        .flatten()
+        .zip(shape.into_iter().flatten())
+    {
         if let Some(list) = axis.as_array_mut() {
             extend_list(list, len);
         } else if len > 0 && *axis == 0 {
@@ -150,13 +195,17 @@ pub fn spell_grid(edges: &[Edges]) -> Value {
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) for a bad separator,
 /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an unknown encoding.
 pub fn parse_keys(document: &Map<String, Value>) -> Result<KeyEncoding> {
-    let keys = document.get("chunk_key_encoding").ok_or_else(|| Error::damaged("chunk_key_encoding is missing"))?;
+    let keys = document
+        .get("chunk_key_encoding")
+        .ok_or_else(|| Error::damaged("chunk_key_encoding is missing"))?;
     let keys = Extension::parse(keys, "chunk_key_encoding")?;
     let (has_prefix, default) = match keys.name.as_str() {
         "default" => (true, "/"),
         "v2" => (false, "."),
         name => {
-            return Err(Error::unsupported(format!("chunk_key_encoding {name:?} is unknown")));
+            return Err(Error::unsupported(format!(
+                "chunk_key_encoding {name:?} is unknown"
+            )));
         }
     };
     let in_field = |e: Error| e.context("chunk_key_encoding");
@@ -165,8 +214,13 @@ pub fn parse_keys(document: &Map<String, Value>) -> Result<KeyEncoding> {
         "." => Separator::Dot,
         "/" => Separator::Slash,
         _ => {
-            return Err(in_field(keys.invalid("separator", "is neither \".\" nor \"/\"")));
+            return Err(in_field(
+                keys.invalid("separator", "is neither \".\" nor \"/\""),
+            ));
         }
     };
-    Ok(KeyEncoding { has_prefix, separator })
+    Ok(KeyEncoding {
+        has_prefix,
+        separator,
+    })
 }

@@ -18,13 +18,16 @@ pub fn differs_v3(
 ) -> Option<&'static str> {
     let is_stored = |field: &str| written.get(field) == stored.get(field);
     // the same codecs, keys and chunks in another spelling
-    let is_same =
-        old.is_resize_of(&ArrayMetadata { fill: old.fill.clone(), ..new.clone() }) && old.separator == new.separator;
+    let is_same = old.is_resize_of(&ArrayMetadata {
+        fill: old.fill.clone(),
+        ..new.clone()
+    }) && old.separator == new.separator;
     let is_shown = |field: &str, shown: Value| written.get(field) == Some(&shown);
     let keeps_chunks = new.begins_like(old) && new.shards.is_empty();
     // TensorStore leaves out a default separator
     let has_shown_keys = !new.has_key_prefix() && new.separator == Some(Separator::Dot);
-    let keeps_codecs = new.stated_filters().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
+    let keeps_codecs =
+        new.stated_filters().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
     let states_codecs = is_same || is_stored("codecs");
     let states_grid = is_same || is_stored("chunk_grid");
     let shows_codecs = is_shown("codecs", shown_codecs(old)) || keeps_codecs;
@@ -34,13 +37,22 @@ pub fn differs_v3(
     let fits = states_codecs && states_grid || shows_codecs && shows_grid;
     let has_grid = fits || !states_codecs && !shows_codecs && (states_grid || shows_grid);
     let fields = [
-        ("data_type", is_same_type(stored.get("data_type"), written.get("data_type"))),
+        (
+            "data_type",
+            is_same_type(stored.get("data_type"), written.get("data_type")),
+        ),
         ("chunk_grid", has_grid),
         ("codecs", states_codecs || shows_codecs),
-        ("chunk_key_encoding", is_same || is_stored("chunk_key_encoding") || has_shown_keys),
+        (
+            "chunk_key_encoding",
+            is_same || is_stored("chunk_key_encoding") || has_shown_keys,
+        ),
         ("shape", new.shape.len() == old.shape.len()),
     ];
-    fields.into_iter().find(|(_, same)| !same).map(|(field, _)| field)
+    fields
+        .into_iter()
+        .find(|(_, same)| !same)
+        .map(|(field, _)| field)
 }
 
 /// Returns whether both are spellings of one data type. The byte order is part of the codecs.
@@ -48,10 +60,12 @@ fn is_same_type(old: Option<&Value>, new: Option<&Value>) -> bool {
     let (Some(old), Some(new)) = (old, new) else {
         return false;
     };
-    let (Ok(of_old), Ok(of_new)) = (DataType::parse(old, false), DataType::parse(new, false)) else {
+    let (Ok(of_old), Ok(of_new)) = (DataType::parse(old, false), DataType::parse(new, false))
+    else {
         return old == new;
     };
-    let is_distinguishable = !of_old.dtype.has_objects() && (of_old.numpy.is_some() || of_old.element.is_some());
+    let is_distinguishable =
+        !of_old.dtype.has_objects() && (of_old.numpy.is_some() || of_old.element.is_some());
     old == new || is_distinguishable && of_old == of_new
 }
 
@@ -64,10 +78,17 @@ pub fn merged_v3(
     old: &ArrayMetadata,
     new: &ArrayMetadata,
 ) -> Map<String, Value> {
-    const KEPT: [&str; 6] =
-        ["zarr_format", "node_type", "data_type", "chunk_key_encoding", "codecs", "storage_transformers"];
+    const KEPT: [&str; 6] = [
+        "zarr_format",
+        "node_type",
+        "data_type",
+        "chunk_key_encoding",
+        "codecs",
+        "storage_transformers",
+    ];
     // the grid of the chunks in shards is not that of the shards
-    let has_same_grid = new.object_edges() == old.object_edges() || new.shards.is_empty() != old.shards.is_empty();
+    let has_same_grid =
+        new.object_edges() == old.object_edges() || new.shards.is_empty() != old.shards.is_empty();
     let is_kept = |field: &str| {
         KEPT.contains(&field)
             || field == "chunk_grid" && has_same_grid

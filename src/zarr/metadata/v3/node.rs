@@ -31,7 +31,9 @@ pub fn node_type(document: &[u8]) -> Result<NodeType> {
     match member(document, "node_type")? {
         Some("\"array\"") => Ok(NodeType::Array),
         Some("\"group\"") => Ok(NodeType::Group),
-        Some(other) => Err(Error::damaged(format!("node_type is {other:.20}, neither \"array\" nor \"group\""))),
+        Some(other) => Err(Error::damaged(format!(
+            "node_type is {other:.20}, neither \"array\" nor \"group\""
+        ))),
         None => Err(Error::damaged("node_type is missing")),
     }
 }
@@ -40,13 +42,25 @@ pub fn node_type(document: &[u8]) -> Result<NodeType> {
 /// put `node_type` before the consolidated metadata, or last.
 pub fn is_group_at_ends(first: &[u8], last: &[u8]) -> bool {
     let first = first.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-    let mut members = MemberTexts::of(first.as_bytes()).into_iter().flatten().map_while(Result::ok);
+    let mut members = MemberTexts::of(first.as_bytes())
+        .into_iter()
+        .flatten()
+        .map_while(Result::ok);
     let ends_in_group = || {
-        let rest = last.trim_ascii_end().strip_suffix(b"}")?.trim_ascii_end().strip_suffix(b"\"group\"")?;
-        let rest = rest.trim_ascii_end().strip_suffix(b":")?.trim_ascii_end().strip_suffix(b"\"node_type\"")?;
+        let rest = last
+            .trim_ascii_end()
+            .strip_suffix(b"}")?
+            .trim_ascii_end()
+            .strip_suffix(b"\"group\"")?;
+        let rest = rest
+            .trim_ascii_end()
+            .strip_suffix(b":")?
+            .trim_ascii_end()
+            .strip_suffix(b"\"node_type\"")?;
         rest.trim_ascii_end().strip_suffix(b",")
     };
-    members.any(|(name, value)| name == "node_type" && value == "\"group\"") || ends_in_group().is_some()
+    members.any(|(name, value)| name == "node_type" && value == "\"group\"")
+        || ends_in_group().is_some()
 }
 
 /// Checks that `document` is the `zarr.json` of a group. The consolidated metadata in it is not
@@ -68,9 +82,12 @@ pub fn check_group_v3(document: &[u8]) -> Result<()> {
             "zarr_format" | "node_type" | CONSOLIDATED => {}
             "attributes" if value == "null" || value.starts_with('{') => {}
             "attributes" => return Err(Error::damaged("attributes is not an object")),
-            _ if value.starts_with('{') && member_of(value, "must_understand")? == Some("false") => {}
+            _ if value.starts_with('{')
+                && member_of(value, "must_understand")? == Some("false") => {}
             name => {
-                return Err(Error::unsupported(format!("field {name:?} is unknown, and must be understood")));
+                return Err(Error::unsupported(format!(
+                    "field {name:?} is unknown, and must be understood"
+                )));
             }
         }
     }
@@ -86,11 +103,13 @@ pub fn check_group_v3(document: &[u8]) -> Result<()> {
 pub fn check_format(document: &[u8]) -> Result<()> {
     match member(document, "zarr_format")? {
         Some("3") => Ok(()),
-        Some(url) if url.starts_with("\"http") => {
-            Err(Error::unsupported(format!("zarr_format is {url:.60}, a draft of Zarr v3")))
-        }
+        Some(url) if url.starts_with("\"http") => Err(Error::unsupported(format!(
+            "zarr_format is {url:.60}, a draft of Zarr v3"
+        ))),
         Some(number) if number.parse::<u64>().is_ok_and(|number| number > 3) => {
-            Err(Error::unsupported(format!("zarr_format is {number:.20}: this version reads 1 to 3")))
+            Err(Error::unsupported(format!(
+                "zarr_format is {number:.20}: this version reads 1 to 3"
+            )))
         }
         Some(other) => Err(Error::damaged(format!("zarr_format is {other:.20}, not 3"))),
         None => Err(Error::damaged("zarr_format is missing")),
@@ -140,7 +159,11 @@ pub fn rewrite(document: &[u8], name: &str, value: Option<&[u8]>) -> Result<Vec<
     let mut text = b"{".to_vec();
     let mut is_placed = false;
     let mut push = |name: &str, value: &[u8]| {
-        text.extend_from_slice(if text.len() > 1 { b",\n    " } else { b"\n    " });
+        text.extend_from_slice(if text.len() > 1 {
+            b",\n    "
+        } else {
+            b"\n    "
+        });
         text.extend_from_slice(json::write(&name.into()).as_bytes());
         text.extend_from_slice(b": ");
         text.extend_from_slice(value.trim_ascii());
@@ -171,9 +194,15 @@ mod tests {
     #[test]
     fn the_node_type_is_read_from_the_text() {
         for (document, expected) in [
-            (r#"{"zarr_format":3,"node_type":"array"}"#, Some(NodeType::Array)),
+            (
+                r#"{"zarr_format":3,"node_type":"array"}"#,
+                Some(NodeType::Array),
+            ),
             ("{ \"node_type\" : \"group\" }", Some(NodeType::Group)),
-            (r#"{"attributes":{"node_type":"array"},"node_type":"group","x":[1,{"a":"}"}]}"#, Some(NodeType::Group)),
+            (
+                r#"{"attributes":{"node_type":"array"},"node_type":"group","x":[1,{"a":"}"}]}"#,
+                Some(NodeType::Group),
+            ),
             (r#"{"node_type":"x"}"#, None),
             (r#"{"node_type":3}"#, None),
             ("{}", None),
@@ -186,21 +215,44 @@ mod tests {
 
     #[test]
     fn groups_are_recognized_by_the_ends_of_their_documents() {
-        let is_group = |first: &str, last: &str| is_group_at_ends(first.as_bytes(), last.as_bytes());
-        assert!(is_group(r#"{"zarr_format":3,"node_type":"group","consolidated_metadata":{"a"#, "}}"));
-        assert!(is_group(r#"{"zarr_format":3,"consolidated_metadata":{"a"#, "},\n \"node_type\": \"group\"\n}\n"));
-        assert!(!is_group(r#"{"zarr_format":3,"attributes":{"node_type":"group","a"#, r#""node_type":"array"}"#));
-        assert!(!is_group(r#"{"node_type":"gro"#, r#""x":{"node_type":"group"}}"#));
+        let is_group =
+            |first: &str, last: &str| is_group_at_ends(first.as_bytes(), last.as_bytes());
+        assert!(is_group(
+            r#"{"zarr_format":3,"node_type":"group","consolidated_metadata":{"a"#,
+            "}}"
+        ));
+        assert!(is_group(
+            r#"{"zarr_format":3,"consolidated_metadata":{"a"#,
+            "},\n \"node_type\": \"group\"\n}\n"
+        ));
+        assert!(!is_group(
+            r#"{"zarr_format":3,"attributes":{"node_type":"group","a"#,
+            r#""node_type":"array"}"#
+        ));
+        assert!(!is_group(
+            r#"{"node_type":"gro"#,
+            r#""x":{"node_type":"group"}}"#
+        ));
         assert!(!is_group("\0\0", "\0\0") && !is_group("", ""));
     }
 
     #[test]
     fn groups_are_checked() {
-        let group = |rest: &str| check_group_v3(format!(r#"{{"zarr_format":3,"node_type":"group"{rest}}}"#).as_bytes());
-        for rest in ["", r#","attributes":{}"#, r#","attributes":null"#, r#","x":{"must_understand":false}"#] {
+        let group = |rest: &str| {
+            check_group_v3(format!(r#"{{"zarr_format":3,"node_type":"group"{rest}}}"#).as_bytes())
+        };
+        for rest in [
+            "",
+            r#","attributes":{}"#,
+            r#","attributes":null"#,
+            r#","x":{"must_understand":false}"#,
+        ] {
             assert_eq!(group(rest), Ok(()), "{rest}");
         }
-        assert_eq!(group(r#","consolidated_metadata":{"kind":"inline"}"#), Ok(()));
+        assert_eq!(
+            group(r#","consolidated_metadata":{"kind":"inline"}"#),
+            Ok(())
+        );
         for (rest, kind) in [
             (r#","attributes":[]"#, Kind::Damaged),
             (r#","x":1"#, Kind::Unsupported),
@@ -216,7 +268,11 @@ mod tests {
             ("\"https://a\"", Kind::Unsupported),
         ] {
             let document = format!(r#"{{"zarr_format":{format},"node_type":"group"}}"#);
-            assert_eq!(check_group_v3(document.as_bytes()).unwrap_err().kind(), kind, "{format}");
+            assert_eq!(
+                check_group_v3(document.as_bytes()).unwrap_err().kind(),
+                kind,
+                "{format}"
+            );
         }
         assert_eq!(check_group_v3(GROUP_DOCUMENT_V3.as_bytes()), Ok(()));
     }

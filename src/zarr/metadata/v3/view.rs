@@ -42,18 +42,28 @@ impl ArrayMetadata {
     /// Returns whether NumPy has the type of the items. Types such as `bfloat16` are shown as
     /// bytes.
     pub fn has_numpy_dtype(&self) -> bool {
-        self.v3.as_ref().is_none_or(|v3| self.numpy_dtype(v3).is_some())
+        self.v3
+            .as_ref()
+            .is_none_or(|v3| self.numpy_dtype(v3).is_some())
     }
 
     /// Returns the NumPy spelling of the data type; `None` if NumPy lacks it.
     fn numpy_dtype(&self, v3: &V3Fields) -> Option<Value> {
-        DataType::parse(&v3.data_type, self.is_big_endian()).ok().and_then(|parsed| parsed.numpy)
+        DataType::parse(&v3.data_type, self.is_big_endian())
+            .ok()
+            .and_then(|parsed| parsed.numpy)
     }
 
     /// Returns the fields that describe the stored array of v3, for [`ArrayMetadata::description`].
     /// `dtype` is null for types that NumPy lacks.
-    pub(in crate::zarr::metadata) fn description_v3(&self, v3: &V3Fields) -> Vec<(&'static str, Value)> {
-        let mut list = vec![("shape", self.shape.clone().into()), ("chunks", self.chunks_json())];
+    pub(in crate::zarr::metadata) fn description_v3(
+        &self,
+        v3: &V3Fields,
+    ) -> Vec<(&'static str, Value)> {
+        let mut list = vec![
+            ("shape", self.shape.clone().into()),
+            ("chunks", self.chunks_json()),
+        ];
         list.extend(self.shards_json().map(|shards| ("shards", shards)));
         list.extend([
             ("dtype", self.numpy_dtype(v3).unwrap_or(Value::Null)),
@@ -61,7 +71,11 @@ impl ArrayMetadata {
             ("fill_value", v3.fill_value.clone()),
             ("codecs", v3.codecs.clone()),
         ]);
-        list.extend(v3.dimension_names.as_ref().map(|names| ("dimension_names", json!(names))));
+        list.extend(
+            v3.dimension_names
+                .as_ref()
+                .map(|names| ("dimension_names", json!(names))),
+        );
         list
     }
 }

@@ -13,13 +13,18 @@ pub(super) fn parse(codec: &Extension, input: &mut Input) -> Result<Option<Codec
         "transpose" => return transpose(codec, input),
         "reshape" | "zarrs.squeeze" => return reshape(codec, input).map(|()| None),
         _ if input.is_variable => {
-            return Err(Error::damaged(format!("codecs: {:?} can't encode items of variable length", codec.name)));
+            return Err(Error::damaged(format!(
+                "codecs: {:?} can't encode items of variable length",
+                codec.name
+            )));
         }
         "scale_offset" => scale_offset(codec, input),
         "cast_value" => cast_value(codec, input),
         "bitround" | "numcodecs.bitround" => bitround(codec, input),
         "numcodecs.packbits" => packbits(codec, input),
-        "numcodecs.delta" | "numcodecs.fixedscaleoffset" | "numcodecs.quantize" => numeric(codec, input),
+        "numcodecs.delta" | "numcodecs.fixedscaleoffset" | "numcodecs.quantize" => {
+            numeric(codec, input)
+        }
         "numcodecs.astype" => astype(codec, input),
         _ => Err(unknown(codec)),
     }
@@ -33,13 +38,20 @@ fn order_of(codec: &Extension, dimensions: usize) -> Result<Vec<usize>> {
         Some("F") => return Ok((0..dimensions).rev().collect()),
         _ => {}
     }
-    let order: Vec<usize> = codec.lengths("order")?.into_iter().map(|axis| axis as usize).collect();
+    let order: Vec<usize> = codec
+        .lengths("order")?
+        .into_iter()
+        .map(|axis| axis as usize)
+        .collect();
     let mut sorted = order.clone();
     sorted.sort_unstable();
     if sorted.into_iter().eq(0..dimensions) {
         Ok(order)
     } else {
-        Err(codec.invalid("order", &format!("is not a permutation of {dimensions} dimensions")))
+        Err(codec.invalid(
+            "order",
+            &format!("is not a permutation of {dimensions} dimensions"),
+        ))
     }
 }
 
@@ -51,7 +63,10 @@ fn transpose(codec: &Extension, input: &mut Input) -> Result<Option<CodecConfig>
     }
     let config = transposition(&input.shape, &order, input.is_variable);
     input.shape = order.iter().map(|&axis| input.shape[axis]).collect();
-    input.axes = input.axes.as_ref().map(|axes| order.iter().map(|&axis| axes[axis]).collect());
+    input.axes = input
+        .axes
+        .as_ref()
+        .map(|axes| order.iter().map(|&axis| axes[axis]).collect());
     Ok(Some(config))
 }
 
@@ -60,8 +75,22 @@ fn transpose(codec: &Extension, input: &mut Input) -> Result<Option<CodecConfig>
 pub(super) fn transposition(shape: &[u64], order: &[usize], is_variable: bool) -> CodecConfig {
     let mut parameters = Map::new();
     parameters.insert("shape".into(), shape.to_vec().into());
-    parameters.insert("order".into(), order.iter().map(|&axis| axis as u64).collect::<Vec<_>>().into());
-    CodecConfig::new(if is_variable { "vlen_transpose" } else { "transpose" }, parameters)
+    parameters.insert(
+        "order".into(),
+        order
+            .iter()
+            .map(|&axis| axis as u64)
+            .collect::<Vec<_>>()
+            .into(),
+    );
+    CodecConfig::new(
+        if is_variable {
+            "vlen_transpose"
+        } else {
+            "transpose"
+        },
+        parameters,
+    )
 }
 
 /// Changes the shape that later codecs see. No bytes move.
@@ -70,7 +99,12 @@ fn reshape(codec: &Extension, input: &mut Input) -> Result<()> {
     let shape = match codec.name.as_str() {
         "zarrs.squeeze" => {
             codec.allow_only(&[])?;
-            input.shape.iter().copied().filter(|len| *len != 1).collect()
+            input
+                .shape
+                .iter()
+                .copied()
+                .filter(|len| *len != 1)
+                .collect()
         }
         _ => {
             codec.allow_only(&["shape"])?;
@@ -78,7 +112,13 @@ fn reshape(codec: &Extension, input: &mut Input) -> Result<()> {
         }
     };
     if items(&shape) != items(&input.shape) {
-        return Err(codec.invalid("shape", &format!("{shape:?} has other items than the chunk's {:?}", input.shape)));
+        return Err(codec.invalid(
+            "shape",
+            &format!(
+                "{shape:?} has other items than the chunk's {:?}",
+                input.shape
+            ),
+        ));
     }
     (input.shape, input.axes) = (shape, None);
     Ok(())
@@ -88,14 +128,18 @@ fn reshape(codec: &Extension, input: &mut Input) -> Result<()> {
 /// once -1 for the rest. Source: the registry of Zarr extensions, "reshape".
 fn reshaped(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
     let bad = || codec.invalid("shape", "is not a list of lengths and lists of dimensions");
-    let list = codec.get("shape").and_then(Value::as_array).ok_or_else(bad)?;
+    let list = codec
+        .get("shape")
+        .and_then(Value::as_array)
+        .ok_or_else(bad)?;
     let mut lengths = Vec::new();
     let mut rest = None;
     for (i, value) in list.iter().enumerate() {
         let length = match value.as_array() {
             Some(axes) => {
                 let axis = |axis: &Value| axis.as_u64().and_then(|axis| shape.get(axis as usize));
-                axes.iter().try_fold(1u64, |n, value| n.checked_mul(*axis(value)?))
+                axes.iter()
+                    .try_fold(1u64, |n, value| n.checked_mul(*axis(value)?))
             }
             None if value.as_i64() == Some(-1) && rest.is_none() => {
                 rest = Some(i);
@@ -106,7 +150,10 @@ fn reshaped(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
         lengths.push(length.ok_or_else(bad)?);
     }
     if let Some(i) = rest {
-        let known = lengths.iter().try_fold(1u64, |n, len| n.checked_mul(*len)).filter(|known| *known > 0);
+        let known = lengths
+            .iter()
+            .try_fold(1u64, |n, len| n.checked_mul(*len))
+            .filter(|known| *known > 0);
         let all = shape.iter().try_fold(1u64, |n, len| n.checked_mul(*len));
         let (Some(known), Some(all)) = (known, all) else {
             return Err(bad());
@@ -118,7 +165,12 @@ fn reshaped(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
 
 /// Returns the type of the items, or an error if they are not numbers.
 fn element<'a>(codec: &Extension, input: &'a Input) -> Result<&'a str> {
-    let why = || Error::unsupported(format!("codecs: {:?} encodes numbers, which this data type has not", codec.name));
+    let why = || {
+        Error::unsupported(format!(
+            "codecs: {:?} encodes numbers, which this data type has not",
+            codec.name
+        ))
+    };
     input.element.as_deref().ok_or_else(why)
 }
 
@@ -132,13 +184,17 @@ fn scale_offset(codec: &Extension, input: &Input) -> Result<CodecConfig> {
 fn cast_value(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
     codec.allow_only(&["data_type", "rounding", "out_of_range", "scalar_map"])?;
     let from = element(codec, input)?.to_string();
-    let target = codec.get("data_type").ok_or_else(|| codec.invalid("data_type", "is missing"))?;
+    let target = codec
+        .get("data_type")
+        .ok_or_else(|| codec.invalid("data_type", "is missing"))?;
     let target = super::DataType::parse(target, input.is_big_endian)?;
     let to = target.element.clone();
     let to = to.ok_or_else(|| codec.invalid("data_type", "is not a type of numbers"))?;
     let mut parameters = codec.configuration.clone();
     parameters.shift_remove("data_type");
-    parameters.entry("rounding").or_insert("nearest-even".into());
+    parameters
+        .entry("rounding")
+        .or_insert("nearest-even".into());
     parameters.insert("from".into(), from.into());
     parameters.insert("to".into(), to.clone().into());
     (input.element, input.itemsize) = (Some(to), target.dtype.size());
@@ -157,9 +213,15 @@ fn bitround(codec: &Extension, input: &Input) -> Result<CodecConfig> {
 fn packbits(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
     codec.allow_only(&[])?;
     if element(codec, input)? != "|b1" {
-        return Err(Error::damaged("codecs: \"numcodecs.packbits\" encodes booleans alone"));
+        return Err(Error::damaged(
+            "codecs: \"numcodecs.packbits\" encodes booleans alone",
+        ));
     }
-    let items = input.shape.iter().try_fold(1u64, |n, len| n.checked_mul(*len)).unwrap_or(u64::MAX);
+    let items = input
+        .shape
+        .iter()
+        .try_fold(1u64, |n, len| n.checked_mul(*len))
+        .unwrap_or(u64::MAX);
     (input.element, input.itemsize) = (Some("|u1".into()), 1);
     // numcodecs puts the number of unused bits first
     (input.shape, input.axes) = (vec![1 + items.div_ceil(8)], None);
@@ -193,7 +255,10 @@ fn numpy_type(codec: &Extension, name: &str, input: &Input) -> Result<String> {
     match DType::parse_str(&dtype) {
         Ok(parsed) if parsed.size() == input.itemsize => Ok(dtype),
         Ok(_) => Err(codec.invalid(name, &format!("{dtype:?} is not the type of the items"))),
-        Err(_) => Err(Error::unsupported(format!("codecs: {:?} can't encode {dtype:?}", codec.name))),
+        Err(_) => Err(Error::unsupported(format!(
+            "codecs: {:?} can't encode {dtype:?}",
+            codec.name
+        ))),
     }
 }
 

@@ -59,7 +59,10 @@ fn blosc(codec: &Extension) -> Result<CodecConfig> {
             Some("shuffle") => 1,
             Some("bitshuffle") => 2,
             _ => {
-                return Err(codec.invalid("shuffle", "is none of \"noshuffle\", \"shuffle\" and \"bitshuffle\""));
+                return Err(codec.invalid(
+                    "shuffle",
+                    "is none of \"noshuffle\", \"shuffle\" and \"bitshuffle\"",
+                ));
             }
         }),
     };
@@ -107,7 +110,12 @@ pub(super) fn pcodec(codec: &Extension, input: &Input) -> Result<CodecConfig> {
 
 /// Translates a codec of numbers, whose configuration gets their type.
 fn numbers(id: &str, codec: &Extension, input: &Input) -> Result<CodecConfig> {
-    let why = || Error::unsupported(format!("codecs: {:?} encodes numbers, which this data type has not", codec.name));
+    let why = || {
+        Error::unsupported(format!(
+            "codecs: {:?} encodes numbers, which this data type has not",
+            codec.name
+        ))
+    };
     let element = input.element.as_deref().ok_or_else(why)?;
     let mut parameters = codec.configuration.clone();
     parameters.insert("dtype".into(), element.into());

@@ -56,7 +56,10 @@ fn parsed(document: &str) -> ArrayMetadata {
 }
 
 fn texts(codecs: &[CodecConfig]) -> Vec<String> {
-    codecs.iter().map(|codec| codec.to_json().to_string()).collect()
+    codecs
+        .iter()
+        .map(|codec| codec.to_json().to_string())
+        .collect()
 }
 
 /// Returns the chain `codecs` of an array of `data_type` with outermost chunks of shape `chunks`.
@@ -76,63 +79,138 @@ fn transpose(order: Value) -> Value {
 #[test]
 fn documents_of_zarr_python_are_read() {
     let m = parsed(SHARDED);
-    assert_eq!((m.shape.as_slice(), m.chunks.as_slice(), m.dtype_json), (&[10, 6][..], &[2, 3][..], json!(">f4")));
+    assert_eq!(
+        (m.shape.as_slice(), m.chunks.as_slice(), m.dtype_json),
+        (&[10, 6][..], &[2, 3][..], json!(">f4"))
+    );
     assert_eq!(m.fill, Some(vec![0x7f, 0xc0]));
-    let blosc = r#"{"id":"blosc","typesize":4,"cname":"zstd","clevel":3,"shuffle":2,"blocksize":0}"#;
+    let blosc =
+        r#"{"id":"blosc","typesize":4,"cname":"zstd","clevel":3,"shuffle":2,"blocksize":0}"#;
     assert_eq!(texts(&m.filters), [blosc]);
     let level = &m.shards[0];
-    assert_eq!((level.shape.as_slice(), level.axes.as_slice(), m.shards.len()), (&[4, 6][..], &[0, 1][..], 1));
+    assert_eq!(
+        (
+            level.shape.as_slice(),
+            level.axes.as_slice(),
+            m.shards.len()
+        ),
+        (&[4, 6][..], &[0, 1][..], 1)
+    );
     assert_eq!(texts(&level.index_codecs), [r#"{"id":"crc32c"}"#]);
     assert!(!level.is_index_at_start && !level.is_index_big_endian && level.around.is_empty());
 
     let m = parsed(TRANSPOSED);
-    let filters =
-        [r#"{"id":"transpose","shape":[4,6],"order":[1,0]}"#, r#"{"id":"gzip","level":5}"#, r#"{"id":"crc32c"}"#];
+    let filters = [
+        r#"{"id":"transpose","shape":[4,6],"order":[1,0]}"#,
+        r#"{"id":"gzip","level":5}"#,
+        r#"{"id":"crc32c"}"#,
+    ];
     assert_eq!(texts(&m.filters), filters);
-    assert_eq!((m.has_key_prefix(), m.fill), (false, Some(vec![0xff, 0xff])));
+    assert_eq!(
+        (m.has_key_prefix(), m.fill),
+        (false, Some(vec![0xff, 0xff]))
+    );
 
     let m = parsed(STRINGS);
-    assert_eq!(texts(&m.filters), [r#"{"id":"vlen-utf8"}"#, r#"{"id":"zstd","level":0,"checksum":false}"#]);
+    assert_eq!(
+        texts(&m.filters),
+        [
+            r#"{"id":"vlen-utf8"}"#,
+            r#"{"id":"zstd","level":0,"checksum":false}"#
+        ]
+    );
     assert_eq!((m.has_objects(), m.fill), (true, None));
 
     let delta = r#"{"id":"delta","dtype":"<f8","astype":"<f8"}"#;
-    assert_eq!(texts(&parsed(FILTERED).filters), [delta, r#"{"id":"zlib","level":2}"#]);
+    assert_eq!(
+        texts(&parsed(FILTERED).filters),
+        [delta, r#"{"id":"zlib","level":2}"#]
+    );
     let m = parsed(STRUCTURED);
-    assert_eq!((m.dtype.size(), m.dtype_json), (12, json!([["a", "<i4"], ["b", "<f8"]])));
+    assert_eq!(
+        (m.dtype.size(), m.dtype_json),
+        (12, json!([["a", "<i4"], ["b", "<f8"]]))
+    );
 }
 
 #[test]
 fn transpositions_before_a_shard_turn_its_index_and_its_chunks() {
     let m = parsed(TENSORSTORE);
-    assert_eq!((m.chunks.as_slice(), &m.dtype_json, m.is_big_endian()), (&[2, 4][..], &json!("|V2"), true));
+    assert_eq!(
+        (m.chunks.as_slice(), &m.dtype_json, m.is_big_endian()),
+        (&[2, 4][..], &json!("|V2"), true)
+    );
     let outer = r#"{"id":"transpose","shape":[2,4],"order":[1,0]}"#;
     let inner = r#"{"id":"transpose","shape":[4,2],"order":[1,0]}"#;
-    assert_eq!(texts(&m.filters), [outer, inner, r#"{"id":"zstd","checksum":false,"level":1}"#]);
+    assert_eq!(
+        texts(&m.filters),
+        [outer, inner, r#"{"id":"zstd","checksum":false,"level":1}"#]
+    );
     let level = &m.shards[0];
-    assert_eq!((level.shape.as_slice(), level.axes.as_slice()), (&[8, 8][..], &[1, 0][..]));
+    assert_eq!(
+        (level.shape.as_slice(), level.axes.as_slice()),
+        (&[8, 8][..], &[1, 0][..])
+    );
     assert!(level.is_index_at_start && level.is_index_big_endian);
 
     // axes of nested shards are those of the array
-    let nested =
-        shard(json!([4, 6, 8]), json!([transpose(json!([1, 0, 2])), shard(json!([3, 4, 4]), json!(["bytes"]))]));
-    let c = chain(json!([transpose(json!([2, 0, 1])), nested]), &[6, 8, 4], "int8").unwrap();
-    let shapes: Vec<_> = c.shards.iter().map(|level| (level.shape.as_slice(), level.axes.as_slice())).collect();
-    assert_eq!(shapes, [(&[6, 8, 4][..], &[2, 0, 1][..]), (&[6, 8, 4][..], &[0, 2, 1][..])]);
+    let nested = shard(
+        json!([4, 6, 8]),
+        json!([
+            transpose(json!([1, 0, 2])),
+            shard(json!([3, 4, 4]), json!(["bytes"]))
+        ]),
+    );
+    let c = chain(
+        json!([transpose(json!([2, 0, 1])), nested]),
+        &[6, 8, 4],
+        "int8",
+    )
+    .unwrap();
+    let shapes: Vec<_> = c
+        .shards
+        .iter()
+        .map(|level| (level.shape.as_slice(), level.axes.as_slice()))
+        .collect();
+    assert_eq!(
+        shapes,
+        [
+            (&[6, 8, 4][..], &[2, 0, 1][..]),
+            (&[6, 8, 4][..], &[0, 2, 1][..])
+        ]
+    );
     assert_eq!(c.chunks, [3, 4, 4]);
-    assert_eq!(texts(&c.filters), [r#"{"id":"transpose","shape":[3,4,4],"order":[0,2,1]}"#]);
+    assert_eq!(
+        texts(&c.filters),
+        [r#"{"id":"transpose","shape":[3,4,4],"order":[0,2,1]}"#]
+    );
 
-    let c =
-        chain(json!([transpose(json!("F")), shard(json!([1, 2]), json!(["vlen-utf8", "zstd"]))]), &[4, 3], "string");
+    let c = chain(
+        json!([
+            transpose(json!("F")),
+            shard(json!([1, 2]), json!(["vlen-utf8", "zstd"]))
+        ]),
+        &[4, 3],
+        "string",
+    );
     let turned = r#"{"id":"vlen_transpose","shape":[2,1],"order":[1,0]}"#;
-    assert_eq!(texts(&c.unwrap().filters), [r#"{"id":"vlen-utf8"}"#, turned, r#"{"id":"zstd"}"#]);
+    assert_eq!(
+        texts(&c.unwrap().filters),
+        [r#"{"id":"vlen-utf8"}"#, turned, r#"{"id":"zstd"}"#]
+    );
 }
 
 #[test]
 fn filters_of_single_items_move_into_the_shard_and_codecs_of_bytes_stay_around() {
     let offset = json!({"name": "scale_offset", "configuration": {"offset": 5, "scale": 1}});
     let cast = json!({"name": "cast_value", "configuration": {"data_type": "int16", "rounding": "nearest-even"}});
-    let codecs =
-        json!([offset, transpose(json!([1, 0])), cast, shard(json!([2, 4]), json!(["bytes", "zstd"])), "gzip"]);
+    let codecs = json!([
+        offset,
+        transpose(json!([1, 0])),
+        cast,
+        shard(json!([2, 4]), json!(["bytes", "zstd"])),
+        "gzip"
+    ]);
     let c = chain(codecs, &[4, 4], "int32").unwrap();
     let filters = [
         r#"{"id":"scale_offset","offset":5,"scale":1,"dtype":"<i4"}"#,
@@ -152,9 +230,18 @@ fn an_index_may_be_transposed_and_have_several_checksums() {
         chain(json!([codec]), &[6, 4], "int8")
     };
     let big = json!({"name": "bytes", "configuration": {"endian": "big"}});
-    let c = with(json!([transpose(json!([2, 0, 1])), big, "numcodecs.crc32", "crc32c"])).unwrap();
+    let c = with(json!([
+        transpose(json!([2, 0, 1])),
+        big,
+        "numcodecs.crc32",
+        "crc32c"
+    ]))
+    .unwrap();
     let turned = r#"{"id":"transpose","shape":[3,2,2],"order":[2,0,1]}"#;
-    assert_eq!(texts(&c.shards[0].index_codecs), [turned, r#"{"id":"crc32"}"#, r#"{"id":"crc32c"}"#]);
+    assert_eq!(
+        texts(&c.shards[0].index_codecs),
+        [turned, r#"{"id":"crc32"}"#, r#"{"id":"crc32c"}"#]
+    );
     assert!(c.shards[0].is_index_big_endian);
     for (index, kind) in [
         (json!([]), Kind::Damaged),
@@ -178,7 +265,10 @@ fn hostile_shards_are_refused() {
     for chunk in [2, 4, 8] {
         nested = shard(json!([chunk]), json!([nested]));
     }
-    assert_eq!(chain(json!([nested]), &[16], "int8").unwrap().shards.len(), 4);
+    assert_eq!(
+        chain(json!([nested]), &[16], "int8").unwrap().shards.len(),
+        4
+    );
     let reshape = json!({"name": "reshape", "configuration": {"shape": [[0, 1]]}});
     let delta = json!({"name": "numcodecs.delta", "configuration": {"dtype": "|i1"}});
     for (codecs, chunks, kind) in [
@@ -190,14 +280,42 @@ fn hostile_shards_are_refused() {
         (json!([shard(json!("4"), plain())]), &[4], Kind::Damaged),
         (json!([shard(json!([2]), json!(null))]), &[4], Kind::Damaged),
         (json!([middle]), &[4], Kind::Damaged),
-        (json!([shard(json!([1]), plain())]), &[(1 << 22) + 1], Kind::Unsupported),
-        (json!([shard(json!([1, 1]), plain())]), &[1 << 40, 1 << 40], Kind::Damaged),
-        (json!([shard(json!([16]), json!([nested]))]), &[32], Kind::Unsupported),
-        (json!([delta, shard(json!([2, 2]), plain())]), &[4, 4], Kind::Unsupported),
-        (json!([reshape, shard(json!([2]), plain())]), &[4, 4], Kind::Unsupported),
-        (json!([shard(json!([2]), plain()), shard(json!([2]), plain())]), &[4], Kind::Damaged),
+        (
+            json!([shard(json!([1]), plain())]),
+            &[(1 << 22) + 1],
+            Kind::Unsupported,
+        ),
+        (
+            json!([shard(json!([1, 1]), plain())]),
+            &[1 << 40, 1 << 40],
+            Kind::Damaged,
+        ),
+        (
+            json!([shard(json!([16]), json!([nested]))]),
+            &[32],
+            Kind::Unsupported,
+        ),
+        (
+            json!([delta, shard(json!([2, 2]), plain())]),
+            &[4, 4],
+            Kind::Unsupported,
+        ),
+        (
+            json!([reshape, shard(json!([2]), plain())]),
+            &[4, 4],
+            Kind::Unsupported,
+        ),
+        (
+            json!([shard(json!([2]), plain()), shard(json!([2]), plain())]),
+            &[4],
+            Kind::Damaged,
+        ),
     ] {
-        assert_eq!(chain(codecs.clone(), chunks, "int8").unwrap_err().kind(), kind, "{codecs}");
+        assert_eq!(
+            chain(codecs.clone(), chunks, "int8").unwrap_err().kind(),
+            kind,
+            "{codecs}"
+        );
     }
     let largest = chain(json!([shard(json!([1]), plain())]), &[1 << 22], "int8").unwrap();
     assert_eq!(largest.chunks, [1]);
@@ -216,36 +334,105 @@ fn unknown_parameters_are_unsupported() {
     }
     for name in ["zfp", "numcodecs.zfpy"] {
         let e = chain(json!([{"name": name, "configuration": {}}]), &[4], "int32").unwrap_err();
-        assert!(e.kind() == Kind::Unsupported && e.message().contains("the library zfp"), "{name}: {e}");
+        assert!(
+            e.kind() == Kind::Unsupported && e.message().contains("the library zfp"),
+            "{name}: {e}"
+        );
     }
-    for name in ["gzip", "zstd", "blosc", "crc32c", "lz4", "numcodecs.bz2", "numcodecs.lzma", "numcodecs.fletcher32"] {
+    for name in [
+        "gzip",
+        "zstd",
+        "blosc",
+        "crc32c",
+        "lz4",
+        "numcodecs.bz2",
+        "numcodecs.lzma",
+        "numcodecs.fletcher32",
+    ] {
         let codec = json!({"name": name, "configuration": {"x": 1}});
-        assert_eq!(chain(json!(["bytes", codec]), &[4], "int32").unwrap_err().kind(), Kind::Unsupported, "{name}");
+        assert_eq!(
+            chain(json!(["bytes", codec]), &[4], "int32")
+                .unwrap_err()
+                .kind(),
+            Kind::Unsupported,
+            "{name}"
+        );
     }
-    let repeated = json!(["bytes", {"name": "numcodecs.bz2", "configuration": {"id": "bz2", "level": 2}}]);
-    assert_eq!(texts(&chain(repeated, &[4], "int32").unwrap().filters), [r#"{"id":"bz2","level":2}"#]);
+    let repeated =
+        json!(["bytes", {"name": "numcodecs.bz2", "configuration": {"id": "bz2", "level": 2}}]);
+    assert_eq!(
+        texts(&chain(repeated, &[4], "int32").unwrap().filters),
+        [r#"{"id":"bz2","level":2}"#]
+    );
     let words = json!([{"name": "numcodecs.quantize", "configuration": {"digits": 3}}, "bytes"]);
-    assert_eq!(chain(words, &[4], "bfloat16").unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(
+        chain(words, &[4], "bfloat16").unwrap_err().kind(),
+        Kind::Unsupported
+    );
 }
 
 #[test]
 fn codecs_get_the_shapes_and_types_of_those_before() {
     let reshape = json!({"name": "reshape", "configuration": {"shape": [-1, [2]]}});
-    let c = chain(json!([reshape, transpose(json!([1, 0])), "bytes"]), &[2, 3, 4], "int8").unwrap();
-    assert_eq!(texts(&c.filters), [r#"{"id":"transpose","shape":[6,4],"order":[1,0]}"#]);
-    let c = chain(json!(["zarrs.squeeze", transpose(json!([1, 0])), "bytes"]), &[2, 1, 4], "int8").unwrap();
-    assert_eq!(texts(&c.filters), [r#"{"id":"transpose","shape":[2,4],"order":[1,0]}"#]);
-    for shape in [json!([5]), json!([-1, -1]), json!([-1, 5]), json!([0]), json!([[3]]), json!(24), json!(null)] {
+    let c = chain(
+        json!([reshape, transpose(json!([1, 0])), "bytes"]),
+        &[2, 3, 4],
+        "int8",
+    )
+    .unwrap();
+    assert_eq!(
+        texts(&c.filters),
+        [r#"{"id":"transpose","shape":[6,4],"order":[1,0]}"#]
+    );
+    let c = chain(
+        json!(["zarrs.squeeze", transpose(json!([1, 0])), "bytes"]),
+        &[2, 1, 4],
+        "int8",
+    )
+    .unwrap();
+    assert_eq!(
+        texts(&c.filters),
+        [r#"{"id":"transpose","shape":[2,4],"order":[1,0]}"#]
+    );
+    for shape in [
+        json!([5]),
+        json!([-1, -1]),
+        json!([-1, 5]),
+        json!([0]),
+        json!([[3]]),
+        json!(24),
+        json!(null),
+    ] {
         let codec = json!({"name": "reshape", "configuration": {"shape": shape}});
-        assert_eq!(chain(json!([codec, "bytes"]), &[2, 3, 4], "int8").unwrap_err().kind(), Kind::Damaged, "{shape}");
+        assert_eq!(
+            chain(json!([codec, "bytes"]), &[2, 3, 4], "int8")
+                .unwrap_err()
+                .kind(),
+            Kind::Damaged,
+            "{shape}"
+        );
     }
     let bitround = json!({"name": "bitround", "configuration": {"keepbits": 3}});
     let big = json!({"name": "bytes", "configuration": {"endian": "big"}});
-    for (data_type, dtype) in [("float32", ">f4"), ("bfloat16", ">bfloat16"), ("int16", ">i2"), ("complex64", ">c8")] {
+    for (data_type, dtype) in [
+        ("float32", ">f4"),
+        ("bfloat16", ">bfloat16"),
+        ("int16", ">i2"),
+        ("complex64", ">c8"),
+    ] {
         let c = chain(json!([bitround, big]), &[4], data_type).unwrap();
-        assert_eq!(texts(&c.filters), [format!(r#"{{"id":"bitround","keepbits":3,"dtype":"{dtype}"}}"#)]);
+        assert_eq!(
+            texts(&c.filters),
+            [format!(
+                r#"{{"id":"bitround","keepbits":3,"dtype":"{dtype}"}}"#
+            )]
+        );
     }
-    let packed = chain(json!([{"name": "packbits", "configuration": {"padding_encoding": "last_byte"}}]), &[4], "bool");
+    let packed = chain(
+        json!([{"name": "packbits", "configuration": {"padding_encoding": "last_byte"}}]),
+        &[4],
+        "bool",
+    );
     assert_eq!(
         texts(&packed.unwrap().filters),
         [r#"{"id":"packbits_v3","padding_encoding":"last_byte","dtype":"|b1"}"#]

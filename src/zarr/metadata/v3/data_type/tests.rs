@@ -39,13 +39,43 @@ const SPELLINGS: [(&str, &str, &str, &str); 30] = [
     ("r8", "", "|V1", "|V1"),
     ("r16", "", "|V2", "|V2"),
     ("raw_bytes", r#"{"length_bytes":3}"#, "|V3", "|V3"),
-    ("null_terminated_bytes", r#"{"length_bytes":4}"#, "|S4", "|S4"),
+    (
+        "null_terminated_bytes",
+        r#"{"length_bytes":4}"#,
+        "|S4",
+        "|S4",
+    ),
     ("fixed_length_utf32", r#"{"length_bytes":8}"#, "<U2", ">U2"),
-    ("numpy.datetime64", r#"{"unit":"s","scale_factor":1}"#, "<M8[s]", ">M8[s]"),
-    ("numpy.datetime64", r#"{"unit":"us","scale_factor":10}"#, "<M8[10us]", ">M8[10us]"),
-    ("numpy.datetime64", r#"{"unit":"generic","scale_factor":1}"#, "<M8", ">M8"),
-    ("numpy.timedelta64", r#"{"unit":"ns","scale_factor":25}"#, "<m8[25ns]", ">m8[25ns]"),
-    ("numpy.timedelta64", r#"{"unit":"μs","scale_factor":2147483647}"#, "<m8[2147483647us]", ">m8[2147483647us]"),
+    (
+        "numpy.datetime64",
+        r#"{"unit":"s","scale_factor":1}"#,
+        "<M8[s]",
+        ">M8[s]",
+    ),
+    (
+        "numpy.datetime64",
+        r#"{"unit":"us","scale_factor":10}"#,
+        "<M8[10us]",
+        ">M8[10us]",
+    ),
+    (
+        "numpy.datetime64",
+        r#"{"unit":"generic","scale_factor":1}"#,
+        "<M8",
+        ">M8",
+    ),
+    (
+        "numpy.timedelta64",
+        r#"{"unit":"ns","scale_factor":25}"#,
+        "<m8[25ns]",
+        ">m8[25ns]",
+    ),
+    (
+        "numpy.timedelta64",
+        r#"{"unit":"μs","scale_factor":2147483647}"#,
+        "<m8[2147483647us]",
+        ">m8[2147483647us]",
+    ),
     ("string", "", "|O", "|O"),
     ("bytes", "", "|O", "|O"),
     ("variable_length_bytes", "", "|O", "|O"),
@@ -56,7 +86,10 @@ const SPELLINGS: [(&str, &str, &str, &str); 30] = [
 fn numpy_types_are_spelled_in_the_byte_order_of_the_chain() {
     for (name, configuration, little, big) in SPELLINGS {
         let texts = match configuration {
-            "" => vec![format!("{name:?}"), format!(r#"{{"name":"{name}","must_understand":false}}"#)],
+            "" => vec![
+                format!("{name:?}"),
+                format!(r#"{{"name":"{name}","must_understand":false}}"#),
+            ],
             configuration => vec![extension(name, configuration)],
         };
         for text in texts {
@@ -65,7 +98,11 @@ fn numpy_types_are_spelled_in_the_byte_order_of_the_chain() {
                 assert_eq!(found.numpy, Some(spelling.into()), "{text}");
                 assert_eq!(found.dtype, DType::parse_str(spelling).unwrap(), "{text}");
                 let is_number = "biufc".contains(&spelling[1..2]);
-                assert_eq!(found.element, is_number.then(|| spelling.to_string()), "{text}");
+                assert_eq!(
+                    found.element,
+                    is_number.then(|| spelling.to_string()),
+                    "{text}"
+                );
             }
         }
     }
@@ -75,7 +112,12 @@ fn numpy_types_are_spelled_in_the_byte_order_of_the_chain() {
 fn types_without_a_numpy_name_are_opaque_bytes() {
     for (name, size, little, big) in [
         ("bfloat16", 2, "<bfloat16", ">bfloat16"),
-        ("complex_bfloat16", 4, "<complex_bfloat16", ">complex_bfloat16"),
+        (
+            "complex_bfloat16",
+            4,
+            "<complex_bfloat16",
+            ">complex_bfloat16",
+        ),
         ("complex_float16", 4, "<complex_float16", ">complex_float16"),
         ("float8_e4m3", 1, "float8_e4m3", "float8_e4m3"),
         ("float8_e5m2fnuz", 1, "float8_e5m2fnuz", "float8_e5m2fnuz"),
@@ -88,9 +130,17 @@ fn types_without_a_numpy_name_are_opaque_bytes() {
     ] {
         for (element, is_big) in [(little, false), (big, true)] {
             let found = parsed(&format!("{name:?}"), is_big);
-            assert_eq!((found.dtype.kind(), found.dtype.size()), (&DTypeKind::Void, size), "{name}");
+            assert_eq!(
+                (found.dtype.kind(), found.dtype.size()),
+                (&DTypeKind::Void, size),
+                "{name}"
+            );
             assert_eq!(found.dtype.is_big_endian(), is_big && size > 1, "{name}");
-            assert_eq!((found.numpy, found.element.as_deref()), (None, Some(element)), "{name}");
+            assert_eq!(
+                (found.numpy, found.element.as_deref()),
+                (None, Some(element)),
+                "{name}"
+            );
         }
     }
 }
@@ -102,13 +152,19 @@ fn fields_of_structs_have_the_byte_order_of_the_chain() {
         {"name":"b","data_type":{"name":"struct","configuration":{"fields":[{"name":"c","data_type":"bool"}]}}}]}"#;
     for text in [extension("structured", pairs), extension("struct", objects)] {
         let little = parsed(&text, false);
-        assert_eq!(little.numpy, Some(json!([["a", "<i4"], ["b", [["c", "|b1"]]]])));
+        assert_eq!(
+            little.numpy,
+            Some(json!([["a", "<i4"], ["b", [["c", "|b1"]]]]))
+        );
         assert_eq!((little.dtype.size(), little.element), (5, None));
         let big = json!([["a", ">i4"], ["b", [["c", "|b1"]]]]);
         assert_eq!(parsed(&text, true).dtype, DType::parse(&big).unwrap());
         assert_eq!(parsed(&text, true).numpy, Some(big));
     }
-    let opaque = parsed(&extension("struct", r#"{"fields":[["a","bfloat16"],["b","float64"]]}"#), false);
+    let opaque = parsed(
+        &extension("struct", r#"{"fields":[["a","bfloat16"],["b","float64"]]}"#),
+        false,
+    );
     assert_eq!((opaque.dtype.size(), opaque.numpy), (10, None));
 }
 
@@ -136,9 +192,15 @@ fn bad_data_types_are_refused() {
         extension("fixed_length_utf32", r#"{"length_bytes":7}"#),
         extension("fixed_length_utf32", r#"{"length_bytes":1099511627776}"#),
         extension("numpy.datetime64", r#"{"unit":"s"}"#),
-        extension("numpy.datetime64", r#"{"unit":"fortnight","scale_factor":1}"#),
+        extension(
+            "numpy.datetime64",
+            r#"{"unit":"fortnight","scale_factor":1}"#,
+        ),
         extension("numpy.datetime64", r#"{"unit":"s","scale_factor":0}"#),
-        extension("numpy.timedelta64", r#"{"unit":"s","scale_factor":2147483648}"#),
+        extension(
+            "numpy.timedelta64",
+            r#"{"unit":"s","scale_factor":2147483648}"#,
+        ),
         extension("struct", "{}"),
         extension("struct", r#"{"fields":{}}"#),
         extension("struct", r#"{"fields":[]}"#),
@@ -147,7 +209,10 @@ fn bad_data_types_are_refused() {
         extension("struct", r#"{"fields":[["a","int8",[2]]]}"#),
         extension("struct", r#"{"fields":[["a","string"]]}"#),
         extension("struct", r#"{"fields":[{"name":"a"}]}"#),
-        extension("struct", r#"{"fields":[["a","r17179869176"],["b","r17179869176"]]}"#),
+        extension(
+            "struct",
+            r#"{"fields":[["a","r17179869176"],["b","r17179869176"]]}"#,
+        ),
     ];
     let unsupported = [
         r#""int12""#.to_string(),
@@ -199,7 +264,12 @@ fn structs_of_one_byte_order_have_a_v3_name() {
             {"name": "c", "data_type": "bool"},
         ]}}},
     ]}});
-    let spelled = |order: &str| json!([["a", format!("{order}i4")], ["b", [["", format!("{order}U2")], ["c", "|b1"]]]]);
+    let spelled = |order: &str| {
+        json!([
+            ["a", format!("{order}i4")],
+            ["b", [["", format!("{order}U2")], ["c", "|b1"]]]
+        ])
+    };
     assert_eq!(name_of(spelled("<")), Some((expected.clone(), false)));
     assert_eq!(name_of(spelled(">")), Some((expected, true)));
     for without in [

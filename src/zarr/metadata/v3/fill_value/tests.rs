@@ -22,13 +22,16 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-const SECONDS: &str = r#"{"name":"numpy.datetime64","configuration":{"unit":"s","scale_factor":1}}"#;
-const TENS: &str = r#"{"name":"numpy.timedelta64","configuration":{"unit":"us","scale_factor":10}}"#;
+const SECONDS: &str =
+    r#"{"name":"numpy.datetime64","configuration":{"unit":"s","scale_factor":1}}"#;
+const TENS: &str =
+    r#"{"name":"numpy.timedelta64","configuration":{"unit":"us","scale_factor":10}}"#;
 const UTF32: &str = r#"{"name":"fixed_length_utf32","configuration":{"length_bytes":8}}"#;
 const BYTES4: &str = r#"{"name":"null_terminated_bytes","configuration":{"length_bytes":4}}"#;
 const RAW3: &str = r#"{"name":"raw_bytes","configuration":{"length_bytes":3}}"#;
 const SMALL_STRUCT: &str = r#"{"name":"struct","configuration":{"fields":[["a","float8_e5m2"]]}}"#;
-const STRUCTURED: &str = r#"{"name":"structured","configuration":{"fields":[["a","int32"],["b","float64"]]}}"#;
+const STRUCTURED: &str =
+    r#"{"name":"structured","configuration":{"fields":[["a","int32"],["b","float64"]]}}"#;
 const STRUCT: &str = r#"{"name":"struct","configuration":{"fields":[{"name":"a","data_type":"int16"},
     {"name":"b","data_type":"bfloat16"},{"name":"c","data_type":
     {"name":"struct","configuration":{"fields":[{"name":"d","data_type":"complex64"}]}}}]}}"#;
@@ -53,17 +56,41 @@ const ITEMS: [(&str, &[&str], &str); 59] = [
     (r#""float32""#, &[r#""0xffc00000""#], "0000c0ff"),
     (r#""float32""#, &[r#""0x7f800001""#], "0100807f"),
     (r#""float32""#, &[r#""-Infinity""#, "-Infinity"], "000080ff"),
-    (r#""float32""#, &["9.999999747378752e-6", "1e-5"], "acc52737"),
+    (
+        r#""float32""#,
+        &["9.999999747378752e-6", "1e-5"],
+        "acc52737",
+    ),
     (r#""float32""#, &["0.0", "0", "null", "1e-60"], "00000000"),
     (r#""float64""#, &["-0.0"], "0000000000000080"),
     (r#""float64""#, &["1e22"], "92d54d06cff08044"),
     (r#""float64""#, &["5e-324"], "0100000000000000"),
-    (r#""float64""#, &["1.0", "1", r#""0x3ff0000000000000""#], "000000000000f03f"),
-    (r#""float64""#, &["1e16", "10000000000000000"], "0080e03779c34143"),
+    (
+        r#""float64""#,
+        &["1.0", "1", r#""0x3ff0000000000000""#],
+        "000000000000f03f",
+    ),
+    (
+        r#""float64""#,
+        &["1e16", "10000000000000000"],
+        "0080e03779c34143",
+    ),
     (r#""float64""#, &[r#""NaN""#], "000000000000f87f"),
-    (r#""complex64""#, &[r#"["NaN",1.5]"#, r#"["0x7fc00000","0x3fc00000"]"#], "0000c07f0000c03f"),
-    (r#""complex_float32""#, &[r#"[1.0,"Infinity"]"#, "[1,Infinity]"], "0000803f0000807f"),
-    (r#""complex128""#, &["[0.0,-0.0]"], "00000000000000000000000000000080"),
+    (
+        r#""complex64""#,
+        &[r#"["NaN",1.5]"#, r#"["0x7fc00000","0x3fc00000"]"#],
+        "0000c07f0000c03f",
+    ),
+    (
+        r#""complex_float32""#,
+        &[r#"[1.0,"Infinity"]"#, "[1,Infinity]"],
+        "0000803f0000807f",
+    ),
+    (
+        r#""complex128""#,
+        &["[0.0,-0.0]"],
+        "00000000000000000000000000000080",
+    ),
     (r#""r16""#, &["[1,255]", r#""Af8=""#], "01ff"),
     (RAW3, &[r#""YWJj""#, "[97,98,99]"], "616263"),
     (RAW3, &[r#""AAAA""#, "null"], "000000"),
@@ -72,11 +99,31 @@ const ITEMS: [(&str, &[&str], &str); 59] = [
     (UTF32, &[r#""a""#], "6100000000000000"),
     (UTF32, &[r#""ö🦀""#], "f600000080f90100"),
     (UTF32, &[r#""""#], "0000000000000000"),
-    (SECONDS, &["-9223372036854775808", r#""NaT""#], "0000000000000080"),
+    (
+        SECONDS,
+        &["-9223372036854775808", r#""NaT""#],
+        "0000000000000080",
+    ),
     (TENS, &["-1"], "ffffffffffffffff"),
-    (STRUCTURED, &[r#""AQAAAAAAAAAAAARA""#, r#"{"a":1,"b":2.5}"#], "010000000000000000000440"),
-    (STRUCT, &[r#"{"a":0,"b":0.0,"c":{"d":[0.0,0.0]}}"#, "null", r#""AAAAAAAAAAAAAAAA""#], "000000000000000000000000"),
-    (STRUCT, &[r#"{"a":1,"b":1.0,"c":{"d":[0.0,1.0]}}"#], "0100803f000000000000803f"),
+    (
+        STRUCTURED,
+        &[r#""AQAAAAAAAAAAAARA""#, r#"{"a":1,"b":2.5}"#],
+        "010000000000000000000440",
+    ),
+    (
+        STRUCT,
+        &[
+            r#"{"a":0,"b":0.0,"c":{"d":[0.0,0.0]}}"#,
+            "null",
+            r#""AAAAAAAAAAAAAAAA""#,
+        ],
+        "000000000000000000000000",
+    ),
+    (
+        STRUCT,
+        &[r#"{"a":1,"b":1.0,"c":{"d":[0.0,1.0]}}"#],
+        "0100803f000000000000803f",
+    ),
     (r#""bfloat16""#, &["1.0", r#""0x3f80""#], "803f"),
     (r#""bfloat16""#, &[r#""NaN""#], "c07f"),
     (r#""bfloat16""#, &[r#""0xffc1""#], "c1ff"),
@@ -86,7 +133,11 @@ const ITEMS: [(&str, &[&str], &str); 59] = [
     (r#""float8_e4m3""#, &[r#""NaN""#], "7c"),
     (r#""float8_e5m2""#, &[r#""-Infinity""#], "fc"),
     (r#""float8_e8m0fnu""#, &["1.0"], "7f"),
-    (r#""float8_e8m0fnu""#, &["5.877471754111438e-39", "0.0", "0"], "00"),
+    (
+        r#""float8_e8m0fnu""#,
+        &["5.877471754111438e-39", "0.0", "0"],
+        "00",
+    ),
     (r#""float6_e3m2fn""#, &["-0.0625"], "21"),
     (r#""float4_e2m1fn""#, &["6.0"], "07"),
     (SMALL_STRUCT, &[r#"{"a":1.0}"#, r#"{"a":"0x3c"}"#], "3c"),
@@ -101,7 +152,9 @@ fn fill_values_stand_for_items() {
     for (data_type, fills, expected) in ITEMS {
         for fill in fills {
             assert_eq!(
-                read(data_type, false, fill).map(|item| hex(&item)).as_deref(),
+                read(data_type, false, fill)
+                    .map(|item| hex(&item))
+                    .as_deref(),
                 Some(expected),
                 "{data_type} {fill}"
             );
@@ -109,7 +162,11 @@ fn fill_values_stand_for_items() {
         let data_type = value(data_type);
         let parsed = DataType::parse(&data_type, false).unwrap();
         let item = without_zeros(read(&data_type.to_string(), false, fills[0]).unwrap());
-        assert_eq!(spell(&item, &data_type, &parsed), Some(value(fills[0])), "{data_type}");
+        assert_eq!(
+            spell(&item, &data_type, &parsed),
+            Some(value(fills[0])),
+            "{data_type}"
+        );
     }
 }
 
@@ -124,9 +181,19 @@ fn big_endian_items_are_reversed_by_number() {
         (r#""r16""#, "[1,255]", "01ff"),
         (UTF32, r#""ö🦀""#, "000000f60001f980"),
         (SECONDS, r#""NaT""#, "8000000000000000"),
-        (STRUCT, r#"{"a":1,"b":1.0,"c":{"d":[0.0,1.0]}}"#, "00013f80000000003f800000"),
+        (
+            STRUCT,
+            r#"{"a":1,"b":1.0,"c":{"d":[0.0,1.0]}}"#,
+            "00013f80000000003f800000",
+        ),
     ] {
-        assert_eq!(read(data_type, true, fill).map(|item| hex(&item)).as_deref(), Some(expected), "{data_type}");
+        assert_eq!(
+            read(data_type, true, fill)
+                .map(|item| hex(&item))
+                .as_deref(),
+            Some(expected),
+            "{data_type}"
+        );
     }
 }
 
@@ -134,29 +201,100 @@ fn big_endian_items_are_reversed_by_number() {
 fn values_that_do_not_fit_are_errors() {
     for (data_type, fills) in [
         (r#""bool""#, vec!["2", r#""true""#, "[]"]),
-        (r#""int8""#, vec!["128", "-129", "true", r#""1""#, "1.5", "NaN", "{}", r#""NaT""#]),
+        (
+            r#""int8""#,
+            vec![
+                "128", "-129", "true", r#""1""#, "1.5", "NaN", "{}", r#""NaT""#,
+            ],
+        ),
         (r#""int32""#, vec!["2147483648", "1e30", r#""0x00000001""#]),
-        (r#""int64""#, vec!["9223372036854775808", "9007199254740993.0e1", "1e400"]),
+        (
+            r#""int64""#,
+            vec!["9223372036854775808", "9007199254740993.0e1", "1e400"],
+        ),
         (r#""uint64""#, vec!["-1", "18446744073709551616"]),
-        (r#""float16""#, vec!["65520", "1e6", r#""0x7e0""#, r#""0x007e00""#]),
-        (r#""float32""#, vec!["1e39", "-1e39", "1e400", r#""0x7fc0""#, r#""0x+fc00000""#, r#""1.5""#, "true", "[1.0]"]),
-        (r#""float32""#, vec![r#""nan""#, r#""inf""#, r#""7fc00000""#, r#""AAAAAA==""#]),
+        (
+            r#""float16""#,
+            vec!["65520", "1e6", r#""0x7e0""#, r#""0x007e00""#],
+        ),
+        (
+            r#""float32""#,
+            vec![
+                "1e39",
+                "-1e39",
+                "1e400",
+                r#""0x7fc0""#,
+                r#""0x+fc00000""#,
+                r#""1.5""#,
+                "true",
+                "[1.0]",
+            ],
+        ),
+        (
+            r#""float32""#,
+            vec![r#""nan""#, r#""inf""#, r#""7fc00000""#, r#""AAAAAA==""#],
+        ),
         (r#""float64""#, vec!["1e400", "-1e400", r#""0x7fc00000""#]),
-        (r#""complex64""#, vec!["1.0", "[1.0]", "[1.0,2.0,3.0]", "[1e39,0.0]", r#"["0x7fc0",0]"#]),
-        (r#""r16""#, vec!["[1]", "[1,256]", "[1,-1]", "[1,2,3]", r#""AA==""#, "1", "[1,1.5]"]),
+        (
+            r#""complex64""#,
+            vec![
+                "1.0",
+                "[1.0]",
+                "[1.0,2.0,3.0]",
+                "[1e39,0.0]",
+                r#"["0x7fc0",0]"#,
+            ],
+        ),
+        (
+            r#""r16""#,
+            vec![
+                "[1]",
+                "[1,256]",
+                "[1,-1]",
+                "[1,2,3]",
+                r#""AA==""#,
+                "1",
+                "[1,1.5]",
+            ],
+        ),
         (RAW3, vec![r#""YWI=""#, r#""YWJjZA==""#, "0", r#""a""#]),
         (BYTES4, vec![r#""YWJjZGU=""#, "0"]),
         (UTF32, vec![r#""abc""#, "0", "[97]"]),
-        (SECONDS, vec!["9223372036854775808", "1.5", r#""2020-01-01""#, r#""nat""#]),
-        (STRUCTURED, vec![r#""AQAA""#, r#"{"a":1}"#, r#"{"a":1,"b":2.5,"c":0}"#, r#"{"a":1,"c":0}"#, "0", "[1,2.5]"]),
-        (STRUCT, vec![r#"{"a":null,"b":0,"c":{"d":[0,0]}}"#, r#"{"a":32768,"b":0,"c":{"d":[0,0]}}"#]),
-        (r#""bfloat16""#, vec!["3.4e39", r#""0x3f800000""#, r#""Inf""#]),
+        (
+            SECONDS,
+            vec!["9223372036854775808", "1.5", r#""2020-01-01""#, r#""nat""#],
+        ),
+        (
+            STRUCTURED,
+            vec![
+                r#""AQAA""#,
+                r#"{"a":1}"#,
+                r#"{"a":1,"b":2.5,"c":0}"#,
+                r#"{"a":1,"c":0}"#,
+                "0",
+                "[1,2.5]",
+            ],
+        ),
+        (
+            STRUCT,
+            vec![
+                r#"{"a":null,"b":0,"c":{"d":[0,0]}}"#,
+                r#"{"a":32768,"b":0,"c":{"d":[0,0]}}"#,
+            ],
+        ),
+        (
+            r#""bfloat16""#,
+            vec!["3.4e39", r#""0x3f800000""#, r#""Inf""#],
+        ),
         (r#""float8_e4m3""#, vec!["1e3", r#""0x038""#, r#""1.0""#]),
         (r#""float8_e4m3""#, vec!["248.0", "-248.0"]),
         (r#""float8_e4m3fn""#, vec!["-500.0", r#""Infinity""#]),
         (r#""float8_e5m2fnuz""#, vec![r#""-Infinity""#]),
         (r#""float8_e8m0fnu""#, vec!["-1.0", r#""Infinity""#]),
-        (r#""float4_e2m1fn""#, vec!["7.5", r#""NaN""#, r#""Infinity""#]),
+        (
+            r#""float4_e2m1fn""#,
+            vec!["7.5", r#""NaN""#, r#""Infinity""#],
+        ),
         (r#""int4""#, vec!["8", "-9"]),
         (r#""int2""#, vec!["2", "-3"]),
         (r#""uint2""#, vec!["4", "-1"]),
@@ -170,8 +308,16 @@ fn values_that_do_not_fit_are_errors() {
 #[test]
 fn fill_values_of_variable_length_are_checked() {
     for (data_type, fits, others) in [
-        (r#""string""#, vec![r#""""#, r#""x""#, "null"], vec!["0", "[]", "NaN"]),
-        (r#""bytes""#, vec![r#""""#, r#""YWI=""#, "[]", "[0,255]", "null"], vec!["0", "[256]", "[-1]", r#""a""#]),
+        (
+            r#""string""#,
+            vec![r#""""#, r#""x""#, "null"],
+            vec!["0", "[]", "NaN"],
+        ),
+        (
+            r#""bytes""#,
+            vec![r#""""#, r#""YWI=""#, "[]", "[0,255]", "null"],
+            vec!["0", "[256]", "[-1]", r#""a""#],
+        ),
         (r#""variable_length_bytes""#, vec![r#""YWI=""#], vec!["{}"]),
     ] {
         let data_type = value(data_type);
@@ -191,20 +337,31 @@ fn large_items_take_no_memory() {
     let huge = r#"{"name":"null_terminated_bytes","configuration":{"length_bytes":1000000000}}"#;
     let data_type = value(huge);
     let parsed = DataType::parse(&data_type, false).unwrap();
-    assert_eq!(parse(&value(r#""YWI=""#), &data_type, &parsed), Ok(Some(b"ab".to_vec())));
+    assert_eq!(
+        parse(&value(r#""YWI=""#), &data_type, &parsed),
+        Ok(Some(b"ab".to_vec()))
+    );
     assert_eq!(spell(b"", &data_type, &parsed), Some(Value::Null));
     assert_eq!(spell(b"ab", &data_type, &parsed), None);
-    let data_type = value(&format!(r#"{{"name":"struct","configuration":{{"fields":[["a",{huge}],["b","int8"]]}}}}"#));
+    let data_type = value(&format!(
+        r#"{{"name":"struct","configuration":{{"fields":[["a",{huge}],["b","int8"]]}}}}"#
+    ));
     let parsed = DataType::parse(&data_type, false).unwrap();
-    assert_eq!(parse(&value(r#"{"a":"","b":0}"#), &data_type, &parsed), Ok(Some(Vec::new())));
+    assert_eq!(
+        parse(&value(r#"{"a":"","b":0}"#), &data_type, &parsed),
+        Ok(Some(Vec::new()))
+    );
     assert!(parse(&value(r#"{"a":"","b":1}"#), &data_type, &parsed).is_err());
 }
 
 #[test]
 fn items_without_a_fill_value_are_not_spelled() {
-    for (data_type, item) in
-        [(r#""bool""#, &[2u8][..]), (r#""int4""#, &[8]), (UTF32, &[0, 0xd8, 0, 0]), (UTF32, &[0, 0, 0, 1])]
-    {
+    for (data_type, item) in [
+        (r#""bool""#, &[2u8][..]),
+        (r#""int4""#, &[8]),
+        (UTF32, &[0, 0xd8, 0, 0]),
+        (UTF32, &[0, 0, 0, 1]),
+    ] {
         let data_type = value(data_type);
         let parsed = DataType::parse(&data_type, false).unwrap();
         assert_eq!(spell(item, &data_type, &parsed), None, "{data_type}");

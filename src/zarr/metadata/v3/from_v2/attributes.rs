@@ -30,16 +30,29 @@ pub(super) fn of_array(attributes: &[u8], old: &ArrayMetadata) -> Result<(Vec<u8
 
 /// Does what [`of_array`] does, for attributes that were written through a view. The fill value is
 /// that of v3, which is no missing value.
-pub(super) fn of_view(attributes: &[u8], array: &ArrayMetadata) -> Result<(Vec<u8>, Option<Value>)> {
+pub(super) fn of_view(
+    attributes: &[u8],
+    array: &ArrayMetadata,
+) -> Result<(Vec<u8>, Option<Value>)> {
     convert(attributes, array, None)
 }
 
 /// Converts attributes. `default` is the missing value if they have none.
-fn convert(attributes: &[u8], old: &ArrayMetadata, default: Option<Value>) -> Result<(Vec<u8>, Option<Value>)> {
-    let parse = |name| node::member(attributes, name)?.map(|text| json::parse(text.as_bytes())).transpose();
+fn convert(
+    attributes: &[u8],
+    old: &ArrayMetadata,
+    default: Option<Value>,
+) -> Result<(Vec<u8>, Option<Value>)> {
+    let parse = |name| {
+        node::member(attributes, name)?
+            .map(|text| json::parse(text.as_bytes()))
+            .transpose()
+    };
     let is_name = |name: &Value| json::text(name).is_some();
-    let is_complete = |names: &Vec<Value>| names.len() == old.shape.len() && names.iter().all(is_name);
-    let Some(names) = parse(DIMENSIONS)?.filter(|names| names.as_array().is_some_and(is_complete)) else {
+    let is_complete =
+        |names: &Vec<Value>| names.len() == old.shape.len() && names.iter().all(is_name);
+    let Some(names) = parse(DIMENSIONS)?.filter(|names| names.as_array().is_some_and(is_complete))
+    else {
         return Ok((attributes.to_vec(), None));
     };
     let mut text = node::rewrite(attributes, DIMENSIONS, None)?;
@@ -57,7 +70,9 @@ fn convert(attributes: &[u8], old: &ArrayMetadata, default: Option<Value>) -> Re
 /// change.
 fn of_attribute(stated: &Value, dtype: &DType) -> Option<Value> {
     let number = json::float(stated).or_else(|| json::float_word(json::text(stated)?));
-    number.filter(|_| *dtype.kind() == DTypeKind::Float).map(float)
+    number
+        .filter(|_| *dtype.kind() == DTypeKind::Float)
+        .map(float)
 }
 
 /// Returns the missing value that xarray derives from the fill value of an array of v2. Returns
@@ -82,7 +97,9 @@ fn of_fill_value(old: &ArrayMetadata) -> Option<Value> {
         DTypeKind::Complex => {
             item.resize(dtype.size(), 0);
             let (re, im) = item.split_at(dtype.size() / 2);
-            Some(Value::Array([re, im].map(|part| float(dtype.float_of(part))).into()))
+            Some(Value::Array(
+                [re, im].map(|part| float(dtype.float_of(part))).into(),
+            ))
         }
         _ => None,
     }

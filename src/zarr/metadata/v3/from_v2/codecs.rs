@@ -55,7 +55,9 @@ fn element(dtype: &DType, spelled: &Value) -> Option<String> {
         dtype.kind(),
         DTypeKind::Bool | DTypeKind::Int | DTypeKind::UInt | DTypeKind::Float | DTypeKind::Complex
     );
-    json::text(spelled).filter(|_| is_number).and_then(|text| DType::canonical(text).ok())
+    json::text(spelled)
+        .filter(|_| is_number)
+        .and_then(|text| DType::canonical(text).ok())
 }
 
 /// Returns the error for a codec that v3 lacks.
@@ -65,13 +67,17 @@ pub(super) fn without_form(codec: &CodecConfig) -> Error {
 
 impl PartialChain {
     fn push(&mut self, name: &str, configuration: Value) {
-        self.codecs.push(json!({"name": name, "configuration": configuration}));
+        self.codecs
+            .push(json!({"name": name, "configuration": configuration}));
     }
 
     /// Adds `bytes`, unless an earlier codec produces bytes.
     fn end_array(&mut self) {
         if !self.is_bytes {
-            self.push("bytes", json!({"endian": if self.is_big_endian { "big" } else { "little" }}));
+            self.push(
+                "bytes",
+                json!({"endian": if self.is_big_endian { "big" } else { "little" }}),
+            );
             self.is_bytes = true;
         }
     }
@@ -79,7 +85,13 @@ impl PartialChain {
     fn add(&mut self, codec: &CodecConfig) -> Result<()> {
         let is_of_arrays = matches!(
             codec.id.as_str(),
-            "astype" | "bitround" | "delta" | "fixedscaleoffset" | "packbits" | "pcodec" | "quantize"
+            "astype"
+                | "bitround"
+                | "delta"
+                | "fixedscaleoffset"
+                | "packbits"
+                | "pcodec"
+                | "quantize"
         );
         if !is_of_arrays {
             self.end_array();
@@ -88,11 +100,17 @@ impl PartialChain {
             return Ok(());
         }
         if self.is_bytes {
-            let why = format!("codec {:?} has no place in Zarr v3 behind one that makes bytes", codec.id);
+            let why = format!(
+                "codec {:?} has no place in Zarr v3 behind one that makes bytes",
+                codec.id
+            );
             return Err(Error::unsupported(why));
         }
         let configuration = self.array_codec(codec)?;
-        self.push(&format!("numcodecs.{}", codec.id), Value::Object(configuration));
+        self.push(
+            &format!("numcodecs.{}", codec.id),
+            Value::Object(configuration),
+        );
         self.is_bytes = codec.id == "pcodec";
         Ok(())
     }
@@ -101,16 +119,24 @@ impl PartialChain {
     /// of the items to that of the codec's output.
     fn array_codec(&mut self, codec: &CodecConfig) -> Result<Map<String, Value>> {
         let element = self.element.clone().ok_or_else(|| {
-            Error::unsupported(format!("codec {:?} of items that are no numbers has no form in Zarr v3", codec.id))
+            Error::unsupported(format!(
+                "codec {:?} of items that are no numbers has no form in Zarr v3",
+                codec.id
+            ))
         })?;
         if self.is_big_endian && codec.id != "bitround" {
             // zarr-python takes the byte order from the codec or from `bytes`, depending on its
             // release
-            let why = format!("codec {:?} of big-endian items has no certain form in Zarr v3", codec.id);
+            let why = format!(
+                "codec {:?} of big-endian items has no certain form in Zarr v3",
+                codec.id
+            );
             return Err(Error::unsupported(why));
         }
-        let mut configuration: Map<String, Value> =
-            codec.parameters().map(|(n, v)| (n.to_string(), v.clone())).collect();
+        let mut configuration: Map<String, Value> = codec
+            .parameters()
+            .map(|(n, v)| (n.to_string(), v.clone()))
+            .collect();
         let mut settle = |name: &str, wanted: Option<&str>| {
             let dtype = type_parameter(codec, name, wanted.unwrap_or(&element))?;
             match wanted {
@@ -152,9 +178,13 @@ impl PartialChain {
 
 /// Returns a dtype of the parameters, or `default` if it is absent.
 fn type_parameter(codec: &CodecConfig, name: &str, default: &str) -> Result<String> {
-    let dtype = DType::canonical(codec.text(name, default)?).map_err(|e| codec.invalid(name, e.message()))?;
+    let dtype = DType::canonical(codec.text(name, default)?)
+        .map_err(|e| codec.invalid(name, e.message()))?;
     if dtype.starts_with('>') {
-        Err(Error::unsupported(format!("codec {:?}: {name} {dtype:?} has no certain form in Zarr v3", codec.id)))
+        Err(Error::unsupported(format!(
+            "codec {:?}: {name} {dtype:?} has no certain form in Zarr v3",
+            codec.id
+        )))
     } else {
         Ok(dtype)
     }
@@ -167,8 +197,10 @@ fn type_parameter(codec: &CodecConfig, name: &str, default: &str) -> Result<Stri
 ///
 /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if v3 has no such codec.
 pub fn compressor_codec(compressor: &CodecConfig, itemsize: usize) -> Result<Value> {
-    let mut configuration: Map<String, Value> =
-        compressor.parameters().map(|(name, value)| (name.to_string(), value.clone())).collect();
+    let mut configuration: Map<String, Value> = compressor
+        .parameters()
+        .map(|(name, value)| (name.to_string(), value.clone()))
+        .collect();
     let name = match compressor.id.as_str() {
         "blosc" => {
             blosc(&mut configuration, itemsize);
@@ -188,7 +220,8 @@ pub fn compressor_codec(compressor: &CodecConfig, itemsize: usize) -> Result<Val
             configuration.entry("elementsize").or_insert(4.into());
             "numcodecs.shuffle".to_string()
         }
-        id @ ("bz2" | "lz4" | "lzma" | "zlib" | "crc32" | "crc32c" | "adler32" | "fletcher32" | "jenkins_lookup3") => {
+        id @ ("bz2" | "lz4" | "lzma" | "zlib" | "crc32" | "crc32c" | "adler32" | "fletcher32"
+        | "jenkins_lookup3") => {
             format!("numcodecs.{id}")
         }
         _ => return Err(without_form(compressor)),
@@ -198,9 +231,21 @@ pub fn compressor_codec(compressor: &CodecConfig, itemsize: usize) -> Result<Val
 
 /// Spells the parameters of blosc as v3 does: all of them, with a word for `shuffle`.
 fn blosc(configuration: &mut Map<String, Value>, itemsize: usize) {
-    let number = |name: &str, default: i64| configuration.get(name).and_then(Value::as_i64).unwrap_or(default);
+    let number = |name: &str, default: i64| {
+        configuration
+            .get(name)
+            .and_then(Value::as_i64)
+            .unwrap_or(default)
+    };
     // c-blosc shuffles larger items as single bytes
-    let typesize = number("typesize", if (1..=255).contains(&itemsize) { itemsize as i64 } else { 1 });
+    let typesize = number(
+        "typesize",
+        if (1..=255).contains(&itemsize) {
+            itemsize as i64
+        } else {
+            1
+        },
+    );
     let shuffle = match number("shuffle", 1) {
         0 => "noshuffle",
         2 => "bitshuffle",
@@ -210,7 +255,10 @@ fn blosc(configuration: &mut Map<String, Value>, itemsize: usize) {
     };
     let clevel = number("clevel", 5);
     let blocksize = number("blocksize", 0);
-    let cname = configuration.get("cname").cloned().unwrap_or_else(|| "lz4".into());
+    let cname = configuration
+        .get("cname")
+        .cloned()
+        .unwrap_or_else(|| "lz4".into());
     *configuration = Map::from_iter([
         ("typesize".to_string(), typesize.into()),
         ("cname".to_string(), cname),
