@@ -275,7 +275,7 @@ impl Cache {
     ) -> Result<()> {
         let array = &dirty.array;
         let chunk = dirty.chunk;
-        // these locks are fair: a request whose wait is over does not wait for later ones
+        // this lock is fair: a request whose wait is over does not wait for later ones
         let _alone = array.lock_replacing(&array.write_back_key(chunk));
         let _write_back = lock(&dirty.write_back_lock);
         let _lock = array.lock_chunk_since(chunk, since)?;

@@ -575,6 +575,7 @@ mod tests {
             (take(half).map(drop), own)
         });
         while lock(&BUDGET.used).by_waiting < 24 << 20 {
+            assert!(begun.elapsed() < MAX_WAIT, "the other thread does not wait");
             std::thread::yield_now();
         }
         // the other thread waits for this one, which therefore does not wait for it
