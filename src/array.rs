@@ -166,9 +166,9 @@ impl Array {
     }
 
     /// Locks a chunk or an object by its key until it is replaced. A directory compares the version
-    /// of a value and renames over it in two steps: of two threads that replace one value at the
-    /// same time, one would lose its change. These threads may have an `Array` of their own each:
-    /// two stand for one array whose metadata has changed.
+    /// of a value and renames over it in two steps, so one of two threads that replace a value at
+    /// the same time would lose its change. Two `Array`s stand for one array whose metadata has
+    /// changed; they share these locks, and each thread may use another one of them.
     pub fn lock_replacing(&self, key: &Key) -> ExclusiveLock<'_> {
         self.replacing.exclusive(&[key])
     }

@@ -37,8 +37,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use write_back::{DIRTY_COST, DirtyChunk, Failures, QuietTimer, Reservations, WriteBacks};
 
 /// Whether a call may wait for the store, for a lock that is held during a call to the store, or
-/// for another request. A call that must not wait and would have to says so; its caller repeats it
-/// on a thread that may wait.
+/// for another request. If a call would have to wait and must not, it returns without a result, and
+/// the caller repeats it on a thread that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// The call answers from memory or not at all.

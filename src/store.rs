@@ -334,7 +334,8 @@ pub type Listing = Box<dyn Iterator<Item = Result<Entry>> + Send>;
 /// What a caller is going to ask a [`Store`].
 #[derive(Clone, Copy, Debug)]
 pub enum Hint<'a> {
-    /// All names of the store. For this command, names that are not among them do not exist.
+    /// All names of the store. The cache then answers that other names do not exist, so only a
+    /// command that reads the store as of one moment gives this hint.
     WholeStore,
     /// The names on all levels below a prefix, or as many as a few requests return.
     Below(&'a Key),

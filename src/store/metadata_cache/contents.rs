@@ -308,7 +308,7 @@ impl CacheContents {
     }
 
     /// Returns whether the names in `prefix` should be requested by
-    /// [`Store::first_names`](crate::store::Store::first_names).
+    /// [`PagedListing::first_names`](crate::store::PagedListing::first_names).
     pub fn is_unknown_level(&mut self, prefix: &Key) -> bool {
         !self.documents.is_empty() && self.level(prefix, prefix).is_none()
     }
