@@ -343,7 +343,7 @@ fn playground(python: Option<&Path>) -> (tempfile::TempDir, PathBuf) {
 /// Runs the commands of a document in one shell. Returns a message for each output that the
 /// document does not show, and for each mount that is left.
 fn run(document: &str) -> Vec<String> {
-    let python = std::env::var_os("ZARRFS_TEST_HEADERS").map(PathBuf::from);
+    let python = std::env::var_os("ZARRFS_TEST_PYTHON").map(PathBuf::from);
     let path = std::env::var("PATH").unwrap();
     let has = |program: &str| match program {
         "python3" => python.is_some(),

@@ -765,7 +765,7 @@ fn geo(python: &Path) -> tempfile::TempDir {
 }
 
 fn compare(options: &[&str], checks: &[&str]) {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     let geo = geo(&python);
@@ -810,7 +810,7 @@ fn netcdf_readers_read_the_group() {
 /// the store.
 #[test]
 fn programs_write_in_place() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     let copy = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use crate::support::{Mount, announce, env_path, run_python};
 
 #[test]
 fn programs_read_the_values_and_metadata_of_images() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ fn with_groups(python: &Path, verbs: &[&str], args: &[&str]) {
 
 #[test]
 fn groups_are_read_as_zarr_python_reads_them() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     with_groups(&python, &["read"], &["--containers", "nc", "--read-only"]);
@@ -42,7 +42,7 @@ fn groups_are_read_as_zarr_python_reads_them() {
 
 #[test]
 fn the_sample_store_is_read_as_xarray_reads_it() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     let sample = test_data("sample.zarr");
@@ -56,7 +56,7 @@ fn the_sample_store_is_read_as_xarray_reads_it() {
 
 #[test]
 fn values_can_be_changed_in_place() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     with_groups(&python, &["write"], &ALL);
@@ -66,7 +66,7 @@ fn values_can_be_changed_in_place() {
 /// header or renames another file onto `dataset.nc`.
 #[test]
 fn attributes_and_values_can_be_edited() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     with_groups(&python, &["edit"], &["--containers", "nc"]);
@@ -74,7 +74,7 @@ fn attributes_and_values_can_be_edited() {
 
 #[test]
 fn nco_can_edit_a_group() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     if ["ncap2", "ncks", "ncatted", "ncrename"]
@@ -89,7 +89,7 @@ fn nco_can_edit_a_group() {
 /// data stay where they were.
 #[test]
 fn changes_of_the_layout_are_refused_and_change_nothing() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     with_groups(&python, &["refuse"], &["--containers", "nc"]);
@@ -98,7 +98,7 @@ fn changes_of_the_layout_are_refused_and_change_nothing() {
 /// Mounts a store of groups with a time dimension as the record dimension, and runs these verbs on
 /// it.
 fn with_records(verbs: &[&str], args: &[&str]) {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use std::path::Path;
 
 #[test]
 fn numpy_reads_the_same_values() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();

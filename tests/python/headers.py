@@ -2,7 +2,7 @@
 """Opens headers and containers with the libraries for which they exist. Compares the values with those that zarr-python
 reads from the store.
 
-    headers.py MOUNT DIR CHECK...      (with requirements-headers.txt; geo.py has written DIR)
+    headers.py MOUNT DIR CHECK...      (with scripts/requirements/zarr2.txt; geo.py has written DIR)
 
 Prints a line with the number of comparisons for each check; exit code 1 after differences.
 """

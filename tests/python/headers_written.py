@@ -2,7 +2,7 @@
 """Changes arrays in place through headers and containers with the libraries for which they exist. Then zarr-python
 reads the store, and the values are compared with those that were written.
 
-    headers_written.py MOUNT DIR      (with requirements-headers.txt; geo.py has written DIR, which changes)
+    headers_written.py MOUNT DIR      (with scripts/requirements/zarr2.txt; geo.py has written DIR, which changes)
 
 Prints a line for each change; exit code 1 after a difference.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes small Zarr v3 arrays of every kind, and digests of their values.
 
-    matrix3.py DIR      (with the packages of scripts/requirements-zarr3.txt)
+    matrix3.py DIR      (with the packages of scripts/requirements/zarr3.txt)
 
 DIR gets the stores and oracle.json in the form of `matrix.py`. Digests are those of the written NumPy arrays, never
 those of values that a library reads. `chains.py` alone encodes the stores `hand.zarr` and `deep.zarr`; in the others a

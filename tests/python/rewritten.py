@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads arrays of a Zarr v3 store with three libraries, and compares them with the expected values.
 
-    rewritten.py STORE ORIGINAL EXPECTED      (with the packages of scripts/requirements-zarr3.txt)
+    rewritten.py STORE ORIGINAL EXPECTED      (with the packages of scripts/requirements/zarr3.txt)
 
 Each array of STORE has the items of the same array of ORIGINAL in reverse order. EXPECTED is a folder with the flat
 bytes of each array, in a file with the name of the array. Prints the number of arrays that each library read. A library

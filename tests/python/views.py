@@ -5,7 +5,7 @@ that xarray would store.
     views.py make DIR          (with zarr 2.18 and xarray, or zarr 3 and xarray)
     views.py read MOUNT DIR
     views.py write MOUNT DIR   (changes the store)
-    views.py programs MOUNT DIR       (with requirements-headers.txt)
+    views.py programs MOUNT DIR       (with scripts/requirements/zarr2.txt)
 
 Several verbs are joined by commas. Exit code 1 after a difference.
 """

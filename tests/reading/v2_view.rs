@@ -79,7 +79,7 @@ fn zarr_python_2_reads_stores_of_v3() {
 
 #[test]
 fn gdal_before_3_12_reads_stores_of_v3() {
-    let (Some(python), Some(sample)) = (env_path("ZARRFS_TEST_HEADERS"), Sample::new()) else {
+    let (Some(python), Some(sample)) = (env_path("ZARRFS_TEST_PYTHON"), Sample::new()) else {
         return;
     };
     let mount = sample.mount(&["--read-only"]);

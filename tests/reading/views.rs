@@ -63,10 +63,10 @@ fn with_packed_arrays(python: &str, verbs: &str, args: &[&str]) {
 
 #[test]
 fn physical_values_are_those_of_xarray() {
-    with_packed_arrays("ZARRFS_TEST_HEADERS", "read,write,read,programs", &BOTH);
+    with_packed_arrays("ZARRFS_TEST_PYTHON", "read,write,read,programs", &BOTH);
     with_packed_arrays("ZARRFS_TEST_PYTHON3", "read,write,read", &BOTH);
     with_packed_arrays(
-        "ZARRFS_TEST_HEADERS",
+        "ZARRFS_TEST_PYTHON",
         "read,programs",
         &[&BOTH[..], &["--read-only"]].concat(),
     );
@@ -74,7 +74,7 @@ fn physical_values_are_those_of_xarray() {
 
 #[test]
 fn the_sample_store_has_the_values_of_xarray() {
-    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
         return;
     };
     let sample = test_data("sample.zarr");

@@ -56,7 +56,7 @@ fn write(path: &Path, first: &str, second: &str) -> PathBuf {
 
 #[test]
 fn netcdf_hdf5_and_tiff_files_are_plain_files() {
-    let Some(python) = env_path("ZARRFS_TEST_REFERENCES") else {
+    let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn netcdf_hdf5_and_tiff_files_are_plain_files() {
 
 #[test]
 fn files_on_servers_are_read_by_ranges() {
-    let Some(python) = env_path("ZARRFS_TEST_REFERENCES") else {
+    let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Opens headers and containers with the programs for which they exist, and prints a Markdown table of the comparisons.
 
-    main.py MOUNT DIR [WORD]      (with requirements-legacy.txt; geo.py has written DIR; only rows that contain WORD)
+    main.py MOUNT DIR [WORD]      (with scripts/requirements/legacy.txt; geo.py has written DIR; only rows that contain WORD)
 
 Differences are printed to standard error; exit code 1 if there are any.
 """
