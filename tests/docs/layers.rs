@@ -18,7 +18,7 @@ fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-fn files(path: &Path, found: &mut Vec<PathBuf>) {
+pub fn files(path: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(path).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {

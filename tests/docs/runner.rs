@@ -1,7 +1,8 @@
 //! `scripts/run-tests`, which runs the tests in `scripts/test`: it names those that fail, and ends
 //! and names one that hangs, also one that waits for a daemon. The test binaries here are shell
-//! scripts.
+//! scripts. And the tests that `scripts/test` leaves to `--all`.
 
+use crate::layers::files;
 use crate::support::array::TestArray;
 use crate::support::{Mount, ZARRFS, run, with_timeout};
 use serde_json::json;
@@ -176,4 +177,25 @@ fn a_test_that_hangs_is_the_last_one() {
         said.last().unwrap().contains("some hangs") && !text.contains("never"),
         "{text}"
     );
+}
+
+/// `scripts/test` leaves long tests to `--all` by their names. A usual run would include one that
+/// has another name by now.
+#[test]
+fn tests_that_a_usual_run_leaves_out_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let script = std::fs::read_to_string(root.join("scripts/test")).unwrap();
+    let (_, list) = script.split_once("\nlong=(\n").unwrap();
+    let (list, _) = list.split_once("\n)\n").unwrap();
+    let mut paths = Vec::new();
+    files(&root.join("src"), &mut paths);
+    files(&root.join("tests"), &mut paths);
+    let code = paths
+        .iter()
+        .map(|path| std::fs::read_to_string(path).unwrap())
+        .collect::<String>();
+    for name in list.split_whitespace() {
+        let (_, function) = name.rsplit_once("::").unwrap();
+        assert!(code.contains(&format!("fn {function}(")), "{name}");
+    }
 }
