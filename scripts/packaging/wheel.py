@@ -14,7 +14,7 @@ import time
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = "Mount a Zarr store: every compressed, chunked array as plain files"
 LICENSES = ("LICENSE-APACHE", "LICENSE-MIT")
 
@@ -52,7 +52,7 @@ def contents(version, platform, folder):
         members.append((f"{info}/licenses/{name}", (documents / name).read_bytes(), 0o644))
     members.append((f"{info}/sboms/zarrfs.cdx.json", (documents / "zarrfs.cdx.json").read_bytes(), 0o644))
     tags = "".join(f"Tag: py3-none-{tag}\n" for tag in platform.split("."))
-    wheel = f"Wheel-Version: 1.0\nGenerator: zarrfs scripts/wheel.py\nRoot-Is-Purelib: false\n{tags}"
+    wheel = f"Wheel-Version: 1.0\nGenerator: zarrfs scripts/packaging/wheel.py\nRoot-Is-Purelib: false\n{tags}"
     members.append((f"{info}/WHEEL", wheel.encode(), 0o644))
     members.append((f"{info}/METADATA", metadata(version).encode(), 0o644))
     return members, f"{info}/RECORD"

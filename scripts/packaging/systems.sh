@@ -41,7 +41,7 @@ fresh_system() {
     system=$(mktemp -d)
     tar -C "$system" -xf "$base"
     cp -r "$root/tests/data/sample.zarr" "$system/srv/sample.zarr"
-    cp "$root/scripts/test-inside.sh" "$system/"
+    cp "$root/scripts/packaging/test-inside.sh" "$system/"
     printf '%s\n' "$system"
 }
 

@@ -23,7 +23,7 @@ make_files() {
     "$program" completions zsh >"$made/completions/_zarrfs"
     "$program" completions fish >"$made/completions/zarrfs.fish"
     # if PYTHON has zig, the bill of materials lists the parts of zig
-    "${PYTHON:-python3}" scripts/bill_of_materials.py "$triple" "$made/zarrfs.cdx.json" "$made/third-party"
+    "${PYTHON:-python3}" scripts/packaging/bill_of_materials.py "$triple" "$made/zarrfs.cdx.json" "$made/third-party"
     {
         printf 'zarrfs (%s-1) unstable; urgency=medium\n\n' "$version"
         printf '  * Built from commit %s.\n\n' "$(git rev-parse --short=12 HEAD)"

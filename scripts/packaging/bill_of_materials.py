@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LICENSE_FILE = re.compile(r"(?i)(licen[sc]e|copying|notice|copyright|unlicense)([-._].*)?")
 # folders of the crates that are not in the program, and licenses that do not apply because another one is
 # offered
