@@ -33,8 +33,9 @@ use chunk_cache::{CacheKey, Slot};
 use lru::LruCache;
 use semaphore::Semaphore;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use write_back::{DIRTY_COST, DirtyChunk, Failures, QuietTimer, Reservations, WriteBacks};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use write_back::{DIRTY_COST, DirtyChunk, Failures, Reservations, WriteBacks};
 
 /// Whether a call may wait for the store, for a lock that is held during a call to the store, or
 /// for another request. If a call would have to wait and must not, it returns without a result, and
@@ -125,7 +126,8 @@ pub struct Cache {
     drops_empty: bool,
     /// Spill file for chunks that were handed over and do not fit into memory.
     spill: Option<Arc<SpillFile>>,
-    timer: Arc<QuietTimer>,
+    /// The thread that stores quiet objects. It is parked while no array has pending chunks.
+    quiet_thread: OnceLock<Thread>,
     /// Protects the losses and failures that no request has reported yet.
     failures: Mutex<Failures>,
     /// Limit of the number of chunks of remote arrays that are decoded at the same time.
@@ -156,7 +158,7 @@ impl Cache {
             served: ServedVersions::default(),
             drops_empty: false,
             spill: None,
-            timer: Arc::default(),
+            quiet_thread: OnceLock::new(),
             failures: Mutex::default(),
             decoding: Semaphore::new(std::thread::available_parallelism().map_or(2, |n| n.get())),
             stats,
@@ -266,7 +268,9 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        self.timer.end();
+        if let Some(thread) = self.quiet_thread.get() {
+            thread.unpark();
+        }
     }
 }
 

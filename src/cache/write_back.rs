@@ -15,7 +15,6 @@ mod space;
 
 pub(super) use dirty_chunk::DirtyChunk;
 pub(super) use losses::Failures;
-pub(super) use objects::QuietTimer;
 pub(super) use space::{DIRTY_COST, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};

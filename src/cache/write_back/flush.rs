@@ -150,22 +150,36 @@ impl Cache {
 
     /// Stores chunks, several at a time.
     pub(super) fn write_back_all(&self, list: &[Arc<DirtyChunk>]) -> Result<()> {
-        let next = AtomicUsize::new(0);
         let since = Instant::now();
-        let work = || {
-            let mut done = Ok(());
-            while !self.is_in_vain(&done)
-                && let Some(dirty) = list.get(next.fetch_add(1, Ordering::Relaxed))
-            {
-                done = done.and(self.write_back(dirty, since, true));
-            }
-            done
-        };
+        self.store_each(
+            list,
+            |dirty| &dirty.array,
+            |dirty| self.write_back(dirty, since, true),
+        )
+    }
+
+    /// Calls `store` for each item of a list, on as many threads as the arrays of the items take.
+    /// Returns the first error, after every item was tried or the rest is in vain.
+    pub(super) fn store_each<T: Sync>(
+        &self,
+        list: &[T],
+        array_of: fn(&T) -> &Array,
+        store: impl Fn(&T) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let next = AtomicUsize::new(0);
         let threads = list
             .iter()
-            .map(|dirty| flush_threads(&dirty.array))
+            .map(|item| flush_threads(array_of(item)))
             .max()
             .unwrap_or(1);
-        on_threads(threads.min(list.len()), &work)
+        on_threads(threads.min(list.len()), &|| {
+            let mut done = Ok(());
+            while !self.is_in_vain(&done)
+                && let Some(item) = list.get(next.fetch_add(1, Ordering::Relaxed))
+            {
+                done = done.and(store(item));
+            }
+            done
+        })
     }
 }

@@ -10,89 +10,41 @@
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still
 //! dirty. So a flush finds it.
 
-use super::flush::flush_threads;
 use crate::array::{Array, are_too_many};
-use crate::cache::Cache;
+use crate::cache::{Cache, State};
 use crate::error::{Error, Result};
-use crate::util::memory::lock;
-use crate::util::pool::on_threads;
 use crate::zarr::grid::ChunkId;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Interval at which the arrays with pending chunks are examined.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The timer that wakes the thread that stores quiet objects.
-#[derive(Default)]
-pub(in crate::cache) struct QuietTimer {
-    /// Protects the state.
-    state: Mutex<TimerState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct TimerState {
-    /// Whether an array has pending chunks.
-    is_needed: bool,
-    has_ended: bool,
-}
-
-impl QuietTimer {
-    fn set(&self, change: impl FnOnce(&mut TimerState)) {
-        change(&mut lock(&self.state));
-        self.changed.notify_all();
-    }
-
-    /// Ends the thread.
-    pub fn end(&self) {
-        self.set(|state| state.has_ended = true);
-    }
-
-    /// Waits until an array has pending chunks, at most for `pause` if that is given. Returns false
-    /// at the end.
-    fn wait(&self, pause: Option<Duration>) -> bool {
-        let state = lock(&self.state);
-        let state = match pause {
-            Some(pause) => {
-                let waited = self
-                    .changed
-                    .wait_timeout_while(state, pause, |state| !state.has_ended);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => {
-                let is_idle = |state: &mut TimerState| !state.has_ended && !state.is_needed;
-                self.changed
-                    .wait_while(state, is_idle)
-                    .unwrap_or_else(PoisonError::into_inner)
-            }
-        };
-        !state.has_ended
-    }
-}
-
 impl Cache {
     /// Stores objects that are quiet, on a thread that ends with the cache.
     pub fn store_quiet_objects(self: &Arc<Self>) -> Result<()> {
         let cache = Arc::downgrade(self);
-        let timer = self.timer.clone();
-        std::thread::Builder::new()
+        let spawned = thread::Builder::new()
             .name("quiet-objects".into())
-            .spawn(move || run(&cache, &timer))?;
+            .spawn(move || run(&cache))?;
+        // another look finds the arrays that were added before the thread was known
+        self.quiet_thread
+            .get_or_init(|| spawned.thread().clone())
+            .unpark();
         Ok(())
     }
 
     /// Records that an array has pending chunks.
     pub fn add_pending(&self, array: &Arc<Array>) {
-        if array.has_shards()
-            && self
-                .lock()
-                .pending
-                .insert(array.id(), array.clone())
-                .is_none()
+        if !array.has_shards() {
+            return;
+        }
+        let former = self.lock().pending.insert(array.id(), array.clone());
+        if former.is_none()
+            && let Some(thread) = self.quiet_thread.get()
         {
-            self.timer.set(|state| state.is_needed = true);
+            thread.unpark();
         }
     }
 
@@ -130,18 +82,12 @@ impl Cache {
     fn with_pending(&self, of: impl Fn(&Array) -> bool) -> [Vec<Arc<Array>>; 2] {
         let mut state = self.lock();
         state.pending.retain(|_, array| !array.pending().is_empty());
-        let is_older = |array: &Arc<Array>| {
-            state
-                .pending
-                .values()
-                .any(|other| other.key() == array.key() && other.id() > array.id())
-        };
         let (older, newest) = state
             .pending
             .values()
             .filter(|array| of(array))
             .cloned()
-            .partition(is_older);
+            .partition(|array| state.has_newer_pending(array));
         [older, newest]
     }
 
@@ -162,7 +108,7 @@ impl Cache {
         if !array.has_shards() || self.take_unstored_object(array) {
             return self.flush_array(array);
         }
-        self.write_back_where(|of| of.id() == array.id() || of.key() == array.key())
+        self.write_back_where(|of| of.key() == array.key())
     }
 
     /// Stores the objects with pending chunks of the arrays for which `of` returns true, several at
@@ -171,31 +117,21 @@ impl Cache {
         let since = Instant::now();
         let mut done = Ok(());
         for arrays in self.with_pending(of) {
-            let objects_of = |array: &Arc<Array>| {
-                array
-                    .pending()
-                    .objects()
-                    .into_iter()
-                    .map(|object| (array.clone(), object))
-                    .collect::<Vec<_>>()
-            };
-            let list: Vec<_> = arrays.iter().flat_map(objects_of).collect();
-            let next = AtomicUsize::new(0);
-            let work = || {
-                let mut done = Ok(());
-                while !self.is_in_vain(&done)
-                    && let Some((array, object)) = list.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    done = done.and(self.store_object(array, *object, since));
-                }
-                done
-            };
-            let threads = arrays
-                .iter()
-                .map(|array| flush_threads(array))
-                .max()
-                .unwrap_or(1);
-            done = done.and(on_threads(threads.min(list.len()), &work));
+            let mut list = Vec::new();
+            for array in &arrays {
+                list.extend(
+                    array
+                        .pending()
+                        .objects()
+                        .into_iter()
+                        .map(|object| (array, object)),
+                );
+            }
+            done = done.and(self.store_each(
+                &list,
+                |(array, _)| array,
+                |(array, object)| self.store_object(array, *object, since),
+            ));
         }
         done
     }
@@ -230,33 +166,26 @@ impl Cache {
     /// Begins to store the objects that are quiet at `now`. Returns the time until the next call;
     /// `None` if no array has pending chunks.
     fn begin_storing_quiet(self: &Arc<Self>, now: Instant) -> Option<Duration> {
-        // first of all: an array that is added meanwhile needs another call
-        self.timer.set(|state| state.is_needed = false);
         let [older, newest] = self.with_pending(|_| true);
         let pause = (!older.is_empty() || !newest.is_empty()).then_some(LOOK);
-        for (array, is_older) in older
+        let older = older
             .into_iter()
-            .map(|array| (array, true))
-            .chain(newest.into_iter().map(|a| (a, false)))
-        {
-            let objects = if is_older {
-                array.pending().objects()
-            } else {
-                array.pending().quiet(now)
-            };
+            .map(|array| (array.pending().objects(), array));
+        let newest = newest
+            .into_iter()
+            .map(|array| (array.pending().quiet(now), array));
+        for (objects, array) in older.chain(newest) {
             if objects.is_empty() || !self.lock().may_write_back(array.id(), 1) {
                 continue;
             }
             let cache = self.clone();
-            let store = move || {
-                objects
-                    .iter()
-                    .for_each(|object| drop(cache.store_object(&array, *object, Instant::now())))
-            };
-            if let Err(e) = std::thread::Builder::new()
-                .name("store".into())
-                .spawn(store)
-            {
+            let spawned = thread::Builder::new().name("store".into()).spawn(move || {
+                for object in objects {
+                    // the next close of a file of the array reports a failure
+                    let _ = cache.store_object(&array, object, Instant::now());
+                }
+            });
+            if let Err(e) = spawned {
                 self.stats
                     .problem(format!("no thread to store chunks: {}", Error::from(e)));
             }
@@ -265,11 +194,24 @@ impl Cache {
     }
 }
 
-/// Stores quiet objects until the timer ends.
-fn run(cache: &Weak<Cache>, timer: &QuietTimer) {
-    let mut pause = None;
-    while timer.wait(pause) {
-        let Some(cache) = cache.upgrade() else { return };
-        pause = cache.begin_storing_quiet(Instant::now());
+impl State {
+    /// Returns whether another array with pending chunks has superseded this one.
+    fn has_newer_pending(&self, array: &Array) -> bool {
+        self.pending
+            .values()
+            .any(|other| other.key() == array.key() && other.id() > array.id())
+    }
+}
+
+/// Stores quiet objects until the cache is dropped.
+fn run(cache: &Weak<Cache>) {
+    while let Some(cache) = cache.upgrade() {
+        let pause = cache.begin_storing_quiet(Instant::now());
+        drop(cache);
+        match pause {
+            Some(pause) => thread::sleep(pause),
+            // returns at once if an array was added since it returned last
+            None => thread::park(),
+        }
     }
 }
