@@ -38,11 +38,10 @@ pub struct Buffers {
     scratch: Mutex<Vec<Scratch>>,
     /// Protects the idle buffers for the encoded bytes of several chunks.
     encoded: Mutex<Vec<Vec<u8>>>,
-    /// Bytes of the idle scratch memory and of the idle buffers for encoded bytes.
-    idle_scratch: AtomicUsize,
-    /// Protects the idle buffers, the most recently used one last, and their total size in bytes.
-    /// Each keeps its former length.
-    idle: Mutex<(Vec<Vec<u8>>, usize)>,
+    /// Protects the idle buffers, the most recently used one last. Each keeps its former length.
+    idle: Mutex<Vec<Vec<u8>>>,
+    /// Bytes of all that is idle: buffers, scratch memory and buffers for encoded bytes.
+    idle_bytes: AtomicUsize,
 }
 
 /// Decoded bytes of a chunk or a part of one, C layout.
@@ -59,7 +58,7 @@ impl Buffers {
 
     /// Returns the bytes of the idle buffers and of idle scratch memory.
     pub fn idle(&self) -> usize {
-        lock(&self.idle).1 + self.idle_scratch.load(Ordering::Relaxed)
+        self.idle_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns an idle buffer with a capacity of about `len` bytes and arbitrary content, or an
@@ -67,27 +66,28 @@ impl Buffers {
     pub fn take(&self, len: usize) -> Vec<u8> {
         let mut idle = lock(&self.idle);
         let found = idle
-            .0
             .iter()
-            .rposition(|b| fits(b, len))
-            .map(|i| idle.0.swap_remove(i))
+            .rposition(|buffer| fits(buffer, len))
+            .map(|i| idle.swap_remove(i))
             .unwrap_or_default();
-        idle.1 -= found.capacity();
-        if !has_spare(&idle.0, len) {
+        if !has_spare(&idle, len) {
             self.wanted.store(len, Ordering::Relaxed);
         }
-        self.bytes.fetch_sub(found.capacity(), Ordering::Relaxed);
+        self.count_taken(found.capacity());
         found
     }
 
     /// Returns the length of buffers that will be requested, or `None` if enough of them are idle.
     pub fn wanted(&self) -> Option<usize> {
         let len = self.wanted.load(Ordering::Relaxed);
-        if len > 0 && has_spare(&lock(&self.idle).0, len) {
+        if len == 0 {
+            return None;
+        }
+        if has_spare(&lock(&self.idle), len) {
             self.wanted.store(0, Ordering::Relaxed);
             return None;
         }
-        Some(len).filter(|&len| len > 0)
+        Some(len)
     }
 
     /// Adds an idle buffer of `len` bytes whose pages are present: faulting them in takes as long
@@ -153,41 +153,37 @@ impl Buffers {
         }
     }
 
-    /// Counts idle scratch memory that a load begins to use, or that is freed.
+    /// Counts idle memory that a load begins to use, or that is freed.
     fn count_taken(&self, bytes: usize) {
-        self.idle_scratch.fetch_sub(bytes, Ordering::Relaxed);
+        self.idle_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Counts scratch memory that becomes idle.
     fn count_kept(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.idle_scratch.fetch_add(bytes, Ordering::Relaxed);
+        self.idle_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Frees an idle buffer or idle scratch memory. Returns false if there is none.
     pub fn free_idle(&self) -> bool {
-        let mut idle = lock(&self.idle);
-        let Some(buffer) = idle.0.pop() else {
-            let scratch = lock(&self.scratch).pop().map(|scratch| scratch.capacity());
-            let freed =
-                scratch.or_else(|| lock(&self.encoded).pop().map(|buffer| buffer.capacity()));
-            self.count_taken(freed.unwrap_or_default());
-            return freed.is_some();
-        };
-        idle.1 -= buffer.capacity();
-        self.bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
-        true
+        let buffer = lock(&self.idle).pop().map(|buffer| buffer.capacity());
+        let freed = buffer
+            .or_else(|| lock(&self.scratch).pop().map(|scratch| scratch.capacity()))
+            .or_else(|| lock(&self.encoded).pop().map(|buffer| buffer.capacity()));
+        self.count_taken(freed.unwrap_or_default());
+        freed.is_some()
     }
 
     /// Keeps a buffer that is counted already, or frees it if it is small or there are many.
     fn keep_idle(&self, buffer: Vec<u8>) {
         let mut idle = lock(&self.idle);
-        if buffer.capacity() < MIN_KEPT || idle.0.len() >= MAX_IDLE {
+        if buffer.capacity() < MIN_KEPT || idle.len() >= MAX_IDLE {
             self.bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
         } else {
-            idle.1 += buffer.capacity();
-            idle.0.push(buffer);
+            self.idle_bytes
+                .fetch_add(buffer.capacity(), Ordering::Relaxed);
+            idle.push(buffer);
         }
     }
 }
@@ -202,14 +198,11 @@ pub struct Account {
 impl Account {
     /// Sets the number of bytes that count.
     pub fn set(&mut self, bytes: usize) {
+        let counted = &self.buffers.bytes;
         if bytes > self.bytes {
-            self.buffers
-                .bytes
-                .fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            counted.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         } else {
-            self.buffers
-                .bytes
-                .fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            counted.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;
     }
@@ -345,10 +338,7 @@ mod tests {
             // more than the allocator has at hand
             (0..64).for_each(|_| buffers.refill(len).unwrap());
             assert!(
-                lock(&buffers.idle)
-                    .0
-                    .iter()
-                    .all(|buffer| is_present(buffer)),
+                lock(&buffers.idle).iter().all(|buffer| is_present(buffer)),
                 "{len}"
             );
         }
