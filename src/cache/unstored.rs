@@ -1,11 +1,9 @@
 //! Chunks that were written and are not stored yet, for statistics and messages.
 
 use super::Cache;
-use crate::array::Array;
 use crate::store::Key;
 use crate::zarr::grid::ChunkId;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 /// The number of chunks of an array that were written and are not stored, and their size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,72 +20,57 @@ impl Cache {
     /// Returns the number of chunks that are not stored, and their decoded bytes. A chunk that
     /// waits for its shard and was written again counts twice.
     pub fn unstored_total(&self) -> (u64, u64) {
-        let (dirty, bytes, pending) = {
-            let state = self.lock();
-            (
-                state.dirty.len() as u64,
-                state.dirty_bytes as u64,
-                state.pending.values().cloned().collect::<Vec<_>>(),
-            )
-        };
-        pending
-            .iter()
-            .fold((dirty, bytes), |(chunks, bytes), array| {
-                let count = pending_count(array);
-                (
-                    chunks + count,
-                    bytes + count * array.grid().max_chunk_size() as u64,
-                )
-            })
+        let state = self.lock();
+        let mut chunks = state.dirty.len();
+        let mut bytes = state.dirty_bytes;
+        let arrays: Vec<_> = state.pending.values().cloned().collect();
+        drop(state);
+        for array in arrays {
+            let pending = array.pending();
+            for object in pending.objects() {
+                let count = pending.chunks(object).len();
+                chunks += count;
+                bytes += count * array.grid().max_chunk_size();
+            }
+        }
+        (chunks as u64, bytes as u64)
     }
 
     /// Returns the chunks that are not stored, by array. Never waits for the store.
     pub fn unstored(&self) -> Vec<UnstoredChunks> {
         let mut found: BTreeMap<Key, HashMap<ChunkId, usize>> = BTreeMap::new();
-        let pending: Vec<Arc<Array>> = {
-            let state = self.lock();
-            for dirty in state.dirty.values() {
-                found
-                    .entry(dirty.array.key().clone())
-                    .or_default()
-                    .insert(dirty.chunk, dirty.size());
-            }
-            state.pending.values().cloned().collect()
-        };
-        for array in pending {
+        let state = self.lock();
+        for dirty in state.dirty.values() {
+            let chunks = found.entry(dirty.array.key().clone()).or_default();
+            chunks.insert(dirty.chunk, dirty.size());
+        }
+        let arrays: Vec<_> = state.pending.values().cloned().collect();
+        drop(state);
+        for array in arrays {
             for object in array.pending().objects() {
                 let chunks = found.entry(array.key().clone()).or_default();
                 let pending = array.pending().chunks(object).into_keys();
                 chunks.extend(pending.map(|chunk| (chunk, array.grid().chunk_size(chunk))));
             }
         }
-        let counted = found.into_iter().map(|(array, chunks)| {
-            let bytes = chunks.values().map(|size| *size as u64).sum();
-            UnstoredChunks {
+        found
+            .into_iter()
+            .map(|(array, chunks)| UnstoredChunks {
                 array,
                 chunks: chunks.len() as u64,
-                bytes,
-            }
-        });
-        counted.collect()
+                bytes: chunks.values().map(|size| *size as u64).sum(),
+            })
+            .collect()
     }
-}
-
-fn pending_count(array: &Array) -> u64 {
-    let pending = array.pending();
-    pending
-        .objects()
-        .into_iter()
-        .map(|object| pending.chunks(object).len() as u64)
-        .sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::array::Array;
     use crate::store::{MemoryStore, Store};
-    use crate::zarr::grid::ChunkId;
     use crate::zarr::metadata::ArrayMetadata;
+    use std::sync::Arc;
 
     /// Eight items of one byte in chunks of two, in shards of four.
     const SHARDED: &str = r#"{"zarr_format": 3, "node_type": "array", "shape": [8], "data_type": "uint8", "fill_value": 0,

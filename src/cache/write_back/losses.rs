@@ -41,22 +41,19 @@ impl Cache {
     ///
     /// ESTALE if bytes were lost.
     pub fn take_losses(&self, of: impl Fn(&Key) -> bool) -> Result<()> {
-        let mut taken: Vec<_> = lock(&self.failures)
+        let taken: Vec<_> = lock(&self.failures)
             .lost
             .extract_if(|key, _| of(key))
             .collect();
-        taken.sort_by(|a, b| a.0.cmp(&b.0));
-        let others = taken.len().saturating_sub(1);
-        match taken.into_iter().next() {
-            None => Ok(()),
-            Some((_, e)) if others == 0 => Err(e),
-            Some((_, e)) => Err(e.context(format!("and {others} more arrays, see .zarrfs/stats"))),
+        let count = taken.len();
+        let Some((_, e)) = taken.into_iter().min_by(|a, b| a.0.cmp(&b.0)) else {
+            return Ok(());
+        };
+        if count == 1 {
+            return Err(e);
         }
-    }
-
-    /// Returns whether bytes were lost that no request has reported.
-    pub fn has_losses(&self) -> bool {
-        !lock(&self.failures).lost.is_empty()
+        let others = count - 1;
+        Err(e.context(format!("and {others} more arrays, see .zarrfs/stats")))
     }
 
     /// Records that an object of `array` could not be stored.
