@@ -206,11 +206,6 @@ impl Account {
         }
         self.bytes = bytes;
     }
-
-    /// Returns an empty account with the same buffers.
-    pub fn another(&self) -> Account {
-        self.buffers.account()
-    }
 }
 
 impl Drop for Account {

@@ -97,8 +97,8 @@ impl Cache {
 
     /// Returns the result of [`Cache::get`], or `None` if that needs the store or a wait.
     pub fn peek(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> Option<PartResult> {
-        match self.peek_dirty(array, chunk) {
-            Some(found) => found,
+        match self.dirty_chunk(array, chunk) {
+            Some(dirty) => self.peek_dirty(&dirty),
             None => self.peek_item(array, CachedItem::Chunk(chunk), part),
         }
     }

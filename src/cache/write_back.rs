@@ -23,6 +23,7 @@ use crate::array::{Array, Opening, Ranges, VersionTag, back_off};
 use crate::error::{Error, Result};
 use crate::store::Version;
 use crate::util::memory::{self, lock};
+use crate::util::spill_file::SpillFile;
 use crate::zarr::grid::ChunkId;
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
 use std::sync::{Arc, MutexGuard};
@@ -65,9 +66,9 @@ impl Cache {
             if state.bytes.is_none() {
                 continue; // it was stored just now
             }
-            let was_fully_written = state.is_fully_written(dirty.size());
+            let was_fully_written = state.is_fully_written();
             state.write(self, array, parts)?;
-            let is_fully_written = state.is_fully_written(dirty.size());
+            let is_fully_written = state.is_fully_written();
             drop(state);
             if is_fully_written && !was_fully_written {
                 self.lock().fully_written.push_back(dirty.key());
@@ -106,15 +107,14 @@ impl Cache {
         self.drop_slot(&mut state, &key);
         state.dirtied += 1;
         let dirty = Arc::new(DirtyChunk::new(array.clone(), chunk, state.dirtied, new));
-        state.dirty.insert(key, dirty.clone());
-        state.dirty_bytes += size;
-        array.freshness().add_dirty();
+        state.insert_dirty(dirty.clone());
         self.evict(&mut state, 0);
         self.trim(&state);
         Ok(Some(dirty))
     }
 
-    fn dirty_chunk(&self, array: &Array, chunk: ChunkId) -> Option<Arc<DirtyChunk>> {
+    /// Returns a dirty chunk, or `None` if the chunk is not dirty.
+    pub(super) fn dirty_chunk(&self, array: &Array, chunk: ChunkId) -> Option<Arc<DirtyChunk>> {
         if !array.is_dirty() {
             return None;
         }
@@ -153,16 +153,14 @@ impl Cache {
         None
     }
 
-    /// Returns the result of [`Cache::get_dirty`], or `Some(None)` if that needs the store or a
-    /// wait.
-    pub(super) fn peek_dirty(&self, array: &Array, chunk: ChunkId) -> Option<Option<PartResult>> {
-        let dirty = self.dirty_chunk(array, chunk)?;
-        let part = dirty
-            .try_lock()
-            .filter(|state| state.is_complete(array))
-            .map(|state| state.part());
-        self.stats.hits.add(u64::from(part.is_some()));
-        Some(part)
+    /// Returns all bytes of a dirty chunk, or `None` if that needs the store or a wait.
+    pub(super) fn peek_dirty(&self, dirty: &DirtyChunk) -> Option<PartResult> {
+        let state = dirty.try_lock()?;
+        if !state.is_complete(&dirty.array) {
+            return None;
+        }
+        self.stats.hits.add(1);
+        Some(state.part())
     }
 
     /// Loads the bytes of a chunk that were not written, into memory that the caller has reserved.
@@ -171,17 +169,16 @@ impl Cache {
     fn complete<'d>(
         &self,
         dirty: &'d DirtyChunk,
-        revalidate: bool,
+        mut revalidate: bool,
     ) -> Result<MutexGuard<'d, DirtyState>> {
         let array = &dirty.array;
         let chunk = dirty.chunk;
-        let mut revalidate = revalidate;
         let _loading = lock(&dirty.load_lock);
         loop {
             let state = dirty.lock();
             let opening = array.freshness().opening();
-            let stores = state.stores;
-            let missing = state.missing(dirty.size(), opening, revalidate);
+            let generation = state.generation;
+            let missing = state.missing(opening, revalidate);
             if matches!(missing, Missing::Nothing) {
                 return Ok(state);
             }
@@ -191,14 +188,15 @@ impl Cache {
             {
                 let mut state = dirty.lock();
                 if state.base == Base::Known(known) {
-                    (state.confirmed, revalidate) = (state.confirmed.max(opening), false);
+                    state.confirmed = state.confirmed.max(opening);
+                    revalidate = false;
                 }
                 continue;
             }
             let (bytes, base) = self.load_base(array, chunk)?;
             let mut state = dirty.lock();
             // the loaded bytes may lack bytes that a write-back has stored meanwhile
-            if state.bytes.is_some() && state.stores == stores {
+            if state.bytes.is_some() && state.generation == generation {
                 self.served
                     .record(array.id(), chunk, VersionTag::of(base.as_ref()));
                 state.overlay(self, bytes, base, opening)?;
@@ -344,9 +342,7 @@ impl Cache {
         if state.bytes.is_none() {
             return Ok(None);
         }
-        state
-            .snapshot(dirty.size(), dirty.array.freshness().opening())
-            .map(Some)
+        state.snapshot(dirty.array.freshness().opening()).map(Some)
     }
 
     /// Drops written bytes `outside` the array in the store, which another program has made
@@ -376,38 +372,44 @@ impl Cache {
     /// Takes step 3 of a write-back. It may erase an empty chunk instead.
     fn store(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
         let array = &dirty.array;
-        let chunk = dirty.chunk;
         let stored = if self.drops_empty && array.is_empty(&snapshot.bytes) {
-            array.erase(chunk).map(|_| Outcome::Stored(None))
+            array.erase(dirty.chunk).map(|_| Outcome::Stored(None))
         } else {
-            let written = snapshot.written.as_ref();
-            let spill = self.spill.as_ref();
-            let put = |spill| {
-                self.with_scratch(|scratch| {
-                    array.store_if(
-                        chunk,
-                        &snapshot.bytes,
-                        written,
-                        snapshot.replaces(),
-                        spill,
-                        scratch,
-                    )
-                })
-            };
-            let is_full =
-                |e: &Error| array.has_shards() && [libc::ENOMEM, libc::ENOSPC].contains(&e.errno());
-            let put = loop {
-                match put(spill) {
-                    Err(e) if is_full(&e) && self.free_pending_space(array) => {}
-                    Err(e) if is_full(&e) => break put(None),
-                    done => break done,
+            loop {
+                let stored = self.put(dirty, snapshot, self.spill.as_ref());
+                let is_full = array.has_shards()
+                    && matches!(&stored, Err(e) if [libc::ENOMEM, libc::ENOSPC].contains(&e.errno()));
+                if !is_full {
+                    break stored;
                 }
-            };
-            put.map(|put| put.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
+                if !self.free_pending_space(array) {
+                    break self.put(dirty, snapshot, None);
+                }
+            }
         };
         // before the chunk leaves the map of dirty chunks
         self.add_pending(array);
         stored
+    }
+
+    /// Puts a chunk, or hands it over to its shard, in memory or in `spill`.
+    fn put(
+        &self,
+        dirty: &DirtyChunk,
+        snapshot: &Snapshot,
+        spill: Option<&Arc<SpillFile>>,
+    ) -> Result<Outcome> {
+        let version = self.with_scratch(|scratch| {
+            dirty.array.store_if(
+                dirty.chunk,
+                &snapshot.bytes,
+                snapshot.written.as_ref(),
+                snapshot.replaces(),
+                spill,
+                scratch,
+            )
+        })?;
+        Ok(version.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
     }
 
     /// Takes step 4 of a write-back that has stored `version`.
@@ -423,34 +425,34 @@ impl Cache {
         let chunk = dirty.chunk;
         let tag = VersionTag::of(version.as_ref());
         state.storing = Ranges::default();
-        state.stores += 1;
         let served = if array.is_lossy() {
             VersionTag::MIXED
         } else {
             tag
         };
         self.served
-            .record_store(array.id(), chunk, snapshot.base_tag(), served);
+            .record_store(array.id(), chunk, snapshot.base.tag(), served);
         // a base that was loaded meanwhile is not the stored chunk, and a lossy filter has stored
         // other bytes
-        let is_same = state.loads == snapshot.loads && !array.is_lossy();
+        let is_same = state.generation == snapshot.generation && !array.is_lossy();
+        state.generation += 1;
         if is_same {
-            (state.base, state.confirmed) = (Base::Known(version.clone()), snapshot.opening);
+            state.base = Base::Known(version.clone());
+            state.confirmed = snapshot.opening;
         } else {
             state.base = Base::Unknown;
         }
         if !state.dirty.is_empty() {
             return;
         }
-        let content = (is_same && keep).then(|| match version {
-            Some(version) => CachedChunk::Whole(snapshot.bytes, version, tag),
-            None => CachedChunk::Uninitialized,
+        let content = (is_same && keep).then(|| {
+            let content = match version {
+                Some(version) => CachedChunk::Whole(snapshot.bytes, version, tag),
+                None => CachedChunk::Uninitialized,
+            };
+            (content, snapshot.opening)
         });
-        self.remove_dirty(
-            dirty,
-            state,
-            content.map(|content| (content, snapshot.opening)),
-        );
+        self.remove_dirty(dirty, state, content);
     }
 
     /// Removes a chunk from the map of dirty chunks. If its content is known, that becomes an
@@ -492,12 +494,18 @@ impl Cache {
 }
 
 impl State {
-    /// Returns the dirty chunks for which `of` returns true, oldest first.
-    fn oldest_dirty(&self, of: impl Fn(&DirtyChunk) -> bool) -> Vec<Arc<DirtyChunk>> {
+    fn insert_dirty(&mut self, dirty: Arc<DirtyChunk>) {
+        self.dirty_bytes += dirty.size();
+        dirty.array.freshness().add_dirty();
+        self.dirty.insert(dirty.key(), dirty);
+    }
+
+    /// Returns the dirty chunks of the arrays for which `of` returns true, oldest first.
+    fn oldest_dirty(&self, of: impl Fn(&Array) -> bool) -> Vec<Arc<DirtyChunk>> {
         let mut list: Vec<_> = self
             .dirty
             .values()
-            .filter(|dirty| of(dirty))
+            .filter(|dirty| of(&dirty.array))
             .cloned()
             .collect();
         list.sort_unstable_by_key(|dirty| dirty.number);

@@ -30,7 +30,7 @@ pub(in crate::cache) struct DirtyChunk {
 pub(in crate::cache) struct DirtyState {
     /// All bytes of the chunk, C layout. Bytes that were not written are valid only if `base` is
     /// known. `None` once the chunk has left the map of dirty chunks: the caller must look up the
-    /// chunk again.
+    /// chunk again. Then methods that need the bytes return ESTALE, which never reaches a user.
     pub bytes: Option<Arc<Decoded>>,
     /// The bytes that were written since the last write-back began.
     pub dirty: Ranges,
@@ -39,10 +39,10 @@ pub(in crate::cache) struct DirtyState {
     pub base: Base,
     /// The opening in which the store has confirmed the base.
     pub confirmed: Opening,
-    /// Number of times that the base was loaded.
-    pub loads: u64,
-    /// Number of times that the chunk was stored.
-    pub stores: u64,
+    /// Number of times that the base was loaded or the chunk was stored. A load compares it to
+    /// notice a store meanwhile, and a write-back to notice a load: `load_lock` and
+    /// `write_back_lock` exclude another of its own kind.
+    pub generation: u64,
     /// The bytes of an edge chunk that belong to the array; `None` if all do.
     inside: Option<Ranges>,
     /// Account of the memory of the ranges.
@@ -79,37 +79,31 @@ pub(in crate::cache) enum Missing {
 pub(in crate::cache) struct Snapshot {
     pub bytes: Arc<Decoded>,
     pub opening: Opening,
-    pub loads: u64,
-    /// The base under the written bytes; `None` if every byte was written.
-    pub base: Option<Base>,
+    pub generation: u64,
+    /// The base under the written bytes; unknown if every byte was written.
+    pub base: Base,
     /// The bytes that were written over the base; `None` if all were.
     pub written: Option<Ranges>,
 }
 
 impl Snapshot {
-    /// Returns the tag of the base; `None` if every byte was written.
-    pub fn base_tag(&self) -> Option<VersionTag> {
-        self.base.as_ref().and_then(Base::tag)
-    }
-
     pub fn replaces(&self) -> Replaces<'_> {
         match &self.base {
-            None | Some(Base::Unknown) => Replaces::Anything,
-            Some(Base::Known(None)) => Replaces::Nothing,
-            Some(Base::Known(Some(version))) => Replaces::Version(version),
+            Base::Unknown => Replaces::Anything,
+            Base::Known(None) => Replaces::Nothing,
+            Base::Known(Some(version)) => Replaces::Version(version),
         }
     }
 }
 
 impl DirtyChunk {
     pub fn new(array: Arc<Array>, chunk: ChunkId, number: u64, state: DirtyState) -> Self {
-        let (write_back_lock, load_lock) = Default::default();
         DirtyChunk {
             array,
             chunk,
             number,
-            write_back_lock,
-            load_lock,
+            write_back_lock: Mutex::default(),
+            load_lock: Mutex::default(),
             state: Mutex::new(state),
         }
     }
@@ -149,15 +143,13 @@ impl DirtyState {
             ),
             _ => (None, Base::Unknown, Opening::default()),
         };
-        let (dirty, storing) = Default::default();
         let mut state = DirtyState {
             bytes,
-            dirty,
-            storing,
+            dirty: Ranges::default(),
+            storing: Ranges::default(),
             base,
             confirmed,
-            loads: 0,
-            stores: 0,
+            generation: 0,
             inside,
             account,
         };
@@ -168,7 +160,12 @@ impl DirtyState {
     /// Moves the written bytes into a state of the same chunk of `array`, which has another shape.
     /// Padding over which the array has grown is left out, whether written or stored, since the
     /// store has fill values there now.
-    pub fn transfer(&mut self, array: &Array, chunk: ChunkId) -> Option<DirtyState> {
+    pub fn transfer(
+        &mut self,
+        array: &Array,
+        chunk: ChunkId,
+        account: Account,
+    ) -> Option<DirtyState> {
         let bytes = self.bytes.clone()?;
         // no other write-back is in flight, but one that panicked may have left its snapshot
         self.undo_snapshot();
@@ -185,10 +182,9 @@ impl DirtyState {
             storing: Ranges::default(),
             base,
             confirmed: self.confirmed,
-            loads: self.loads,
-            stores: 0,
+            generation: 0,
             inside: now_inside,
-            account: self.account.another(),
+            account,
         };
         moved.count_ranges();
         Some(moved)
@@ -203,16 +199,16 @@ impl DirtyState {
     }
 
     /// Returns whether every byte was written: the base does not matter.
-    pub fn is_fully_written(&self, size: usize) -> bool {
-        self.dirty.len() == size
+    pub fn is_fully_written(&self) -> bool {
+        self.bytes
+            .as_ref()
+            .is_some_and(|bytes| self.dirty.len() == bytes.len())
     }
 
     /// Returns whether all bytes are valid without asking the store.
     pub fn is_complete(&self, array: &Array) -> bool {
         let is_known = self.base != Base::Unknown && array.freshness().is_current(self.confirmed);
-        self.bytes
-            .as_ref()
-            .is_some_and(|bytes| is_known || self.is_fully_written(bytes.len()))
+        self.bytes.is_some() && (is_known || self.is_fully_written())
     }
 
     /// Returns all bytes of the chunk as a part.
@@ -222,20 +218,20 @@ impl DirtyState {
             .tag()
             .filter(|tag| *tag != VersionTag::UNINITIALIZED)
             .unwrap_or(VersionTag::UNSTORED);
-        let bytes = self.bytes.clone().ok_or_else(removed)?;
+        let bytes = self.bytes.clone().ok_or_else(Error::stale)?;
         Ok(Some(DecodedPart::whole(bytes, tag)))
     }
 
     /// Returns the bytes to write to: a copy if a reader or a write-back holds them.
     fn bytes_mut(&mut self, cache: &Cache) -> Result<&mut [u8]> {
-        let held = self.bytes.as_mut().ok_or_else(removed)?;
+        let held = self.bytes.as_mut().ok_or_else(Error::stale)?;
         if Arc::get_mut(held).is_none() {
             let mut copy = cache.buffers.take(held.len());
             memory::resize(&mut copy, held.len())?;
             copy.copy_from_slice(held);
             *held = cache.buffers.hold(copy);
         }
-        Ok(Arc::get_mut(held).ok_or_else(removed)?.bytes_mut())
+        Ok(Arc::get_mut(held).ok_or_else(Error::stale)?.bytes_mut())
     }
 
     pub fn write(&mut self, cache: &Cache, array: &Array, parts: &[Part]) -> Result<()> {
@@ -258,12 +254,14 @@ impl DirtyState {
     /// Fills the padding of an edge chunk once all its bytes inside the array were written. Then
     /// the base need not be read.
     fn complete_edge(&mut self, cache: &Cache, array: &Array) -> Result<()> {
-        let size = self.bytes.as_ref().ok_or_else(removed)?.len();
-        let is_covered =
-            |inside: &Ranges| self.dirty.len() < size && self.dirty.contains_all(inside);
-        if self.base != Base::Unknown || !self.inside.as_ref().is_some_and(is_covered) {
+        let Some(inside) = &self.inside else {
+            return Ok(());
+        };
+        if self.base != Base::Unknown || self.is_fully_written() || !self.dirty.contains_all(inside)
+        {
             return Ok(());
         }
+        let size = self.bytes.as_ref().ok_or_else(Error::stale)?.len();
         for padding in self.dirty.complement(size).iter() {
             array.fill(
                 &mut self.bytes_mut(cache)?[padding.clone()],
@@ -283,25 +281,27 @@ impl DirtyState {
         base: Option<Version>,
         confirmed: Opening,
     ) -> Result<()> {
-        let written = self.bytes.as_ref().ok_or_else(removed)?;
+        let written = self.bytes.as_ref().ok_or_else(Error::stale)?;
         for range in self.storing.iter().chain(self.dirty.iter()) {
             loaded[range.clone()].copy_from_slice(&written[range]);
         }
         self.bytes = Some(cache.buffers.hold(loaded));
-        (self.base, self.confirmed, self.loads) = (Base::Known(base), confirmed, self.loads + 1);
+        self.base = Base::Known(base);
+        self.confirmed = confirmed;
+        self.generation += 1;
         Ok(())
     }
 
     /// Returns the request to the store that is needed before all bytes are valid in `opening`.
     /// With `revalidate`, a known base is revalidated in any case.
-    pub fn missing(&self, size: usize, opening: Opening, revalidate: bool) -> Missing {
+    pub fn missing(&self, opening: Opening, revalidate: bool) -> Missing {
+        let Some(bytes) = &self.bytes else {
+            return Missing::Nothing;
+        };
+        if self.is_fully_written() || self.storing.len() == bytes.len() {
+            return Missing::Nothing;
+        }
         match &self.base {
-            _ if self.bytes.is_none()
-                || self.is_fully_written(size)
-                || self.storing.len() == size =>
-            {
-                Missing::Nothing
-            }
             Base::Unknown => Missing::Bytes,
             Base::Known(version) if revalidate || self.confirmed < opening => {
                 Missing::Version(version.clone())
@@ -311,16 +311,21 @@ impl DirtyState {
     }
 
     /// Begins a write-back of all dirty bytes. A known base has to be current.
-    pub fn snapshot(&mut self, size: usize, opening: Opening) -> Result<Snapshot> {
-        let base = (!self.is_fully_written(size)).then(|| self.base.clone());
+    pub fn snapshot(&mut self, opening: Opening) -> Result<Snapshot> {
+        let bytes = self.bytes.clone().ok_or_else(Error::stale)?;
+        let is_fully_written = self.is_fully_written();
+        let base = if is_fully_written {
+            Base::Unknown
+        } else {
+            self.base.clone()
+        };
         self.storing = std::mem::take(&mut self.dirty);
-        let written = base.is_some().then(|| self.storing.clone());
+        let written = (!is_fully_written).then(|| self.storing.clone());
         self.count_ranges();
-        let bytes = self.bytes.clone().ok_or_else(removed)?;
         Ok(Snapshot {
             bytes,
             opening,
-            loads: self.loads,
+            generation: self.generation,
             base,
             written,
         })
@@ -333,16 +338,11 @@ impl DirtyState {
     }
 }
 
-/// Returns an error that never reaches a user: the caller looks for the chunk again.
-fn removed() -> Error {
-    Error::stale()
-}
-
 /// Returns the bytes of an edge chunk that belong to the array; `None` for any other chunk.
 pub(super) fn inside(array: &Array, chunk: ChunkId) -> Option<Ranges> {
-    let runs = || array.grid().chunk_runs(chunk, 0..array.size()).into_iter();
     array.grid().is_edge(chunk).then(|| {
-        runs()
+        let runs = array.grid().chunk_runs(chunk, 0..array.size());
+        runs.into_iter()
             .map(|(_, run)| run.offset..run.offset + run.len)
             .collect()
     })

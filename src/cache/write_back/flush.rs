@@ -28,9 +28,10 @@ impl Cache {
     /// Stores a chunk if it is dirty; one of a shard is handed over. Waits for a write-back of it
     /// in flight. A loss is recorded for the next close of a file of the array.
     pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
-        self.dirty_chunk(array, chunk).map_or(Ok(()), |dirty| {
-            self.write_back(&dirty, Instant::now(), true)
-        })
+        match self.dirty_chunk(array, chunk) {
+            Some(dirty) => self.write_back(&dirty, Instant::now(), true),
+            None => Ok(()),
+        }
     }
 
     /// Stores a chunk that the caller has just written, as [`Cache::flush_chunk`] does.
@@ -60,7 +61,7 @@ impl Cache {
     pub fn flush_array(&self, array: &Array) -> Result<()> {
         // a failure of this attempt records it again
         self.take_unstored_object(array);
-        self.flush_where(|of| of.id() == array.id() || of.key() == array.key())
+        self.flush_where(|of| of.key() == array.key())
     }
 
     /// Stores all dirty chunks of the arrays for which `of` returns true, as [`Cache::flush_array`]
@@ -83,12 +84,12 @@ impl Cache {
     /// Writes back all dirty chunks of the arrays for which `of` returns true; those of shards are
     /// handed over.
     pub(super) fn write_back_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
-        let list = self.lock().oldest_dirty(|dirty| of(&dirty.array));
-        let mut confirmed = HashSet::new();
-        for dirty in list
-            .iter()
-            .filter(|dirty| confirmed.insert(dirty.array.id()))
-        {
+        let list = self.lock().oldest_dirty(of);
+        let mut arrays = HashSet::new();
+        for dirty in &list {
+            if !arrays.insert(dirty.array.id()) {
+                continue;
+            }
             // a failure is reported when each chunk is stored
             let confirmed = dirty.array.confirm(false);
             if self.is_in_vain(&confirmed) {
@@ -112,23 +113,20 @@ impl Cache {
         }
         self.transfer_pending(old, new);
         // bound before the loop, whose body takes the cache's lock again
-        let list = self
-            .lock()
-            .oldest_dirty(|dirty| dirty.array.id() == old.id());
+        let list = self.lock().oldest_dirty(|array| array.id() == old.id());
         for dirty in list {
             let _write_back = lock(&dirty.write_back_lock);
             let mut state = dirty.lock();
-            let Some(moved) = state.transfer(new, dirty.chunk) else {
+            let Some(moved) = state.transfer(new, dirty.chunk, self.buffers.account()) else {
                 continue;
             };
-            let is_fully_written = moved.is_fully_written(dirty.size());
+            let is_fully_written = moved.is_fully_written();
             let moved = DirtyChunk::new(new.clone(), dirty.chunk, dirty.number, moved);
             let mut all = self.lock();
-            all.fully_written
-                .extend(is_fully_written.then(|| moved.key()));
-            all.dirty_bytes += moved.size();
-            new.freshness().add_dirty();
-            all.dirty.insert(moved.key(), Arc::new(moved));
+            if is_fully_written {
+                all.fully_written.push_back(moved.key());
+            }
+            all.insert_dirty(Arc::new(moved));
             drop(all);
             // last: a reader must find the chunk in one of the arrays
             self.remove_dirty(&dirty, &mut state, None);

@@ -33,9 +33,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Share of the cache's bound that dirty chunks may take.
-const SHARE: (usize, usize) = (3, 4);
-
 /// Approximate memory in bytes of a dirty chunk beside its decoded bytes and long lists of ranges.
 pub(in crate::cache) const DIRTY_COST: usize = 1024;
 
@@ -138,30 +135,26 @@ impl Drop for WriteBackInFlight<'_> {
 }
 
 impl Cache {
-    /// Returns the bytes that dirty chunks may take, without the exceptions that
-    /// [`Cache::has_space`] makes.
+    /// Returns the bytes that dirty chunks may take, three quarters of the bound, without the
+    /// exceptions that [`Cache::has_space`] makes.
     fn dirty_bound(&self) -> usize {
-        self.bound() / SHARE.1 * SHARE.0
+        self.bound / 4 * 3
     }
 
     /// Returns whether one more chunk of `array` may become dirty.
     pub(super) fn has_space(&self, state: &State, array: &Array) -> bool {
-        let with = |more: usize| {
-            state
-                .dirty_memory()
-                .saturating_add(DIRTY_COST)
-                .saturating_add(more)
-        };
+        let taken = state.dirty_memory().saturating_add(DIRTY_COST);
+        if state.dirty.is_empty()
+            || taken.saturating_add(array.grid().max_chunk_size()) <= self.dirty_bound()
+        {
+            return true;
+        }
+        if array.freshness().is_dirty() || state.dirty_memory() > self.bound {
+            return false;
+        }
         // storing the chunk takes memory for its encoded form
-        let is_first_with_space = || {
-            let limit = self.bound.saturating_add(memory::unused_reserve());
-            !array.freshness().is_dirty()
-                && state.dirty_memory() <= self.bound
-                && with(array.chunk_memory()) <= limit
-        };
-        state.dirty.is_empty()
-            || with(array.grid().max_chunk_size()) <= self.dirty_bound()
-            || is_first_with_space()
+        let limit = self.bound.saturating_add(memory::unused_reserve());
+        taken.saturating_add(array.chunk_memory()) <= limit
     }
 
     /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other
@@ -301,7 +294,7 @@ impl State {
             !takes
         });
         if list.is_empty() {
-            list = self.oldest_dirty(|dirty| dirty.array.id() == array);
+            list = self.oldest_dirty(|of| of.id() == array);
             list.truncate(max);
         }
         list
@@ -311,7 +304,7 @@ impl State {
     /// write-backs neither wait nor fail. Returns the oldest of all chunks if there is no such
     /// array.
     fn newest_of_others(&self, max: usize) -> Vec<Arc<DirtyChunk>> {
-        let mut list = self.oldest_dirty(|dirty| self.may_write_back(dirty.array.id(), 1));
+        let mut list = self.oldest_dirty(|array| self.may_write_back(array.id(), 1));
         match list.last().map(|dirty| dirty.array.id()) {
             Some(last) => list.retain(|dirty| dirty.array.id() == last),
             None => list = self.oldest_dirty(|_| true),
@@ -335,13 +328,15 @@ impl State {
             return Some((self.dirty.get(&key)?.clone(), false));
         }
         let short = self.short_of_space.take()?;
-        let others = self
+        let oldest = self
             .dirty
             .values()
-            .filter(|d| d.array.id() != short && self.may_write_back(d.array.id(), 1));
-        others
-            .min_by_key(|dirty| dirty.number)
-            .map(|dirty| (dirty.clone(), true))
+            .filter(|dirty| {
+                let array = dirty.array.id();
+                array != short && self.may_write_back(array, 1)
+            })
+            .min_by_key(|dirty| dirty.number)?;
+        Some((oldest.clone(), true))
     }
 }
 

@@ -275,7 +275,7 @@ fn idle_dirty_chunks_are_stored_in_the_background_to_make_space() {
             setup
                 .cache
                 .lock()
-                .oldest_dirty(|dirty| dirty.array.id() == other.id())
+                .oldest_dirty(|array| array.id() == other.id())
                 .len(),
         );
         while setup.cache.wants_background_flush() && setup.cache.flush_in_background().unwrap() {}
