@@ -16,9 +16,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use support::announce;
 use support::daemon::Daemon;
 use support::faulty_server::FaultyServer;
+use support::{announce, write_file};
 use zarrfs::util::memory as budget;
 use zarrfs::zarr::codec;
 use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, V1Order};
@@ -84,7 +84,7 @@ fn attack(store: &Path, args: &[&str], what: &str, work: impl FnOnce(&Path) + Se
 /// takes while it is being mounted counts as growth.
 fn idle() -> u64 {
     let store = tempfile::tempdir().unwrap();
-    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let daemon = Daemon::start(store.path(), &CACHE);
     let idle = memory(
         Path::new(&format!("/proc/{}", daemon.pid().as_raw_nonzero())),
@@ -125,11 +125,6 @@ fn stats(mount: &Path) -> String {
     fs::read_to_string(mount.join(".zarrfs/stats")).unwrap()
 }
 
-fn write(path: PathBuf, bytes: impl AsRef<[u8]>) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
-}
-
 /// Writes the metadata document of an array. The fields in `more` replace the default ones.
 fn array(path: &Path, shape: u64, chunks: u64, more: Value) {
     let mut document = json!({"zarr_format": 2, "shape": [shape], "chunks": [chunks], "dtype": "|u1",
@@ -138,7 +133,7 @@ fn array(path: &Path, shape: u64, chunks: u64, more: Value) {
         .as_object_mut()
         .unwrap()
         .extend(more.as_object().unwrap().clone());
-    write(path.join(".zarray"), document.to_string());
+    write_file(path.join(".zarray"), document.to_string());
 }
 
 /// Returns `size` encoded zeros.
@@ -182,14 +177,14 @@ fn documents() -> Vec<(&'static str, String)> {
 /// Creates a group with large attributes in all its members, and a healthy array.
 fn large_documents() -> tempfile::TempDir {
     let store = tempfile::tempdir().unwrap();
-    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
-    write(
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(
         store.path().join(".zmetadata"),
         "{\"metadata\":{},\"zarr_consolidated_format\":1}",
     );
     for (name, text) in documents() {
         array(&store.path().join(name), 24, 24, json!({"dtype": "<f4"}));
-        write(store.path().join(name).join(".zattrs"), text);
+        write_file(store.path().join(name).join(".zattrs"), text);
     }
     array(
         &store.path().join("healthy"),
@@ -197,7 +192,7 @@ fn large_documents() -> tempfile::TempDir {
         24,
         json!({"dtype": "<f4"}),
     );
-    write(store.path().join("healthy/.zattrs"), "{\"units\":\"K\"}");
+    write_file(store.path().join("healthy/.zattrs"), "{\"units\":\"K\"}");
     store
 }
 
@@ -255,8 +250,8 @@ fn headers_of_large_documents_take_little_memory() {
 #[test]
 fn the_netcdf_file_of_many_arrays_takes_little_memory() {
     let store = support::memory_directory();
-    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
-    write(store.path().join("group/.zgroup"), "{\"zarr_format\":2}");
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(store.path().join("group/.zgroup"), "{\"zarr_format\":2}");
     for number in 0..20_000 {
         array(
             &store.path().join(format!("group/a{number:05}")),
@@ -340,7 +335,7 @@ fn writing_large_documents_takes_little_memory() {
 #[test]
 fn large_fill_values_take_little_memory() {
     let store = tempfile::tempdir().unwrap();
-    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     for i in 0..6 {
         let text = "QUJD".repeat(DOCUMENT / 4 - 1024);
         let dtype = ["|S12000000", "<U3000000", "|V12000000"][i % 3];
@@ -381,7 +376,7 @@ fn large_fill_values_take_little_memory() {
 #[test]
 fn filters_that_expand_data_take_little_memory() {
     let store = tempfile::tempdir().unwrap();
-    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let bz2 = json!({"id": "bz2", "level": 9});
     let astype = json!({"id": "astype", "encode_dtype": "<f8", "decode_dtype": "|i1"});
     // each filter makes a chunk 8 times as large; the array with four filters gets the bytes for
@@ -396,7 +391,7 @@ fn filters_that_expand_data_take_little_memory() {
             size as u64,
             json!({"dtype": "|i1", "compressor": bz2, "filters": vec![&astype; n]}),
         );
-        write(path.join("0"), &bombs[n.min(3) - 1]);
+        write_file(path.join("0"), &bombs[n.min(3) - 1]);
     }
     let zlib = json!({"id": "zlib", "level": 1});
     let path = store.path().join("compressors");
@@ -406,7 +401,7 @@ fn filters_that_expand_data_take_little_memory() {
         1000,
         json!({"compressor": zlib, "filters": vec![&zlib; 40]}),
     );
-    write(
+    write_file(
         path.join("0"),
         encoded(zlib.clone(), &zeros(zlib.clone(), 256 << 20)),
     );
@@ -428,7 +423,7 @@ fn filters_that_expand_data_take_little_memory() {
 #[test]
 fn huge_chunks_take_little_memory() {
     let store = tempfile::tempdir().unwrap();
-    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let zlib = json!({"id": "zlib", "level": 1});
     let size = 400 << 20;
     array(
@@ -439,12 +434,12 @@ fn huge_chunks_take_little_memory() {
     );
     let document = json!({"zarr_format": 2, "shape": [2, size / 2], "chunks": [2, size / 2], "dtype": "|u1",
         "compressor": zlib, "fill_value": 0, "order": "F", "filters": null});
-    write(store.path().join("f/.zarray"), document.to_string());
+    write_file(store.path().join("f/.zarray"), document.to_string());
     let objects = json!({"dtype": "|O", "fill_value": null, "compressor": zlib, "filters": [{"id": "vlen-bytes"}]});
     array(&store.path().join("o"), 10, 10, objects);
     let bomb = zeros(zlib, size as usize);
     for name in ["c/0", "f/0.0", "o/0"] {
-        write(store.path().join(name), &bomb);
+        write_file(store.path().join(name), &bomb);
     }
     array(&store.path().join("raw"), size, size, json!({}));
     File::create(store.path().join("raw/0"))
@@ -503,26 +498,26 @@ fn consolidated_metadata_takes_little_memory() {
     let text = format!("\"{}\"", "x".repeat(2700));
     let large = consolidated(10_000, &text);
     assert!(large.len() > 28_000_000, "{}", large.len());
-    write(folder.path().join("large/.zmetadata"), &large);
-    write(folder.path().join("large/group/a00007/0"), "ab");
+    write_file(folder.path().join("large/.zmetadata"), &large);
+    write_file(folder.path().join("large/group/a00007/0"), "ab");
     let numbers = (15 << 20) / 2;
-    write(
+    write_file(
         folder.path().join("numbers/.zmetadata"),
         consolidated(1, &format!("[{}1]", "1,".repeat(numbers))),
     );
     let names: String = (0..200_000)
         .map(|i| format!("\"{i}/a/b/c/.zattrs\":{{}},"))
         .collect();
-    write(
+    write_file(
         folder.path().join("names/.zmetadata"),
         format!("{{\"metadata\":{{{names}\".zgroup\":{{}}}}}}"),
     );
-    write(
+    write_file(
         folder.path().join("vast/.zmetadata"),
         consolidated(1, &format!("\"{}\"", "x".repeat(65 << 20))),
     );
     for name in ["numbers", "names", "vast"] {
-        write(
+        write_file(
             folder.path().join(name).join(".zgroup"),
             "{\"zarr_format\":2}",
         );
@@ -587,14 +582,14 @@ fn consolidated_metadata_takes_little_memory() {
 fn reads_from_a_server_without_ranges_take_little_memory() {
     use support::faulty_server::Fault;
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path().join(".zgroup"), "{\"zarr_format\":2}");
-    write(
+    write_file(folder.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(
         folder.path().join(".zmetadata"),
         "{\"metadata\":{\".zgroup\":{\"zarr_format\":2}}}",
     );
     let size = 60 << 20;
     for i in 0..8 {
-        write(folder.path().join(format!("plain{i}")), vec![7; size]);
+        write_file(folder.path().join(format!("plain{i}")), vec![7; size]);
     }
     let server = FaultyServer::new(folder.path());
     for i in 0..8 {
@@ -635,7 +630,7 @@ fn shard(chunk: &[u8], count: u64) -> Vec<u8> {
 #[test]
 fn buffers_for_what_servers_send_take_little_memory() {
     let folder = tempfile::tempdir().unwrap();
-    write(
+    write_file(
         folder.path().join("zarr.json"),
         "{\"zarr_format\":3,\"node_type\":\"group\"}",
     );
@@ -659,19 +654,19 @@ fn buffers_for_what_servers_send_take_little_memory() {
             "chunk_key_encoding": {"name": "default"}, "codecs": codecs})
         .to_string()
     };
-    write(
+    write_file(
         folder.path().join("shards/zarr.json"),
         document(objects * shard_size, shard_size, codecs),
     );
-    write(
+    write_file(
         folder.path().join("chunks/zarr.json"),
         document(32 * chunk_size, chunk_size, inner),
     );
     let large = vec![7; chunk_size as usize];
     let stored = shard(&encoded_chunk, count);
-    (0..objects).for_each(|i| write(folder.path().join(format!("shards/c/{i}")), &stored));
+    (0..objects).for_each(|i| write_file(folder.path().join(format!("shards/c/{i}")), &stored));
     let stored = [large.as_slice(), &crc32c::crc32c(&large).to_le_bytes()].concat();
-    (0..32).for_each(|i| write(folder.path().join(format!("chunks/c/{i}")), &stored));
+    (0..32).for_each(|i| write_file(folder.path().join(format!("chunks/c/{i}")), &stored));
     let server = FaultyServer::new(folder.path());
     for first in ["shards", "chunks"] {
         attack(
@@ -770,7 +765,7 @@ fn deflated_members_of_an_archive_take_little_memory() {
         ("plain2", bomb, size as u64, crc),
         ("plain3", bomb, size as u64, crc ^ 1),
     ];
-    write(path.clone(), archive(&members));
+    write_file(path.clone(), archive(&members));
     attack(&path, &[], "deflated members of an archive", move |mount| {
         let byte = |name: &str, at: usize| {
             let mut byte = [0; 3];
@@ -798,7 +793,7 @@ fn deflated_members_of_an_archive_take_little_memory() {
 #[test]
 fn writing_chunks_of_objects_takes_little_memory() {
     let store = tempfile::tempdir().unwrap();
-    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let objects = json!({"dtype": "|O", "fill_value": null, "filters": [{"id": "vlen-bytes"}]});
     array(&store.path().join("o"), 100, 10, objects);
     attack(
@@ -843,7 +838,7 @@ fn looking_up_many_names_takes_little_memory() {
         _ => tempfile::tempdir(),
     };
     let store = store.unwrap();
-    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let deep: PathBuf = (0..12).map(|i| format!("{i:0>240}")).collect();
     array(
         &store.path().join(&deep).join("chunks"),
@@ -901,10 +896,10 @@ fn looking_up_many_names_takes_little_memory() {
 #[test]
 fn replacing_a_chunk_of_order_f_takes_little_memory() {
     let store = tempfile::tempdir().unwrap();
-    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let document = json!({"zarr_format": 2, "shape": [4096, 4096], "chunks": [4096, 4096], "dtype": "|u1",
         "compressor": null, "fill_value": 0, "order": "F", "filters": null});
-    write(store.path().join("f/.zarray"), document.to_string());
+    write_file(store.path().join("f/.zarray"), document.to_string());
     let stored = store.path().join("f/0.0");
     attack(
         store.path(),

@@ -2,7 +2,7 @@
 //! arrays that `zarrfs create` creates, and of changed documents, groups, names and shapes.
 
 use crate::support;
-use crate::support::{announce, copy_tree, env_path, run_python, zarrfs};
+use crate::support::{announce, copy_tree, env_path, run_python, run_zarrfs, text, zarrfs};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,19 +18,6 @@ fn pythons() -> Vec<PathBuf> {
         .into_iter()
         .filter_map(env_path)
         .collect()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// Runs zarrfs. Returns its exit code and its standard error.
-fn run(args: &[&str]) -> (i32, String) {
-    let output = zarrfs(args);
-    (
-        output.status.code().unwrap(),
-        String::from_utf8(output.stderr).unwrap(),
-    )
 }
 
 /// Returns arrays by name, each with the options that create it and the arguments of zarr.create
@@ -132,7 +119,7 @@ fn created_arrays_equal_those_that_zarr_python_creates() {
     let mut expected = serde_json::Map::new();
     for (name, options, wanted) in creations() {
         let path = store.join(name);
-        let said = run(&[&["create", text(&path)], options.as_slice()].concat());
+        let said = run_zarrfs(&[&["create", text(&path)], options.as_slice()].concat());
         assert_eq!(said, (0, String::new()), "{name}");
         expected.insert(name.to_string(), wanted);
     }
@@ -161,7 +148,7 @@ fn the_path_decides_which_groups_are_created() {
     std::fs::create_dir(root.join("empty")).unwrap();
     let create = |path: &str| {
         let options = ["--shape=4", "--chunks=2", "--dtype=u1", "--compressor=none"];
-        run(&[&["create", text(&root.join(path))], options.as_slice()].concat())
+        run_zarrfs(&[&["create", text(&root.join(path))], options.as_slice()].concat())
     };
     let is_file = |path: &str| root.join(path).is_file();
     // the array is a store of its own
@@ -307,7 +294,7 @@ fn wrong_arguments_create_nothing() {
                 .iter()
                 .filter(|option| !option.starts_with(&format!("{name}="))),
         );
-        let (code, said) = run(&args);
+        let (code, said) = run_zarrfs(&args);
         assert!(code == 2 && !said.is_empty(), "{wrong}: {code} {said}");
         assert!(!path.exists(), "{wrong}");
     }
@@ -339,7 +326,7 @@ fn arrays_are_created_from_flat_bytes() {
             more.as_slice(),
         ]
         .concat();
-        assert_eq!(run(&args), (0, String::new()), "{name}");
+        assert_eq!(run_zarrfs(&args), (0, String::new()), "{name}");
         assert!(cat(&path) == bytes, "{name}");
     }
     let piped = |name: &str, bytes: &[u8]| {
@@ -377,11 +364,13 @@ fn arrays_are_created_from_flat_bytes() {
     );
     std::fs::write(&raw, &bytes[1..]).unwrap();
     let path = directory.path().join("none");
-    let (code, said) = run(&[
-        &["create", text(&path), "--from-raw", text(&raw)],
-        usual.as_slice(),
-    ]
-    .concat());
+    let (code, said) = run_zarrfs(
+        &[
+            &["create", text(&path), "--from-raw", text(&raw)],
+            usual.as_slice(),
+        ]
+        .concat(),
+    );
     assert!(
         code == 1 && said.contains("nothing was created") && !path.exists(),
         "{code} {said}"
@@ -517,7 +506,7 @@ fn documents_that_cannot_be_consolidated_are_reported() {
     std::fs::create_dir_all(path("g/bad")).unwrap();
     std::fs::write(path("g/.zgroup"), "{\"zarr_format\":2}").unwrap();
     std::fs::write(path("g/bad/.zattrs"), "{").unwrap();
-    let (code, said) = run(&["consolidate", text(&path("g"))]);
+    let (code, said) = run_zarrfs(&["consolidate", text(&path("g"))]);
     assert!(
         code == 1 && said.contains("/bad/.zattrs: ") && said.contains("left out of /.zmetadata"),
         "{said}"
@@ -542,12 +531,12 @@ fn documents_that_cannot_be_consolidated_are_reported() {
         "{}",
         String::from_utf8_lossy(&array.stderr)
     );
-    let (code, said) = run(&["consolidate", text(&path("a"))]);
+    let (code, said) = run_zarrfs(&["consolidate", text(&path("a"))]);
     assert!(
         code == 1 && said.contains("not a group") && !path("a/.zmetadata").exists(),
         "{said}"
     );
-    assert_eq!(run(&["consolidate", text(&path("none"))]).0, 3);
+    assert_eq!(run_zarrfs(&["consolidate", text(&path("none"))]).0, 3);
 }
 
 /// Returns the flat bytes of an array.

@@ -3,23 +3,12 @@
 
 use crate::support;
 use crate::support::tree::snapshot;
-use crate::support::{announce, copy_tree, env_path, failure, run_python, zarrfs};
+use crate::support::{
+    announce, copy_tree, env_path, failure, run_python, run_zarrfs, text, zarrfs,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// Runs zarrfs. Returns its exit code and its standard error.
-fn run(args: &[&str]) -> (i32, String) {
-    let output = zarrfs(args);
-    (
-        output.status.code().unwrap(),
-        String::from_utf8(output.stderr).unwrap(),
-    )
-}
 
 #[test]
 fn migrated_stores_keep_their_values() {
@@ -48,8 +37,8 @@ fn migrated_stores_keep_their_values() {
         }
     }
     announce(run_python(&python, "migrated.py", &[text(&matrix), text(copy.path())]).trim());
-    assert_eq!(run(&["migrate", "/nonexistent/x.zarr"]).0, 3);
-    assert_eq!(run(&["migrate", text(copy.path())]).0, 4);
+    assert_eq!(run_zarrfs(&["migrate", "/nonexistent/x.zarr"]).0, 3);
+    assert_eq!(run_zarrfs(&["migrate", text(copy.path())]).0, 4);
 }
 
 /// Fill values as zarr 1.x wrote them for a dtype, and the bytes of an item that they stand for.
@@ -98,7 +87,7 @@ fn migrated_fill_values_and_attributes_keep_their_meaning() {
             "{dtype} {fill}: before it is migrated"
         );
         assert_eq!(
-            run(&["migrate", text(&path)]),
+            run_zarrfs(&["migrate", text(&path)]),
             (0, String::new()),
             "{dtype} {fill}"
         );
@@ -170,7 +159,7 @@ fn a_store_that_cannot_be_migrated_is_not_changed() {
         let path = directory.path().join(n.to_string());
         make_v1(&path, "\"<f4\"", "0", compression, attributes);
         let before = snapshot(&path).unwrap();
-        let (code, said) = run(&["migrate", text(&path)]);
+        let (code, said) = run_zarrfs(&["migrate", text(&path)]);
         assert!(
             code == 1 && said.contains(why) && said.contains("nothing was migrated"),
             "{code} {said}"
@@ -261,7 +250,7 @@ fn xarray_opens_the_same_datasets() {
     copy_tree(&old, &new);
     for name in ["plain.zarr", "consolidated.zarr"] {
         assert_eq!(
-            run(&["migrate", "--to", "3", text(&new.join(name))]),
+            run_zarrfs(&["migrate", "--to", "3", text(&new.join(name))]),
             (0, String::new())
         );
     }
@@ -345,13 +334,19 @@ fn migrating_to_v3_changes_no_chunk_file() {
         json!({"store": text(&store), "migrated": true, "zarr_format": 3})
     );
     assert_eq!((chunks(), cat("struct"), cat("g/numbers")), before);
-    assert_eq!(run(&["check", "--deep", text(&store)]), (0, String::new()));
+    assert_eq!(
+        run_zarrfs(&["check", "--deep", text(&store)]),
+        (0, String::new())
+    );
     // without --to, and with a format that does not exist
     let output = zarrfs(&["migrate", text(&store)]);
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),
         format!("{}: Zarr v3 already, nothing to do\n", store.display())
     );
-    assert_eq!(run(&["migrate", "--to", "4", text(&store)]).0, 2);
-    assert_eq!(run(&["migrate", "--to", "3", "/nonexistent/x.zarr"]).0, 3);
+    assert_eq!(run_zarrfs(&["migrate", "--to", "4", text(&store)]).0, 2);
+    assert_eq!(
+        run_zarrfs(&["migrate", "--to", "3", "/nonexistent/x.zarr"]).0,
+        3
+    );
 }

@@ -5,7 +5,9 @@
 //! is killed when its mount appears ends at once.
 
 use crate::support;
-use crate::support::{ZARRFS, env_number, is_mounted, random, test_data, tracer, wait_for, zarrfs};
+use crate::support::{
+    ZARRFS, env_number, is_mounted, random, test_data, text, tracer, wait_for, zarrfs,
+};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -75,10 +77,6 @@ fn place(names: &[&str]) -> (tempfile::TempDir, PathBuf) {
 /// Returns whether this user can mount without fusermount3 and attach strace.
 fn is_available() -> bool {
     rustix::process::getuid().is_root() && tracer::is_available()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 #[test]

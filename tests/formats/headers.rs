@@ -9,7 +9,7 @@ use crate::support::faulty_server::FaultyServer;
 use crate::support::shared_map::SharedMap;
 use crate::support::{
     Mount, ZARRFS, announce, copy_tree, env_path, errno, is_installed, overwrite, run, run_python,
-    with_timeout,
+    set, with_timeout,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -39,10 +39,6 @@ fn shown(directory: &Path) -> BTreeSet<String> {
     names
         .filter(|name| !name.starts_with('.') && !name.starts_with(|c: char| c.is_ascii_digit()))
         .collect()
-}
-
-fn set(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(|name| name.to_string()).collect()
 }
 
 fn npy_header(shape: &str) -> Vec<u8> {

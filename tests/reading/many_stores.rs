@@ -6,7 +6,7 @@
 use crate::support;
 use crate::support::array::{TestArray, pattern};
 use crate::support::{
-    Mount, copy_tree, env_path, errno, failure, run, run_python, test_data, zarrfs,
+    Mount, copy_tree, env_path, errno, failure, listed, run, run_python, set, test_data, zarrfs,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -38,17 +38,6 @@ fn archived(directory: &Path, name: &str) {
         &directory.join(name),
     );
     fs::remove_dir_all(directory.join(name)).unwrap();
-}
-
-fn listed(directory: &Path) -> BTreeSet<String> {
-    fs::read_dir(directory)
-        .unwrap()
-        .map(|e| e.unwrap().file_name().into_string().unwrap())
-        .collect()
-}
-
-fn set(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(|name| name.to_string()).collect()
 }
 
 #[test]

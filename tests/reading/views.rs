@@ -5,7 +5,7 @@ use crate::support;
 use crate::support::array::{TestArray, replace};
 use crate::support::shared_map::SharedMap;
 use crate::support::{
-    Mount, ZARRFS, env_path, errno, overwrite, run, run_python, test_data, zarrfs,
+    Mount, ZARRFS, env_path, errno, listed, overwrite, run, run_python, test_data, zarrfs,
 };
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,13 +32,6 @@ fn values(flat: &[u8]) -> Vec<u8> {
     let items = flat.as_chunks().0.iter();
     items
         .flat_map(|item| (f64::from(i16::from_be_bytes(*item)) * 0.5).to_le_bytes())
-        .collect()
-}
-
-fn listed(directory: &Path) -> BTreeSet<String> {
-    fs::read_dir(directory)
-        .unwrap()
-        .map(|e| e.unwrap().file_name().into_string().unwrap())
         .collect()
 }
 

@@ -4,6 +4,7 @@
 
 use crate::support;
 use crate::support::servers::{self, RemoteStore};
+use crate::support::tree::files;
 use crate::support::{Mount, announce, copy_tree, env_path, is_installed, run, run_python};
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 use serde_json::{Value, json};
@@ -69,23 +70,6 @@ fn plain_array(path: &Path) -> Vec<u8> {
     )
     .unwrap();
     (0..24).collect()
-}
-
-/// Returns every file below a directory with its bytes.
-fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    let mut directories = vec![root.to_path_buf()];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(&directory).unwrap().map(|e| e.unwrap()) {
-            if entry.file_type().unwrap().is_dir() {
-                directories.push(entry.path())
-            } else {
-                let name = entry.path().strip_prefix(root).unwrap().to_path_buf();
-                all.insert(name, fs::read(entry.path()).unwrap());
-            }
-        }
-    }
-    all
 }
 
 /// Checks that both have the same files with the same bytes. Documents need only have equal values.

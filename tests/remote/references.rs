@@ -4,7 +4,7 @@
 
 use crate::support::servers::{self, RemoteStore, Server};
 use crate::support::{
-    Mount, ZARRFS, announce, env_path, errno, failure, run_python, with_timeout, zarrfs,
+    Mount, ZARRFS, announce, env_path, errno, failure, run_python, text, with_timeout, zarrfs,
 };
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -26,10 +26,6 @@ const NAMES: [&str; 8] = [
 /// An array of four bytes in two chunks.
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"|u1","fill_value":9,"compressor":null,
     "filters":null,"order":"C"}"#;
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 /// Compares mounts with the files.
 fn check(python: &Path, folder: &Path, mounts: &[(&str, Mount)]) {

@@ -3,7 +3,7 @@
 //! mount of that directory.
 
 use crate::support;
-use crate::support::digests::{Comparison, Oracle};
+use crate::support::digests::{Comparison, Oracle, stage};
 use crate::support::servers::{self, RemoteStore, Server};
 use crate::support::{Mount, env_number, env_path, test_data, with_timeout};
 use rustix::fs::{lgetxattr, llistxattr};
@@ -308,28 +308,13 @@ fn compare_over_buckets(what: &str, start: impl Fn() -> Option<Server>) {
     let Some(server) = start() else { return };
     let staged = tempfile::tempdir().unwrap();
     for (number, store) in stores.iter().enumerate() {
-        stage(store, &staged.path().join(number.to_string()));
+        let to = staged.path().join(number.to_string());
+        stage(&store.path, &store.arrays, &[".zgroup", ".zattrs"], &to);
     }
     server.upload(staged.path(), "stores/all");
     compare(what, &stores, &mut |number| {
         server.store(&format!("stores/all/{number}")).mount(&[])
     });
-}
-
-/// Copies the compared arrays of a store, and the documents of the groups above them.
-fn stage(store: &Store, to: &Path) {
-    for array in &store.arrays {
-        let name = Path::new(array["array"].as_str().unwrap());
-        support::copy_tree(&store.path.join(name), &to.join(name));
-        for group in name.ancestors().skip(1) {
-            for document in [".zgroup", ".zattrs"] {
-                let from = store.path.join(group).join(document);
-                if from.is_file() {
-                    std::fs::copy(from, to.join(group).join(document)).unwrap();
-                }
-            }
-        }
-    }
 }
 
 /// The size of a file or directory in bytes, its stored size in blocks, and its extended

@@ -3,8 +3,7 @@
 //! of the values that were written, as `conformance.rs` does with mounts of the directories.
 //! `remote_stores.rs` tests v1 and v2.
 
-use crate::support;
-use crate::support::digests::{Comparison, Oracle, is_known};
+use crate::support::digests::{Comparison, Oracle, is_known, stage};
 use crate::support::faulty_server::FaultyServer;
 use crate::support::servers::{self, RemoteStore, Server};
 use crate::support::{Mount, announce, env_number, env_path};
@@ -229,24 +228,11 @@ fn compare_over_buckets(what: &str, start: impl Fn() -> Option<Server>) {
     let Some(server) = start() else { return };
     let staged = tempfile::tempdir().unwrap();
     for (number, store) in stores.iter().enumerate() {
-        stage(store, &staged.path().join(number.to_string()));
+        let to = staged.path().join(number.to_string());
+        stage(&store.path, &store.arrays, &["zarr.json"], &to);
     }
     server.upload(staged.path(), "stores/all");
     compare(what, &stores, &mut |number| {
         server.store(&format!("stores/all/{number}")).mount(&[])
     });
-}
-
-/// Copies the compared arrays of a store, and the documents of the groups above them.
-fn stage(store: &StoreV3, to: &Path) {
-    for array in &store.arrays {
-        let name = Path::new(array["array"].as_str().unwrap());
-        support::copy_tree(&store.path.join(name), &to.join(name));
-        for group in name.ancestors().skip(1) {
-            let document = store.path.join(group).join("zarr.json");
-            if document.is_file() {
-                std::fs::copy(document, to.join(group).join("zarr.json")).unwrap();
-            }
-        }
-    }
 }

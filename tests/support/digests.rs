@@ -180,3 +180,19 @@ impl Comparison {
         assert!(arrays >= least, "the oracle is too small to mean something");
     }
 }
+
+/// Copies arrays of the store at `from`, and the documents of the groups above them.
+pub fn stage(from: &Path, arrays: &[Value], documents: &[&str], to: &Path) {
+    for array in arrays {
+        let name = Path::new(array["array"].as_str().unwrap());
+        super::copy_tree(&from.join(name), &to.join(name));
+        for group in name.ancestors().skip(1) {
+            for document in documents {
+                let from = from.join(group).join(document);
+                if from.is_file() {
+                    std::fs::copy(from, to.join(group).join(document)).unwrap();
+                }
+            }
+        }
+    }
+}

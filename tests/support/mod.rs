@@ -38,6 +38,15 @@ pub fn zarrfs(args: &[&str]) -> Output {
         .expect("zarrfs starts")
 }
 
+/// Runs zarrfs to its end. Returns its exit code and its standard error.
+pub fn run_zarrfs(args: &[&str]) -> (i32, String) {
+    let output = zarrfs(args);
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
 /// Returns the exit code of a failed zarrfs and its message, which must be one line.
 #[track_caller]
 pub fn failure(output: &Output) -> (i32, String) {
@@ -108,10 +117,33 @@ pub fn is_header(name: &str) -> bool {
 
 /// Returns the names in a directory, without those of headers.
 pub fn names(directory: &Path) -> BTreeSet<String> {
-    let names = std::fs::read_dir(directory)
+    let mut names = listed(directory);
+    names.retain(|name| !is_header(name));
+    names
+}
+
+/// Returns all names in a directory.
+pub fn listed(directory: &Path) -> BTreeSet<String> {
+    std::fs::read_dir(directory)
         .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| !is_header(name)).collect()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+/// Returns names as the set that [`listed`] and [`names`] return.
+pub fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| name.to_string()).collect()
+}
+
+/// Returns a path as text.
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Writes a file, and makes the directories above it.
+pub fn write_file(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
+    std::fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// Opens a file for reading and writing.

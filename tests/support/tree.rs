@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Result};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Largest size in bytes of files whose content a snapshot includes.
@@ -117,4 +117,21 @@ pub fn differences(
         .chain(after.keys().filter(|p| !before.contains_key(*p)))
         .cloned()
         .collect()
+}
+
+/// Returns every file below a directory with its bytes. Paths are relative to the directory.
+pub fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut directories = vec![root.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).unwrap().map(|e| e.unwrap()) {
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(entry.path())
+            } else {
+                let name = entry.path().strip_prefix(root).unwrap().to_path_buf();
+                all.insert(name, std::fs::read(entry.path()).unwrap());
+            }
+        }
+    }
+    all
 }

@@ -10,7 +10,7 @@ use crate::support::session::CALLS;
 use crate::support::tracer::{self, Tracer};
 use crate::support::{
     Mount, ZARRFS, announce, copy_tree, digest, env_path, failure, is_installed, run_python,
-    servers, zarrfs,
+    servers, text, zarrfs,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -23,11 +23,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const SCRIPT: &str = "overlay.py";
-
-/// Returns a path as text.
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 /// Returns what zarr-python finds in groups.
 fn printed<P: AsRef<OsStr>>(python: &Path, groups: &[P]) -> Vec<Value> {

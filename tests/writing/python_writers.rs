@@ -3,6 +3,7 @@
 //! system. The files of the store are compared with the input of these programs.
 
 use crate::support::array::TestArray;
+use crate::support::tree::files;
 use crate::support::{Mount, announce, copy_tree, env_path, is_installed, run, run_python};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -15,23 +16,6 @@ fn store() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
     directory
-}
-
-/// Returns every file below a directory with its bytes.
-fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    let mut directories = vec![root.to_path_buf()];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(&directory).unwrap().map(|e| e.unwrap()) {
-            if entry.file_type().unwrap().is_dir() {
-                directories.push(entry.path())
-            } else {
-                let name = entry.path().strip_prefix(root).unwrap().to_path_buf();
-                all.insert(name, fs::read(entry.path()).unwrap());
-            }
-        }
-    }
-    all
 }
 
 fn paths(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
