@@ -51,14 +51,14 @@ use crate::store::{DirectoryStore, Hint, Key, LockFiles, Store};
 use crate::util::memory;
 use crate::zarr::metadata::V1Order;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use failure::{CommandFailure, wants_json};
+use failure::{CommandFailure, ExitCode, wants_json};
 use location::StoreLocation;
 use remote::RemoteArgs;
 use start_directory::absolute;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 use stdio::print;
@@ -273,7 +273,7 @@ impl From<V1OrderArg> for V1Order {
 }
 
 /// Runs the command line of a process that was started with the `inherited` descriptors.
-pub fn main(inherited: Inherited) -> ExitCode {
+pub fn main(inherited: Inherited) -> process::ExitCode {
     if let Some(code) = run_child() {
         return code;
     }
@@ -284,10 +284,10 @@ pub fn main(inherited: Inherited) -> ExitCode {
         return code;
     }
     match run(&words) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => process::ExitCode::SUCCESS,
         Err(failure) => {
             failure.print(wants_json(&words));
-            ExitCode::from(failure.code)
+            process::ExitCode::from(failure.code)
         }
     }
 }
@@ -391,13 +391,12 @@ fn hierarchy_of(
 ) -> Result<Hierarchy, CommandFailure> {
     let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
     hierarchy.check().map_err(|e| match e.kind() {
-        Kind::Invalid if is_nowhere(hierarchy.store()) => CommandFailure::new(
-            3,
-            format!("{location}: no such store, nor a group or array in one"),
-        ),
+        Kind::Invalid if is_nowhere(hierarchy.store()) => CommandFailure::not_found(format!(
+            "{location}: no such store, nor a group or array in one"
+        )),
         // this occurs in an archive
         Kind::NotFound => {
-            CommandFailure::new(3, format!("{location}: no such group or array: {e}"))
+            CommandFailure::not_found(format!("{location}: no such group or array: {e}"))
         }
         _ => not_opened(location, e),
     })?;
@@ -406,7 +405,7 @@ fn hierarchy_of(
 
 fn not_opened(location: &StoreLocation, e: Error) -> CommandFailure {
     match e.kind() {
-        Kind::Invalid | Kind::Unsupported => CommandFailure::new(4, format!("{location}: {e}")),
+        Kind::Invalid | Kind::Unsupported => CommandFailure::not_zarr(format!("{location}: {e}")),
         _ => e.context(location).into(),
     }
 }

@@ -193,7 +193,7 @@ impl<'a> Report<'a> {
         }
         match self.errors + self.warnings {
             0 if summary.complete => Ok(()),
-            _ => Err(CommandFailure::new(1, "")),
+            _ => Err(CommandFailure::failed("")),
         }
     }
 

@@ -63,5 +63,5 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
         format!("{shown}: {document} holds {documents} documents, of {arrays} arrays")
     };
     print(report + "\n")?;
-    error.map_or(Ok(()), |error| Err(CommandFailure::new(1, error).plain()))
+    error.map_or(Ok(()), |error| Err(CommandFailure::failed(error).plain()))
 }

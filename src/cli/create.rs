@@ -194,7 +194,7 @@ pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
                 "--zarr-format {asked}: {} is in a store of Zarr v{stored}",
                 args.path
             );
-            return Err(CommandFailure::new(2, message));
+            return Err(CommandFailure::wrong_use(message));
         }
         (stored, asked) => stored.or(asked).unwrap_or(2),
     };
@@ -203,13 +203,12 @@ pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
     } else {
         NewDocument::v2(args)
     };
-    let document = document.map_err(|e| CommandFailure::new(2, e.to_string()))?;
+    let document = document.map_err(|e| CommandFailure::wrong_use(e.to_string()))?;
     let raw = match (args.from_raw.as_deref(), document.size) {
         (None, _) => None,
         (Some(path), Some(size)) => Some(Raw::open(path, size)?),
         (Some(_), None) => {
-            return Err(CommandFailure::new(
-                2,
+            return Err(CommandFailure::wrong_use(
                 "--from-raw: objects have no flat bytes",
             ));
         }

@@ -8,8 +8,28 @@ use crate::util::json::{self, json};
 use std::ffi::OsString;
 use std::io::Write;
 
+/// The exit codes of failures, as the help lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitCode {
+    /// An error of the system or of the data, or findings of a check.
+    Failed = 1,
+    /// A wrong command line.
+    WrongUse = 2,
+    /// No such store, or no such array in it.
+    NotFound = 3,
+    /// Not a Zarr store, or one that this version can't read.
+    NotZarr = 4,
+    /// The mountpoint is missing, not a directory, or in use.
+    Mountpoint = 5,
+    /// FUSE is not available.
+    NoFuse = 6,
+    /// A mount without a daemon was left at the mountpoint.
+    Stale = 7,
+}
+
 /// The exit code of a command that failed, and its message. An empty message was printed already.
 pub struct CommandFailure {
+    /// An [`ExitCode`], or the code with which the background process of a mount ended.
     pub code: u8,
     pub message: String,
     /// Whether standard error has the message already.
@@ -20,13 +40,46 @@ pub struct CommandFailure {
 }
 
 impl CommandFailure {
-    pub fn new(code: u8, message: impl Into<String>) -> Self {
+    pub fn new(code: ExitCode, message: impl Into<String>) -> Self {
         CommandFailure {
-            code,
+            code: code as u8,
             message: message.into(),
             is_shown: false,
             is_plain: false,
         }
+    }
+
+    /// Returns the failure of [`ExitCode::Failed`].
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::Failed, message)
+    }
+
+    /// Returns the failure of [`ExitCode::WrongUse`].
+    pub fn wrong_use(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::WrongUse, message)
+    }
+
+    /// Returns the failure of [`ExitCode::NotFound`].
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::NotFound, message)
+    }
+
+    /// Returns the failure of [`ExitCode::NotZarr`].
+    pub fn not_zarr(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::NotZarr, message)
+    }
+
+    /// Returns the failure of a background process that has ended with `code`, and has printed why.
+    pub fn of_process(code: i32) -> Self {
+        CommandFailure {
+            code: u8::try_from(code).unwrap_or(ExitCode::Failed as u8),
+            ..Self::failed("")
+        }
+    }
+
+    /// Returns whether the command ends with `code`.
+    pub fn is(&self, code: ExitCode) -> bool {
+        self.code == code as u8
     }
 
     /// Returns the failure of a command line that clap has refused and explained.
@@ -36,7 +89,7 @@ impl CommandFailure {
         let message = reason.strip_prefix("error: ").unwrap_or(reason).trim();
         CommandFailure {
             is_shown: true,
-            ..CommandFailure::new(2, message)
+            ..CommandFailure::wrong_use(message)
         }
     }
 
@@ -44,10 +97,10 @@ impl CommandFailure {
     pub fn check_left_out(hierarchy: &Hierarchy, location: &StoreLocation) -> Result<(), Self> {
         match hierarchy.left_out() {
             lines if lines.is_empty() => Ok(()),
-            lines => Err(CommandFailure::new(
-                1,
-                format!("{location}: {}", lines.join("\nerror: ")),
-            )
+            lines => Err(CommandFailure::failed(format!(
+                "{location}: {}",
+                lines.join("\nerror: ")
+            ))
             .plain()),
         }
     }
@@ -83,10 +136,11 @@ impl CommandFailure {
 
 impl From<Error> for CommandFailure {
     fn from(e: Error) -> Self {
-        CommandFailure::new(
-            if e.kind() == Kind::NoBucket { 3 } else { 1 },
-            e.to_string(),
-        )
+        let code = match e.kind() {
+            Kind::NoBucket => ExitCode::NotFound,
+            _ => ExitCode::Failed,
+        };
+        CommandFailure::new(code, e.to_string())
     }
 }
 
@@ -105,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_one_object() {
-        let failure = CommandFailure::new(3, "a\n\"b\": no such store");
+        let failure = CommandFailure::not_found("a\n\"b\": no such store");
         assert_eq!(
             failure.object(),
             r#"{"error":"a\n\"b\": no such store","exit_code":3}"#

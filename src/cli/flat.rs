@@ -37,16 +37,15 @@ pub fn open(
         Some(StoredNode::Array(array)) => array,
         Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
         _ => {
-            return Err(CommandFailure::new(
-                3,
-                format!("{shown}: a group, not an array"),
-            ));
+            return Err(CommandFailure::not_found(format!(
+                "{shown}: a group, not an array"
+            )));
         }
     };
     array.readable().map_err(|e| e.context(shown))?;
     if array.metadata().has_objects() {
         let message = format!("{shown}: objects have no flat bytes; read the chunks in a mount");
-        return Err(CommandFailure::new(4, message));
+        return Err(CommandFailure::not_zarr(message));
     }
     let fs = Fs::new(tree, cache, stats, options)?;
     let opened = fs

@@ -76,8 +76,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     let cache = args.memory.cache(stats.clone());
     match (place, args.format) {
         (Some(StoredNode::Damaged(e)), _) => Err(failed(e)),
-        (Some(StoredNode::Array(_)), Some(Asked::Dataset)) => Err(CommandFailure::new(
-            2,
+        (Some(StoredNode::Array(_)), Some(Asked::Dataset)) => Err(CommandFailure::wrong_use(
             format!("{shown}: an array; {NETCDF} is for groups"),
         )),
         (Some(StoredNode::Array(array)), asked) => {
@@ -95,10 +94,9 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
                 }
             }
         }
-        (_, Some(Asked::Array(_))) => Err(CommandFailure::new(
-            3,
-            format!("{shown}: a group, not an array"),
-        )),
+        (_, Some(Asked::Array(_))) => Err(CommandFailure::not_found(format!(
+            "{shown}: a group, not an array"
+        ))),
         (_, Some(Asked::Dataset)) => {
             let file = export::dataset(&alone, &cache, &Key::root(), &args.netcdf.options())
                 .map_err(failed)?;
@@ -129,12 +127,12 @@ fn print_header(
                 ids(fitting)
             )
         };
-        return Err(CommandFailure::new(4, format!("{shown}: {why}")));
+        return Err(CommandFailure::not_zarr(format!("{shown}: {why}")));
     }
     let array = described(args, format, cache, stats)?;
     let file = format
         .file(&array)
-        .map_err(|e| CommandFailure::new(4, format!("{shown}: {e}")))?;
+        .map_err(|e| CommandFailure::not_zarr(format!("{shown}: {e}")))?;
     print(before_values(&file))
 }
 

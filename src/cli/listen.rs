@@ -84,7 +84,7 @@ impl StatisticsListener {
             })
         });
         let shown = format!("--listen {}:{}", asked.host, asked.port);
-        bound.map_err(|e| CommandFailure::new(1, Error::from(e).context(shown).to_string()))
+        bound.map_err(|e| CommandFailure::failed(Error::from(e).context(shown).to_string()))
     }
 
     /// Serves the statistics of a mount until the process ends.

@@ -1,7 +1,7 @@
 //! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that
 //! are opened for each. This module must not know what is in a store.
 
-use super::{CommandFailure, StoreArgs, WriteArgs, absolute};
+use super::{CommandFailure, ExitCode, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::{DOCUMENTS, REMOVED};
 use crate::error::{Error, Kind};
 use crate::fuse::mount_of;
@@ -138,7 +138,7 @@ pub fn check_url(url: &str) -> Result<(), CommandFailure> {
         None => format!("no // after the scheme; for a directory use ./{shown}"),
         Some(_) => format!("unknown scheme; use {known}://, file:// or memory:"),
     };
-    Err(CommandFailure::new(2, format!("{shown}: {why}")))
+    Err(CommandFailure::wrong_use(format!("{shown}: {why}")))
 }
 
 /// Returns the path of a `file://` URL.
@@ -249,8 +249,7 @@ pub fn open(
     if !matches!(location, StoreLocation::Path(path) if path.is_dir())
         && writing.is_some_and(|writing| writing.synchronizer.is_some())
     {
-        return Err(CommandFailure::new(
-            2,
+        return Err(CommandFailure::wrong_use(
             "--synchronizer: only for stores in directories",
         ));
     }
@@ -280,7 +279,7 @@ pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure
         },
         _ => "--stores takes a local directory; mount each store by its own name".to_string(),
     };
-    Err(CommandFailure::new(2, format!("{location}: {why}")))
+    Err(CommandFailure::wrong_use(format!("{location}: {why}")))
 }
 
 /// Refuses to write a store in a mount of zarrfs: values are replaced by files with names that no
@@ -294,10 +293,9 @@ pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
     let why = format!(
         "in a mount of zarrfs, which holds no other store that is written; write to {source} itself"
     );
-    Err(CommandFailure::new(
-        2,
-        format!("{shown}: {why}, or mount with --read-only"),
-    ))
+    Err(CommandFailure::wrong_use(format!(
+        "{shown}: {why}, or mount with --read-only"
+    )))
 }
 
 fn open_path(
@@ -347,11 +345,11 @@ fn open_file(
         .and_then(OsStr::to_str)
         .map(str::to_string);
     let name =
-        name.ok_or_else(|| CommandFailure::new(4, format!("{shown}: its name is not UTF-8")))?;
+        name.ok_or_else(|| CommandFailure::not_zarr(format!("{shown}: its name is not UTF-8")))?;
     let below: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?.replaceable(stats.clone()));
     let text = inside
         .to_str()
-        .ok_or_else(|| CommandFailure::new(3, format!("{shown}: not UTF-8")))?;
+        .ok_or_else(|| CommandFailure::not_found(format!("{shown}: not UTF-8")))?;
     let is_marked = marks(&folder).is_some();
     let is_references = is_references_name(&name)
         || !is_archive_name(&name) && !is_marked && begins_as_object(below.as_ref(), &name);
@@ -366,7 +364,7 @@ fn open_file(
             &shown,
         );
         return opened.map_err(|e| {
-            if is_marked && e.code == 4 {
+            if is_marked && e.is(ExitCode::NotZarr) {
                 no_archive(path, file)
             } else {
                 e
@@ -374,7 +372,7 @@ fn open_file(
         });
     }
     open_archive(below, &name, text, false, stats, &shown).map_err(|e| {
-        if is_archive_name(&name) || e.code != 4 {
+        if is_archive_name(&name) || !e.is(ExitCode::NotZarr) {
             e
         } else {
             no_archive(path, file)
@@ -401,10 +399,10 @@ fn check_no_parquet(path: &Path) -> Result<(), CommandFailure> {
     }
     let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     if entries.any(|entry| entry.path().join("refs.0.parq").is_file()) {
-        Err(CommandFailure::new(
-            4,
-            format!("{}: {PARQUET}", path.display()),
-        ))
+        Err(CommandFailure::not_zarr(format!(
+            "{}: {PARQUET}",
+            path.display()
+        )))
     } else {
         Ok(())
     }
@@ -424,19 +422,16 @@ fn no_archive(path: &Path, file: &Path) -> CommandFailure {
                 .filter(|above| !above.as_os_str().is_empty())
                 .unwrap_or(&above)
                 .display();
-            CommandFailure::new(
-                3,
-                format!("{shown}: a file of the {what} {array}; name the {what} itself"),
-            )
+            CommandFailure::not_found(format!(
+                "{shown}: a file of the {what} {array}; name the {what} itself"
+            ))
         }
-        Some(what) => CommandFailure::new(
-            3,
-            format!("{shown}: a file in a {what}, neither a group nor an array"),
-        ),
-        None => CommandFailure::new(
-            4,
-            format!("{shown}: a file, but no zip archive: not a Zarr store"),
-        ),
+        Some(what) => CommandFailure::not_found(format!(
+            "{shown}: a file in a {what}, neither a group nor an array"
+        )),
+        None => CommandFailure::not_zarr(format!(
+            "{shown}: a file, but no zip archive: not a Zarr store"
+        )),
     }
 }
 
@@ -460,7 +455,7 @@ fn missing(path: &Path) -> CommandFailure {
         Some((group, _)) => format!("no such group or array in {}", group.display()),
         None => "no such store".to_string(),
     };
-    CommandFailure::new(3, format!("{shown}: {message}"))
+    CommandFailure::not_found(format!("{shown}: {message}"))
 }
 
 /// Returns `group` or `array` if the documents in a directory make it one.
@@ -487,9 +482,9 @@ fn open_archive(
     shown: &dyn fmt::Display,
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     let failed = |e: Error| match e.kind() {
-        Kind::NotFound => CommandFailure::new(3, format!("{shown}: no such store")),
+        Kind::NotFound => CommandFailure::not_found(format!("{shown}: no such store")),
         Kind::System(_) | Kind::NoBucket | Kind::NotAValue => e.context(shown).into(),
-        _ => CommandFailure::new(4, format!("{shown}: {e}")),
+        _ => CommandFailure::not_zarr(format!("{shown}: {e}")),
     };
     let key = Key::root().child(name).map_err(failed)?;
     let inside = Key::normalize(inside).map_err(failed)?;
@@ -520,9 +515,9 @@ fn open_references(
     shown: &dyn fmt::Display,
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     let failed = |e: Error| match e.kind() {
-        Kind::NotFound => CommandFailure::new(3, format!("{shown}: no such store")),
+        Kind::NotFound => CommandFailure::not_found(format!("{shown}: no such store")),
         Kind::System(_) | Kind::NoBucket | Kind::NotAValue => e.context(shown).into(),
-        _ => CommandFailure::new(4, format!("{shown}: can't be read as references: {e}")),
+        _ => CommandFailure::not_zarr(format!("{shown}: can't be read as references: {e}")),
     };
     let key = Key::root().child(name).map_err(failed)?;
     let inside = Key::normalize(inside).map_err(failed)?;
@@ -544,7 +539,7 @@ fn target_roots(
     args: &StoreArgs,
     stats: &Arc<Stats>,
 ) -> Result<(TargetPlace, Vec<TargetRoot>), CommandFailure> {
-    let named = |e: Error| CommandFailure::new(2, format!("--allow-reference: {e}"));
+    let named = |e: Error| CommandFailure::wrong_use(format!("--allow-reference: {e}"));
     let mut places = Vec::new();
     let allowed = args
         .allow_reference
@@ -636,7 +631,7 @@ fn open_url(
     let object = |url: &str| -> Result<MetadataCache, CommandFailure> {
         let store = open_object_store(url, &args.remote.options()?, stats);
         let store = store.map_err(|e| match e.kind() {
-            Kind::Invalid => CommandFailure::new(2, format!("{shown}: {e}")),
+            Kind::Invalid => CommandFailure::wrong_use(format!("{shown}: {e}")),
             _ => e.context(&shown).into(),
         })?;
         Ok(MetadataCache::new(

@@ -92,13 +92,10 @@ impl LogArgs {
             return start(self.log_level, self.log_file.as_deref());
         };
         let journal = Journal::open(&absolute(path)).map_err(|e| {
-            CommandFailure::new(
-                1,
-                format!(
-                    "--log-journal: {}: {e}; is systemd-journald running?",
-                    path.display()
-                ),
-            )
+            CommandFailure::failed(format!(
+                "--log-journal: {}: {e}; is systemd-journald running?",
+                path.display()
+            ))
         })?;
         let mountpoint = mountpoint.to_path_buf();
         let mut builder = builder(self.log_level);
@@ -166,7 +163,7 @@ fn open(path: &Path) -> Result<File, CommandFailure> {
             Some(libc::ENXIO) => "a FIFO or socket without a reader; name a file".to_string(),
             _ => Error::from(e).to_string(),
         };
-        CommandFailure::new(1, format!("log file {}: {why}", path.display()))
+        CommandFailure::failed(format!("log file {}: {why}", path.display()))
     })
 }
 
@@ -184,5 +181,5 @@ fn builder(level: LevelFilter) -> Builder {
 fn started(mut builder: Builder) -> Result<(), CommandFailure> {
     builder
         .try_init()
-        .map_err(|e| CommandFailure::new(1, format!("log: {e}")))
+        .map_err(|e| CommandFailure::failed(format!("log: {e}")))
 }

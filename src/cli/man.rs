@@ -39,7 +39,7 @@ pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
         None => (&mut command, String::new()),
         Some(verb) => {
             let unknown = || {
-                CommandFailure::new(2, format!("unknown verb: {verb}; zarrfs --help lists them"))
+                CommandFailure::wrong_use(format!("unknown verb: {verb}; zarrfs --help lists them"))
             };
             let found = find_verb(&mut command, verb).ok_or_else(unknown)?;
             (found, verb.clone())

@@ -9,9 +9,9 @@ use super::logger::{self, LogArgs};
 use super::nesting::{MountSite, OwnPath};
 use super::view::ViewArgs;
 use super::{
-    ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING,
-    WriteArgs, duration, idle, leftovers, mount_options, mountpoint, nesting, open_store_to_write,
-    overlay, size, start_directory, stdio, systemd, warn_unlisted,
+    ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ExitCode, ReadArgs, StoreArgs, StoreLocation,
+    WRITING, WriteArgs, duration, idle, leftovers, mount_options, mountpoint, nesting,
+    open_store_to_write, overlay, size, start_directory, stdio, systemd, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::error::Error;
@@ -180,7 +180,7 @@ impl MountArgs {
         let expanded = mount_options::expand(&self.options, self.sloppy, &command)?;
         let (verb, own) = words.split_at(words.len().min(2));
         let matches = command.get_matches_from(verb.iter().skip(1).chain(&expanded).chain(own));
-        MountArgs::from_arg_matches(&matches).map_err(|e| CommandFailure::new(2, e.to_string()))
+        MountArgs::from_arg_matches(&matches).map_err(|e| CommandFailure::wrong_use(e.to_string()))
     }
 }
 
@@ -191,8 +191,7 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
         Some(path) => path.clone(),
         None if args.auto_mountpoint => mountpoint::for_store(&args.store)?,
         None => {
-            return Err(CommandFailure::new(
-                2,
+            return Err(CommandFailure::wrong_use(
                 "no MOUNTPOINT; name a directory, or use --auto-mountpoint",
             ));
         }
@@ -219,7 +218,7 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
 /// Starts the background process, and waits until the mount answers or the process ends.
 fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
     let failed = |e: std::io::Error| {
-        CommandFailure::new(1, format!("can't start the background process: {e}"))
+        CommandFailure::failed(format!("can't start the background process: {e}"))
     };
     close_on_exec();
     let program = std::env::current_exe().map_err(failed)?;
@@ -241,11 +240,10 @@ fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
     let status = child.wait().map_err(failed)?;
     match status.code() {
         // the process has printed its error to the same standard error
-        Some(code) => Err(CommandFailure::new(u8::try_from(code).unwrap_or(1), "")),
-        None => Err(CommandFailure::new(
-            1,
-            format!("the background process was killed ({status})"),
-        )),
+        Some(code) => Err(CommandFailure::of_process(code)),
+        None => Err(CommandFailure::failed(format!(
+            "the background process was killed ({status})"
+        ))),
     }
 }
 
@@ -310,7 +308,7 @@ fn mount(
     // an aborted connection leaves its mount behind
     let left = mountpoint.unmount();
     let stored = store_all(&fs);
-    match ended.map_err(|_| CommandFailure::new(1, "the session ended by an internal error"))? {
+    match ended.map_err(|_| CommandFailure::failed("the session ended by an internal error"))? {
         // the kernel also answers so if the last file is closed after the unmount while a thread
         // takes its release
         Err(e)
@@ -322,7 +320,7 @@ fn mount(
     if interrupted.load(Ordering::Relaxed) && stored.is_ok() {
         let why =
             "ended by a second signal: requests in flight failed, all that was written is stored";
-        return Err(CommandFailure::new(1, why));
+        return Err(CommandFailure::failed(why));
     }
     started.and(stored)
 }
@@ -441,7 +439,7 @@ fn open_hierarchy(
 fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
     // an error even if the bucket is gone: the data written to it are lost
     fs.sync_at_end()
-        .map_err(|e| CommandFailure::new(1, e.context("not stored, and lost").to_string()))
+        .map_err(|e| CommandFailure::failed(e.context("not stored, and lost").to_string()))
 }
 
 /// Starts the timer of `--idle-timeout` and the server of `--listen`. The mount answers: the
@@ -531,9 +529,9 @@ fn own_paths(args: &MountArgs) -> Vec<OwnPath> {
 
 fn failure(e: MountError) -> CommandFailure {
     match e {
-        MountError::Mountpoint(message) => CommandFailure::new(5, message),
-        MountError::Unavailable(message) => CommandFailure::new(6, message),
-        MountError::Stale(message) => CommandFailure::new(7, message),
+        MountError::Mountpoint(message) => CommandFailure::new(ExitCode::Mountpoint, message),
+        MountError::Unavailable(message) => CommandFailure::new(ExitCode::NoFuse, message),
+        MountError::Stale(message) => CommandFailure::new(ExitCode::Stale, message),
         MountError::Other(e) => e.into(),
     }
 }

@@ -2,11 +2,11 @@
 //! name that mount and umount look for in /sbin, it takes their arguments and returns their exit
 //! codes. This module only translates to the verbs `mount` and `umount`.
 
-use super::{Cli, CommandFailure, mount_options, print, run as run_verb, stdio};
+use super::{Cli, CommandFailure, ExitCode, mount_options, print, run as run_verb, stdio};
 use clap::{CommandFactory, Parser};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process;
 
 /// Exit codes of mount(8).
 const WRONG_USE: u8 = 1;
@@ -78,7 +78,7 @@ struct UmountHelperArgs {
 }
 
 /// Runs the helper. Returns `None` if the program was not called by mount(8) or umount(8).
-pub fn run(words: &[OsString]) -> Option<ExitCode> {
+pub fn run(words: &[OsString]) -> Option<process::ExitCode> {
     let name = Path::new(words.first()?)
         .file_name()
         .and_then(OsStr::to_str)
@@ -90,10 +90,14 @@ pub fn run(words: &[OsString]) -> Option<ExitCode> {
         _ => return None,
     };
     Some(match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => process::ExitCode::SUCCESS,
         Err(failure) => {
             failure.print(false);
-            ExitCode::from(if failure.code == 2 { WRONG_USE } else { FAILED })
+            process::ExitCode::from(if failure.is(ExitCode::WrongUse) {
+                WRONG_USE
+            } else {
+                FAILED
+            })
         }
     })
 }
@@ -166,7 +170,7 @@ fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, CommandFailure> {
         Ok(args) => Ok(Some(args)),
         Err(e) if e.use_stderr() => {
             let _ = e.print();
-            Err(CommandFailure::new(2, ""))
+            Err(CommandFailure::wrong_use(""))
         }
         Err(help) => stdio::print_help(&help).map(|()| None),
     }
@@ -176,8 +180,7 @@ fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, CommandFailure> {
 fn in_own_namespace(other: Option<&OsStr>) -> Result<(), CommandFailure> {
     match other {
         None => Ok(()),
-        Some(_) => Err(CommandFailure::new(
-            2,
+        Some(_) => Err(CommandFailure::wrong_use(
             "-N: not supported; run mount in the namespace (nsenter --mount)",
         )),
     }

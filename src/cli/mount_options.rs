@@ -46,7 +46,7 @@ pub fn expand(
     let sloppy = sloppy || options().any(|option| option == "sloppy");
     let mut words: Vec<(&str, String)> = Vec::new();
     for option in options() {
-        let bad = |why: &str| CommandFailure::new(2, format!("-o {option}: {why}"));
+        let bad = |why: &str| CommandFailure::wrong_use(format!("-o {option}: {why}"));
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(unquoted(value))),
             None => (option, None),

@@ -1,7 +1,7 @@
 //! `--auto-mountpoint`: chooses the name of a mountpoint, and creates directories that are removed
 //! after the unmount. This module must not mount.
 
-use super::{CommandFailure, StoreLocation, absolute};
+use super::{CommandFailure, ExitCode, StoreLocation, absolute};
 use crate::error::Error;
 use crate::fuse::{mounts_at, open_directory};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -92,7 +92,10 @@ pub fn make(path: &Path) -> Result<MadeDirectories, CommandFailure> {
             .and_then(|parent| made.make(parent, directory))
             .map_err(Error::from);
         let new = new.map_err(|e| {
-            CommandFailure::new(5, format!("mountpoint {}: {e}", directory.display()))
+            CommandFailure::new(
+                ExitCode::Mountpoint,
+                format!("mountpoint {}: {e}", directory.display()),
+            )
         })?;
         made.directory = Some(new);
     }
@@ -107,7 +110,12 @@ fn is_missing(path: &Path) -> bool {
 /// Returns the mountpoint of a store for which none is given: a directory in the working directory,
 /// named as the store without .zarr and .zip. It must not exist, or be empty.
 pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
-    let unnamed = |why: &str| CommandFailure::new(5, format!("{store}: {why}; name a mountpoint"));
+    let unnamed = |why: &str| {
+        CommandFailure::new(
+            ExitCode::Mountpoint,
+            format!("{store}: {why}; name a mountpoint"),
+        )
+    };
     let name = name_of(store).ok_or_else(|| unnamed("no mountpoint can be named after it"))?;
     let path = Path::new(".").join(name);
     let is_store =

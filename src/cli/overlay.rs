@@ -122,8 +122,7 @@ pub fn open(
     location::check_not_mounted(directory)?;
     match location.absolute() {
         StoreLocation::Memory => {
-            return Err(CommandFailure::new(
-                2,
+            return Err(CommandFailure::wrong_use(
                 "--overlay: a store in memory can be written itself; mount it without",
             ));
         }
@@ -132,8 +131,7 @@ pub fn open(
                 "--overlay {}: the store is in it, or it is in the store",
                 path.display()
             );
-            return Err(CommandFailure::new(
-                2,
+            return Err(CommandFailure::wrong_use(
                 message + "; choose another directory",
             ));
         }
@@ -171,7 +169,7 @@ fn recorded(location: &StoreLocation) -> String {
 
 fn failed(e: Error) -> CommandFailure {
     if e.kind() == Kind::Invalid {
-        CommandFailure::new(2, e.to_string())
+        CommandFailure::wrong_use(e.to_string())
     } else {
         e.into()
     }
@@ -190,7 +188,7 @@ pub fn run(args: &OverlayArgs) -> Result<(), CommandFailure> {
 fn open_directory(path: &Path, locks: bool) -> Result<OverlayDirectory, CommandFailure> {
     OverlayDirectory::open(&absolute(path), locks).map_err(|e| match e.errno() {
         libc::ENOENT | libc::ENOTDIR => {
-            CommandFailure::new(3, format!("{}: no such directory", path.display()))
+            CommandFailure::not_found(format!("{}: no such directory", path.display()))
         }
         _ => failed(e),
     })
@@ -422,7 +420,7 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
         0 => Ok(()),
         conflicts => {
             let why = "differ from what was changed and stay in the overlay; look at them, or discard them";
-            Err(CommandFailure::new(1, format!("{location}: {conflicts} keys {why}")).plain())
+            Err(CommandFailure::failed(format!("{location}: {conflicts} keys {why}")).plain())
         }
     }
 }
@@ -433,8 +431,7 @@ fn open_target(
     args: &StoreArgs,
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     if *location == StoreLocation::Memory {
-        return Err(CommandFailure::new(
-            2,
+        return Err(CommandFailure::wrong_use(
             "memory: its content ends with the command; name another store",
         ));
     }
@@ -444,10 +441,9 @@ fn open_target(
     args.remote.consolidated = ConsolidatedArg::Ignore;
     let target = open_layers(location, &args, Some(&WriteArgs::default()), &stats)?;
     target.check_writable(&Key::root()).map_err(|e| {
-        CommandFailure::new(
-            1,
-            format!("{location}: {e}; name a copy of it: zarrfs overlay commit DIR STORE"),
-        )
+        CommandFailure::failed(format!(
+            "{location}: {e}; name a copy of it: zarrfs overlay commit DIR STORE"
+        ))
     })?;
     hierarchy_of(target.clone(), location, &args, stats)?;
     Ok(target)
@@ -469,19 +465,17 @@ fn discard(args: &DiscardArgs) -> Result<(), CommandFailure> {
         } else {
             "the changes of these keys"
         };
-        return Err(CommandFailure::new(
-            2,
-            format!("{shown}: {what} would be lost; repeat with --yes"),
-        ));
+        return Err(CommandFailure::wrong_use(format!(
+            "{shown}: {what} would be lost; repeat with --yes"
+        )));
     }
     let mut dropped = 0;
     for key in &keys {
         let found = OverlayStore::discard_changes(&upper, key).map_err(|e| e.context(key))?;
         if found == 0 {
-            return Err(CommandFailure::new(
-                3,
-                format!("{key}: not changed in {shown}"),
-            ));
+            return Err(CommandFailure::not_found(format!(
+                "{key}: not changed in {shown}"
+            )));
         }
         dropped += found;
     }

@@ -57,7 +57,7 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
         let message = format!(
             "{shown}: {len} bytes don't fit, it has {room} from byte {from} on; nothing was written"
         );
-        return Err(CommandFailure::new(1, message));
+        return Err(CommandFailure::failed(message));
     }
     let mut progress = ProgressLine::start(known);
     let copied = copy(&flat, from, room, &mut input, &mut progress);
@@ -69,12 +69,9 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     if !has_more {
         Ok(())
     } else {
-        Err(CommandFailure::new(
-            1,
-            format!(
-                "{shown}: the input goes on beyond the array's end; its first {room} bytes were written"
-            ),
-        ))
+        Err(CommandFailure::failed(format!(
+            "{shown}: the input goes on beyond the array's end; its first {room} bytes were written"
+        )))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `zarrfs stats`: prints the counters of a running mount, once or at intervals.
 
-use super::{CommandFailure, duration, size, stdio};
+use super::{CommandFailure, ExitCode, duration, size, stdio};
 use crate::error::{Error, lines};
 use crate::fs::tree::METRICS;
 use crate::fuse::{MountEntry, PATIENCE, STATISTICS, mount_of, read_control};
@@ -62,17 +62,22 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
     let shown = args.mountpoint.display();
     let failed = |e: Error| match e.errno() {
         libc::ENOTCONN => CommandFailure::new(
-            7,
+            ExitCode::Stale,
             format!("{shown}: its daemon has ended; run zarrfs umount {shown}"),
         ),
-        libc::ENOENT | libc::ENOTDIR => {
-            CommandFailure::new(5, format!("{shown}: no such file or directory"))
-        }
-        _ => CommandFailure::new(1, format!("{shown}: {e}")),
+        libc::ENOENT | libc::ENOTDIR => CommandFailure::new(
+            ExitCode::Mountpoint,
+            format!("{shown}: no such file or directory"),
+        ),
+        _ => CommandFailure::failed(format!("{shown}: {e}")),
     };
     let mount = mount_of(&args.mountpoint).map_err(failed)?;
-    let mount = mount
-        .ok_or_else(|| CommandFailure::new(5, format!("{shown}: not in a mount of zarrfs")))?;
+    let mount = mount.ok_or_else(|| {
+        CommandFailure::new(
+            ExitCode::Mountpoint,
+            format!("{shown}: not in a mount of zarrfs"),
+        )
+    })?;
     if args.prometheus {
         return stdio::print(read_control(&mount, METRICS, PATIENCE).map_err(failed)?);
     }
@@ -81,7 +86,7 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
         None => stdio::ended(print(&first, None, args.json)),
         Some(pause) => watch(first, &mount, pause, args.json),
     }
-    .map_err(|e| CommandFailure::new(e.code, format!("{shown}: {}", e.message)).plain())
+    .map_err(|e| CommandFailure::failed(format!("{shown}: {}", e.message)).plain())
 }
 
 /// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the

@@ -86,7 +86,7 @@ pub fn input() -> Result<StdinLock<'static>, CommandFailure> {
 pub fn ended(written: io::Result<()>) -> Result<(), CommandFailure> {
     match written {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
-            Err(CommandFailure::new(1, e.to_string()).plain())
+            Err(CommandFailure::failed(e.to_string()).plain())
         }
         _ => Ok(()),
     }

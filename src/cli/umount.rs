@@ -62,7 +62,7 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
                     path.display(),
                     lines(&why)
                 );
-                result = Err(CommandFailure::new(1, ""));
+                result = Err(CommandFailure::failed(""));
                 continue;
             }
         };
@@ -82,7 +82,7 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
                 std::io::stderr(),
                 "error: {shown}: unmounted, but its daemon has not ended within 30 s"
             );
-            result = Err(CommandFailure::new(1, ""));
+            result = Err(CommandFailure::failed(""));
         }
     }
     result

@@ -17,10 +17,9 @@ use std::sync::Arc;
 const ARRAYS: [&[&str]; 3] = [&[ZARRAY], &[REMOVED], &[V1_META, V1_ATTRS]];
 
 fn archive(shown: &dyn Display) -> CommandFailure {
-    CommandFailure::new(
-        2,
-        format!("{shown}: archives are read-only; create the store in a directory, and zip that"),
-    )
+    CommandFailure::wrong_use(format!(
+        "{shown}: archives are read-only; create the store in a directory, and zip that"
+    ))
 }
 
 /// The store of a new array, which may not exist yet.
@@ -46,8 +45,7 @@ pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
             place_of_path(path).map(|(store, key)| (NewPlace::Directory(store), key))
         }
         StoreLocation::Url(url) => place_of_url(url, args),
-        StoreLocation::Memory => Err(CommandFailure::new(
-            2,
+        StoreLocation::Memory => Err(CommandFailure::wrong_use(
             "memory: its content ends with the command; mount it instead",
         )),
     }
@@ -56,7 +54,7 @@ pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
 /// Returns the place of an array in a remote store. Without a group above the array, the store is
 /// the first name that ends with .zarr, or else the name above the array.
 fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
-    let wrong = |e: Error| CommandFailure::new(2, format!("{}: {e}", args.path));
+    let wrong = |e: Error| CommandFailure::wrong_use(format!("{}: {e}", args.path));
     location::check_url(url)?;
     if location::leads_into_archive(url) {
         return Err(archive(&args.path));
@@ -159,7 +157,7 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
             None => Err(Error::invalid(format!("{name:?} is not UTF-8"))),
         });
     key.map(|key| (store, key))
-        .map_err(|e| CommandFailure::new(2, format!("{shown}: {e}")))
+        .map_err(|e| CommandFailure::wrong_use(format!("{shown}: {e}")))
 }
 
 /// Returns the longest existing part of `path`, with links resolved, and the names that follow.
@@ -172,7 +170,7 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), CommandFailure> {
                 return Err(if location::is_archive_name(&existing.to_string_lossy()) {
                     archive(&path.display())
                 } else {
-                    CommandFailure::new(1, format!("{}: a file, not a directory", above.display()))
+                    CommandFailure::failed(format!("{}: a file, not a directory", above.display()))
                 });
             }
             Ok(existing) => {
@@ -183,21 +181,18 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), CommandFailure> {
                 match above.file_name() {
                     Some(name) => missing.push(name.to_os_string()),
                     None => {
-                        return Err(CommandFailure::new(
-                            2,
-                            format!(
-                                "{}: .. after a directory that doesn't exist",
-                                path.display()
-                            ),
-                        ));
+                        return Err(CommandFailure::wrong_use(format!(
+                            "{}: .. after a directory that doesn't exist",
+                            path.display()
+                        )));
                     }
                 }
             }
             Err(e) => return Err(Error::from(e).context(above.display()).into()),
         }
     }
-    Err(CommandFailure::new(
-        3,
-        format!("{}: no such directory", path.display()),
-    ))
+    Err(CommandFailure::not_found(format!(
+        "{}: no such directory",
+        path.display()
+    )))
 }

@@ -46,7 +46,7 @@ impl Raw {
                     "{}: {known} bytes, but the array has {size}; nothing was created",
                     path.display()
                 );
-                Err(CommandFailure::new(1, message))
+                Err(CommandFailure::failed(message))
             }
             None => Ok(raw),
         }
@@ -91,10 +91,9 @@ impl Raw {
             }
             _ => return Ok(()),
         };
-        Err(CommandFailure::new(
-            1,
-            format!("{shown}: {why}; nothing was created"),
-        ))
+        Err(CommandFailure::failed(format!(
+            "{shown}: {why}; nothing was created"
+        )))
     }
 }
 
