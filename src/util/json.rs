@@ -445,6 +445,11 @@ pub fn text(value: &Value) -> Option<&str> {
     value.as_str().filter(|s| !s.starts_with(TOKEN))
 }
 
+/// Returns the text of a string, and other values as JSON in one line.
+pub fn plain(value: &Value) -> String {
+    text(value).map_or_else(|| write(value), str::to_string)
+}
+
 /// Rewrites tokens and escapes that only Python accepts into strict JSON.
 fn from_python<'a>(text: &'a str, counts: &TextCounts) -> Cow<'a, str> {
     if counts.is_strict() {
@@ -508,18 +513,16 @@ fn string_end(text: &str) -> usize {
 
 /// Copies a string literal. Lone surrogates, which Rust's strings cannot hold, become U+FFFD.
 fn push_string(literal: &str, out: &mut String) {
-    let unit = |s: &str| {
-        s.get(..6)
-            .filter(|s| s.starts_with("\\u"))
-            .and_then(|s| u32::from_str_radix(&s[2..], 16).ok())
-    };
     let mut rest = literal;
     while let Some(at) = rest.find('\\') {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
-        let low = |s: &str| matches!(s.get(6..).and_then(unit), Some(0xDC00..=0xDFFF));
-        let len = match unit(rest) {
-            Some(0xD800..=0xDBFF) if low(rest) => 12,
+        let len = match escaped_unit(rest) {
+            Some(0xD800..=0xDBFF)
+                if matches!(rest.get(6..).and_then(escaped_unit), Some(0xDC00..=0xDFFF)) =>
+            {
+                12
+            }
             Some(0xD800..=0xDFFF) => {
                 out.push_str("\\ufffd");
                 rest = &rest[6..];
@@ -531,6 +534,12 @@ fn push_string(literal: &str, out: &mut String) {
         rest = &rest[len..];
     }
     out.push_str(rest);
+}
+
+/// Returns the UTF-16 unit of the numeric escape at the start of `text`.
+fn escaped_unit(text: &str) -> Option<u32> {
+    let digits = text.get(..6)?.strip_prefix("\\u")?;
+    u32::from_str_radix(digits, 16).ok()
 }
 
 /// Decodes base64 as Python's `base64.standard_b64decode` does: it skips characters outside the

@@ -220,17 +220,27 @@ pub fn take_within(bytes: usize, max_wait: Duration) -> Result<Grant> {
 ///
 /// ENOMEM if less is free.
 pub fn check_available() -> Result<()> {
-    let has_spare = || lock(&BUDGET.used).granted <= limit() / 4 * 3;
-    if !has_spare() {
-        existing(&BUDGET.owners)
-            .iter()
-            .for_each(|owner| owner.reclaim());
-        if !has_spare() {
-            let why = "open files hold the memory for documents: close some, or mount with a larger --cache-size";
-            return Err(Error::system(libc::ENOMEM).context(why));
-        }
+    if has_spare() {
+        return Ok(());
     }
-    Ok(())
+    reclaim();
+    if has_spare() {
+        return Ok(());
+    }
+    let why =
+        "open files hold the memory for documents: close some, or mount with a larger --cache-size";
+    Err(Error::system(libc::ENOMEM).context(why))
+}
+
+fn has_spare() -> bool {
+    lock(&BUDGET.used).granted <= limit() / 4 * 3
+}
+
+/// Frees granted memory that is not in use.
+fn reclaim() {
+    for owner in existing(&BUDGET.owners) {
+        owner.reclaim();
+    }
 }
 
 /// Returns the error for a grant of `bytes`, which exceeds [`limit`].
@@ -300,9 +310,7 @@ impl Grant {
             let left = max_wait.saturating_sub(begun.elapsed());
             if !asked {
                 drop(used);
-                existing(&BUDGET.owners)
-                    .iter()
-                    .for_each(|owner| owner.reclaim());
+                reclaim();
                 asked = true;
             } else if left.is_zero() || served.bytes + used.by_waiting + more > limit {
                 return Err(in_use(more, served.bytes, used.granted));

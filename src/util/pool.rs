@@ -8,6 +8,7 @@ use crate::util::memory::{self, lock};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time for which at least one thread must have been idle without a break before an extra thread
@@ -44,6 +45,16 @@ struct Queue {
     growth: Option<PoolGrowth>,
 }
 
+/// The order in which queued jobs start.
+#[derive(Clone, Copy)]
+enum Urgency {
+    /// A caller waits for the job.
+    Urgent,
+    /// The job finds out which other jobs to run.
+    Early,
+    Normal,
+}
+
 /// A job in the queue.
 struct QueuedJob {
     since: Instant,
@@ -53,12 +64,8 @@ struct QueuedJob {
 
 /// Queued jobs, and counts of threads and of jobs in flight.
 struct Jobs {
-    /// Jobs that callers wait for.
-    urgent: VecDeque<QueuedJob>,
-    /// Jobs that find out which other jobs to run.
-    early: VecDeque<QueuedJob>,
-    /// The other jobs.
-    normal: VecDeque<QueuedJob>,
+    /// The queued jobs of each [`Urgency`].
+    queued: [VecDeque<QueuedJob>; 3],
     /// Weight of the jobs in flight.
     weight: usize,
     /// Whether the pool has been dropped.
@@ -74,18 +81,12 @@ struct Jobs {
 type Job = Box<dyn FnOnce() + Send>;
 
 impl Pool {
-    /// Starts a pool of `threads` workers, at least one.
+    /// Starts a pool of `threads` workers, at least one, whose jobs in flight have a total weight of
+    /// at most `bound`. A heavier job runs alone.
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread. [`Pool::bounded`] and [`Pool::growing`] fail in the same
-    /// case.
-    pub fn new(name: &str, threads: usize) -> Result<Self> {
-        Pool::start(name, threads, usize::MAX, None)
-    }
-
-    /// Starts a pool of `threads` workers whose jobs in flight have a total weight of at most
-    /// `bound`. A heavier job runs alone.
+    /// The system cannot start a thread. [`Pool::growing`] fails in the same case.
     pub fn bounded(name: &str, threads: usize, bound: usize) -> Result<Self> {
         Pool::start(name, threads, bound, None)
     }
@@ -98,25 +99,19 @@ impl Pool {
 
     fn start(name: &str, threads: usize, bound: usize, growth: Option<PoolGrowth>) -> Result<Self> {
         let base = threads.max(1);
-        let jobs = Jobs {
-            urgent: VecDeque::new(),
-            early: VecDeque::new(),
-            normal: VecDeque::new(),
-            weight: 0,
-            is_closed: false,
-            threads: 0,
-            idle: 0,
-            all_busy: Instant::now(),
-            is_watched: false,
-        };
-        let jobs = Mutex::new(jobs);
-        let changed = Condvar::new();
-        let watched = Condvar::new();
         let queue = Arc::new(Queue {
             name: name.into(),
-            jobs,
-            changed,
-            watched,
+            jobs: Mutex::new(Jobs {
+                queued: Default::default(),
+                weight: 0,
+                is_closed: false,
+                threads: 0,
+                idle: 0,
+                all_busy: Instant::now(),
+                is_watched: false,
+            }),
+            changed: Condvar::new(),
+            watched: Condvar::new(),
             bound,
             base,
             growth,
@@ -128,8 +123,7 @@ impl Pool {
             queue.start_worker(&mut lock(&queue.jobs))?;
         }
         if let Some(growth) = growth {
-            let watch = std::thread::Builder::new().name(format!("{name}-watch"));
-            watch.spawn(move || queue.watch(growth))?;
+            start_thread(&format!("{name}-watch"), move || queue.watch(growth))?;
         }
         Ok(pool)
     }
@@ -141,34 +135,26 @@ impl Pool {
 
     /// Queues a job with a weight.
     pub fn run_weighing(&self, weight: usize, job: impl FnOnce() + Send + 'static) {
-        let mut jobs = lock(&self.queue.jobs);
-        jobs.normal.push_back(QueuedJob {
-            since: Instant::now(),
-            weight,
-            job: Box::new(job),
-        });
-        self.queue.wake(jobs);
+        self.add(Urgency::Normal, weight, Box::new(job));
     }
 
     /// Queues a job without weight that queues others. It starts before those, but after urgent
     /// ones.
     pub fn run_early(&self, job: impl FnOnce() + Send + 'static) {
-        let mut jobs = lock(&self.queue.jobs);
-        jobs.early.push_back(QueuedJob {
-            since: Instant::now(),
-            weight: 0,
-            job: Box::new(job),
-        });
-        self.queue.wake(jobs);
+        self.add(Urgency::Early, 0, Box::new(job));
     }
 
     /// Queues a job that a caller waits for. It starts before all other queued jobs.
     pub fn run_urgent(&self, job: impl FnOnce() + Send + 'static) {
+        self.add(Urgency::Urgent, 0, Box::new(job));
+    }
+
+    fn add(&self, urgency: Urgency, weight: usize, job: Job) {
         let mut jobs = lock(&self.queue.jobs);
-        jobs.urgent.push_back(QueuedJob {
+        jobs.queued[urgency as usize].push_back(QueuedJob {
             since: Instant::now(),
-            weight: 0,
-            job: Box::new(job),
+            weight,
+            job,
         });
         self.queue.wake(jobs);
     }
@@ -184,35 +170,28 @@ impl Drop for Pool {
 
 impl Jobs {
     fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.early.is_empty() && self.normal.is_empty()
+        self.len() == 0
     }
 
     fn len(&self) -> usize {
-        self.urgent.len() + self.early.len() + self.normal.len()
+        self.queued.iter().map(VecDeque::len).sum()
     }
 
     /// Removes the next job from the queue if it may start now.
     fn take(&mut self, bound: usize) -> Option<QueuedJob> {
-        if let Some(next) = self.urgent.pop_front().or_else(|| self.early.pop_front()) {
-            return Some(next);
-        }
-        let weight = self.normal.front()?.weight;
+        let queue = self.queued.iter_mut().find(|queue| !queue.is_empty())?;
+        let weight = queue.front()?.weight;
         if weight > 0 && self.weight > 0 && self.weight.saturating_add(weight) > bound {
             return None;
         }
-        let next = self.normal.pop_front()?;
-        self.weight = self.weight.saturating_add(next.weight);
-        Some(next)
+        self.weight = self.weight.saturating_add(weight);
+        queue.pop_front()
     }
 
     /// Returns the number of jobs that were queued at `then` or before.
     fn waiting_since(&self, then: Instant) -> usize {
-        self.urgent
-            .iter()
-            .chain(&self.early)
-            .chain(&self.normal)
-            .filter(|waiting| waiting.since <= then)
-            .count()
+        let waiting = self.queued.iter().flatten();
+        waiting.filter(|waiting| waiting.since <= then).count()
     }
 }
 
@@ -238,9 +217,7 @@ impl Queue {
     fn start_worker(self: &Arc<Self>, jobs: &mut Jobs) -> std::io::Result<()> {
         let queue = self.clone();
         let name = format!("{}-{}", self.name, jobs.threads);
-        std::thread::Builder::new()
-            .name(name)
-            .spawn(move || queue.work())?;
+        start_thread(&name, move || queue.work())?;
         jobs.threads += 1;
         Ok(())
     }
@@ -322,18 +299,24 @@ impl Queue {
     }
 }
 
+/// Starts a thread with a name.
+pub fn start_thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<JoinHandle<T>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}
+
 /// Runs `work` on several threads, also on this one. Returns the first error.
 pub fn on_threads(threads: usize, work: &(impl Fn() -> Result<()> + Sync)) -> Result<()> {
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
-            done.join()
-                .unwrap_or_else(|_| Err(Error::system(libc::EIO)))
-        };
-        let mine = work();
-        others
-            .into_iter()
-            .fold(mine, |done, other| done.and(join(other)))
+        let mut done = work();
+        for other in others {
+            let panicked = |_| Err(Error::system(libc::EIO));
+            done = done.and(other.join().unwrap_or_else(panicked));
+        }
+        done
     })
 }
 
@@ -346,7 +329,7 @@ mod tests {
     #[test]
     fn jobs_run_after_a_panic_and_after_the_pool_is_dropped() {
         let (done, results) = channel();
-        let pool = Pool::new("test", 1).unwrap();
+        let pool = Pool::bounded("test", 1, usize::MAX).unwrap();
         pool.run(|| panic!("on purpose"));
         for i in 0..3 {
             let done = done.clone();
@@ -400,7 +383,7 @@ mod tests {
     fn urgent_jobs_start_first_and_early_ones_next() {
         let (done, results) = channel();
         let (go, gone) = channel::<()>();
-        let pool = Pool::new("test", 1).unwrap();
+        let pool = Pool::bounded("test", 1, usize::MAX).unwrap();
         pool.run(move || gone.recv().unwrap());
         for i in 0..2 {
             let done = done.clone();
