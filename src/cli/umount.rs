@@ -1,7 +1,7 @@
 //! `zarrfs umount`: unmounts, and waits until the daemon has ended.
 
 use super::CommandFailure;
-use crate::error::{Error, lines};
+use crate::error::Error;
 use crate::fs::tree::SYNC;
 use crate::fuse::{
     MountEntry, PATIENCE, STATISTICS, UnmountMode, mount_of, read_control, unmount_path,
@@ -10,7 +10,6 @@ use crate::util::json::{self, Value};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -47,45 +46,30 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     };
     let mut result = Ok(());
     for path in &args.mountpoints {
-        // --lazy and --force are also for mounts that hang, and must not read from them
-        let stored = if mode == UnmountMode::Unused {
-            store_all(path)
-        } else {
-            Ok(None)
-        };
-        let daemon = match stored {
-            Ok(daemon) => daemon,
-            Err(why) => {
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "error: {}: {}",
-                    path.display(),
-                    lines(&why)
-                );
-                result = Err(CommandFailure::failed(""));
-                continue;
-            }
-        };
-        if let Err(e) = unmount_path(path, mode) {
-            if result.is_err() {
-                let _ = writeln!(std::io::stderr(), "error: {e}");
-            } else {
-                result = Err(CommandFailure::from(e));
-            }
-            continue;
-        }
-        if let Some(daemon) = daemon
-            && poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&WAIT)) == Ok(0)
-        {
-            let shown = path.display();
-            let _ = writeln!(
-                std::io::stderr(),
-                "error: {shown}: unmounted, but its daemon has not ended within 30 s"
-            );
+        if let Err(failure) = unmount(path, mode) {
+            failure.print(false);
             result = Err(CommandFailure::failed(""));
         }
     }
     result
+}
+
+fn unmount(path: &Path, mode: UnmountMode) -> Result<(), CommandFailure> {
+    let shown = path.display();
+    // --lazy and --force are also for mounts that hang, and must not read from them
+    let daemon = if mode == UnmountMode::Unused {
+        store_all(path).map_err(|why| CommandFailure::failed(format!("{shown}: {why}")))?
+    } else {
+        None
+    };
+    unmount_path(path, mode)?;
+    if let Some(daemon) = daemon
+        && poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&WAIT)) == Ok(0)
+    {
+        let why = "unmounted, but its daemon has not ended within 30 s";
+        return Err(CommandFailure::failed(format!("{shown}: {why}")));
+    }
+    Ok(())
 }
 
 /// Stores everything that was written to a mount, and returns the process of its daemon if this
@@ -95,15 +79,6 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
 ///
 /// The reason why the mount stays, with the names of the chunks that could not be stored.
 fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
-    let stays = |why: &str| {
-        format!(
-            "still mounted: {why}; run it again later, or with --force, which may lose the data"
-        )
-    };
-    let unknown = |e: Error| match e.errno() {
-        libc::ETIMEDOUT => e.to_string(),
-        _ => stays(&format!("can't know whether everything is stored: {e}")),
-    };
     let Ok(Some(mount)) = mount_of(path) else {
         return Ok(None);
     };
@@ -115,6 +90,18 @@ fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
         Ok(said) if !said.is_empty() => Err(stays(String::from_utf8_lossy(&said).trim_end())),
         Err(e) if !is_no_mount(&e) => Err(unknown(e)),
         _ => Ok(daemon(&statistics)),
+    }
+}
+
+fn stays(why: &str) -> String {
+    format!("still mounted: {why}; run it again later, or with --force, which may lose the data")
+}
+
+/// Returns why a mount stays whose control file has failed.
+fn unknown(e: Error) -> String {
+    match e.errno() {
+        libc::ETIMEDOUT => e.to_string(),
+        _ => stays(&format!("can't know whether everything is stored: {e}")),
     }
 }
 
