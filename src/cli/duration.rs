@@ -5,21 +5,20 @@ use std::time::Duration;
 /// The longest duration, ten years: clocks and system calls accept some centuries at most.
 const MAX: Duration = Duration::from_secs(3653 * 24 * 3600);
 
+const WRONG: &str = "a duration is a number with ms, s, m or h, such as 500ms";
+
 /// Parses a duration: a number with ms, s, m or h.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || "a duration is a number with ms, s, m or h, such as 500ms".to_string();
-    let unit = text
-        .find(|c: char| c.is_ascii_alphabetic())
-        .ok_or_else(wrong)?;
+    let unit = text.find(|c: char| c.is_ascii_alphabetic()).ok_or(WRONG)?;
     let seconds = match &text[unit..] {
         "ms" => 0.001,
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(wrong()),
+        _ => return Err(WRONG.to_string()),
     };
-    let number: f64 = text[..unit].parse().map_err(|_| wrong())?;
-    let duration = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
+    let number: f64 = text[..unit].parse().map_err(|_| WRONG)?;
+    let duration = Duration::try_from_secs_f64(number * seconds).map_err(|_| WRONG)?;
     match duration {
         Duration::ZERO => Err("a duration must not be zero".to_string()),
         long if long > MAX => Err("a duration must not be longer than ten years".to_string()),

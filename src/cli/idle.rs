@@ -5,6 +5,7 @@ use super::CommandFailure;
 use crate::error::Error;
 use crate::fs::Fs;
 use crate::fuse::{Mountpoint, Unmounted};
+use crate::util::pool::start_thread;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ pub fn unmount_after(
     fs: Arc<Fs>,
     mountpoint: Arc<Mountpoint>,
 ) -> Result<(), CommandFailure> {
-    let watch = move || {
+    start_thread("idle", move || {
         let pause = (timeout / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         let mut requests = fs.requests();
         let mut idle_since = Instant::now();
@@ -33,11 +34,8 @@ pub fn unmount_after(
                 return;
             }
         }
-    };
-    thread::Builder::new()
-        .name("idle".into())
-        .spawn(watch)
-        .map_err(Error::from)?;
+    })
+    .map_err(Error::from)?;
     Ok(())
 }
 

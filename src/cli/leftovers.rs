@@ -2,6 +2,7 @@
 //! those that it lists; a writable mount lists it once, in the background.
 
 use crate::store::{EntryKind, Key, Store};
+use crate::util::pool::start_thread;
 use std::sync::Arc;
 
 /// Maximum number of names that a mount lists: a tenth of a second on a local disk. In other
@@ -15,9 +16,7 @@ const MAX_WAITING: usize = 1 << 20;
 pub fn remove(store: Arc<dyn Store>) {
     if store.concurrency() == 1 {
         // without a thread the files stay
-        let _ = std::thread::Builder::new()
-            .name("leftovers".into())
-            .spawn(move || list(store.as_ref()));
+        let _ = start_thread("leftovers", move || list(store.as_ref()));
     }
 }
 

@@ -10,6 +10,7 @@ use super::CommandFailure;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::util::memory::lock;
+use crate::util::pool::start_thread;
 use httparse::{EMPTY_HEADER, Request, Status};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -91,25 +92,20 @@ impl StatisticsListener {
     pub fn serve(self, fs: Arc<Fs>) -> Result<()> {
         log::info!("statistics at http://{}/metrics", self.address);
         fs.set_metrics_address(self.address.to_string());
-        let connections = AtomicUsize::new(0);
-        let made = Mutex::new(None);
         let server = Arc::new(StatisticsServer {
             fs,
             host: self.host,
-            connections,
-            made,
+            connections: AtomicUsize::new(0),
+            made: Mutex::new(None),
         });
-        let accept = move || {
+        start_thread("metrics", move || {
             loop {
                 match self.listener.accept() {
                     Ok((stream, _)) => server.take(stream),
                     Err(_) => std::thread::sleep(PAUSE),
                 }
             }
-        };
-        std::thread::Builder::new()
-            .name("metrics".into())
-            .spawn(accept)?;
+        })?;
         Ok(())
     }
 }
@@ -151,15 +147,12 @@ impl StatisticsServer {
             stream,
             deadline: Instant::now() + PATIENCE,
         };
-        let answer = move || {
+        // without a thread the connection is closed
+        let _ = start_thread("metrics", move || {
             if let Err(e) = connection.answer() {
                 log::debug!("--listen: {e}");
             }
-        };
-        // without a thread the connection is closed
-        let _ = std::thread::Builder::new()
-            .name("metrics".into())
-            .spawn(answer);
+        });
     }
 
     /// Returns statistics that are not older than [`FRESH`].
@@ -187,15 +180,14 @@ impl Connection {
             _ => format!("{status}\nThe statistics are at /metrics.\n").into(),
         };
         let length = text.len();
-        let head_only = head.starts_with(b"HEAD ");
         let mut answer = format!(
             "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\n\
              Cache-Control: no-store\r\n{more}Connection: close\r\n\r\n"
         );
-        if !head_only {
+        if !head.starts_with(b"HEAD ") {
             answer += &text;
         }
-        self.write(answer.as_bytes())?;
+        self.write_all(answer.as_bytes())?;
         self.stream.shutdown(Shutdown::Write)
     }
 
@@ -215,19 +207,6 @@ impl Connection {
         Ok(head)
     }
 
-    fn write(&mut self, mut bytes: &[u8]) -> std::io::Result<()> {
-        while !bytes.is_empty() {
-            self.stream.set_write_timeout(Some(self.left()?))?;
-            match self.stream.write(bytes) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(len) => bytes = bytes.get(len..).unwrap_or_default(),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the time that is left, or an error if it is zero.
     fn left(&self) -> std::io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -236,6 +215,18 @@ impl Connection {
         } else {
             Ok(left)
         }
+    }
+}
+
+impl Write for Connection {
+    /// Writes within the time that is left.
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -38,10 +38,9 @@ pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
     let (command, verb) = match &args.verb {
         None => (&mut command, String::new()),
         Some(verb) => {
-            let unknown = || {
+            let found = find_verb(&mut command, verb).ok_or_else(|| {
                 CommandFailure::wrong_use(format!("unknown verb: {verb}; zarrfs --help lists them"))
-            };
-            let found = find_verb(&mut command, verb).ok_or_else(unknown)?;
+            })?;
             (found, verb.clone())
         }
     };
@@ -121,9 +120,11 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
         man.render_subcommands_section(&mut out)?;
     }
     if verb == "check" {
-        let named = |kind: FindingKind| format!("{} ({})", kind.name(), kind.level().name());
         let findings: Vec<_> = FindingKind::all()
-            .map(|kind| (named(kind), kind.meaning()))
+            .map(|kind| {
+                let name = format!("{} ({})", kind.name(), kind.level().name());
+                (name, kind.meaning())
+            })
             .collect();
         section(
             "FINDINGS",

@@ -140,8 +140,10 @@ impl ChunkMap {
             // with more leading dimensions, a shard is no range of planes
             [.., rows, columns] => Some([1, *rows, *columns]),
         };
-        let whole_shards = |shard: [u64; 3]| [0, 1, 2].map(|i| axes[i].by_shards(shard[i]));
-        let axes = shard.map_or(axes, whole_shards);
+        let axes = match shard {
+            Some(shard) => [0, 1, 2].map(|i| axes[i].by_shards(shard[i])),
+            None => axes,
+        };
         let cells = match grid.chunk_count() {
             0 => Vec::new(),
             _ => vec![Cell::default(); axes.iter().map(|axis| axis.cells() as usize).product()],
@@ -226,20 +228,26 @@ impl ChunkMap {
     /// Returns the indices of the first plane of a panel, `(0, 3, *, *)`, and those of the last if
     /// the panel stands for several planes.
     fn panel_label(&self, panel: u64) -> String {
-        let leading = &self.counts[..self.counts.len().saturating_sub(2)];
-        let indices = |mut n: u64| {
-            let mut names: Vec<String> = vec!["*".into(), "*".into()];
-            for count in leading.iter().rev() {
-                names.insert(0, (n % count).to_string());
-                n /= count;
-            }
-            format!("({})", names.join(", "))
-        };
         let first = panel * self.axes[0].per_cell;
         match self.axes[0].chunks_in(panel) {
-            1 => indices(first),
-            n => format!("{} to {}", indices(first), indices(first + n - 1)),
+            1 => self.plane_label(first),
+            n => format!(
+                "{} to {}",
+                self.plane_label(first),
+                self.plane_label(first + n - 1)
+            ),
         }
+    }
+
+    /// Returns the indices of the plane number `n`.
+    fn plane_label(&self, mut n: u64) -> String {
+        let mut names: Vec<String> = vec!["*".into(), "*".into()];
+        let leading = self.counts.len().saturating_sub(2);
+        for count in self.counts[..leading].iter().rev() {
+            names.insert(0, (n % count).to_string());
+            n /= count;
+        }
+        format!("({})", names.join(", "))
     }
 
     fn symbol(&self, panel: u64, row: u64, column: u64, style: Style) -> char {
@@ -302,14 +310,14 @@ impl ChunkMap {
 
     /// Returns the cells as lists of numbers, in C order.
     pub fn to_json(&self) -> Value {
-        let list = |of: fn(&Cell) -> u64| self.cells.iter().map(of).collect::<Vec<_>>();
+        let cells = &self.cells;
         json!({
             "grid": self.counts,
             "cells": self.axes.map(MapAxis::cells),
             "chunks_per_cell": self.axes.map(|axis| axis.per_cell),
-            "stored": list(|cell| cell.stored),
-            "bytes": list(|cell| cell.bytes),
-            "failed": list(|cell| cell.failed),
+            "stored": cells.iter().map(|cell| cell.stored).collect::<Vec<_>>(),
+            "bytes": cells.iter().map(|cell| cell.bytes).collect::<Vec<_>>(),
+            "failed": cells.iter().map(|cell| cell.failed).collect::<Vec<_>>(),
         })
     }
 }

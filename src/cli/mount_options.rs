@@ -42,11 +42,10 @@ pub fn expand(
     sloppy: bool,
     command: &Command,
 ) -> Result<Vec<OsString>, CommandFailure> {
-    let options = || lists.iter().flat_map(|list| split(list));
-    let sloppy = sloppy || options().any(|option| option == "sloppy");
+    let options: Vec<&str> = lists.iter().flat_map(|list| split(list)).collect();
+    let sloppy = sloppy || options.contains(&"sloppy");
     let mut words: Vec<(&str, String)> = Vec::new();
-    for option in options() {
-        let bad = |why: &str| CommandFailure::wrong_use(format!("-o {option}: {why}"));
+    for option in options {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(unquoted(value))),
             None => (option, None),
@@ -54,20 +53,24 @@ pub fn expand(
         if let Some((_, undone)) = OPPOSITES.iter().find(|(n, _)| *n == name) {
             words.retain(|(known, _)| known != undone);
         } else if let Some((_, why)) = REFUSED.iter().find(|(n, _)| *n == name) {
-            return Err(bad(why));
+            return Err(refused(option, why));
         } else if let Some(longer) = last_list_with(command, &words, option) {
             words.pop();
             words.push(longer);
         } else if let Some(known) = find(command, name) {
             words.push((
                 known.get_long().unwrap_or_default(),
-                word(command, known, value).map_err(|why| bad(&why))?,
+                word(command, known, value).map_err(|why| refused(option, &why))?,
             ));
         } else if !(sloppy || is_without_effect(name, value.as_deref())) {
-            return Err(bad("unknown option"));
+            return Err(refused(option, "unknown option"));
         }
     }
     Ok(words.into_iter().map(|(_, word)| word.into()).collect())
+}
+
+fn refused(option: &str, why: &str) -> CommandFailure {
+    CommandFailure::wrong_use(format!("-o {option}: {why}"))
 }
 
 /// Returns the last option of `words` with `item` added to its list, since commas separate options

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Arguments of `stats`.
@@ -59,8 +59,32 @@ impl Sample {
 
 /// Runs the verb.
 pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
-    let shown = args.mountpoint.display();
-    let failed = |e: Error| match e.errno() {
+    let path = &args.mountpoint;
+    let shown = path.display();
+    let mount = mount_of(path).map_err(|e| failure(path, e))?;
+    let mount = mount.ok_or_else(|| {
+        CommandFailure::new(
+            ExitCode::Mountpoint,
+            format!("{shown}: not in a mount of zarrfs"),
+        )
+    })?;
+    if args.prometheus {
+        return stdio::print(
+            read_control(&mount, METRICS, PATIENCE).map_err(|e| failure(path, e))?,
+        );
+    }
+    let first = Sample::take(&mount).map_err(|e| failure(path, e))?;
+    match args.watch {
+        None => stdio::ended(print(&first, None, args.json)),
+        Some(pause) => watch(first, &mount, pause, args.json),
+    }
+    .map_err(|e| CommandFailure::failed(format!("{shown}: {}", e.message)).plain())
+}
+
+/// Returns the failure of a mount whose control file can't be read.
+fn failure(mountpoint: &Path, e: Error) -> CommandFailure {
+    let shown = mountpoint.display();
+    match e.errno() {
         libc::ENOTCONN => CommandFailure::new(
             ExitCode::Stale,
             format!("{shown}: its daemon has ended; run zarrfs umount {shown}"),
@@ -70,23 +94,7 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
             format!("{shown}: no such file or directory"),
         ),
         _ => CommandFailure::failed(format!("{shown}: {e}")),
-    };
-    let mount = mount_of(&args.mountpoint).map_err(failed)?;
-    let mount = mount.ok_or_else(|| {
-        CommandFailure::new(
-            ExitCode::Mountpoint,
-            format!("{shown}: not in a mount of zarrfs"),
-        )
-    })?;
-    if args.prometheus {
-        return stdio::print(read_control(&mount, METRICS, PATIENCE).map_err(failed)?);
     }
-    let first = Sample::take(&mount).map_err(failed)?;
-    match args.watch {
-        None => stdio::ended(print(&first, None, args.json)),
-        Some(pause) => watch(first, &mount, pause, args.json),
-    }
-    .map_err(|e| CommandFailure::failed(format!("{shown}: {}", e.message)).plain())
 }
 
 /// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the
@@ -166,22 +174,20 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
         });
         let shown = sample
             .number(name)
-            .map_or_else(|| plain(value), |n| show(name, n, false));
+            .map_or_else(|| json::plain(value), |n| show(name, n, false));
         lines.push([label(name), shown, change.unwrap_or_default()]);
     }
-    let width = |i: usize, lines: &mut dyn Iterator<Item = &[String; 3]>| {
-        lines.map(|l| l[i].len()).max().unwrap_or(0)
-    };
-    let names = width(0, &mut lines.iter());
+    let names = lines.iter().map(|line| line[0].len()).max().unwrap_or(0);
     // long text without a third column doesn't widen the second
-    let values = width(1, &mut lines.iter().filter(|l| !l[2].is_empty()));
-    let line = |[name, value, change]: &[String; 3]| {
-        format!("{name:<names$}  {value:<values$}  {change}")
-            .trim_end()
-            .to_string()
-            + "\n"
-    };
-    lines.iter().map(line).collect()
+    let changed = lines.iter().filter(|line| !line[2].is_empty());
+    let values = changed.map(|line| line[1].len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for [name, value, change] in &lines {
+        let line = format!("{name:<names$}  {value:<values$}  {change}");
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 /// Returns the label of a counter. `store_nanoseconds` is shown as `store time` and
@@ -198,8 +204,10 @@ fn label(name: &str) -> String {
 fn show(name: &str, number: f64, signed: bool) -> String {
     let sign = if number < 0.0 {
         "-"
+    } else if signed {
+        "+"
     } else {
-        if signed { "+" } else { "" }
+        ""
     };
     let number = number.abs();
     let text = if name.ends_with("_nanoseconds") {
@@ -218,12 +226,9 @@ fn show(name: &str, number: f64, signed: bool) -> String {
 
 /// Returns the text of a problem with its time and count.
 fn problem(value: &Value) -> String {
-    let text = |name| value.get(name).map(plain).unwrap_or_default();
-    format!("{} {}x {}", text("time"), text("count"), text("message"))
-}
-
-fn plain(value: &Value) -> String {
-    json::text(value).map_or_else(|| json::write(value), str::to_string)
+    let [time, count, message] = ["time", "count", "message"]
+        .map(|name| value.get(name).map(json::plain).unwrap_or_default());
+    format!("{time} {count}x {message}")
 }
 
 #[cfg(test)]
