@@ -39,7 +39,6 @@ mod stdio;
 mod systemd;
 mod time;
 mod umount;
-mod view;
 
 use crate::array::hierarchy::{ArchivesStore, ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::cache::{Cache, SpillOptions};
@@ -50,9 +49,10 @@ use crate::stats::Stats;
 use crate::store::{DirectoryStore, Hint, Key, LockFiles, Store};
 use crate::util::memory;
 use crate::zarr::metadata::V1Order;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use failure::{CommandFailure, ExitCode, wants_json};
-use location::StoreLocation;
+use location::{StoreLocation, StoreRequest};
 use remote::RemoteArgs;
 use start_directory::absolute;
 use std::ffi::OsString;
@@ -184,9 +184,10 @@ struct StoreArgs {
     /// Read v1 order F as zarr1 or spec [default: zarr1]
     ///
     /// zarr1 reads them as zarr 1.x wrote them, spec as the text of the specification says.
-    #[arg(long, value_enum, value_name = "READING", default_value = "zarr1", help_heading = ACCESS,
+    #[arg(long, value_parser = words(&[("zarr1", V1Order::Zarr1), ("spec", V1Order::Spec)]),
+        value_name = "READING", default_value = "zarr1", help_heading = ACCESS,
         hide_possible_values = true, hide_default_value = true)]
-    v1_order: V1OrderArg,
+    v1_order: V1Order,
     /// Let references lead to what is below URL
     ///
     /// A URL or path, compared name by name. By default references may only lead to files below the
@@ -217,7 +218,7 @@ struct StoreArgs {
 impl StoreArgs {
     /// Returns the condition under which consolidated metadata is used.
     fn consolidated(&self) -> UseConsolidated {
-        match self.remote.consolidated.into() {
+        match self.remote.consolidated {
             // a check looks at the documents themselves
             UseConsolidated::Auto if self.lists_unfinished => UseConsolidated::Auto,
             UseConsolidated::Auto if self.is_read_only || self.reads_once.is_some() => {
@@ -257,19 +258,14 @@ struct WriteArgs {
     drop_empty_chunks: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum V1OrderArg {
-    Zarr1,
-    Spec,
-}
-
-impl From<V1OrderArg> for V1Order {
-    fn from(arg: V1OrderArg) -> Self {
-        match arg {
-            V1OrderArg::Zarr1 => V1Order::Zarr1,
-            V1OrderArg::Spec => V1Order::Spec,
-        }
-    }
+/// Returns the parser of an option that takes one of these words, each of which means a value.
+fn words<T: Copy + Send + Sync>(
+    words: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(words.iter().map(|(word, _)| *word)).try_map(move |word| {
+        let meant = words.iter().find(|(known, _)| *known == word);
+        meant.map(|(_, value)| *value).ok_or("unknown")
+    })
 }
 
 /// Runs the command line of a process that was started with the `inherited` descriptors.
@@ -303,6 +299,9 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
         }
         Err(help) => return stdio::print_help(&help),
     };
+    if !matches!(verb, Verb::Mount(_)) {
+        logger::start_for_command()?;
+    }
     match verb {
         Verb::Mount(args) => mount::run(*args, words),
         Verb::Umount(args) => umount::run(&args),
@@ -326,110 +325,92 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
 fn open_store(
     location: &StoreLocation,
     args: &StoreArgs,
-    stats: Arc<Stats>,
-) -> Result<Hierarchy, CommandFailure> {
-    hierarchy(location, args, None, stats)
-}
-
-/// Opens a store for writing.
-fn open_store_to_write(
-    location: &StoreLocation,
-    args: &StoreArgs,
-    writing: &WriteArgs,
-    stats: Arc<Stats>,
-) -> Result<Hierarchy, CommandFailure> {
-    hierarchy(location, args, Some(writing), stats)
-}
-
-fn hierarchy(
-    location: &StoreLocation,
-    args: &StoreArgs,
-    writing: Option<&WriteArgs>,
-    stats: Arc<Stats>,
-) -> Result<Hierarchy, CommandFailure> {
-    if args.holds_stores {
-        location::check_holds_stores(location)?;
-        let store = location::open(location, args, writing, &stats)?;
-        let hierarchy = Hierarchy::new(
-            Arc::new(ArchivesStore::new(store, stats.clone())),
-            args.v1_order.into(),
-            stats,
-        );
-        return Ok(hierarchy.holding_stores());
-    }
-    let store = open_layers(location, args, writing, &stats)?;
-    hierarchy_of(store, location, args, stats)
-}
-
-/// Opens a store with all its layers.
-fn open_layers(
-    location: &StoreLocation,
-    args: &StoreArgs,
-    writing: Option<&WriteArgs>,
     stats: &Arc<Stats>,
-) -> Result<Arc<dyn Store>, CommandFailure> {
-    let store = location::open(location, args, writing, stats)?;
-    if args.reads_once == Some(true) {
-        store.hint(Hint::WholeStore);
-    }
-    let mut above = stores_above(location, args, writing, stats);
-    let store =
-        ConsolidatedStore::over_or_above(store, args.consolidated(), stats.clone(), &mut above);
-    store.map_err(|e| not_opened(location, e))
+) -> Result<Hierarchy, CommandFailure> {
+    let request = StoreRequest {
+        location,
+        args,
+        writing: None,
+        stats,
+    };
+    request.hierarchy()
 }
 
-/// Returns the hierarchy of an opened store.
-///
-/// # Errors
-///
-/// The store is not a Zarr store.
-fn hierarchy_of(
-    store: Arc<dyn Store>,
-    location: &StoreLocation,
-    args: &StoreArgs,
-    stats: Arc<Stats>,
-) -> Result<Hierarchy, CommandFailure> {
-    let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
-    hierarchy.check().map_err(|e| match e.kind() {
-        Kind::Invalid if is_nowhere(hierarchy.store()) => CommandFailure::not_found(format!(
-            "{location}: no such store, nor a group or array in one"
-        )),
-        // this occurs in an archive
-        Kind::NotFound => {
-            CommandFailure::not_found(format!("{location}: no such group or array: {e}"))
+impl StoreRequest<'_> {
+    /// Opens the groups and arrays of the store, or of the stores in a directory.
+    fn hierarchy(self) -> Result<Hierarchy, CommandFailure> {
+        if !self.args.holds_stores {
+            return self.hierarchy_of(self.open_layers()?);
         }
-        _ => not_opened(location, e),
-    })?;
-    Ok(hierarchy)
-}
-
-fn not_opened(location: &StoreLocation, e: Error) -> CommandFailure {
-    match e.kind() {
-        Kind::Invalid | Kind::Unsupported => CommandFailure::not_zarr(format!("{location}: {e}")),
-        _ => e.context(location).into(),
+        location::check_holds_stores(self.location)?;
+        let stores = ArchivesStore::new(self.open()?, self.stats.clone());
+        let hierarchy = Hierarchy::new(Arc::new(stores), self.args.v1_order, self.stats.clone());
+        Ok(hierarchy.holding_stores())
     }
-}
 
-/// Returns the stores above a URL, nearest first, each with the key of the URL in it.
-fn stores_above(
-    location: &StoreLocation,
-    args: &StoreArgs,
-    writing: Option<&WriteArgs>,
-    stats: &Arc<Stats>,
-) -> impl Iterator<Item = (Arc<dyn Store>, Key)> {
-    let first = matches!(location, StoreLocation::Url(url) if !location::leads_into_archive(url));
-    let first = first.then(|| (location.clone(), Key::root()));
-    let outwards = std::iter::successors(first, |(location, key)| {
-        let (above, name) = location.split_last()?;
-        Some((above, name.join_key(key)))
-    });
-    outwards
-        .skip(1)
-        .take(LEVELS_ABOVE)
-        .map_while(move |(above, key)| {
-            let store = location::open(&above, args, writing, stats).ok()?;
-            Some((store, key))
-        })
+    /// Opens the store with all its layers.
+    fn open_layers(self) -> Result<Arc<dyn Store>, CommandFailure> {
+        let store = self.open()?;
+        if self.args.reads_once == Some(true) {
+            store.hint(Hint::WholeStore);
+        }
+        let when = self.args.consolidated();
+        let above = &mut self.stores_above();
+        ConsolidatedStore::over_or_above(store, when, self.stats.clone(), above)
+            .map_err(|e| self.not_opened(e))
+    }
+
+    /// Returns the hierarchy of the opened store.
+    ///
+    /// # Errors
+    ///
+    /// The store is not a Zarr store.
+    fn hierarchy_of(self, store: Arc<dyn Store>) -> Result<Hierarchy, CommandFailure> {
+        let location = self.location;
+        let hierarchy = Hierarchy::new(store, self.args.v1_order, self.stats.clone());
+        hierarchy.check().map_err(|e| match e.kind() {
+            Kind::Invalid if is_nowhere(hierarchy.store()) => CommandFailure::not_found(format!(
+                "{location}: no such store, nor a group or array in one"
+            )),
+            // this occurs in an archive
+            Kind::NotFound => {
+                CommandFailure::not_found(format!("{location}: no such group or array: {e}"))
+            }
+            _ => self.not_opened(e),
+        })?;
+        Ok(hierarchy)
+    }
+
+    fn not_opened(self, e: Error) -> CommandFailure {
+        let location = self.location;
+        match e.kind() {
+            Kind::Invalid | Kind::Unsupported => {
+                CommandFailure::not_zarr(format!("{location}: {e}"))
+            }
+            _ => e.context(location).into(),
+        }
+    }
+
+    /// Returns the stores above a URL, nearest first, each with the key of the URL in it.
+    fn stores_above(self) -> impl Iterator<Item = (Arc<dyn Store>, Key)> {
+        let is_listed =
+            matches!(self.location, StoreLocation::Url(url) if !location::leads_into_archive(url));
+        let first = is_listed.then(|| (self.location.clone(), Key::root()));
+        let outwards = std::iter::successors(first, |(location, key)| {
+            let (above, name) = location.split_last()?;
+            Some((above, name.join_key(key)))
+        });
+        outwards
+            .skip(1)
+            .take(LEVELS_ABOVE)
+            .map_while(move |(location, key)| {
+                let above = StoreRequest {
+                    location: &location,
+                    ..self
+                };
+                Some((above.open().ok()?, key))
+            })
+    }
 }
 
 /// Warns that the groups and arrays in a store that cannot list are unknown.
@@ -441,34 +422,34 @@ fn warn_unlisted(hierarchy: &Hierarchy, location: &StoreLocation) {
     }
 }
 
+/// Returns a JSON list of objects, each in a line of its own.
+fn list_of(objects: impl Iterator<Item = String>) -> String {
+    format!("[\n{}\n]\n", objects.collect::<Vec<_>>().join(",\n"))
+}
+
 /// Maximum number of levels above a URL that are searched for consolidated metadata.
 const LEVELS_ABOVE: usize = 8;
 
 /// Returns whether a remote store has no key at all. An empty directory exists; an empty bucket
 /// prefix does not.
 fn is_nowhere(store: &dyn Store) -> bool {
-    let is_empty = || {
-        store
+    store.concurrency() > 1
+        && store.lists_all()
+        && store
             .list(&Key::root())
             .is_ok_and(|mut names| names.next().is_none())
-    };
-    store.concurrency() > 1 && store.lists_all() && is_empty()
 }
 
 impl WriteArgs {
-    fn apply(&self, store: DirectoryStore) -> Result<DirectoryStore, Error> {
-        let store = if self.no_fsync {
-            store.without_fsync()
-        } else {
-            store
-        };
-        Ok(match &self.synchronizer {
-            Some(directory) => {
-                let locks = LockFiles::open(directory, self.lock_timeout);
-                store.with_locks(locks.map_err(|e| e.context("--synchronizer"))?)
-            }
-            None => store,
-        })
+    fn apply(&self, mut store: DirectoryStore) -> Result<DirectoryStore, Error> {
+        if self.no_fsync {
+            store = store.without_fsync();
+        }
+        if let Some(directory) = &self.synchronizer {
+            let locks = LockFiles::open(directory, self.lock_timeout);
+            store = store.with_locks(locks.map_err(|e| e.context("--synchronizer"))?);
+        }
+        Ok(store)
     }
 }
 
@@ -535,7 +516,7 @@ struct ReadArgs {
 }
 
 impl ReadArgs {
-    fn options(&self, read_only: bool, direct_io: bool) -> Options {
+    fn options(&self, read_only: bool) -> Options {
         let spill = SpillOptions {
             directory: self.spill_directory(),
             limit: self.spill_size,
@@ -544,7 +525,7 @@ impl ReadArgs {
             read_only,
             resize: false,
             threads: self.memory.threads(),
-            direct_io,
+            direct_io: false,
             spill,
         }
     }

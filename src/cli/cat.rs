@@ -1,12 +1,11 @@
 //! `zarrfs cat`: the flat bytes of an array, without FUSE.
 
 use super::flat::{self, Flat};
-use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, logger, open_store, size, stdio};
+use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, open_store, size, stdio};
 use crate::error::Error;
 use crate::fs::Fs;
 use crate::stats::Stats;
 use clap::Args;
-use log::LevelFilter;
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
@@ -33,13 +32,11 @@ pub struct CatArgs {
 
 /// Runs the verb.
 pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
-    // no log, since the verb prints its error
-    logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());
     // an array's directory is a store of one array
-    let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
+    let hierarchy = open_store(&args.path, &args.store_args, &stats)?;
     let cache = args.reading.memory.cache(stats.clone());
-    let options = args.reading.options(true, false);
+    let options = args.reading.options(true);
     let Flat { fs, handle, array } = flat::open(&args.path, hierarchy, cache, stats, options)?;
     let end = args.length.map_or(array.size(), |n| {
         args.offset.saturating_add(n).min(array.size())

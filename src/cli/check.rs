@@ -2,14 +2,12 @@
 //! object.
 
 use super::progress::{ProgressLine, bar};
-use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, size, stdio, threads};
+use super::{CommandFailure, StoreArgs, StoreLocation, open_store, size, stdio, threads};
 use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
 use crate::error::{Error, one_line};
-use crate::stats::Stats;
 use crate::util::json::{self, Value, json};
 use crate::util::memory;
 use clap::Args;
-use log::LevelFilter;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
@@ -56,8 +54,6 @@ struct Report<'a> {
 
 /// Runs the verb.
 pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
-    // no log, since each fault is a finding
-    logger::start(LevelFilter::Off, None)?;
     let store_args = StoreArgs {
         lists_unfinished: true,
         reads_once: Some(true),
@@ -65,7 +61,7 @@ pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
     };
     // memory for a chunk of the largest size, encoded and decoded
     memory::set_cache_bound(4 << 30);
-    let hierarchy = open_store(&args.store, &store_args, Arc::new(Stats::default()))?;
+    let hierarchy = open_store(&args.store, &store_args, &Arc::default())?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // the second signal ends the process
@@ -198,9 +194,6 @@ impl<'a> Report<'a> {
     }
 
     fn last_line(&self, summary: &Summary) -> String {
-        let plural = |n: u64, what: &str| {
-            format!("{} {what}{}", size::count(n), if n == 1 { "" } else { "s" })
-        };
         let findings = match self.errors + self.warnings {
             0 => "no findings".to_string(),
             n => plural(n, "finding"),
@@ -241,6 +234,10 @@ impl<'a> Report<'a> {
         }));
         format!("{line_end}],{}\n", totals.trim_start_matches('{'))
     }
+}
+
+fn plural(n: u64, what: &str) -> String {
+    format!("{} {what}{}", size::count(n), if n == 1 { "" } else { "s" })
 }
 
 fn as_json(finding: &Finding) -> String {

@@ -1,6 +1,6 @@
 //! `zarrfs completions`: prints completions of the command line for a shell.
 
-use super::header_options::NETCDF;
+use super::header_options::{NETCDF, formats};
 use super::{Cli, CommandFailure, print};
 use crate::export::Format;
 use clap::builder::PossibleValuesParser;
@@ -73,17 +73,14 @@ fn with_values(command: Command) -> Command {
 
 /// Returns the values to offer for an option; none if its parser knows them, or there is no list.
 fn values(arg: &Arg) -> Vec<&'static str> {
-    let formats = |containers: bool| {
-        Format::ALL
-            .into_iter()
-            .filter(move |f| f.is_container() == containers)
-            .map(Format::id)
-    };
     match arg.get_long() {
-        Some("headers") => ["all", "none"].into_iter().chain(formats(false)).collect(),
+        Some("headers") => ["all", "none"]
+            .into_iter()
+            .chain(formats(false).map(Format::id))
+            .collect(),
         Some("containers") => ["all", "none", NETCDF]
             .into_iter()
-            .chain(formats(true))
+            .chain(formats(true).map(Format::id))
             .collect(),
         Some("views") => vec!["all", "none", "unpacked", "slices"],
         Some("compressor") => vec![

@@ -1,15 +1,13 @@
 //! `zarrfs consolidate`: writes the consolidated metadata of a store: `.zmetadata`, or for Zarr v3
 //! a part of `zarr.json`.
 
-use super::remote::ConsolidatedArg;
-use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print};
-use crate::array::hierarchy::StoredNode;
+use super::{CommandFailure, StoreArgs, StoreLocation, open_store, print};
+use crate::array::hierarchy::{StoredNode, UseConsolidated};
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::util::json::{self, json};
 use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZMETADATA};
 use clap::Args;
-use log::LevelFilter;
 use std::sync::Arc;
 
 /// Arguments of `consolidate`.
@@ -26,28 +24,27 @@ pub struct ConsolidateArgs {
 
 /// Runs the verb.
 pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
-    logger::start(LevelFilter::Off, None)?;
     let shown = &args.store;
     let stats = Arc::new(Stats::default());
     let mut store_args = args.store_args.clone();
     // read the documents themselves
-    store_args.remote.consolidated = ConsolidatedArg::Ignore;
-    let hierarchy = open_store(&args.store, &store_args, stats.clone())?;
+    store_args.remote.consolidated = UseConsolidated::Never;
+    let hierarchy = open_store(&args.store, &store_args, &stats)?;
     let names = hierarchy
         .write_consolidated(&Key::root())
         .map_err(|e| e.context(shown))?;
     let is_v3 = hierarchy
         .is_v3(&Key::root())
         .map_err(|e| e.context(shown))?;
-    let is_array = |name: &&String| {
+    let arrays = names.iter().filter(|name| {
         if is_v3 {
             Key::normalize(name)
                 .is_ok_and(|key| matches!(hierarchy.find(&key), Ok(Some(StoredNode::Array(_)))))
         } else {
             name.rsplit('/').next() == Some(ZARRAY)
         }
-    };
-    let arrays = names.iter().filter(is_array).count();
+    });
+    let arrays = arrays.count();
     let document = if is_v3 { ZARR_JSON } else { ZMETADATA };
     let documents = names.len();
     let problems = stats.problems();

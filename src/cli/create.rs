@@ -9,9 +9,7 @@ mod unfinished;
 
 use super::compressor::{self, CompressorArg};
 use super::remote::RemoteArgs;
-use super::{
-    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, V1OrderArg, WriteArgs, location, logger,
-};
+use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, WriteArgs, location};
 use crate::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
 use crate::error::Error;
 use crate::stats::Stats;
@@ -22,7 +20,6 @@ use crate::zarr::metadata::v3::data_type::DataType;
 use crate::zarr::metadata::{V1Order, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use clap::Args;
 use document::NewDocument;
-use log::LevelFilter;
 use place::NewPlace;
 use raw::Raw;
 use std::path::{Path, PathBuf};
@@ -175,7 +172,6 @@ fn attributes(text: &str) -> Result<Value, String> {
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
-    logger::start(LevelFilter::Off, None)?;
     let asked = args
         .zarr_format
         .as_deref()
@@ -516,7 +512,7 @@ fn first_missing(hierarchy: &Hierarchy, key: &Key) -> Result<Key, Error> {
 impl CreateArgs {
     fn store_args(&self) -> StoreArgs {
         StoreArgs {
-            v1_order: V1OrderArg::Zarr1,
+            v1_order: V1Order::Zarr1,
             allow_reference: Vec::new(),
             remote: self.remote.clone(),
             lists_unfinished: false,

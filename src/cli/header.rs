@@ -3,20 +3,19 @@
 
 use super::header_options::{NETCDF, NetcdfArgs};
 use super::{
-    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, location, logger, open_store, print,
+    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, list_of, location, open_store, print,
 };
 use crate::array::Array;
 use crate::array::hierarchy::StoredNode;
 use crate::cache::Cache;
-use crate::error::{Error, Kind};
+use crate::error::Error;
 use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
 use crate::stats::Stats;
-use crate::store::Key;
+use crate::store::{Key, Store};
 use crate::util::json::{self, json};
 use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use log::LevelFilter;
 use std::sync::Arc;
 
 /// Arguments of `header`.
@@ -66,25 +65,23 @@ fn ids(formats: impl IntoIterator<Item = Format>) -> String {
 
 /// Runs the verb.
 pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
-    logger::start(LevelFilter::Off, None)?;
     let shown = &args.path;
     let stats = Arc::new(Stats::default());
-    let failed = |e: Error| CommandFailure::from(e.context(shown));
     // the directory of an array is a store of one array, but its coordinates are beside it
-    let alone = open_store(&args.path, &args.store_args, stats.clone())?;
-    let place = alone.find(&Key::root()).map_err(failed)?;
+    let alone = open_store(&args.path, &args.store_args, &stats)?;
+    let place = alone.find(&Key::root()).map_err(|e| e.context(shown))?;
     let cache = args.memory.cache(stats.clone());
     match (place, args.format) {
-        (Some(StoredNode::Damaged(e)), _) => Err(failed(e)),
+        (Some(StoredNode::Damaged(e)), _) => Err(e.context(shown).into()),
         (Some(StoredNode::Array(_)), Some(Asked::Dataset)) => Err(CommandFailure::wrong_use(
             format!("{shown}: an array; {NETCDF} is for groups"),
         )),
         (Some(StoredNode::Array(array)), asked) => {
-            array.readable().map_err(failed)?;
+            array.readable().map_err(|e| e.context(shown))?;
             match asked {
-                Some(Asked::Array(format)) => print_header(args, &array, format, &cache, stats),
+                Some(Asked::Array(format)) => print_header(args, &array, format, &cache, &stats),
                 _ => {
-                    let described = described(args, Format::Readme, &cache, stats)?;
+                    let described = described(args, Format::Readme, &cache, &stats)?;
                     let fitting = Format::ALL
                         .into_iter()
                         .filter(|format| format.can_describe(&described));
@@ -99,7 +96,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
         ))),
         (_, Some(Asked::Dataset)) => {
             let file = export::dataset(&alone, &cache, &Key::root(), &args.netcdf.options())
-                .map_err(failed)?;
+                .map_err(|e| e.context(shown))?;
             print(before_values(&file))
         }
         (_, None) => print(list(&[(NETCDF, DATASET)], args.json)),
@@ -111,7 +108,7 @@ fn print_header(
     array: &Array,
     format: Format,
     cache: &Cache,
-    stats: Arc<Stats>,
+    stats: &Arc<Stats>,
 ) -> Result<(), CommandFailure> {
     let shown = &args.path;
     if !format.fits(array.metadata()) {
@@ -142,21 +139,20 @@ fn described(
     args: &HeaderArgs,
     format: Format,
     cache: &Cache,
-    stats: Arc<Stats>,
+    stats: &Arc<Stats>,
 ) -> Result<Described, CommandFailure> {
     let (store, key) = enclosing(&args.path, &args.store_args);
-    let failed = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = open_store(&store, &args.store_args, stats)?;
-    match hierarchy.find(&key).map_err(failed)? {
+    let place = hierarchy.find(&key).map_err(|e| e.context(&args.path))?;
+    let described = match place {
         Some(StoredNode::Array(array)) if format.reads_values() => {
-            export::describe_values(&hierarchy, cache, &array, 0..array.size()).map_err(failed)
+            export::describe_values(&hierarchy, cache, &array, 0..array.size())
         }
-        Some(StoredNode::Array(array)) => {
-            export::describe(&hierarchy, cache, &array).map_err(failed)
-        }
-        Some(StoredNode::Damaged(e)) => Err(failed(e)),
-        _ => Err(failed(Error::new(Kind::NotFound, "no such array"))),
-    }
+        Some(StoredNode::Array(array)) => export::describe(&hierarchy, cache, &array),
+        Some(StoredNode::Damaged(e)) => Err(e),
+        _ => Err(Error::not_found("no such array")),
+    };
+    described.map_err(|e| e.context(&args.path).into())
 }
 
 /// Returns the store that holds an array, which begins at the topmost group above it, and the
@@ -170,18 +166,25 @@ fn enclosing(path: &StoreLocation, args: &StoreArgs) -> (StoreLocation, Key) {
         let Ok(opened) = location::open(&above, args, None, &Arc::default()) else {
             break;
         };
-        let holds = |key: &Key| matches!(opened.stat(key), Ok(Some(_)));
-        let is_group = || {
-            [ZARR_JSON, ZGROUP, ZMETADATA]
-                .iter()
-                .any(|name| holds(&Key::root().join(name)))
-        };
-        if !(holds(&below.join(ZARRAY)) || holds(&below.join(ZARR_JSON))) || !is_group() {
+        if !holds(opened.as_ref(), &below, &[ZARRAY, ZARR_JSON])
+            || !holds(
+                opened.as_ref(),
+                &Key::root(),
+                &[ZARR_JSON, ZGROUP, ZMETADATA],
+            )
+        {
             break;
         }
         (store, key) = (above, below);
     }
     (store, key)
+}
+
+/// Returns whether a store has one of these values at `key`.
+fn holds(store: &dyn Store, key: &Key, names: &[&str]) -> bool {
+    names
+        .iter()
+        .any(|name| matches!(store.stat(&key.join(name)), Ok(Some(_))))
 }
 
 /// The word for a format, and the name of its file.
@@ -195,10 +198,9 @@ fn list(rows: &[HeaderRow], as_json: bool) -> String {
             .map(|(word, file)| format!("{word:<8}{file}\n"))
             .collect();
     }
-    let object = |(word, file): &HeaderRow| json::write(&json!({"format": word, "file": file}));
-    format!(
-        "[\n{}\n]\n",
-        rows.iter().map(object).collect::<Vec<_>>().join(",\n")
+    list_of(
+        rows.iter()
+            .map(|(word, file)| json::write(&json!({"format": word, "file": file}))),
     )
 }
 

@@ -1,9 +1,13 @@
-//! `--headers`, `--containers` and `--views`: the files for other programs that a mount shows.
+//! `--headers`, `--containers`, `--views` and `--view`: the files for other programs that a mount
+//! shows, and the Zarr format of its documents.
 
-use super::PROGRAMS;
+use super::{PROGRAMS, words};
+use crate::array::hierarchy::{Hierarchy, ViewFormat};
+use crate::cache::Cache;
 use crate::export::{Format, NetcdfOptions, NetcdfVersion};
-use crate::fs::tree::{Headers, Views};
-use clap::{Args, ValueEnum};
+use crate::fs::tree::{Headers, Tree, Views};
+use clap::Args;
+use std::sync::Arc;
 
 /// The word for a group's netCDF file.
 pub const NETCDF: &str = "nc";
@@ -17,13 +21,13 @@ pub struct HeadersArgs {
     /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside
     /// data.raw, and txt: the values of small arrays as text, which all leaves out (all,txt).
     #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
-    formats: FormatList,
+    formats: Headers,
     /// Show these containers
     ///
     /// none, all, or some of nii, tif, nc: files that hold the same bytes in other programs'
     /// formats.
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
-    containers: FormatList,
+    containers: Headers,
     /// Show these views of arrays
     ///
     /// none, all, or some of unpacked, slices: directories beside an array with files like its own.
@@ -33,6 +37,14 @@ pub struct HeadersArgs {
     views: Views,
     #[command(flatten)]
     netcdf: NetcdfArgs,
+    /// Show Zarr v3 as stored or as v2 [default: stored]
+    ///
+    /// With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata in place of zarr.json,
+    /// for programs that know no other format. Writes to them are stored in zarr.json.
+    #[arg(long, value_parser = words(&[("stored", ViewFormat::Stored), ("v2", ViewFormat::V2)]),
+        value_name = "FORMAT", default_value = "stored", hide_possible_values = true,
+        hide_default_value = true)]
+    view: ViewFormat,
 }
 
 /// Options of everything that shows groups as netCDF files.
@@ -45,8 +57,9 @@ pub struct NetcdfArgs {
     /// and R do not open. With cdf2, integers that it lacks are shown in wider types, and what does
     /// not fit is left out and named. A mount shows dataset.nc with this option also without
     /// --containers nc.
-    #[arg(long = "netcdf", value_name = "VERSION", hide_possible_values = true)]
-    version: Option<VersionArg>,
+    #[arg(long = "netcdf", value_name = "VERSION", value_parser = words(&VERSIONS),
+        hide_possible_values = true)]
+    version: Option<NetcdfVersion>,
     /// Make this dimension unlimited in dataset.nc
     ///
     /// It must be the first dimension of an array. With --resize, programs can append records.
@@ -55,24 +68,18 @@ pub struct NetcdfArgs {
     record: Option<String>,
 }
 
-/// A value of `--netcdf`.
-#[derive(Clone, Copy, ValueEnum)]
-enum VersionArg {
-    Auto,
-    Cdf2,
-    Cdf5,
-}
+/// The words of `--netcdf`.
+const VERSIONS: [(&str, NetcdfVersion); 3] = [
+    ("auto", NetcdfVersion::Auto),
+    ("cdf2", NetcdfVersion::Cdf2),
+    ("cdf5", NetcdfVersion::Cdf5),
+];
 
 impl NetcdfArgs {
     /// Returns how groups are shown.
     pub fn options(&self) -> NetcdfOptions {
-        let version = match self.version {
-            None | Some(VersionArg::Auto) => NetcdfVersion::Auto,
-            Some(VersionArg::Cdf2) => NetcdfVersion::Cdf2,
-            Some(VersionArg::Cdf5) => NetcdfVersion::Cdf5,
-        };
         NetcdfOptions {
-            version,
+            version: self.version.unwrap_or_default(),
             record: self.record.clone(),
         }
     }
@@ -84,95 +91,80 @@ impl NetcdfArgs {
     }
 }
 
-/// A list of formats, with the netCDF files of groups.
-#[derive(Clone, Debug)]
-struct FormatList(Headers);
-
 impl HeadersArgs {
-    /// Returns the views that the tree shows.
-    pub fn views(&self) -> Views {
-        self.views
+    /// Returns the tree that shows a hierarchy with these files.
+    pub fn tree(&self, hierarchy: Hierarchy, cache: Arc<Cache>) -> Tree {
+        Tree::new(hierarchy.with_view(self.view), cache)
+            .with_headers(self.shown())
+            .with_views(self.views)
     }
 
-    /// Returns the files that the tree shows.
-    pub fn shown(&self) -> Headers {
-        let both = || {
-            self.formats
-                .0
-                .formats
-                .iter()
-                .chain(&self.containers.0.formats)
-        };
+    /// Returns the headers and containers that are shown.
+    fn shown(&self) -> Headers {
+        let asked = [&self.formats.formats, &self.containers.formats];
         let formats = Format::ALL
             .into_iter()
-            .filter(|format| both().any(|asked| asked == format));
-        let dataset = self.containers.0.dataset || self.netcdf.is_given();
+            .filter(|format| asked.iter().any(|list| list.contains(format)));
         Headers {
             formats: formats.collect(),
-            dataset,
+            dataset: self.containers.dataset || self.netcdf.is_given(),
             netcdf: self.netcdf.options(),
         }
     }
 }
 
-fn parse_headers(text: &str) -> Result<FormatList, String> {
+fn parse_headers(text: &str) -> Result<Headers, String> {
     parse(text, false)
 }
 
-fn parse_containers(text: &str) -> Result<FormatList, String> {
+fn parse_containers(text: &str) -> Result<Headers, String> {
     parse(text, true)
 }
 
 fn parse_views(text: &str) -> Result<Views, String> {
+    let text = match text {
+        "none" => return Ok(Views::default()),
+        "all" => "unpacked,slices",
+        some => some,
+    };
     let mut views = Views::default();
-    match text {
-        "none" => {}
-        "all" => {
-            views = Views {
-                unpacked: true,
-                slices: true,
-            }
-        }
-        _ => {
-            for word in text.split([',', ':']) {
-                match word {
-                    "unpacked" => views.unpacked = true,
-                    "slices" => views.slices = true,
-                    _ => {
-                        return Err(format!(
-                            "{word:?} is not one of all, none, unpacked, slices"
-                        ));
-                    }
-                }
+    for word in text.split([',', ':']) {
+        match word {
+            "unpacked" => views.unpacked = true,
+            "slices" => views.slices = true,
+            _ => {
+                return Err(format!(
+                    "{word:?} is not one of all, none, unpacked, slices"
+                ));
             }
         }
     }
     Ok(views)
 }
 
-fn parse(text: &str, containers: bool) -> Result<FormatList, String> {
-    let formats = || {
-        Format::ALL
-            .into_iter()
-            .filter(|format| format.is_container() == containers)
-    };
+/// Returns the formats of containers, or those of headers.
+pub fn formats(containers: bool) -> impl Iterator<Item = Format> {
+    Format::ALL
+        .into_iter()
+        .filter(move |format| format.is_container() == containers)
+}
+
+fn parse(text: &str, containers: bool) -> Result<Headers, String> {
     let mut list = Headers::default();
-    let words = if text == "none" {
-        None
-    } else {
-        Some(text.split([',', ':']))
-    };
-    for word in words.into_iter().flatten() {
-        match formats().find(|format| format.id() == word) {
+    if text == "none" {
+        return Ok(list);
+    }
+    for word in text.split([',', ':']) {
+        match formats(containers).find(|format| format.id() == word) {
             Some(format) => list.formats.push(format),
             None if word == "all" => {
                 list.formats
-                    .extend(formats().filter(|format| !format.reads_values()));
+                    .extend(formats(containers).filter(|format| !format.reads_values()));
                 list.dataset = containers;
             }
             None if containers && word == NETCDF => list.dataset = true,
             None => {
-                let words: Vec<&str> = formats()
+                let words: Vec<&str> = formats(containers)
                     .map(Format::id)
                     .chain(containers.then_some(NETCDF))
                     .collect();
@@ -183,7 +175,7 @@ fn parse(text: &str, containers: bool) -> Result<FormatList, String> {
             }
         }
     }
-    Ok(FormatList(list))
+    Ok(list)
 }
 
 #[cfg(test)]
@@ -224,8 +216,8 @@ mod tests {
 
     #[test]
     fn lists_of_formats_are_parsed() {
-        let ids = |list: Result<FormatList, String>| {
-            let list = list.unwrap().0;
+        let ids = |list: Result<Headers, String>| {
+            let list = list.unwrap();
             (
                 list.formats
                     .iter()

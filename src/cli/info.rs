@@ -2,21 +2,19 @@
 
 use super::map::{ChunkMap, MapArea, Style, legend};
 use super::{
-    CommandFailure, StoreArgs, StoreLocation, logger, open_store, print, size, threads,
+    CommandFailure, StoreArgs, StoreLocation, list_of, open_store, print, size, threads,
     warn_unlisted,
 };
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
 use crate::error::{Error, Kind, Result, one_line};
-use crate::stats::Stats;
 use crate::store::{Key, escaped};
-use crate::util::json::{self, Map, Value};
+use crate::util::json::{self, Value, json};
 use crate::util::memory;
 use crate::zarr::grid::Edges;
 use crate::zarr::metadata::ArrayMetadata;
 use clap::Args;
-use log::LevelFilter;
 use rustix::termios::tcgetwinsize;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -80,31 +78,29 @@ struct ArrayRow {
     units: Option<String>,
     /// The reason why the array can't be read.
     unreadable: Option<Error>,
-    stored: Result<StoredTotals>,
+    /// The stored chunks; `None` if the store can't list them or they were not counted.
+    stored: Result<Option<StoredTotals>>,
     map: Option<ChunkMap>,
 }
 
-/// Number and bytes of the stored chunks of an array; `None` if the store can't list them or they
-/// were not counted.
+/// Number and bytes of the stored chunks of an array.
 #[derive(Default)]
 struct StoredTotals {
-    chunks: Option<u64>,
-    bytes: Option<u64>,
-    /// The number of shards that hold the chunks; `None` for an array without shards.
-    shards: Option<u64>,
+    chunks: u64,
+    bytes: u64,
+    /// The number of shards that hold the chunks.
+    shards: u64,
 }
 
 /// Runs the verb.
 pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
-    // no log, since the listing has the errors
-    logger::start(LevelFilter::Off, None)?;
     // memory for a chunk of the largest size, as in `check`
     memory::set_cache_bound(4 << 30);
     let reading = StoreArgs {
         reads_once: Some(true),
         ..args.reading.clone()
     };
-    let hierarchy = open_store(&args.store, &reading, Arc::new(Stats::default()))?;
+    let hierarchy = open_store(&args.store, &reading, &Arc::default())?;
     let shows_chunks = args.wide || args.json || args.map;
     let hierarchy = if shows_chunks {
         hierarchy
@@ -131,7 +127,10 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
         deep: args.deep,
     };
     let text = match (args.json, args.map) {
-        (true, _) => as_json(&rows, hierarchy.lists_nodes()),
+        (true, _) => {
+            let is_complete = hierarchy.lists_nodes();
+            list_of(rows.iter().map(|row| row.json(is_complete)))
+        }
         (false, true) => as_tree(&rows, args.wide, style) + &legend(style),
         (false, false) => as_tree(&rows, args.wide, style),
     };
@@ -173,12 +172,11 @@ fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoAr
         )
     });
     let stored = match &mut map {
-        Some(map) => mapped(array, args.deep, map),
+        Some(map) => mapped(array, args.deep, map).map(Some),
         None if args.wide || args.json => stored(array),
-        None => Ok(StoredTotals::default()),
+        None => Ok(None),
     };
     let attributes = hierarchy.attributes(key).unwrap_or_default();
-    let text = |value: &Value| json::text(value).unwrap_or_default().to_string();
     let named = array
         .metadata()
         .v3
@@ -195,16 +193,20 @@ fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoAr
                 .iter()
                 .map(|name| name.clone().unwrap_or_default())
                 .collect(),
-            None => listed.into_iter().flatten().map(text).collect(),
+            None => listed.into_iter().flatten().map(text_or_nothing).collect(),
         },
         units: attributes
             .get("units")
-            .map(text)
+            .map(text_or_nothing)
             .filter(|units| !units.is_empty()),
         unreadable: array.readable().err(),
         stored,
         map,
     }
+}
+
+fn text_or_nothing(value: &Value) -> String {
+    json::text(value).unwrap_or_default().to_string()
 }
 
 /// Returns the width of the terminal in characters.
@@ -241,11 +243,10 @@ fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredTo
         shards.extend(array.shard_of(examined.chunk));
         map.add(&examined);
     })?;
-    let shards = array.shard_count().map(|_| shards.len() as u64);
     Ok(StoredTotals {
-        chunks: Some(map.stored()),
-        bytes: Some(map.bytes()),
-        shards,
+        chunks: map.stored(),
+        bytes: map.bytes(),
+        shards: shards.len() as u64,
     })
 }
 
@@ -268,23 +269,21 @@ fn shard_chunks(array: &Array) -> Vec<u64> {
 }
 
 /// Counts the stored chunks of an array.
-fn stored(array: &Arc<Array>) -> Result<StoredTotals> {
+fn stored(array: &Arc<Array>) -> Result<Option<StoredTotals>> {
     if !array.lists_all() {
-        return Ok(StoredTotals::default());
+        return Ok(None);
     }
-    let mut chunks = 0;
-    let mut bytes = 0;
-    let mut shards = 0;
+    let mut totals = StoredTotals::default();
     let mut last = None;
     for entry in array.entries()? {
         match entry? {
             ArrayEntry::Chunk(chunk) => {
-                chunks += 1;
+                totals.chunks += 1;
                 // the chunks of a shard are listed one after the other
                 let shard = array.shard_of(chunk);
-                shards += u64::from(shard != last);
+                totals.shards += u64::from(shard != last);
                 last = shard;
-                bytes += array.stat_chunk(chunk)?.map_or(0, |s| s.size);
+                totals.bytes += array.stat_chunk(chunk)?.map_or(0, |s| s.size);
             }
             ArrayEntry::Unlisted => {
                 return Err(Error::damaged("some chunks can't be listed").context(array.key()));
@@ -292,96 +291,34 @@ fn stored(array: &Arc<Array>) -> Result<StoredTotals> {
             ArrayEntry::Value(_) => {}
         }
     }
-    let shards = array.shard_count().map(|_| shards);
-    Ok(StoredTotals {
-        chunks: Some(chunks),
-        bytes: Some(bytes),
-        shards,
-    })
+    Ok(Some(totals))
 }
 
-/// Returns the rows as JSON. Unless all groups and arrays are known, the root says that it is
-/// incomplete.
-fn as_json(rows: &[InfoRow], is_complete: bool) -> String {
-    let object = |row: &InfoRow| {
-        let mut object = Map::new();
-        object.insert("path".into(), format!("/{}", row.key.as_str()).into());
-        match &row.content {
+impl InfoRow {
+    /// Returns the row as JSON. Unless all groups and arrays are known, the root says that it is
+    /// incomplete.
+    fn json(&self, is_complete: bool) -> String {
+        let mut object = json!({"path": format!("/{}", self.key.as_str())});
+        match &self.content {
             RowContent::Group => {
-                object.insert("kind".into(), "group".into());
-                object.extend(
-                    (row.key.is_root() && !is_complete)
-                        .then(|| ("complete".to_string(), false.into())),
-                );
+                object["kind"] = "group".into();
+                if self.key.is_root() && !is_complete {
+                    object["complete"] = false.into();
+                }
             }
-            RowContent::Array(row) => {
-                array_json(&row.array, &row.stored, &mut object);
-                object.extend(
-                    row.map
-                        .as_ref()
-                        .map(|map| ("map".to_string(), map.to_json())),
-                );
-            }
+            RowContent::Array(row) => row.describe(&mut object),
             RowContent::Unreadable(e) => {
-                object.extend([
-                    ("kind".into(), "unreadable".into()),
-                    ("error".into(), e.to_string().into()),
-                ]);
+                object["kind"] = "unreadable".into();
+                object["error"] = e.to_string().into();
             }
         }
-        one_line(json::write_strict(&Value::Object(object)))
-    };
-    format!(
-        "[\n{}\n]\n",
-        rows.iter().map(object).collect::<Vec<_>>().join(",\n")
-    )
-}
-
-fn array_json(array: &Arc<Array>, stored: &Result<StoredTotals>, row: &mut Map<String, Value>) {
-    let meta = array.metadata();
-    let known = stored.as_ref().ok();
-    let mut add = |name: &str, value: Value| row.insert(name.to_string(), value);
-    add("kind", "array".into());
-    add("zarr_format", meta.zarr_format.into());
-    for (name, value) in meta.description() {
-        add(name, value);
-    }
-    add(
-        "dimension_separator",
-        array.separator().as_char().to_string().into(),
-    );
-    add(
-        "decoded_bytes",
-        if meta.has_objects() {
-            Value::Null
-        } else {
-            array.size().into()
-        },
-    );
-    add("stored_bytes", known.and_then(|s| s.bytes).into());
-    add("chunks_in_grid", array.grid().chunk_count().into());
-    add("chunks_initialised", known.and_then(|s| s.chunks).into());
-    if let Some(count) = array.shard_count() {
-        add("shards_in_grid", count.into());
-        add("shards_stored", known.and_then(|s| s.shards).into());
-    }
-    if let Some(e) = array.readable().err().as_ref().or(stored.as_ref().err()) {
-        row.insert("error".into(), e.to_string().into());
+        one_line(json::write_strict(&object))
     }
 }
 
 /// Returns one line for each row, and its map. Lines without an error are cut to the terminal's
 /// width unless `wide`.
 fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
-    let label = |key: &Key| {
-        let depth = key.as_str().matches('/').count() + usize::from(!key.is_root());
-        let name = if key.is_root() {
-            "/".to_string()
-        } else {
-            escaped(key.name())
-        };
-        format!("{}{name}", "  ".repeat(depth))
-    };
     let labels: Vec<String> = rows.iter().map(|row| label(&row.key)).collect();
     let longest = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0);
     let column = longest.min(PATH_COLUMN[usize::from(wide)]);
@@ -411,6 +348,15 @@ fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
     text
 }
 
+/// Returns the name of a group or array, indented by its depth.
+fn label(key: &Key) -> String {
+    if key.is_root() {
+        return "/".to_string();
+    }
+    let depth = key.as_str().matches('/').count() + 1;
+    format!("{}{}", "  ".repeat(depth), escaped(key.name()))
+}
+
 /// Returns a line of at most `width` characters, with dots at the end of one that was cut.
 fn cut(line: String, width: usize, ascii: bool) -> String {
     if line.chars().count() <= width {
@@ -426,53 +372,55 @@ fn cut(line: String, width: usize, ascii: bool) -> String {
 /// Returns the codecs with their parameters, in the order of encoding: `delta(dtype=<i4),
 /// zlib(level=1)`.
 fn codecs(meta: &ArrayMetadata) -> String {
-    let list: Vec<String> = match &meta.v3 {
-        Some(v3) => v3
-            .codecs
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(v3_codec)
-            .collect(),
-        None => meta
-            .filters
-            .iter()
-            .chain(&meta.compressor)
-            .map(|c| codec(&c.id, &c.to_json()))
-            .collect(),
+    let list = match &meta.v3 {
+        Some(v3) => joined(v3.codecs.as_array().into_iter().flatten().map(v3_codec)),
+        None => {
+            let codecs = meta.filters.iter().chain(&meta.compressor);
+            joined(codecs.map(|c| codec(&c.id, &c.to_json())))
+        }
     };
     if list.is_empty() {
         "no codec".to_string()
     } else {
-        list.join(", ")
+        list
     }
 }
 
-/// Returns a codec with its parameters: `zlib(level=1)`. Those of v3 may be lists of codecs.
+/// Returns a codec with its parameters: `zlib(level=1)`.
 fn codec(name: &str, parameters: &Value) -> String {
-    let is_codec = |v: &Value| v.get("name").is_some_and(Value::is_string);
-    let text = |v: &Value| match v {
-        Value::Array(list) if !list.is_empty() && list.iter().all(is_codec) => {
-            format!(
-                "[{}]",
-                list.iter().map(v3_codec).collect::<Vec<_>>().join(", ")
-            )
-        }
-        v => json::text(v).map_or_else(|| json::write(v), str::to_string),
-    };
     let parameters = parameters
         .as_object()
         .into_iter()
         .flatten()
         .filter(|(name, v)| *name != "id" && !v.is_null());
     let list: Vec<String> = parameters
-        .map(|(name, v)| format!("{name}={}", text(v)))
+        .map(|(name, v)| format!("{name}={}", parameter(v)))
         .collect();
     if list.is_empty() {
         name.to_string()
     } else {
         format!("{name}({})", list.join(", "))
     }
+}
+
+/// Returns a parameter of a codec. Those of v3 may be lists of codecs.
+fn parameter(value: &Value) -> String {
+    match value {
+        Value::Array(list)
+            if !list.is_empty()
+                && list
+                    .iter()
+                    .all(|v| v.get("name").is_some_and(Value::is_string)) =>
+        {
+            format!("[{}]", joined(list.iter().map(v3_codec)))
+        }
+        _ => json::plain(value),
+    }
+}
+
+/// Returns texts with commas between them.
+fn joined(texts: impl Iterator<Item = String>) -> String {
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns a codec of a v3 document with its parameters. A codec may be a bare name.
@@ -497,15 +445,10 @@ impl ArrayRow {
     /// Returns the dimensions by name and length: `time 62, lat 37`.
     fn dimensions(&self) -> String {
         let lengths = self.array.metadata().shape.iter().enumerate();
-        let dimension = |(i, len): (usize, &u64)| match self
-            .dimension_names
-            .get(i)
-            .filter(|name| !name.is_empty())
-        {
-            Some(name) => format!("{name} {len}"),
-            None => len.to_string(),
-        };
-        lengths.map(dimension).collect::<Vec<_>>().join(", ")
+        joined(lengths.map(|(i, len)| match self.dimension_names.get(i) {
+            Some(name) if !name.is_empty() => format!("{name} {len}"),
+            _ => len.to_string(),
+        }))
     }
 
     fn line(&self) -> String {
@@ -514,7 +457,7 @@ impl ArrayRow {
             Some(v3) if metadata.has_objects() || !metadata.has_numpy_dtype() => &v3.data_type,
             _ => &metadata.dtype_json,
         };
-        let dtype = json::text(dtype).map_or_else(|| json::write(dtype), str::to_string);
+        let dtype = json::plain(dtype);
         let more: String = self
             .size()
             .into_iter()
@@ -526,45 +469,65 @@ impl ArrayRow {
 
     fn wide_line(&self) -> String {
         let meta = self.array.metadata();
-        let listed = |edges: &[Edges]| {
-            edges
-                .iter()
-                .map(Edges::to_string)
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
-        let chunks = listed(&meta.chunk_edges());
-        let shape = match meta.shards.first() {
-            Some(shard) => format!(
-                "chunks ({chunks})  shards ({})",
-                listed(&shard.shard_edges())
-            ),
-            None => format!("chunks ({chunks})"),
-        };
-        let known = self.stored.as_ref().ok();
-        let bytes = known
-            .and_then(|s| s.bytes)
-            .map_or("?".to_string(), size::show);
-        let chunks = known
-            .and_then(|s| s.chunks)
-            .map_or("?".to_string(), |n| n.to_string());
+        let chunks = lengths(&meta.chunk_edges());
+        let shards = meta.shards.first().map_or(String::new(), |shard| {
+            format!("  shards ({})", lengths(&shard.shard_edges()))
+        });
         // the codecs of v3 state the order
         let order = if meta.v3.is_some() {
             String::new()
         } else {
             format!("order {}  ", meta.order.as_str())
         };
-        let shards = self.array.shard_count().map_or(String::new(), |count| {
-            let stored = known
-                .and_then(|s| s.shards)
-                .map_or("?".to_string(), |n| n.to_string());
+        let known = self.known();
+        let bytes = known.map_or("?".to_string(), |known| size::show(known.bytes));
+        let stored = known.map_or("?".to_string(), |known| known.chunks.to_string());
+        let in_shards = self.array.shard_count().map_or(String::new(), |count| {
+            let stored = known.map_or("?".to_string(), |known| known.shards.to_string());
             format!(" in {stored}/{count} shards")
         });
         format!(
-            "{}  {shape}  {order}{}  {bytes} stored  {chunks}/{} chunks{shards}",
+            "{}  chunks ({chunks}){shards}  {order}{}  {bytes} stored  {stored}/{} chunks{in_shards}",
             self.line(),
             codecs(meta),
             self.array.grid().chunk_count()
         )
     }
+
+    /// Returns the stored chunks, if they are known.
+    fn known(&self) -> Option<&StoredTotals> {
+        self.stored.as_ref().ok()?.as_ref()
+    }
+
+    /// Adds what is known of the array to its object in JSON.
+    fn describe(&self, object: &mut Value) {
+        let array = &self.array;
+        let meta = array.metadata();
+        let known = self.known();
+        object["kind"] = "array".into();
+        object["zarr_format"] = meta.zarr_format.into();
+        for (name, value) in meta.description() {
+            object[name] = value;
+        }
+        object["dimension_separator"] = array.separator().as_char().to_string().into();
+        object["decoded_bytes"] = (!meta.has_objects()).then(|| array.size()).into();
+        object["stored_bytes"] = known.map(|known| known.bytes).into();
+        object["chunks_in_grid"] = array.grid().chunk_count().into();
+        object["chunks_initialised"] = known.map(|known| known.chunks).into();
+        if let Some(count) = array.shard_count() {
+            object["shards_in_grid"] = count.into();
+            object["shards_stored"] = known.map(|known| known.shards).into();
+        }
+        if let Some(e) = self.error() {
+            object["error"] = e.to_string().into();
+        }
+        if let Some(map) = &self.map {
+            object["map"] = map.to_json();
+        }
+    }
+}
+
+/// Returns the lengths of chunks or shards along each dimension.
+fn lengths(edges: &[Edges]) -> String {
+    joined(edges.iter().map(Edges::to_string))
 }

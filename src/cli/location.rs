@@ -20,6 +20,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// URL schemes of remote stores.
 const SCHEMES: [&str; 9] = [
@@ -89,13 +90,38 @@ impl StoreLocation {
                 path.file_name()?.to_str()?.to_string(),
             ),
             StoreLocation::Url(url) => {
-                let (up_to, mut names) = names_of_url(url);
-                let name = names.pop()?;
-                (up_to(names.len()), name)
+                let parts = UrlParts::of(url);
+                let depth = parts.names.len().checked_sub(1)?;
+                (
+                    StoreLocation::Url(parts.up_to(depth)),
+                    parts.names[depth].to_string(),
+                )
             }
             StoreLocation::Memory => return None,
         };
         Key::root().child(&name).ok().map(|key| (above, key))
+    }
+
+    /// Returns the last name, which for a whole bucket is that of the bucket.
+    pub fn name(&self) -> Option<String> {
+        let name = match self {
+            StoreLocation::Path(path) => absolute(path).file_name()?.to_str()?.to_string(),
+            StoreLocation::Url(url) => {
+                let parts = UrlParts::of(url);
+                let server = parts.server.rsplit('/').find(|part| !part.is_empty());
+                parts.names.last().copied().or(server)?.to_string()
+            }
+            StoreLocation::Memory => "memory".to_string(),
+        };
+        Some(name)
+    }
+
+    /// Returns the path of a local store.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            StoreLocation::Path(path) => Some(path),
+            _ => None,
+        }
     }
 }
 
@@ -166,54 +192,42 @@ fn without_secrets(url: &str) -> String {
     format!("{start}://{authority}{path}")
 }
 
-/// A URL of an archive or of a file of references, or of a key in one.
-struct ArchiveUrl {
-    /// URL of the folder that holds the archive, with the query.
-    folder: String,
-    name: String,
-    inside: String,
+/// A URL of a store in parts.
+pub struct UrlParts<'a> {
+    /// What precedes the path.
+    server: &'a str,
+    /// The names of the path.
+    pub names: Vec<&'a str>,
+    /// The query, or nothing.
+    query: &'a str,
 }
 
-/// Returns the names of a URL's path, and a function that returns the URL up to a number of names,
-/// with the query.
-pub fn names_of_url(url: &str) -> (impl Fn(usize) -> StoreLocation, Vec<String>) {
-    let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
-    let start = base.find("://").map_or(0, |at| at + 3);
-    let end = base[start..]
-        .find('/')
-        .map_or(base.len(), |len| start + len);
-    let names: Vec<String> = base[end..]
-        .split('/')
-        .filter(|name| !name.is_empty())
-        .map(str::to_string)
-        .collect();
-    let server = base[..end].to_string();
-    let query = query.to_string();
-    let known = names.clone();
-    let up_to = move |depth: usize| {
-        let path: String = known[..depth.min(known.len())]
+impl<'a> UrlParts<'a> {
+    pub fn of(url: &'a str) -> Self {
+        let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+        let start = base.find("://").map_or(0, |at| at + 3);
+        let path = base[start..].find('/').map_or(base.len(), |at| start + at);
+        let (server, path) = base.split_at(path);
+        UrlParts {
+            server,
+            names: path.split('/').filter(|name| !name.is_empty()).collect(),
+            query,
+        }
+    }
+
+    /// Returns the URL up to a number of names, with the query.
+    pub fn up_to(&self, depth: usize) -> String {
+        let names = self.names.iter().take(depth);
+        let path: String = names.map(|name| format!("/{name}")).collect();
+        format!("{}{path}{}", self.server, self.query)
+    }
+
+    /// Returns the place of the first name that is an archive or a file of references.
+    fn archive(&self) -> Option<usize> {
+        self.names
             .iter()
-            .map(|name| format!("/{name}"))
-            .collect();
-        StoreLocation::Url(format!("{server}{path}{query}"))
-    };
-    (up_to, names)
-}
-
-/// Returns the first archive or file of references on the path of a URL.
-fn archive_of(url: &str) -> Option<ArchiveUrl> {
-    let (up_to, names) = names_of_url(url);
-    let at = names
-        .iter()
-        .position(|name| is_archive_name(name) || is_references_name(name))?;
-    let StoreLocation::Url(folder) = up_to(at) else {
-        return None;
-    };
-    Some(ArchiveUrl {
-        folder,
-        name: names[at].clone(),
-        inside: names[at + 1..].join("/"),
-    })
+            .position(|name| is_archive_name(name) || is_references_name(name))
+    }
 }
 
 /// Returns whether a name is that of an archive.
@@ -230,13 +244,23 @@ fn is_references_name(name: &str) -> bool {
 
 /// Returns whether a URL is that of an archive or of a file of references, or of a key in one.
 pub fn leads_into_archive(url: &str) -> bool {
-    archive_of(url).is_some()
+    UrlParts::of(url).archive().is_some()
 }
 
 /// Returns the part of a path that is a file, and the rest of the path.
 fn archive_at(path: &Path) -> Option<(&Path, &Path)> {
     let archive = path.ancestors().find(|above| above.is_file())?;
     Some((archive, path.strip_prefix(archive).ok()?))
+}
+
+/// What is asked of a store that is opened.
+#[derive(Clone, Copy)]
+pub struct StoreRequest<'a> {
+    pub location: &'a StoreLocation,
+    pub args: &'a StoreArgs,
+    /// `None` if the store is only read.
+    pub writing: Option<&'a WriteArgs>,
+    pub stats: &'a Arc<Stats>,
 }
 
 /// Opens the store at `location`, for writing if `writing` is given.
@@ -246,22 +270,13 @@ pub fn open(
     writing: Option<&WriteArgs>,
     stats: &Arc<Stats>,
 ) -> Result<Arc<dyn Store>, CommandFailure> {
-    if !matches!(location, StoreLocation::Path(path) if path.is_dir())
-        && writing.is_some_and(|writing| writing.synchronizer.is_some())
-    {
-        return Err(CommandFailure::wrong_use(
-            "--synchronizer: only for stores in directories",
-        ));
-    }
-    match location {
-        StoreLocation::Path(path) => open_path(path, args, writing, stats),
-        StoreLocation::Url(url) => open_url(url, args, stats),
-        StoreLocation::Memory => {
-            let store = MemoryStore::default();
-            store.insert(ZGROUP, GROUP_DOCUMENT);
-            Ok(Arc::new(store))
-        }
-    }
+    let request = StoreRequest {
+        location,
+        args,
+        writing,
+        stats,
+    };
+    request.open()
 }
 
 /// Checks that a location is a directory that can hold stores.
@@ -298,86 +313,296 @@ pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
     )))
 }
 
-fn open_path(
-    path: &Path,
-    args: &StoreArgs,
-    writing: Option<&WriteArgs>,
-    stats: &Arc<Stats>,
-) -> Result<Arc<dyn Store>, CommandFailure> {
-    if let Some((file, inside)) = archive_at(path) {
-        return open_file(path, file, inside, args, stats);
+impl StoreRequest<'_> {
+    /// Opens the store.
+    pub fn open(self) -> Result<Arc<dyn Store>, CommandFailure> {
+        if !self.location.path().is_some_and(Path::is_dir)
+            && self
+                .writing
+                .is_some_and(|writing| writing.synchronizer.is_some())
+        {
+            let why = "--synchronizer: only for stores in directories";
+            return Err(CommandFailure::wrong_use(why));
+        }
+        match self.location {
+            StoreLocation::Path(path) => self.open_path(path),
+            StoreLocation::Url(url) => self.open_url(url),
+            StoreLocation::Memory => {
+                let store = MemoryStore::default();
+                store.insert(ZGROUP, GROUP_DOCUMENT);
+                Ok(Arc::new(store))
+            }
+        }
     }
-    check_no_parquet(path)?;
-    if writing.is_some() && !args.is_read_only {
-        check_not_mounted(path)?;
-    }
-    let store = DirectoryStore::open(&absolute(path)).map_err(|e| match e.errno() {
-        libc::ENOENT | libc::ENOTDIR => missing(path),
-        _ => e.into(),
-    })?;
-    let store = store.replaceable(stats.clone());
-    let store = if args.lists_unfinished {
-        store.listing_unfinished()
-    } else {
-        store
-    };
-    Ok(Arc::new(match writing {
-        Some(writing) if !args.is_read_only => writing.apply(store)?.removing_abandoned(),
-        Some(writing) => writing.apply(store)?,
-        None => store,
-    }))
-}
 
-/// Opens the archive or the references in `file`, which is `path` or above it.
-fn open_file(
-    path: &Path,
-    file: &Path,
-    inside: &Path,
-    args: &StoreArgs,
-    stats: &Arc<Stats>,
-) -> Result<Arc<dyn Store>, CommandFailure> {
-    let shown = path.display();
-    let folder = absolute(file)
-        .parent()
-        .map_or_else(|| PathBuf::from("/"), Path::to_path_buf);
-    let name = absolute(file)
-        .file_name()
-        .and_then(OsStr::to_str)
-        .map(str::to_string);
-    let name =
-        name.ok_or_else(|| CommandFailure::not_zarr(format!("{shown}: its name is not UTF-8")))?;
-    let below: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?.replaceable(stats.clone()));
-    let text = inside
-        .to_str()
-        .ok_or_else(|| CommandFailure::not_found(format!("{shown}: not UTF-8")))?;
-    let is_marked = marks(&folder).is_some();
-    let is_references = is_references_name(&name)
-        || !is_archive_name(&name) && !is_marked && begins_as_object(below.as_ref(), &name);
-    if is_references {
-        let opened = open_references(
-            &StoreLocation::Path(folder),
-            below,
-            &name,
-            text,
-            args,
-            stats,
-            &shown,
-        );
-        return opened.map_err(|e| {
-            if is_marked && e.is(ExitCode::NotZarr) {
-                no_archive(path, file)
+    fn open_path(self, path: &Path) -> Result<Arc<dyn Store>, CommandFailure> {
+        if let Some((file, inside)) = archive_at(path) {
+            return self.open_file(path, file, inside);
+        }
+        check_no_parquet(path)?;
+        let is_written = self.writing.is_some() && !self.args.is_read_only;
+        if is_written {
+            check_not_mounted(path)?;
+        }
+        let store = DirectoryStore::open(&absolute(path)).map_err(|e| match e.errno() {
+            libc::ENOENT | libc::ENOTDIR => missing(path),
+            _ => e.into(),
+        })?;
+        let mut store = store.replaceable(self.stats.clone());
+        if self.args.lists_unfinished {
+            store = store.listing_unfinished();
+        }
+        if let Some(writing) = self.writing {
+            store = writing.apply(store)?;
+        }
+        if is_written {
+            store = store.removing_abandoned();
+        }
+        Ok(Arc::new(store))
+    }
+
+    /// Opens the archive or the references in `file`, which is `path` or above it.
+    fn open_file(
+        self,
+        path: &Path,
+        file: &Path,
+        inside: &Path,
+    ) -> Result<Arc<dyn Store>, CommandFailure> {
+        let shown = path.display();
+        let whole = absolute(file);
+        let folder = whole.parent().unwrap_or(Path::new("/"));
+        let name = whole
+            .file_name()
+            .and_then(OsStr::to_str)
+            .ok_or_else(|| CommandFailure::not_zarr(format!("{shown}: its name is not UTF-8")))?;
+        let below = Arc::new(DirectoryStore::open(folder)?.replaceable(self.stats.clone()));
+        let inside = inside
+            .to_str()
+            .ok_or_else(|| CommandFailure::not_found(format!("{shown}: not UTF-8")))?;
+        let is_marked = marks(folder).is_some();
+        let is_references = is_references_name(name)
+            || !is_archive_name(name) && !is_marked && begins_as_object(below.as_ref(), name);
+        // whether the name of the file promises no store
+        let is_other = if is_references {
+            is_marked
+        } else {
+            !is_archive_name(name)
+        };
+        let opened = if is_references {
+            let folder = StoreLocation::Path(folder.to_path_buf());
+            self.open_references(&folder, below, name, inside)
+        } else {
+            self.open_archive(below, name, inside)
+        };
+        opened.map_err(|e| {
+            if is_other && e.is(ExitCode::NotZarr) {
+                no_archive(path, file, folder)
             } else {
                 e
             }
-        });
+        })
     }
-    open_archive(below, &name, text, false, stats, &shown).map_err(|e| {
-        if is_archive_name(&name) || !e.is(ExitCode::NotZarr) {
-            e
+
+    fn open_url(self, url: &str) -> Result<Arc<dyn Store>, CommandFailure> {
+        check_url(url)?;
+        let parts = UrlParts::of(url);
+        let store: Arc<dyn Store> = if let Some(at) = parts.archive() {
+            let name = parts.names[at];
+            let inside = parts.names[at + 1..].join("/");
+            let folder = parts.up_to(at);
+            let below = Arc::new(self.open_server(&folder)?);
+            if is_archive_name(name) {
+                self.open_archive(below, name, &inside)?
+            } else {
+                self.open_references(&StoreLocation::Url(folder), below, name, &inside)?
+            }
         } else {
-            no_archive(path, file)
+            Arc::new(self.open_server(url)?.with_documents(&DOCUMENTS))
+        };
+        self.disk_cached(store)
+    }
+
+    /// Opens the values below a URL, with a cache of their metadata.
+    fn open_server(self, url: &str) -> Result<MetadataCache, CommandFailure> {
+        let store = open_object_store(url, &self.args.remote.options()?, self.stats);
+        let store = store.map_err(|e| match e.kind() {
+            Kind::Invalid => CommandFailure::wrong_use(format!("{}: {e}", self.location)),
+            _ => e.context(self.location).into(),
+        })?;
+        Ok(MetadataCache::new(store, self.metadata_ttl()))
+    }
+
+    fn metadata_ttl(self) -> Option<Duration> {
+        self.args
+            .remote
+            .metadata_ttl(self.args.reads_once.is_some())
+    }
+
+    /// Opens the archive `name` in the store `below`.
+    fn open_archive(
+        self,
+        below: Arc<dyn Store>,
+        name: &str,
+        inside: &str,
+    ) -> Result<Arc<dyn Store>, CommandFailure> {
+        self.archive(below, name, inside)
+            .map_err(|e| self.file_failure("", e))
+    }
+
+    fn archive(
+        self,
+        below: Arc<dyn Store>,
+        name: &str,
+        inside: &str,
+    ) -> Result<Arc<dyn Store>, Error> {
+        let key = Key::root().child(name)?;
+        let mut inside = Key::normalize(inside)?;
+        let mut archive = ZipStore::open(below, &key)?.with_stats(self.stats.clone());
+        if self.args.reads_once.is_some() && matches!(self.location, StoreLocation::Url(_)) {
+            archive = archive.read_once();
         }
-    })
+        // `zip -r store.zip store.zarr` puts the store into a folder of the archive
+        if let Some(folder) = archive.single_folder()
+            && inside.relative_to(&folder).is_none()
+        {
+            inside = folder.join_key(&inside);
+        }
+        Ok(Arc::new(archive.in_folder(inside)))
+    }
+
+    /// Opens the references in the file `name` of `folder`, which is the store `below`.
+    fn open_references(
+        self,
+        folder: &StoreLocation,
+        below: Arc<dyn Store>,
+        name: &str,
+        inside: &str,
+    ) -> Result<Arc<dyn Store>, CommandFailure> {
+        let (place, roots) = self.target_roots(folder)?;
+        let opened = Key::root()
+            .child(name)
+            .and_then(|key| ReferenceStore::open(below, &key, place, roots))
+            .and_then(|store| {
+                let store = store.with_stats(self.stats.clone());
+                Ok(Arc::new(store.in_folder(Key::normalize(inside)?)))
+            });
+        let store = opened.map_err(|e| self.file_failure("can't be read as references: ", e))?;
+        match folder {
+            StoreLocation::Path(_) if store.concurrency() > 1 => self.disk_cached(store),
+            _ => Ok(store),
+        }
+    }
+
+    /// Returns the failure of a file that can't be opened. `why` precedes the cause if the file
+    /// holds no store.
+    fn file_failure(self, why: &str, e: Error) -> CommandFailure {
+        let shown = self.location;
+        match e.kind() {
+            Kind::NotFound => CommandFailure::not_found(format!("{shown}: no such store")),
+            Kind::System(_) | Kind::NoBucket | Kind::NotAValue => e.context(shown).into(),
+            _ => CommandFailure::not_zarr(format!("{shown}: {why}{e}")),
+        }
+    }
+
+    /// Returns the place of the folder of references, and the prefixes below which their targets
+    /// may lie.
+    fn target_roots(
+        self,
+        folder: &StoreLocation,
+    ) -> Result<(TargetPlace, Vec<TargetRoot>), CommandFailure> {
+        let allowed = self
+            .args
+            .allow_reference
+            .iter()
+            .map(StoreLocation::absolute);
+        let locations: Vec<StoreLocation> =
+            std::iter::once(folder.clone()).chain(allowed).collect();
+        let places: Vec<TargetPlace> = locations
+            .iter()
+            .map(target_place)
+            .collect::<Result<_, _>>()?;
+        let opener = Arc::new(TargetOpener {
+            options: self.args.remote.options()?,
+            allowed: places.clone().into(),
+            ttl: self.metadata_ttl(),
+            stats: self.stats.clone(),
+        });
+        let mut roots = Vec::new();
+        for (n, (place, location)) in places.iter().zip(locations).enumerate() {
+            // a prefix that the user allows may name a single file
+            if n > 0
+                && let Some((above, _)) = location.split_last()
+            {
+                let opener = opener.clone();
+                let open = Box::new(move || opener.open(&above));
+                roots.push(TargetRoot::of_target(place.clone(), open));
+            }
+            let hidden = mountpoint_below(&location, self.args.mountpoint.as_deref());
+            let opener = opener.clone();
+            let open = Box::new(move || opener.open(&location));
+            roots.push(TargetRoot::new(place.clone(), open).hiding(hidden));
+        }
+        Ok((places[0].clone(), roots))
+    }
+
+    /// Adds the disk cache, if the user asks for it.
+    fn disk_cached(self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>, CommandFailure> {
+        let remote = &self.args.remote;
+        let Some(directory) = &remote.cache_dir else {
+            return Ok(store);
+        };
+        let directory = absolute(directory);
+        let cache = DiskCache::open(store, &directory, remote.cache_dir_size, self.stats.clone())?;
+        Ok(Arc::new(
+            cache.for_server(&server(remote.endpoint_url.clone())),
+        ))
+    }
+}
+
+/// Opens the stores that hold the targets of references.
+struct TargetOpener {
+    options: ObjectOptions,
+    /// Where web servers may redirect to.
+    allowed: Arc<[TargetPlace]>,
+    ttl: Option<Duration>,
+    stats: Arc<Stats>,
+}
+
+impl TargetOpener {
+    fn open(&self, location: &StoreLocation) -> Result<Arc<dyn Store>, Error> {
+        match location {
+            StoreLocation::Path(path) => Ok(Arc::new(
+                DirectoryStore::open(path)?.replaceable(self.stats.clone()),
+            )),
+            StoreLocation::Url(url) => {
+                let mut options = self.options.clone();
+                // the servers of buckets redirect to hosts of their own
+                if url.to_ascii_lowercase().starts_with("http") {
+                    options.redirects = Some(self.allowed.clone());
+                }
+                let store = open_object_store(url, &options, &self.stats)?;
+                Ok(Arc::new(MetadataCache::new(store, self.ttl)))
+            }
+            StoreLocation::Memory => Err(no_files()),
+        }
+    }
+}
+
+/// Returns the place of targets below `location`.
+fn target_place(location: &StoreLocation) -> Result<TargetPlace, CommandFailure> {
+    let place = match location {
+        StoreLocation::Path(path) => TargetPlace::of_path(path),
+        StoreLocation::Url(url) => {
+            check_url(url)?;
+            TargetPlace::of_url(url)
+        }
+        StoreLocation::Memory => Err(no_files()),
+    };
+    place.map_err(|e| CommandFailure::wrong_use(format!("--allow-reference: {e}")))
+}
+
+fn no_files() -> Error {
+    Error::invalid("memory: holds no files")
 }
 
 /// Returns whether a file begins as an object of JSON does.
@@ -408,19 +633,16 @@ fn check_no_parquet(path: &Path) -> Result<(), CommandFailure> {
     }
 }
 
-/// Returns the failure for a path to a file that is no archive, or to a name below such a file.
-fn no_archive(path: &Path, file: &Path) -> CommandFailure {
+/// Returns the failure for a path to a file in `folder` that is no archive, or to a name below such
+/// a file.
+fn no_archive(path: &Path, file: &Path, folder: &Path) -> CommandFailure {
     let shown = path.display();
-    let above = absolute(file)
-        .parent()
-        .map(Path::to_path_buf)
-        .unwrap_or_default();
-    match marks(&above) {
+    match marks(folder) {
         Some(what @ "array") => {
             let array = file
                 .parent()
                 .filter(|above| !above.as_os_str().is_empty())
-                .unwrap_or(&above)
+                .unwrap_or(folder)
                 .display();
             CommandFailure::not_found(format!(
                 "{shown}: a file of the {what} {array}; name the {what} itself"
@@ -460,236 +682,28 @@ fn missing(path: &Path) -> CommandFailure {
 
 /// Returns `group` or `array` if the documents in a directory make it one.
 fn marks(directory: &Path) -> Option<&'static str> {
-    let holds = |name: &str| directory.join(name).is_file();
-    let v3 = std::fs::read(directory.join(ZARR_JSON)).ok();
-    match () {
-        () if v3.is_some() => match node_type(&v3.unwrap_or_default()) {
+    if let Ok(document) = std::fs::read(directory.join(ZARR_JSON)) {
+        return match node_type(&document) {
             Ok(NodeType::Group) => Some("group"),
             _ => Some("array"),
-        },
-        () if holds(ZARRAY) || holds(REMOVED) || holds(V1_META) && holds(V1_ATTRS) => Some("array"),
-        () if holds(ZGROUP) || holds(ZMETADATA) => Some("group"),
-        () => None,
+        };
     }
-}
-
-fn open_archive(
-    folder: Arc<dyn Store>,
-    name: &str,
-    inside: &str,
-    reads_once: bool,
-    stats: &Arc<Stats>,
-    shown: &dyn fmt::Display,
-) -> Result<Arc<dyn Store>, CommandFailure> {
-    let failed = |e: Error| match e.kind() {
-        Kind::NotFound => CommandFailure::not_found(format!("{shown}: no such store")),
-        Kind::System(_) | Kind::NoBucket | Kind::NotAValue => e.context(shown).into(),
-        _ => CommandFailure::not_zarr(format!("{shown}: {e}")),
-    };
-    let key = Key::root().child(name).map_err(failed)?;
-    let inside = Key::normalize(inside).map_err(failed)?;
-    let archive = ZipStore::open(folder, &key)
-        .map_err(failed)?
-        .with_stats(stats.clone());
-    let archive = if reads_once {
-        archive.read_once()
+    let holds = |name: &&str| directory.join(name).is_file();
+    if [ZARRAY, REMOVED].iter().any(holds) || [V1_META, V1_ATTRS].iter().all(holds) {
+        Some("array")
+    } else if [ZGROUP, ZMETADATA].iter().any(holds) {
+        Some("group")
     } else {
-        archive
-    };
-    // `zip -r store.zip store.zarr` puts the store into a folder of the archive
-    let inside = match archive.single_folder() {
-        Some(folder) if inside.relative_to(&folder).is_none() => folder.join_key(&inside),
-        _ => inside,
-    };
-    Ok(Arc::new(archive.in_folder(inside)))
-}
-
-/// Opens the references in the file `name` of `folder`, which is the store `below`.
-fn open_references(
-    folder: &StoreLocation,
-    below: Arc<dyn Store>,
-    name: &str,
-    inside: &str,
-    args: &StoreArgs,
-    stats: &Arc<Stats>,
-    shown: &dyn fmt::Display,
-) -> Result<Arc<dyn Store>, CommandFailure> {
-    let failed = |e: Error| match e.kind() {
-        Kind::NotFound => CommandFailure::not_found(format!("{shown}: no such store")),
-        Kind::System(_) | Kind::NoBucket | Kind::NotAValue => e.context(shown).into(),
-        _ => CommandFailure::not_zarr(format!("{shown}: can't be read as references: {e}")),
-    };
-    let key = Key::root().child(name).map_err(failed)?;
-    let inside = Key::normalize(inside).map_err(failed)?;
-    let (place, roots) = target_roots(folder, args, stats)?;
-    let store = ReferenceStore::open(below, &key, place, roots)
-        .map_err(failed)?
-        .with_stats(stats.clone());
-    let store: Arc<dyn Store> = Arc::new(store.in_folder(inside));
-    match folder {
-        StoreLocation::Path(_) if store.concurrency() > 1 => disk_cached(store, args, stats),
-        _ => Ok(store),
+        None
     }
-}
-
-/// Returns the place of the folder of references, and the prefixes below which their targets may
-/// lie.
-fn target_roots(
-    folder: &StoreLocation,
-    args: &StoreArgs,
-    stats: &Arc<Stats>,
-) -> Result<(TargetPlace, Vec<TargetRoot>), CommandFailure> {
-    let named = |e: Error| CommandFailure::wrong_use(format!("--allow-reference: {e}"));
-    let mut places = Vec::new();
-    let allowed = args
-        .allow_reference
-        .iter()
-        .map(|location| (location.absolute(), true));
-    for (location, is_allowed) in std::iter::once((folder.clone(), false)).chain(allowed) {
-        match &location {
-            StoreLocation::Path(path) => {
-                // programs that write references may have seen the path through a link, or not
-                let real = std::fs::canonicalize(path).ok().filter(|real| real != path);
-                places.push((
-                    TargetPlace::of_path(path).map_err(named)?,
-                    location.clone(),
-                    is_allowed,
-                ));
-                if let Some(real) = real {
-                    places.push((
-                        TargetPlace::of_path(&real).map_err(named)?,
-                        StoreLocation::Path(real),
-                        is_allowed,
-                    ));
-                }
-            }
-            StoreLocation::Url(url) => {
-                check_url(url)?;
-                places.push((
-                    TargetPlace::of_url(url).map_err(named)?,
-                    location.clone(),
-                    is_allowed,
-                ));
-            }
-            StoreLocation::Memory => return Err(named(Error::invalid("memory: holds no files"))),
-        }
-    }
-    let redirects: Arc<[TargetPlace]> = places.iter().map(|(place, ..)| place.clone()).collect();
-    let options = args.remote.options()?;
-    let ttl = args.remote.metadata_ttl(args.reads_once.is_some());
-    let open = |location: StoreLocation| {
-        let mut options = options.clone();
-        let stats = stats.clone();
-        // the servers of buckets redirect to hosts of their own
-        let is_web = matches!(&location, StoreLocation::Url(url) if url.to_ascii_lowercase().starts_with("http"));
-        options.redirects = is_web.then(|| redirects.clone());
-        Box::new(move || -> Result<Arc<dyn Store>, Error> {
-            Ok(match &location {
-                StoreLocation::Path(path) => {
-                    Arc::new(DirectoryStore::open(path)?.replaceable(stats.clone()))
-                }
-                StoreLocation::Url(url) => Arc::new(MetadataCache::new(
-                    open_object_store(url, &options, &stats)?,
-                    ttl,
-                )),
-                StoreLocation::Memory => Arc::new(MemoryStore::default()),
-            })
-        })
-    };
-    let mut roots = Vec::new();
-    for (place, location, is_allowed) in &places {
-        // the prefix may name a single file
-        if let Some((above, _)) = location.split_last().filter(|_| *is_allowed) {
-            roots.push(TargetRoot::of_target(place.clone(), open(above)));
-        }
-        let root = TargetRoot::new(place.clone(), open(location.clone()));
-        roots.push(root.hiding(mountpoint_below(location, args.mountpoint.as_deref())));
-    }
-    let folder = places.swap_remove(0).0;
-    Ok((folder, roots))
 }
 
 /// Returns the key of the mountpoint in the directory at `location`, if it lies there. A target in
 /// it would be read through the mount, by the daemon that serves the mount.
 fn mountpoint_below(location: &StoreLocation, mountpoint: Option<&Path>) -> Option<Key> {
-    let StoreLocation::Path(path) = location else {
-        return None;
-    };
-    let below = mountpoint?
-        .strip_prefix(std::fs::canonicalize(path).ok()?)
-        .ok()?;
+    let directory = std::fs::canonicalize(location.path()?).ok()?;
+    let below = mountpoint?.strip_prefix(directory).ok()?;
     Key::normalize(below.to_str()?).ok()
-}
-
-fn open_url(
-    url: &str,
-    args: &StoreArgs,
-    stats: &Arc<Stats>,
-) -> Result<Arc<dyn Store>, CommandFailure> {
-    check_url(url)?;
-    let shown = without_secrets(url);
-    let object = |url: &str| -> Result<MetadataCache, CommandFailure> {
-        let store = open_object_store(url, &args.remote.options()?, stats);
-        let store = store.map_err(|e| match e.kind() {
-            Kind::Invalid => CommandFailure::wrong_use(format!("{shown}: {e}")),
-            _ => e.context(&shown).into(),
-        })?;
-        Ok(MetadataCache::new(
-            store,
-            args.remote.metadata_ttl(args.reads_once.is_some()),
-        ))
-    };
-    let store: Arc<dyn Store> = match archive_of(url) {
-        Some(ArchiveUrl {
-            folder,
-            name,
-            inside,
-        }) => {
-            let below = Arc::new(object(&folder)?);
-            if is_archive_name(&name) {
-                open_archive(
-                    below,
-                    &name,
-                    &inside,
-                    args.reads_once.is_some(),
-                    stats,
-                    &shown,
-                )?
-            } else {
-                open_references(
-                    &StoreLocation::Url(folder),
-                    below,
-                    &name,
-                    &inside,
-                    args,
-                    stats,
-                    &shown,
-                )?
-            }
-        }
-        None => Arc::new(object(url)?.with_documents(&DOCUMENTS)),
-    };
-    disk_cached(store, args, stats)
-}
-
-/// Adds the disk cache, if the user asks for it.
-fn disk_cached(
-    store: Arc<dyn Store>,
-    args: &StoreArgs,
-    stats: &Arc<Stats>,
-) -> Result<Arc<dyn Store>, CommandFailure> {
-    Ok(match &args.remote.cache_dir {
-        Some(directory) => {
-            let cache = DiskCache::open(
-                store,
-                &absolute(directory),
-                args.remote.cache_dir_size,
-                stats.clone(),
-            )?;
-            Arc::new(cache.for_server(&server(args.remote.endpoint_url.clone())))
-        }
-        None => store,
-    })
 }
 
 #[cfg(feature = "remote")]
@@ -720,12 +734,12 @@ fn open_object_store(
 /// Returns a text that distinguishes servers with buckets of the same name: the endpoint, or
 /// variables that name it.
 fn server(endpoint: Option<String>) -> String {
-    let named = || {
-        SERVERS
+    endpoint.unwrap_or_else(|| {
+        let named = SERVERS
             .iter()
-            .filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)))
-    };
-    endpoint.unwrap_or_else(|| named().collect::<Vec<_>>().join(" "))
+            .filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
+        named.collect::<Vec<_>>().join(" ")
+    })
 }
 
 #[cfg(test)]
@@ -779,15 +793,10 @@ mod tests {
 
     #[test]
     fn a_url_is_split_into_names() {
-        let (up_to, names) = names_of_url("s3://bucket//a/b.zarr/?x=1/2");
-        assert_eq!(names, ["a", "b.zarr"]);
-        let urls: Vec<String> = (0..4).map(up_to).map(|l| format!("{l:?}")).collect();
-        let url = |path: &str| {
-            format!(
-                "{:?}",
-                StoreLocation::Url(format!("s3://bucket{path}?x=1/2"))
-            )
-        };
+        let parts = UrlParts::of("s3://bucket//a/b.zarr/?x=1/2");
+        assert_eq!(parts.names, ["a", "b.zarr"]);
+        let urls: Vec<String> = (0..4).map(|depth| parts.up_to(depth)).collect();
+        let url = |path: &str| format!("s3://bucket{path}?x=1/2");
         assert_eq!(
             urls,
             [url(""), url("/a"), url("/a/b.zarr"), url("/a/b.zarr")]
@@ -813,7 +822,12 @@ mod tests {
 
     #[test]
     fn urls_into_archives_are_split() {
-        let parts = |url| archive_of(url).map(|a| (a.folder, a.name, a.inside));
+        let parts = |url| {
+            let parts = UrlParts::of(url);
+            let at = parts.archive()?;
+            let name = parts.names[at].to_string();
+            Some((parts.up_to(at), name, parts.names[at + 1..].join("/")))
+        };
         let found = |folder: &str, name: &str, inside: &str| {
             Some((folder.into(), name.into(), inside.into()))
         };

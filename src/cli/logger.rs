@@ -2,10 +2,9 @@
 
 use super::start_directory::absolute;
 use super::systemd::{self, Journal};
-use super::{CommandFailure, DIAGNOSTICS};
+use super::{CommandFailure, DIAGNOSTICS, time};
 use crate::error::{Error, one_line};
 use crate::util::memory::lock;
-use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
 use env_logger::{Builder, Target};
 use log::{LevelFilter, Record};
@@ -88,8 +87,11 @@ impl LogArgs {
 
     /// Starts logging, for the mount at `mountpoint`.
     pub fn start(&self, mountpoint: &Path) -> Result<(), CommandFailure> {
+        if let Some(path) = &self.log_file {
+            return start_to_file(self.log_level, path);
+        }
         let Some(path) = &self.log_journal else {
-            return start(self.log_level, self.log_file.as_deref());
+            return start_to_terminal(self.log_level);
         };
         let journal = Journal::open(&absolute(path)).map_err(|e| {
             CommandFailure::failed(format!(
@@ -105,42 +107,39 @@ impl LogArgs {
     }
 }
 
-/// Starts logging at `level`, to `file` or else to standard error.
-pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), CommandFailure> {
+/// Starts the log of a verb that prints its errors: only a wait for a server is logged.
+pub fn start_for_command() -> Result<(), CommandFailure> {
+    start_to_terminal(LevelFilter::Off)
+}
+
+fn start_to_file(level: LevelFilter, path: &Path) -> Result<(), CommandFailure> {
+    // the name is not resolved: a link to the file of the day may change
+    let whole = std::path::absolute(path).map_err(Error::from)?;
+    let _ = LOG_FILE.set(LogFile {
+        path: whole,
+        file: Mutex::new(open(path)?),
+    });
     let mut builder = builder(level);
-    match file {
-        Some(path) => {
-            // the name is not resolved: a link to the file of the day may change
-            let whole = std::path::absolute(path).map_err(Error::from)?;
-            let _ = LOG_FILE.set(LogFile {
-                path: whole,
-                file: Mutex::new(open(path)?),
-            });
-            builder.target(Target::Pipe(Box::new(LogFileWriter)));
-            builder.format(|out, r| writeln!(out, "{} {:<5} {}", timestamp(), r.level(), text(r)));
-        }
-        None => {
-            // a command that waits for a server must say so
-            builder.filter_module(
-                "zarrfs::store::object::transport",
-                level.max(LevelFilter::Warn),
-            );
-            builder.format(|out, r| {
-                writeln!(
-                    out,
-                    "zarrfs: {}: {}",
-                    r.level().as_str().to_lowercase(),
-                    text(r)
-                )
-            });
-        }
-    }
+    builder.target(Target::Pipe(Box::new(LogFileWriter)));
+    builder.format(|out, r| {
+        let now = time::utc(SystemTime::now());
+        writeln!(out, "{now} {:<5} {}", r.level(), text(r))
+    });
     started(builder)
 }
 
-/// Returns the current time in UTC, to the second.
-fn timestamp() -> String {
-    DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Secs, true)
+fn start_to_terminal(level: LevelFilter) -> Result<(), CommandFailure> {
+    let mut builder = builder(level);
+    // a command that waits for a server must say so
+    builder.filter_module(
+        "zarrfs::store::object::transport",
+        level.max(LevelFilter::Warn),
+    );
+    builder.format(|out, r| {
+        let level = r.level().as_str().to_lowercase();
+        writeln!(out, "zarrfs: {level}: {}", text(r))
+    });
+    started(builder)
 }
 
 /// Returns the message of a record, on one line.

@@ -1,19 +1,15 @@
 //! `zarrfs ls`: lists the names in a group or array as a mount shows them, without FUSE.
 
 use super::header_options::HeadersArgs;
-use super::view::ViewArgs;
-use super::{
-    CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time, warn_unlisted,
-};
+use super::{CommandFailure, StoreArgs, StoreLocation, open_store, stdio, time, warn_unlisted};
 use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
 use crate::fs::tree::{ListedNode, Name, Node, Tree};
 use crate::stats::Stats;
 use crate::store::{Key, escaped};
-use crate::util::json::{self, Map, Value};
+use crate::util::json::{self, Value, json};
 use clap::Args;
-use log::LevelFilter;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::sync::Arc;
 
@@ -45,8 +41,6 @@ pub struct LsArgs {
     #[command(flatten)]
     headers: HeadersArgs,
     #[command(flatten)]
-    view: ViewArgs,
-    #[command(flatten)]
     store_args: StoreArgs,
 }
 
@@ -55,6 +49,17 @@ struct Line {
     key: Key,
     is_directory: bool,
     known: Option<ListedAttributes>,
+}
+
+impl Line {
+    /// Returns the line of a name in the directory at `key`.
+    fn new(key: &Key, name: &Name, known: Option<ListedAttributes>) -> Self {
+        Line {
+            key: key.join(&name.name),
+            is_directory: name.is_directory,
+            known,
+        }
+    }
 }
 
 /// The attributes of a name.
@@ -76,18 +81,16 @@ struct ListOutput<'a> {
 
 /// Runs the verb.
 pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
-    logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());
     let store_args = StoreArgs {
         reads_once: Some(args.recursive),
         ..args.store_args.clone()
     };
-    let hierarchy =
-        open_store(&args.path, &store_args, stats.clone())?.with_view(args.view.format());
+    let hierarchy = open_store(&args.path, &store_args, &stats)?;
     warn_unlisted(&hierarchy, &args.path);
-    let tree =
-        Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
-    let tree = tree.with_views(args.headers.views());
+    let tree = args
+        .headers
+        .tree(hierarchy, Arc::new(Cache::new(CACHE, stats)));
     let mut output = ListOutput {
         args,
         out: BufWriter::new(stdio::output()),
@@ -206,16 +209,9 @@ impl ListOutput<'_> {
 
     fn lines(&self, tree: &Tree, key: &Key, names: &[Name]) -> Result<Vec<Line>> {
         let asked = self.args.long || self.args.json;
-        let line = |name: &Name, known| {
-            let key = key.join(&name.name);
-            Line {
-                key,
-                is_directory: name.is_directory,
-                known,
-            }
-        };
         if !asked {
-            return Ok(names.iter().map(|name| line(name, None)).collect());
+            let lines = names.iter().map(|name| Line::new(key, name, None));
+            return Ok(lines.collect());
         }
         let level = tree.directory(&tree.directory_at(key)?)?;
         let listed = tree.listed(&level, names);
@@ -225,7 +221,7 @@ impl ListOutput<'_> {
             .zip(listed)
             .filter_map(|(name, listed)| Some((name, listed?)));
         Ok(found
-            .map(|(name, listed)| line(name, known(tree, listed)))
+            .map(|(name, listed)| Line::new(key, name, known(tree, listed)))
             .collect())
     }
 
@@ -269,30 +265,19 @@ impl ListOutput<'_> {
     }
 
     fn print_object(&mut self, line: &Line) -> std::io::Result<()> {
-        let mut object = Map::new();
-        object.insert("path".into(), format!("/{}", line.key.as_str()).into());
-        object.insert(
-            "kind".into(),
-            if line.is_directory {
-                "directory"
-            } else {
-                "file"
-            }
-            .into(),
-        );
+        let kind = if line.is_directory {
+            "directory"
+        } else {
+            "file"
+        };
+        let mut object = json!({"path": format!("/{}", line.key.as_str()), "kind": kind});
         let known = line.known.as_ref();
         if !line.is_directory {
-            object.insert("size".into(), known.map(|known| known.size).into());
-            object.insert(
-                "stored_bytes".into(),
-                known.map(|known| known.stored).into(),
-            );
+            object["size"] = known.map(|known| known.size).into();
+            object["stored_bytes"] = known.map(|known| known.stored).into();
         }
-        object.insert(
-            "modified".into(),
-            known.map(|known| known.modified.clone()).into(),
-        );
-        self.write_object(object)
+        object["modified"] = known.map(|known| known.modified.clone()).into();
+        self.write_object(&object)
     }
 
     /// Prints, with --json, the reason why a directory is not listed, or not completely.
@@ -300,21 +285,14 @@ impl ListOutput<'_> {
         if !self.args.json {
             return Ok(());
         }
-        let mut object = Map::new();
-        object.insert("path".into(), format!("/{}", key.as_str()).into());
-        object.insert("kind".into(), "directory".into());
-        object.insert("error".into(), error.message().into());
-        self.write_object(object)
+        let path = format!("/{}", key.as_str());
+        self.write_object(&json!({"path": path, "kind": "directory", "error": error.message()}))
     }
 
-    fn write_object(&mut self, object: Map<String, Value>) -> std::io::Result<()> {
+    fn write_object(&mut self, object: &Value) -> std::io::Result<()> {
         let comma = if self.objects > 0 { "," } else { "" };
         self.objects += 1;
-        write!(
-            self.out,
-            "{comma}\n{}",
-            one_line(json::write(&Value::Object(object)))
-        )
+        write!(self.out, "{comma}\n{}", one_line(json::write(object)))
     }
 }
 

@@ -1,12 +1,10 @@
 //! `zarrfs migrate`: converts a Zarr store to a later format, in place.
 
-use super::remote::ConsolidatedArg;
-use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print};
-use crate::stats::Stats;
+use super::{CommandFailure, StoreArgs, StoreLocation, open_store, print};
+use crate::array::hierarchy::UseConsolidated;
 use crate::store::Key;
 use crate::util::json::{self, json};
 use clap::Args;
-use log::LevelFilter;
 use std::sync::Arc;
 
 /// Arguments of `migrate`.
@@ -29,13 +27,12 @@ pub struct MigrateArgs {
 
 /// Runs the verb.
 pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
-    logger::start(LevelFilter::Off, None)?;
     let shown = &args.store;
     let format = args.zarr_format;
     let mut store_args = args.store_args.clone();
     // read the documents themselves
-    store_args.remote.consolidated = ConsolidatedArg::Ignore;
-    let hierarchy = open_store(&args.store, &store_args, Arc::new(Stats::default()))?;
+    store_args.remote.consolidated = UseConsolidated::Never;
+    let hierarchy = open_store(&args.store, &store_args, &Arc::default())?;
     let migrated = match format {
         3 => hierarchy.migrate_to_v3(),
         _ => hierarchy.migrate(),

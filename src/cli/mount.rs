@@ -6,20 +6,20 @@ use super::compressor::{self, CompressorArg};
 use super::header_options::HeadersArgs;
 use super::listen::{self, ListenAddress, StatisticsListener};
 use super::logger::{self, LogArgs};
-use super::nesting::{MountSite, OwnPath};
-use super::view::ViewArgs;
+use super::mountpoint::MadeDirectories;
+use super::nesting::{MountSite, OwnPath, OwnPathKind};
 use super::{
     ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ExitCode, ReadArgs, StoreArgs, StoreLocation,
-    WRITING, WriteArgs, duration, idle, leftovers, mount_options, mountpoint, nesting,
-    open_store_to_write, overlay, size, start_directory, stdio, systemd, warn_unlisted,
+    StoreRequest, WRITING, WriteArgs, absolute, duration, idle, leftovers, mount_options,
+    mountpoint, nesting, overlay, size, start_directory, stdio, systemd, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::error::Error;
-use crate::fs::tree::Tree;
 use crate::fs::{Fs, Options};
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
 use crate::stats::Stats;
 use crate::util::memory;
+use crate::util::pool::start_thread;
 use clap::{Args, FromArgMatches};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -27,7 +27,7 @@ use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -151,8 +151,6 @@ pub struct MountArgs {
     #[command(flatten)]
     headers: HeadersArgs,
     #[command(flatten)]
-    view: ViewArgs,
-    #[command(flatten)]
     log: LogArgs,
     /// Serve statistics at http://ADDRESS/metrics
     ///
@@ -196,18 +194,18 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
             ));
         }
     };
-    let print_path = || match &args.mountpoint {
-        Some(_) => Ok(()),
-        None => stdio::print(format!("{}\n", path.display())),
+    let chosen = match &args.mountpoint {
+        Some(_) => String::new(),
+        None => format!("{}\n", path.display()),
     };
     if args.foreground {
         return mount(&args, &path, || {
-            print_path()?;
+            stdio::print(chosen)?;
             systemd::notify_ready().map_err(|e| Error::from(e).context("NOTIFY_SOCKET").into())
         });
     }
     match std::env::var_os(BACKGROUND) {
-        None => start_background(words).and_then(|()| print_path()),
+        None => start_background(words).and_then(|()| stdio::print(chosen)),
         Some(_) => {
             let _ = rustix::process::setsid();
             mount(&args, &path, leave_terminal)
@@ -217,33 +215,37 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
 
 /// Starts the background process, and waits until the mount answers or the process ends.
 fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
-    let failed = |e: std::io::Error| {
-        CommandFailure::failed(format!("can't start the background process: {e}"))
-    };
-    close_on_exec();
-    let program = std::env::current_exe().map_err(failed)?;
-    let mut child = Command::new(program)
-        .args(words.iter().skip(1))
-        .envs(start_directory::variables())
-        .env(BACKGROUND, "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
-    let mut said = Vec::new();
-    if let Some(mut pipe) = child.stdout.take() {
-        pipe.read_to_end(&mut said).map_err(failed)?;
-    }
-    if said == READY {
-        return Ok(());
-    }
-    let status = child.wait().map_err(failed)?;
+    let ended = background_process(words)
+        .map_err(|e| CommandFailure::failed(format!("can't start the background process: {e}")))?;
+    let Some(status) = ended else { return Ok(()) };
     match status.code() {
         // the process has printed its error to the same standard error
         Some(code) => Err(CommandFailure::of_process(code)),
         None => Err(CommandFailure::failed(format!(
             "the background process was killed ({status})"
         ))),
+    }
+}
+
+/// Starts the background process. Returns `None` once the mount answers, or else how the process
+/// has ended.
+fn background_process(words: &[OsString]) -> std::io::Result<Option<ExitStatus>> {
+    close_on_exec();
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(words.iter().skip(1))
+        .envs(start_directory::variables())
+        .env(BACKGROUND, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut said = Vec::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_end(&mut said)?;
+    }
+    if said == READY {
+        Ok(None)
+    } else {
+        child.wait().map(Some)
     }
 }
 
@@ -266,7 +268,7 @@ fn mount(
     path: &Path,
     ready: impl FnOnce() -> Result<(), CommandFailure>,
 ) -> Result<(), CommandFailure> {
-    let resolved = mountpoint::resolved(path);
+    let resolved = absolute(path);
     args.log.start(&resolved)?;
     raise_file_limit();
     args.reading.memory.set_bound();
@@ -282,20 +284,23 @@ fn mount(
     warn_unlisted(&hierarchy, &args.store);
     let read_only = args.read_only || !hierarchy.store().is_writable();
     // dropping this removes the directory, after the mount has ended
-    let made = if args.auto_mountpoint {
-        Some(mountpoint::make(path)?)
-    } else {
-        None
-    };
+    let mut made = MadeDirectories::default();
+    if args.auto_mountpoint {
+        made = mountpoint::make(path)?;
+    }
     // register signals before any thread starts: a signal without its handler would leave the mount
     // behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let store = hierarchy.shared_store();
     let fs = file_system(args, hierarchy, read_only, stats)?;
-    let directory = made.as_ref().and_then(|made| made.directory());
-    let (session, mountpoint) = start_session(args, path, directory, &fs, read_only, &own)?;
+    let (session, mountpoint) = start_session(args, path, made.directory(), &fs, read_only, &own)?;
     let interrupted = Arc::new(AtomicBool::new(false));
-    handle_signals(signals, fs.clone(), mountpoint.clone(), interrupted.clone())?;
+    let handler = SignalHandler {
+        fs: fs.clone(),
+        mountpoint: mountpoint.clone(),
+        interrupted: interrupted.clone(),
+    };
+    start_thread("signals", move || handler.run(signals)).map_err(Error::from)?;
     let started =
         start_serving(&fs, &mountpoint, args.idle_timeout, listener).and_then(|()| ready());
     if started.is_ok() && !read_only && !args.stores {
@@ -332,7 +337,11 @@ fn file_system(
     read_only: bool,
     stats: Arc<Stats>,
 ) -> Result<Arc<Fs>, CommandFailure> {
-    let options = args.reading.options(read_only, args.direct_io);
+    let options = Options {
+        resize: args.resize,
+        direct_io: args.direct_io,
+        ..args.reading.options(read_only)
+    };
     let cache = args
         .reading
         .memory
@@ -340,17 +349,8 @@ fn file_system(
         .dropping_empty(args.writing.drop_empty_chunks);
     let cache = Arc::new(cache.spilling(options.spill.clone()));
     memory::register_shrinking(&cache);
-    let fs = Arc::new(Fs::new(
-        Tree::new(hierarchy, cache.clone())
-            .with_headers(args.headers.shown())
-            .with_views(args.headers.views()),
-        cache.clone(),
-        stats,
-        Options {
-            resize: args.resize,
-            ..options
-        },
-    )?);
+    let tree = args.headers.tree(hierarchy, cache.clone());
+    let fs = Arc::new(Fs::new(tree, cache.clone(), stats, options)?);
     if !read_only {
         cache.store_quiet_objects()?;
     }
@@ -416,23 +416,18 @@ fn open_hierarchy(
         mountpoint: Some(mountpoint.to_path_buf()),
         ..args.store_args.clone()
     };
-    let hierarchy = match &args.overlay {
-        Some(directory) => overlay::open(
-            &args.store,
-            &store_args,
-            directory,
-            !args.writing.no_fsync,
-            stats,
-        )?,
-        None => open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?,
+    let request = StoreRequest {
+        location: &args.store,
+        args: &store_args,
+        writing: Some(&args.writing),
+        stats,
     };
-    let compressor = args
-        .compressor
-        .as_ref()
-        .and_then(|compressor| compressor.0.clone());
-    Ok(hierarchy
-        .with_compressor(compressor)
-        .with_view(args.view.format()))
+    let hierarchy = match &args.overlay {
+        Some(directory) => overlay::open(request, directory)?,
+        None => request.hierarchy()?,
+    };
+    let compressor = args.compressor.as_ref();
+    Ok(hierarchy.with_compressor(compressor.and_then(|compressor| compressor.0.clone())))
 }
 
 /// Stores all dirty chunks, with several attempts: a full disk may get free space meanwhile.
@@ -491,39 +486,27 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
 
 /// Returns the paths that the daemon opens or lists after it has mounted.
 fn own_paths(args: &MountArgs) -> Vec<OwnPath> {
-    let mut own = vec![OwnPath::name("--spill-dir", args.reading.spill_directory())];
+    let spill = args.reading.spill_directory();
+    let mut own = vec![OwnPath::new(OwnPathKind::Name, "--spill-dir", spill)];
     match args.store.absolute() {
-        StoreLocation::Path(store) => own.push(OwnPath::store(store)),
-        _ => own.extend(
-            start_directory::paths()
-                .into_iter()
-                .map(|(name, path)| OwnPath::name(name, path)),
-        ),
+        StoreLocation::Path(store) => own.push(OwnPath::new(OwnPathKind::Store, "store", store)),
+        _ => own.extend(OwnPath::names(start_directory::paths())),
     }
-    let trees = [
+    for (option, path) in [
         ("--overlay", &args.overlay),
         ("--cache-dir", &args.store_args.remote.cache_dir),
         ("--synchronizer", &args.writing.synchronizer),
-    ];
-    own.extend(
-        trees
-            .into_iter()
-            .filter_map(|(option, path)| Some(OwnPath::tree(option, path.clone()?))),
-    );
-    let targets = args
-        .store_args
-        .allow_reference
-        .iter()
-        .filter_map(|location| match location.absolute() {
-            StoreLocation::Path(path) => Some(OwnPath::name("--allow-reference", path)),
-            _ => None,
-        });
-    own.extend(targets);
-    own.extend(
-        args.log
-            .paths()
-            .map(|(option, path)| OwnPath::name(option, path)),
-    );
+    ] {
+        if let Some(path) = path {
+            own.push(OwnPath::new(OwnPathKind::Tree, option, path.clone()));
+        }
+    }
+    for location in &args.store_args.allow_reference {
+        if let StoreLocation::Path(path) = location.absolute() {
+            own.push(OwnPath::new(OwnPathKind::Name, "--allow-reference", path));
+        }
+    }
+    own.extend(OwnPath::names(args.log.paths()));
     own
 }
 
@@ -536,18 +519,21 @@ fn failure(e: MountError) -> CommandFailure {
     }
 }
 
-/// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount
-/// in use ends with its last open file. The second signal ends requests in flight, and so does the
-/// first if the mount was detached already, since nothing else could end it. The third ends the
-/// process. `interrupted` is set when the second signal ends requests. SIGHUP opens the log file
-/// again.
-fn handle_signals(
-    mut signals: Signals,
+/// Ends the mount when signals arrive.
+struct SignalHandler {
     fs: Arc<Fs>,
     mountpoint: Arc<Mountpoint>,
+    /// Set when the second signal ends requests.
     interrupted: Arc<AtomicBool>,
-) -> Result<(), CommandFailure> {
-    let handle = move || {
+}
+
+impl SignalHandler {
+    /// Handles signals until the process ends. The first signal unmounts and stores everything; a
+    /// mount in use ends with its last open file. The second signal ends requests in flight, and so
+    /// does the first if the mount was detached already, since nothing else could end it. The third
+    /// ends the process. SIGHUP opens the log file again.
+    fn run(self, mut signals: Signals) {
+        let mountpoint = &self.mountpoint;
         let shown = mountpoint.path().display();
         let mut waiting = false;
         for signal in signals.forever() {
@@ -560,10 +546,10 @@ fn handle_signals(
             }
             if waiting || mountpoint.is_detached() {
                 log::info!("signal {signal}: ending {shown}, requests in flight fail");
-                interrupted.store(waiting, Ordering::Relaxed);
+                self.interrupted.store(waiting, Ordering::Relaxed);
                 if !mountpoint.abort() {
                     // the kernel ends the connection with the process
-                    end_when_stored(fs.clone(), i32::from(waiting));
+                    end_when_stored(self.fs.clone(), i32::from(waiting));
                 }
                 continue;
             }
@@ -572,12 +558,10 @@ fn handle_signals(
                 Ok(Unmounted::Gone) => {}
                 Ok(Unmounted::InUse) => {
                     waiting = true;
-                    let fs = fs.clone();
+                    let fs = self.fs.clone();
                     // this thread must take the next signal; a failure is on record, and storing is
                     // tried again at the end
-                    let _ = std::thread::Builder::new()
-                        .name("flush".into())
-                        .spawn(move || fs.store_all());
+                    let _ = start_thread("flush", move || fs.store_all());
                     log::warn!(
                         "{shown} is in use: it ends when its files are closed, or with another signal"
                     );
@@ -588,23 +572,16 @@ fn handle_signals(
                 Err(e) => log::error!("unmount {shown}: {e}"),
             }
         }
-    };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(handle)
-        .map_err(Error::from)?;
-    Ok(())
+    }
 }
 
 /// Ends the process with `code` once all dirty chunks are stored. Returns at once, since the
 /// calling thread must take the next signal.
 fn end_when_stored(fs: Arc<Fs>, code: i32) {
-    let end = move || std::process::exit(if fs.sync_at_end().is_ok() { code } else { 1 });
-    if std::thread::Builder::new()
-        .name("flush".into())
-        .spawn(end)
-        .is_err()
-    {
+    let started = start_thread("flush", move || {
+        std::process::exit(if fs.sync_at_end().is_ok() { code } else { 1 })
+    });
+    if started.is_err() {
         std::process::exit(1);
     }
 }

@@ -17,6 +17,7 @@ const ENDINGS: [&str; 2] = [".zip", ".zarr"];
 
 /// Directories created for a mount, the topmost first. When this is dropped, those that are empty
 /// are removed, even if directories above them were renamed.
+#[derive(Default)]
 pub struct MadeDirectories {
     made: Vec<MadeDirectory>,
     /// The last of them.
@@ -79,25 +80,17 @@ pub fn make(path: &Path) -> Result<MadeDirectories, CommandFailure> {
         .ancestors()
         .take_while(|above| is_missing(above))
         .collect();
-    let mut made = MadeDirectories {
-        made: Vec::new(),
-        directory: None,
-    };
+    let mut made = MadeDirectories::default();
     for directory in missing.into_iter().rev() {
         let parent = match made.directory.take() {
             Some(last) => Ok(last),
             None => open_directory(directory.parent().unwrap_or(directory)),
         };
-        let new = parent
-            .and_then(|parent| made.make(parent, directory))
-            .map_err(Error::from);
-        let new = new.map_err(|e| {
-            CommandFailure::new(
-                ExitCode::Mountpoint,
-                format!("mountpoint {}: {e}", directory.display()),
-            )
-        })?;
-        made.directory = Some(new);
+        let new = parent.and_then(|parent| made.make(parent, directory));
+        made.directory = Some(new.map_err(|e| {
+            let why = format!("mountpoint {}: {}", directory.display(), Error::from(e));
+            CommandFailure::new(ExitCode::Mountpoint, why)
+        })?);
     }
     Ok(made)
 }
@@ -110,46 +103,41 @@ fn is_missing(path: &Path) -> bool {
 /// Returns the mountpoint of a store for which none is given: a directory in the working directory,
 /// named as the store without .zarr and .zip. It must not exist, or be empty.
 pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
-    let unnamed = |why: &str| {
+    new_path(store).map_err(|why| {
         CommandFailure::new(
             ExitCode::Mountpoint,
             format!("{store}: {why}; name a mountpoint"),
         )
-    };
-    let name = name_of(store).ok_or_else(|| unnamed("no mountpoint can be named after it"))?;
+    })
+}
+
+/// Returns the path for a mountpoint, or the reason why there is none.
+fn new_path(store: &StoreLocation) -> Result<PathBuf, String> {
+    let name = bare_name(store).ok_or("no mountpoint can be named after it")?;
     let path = Path::new(".").join(name);
-    let is_store =
-        matches!(store, StoreLocation::Path(store) if absolute(store) == absolute(&path));
+    if store
+        .path()
+        .is_some_and(|store| absolute(store) == absolute(&path))
+    {
+        return Err(format!("it is {} itself", path.display()));
+    }
     let is_mounted =
         std::path::absolute(&path).is_ok_and(|path| mounts_at(&path).is_ok_and(|m| !m.is_empty()));
-    let is_empty = || fs::read_dir(&path).is_ok_and(|mut names| names.next().is_none());
-    if is_store {
-        return Err(unnamed(&format!("it is {} itself", path.display())));
-    }
     // mounting reports a mount that is there
-    if is_missing(&path) || is_mounted || is_empty() {
+    if is_missing(&path)
+        || is_mounted
+        || fs::read_dir(&path).is_ok_and(|mut names| names.next().is_none())
+    {
         Ok(path)
     } else {
-        Err(unnamed(&format!(
-            "{} exists, and is no empty directory",
-            path.display()
-        )))
+        let shown = path.display();
+        Err(format!("{shown} exists, and is no empty directory"))
     }
 }
 
-fn name_of(store: &StoreLocation) -> Option<String> {
-    let name = match store {
-        StoreLocation::Path(path) => absolute(path).file_name()?.to_str()?.to_string(),
-        StoreLocation::Url(url) => {
-            let path = url.split(['?', '#']).next().unwrap_or_default();
-            path.trim_end_matches('/')
-                .rsplit('/')
-                .next()
-                .unwrap_or_default()
-                .to_string()
-        }
-        StoreLocation::Memory => "memory".to_string(),
-    };
+/// Returns the name of a store without the endings of stores.
+fn bare_name(store: &StoreLocation) -> Option<String> {
+    let name = store.name()?;
     let bare = ENDINGS.iter().fold(name.as_str(), |name, ending| {
         let cut = name.len().saturating_sub(ending.len());
         let ends = name
@@ -158,22 +146,6 @@ fn name_of(store: &StoreLocation) -> Option<String> {
         if ends && cut > 0 { &name[..cut] } else { name }
     });
     (!matches!(bare, "" | "." | "..")).then(|| bare.to_string())
-}
-
-/// Returns `path` with the links in its existing part resolved.
-pub fn resolved(path: &Path) -> PathBuf {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let real = path.ancestors().find_map(|above| {
-        let rest = path.strip_prefix(above).ok()?;
-        Some(
-            fs::canonicalize(above)
-                .ok()?
-                .components()
-                .chain(rest.components())
-                .collect(),
-        )
-    });
-    real.unwrap_or(path)
 }
 
 #[cfg(test)]
@@ -195,7 +167,7 @@ mod tests {
             ("/", None),
         ] {
             assert_eq!(
-                name_of(&OsString::from(store).into()).as_deref(),
+                bare_name(&OsString::from(store).into()).as_deref(),
                 name,
                 "{store}"
             );
@@ -209,7 +181,7 @@ mod tests {
         fs::create_dir(&there).unwrap();
         let path = there.join("b/c/d");
         assert_eq!(
-            resolved(&path),
+            absolute(&path),
             fs::canonicalize(&there).unwrap().join("b/c/d")
         );
         drop(make(&path).ok().unwrap());

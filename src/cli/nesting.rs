@@ -19,9 +19,10 @@ pub struct OwnPath {
     kind: OwnPathKind,
 }
 
+/// How the daemon uses a path of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum OwnPathKind {
-    /// A store, whose directory is held open: a mount on the directory itself hides nothing from
+pub enum OwnPathKind {
+    /// A store in a directory or a file, whose directory is held open: a mount on the directory itself hides nothing from
     /// the daemon.
     Store,
     /// A directory in which any name is opened.
@@ -31,31 +32,17 @@ enum OwnPathKind {
 }
 
 impl OwnPath {
-    /// Returns the path of a store in a directory or a file.
-    pub fn store(path: PathBuf) -> Self {
-        OwnPath {
-            what: "store",
-            path,
-            kind: OwnPathKind::Store,
-        }
+    pub fn new(kind: OwnPathKind, what: &'static str, path: PathBuf) -> Self {
+        OwnPath { what, path, kind }
     }
 
-    /// Returns a directory in which any name is opened.
-    pub fn tree(what: &'static str, path: PathBuf) -> Self {
-        OwnPath {
-            what,
-            path,
-            kind: OwnPathKind::Tree,
-        }
-    }
-
-    /// Returns a path that is opened by its name.
-    pub fn name(what: &'static str, path: PathBuf) -> Self {
-        OwnPath {
-            what,
-            path,
-            kind: OwnPathKind::Name,
-        }
+    /// Returns paths that are opened by their names.
+    pub fn names(
+        paths: impl IntoIterator<Item = (&'static str, PathBuf)>,
+    ) -> impl Iterator<Item = Self> {
+        paths
+            .into_iter()
+            .map(|(what, path)| Self::new(OwnPathKind::Name, what, path))
     }
 }
 

@@ -1,12 +1,11 @@
 //! `zarrfs overlay`: the changes that a mount with --overlay has kept in a directory: shows them,
 //! commits them to the store, or discards them. Also opens the store of such a mount.
 
-use super::remote::ConsolidatedArg;
 use super::{
-    CommandFailure, StoreArgs, StoreLocation, WriteArgs, absolute, hierarchy_of, location, logger,
-    mountpoint, open_layers, print, stdio,
+    CommandFailure, StoreArgs, StoreLocation, StoreRequest, WriteArgs, absolute, location, print,
+    stdio,
 };
-use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode};
+use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode, UseConsolidated};
 use crate::error::{Error, Kind, Result as ErrorResult};
 use crate::stats::Stats;
 use crate::store::{
@@ -15,8 +14,8 @@ use crate::store::{
 use crate::util::json::{self, Value, json};
 use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use clap::{Args, Subcommand};
-use log::LevelFilter;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,59 +110,55 @@ struct BelowArgs {
 
 /// Opens a store with the overlay in a directory, for a mount. A read-only mount creates no
 /// overlay.
-pub fn open(
-    location: &StoreLocation,
-    args: &StoreArgs,
-    directory: &Path,
-    fsync: bool,
-    stats: &Arc<Stats>,
-) -> Result<Hierarchy, CommandFailure> {
-    let path = mountpoint::resolved(directory);
+pub fn open(request: StoreRequest, directory: &Path) -> Result<Hierarchy, CommandFailure> {
+    let path = absolute(directory);
     location::check_not_mounted(directory)?;
-    match location.absolute() {
+    match request.location.absolute() {
         StoreLocation::Memory => {
             return Err(CommandFailure::wrong_use(
                 "--overlay: a store in memory can be written itself; mount it without",
             ));
         }
         StoreLocation::Path(store) if path.starts_with(&store) || store.starts_with(&path) => {
-            let message = format!(
-                "--overlay {}: the store is in it, or it is in the store",
+            return Err(CommandFailure::wrong_use(format!(
+                "--overlay {}: the store is in it, or it is in the store; choose another directory",
                 path.display()
-            );
-            return Err(CommandFailure::wrong_use(
-                message + "; choose another directory",
-            ));
+            )));
         }
         _ => {}
     }
     // records have the versions of documents as they are stored, also in a bucket that is only read
     let lower_args = StoreArgs {
         is_read_only: false,
-        ..args.clone()
+        ..request.args.clone()
     };
-    let lower = open_layers(location, &lower_args, None, stats)?;
-    hierarchy_of(lower.clone(), location, args, stats.clone())?;
-    let refused = |e: Error| failed(e.context("--overlay"));
-    let open = if args.is_read_only {
-        OverlayDirectory::open_of
+    let lower_request = StoreRequest {
+        args: &lower_args,
+        writing: None,
+        ..request
+    };
+    let lower = lower_request.open_layers()?;
+    request.hierarchy_of(lower.clone())?;
+    let store = recorded(request.location);
+    let directory = if request.args.is_read_only {
+        OverlayDirectory::open_of(&path, &store)
     } else {
-        OverlayDirectory::open_or_create
+        OverlayDirectory::open_or_create(&path, &store)
     };
-    let directory = open(&path, &recorded(location)).map_err(refused)?;
-    let store = OverlayStore::open(lower, directory, fsync, stats.clone()).map_err(refused)?;
-    hierarchy_of(Arc::new(store), location, args, stats.clone())
+    let fsync = request.writing.is_none_or(|writing| !writing.no_fsync);
+    let store = directory
+        .and_then(|directory| OverlayStore::open(lower, directory, fsync, request.stats.clone()))
+        .map_err(|e| failed(e.context("--overlay")))?;
+    request.hierarchy_of(Arc::new(store))
 }
 
 /// Returns a location as an overlay records it: independent of the working directory, and without
 /// secrets.
 fn recorded(location: &StoreLocation) -> String {
-    match location.absolute() {
-        StoreLocation::Url(url) => StoreLocation::Url(url)
-            .to_string()
-            .trim_end_matches('/')
-            .to_string(),
-        other => other.to_string(),
+    let shown = location.absolute().to_string();
+    match location {
+        StoreLocation::Url(_) => shown.trim_end_matches('/').to_string(),
+        _ => shown,
     }
 }
 
@@ -177,7 +172,6 @@ fn failed(e: Error) -> CommandFailure {
 
 /// Runs the verb.
 pub fn run(args: &OverlayArgs) -> Result<(), CommandFailure> {
-    logger::start(LevelFilter::Off, None)?;
     match &args.action {
         OverlayAction::Diff(args) => diff(args),
         OverlayAction::Commit(args) => commit(args),
@@ -196,15 +190,21 @@ fn open_directory(path: &Path, locks: bool) -> Result<OverlayDirectory, CommandF
 
 impl BelowArgs {
     fn location(&self, directory: &OverlayDirectory) -> StoreLocation {
-        let recorded = || StoreLocation::from(std::ffi::OsString::from(directory.store()));
-        self.below.clone().unwrap_or_else(recorded)
+        self.below
+            .clone()
+            .unwrap_or_else(|| OsString::from(directory.store()).into())
     }
 
     /// Opens the store below for reading.
     fn open(&self, location: &StoreLocation) -> Result<Arc<dyn Store>, CommandFailure> {
-        let stats = Arc::new(Stats::default());
-        let store = open_layers(location, &self.store_args, None, &stats)?;
-        hierarchy_of(store.clone(), location, &self.store_args, stats)?;
+        let request = StoreRequest {
+            location,
+            args: &self.store_args,
+            writing: None,
+            stats: &Arc::default(),
+        };
+        let store = request.open_layers()?;
+        request.hierarchy_of(store.clone())?;
         Ok(store)
     }
 }
@@ -221,16 +221,21 @@ struct NodeChanges {
 const COUNTED: [&str; 3] = ["chunk", "document", "file"];
 
 impl NodeChanges {
+    /// Returns each count, the word for what was counted, and what was done to it.
+    fn counted(&self) -> impl Iterator<Item = (u64, &'static str, &'static str)> {
+        let counts = COUNTED.into_iter().zip(self.counts);
+        counts.flat_map(|(what, [changed, removed])| {
+            [(changed, what, "changed"), (removed, what, "removed")]
+        })
+    }
+
     fn text(&self, node: &Key) -> String {
         let mut parts = Vec::new();
-        for (what, counts) in COUNTED.iter().zip(self.counts) {
-            for (count, verb) in counts.into_iter().zip(["changed", "removed"]) {
-                if count > 0 {
-                    parts.push(format!(
-                        "{count} {what}{} {verb}",
-                        if count == 1 { "" } else { "s" }
-                    ));
-                }
+        for (count, what, done) in self.counted() {
+            match count {
+                0 => {}
+                1 => parts.push(format!("1 {what} {done}")),
+                _ => parts.push(format!("{count} {what}s {done}")),
             }
         }
         if self.conflicts > 0 {
@@ -241,10 +246,8 @@ impl NodeChanges {
 
     fn json(&self, node: &Key) -> Value {
         let mut object = json!({"path": node.to_string(), "conflicts": self.conflicts});
-        for (what, counts) in COUNTED.iter().zip(self.counts) {
-            for (count, verb) in counts.into_iter().zip(["changed", "removed"]) {
-                object[format!("{what}s_{verb}")] = count.into();
-            }
+        for (count, what, done) in self.counted() {
+            object[format!("{what}s_{done}")] = count.into();
         }
         object
     }
@@ -264,7 +267,7 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
         stats.clone(),
     )?);
     let hierarchies = [merged, lower.clone()].map(|store: Arc<dyn Store>| {
-        Hierarchy::new(store, args.below.store_args.v1_order.into(), stats.clone())
+        Hierarchy::new(store, args.below.store_args.v1_order, stats.clone())
     });
     let (mut nodes, mut keys) = (BTreeMap::<Key, NodeChanges>::new(), Vec::new());
     OverlayStore::visit_changes(&upper, &mut |change| {
@@ -272,13 +275,12 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
         if !change.is_prefix() {
             count(&mut nodes, &hierarchies, &change, is_conflict)?;
         }
-        match (args.keys, args.json) {
-            (true, true) => keys.push(
-                json!({"key": change.key.to_string(), "state": change.kind.name(),
-                "conflict": is_conflict}),
-            ),
-            (true, false) => keys_line(&change, is_conflict)?,
-            _ => {}
+        if args.keys && args.json {
+            let key = change.key.to_string();
+            let state = change.kind.name();
+            keys.push(json!({"key": key, "state": state, "conflict": is_conflict}));
+        } else if args.keys {
+            keys_line(&change, is_conflict)?;
         }
         Ok(())
     })
@@ -405,15 +407,15 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
     let stores: [&dyn Store; 3] = [&upper, lower.as_ref(), target.as_ref()];
     let report = Committer::new(stores, &rank, &is_same_document, &mut on_conflict).run();
     let report = report.map_err(|e| e.context(location))?;
+    let committed = report.committed;
     let committed = if args.json {
         json::write(
-            &json!({"store": location.to_string(), "committed": report.committed,
+            &json!({"store": location.to_string(), "committed": committed,
             "conflicts": report.conflicts, "keys": conflicts}),
         )
-    } else if report.committed == 1 {
-        format!("{location}: 1 key committed")
     } else {
-        format!("{location}: {} keys committed", report.committed)
+        let keys = if committed == 1 { "key" } else { "keys" };
+        format!("{location}: {committed} {keys} committed")
     };
     print(committed + "\n")?;
     match report.conflicts {
@@ -436,16 +438,22 @@ fn open_target(
         ));
     }
     let mut args = args.clone();
-    let stats = Arc::new(Stats::default());
+    let writing = WriteArgs::default();
     // the documents themselves are written
-    args.remote.consolidated = ConsolidatedArg::Ignore;
-    let target = open_layers(location, &args, Some(&WriteArgs::default()), &stats)?;
+    args.remote.consolidated = UseConsolidated::Never;
+    let request = StoreRequest {
+        location,
+        args: &args,
+        writing: Some(&writing),
+        stats: &Arc::default(),
+    };
+    let target = request.open_layers()?;
     target.check_writable(&Key::root()).map_err(|e| {
         CommandFailure::failed(format!(
             "{location}: {e}; name a copy of it: zarrfs overlay commit DIR STORE"
         ))
     })?;
-    hierarchy_of(target.clone(), location, &args, stats)?;
+    request.hierarchy_of(target.clone())?;
     Ok(target)
 }
 
@@ -453,12 +461,8 @@ fn discard(args: &DiscardArgs) -> Result<(), CommandFailure> {
     let shown = args.directory.display();
     let directory = open_directory(&args.directory, true)?;
     let upper = directory.values()?;
-    let keys: Vec<Key> = args
-        .keys
-        .iter()
-        .map(|key| Key::normalize(key))
-        .collect::<ErrorResult<_>>()
-        .map_err(failed)?;
+    let keys = args.keys.iter().map(|key| Key::normalize(key));
+    let keys: Vec<Key> = keys.collect::<ErrorResult<_>>().map_err(failed)?;
     if !args.yes {
         let what = if keys.is_empty() {
             "all changes"
@@ -492,7 +496,7 @@ mod tests {
 
     #[test]
     fn locations_are_recorded_without_secrets() {
-        let location = |name: &str| recorded(&std::ffi::OsString::from(name).into());
+        let location = |name: &str| recorded(&OsString::from(name).into());
         assert_eq!(location("https://u:p@h/a/?sig=1"), "https://h/a");
         assert_eq!(location("/nothing/a.zarr"), "/nothing/a.zarr");
         assert_eq!(location("file:///nothing/a%20b"), "/nothing/a b");

@@ -4,8 +4,7 @@
 use super::flat::{self, Flat};
 use super::progress::ProgressLine;
 use super::{
-    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, WriteArgs, logger, open_store_to_write,
-    size, stdio,
+    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs, size, stdio,
 };
 use crate::cache::SpillOptions;
 use crate::cli::spill_directory;
@@ -13,7 +12,6 @@ use crate::error::Error;
 use crate::fs::Options;
 use crate::stats::Stats;
 use clap::Args;
-use log::LevelFilter;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
 use std::sync::Arc;
@@ -45,8 +43,6 @@ pub struct PutArgs {
 
 /// Runs the verb.
 pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
-    // no log, since the verb prints its error
-    logger::start(LevelFilter::Off, None)?;
     let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
     let from = args.offset;
@@ -66,13 +62,12 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     progress.end();
     let more = copied.and_then(|copied| stored.map(|()| copied.more));
     let has_more = more.map_err(|e| e.context(shown))?;
-    if !has_more {
-        Ok(())
-    } else {
-        Err(CommandFailure::failed(format!(
+    if has_more {
+        return Err(CommandFailure::failed(format!(
             "{shown}: the input goes on beyond the array's end; its first {room} bytes were written"
-        )))
+        )));
     }
+    Ok(())
 }
 
 /// Opens the flat bytes of the array at `path` for writing.
@@ -83,7 +78,13 @@ pub fn open(
     store_args: &StoreArgs,
 ) -> Result<Flat, CommandFailure> {
     let stats = Arc::new(Stats::default());
-    let hierarchy = open_store_to_write(path, store_args, writing, stats.clone())?;
+    let request = StoreRequest {
+        location: path,
+        args: store_args,
+        writing: Some(writing),
+        stats: &stats,
+    };
+    let hierarchy = request.hierarchy()?;
     let pending = SpillOptions {
         directory: spill_directory(),
         limit: MAX_PENDING,
@@ -97,11 +98,10 @@ pub fn open(
         directory: std::env::temp_dir(),
         limit: 0,
     };
-    let threads = memory.threads();
     let options = Options {
         read_only: false,
         resize: false,
-        threads,
+        threads: memory.threads(),
         direct_io: false,
         spill,
     };

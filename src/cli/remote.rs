@@ -1,10 +1,10 @@
 //! Options of remote stores. This module must not know how they are reached.
 
-use super::{REMOTE, duration, size};
+use super::{REMOTE, duration, size, words};
 use crate::array::hierarchy::UseConsolidated;
 use crate::error::{Error, Result};
 use crate::store::ObjectOptions;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -69,35 +69,25 @@ pub struct RemoteArgs {
     /// never.
     #[arg(
         long,
-        value_enum,
+        value_parser = words(&WHEN),
         value_name = "WHEN",
         default_value = "auto",
         hide_possible_values = true,
         hide_default_value = true
     )]
-    pub consolidated: ConsolidatedArg,
+    pub consolidated: UseConsolidated,
 }
 
 /// A time to live; `None` is forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl(pub Option<Duration>);
 
-#[derive(Clone, Copy, ValueEnum)]
-pub enum ConsolidatedArg {
-    Auto,
-    Use,
-    Ignore,
-}
-
-impl From<ConsolidatedArg> for UseConsolidated {
-    fn from(arg: ConsolidatedArg) -> Self {
-        match arg {
-            ConsolidatedArg::Auto => UseConsolidated::Auto,
-            ConsolidatedArg::Use => UseConsolidated::Always,
-            ConsolidatedArg::Ignore => UseConsolidated::Never,
-        }
-    }
-}
+/// The words of `--consolidated`.
+const WHEN: [(&str, UseConsolidated); 3] = [
+    ("auto", UseConsolidated::Auto),
+    ("use", UseConsolidated::Always),
+    ("ignore", UseConsolidated::Never),
+];
 
 fn ttl(text: &str) -> std::result::Result<Ttl, String> {
     match text {
@@ -130,38 +120,36 @@ fn header_arg(text: &str) -> std::result::Result<HeaderArg, String> {
 /// Reads a file of headers, one a line; empty lines and lines that begin with `#` are skipped.
 /// Errors never show the content, which is a secret.
 fn headers_of_file(path: &Path) -> Result<Vec<(String, String)>> {
-    let failed = |e: Error| e.context(format!("--header @{}", path.display()));
-    let file = File::open(path).map_err(|e| failed(e.into()))?;
+    read_headers(path).map_err(|e| e.context(format!("--header @{}", path.display())))
+}
+
+fn read_headers(path: &Path) -> Result<Vec<(String, String)>> {
     let mut text = String::new();
-    file.take(MAX_HEADERS + 1)
-        .read_to_string(&mut text)
-        .map_err(|e| failed(e.into()))?;
+    File::open(path)?
+        .take(MAX_HEADERS + 1)
+        .read_to_string(&mut text)?;
     if text.len() as u64 > MAX_HEADERS {
-        return Err(failed(Error::invalid(format!(
-            "more than {MAX_HEADERS} bytes"
-        ))));
+        return Err(Error::invalid(format!("more than {MAX_HEADERS} bytes")));
     }
-    let lines = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
-    let parsed = lines.map(|(number, line)| {
-        let why = |_| {
-            failed(Error::invalid(format!(
+    let mut headers = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        headers.push(header(line).map_err(|_| {
+            Error::invalid(format!(
                 "line {}: not a header, such as X-Token: abc",
-                number + 1
-            )))
-        };
-        header(line).map_err(why)
-    });
-    parsed.collect()
+                n + 1
+            ))
+        })?);
+    }
+    Ok(headers)
 }
 
 fn header(text: &str) -> std::result::Result<(String, String), String> {
     let (name, value) = text
         .split_once(':')
         .ok_or("a header is a name and a value, such as \"X-Token: abc\"")?;
-    let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(is_token) {
         return Err(format!("{name:?} can't be the name of a header"));
     }
@@ -171,6 +159,11 @@ fn header(text: &str) -> std::result::Result<(String, String), String> {
     } else {
         Err("the value of a header is of printable ASCII characters".to_string())
     }
+}
+
+/// Returns whether the name of a header may have this character.
+fn is_token(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c)
 }
 
 /// Default time to live of metadata for a command that does not read the store once.

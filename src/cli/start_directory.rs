@@ -25,10 +25,15 @@ const VARIABLES: [&str; 10] = [
     "TMPDIR",
 ];
 
-/// Returns the absolute form of a path, without links if it exists.
+/// Returns the absolute form of a path, with the links in its existing part resolved.
 pub fn absolute(path: &Path) -> PathBuf {
-    let whole = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    std::fs::canonicalize(path).unwrap_or_else(|_| whole())
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let real = whole.ancestors().find_map(|above| {
+        let rest = whole.strip_prefix(above).ok()?;
+        let real = std::fs::canonicalize(above).ok()?;
+        Some(real.components().chain(rest.components()).collect())
+    });
+    real.unwrap_or(whole)
 }
 
 /// Returns the variables of the environment that name a path that is opened later, and the absolute

@@ -59,7 +59,8 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
     if location::leads_into_archive(url) {
         return Err(archive(&args.path));
     }
-    let (top, names) = location::names_of_url(url);
+    let parts = location::UrlParts::of(url);
+    let names = &parts.names;
     let keys = names.iter().try_fold(vec![Key::root()], |mut keys, name| {
         let below = keys.last().map_or(Ok(Key::root()), |key| key.child(name))?;
         keys.push(below);
@@ -67,7 +68,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
     });
     let keys = keys.map_err(wrong)?;
     let store = location::open(
-        &top(0),
+        &StoreLocation::Url(parts.up_to(0)),
         &args.store_args(),
         Some(&args.writing),
         &Arc::default(),
@@ -104,7 +105,10 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
         .try_fold(Key::root(), |key, name| key.child(name))
         .map_err(wrong)?;
     let opened = store.at(keys.get(depth).unwrap_or(&Key::root()));
-    Ok((NewPlace::Server(top(depth), opened), key))
+    Ok((
+        NewPlace::Server(StoreLocation::Url(parts.up_to(depth)), opened),
+        key,
+    ))
 }
 
 /// Returns the place of an array in a directory. Without a group above the array, the store is the
