@@ -200,10 +200,9 @@ struct StoreArgs {
     /// Whether keys of unfinished writes are listed. Verbs that look for them set it.
     #[arg(skip)]
     lists_unfinished: bool,
-    /// `Some` if the command reads the store at one moment, so that it repeats no request. The
-    /// value says whether it reads all of the store. Verbs that read set this field.
+    /// How often the store is read. Verbs that only read set this field.
     #[arg(skip)]
-    reads_once: Option<bool>,
+    reading: Reading,
     /// Whether a mount is read-only.
     #[arg(skip)]
     is_read_only: bool,
@@ -215,13 +214,30 @@ struct StoreArgs {
     mountpoint: Option<PathBuf>,
 }
 
+/// How often a command reads a store.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Reading {
+    /// Whenever a program asks.
+    #[default]
+    Repeated,
+    /// At one moment, so that no request is repeated.
+    Once,
+    /// All of it, at one moment.
+    WholeOnce,
+}
+
 impl StoreArgs {
+    /// Returns whether the command reads the store at one moment.
+    fn reads_once(&self) -> bool {
+        self.reading != Reading::Repeated
+    }
+
     /// Returns the condition under which consolidated metadata is used.
     fn consolidated(&self) -> UseConsolidated {
         match self.remote.consolidated {
             // a check looks at the documents themselves
             UseConsolidated::Auto if self.lists_unfinished => UseConsolidated::Auto,
-            UseConsolidated::Auto if self.is_read_only || self.reads_once.is_some() => {
+            UseConsolidated::Auto if self.is_read_only || self.reads_once() => {
                 UseConsolidated::UntilOpened
             }
             when => when,
@@ -351,7 +367,7 @@ impl StoreRequest<'_> {
     /// Opens the store with all its layers.
     fn open_layers(self) -> Result<Arc<dyn Store>, CommandFailure> {
         let store = self.open()?;
-        if self.args.reads_once == Some(true) {
+        if self.args.reading == Reading::WholeOnce {
             store.hint(Hint::WholeStore);
         }
         let when = self.args.consolidated();

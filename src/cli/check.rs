@@ -2,7 +2,7 @@
 //! object.
 
 use super::progress::{ProgressLine, bar};
-use super::{CommandFailure, StoreArgs, StoreLocation, open_store, size, stdio, threads};
+use super::{CommandFailure, Reading, StoreArgs, StoreLocation, open_store, size, stdio, threads};
 use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
 use crate::error::{Error, one_line};
 use crate::util::json::{self, Value, json};
@@ -56,7 +56,7 @@ struct Report<'a> {
 pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
     let store_args = StoreArgs {
         lists_unfinished: true,
-        reads_once: Some(true),
+        reading: Reading::WholeOnce,
         ..args.store_args.clone()
     };
     // memory for a chunk of the largest size, encoded and decoded

@@ -9,7 +9,7 @@ mod unfinished;
 
 use super::compressor::{self, CompressorArg};
 use super::remote::RemoteArgs;
-use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, WriteArgs, location};
+use super::{CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, WriteArgs, location};
 use crate::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
 use crate::error::Error;
 use crate::stats::Stats;
@@ -516,7 +516,7 @@ impl CreateArgs {
             allow_reference: Vec::new(),
             remote: self.remote.clone(),
             lists_unfinished: false,
-            reads_once: None,
+            reading: Reading::Repeated,
             is_read_only: false,
             holds_stores: false,
             mountpoint: None,

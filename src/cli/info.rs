@@ -2,7 +2,7 @@
 
 use super::map::{ChunkMap, MapArea, Style, legend};
 use super::{
-    CommandFailure, StoreArgs, StoreLocation, list_of, open_store, print, size, threads,
+    CommandFailure, Reading, StoreArgs, StoreLocation, list_of, open_store, print, size, threads,
     warn_unlisted,
 };
 use crate::array::hierarchy::{Hierarchy, StoredNode};
@@ -97,7 +97,7 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     // memory for a chunk of the largest size, as in `check`
     memory::set_cache_bound(4 << 30);
     let reading = StoreArgs {
-        reads_once: Some(true),
+        reading: Reading::WholeOnce,
         ..args.reading.clone()
     };
     let hierarchy = open_store(&args.store, &reading, &Arc::default())?;

@@ -433,9 +433,7 @@ impl StoreRequest<'_> {
     }
 
     fn metadata_ttl(self) -> Option<Duration> {
-        self.args
-            .remote
-            .metadata_ttl(self.args.reads_once.is_some())
+        self.args.remote.metadata_ttl(self.args.reads_once())
     }
 
     /// Opens the archive `name` in the store `below`.
@@ -458,7 +456,7 @@ impl StoreRequest<'_> {
         let key = Key::root().child(name)?;
         let mut inside = Key::normalize(inside)?;
         let mut archive = ZipStore::open(below, &key)?.with_stats(self.stats.clone());
-        if self.args.reads_once.is_some() && matches!(self.location, StoreLocation::Url(_)) {
+        if self.args.reads_once() && matches!(self.location, StoreLocation::Url(_)) {
             archive = archive.read_once();
         }
         // `zip -r store.zip store.zarr` puts the store into a folder of the archive

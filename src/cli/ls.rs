@@ -1,7 +1,9 @@
 //! `zarrfs ls`: lists the names in a group or array as a mount shows them, without FUSE.
 
 use super::header_options::HeadersArgs;
-use super::{CommandFailure, StoreArgs, StoreLocation, open_store, stdio, time, warn_unlisted};
+use super::{
+    CommandFailure, Reading, StoreArgs, StoreLocation, open_store, stdio, time, warn_unlisted,
+};
 use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
@@ -83,7 +85,11 @@ struct ListOutput<'a> {
 pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     let stats = Arc::new(Stats::default());
     let store_args = StoreArgs {
-        reads_once: Some(args.recursive),
+        reading: if args.recursive {
+            Reading::WholeOnce
+        } else {
+            Reading::Once
+        },
         ..args.store_args.clone()
     };
     let hierarchy = open_store(&args.path, &store_args, &stats)?;
