@@ -269,11 +269,15 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
     let hierarchies = [merged, lower.clone()].map(|store: Arc<dyn Store>| {
         Hierarchy::new(store, args.below.store_args.v1_order, stats.clone())
     });
-    let (mut nodes, mut keys) = (BTreeMap::<Key, NodeChanges>::new(), Vec::new());
+    let mut counter = ChangeCounter {
+        hierarchies,
+        nodes: BTreeMap::new(),
+    };
+    let mut keys = Vec::new();
     OverlayStore::visit_changes(&upper, &mut |change| {
         let is_conflict = change.is_conflict(lower.as_ref())?;
         if !change.is_prefix() {
-            count(&mut nodes, &hierarchies, &change, is_conflict)?;
+            counter.count(&change, is_conflict)?;
         }
         if args.keys && args.json {
             let key = change.key.to_string();
@@ -285,11 +289,9 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
         Ok(())
     })
     .map_err(|e| e.context(args.directory.display()))?;
+    let nodes = counter.nodes.iter();
     if args.json {
-        let nodes: Vec<Value> = nodes
-            .iter()
-            .map(|(node, changes)| changes.json(node))
-            .collect();
+        let nodes: Vec<Value> = nodes.map(|(node, changes)| changes.json(node)).collect();
         let mut object = json!({"store": shown, "nodes": nodes});
         if args.keys {
             object["keys"] = keys.into();
@@ -298,7 +300,6 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
     }
     print(
         nodes
-            .iter()
             .map(|(node, changes)| changes.text(node))
             .collect::<String>(),
     )
@@ -323,52 +324,54 @@ fn line(text: &str) -> ErrorResult<()> {
     }
 }
 
-fn count(
-    nodes: &mut BTreeMap<Key, NodeChanges>,
-    hierarchies: &[Hierarchy; 2],
-    change: &OverlayChange,
-    is_conflict: bool,
-) -> ErrorResult<()> {
-    let parent = change.key.parent();
-    let array = match rank(&change.key) {
-        0 => array_above(&parent, nodes, hierarchies)?,
-        _ => None,
-    };
-    let what = match (&array, rank(&change.key)) {
-        (Some(_), _) => 0,
-        (None, 0) => 2,
-        _ => 1,
-    };
-    let changes = nodes.entry(array.unwrap_or(parent)).or_default();
-    changes.counts[what][usize::from(change.kind == ChangeKind::Removed)] += 1;
-    changes.conflicts += u64::from(is_conflict);
-    Ok(())
+/// Counts the changes of each group and array.
+struct ChangeCounter {
+    /// The store with the overlay, and the store below.
+    hierarchies: [Hierarchy; 2],
+    nodes: BTreeMap<Key, NodeChanges>,
 }
 
-/// Returns the array at or above a key, in the overlay or, if it was removed there, in the store
-/// below.
-fn array_above(
-    key: &Key,
-    nodes: &BTreeMap<Key, NodeChanges>,
-    hierarchies: &[Hierarchy; 2],
-) -> ErrorResult<Option<Key>> {
-    let mut above = key.clone();
-    loop {
-        if nodes
-            .get(&above)
-            .is_some_and(|changes| changes.counts[0] != [0, 0])
-        {
-            return Ok(Some(above));
-        }
-        for hierarchy in hierarchies {
-            if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) = hierarchy.find(&above)? {
+impl ChangeCounter {
+    fn count(&mut self, change: &OverlayChange, is_conflict: bool) -> ErrorResult<()> {
+        let parent = change.key.parent();
+        let is_document = rank(&change.key) > 0;
+        let array = if is_document {
+            None
+        } else {
+            self.array_above(&parent)?
+        };
+        let what = match &array {
+            Some(_) => 0,
+            None if is_document => 1,
+            None => 2,
+        };
+        let changes = self.nodes.entry(array.unwrap_or(parent)).or_default();
+        changes.counts[what][usize::from(change.kind == ChangeKind::Removed)] += 1;
+        changes.conflicts += u64::from(is_conflict);
+        Ok(())
+    }
+
+    /// Returns the array at or above a key, in the overlay or, if it was removed there, in the
+    /// store below.
+    fn array_above(&self, key: &Key) -> ErrorResult<Option<Key>> {
+        let mut above = key.clone();
+        loop {
+            let known = self.nodes.get(&above);
+            if known.is_some_and(|changes| changes.counts[0] != [0, 0]) {
                 return Ok(Some(above));
             }
+            for hierarchy in &self.hierarchies {
+                if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) =
+                    hierarchy.find(&above)?
+                {
+                    return Ok(Some(above));
+                }
+            }
+            if above.is_root() {
+                return Ok(None);
+            }
+            above = above.parent();
         }
-        if above.is_root() {
-            return Ok(None);
-        }
-        above = above.parent();
     }
 }
 
