@@ -47,22 +47,20 @@ pub struct ListenAddress {
 /// Parses a port, or a host and a port.
 pub fn parse(text: &str) -> std::result::Result<ListenAddress, String> {
     let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
-    let bare = host
+    let bracketed = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));
     let expected = "not a port or HOST:PORT, such as 9464, 10.0.0.1:9464 or [::]:9464";
-    match (port.parse(), bare.unwrap_or(host)) {
-        (Ok(_), host) if bare.is_none() && host.contains(':') => Err(expected.into()),
-        (Ok(port), "") => Ok(ListenAddress {
-            host: "127.0.0.1".into(),
-            port,
-        }),
-        (Ok(port), host) => Ok(ListenAddress {
-            host: host.into(),
-            port,
-        }),
-        (Err(_), _) => Err(expected.into()),
-    }
+    let port = port.parse().map_err(|_| expected)?;
+    let host = match bracketed.unwrap_or(host) {
+        "" => "127.0.0.1",
+        name if bracketed.is_none() && name.contains(':') => return Err(expected.into()),
+        name => name,
+    };
+    Ok(ListenAddress {
+        host: host.into(),
+        port,
+    })
 }
 
 /// A bound address that is not served yet.

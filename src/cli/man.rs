@@ -35,16 +35,15 @@ pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
         return write_all(&command, directory)
             .map_err(|e| Error::from(e).context(directory.display()).into());
     }
-    let (command, verb) = match &args.verb {
-        None => (&mut command, String::new()),
-        Some(verb) => {
-            let found = find_verb(&mut command, verb).ok_or_else(|| {
-                CommandFailure::wrong_use(format!("unknown verb: {verb}; zarrfs --help lists them"))
-            })?;
-            (found, verb.clone())
-        }
+    let verb = args.verb.as_deref().unwrap_or_default();
+    let command = if args.verb.is_none() {
+        &mut command
+    } else {
+        find_verb(&mut command, verb).ok_or_else(|| {
+            CommandFailure::wrong_use(format!("unknown verb: {verb}; zarrfs --help lists them"))
+        })?
     };
-    let page = page(command, &verb).map_err(Error::from)?;
+    let page = page(command, verb).map_err(Error::from)?;
     if !stdio::is_terminal() {
         return print(page);
     }
@@ -80,32 +79,36 @@ fn show(page: &[u8]) -> std::io::Result<()> {
 
 fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
-    std::fs::write(directory.join("zarrfs.1"), page(command, "")?)?;
+    write_page(command, "", directory)?;
     for verb in command.get_subcommands() {
-        std::fs::write(
-            directory.join(format!("zarrfs-{}.1", verb.get_name())),
-            page(verb, verb.get_name())?,
-        )?;
+        write_page(verb, verb.get_name(), directory)?;
         for own in verb.get_subcommands() {
             let name = format!("{}-{}", verb.get_name(), own.get_name());
-            std::fs::write(
-                directory.join(format!("zarrfs-{name}.1")),
-                page(own, &name)?,
-            )?;
+            write_page(own, &name, directory)?;
         }
     }
     Ok(())
+}
+
+fn write_page(command: &Command, verb: &str, directory: &Path) -> std::io::Result<()> {
+    let name = format!("{}.1", title(verb));
+    std::fs::write(directory.join(name), page(command, verb)?)
+}
+
+/// Returns the title of the page of a verb.
+fn title(verb: &str) -> String {
+    if verb.is_empty() {
+        "zarrfs".to_string()
+    } else {
+        format!("zarrfs-{verb}")
+    }
 }
 
 /// Returns the page of a verb, or of zarrfs itself if `verb` is empty.
 fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
     let mut out = Vec::new();
-    let title = if verb.is_empty() {
-        "zarrfs".to_string()
-    } else {
-        format!("zarrfs-{verb}")
-    };
+    let title = title(verb);
     // no date, which would need an update with each release
     writeln!(
         out,
@@ -120,17 +123,11 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
         man.render_subcommands_section(&mut out)?;
     }
     if verb == "check" {
-        let findings: Vec<_> = FindingKind::all()
-            .map(|kind| {
-                let name = format!("{} ({})", kind.name(), kind.level().name());
-                (name, kind.meaning())
-            })
-            .collect();
-        section(
-            "FINDINGS",
-            findings.iter().map(|(name, what)| (name.as_str(), *what)),
-        )
-        .to_writer(&mut out)?;
+        let findings = FindingKind::all().map(|kind| {
+            let name = format!("{} ({})", kind.name(), kind.level().name());
+            (name, kind.meaning())
+        });
+        section("FINDINGS", findings).to_writer(&mut out)?;
     }
     section(
         "EXIT STATUS",
@@ -167,7 +164,7 @@ fn synopsis(command: &Command, called: &str) -> Roff {
     roff
 }
 
-fn section<'a>(title: &str, rows: impl Iterator<Item = (&'a str, &'a str)>) -> Roff {
+fn section<N: Into<String>>(title: &str, rows: impl Iterator<Item = (N, &'static str)>) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", [title]);
     for (name, what) in rows {

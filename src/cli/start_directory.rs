@@ -39,11 +39,8 @@ pub fn absolute(path: &Path) -> PathBuf {
 /// Returns the variables of the environment that name a path that is opened later, and the absolute
 /// path.
 pub fn paths() -> Vec<(&'static str, PathBuf)> {
-    let named = VARIABLES
-        .iter()
-        .filter_map(|name| Some((*name, PathBuf::from(std::env::var_os(name)?))));
-    let profiles = std::env::home_dir().map(|home| ("HOME", home.join(".aws")));
-    named
+    let profiles = std::env::home_dir().map(|home| ("HOME", home.join(".aws").into()));
+    set_variables()
         .chain(profiles)
         .filter_map(|(name, path)| Some((name, std::path::absolute(path).ok()?)))
         .collect()
@@ -51,12 +48,16 @@ pub fn paths() -> Vec<(&'static str, PathBuf)> {
 
 /// Returns the variables of the environment that name a relative path, with the absolute one.
 pub fn variables() -> Vec<(&'static str, PathBuf)> {
-    let named = VARIABLES
-        .iter()
-        .filter_map(|name| Some((*name, std::env::var_os(name)?)));
-    named
+    set_variables()
         .filter_map(|(name, value)| Some((name, absolute_form(value)?)))
         .collect()
+}
+
+/// Returns those of [`VARIABLES`] that are set, with their values.
+fn set_variables() -> impl Iterator<Item = (&'static str, OsString)> {
+    VARIABLES
+        .into_iter()
+        .filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
 /// Returns the absolute form of a relative path. A path below `~` is not relative.
