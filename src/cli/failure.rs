@@ -155,6 +155,7 @@ pub fn wants_json(words: &[OsString]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::EXIT_CODES;
     use super::*;
 
     #[test]
@@ -164,6 +165,27 @@ mod tests {
             failure.object(),
             r#"{"error":"a\n\"b\": no such store","exit_code":3}"#
         );
+    }
+
+    #[test]
+    fn the_help_lists_the_exit_codes() {
+        let listed = EXIT_CODES.lines().skip(2);
+        let codes = [
+            ExitCode::Failed,
+            ExitCode::WrongUse,
+            ExitCode::NotFound,
+            ExitCode::NotZarr,
+            ExitCode::Mountpoint,
+            ExitCode::NoFuse,
+            ExitCode::Stale,
+        ];
+        assert_eq!(listed.clone().count(), codes.len());
+        for (line, code) in listed.zip(codes) {
+            assert!(
+                line.starts_with(&format!("  {}  ", code as u8)),
+                "{line}: {code:?}"
+            );
+        }
     }
 
     #[test]
