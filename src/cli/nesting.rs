@@ -22,8 +22,8 @@ pub struct OwnPath {
 /// How the daemon uses a path of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OwnPathKind {
-    /// A store in a directory or a file, whose directory is held open: a mount on the directory itself hides nothing from
-    /// the daemon.
+    /// A store in a directory or a file. The directory is held open: a mount on the directory
+    /// itself hides nothing from the daemon.
     Store,
     /// A directory in which any name is opened.
     Tree,

@@ -81,8 +81,8 @@ struct Jobs {
 type Job = Box<dyn FnOnce() + Send>;
 
 impl Pool {
-    /// Starts a pool of `threads` workers, at least one, whose jobs in flight have a total weight of
-    /// at most `bound`. A heavier job runs alone.
+    /// Starts a pool of `threads` workers, at least one, whose jobs in flight have a total weight
+    /// of at most `bound`. A heavier job runs alone.
     ///
     /// # Errors
     ///
