@@ -14,7 +14,6 @@ use crate::zarr::metadata::{
     ZMETADATA,
 };
 use lru::LruCache;
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -23,8 +22,9 @@ mod array_document;
 mod archives_store;
 mod arrays;
 mod consolidated;
+mod consolidated_views;
 mod document;
-mod inline;
+mod format;
 mod migrate;
 mod namespace;
 mod prefixes;
@@ -33,12 +33,13 @@ mod stores;
 mod v2_view;
 mod v3;
 mod views;
-mod zarr_json;
+mod written_array;
 mod consolidated_store;
 
 pub use archives_store::ArchivesStore;
 pub use consolidated::Stale;
 pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
+pub use format::DocumentFormat;
 pub use prefixes::{MAX_NAMES, MAX_NODES, Prefixes, WalkBounds, too_much};
 pub use v2_view::ViewFormat;
 
@@ -242,26 +243,20 @@ impl Hierarchy {
     pub fn new(store: Arc<dyn Store>, v1_order: V1Order, stats: Arc<Stats>) -> Self {
         let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
         memory::register(&arrays);
-        let changing = SubtreeLocks::default();
-        let editing = SubtreeLocks::default();
-        let node_types = Mutex::new(LruCache::new(ARRAYS_KEPT));
-        let decoded_below_c = Mutex::default();
-        let compressor = None;
-        let view = ViewFormat::default();
         Hierarchy {
             store,
             v1_order,
-            compressor,
-            view,
+            compressor: None,
+            view: ViewFormat::default(),
             only_describes: false,
             holds_stores: false,
             stats,
-            changing,
-            editing,
+            changing: SubtreeLocks::default(),
+            editing: SubtreeLocks::default(),
             replacing: Arc::default(),
             arrays,
-            node_types,
-            decoded_below_c,
+            node_types: Mutex::new(LruCache::new(ARRAYS_KEPT)),
+            decoded_below_c: Mutex::default(),
             unmarked: Mutex::new(LruCache::new(UNMARKED_KEPT)),
         }
     }
@@ -308,39 +303,46 @@ impl Hierarchy {
     /// Fails if the store holds no hierarchy, or if it cannot be read.
     pub fn check(&self) -> Result<()> {
         let root = Key::root();
-        let failure = Cell::new(None);
-        let is_value = |key: &Key| match self.store.stat(key) {
-            Ok(stat) => stat.is_some_and(|stat| stat.kind == EntryKind::Value),
-            Err(e) => {
-                failure.set(Some(e.context(key)));
-                false
-            }
-        };
-        let any = |names: &[&str]| names.iter().any(|name| is_value(&root.join(name)));
-        if any(&[ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA, REMOVED])
-            || (any(&[V1_META]) && any(&[V1_ATTRS]))
+        let mut failure = None;
+        if self.has_any(
+            &root,
+            &[ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA, REMOVED],
+            &mut failure,
+        ) || self.has_any(&root, &[V1_META], &mut failure)
+            && self.has_any(&root, &[V1_ATTRS], &mut failure)
         {
             return self.check_root();
         }
         for entry in self.store.list(&root)?.take(PROBED_NAMES) {
             let entry = entry?;
             let below = root.join(&entry.name);
-            let is_node = || {
-                [ZARR_JSON, ZARRAY, ZGROUP]
-                    .iter()
-                    .any(|name| is_value(&below.join(name)))
-            };
-            if entry.kind == EntryKind::Prefix && is_node() {
+            if entry.kind == EntryKind::Prefix
+                && self.has_any(&below, &[ZARR_JSON, ZARRAY, ZGROUP], &mut failure)
+            {
                 return Ok(());
             }
         }
         // an unreadable document may have been the one that is missing
-        match failure.take() {
-            Some(e) => Err(e),
-            None => Err(Error::invalid(
+        Err(failure.unwrap_or_else(|| {
+            Error::invalid(
                 "not a Zarr store: it has no zarr.json, .zgroup, .zarray, .zmetadata or meta",
-            )),
-        }
+            )
+        }))
+    }
+
+    /// Returns whether a document of one of these names is stored at `key`. `failure` receives an
+    /// error of the store.
+    fn has_any(&self, key: &Key, names: &[&str], failure: &mut Option<Error>) -> bool {
+        names.iter().any(|name| {
+            let document = key.join(name);
+            match self.store.stat(&document) {
+                Ok(stat) => stat.is_some_and(|stat| stat.kind == EntryKind::Value),
+                Err(e) => {
+                    *failure = Some(e.context(document));
+                    false
+                }
+            }
+        })
     }
 
     /// Checks that the root's document can be read: a store that may be listed and not read must
@@ -372,7 +374,7 @@ impl Hierarchy {
                 Err(e) => Some(StoredNode::Damaged(e)),
             });
         }
-        let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else {
+        let Some(stat) = self.stat(key)? else {
             return Ok(None);
         };
         Ok(Some(match self.node_kind(key, stat.kind)? {
@@ -418,45 +420,48 @@ impl Hierarchy {
 
     /// Finds the document that defines the array at `key`; `None` if there is no array.
     fn array_document(&self, key: &Key) -> Result<Option<ArrayDocument>> {
-        let stat = |name: &str| {
-            let key = key.join(name);
-            let stat = self.store.stat(&key).map_err(|e| e.context(&key))?;
-            Ok::<_, Error>(stat.map(|stat| (key, stat)))
-        };
         let moves = self.arrays.moves();
-        let found = |form| {
-            move |(key, stat)| ArrayDocument {
-                key,
-                stat,
-                form,
-                moves,
-            }
-        };
+        let found = self.document_of_array(key)?;
+        Ok(found.map(|(form, document, stat)| ArrayDocument {
+            key: document,
+            stat,
+            form,
+            moves,
+        }))
+    }
+
+    fn document_of_array(&self, key: &Key) -> Result<Option<(DocumentKind, Key, Stat)>> {
         if let Some(document) = self.v3_document(key)? {
             let is_array = document.outline.node_type == NodeType::Array;
-            return Ok(is_array
-                .then_some((document.key, document.stat))
-                .map(found(DocumentKind::V3)));
+            return Ok(is_array.then_some((DocumentKind::V3, document.key, document.stat)));
         }
-        if let Some(document) = stat(ZARRAY)? {
-            return Ok(Some(found(DocumentKind::V2)(document)));
+        let zarray = key.join(ZARRAY);
+        if let Some(stat) = self.stat(&zarray)? {
+            return Ok(Some((DocumentKind::V2, zarray, stat)));
         }
-        let removed = stat(REMOVED)?;
+        let document = key.join(REMOVED);
+        let removed = self.stat(&document)?;
         // a v1 store has one array, at its root
         if removed.is_none() && !self.is_store_root(key)
             || !matches!(self.store.stat(&key.join(ZGROUP)), Ok(None))
         {
             return Ok(None);
         }
-        if removed.is_some() {
-            return Ok(removed.map(found(DocumentKind::Removed)));
+        if let Some(stat) = removed {
+            return Ok(Some((DocumentKind::Removed, document, stat)));
         }
         // writers of v1 always create both documents
-        let meta = stat(V1_META)?;
-        let attrs = stat(V1_ATTRS)?;
-        Ok(meta
-            .filter(|_| attrs.is_some())
-            .map(found(DocumentKind::V1)))
+        let meta = key.join(V1_META);
+        let stat = self.stat(&meta)?;
+        let has_both = self.stat(&key.join(V1_ATTRS))?.is_some();
+        Ok(stat
+            .filter(|_| has_both)
+            .map(|stat| (DocumentKind::V1, meta, stat)))
+    }
+
+    /// Returns the stat of a key, with the key in an error.
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.store.stat(key).map_err(|e| e.context(key))
     }
 
     /// Returns the parsed array, from memory if its document is unchanged.
@@ -527,21 +532,21 @@ impl Hierarchy {
     /// include, except for v1, that of a removed document.
     fn source(&self, key: &Key, form: DocumentKind, version: Version) -> Source {
         let v1_order = self.v1_order;
-        match form {
-            DocumentKind::V1 => {
-                let parse = move |text: &[u8]| ArrayMetadata::parse_v1(text, v1_order);
-                Source::new(vec![key.join(V1_META)], Box::new(parse), version)
-            }
-            DocumentKind::V3 => Source::new(
-                vec![key.join(ZARR_JSON), key.join(REMOVED)],
-                Box::new(parse_any),
-                version,
-            ),
-            DocumentKind::V2 | DocumentKind::Removed => {
-                let keys = vec![key.join(ZARRAY), key.join(REMOVED), key.join(ZARR_JSON)];
-                Source::new(keys, Box::new(parse_any), version)
-            }
-        }
+        let names: &[&str] = match form {
+            DocumentKind::V1 => &[V1_META],
+            DocumentKind::V3 => &[ZARR_JSON, REMOVED],
+            DocumentKind::V2 | DocumentKind::Removed => &[ZARRAY, REMOVED, ZARR_JSON],
+        };
+        Source::new(
+            names.iter().map(|name| key.join(name)).collect(),
+            match form {
+                DocumentKind::V1 => {
+                    Box::new(move |text: &[u8]| ArrayMetadata::parse_v1(text, v1_order))
+                }
+                _ => Box::new(parse_any),
+            },
+            version,
+        )
     }
 
     fn metadata(&self, text: &[u8], form: DocumentKind) -> Result<ArrayMetadata> {
@@ -574,30 +579,27 @@ impl Hierarchy {
     /// and values that hide a prefix, which is shown instead.
     pub fn list(&self, key: &Key) -> Result<Listing> {
         let listing = self.store.list(key).map_err(|e| e.context(key))?;
+        let store = self.store.clone();
         let stats = self.stats.clone();
         let group = key.clone();
-        let shown = move |entry: Entry| {
-            if !entry.hides_prefix {
-                return entry;
+        Ok(Box::new(listing.filter_map(move |entry| {
+            let entry = match entry {
+                Ok(entry) if is_own(&entry.name) => return None,
+                Ok(entry) => entry,
+                Err(e) => return Some(Err(e)),
+            };
+            if entry.hides_prefix {
+                let value = group.join(&entry.name);
+                stats.problem(format!(
+                    "{value}: a value with the name of a directory: the directory is shown instead"
+                ));
+                return Some(Ok(Entry::new(entry.name, EntryKind::Prefix)));
             }
-            let value = group.join(&entry.name);
-            stats.problem(format!(
-                "{value}: a value with the name of a directory: the directory is shown instead"
-            ));
-            Entry::new(entry.name, EntryKind::Prefix)
-        };
-        let listing = listing.filter(move |e| !e.as_ref().is_ok_and(|e| is_own(&e.name)));
-        let listing = listing.map(move |entry| entry.map(&shown));
-        let store = self.store.clone();
-        let key = key.clone();
-        let is_other = move |name: &str| {
-            store
-                .stat(&key.join(name))
-                .is_ok_and(|s| s.is_some_and(|s| s.kind == EntryKind::Other))
-        };
-        Ok(Box::new(listing.filter(move |e| {
-            !e.as_ref()
-                .is_ok_and(|e| e.kind == EntryKind::Other && !is_other(&e.name))
+            if entry.kind == EntryKind::Other {
+                let stat = store.stat(&group.join(&entry.name)).ok().flatten()?;
+                return (stat.kind == EntryKind::Other).then_some(Ok(entry));
+            }
+            Some(Ok(entry))
         })))
     }
 }
@@ -605,7 +607,7 @@ impl Hierarchy {
 /// Returns whether a name in a group or array is that of a document or of a file of zarrfs. Such
 /// names are not shown as plain keys.
 fn is_own(name: &str) -> bool {
-    [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name) || name.starts_with(OWN)
+    MetadataFile::of_name(name).is_some() || name.starts_with(OWN)
 }
 
 /// Parses the document of a v2 or v3 array. The copy of a removed document may be of either format.

@@ -5,13 +5,13 @@ use super::names::{is_document, leftover};
 use super::tally::Tally;
 use super::{Check, Finding, FindingKind};
 use crate::array::Array;
-use crate::array::hierarchy::{MAX_NAMES, MAX_NODES, Stale};
+use crate::array::hierarchy::{DocumentFormat, MAX_NAMES, MAX_NODES, Stale};
 use crate::error::{Kind, Result};
 use crate::store::{Counted, Entry, EntryKind, Key, escaped, get_counted};
 use crate::util::json::{self, Object, Value};
 use crate::zarr::metadata::v3::node::check_group_v3;
 use crate::zarr::metadata::{
-    MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group,
+    MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, check_group,
 };
 
 /// xarray's attribute with the names of an array's dimensions.
@@ -217,17 +217,15 @@ impl Check<'_> {
         if !self.hierarchy.store().lists_all() {
             return;
         }
-        self.compare_consolidated(
-            &group.join(ZMETADATA),
-            self.hierarchy.stale_consolidated(group),
-        );
+        self.compare_consolidated(group, DocumentFormat::V2);
         if self.is_value(&group.join(ZARR_JSON)) {
-            self.compare_consolidated(&group.join(ZARR_JSON), self.hierarchy.stale_inline(group));
+            self.compare_consolidated(group, DocumentFormat::V3);
         }
     }
 
-    fn compare_consolidated(&mut self, key: &Key, stale: Result<Vec<(String, Stale)>>) {
-        let stale = match stale {
+    fn compare_consolidated(&mut self, group: &Key, format: DocumentFormat) {
+        let key = &group.join(format.consolidated_file().name());
+        let stale = match self.hierarchy.stale_consolidated(format, group) {
             Ok(stale) => stale,
             Err(e) if matches!(e.kind(), Kind::System(_)) => {
                 return self.failed(FindingKind::Unreadable, key, &e);

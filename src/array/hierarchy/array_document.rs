@@ -1,90 +1,123 @@
-//! Stores `.zarray` documents that users of the decoded view write. The decoded view hides codecs,
-//! so an existing array keeps its own. A change that would alter the meaning of stored chunks is
-//! refused while there are any.
+//! Stores documents of arrays that users of the decoded view write: a `.zarray`, or a `zarr.json`.
+//! The decoded view hides codecs, keys and shards, so an existing array keeps its own. A change that
+//! would alter the meaning of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
 use super::resize::OutsideElements;
-use super::zarr_json::erase_chunks;
-use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode};
-use crate::array::Array;
+use super::written_array::WrittenArray;
+use super::{
+    ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, REMOVED, StoredNode,
+};
+use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
-use crate::util::json::{self, Map, Object, Value};
+use crate::util::memory::lock;
 use crate::zarr::chunk_key::parse_index;
-use crate::zarr::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZARRAY, ZGROUP};
+use crate::zarr::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZGROUP};
 use std::sync::Arc;
 
-/// A document that a user wrote.
-pub(super) struct WrittenDocument<'a> {
-    pub text: &'a [u8],
-    fields: Object,
-    pub metadata: ArrayMetadata,
-}
-
-impl<'a> WrittenDocument<'a> {
-    fn parse(text: &'a [u8]) -> Result<Self> {
-        let metadata = ArrayMetadata::parse(text)?;
-        Ok(WrittenDocument {
-            text,
-            fields: json::parse_object(text)?,
-            metadata,
-        })
-    }
-}
+/// Number of chunks of shards that are erased before their objects are stored.
+const MAX_ERASED: usize = 1 << 14;
 
 impl Hierarchy {
-    /// Stores the `.zarray` that a user wrote: see [`Hierarchy::put_document`].
-    pub(super) fn put_array(&self, key: &Key, text: &[u8]) -> Result<()> {
-        let written = WrittenDocument::parse(text).map_err(|e| refused(&key.join(ZARRAY), e))?;
-        if self.shows_as_v2(key)? {
-            return self.put_array_as_v2(key, &written);
+    /// Stores the `.zarray`, or the `zarr.json` of an array, that a user wrote: see
+    /// [`Hierarchy::put_document`].
+    pub(super) fn put_array(&self, key: &Key, format: DocumentFormat, text: &[u8]) -> Result<()> {
+        let document = key.join(format.array_file().name());
+        let mut written = WrittenArray::parse(text, format).map_err(|e| refused(&document, e))?;
+        if format == DocumentFormat::V2 {
+            if self.shows_as_v2(key)? {
+                written.stored = DocumentFormat::V3;
+            } else {
+                self.check_not_v3(key, &document)?;
+            }
         }
-        self.check_not_v3(key, &key.join(ZARRAY))?;
+        self.put_written_array(key, &document, &written)?;
+        // a document with other keys is not by a program that writes below `c`
+        if written.metadata.has_key_prefix() {
+            lock(&self.decoded_below_c).remove(key);
+            if written.is_decoded() && self.shows_stored_keys(key) {
+                lock(&self.decoded_below_c).insert(key.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn put_written_array(&self, key: &Key, document: &Key, written: &WrittenArray) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Some(found) = self.array_document(key)? else {
-                return self.put_new_array(key, &written);
+                return self.put_new_array(key, document, written);
             };
-            let array = match self.array(key, &found)? {
-                _ if found.form == DocumentKind::V1 => return Err(needs_migration(key)),
-                Ok(array) => array,
-                // the document is damaged, so the layout of its chunks is unknown: the user repairs
-                // it
-                Err(_) => return self.put_array_text(key, &written.metadata, text),
+            let parsed = self.array(key, &found)?;
+            let array = match (written.format, written.stored) {
+                (DocumentFormat::V2, DocumentFormat::V2) if found.form == DocumentKind::V1 => {
+                    return Err(needs_migration(key));
+                }
+                // the layout of the chunks of a damaged array is unknown: the user repairs it
+                (DocumentFormat::V2, DocumentFormat::V2) => parsed.ok(),
+                (DocumentFormat::V2, DocumentFormat::V3) => {
+                    Some(parsed.map_err(|e| refused(document, e))?)
+                }
+                (DocumentFormat::V3, _) => match parsed {
+                    Ok(array) if array.metadata().zarr_format == 3 => Some(array),
+                    Ok(array)
+                        if found.form == DocumentKind::Removed && !self.has_chunks(&array)? =>
+                    {
+                        None
+                    }
+                    Err(_) if found.form == DocumentKind::V3 => None,
+                    _ => {
+                        let why = "an array of Zarr v1 or v2 stands here: remove it first";
+                        return Err(Error::invalid(why).context(document));
+                    }
+                },
             };
-            if self.change_array(&array, &found, &written)? {
+            let Some(array) = array else {
+                let metadata = &written.metadata;
+                return self.put_array_text(key, written.stored, metadata, written.text);
+            };
+            if self.change_array(&array, &found, document, written)? {
                 return Ok(());
             }
         }
-        Err(contended(&key.join(ZARRAY)))
+        Err(contended(document))
     }
 
-    fn put_new_array(&self, key: &Key, written: &WrittenDocument) -> Result<()> {
-        self.check_vacant(key, &written.metadata)?;
-        let compressor = self
-            .compressor
-            .as_ref()
-            .filter(|_| written.metadata.compressor.is_none());
-        let Some(compressor) =
-            compressor.filter(|_| !self.has_foreign_chunks(key, &written.metadata))
-        else {
-            return self.put_array_text(key, &written.metadata, written.text);
-        };
-        let mut fields = (*written.fields).clone();
-        fields.insert("compressor".into(), compressor.to_json());
-        let metadata = ArrayMetadata {
-            compressor: Some(compressor.clone()),
-            ..written.metadata.clone()
-        };
-        self.put_array_text(
-            key,
-            &metadata,
-            json::write_pretty(&Value::Object(fields)).as_bytes(),
-        )
+    fn put_new_array(&self, key: &Key, document: &Key, written: &WrittenArray) -> Result<()> {
+        self.check_vacant(key, document, &written.metadata)?;
+        let compressor = self.compressor.as_ref().filter(|_| {
+            written.lacks_compressor() && !self.has_foreign_chunks(key, &written.metadata)
+        });
+        let attributes = self.attributes_to_keep(&key.join(ZARR_JSON), written)?;
+        let attributes = attributes.as_ref().map(|stored| stored.text.as_slice());
+        let (metadata, text) = written.new_document(document, compressor, attributes)?;
+        self.put_array_text(key, written.stored, &metadata, &text)
+    }
+
+    /// Returns the attributes in the stored `zarr.json` if the written document is a `.zarray`,
+    /// which says nothing about them.
+    fn attributes_to_keep(
+        &self,
+        document: &Key,
+        written: &WrittenArray,
+    ) -> Result<Option<MetadataDocument>> {
+        if written.format == written.stored {
+            Ok(None)
+        } else {
+            self.v3_attributes(document)
+        }
     }
 
     /// Stores the document of a new array, or of an array without chunks.
-    fn put_array_text(&self, key: &Key, metadata: &ArrayMetadata, text: &[u8]) -> Result<()> {
-        let document = key.join(ZARRAY);
+    fn put_array_text(
+        &self,
+        key: &Key,
+        format: DocumentFormat,
+        metadata: &ArrayMetadata,
+        text: &[u8],
+    ) -> Result<()> {
+        let name = format.array_file().name();
+        let document = key.join(name);
         self.check_usable(key, metadata.clone())
             .map_err(|e| refused(&document, e))?;
         self.put(&document, text)?;
@@ -92,7 +125,7 @@ impl Hierarchy {
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
         self.reload(key)?;
-        self.consolidate(key, &[ZARRAY, ZGROUP])
+        self.consolidate(key, &[name, ZGROUP])
     }
 
     /// Returns the array that `metadata` defines at `key`.
@@ -122,7 +155,7 @@ impl Hierarchy {
     }
 
     /// Checks that an array can be created at `key`, which must have no groups and arrays below it.
-    pub(super) fn check_vacant(&self, key: &Key, metadata: &ArrayMetadata) -> Result<()> {
+    fn check_vacant(&self, key: &Key, document: &Key, metadata: &ArrayMetadata) -> Result<()> {
         match self.find(key)? {
             None => return Err(Error::not_found("no such group").context(key)),
             Some(StoredNode::Group) if key.is_root() => {}
@@ -146,12 +179,7 @@ impl Hierarchy {
                     "{:?} stands below: an array can't hold groups or arrays",
                     entry.name
                 );
-                let document = if metadata.zarr_format == 3 {
-                    ZARR_JSON
-                } else {
-                    ZARRAY
-                };
-                return Err(Error::invalid(message).context(key.join(document)));
+                return Err(Error::invalid(message).context(document));
             }
         }
         Ok(())
@@ -159,7 +187,7 @@ impl Hierarchy {
 
     /// Returns whether keys exist that will be chunks of the array; they are not encoded by the
     /// default compressor.
-    pub(super) fn has_foreign_chunks(&self, key: &Key, metadata: &ArrayMetadata) -> bool {
+    fn has_foreign_chunks(&self, key: &Key, metadata: &ArrayMetadata) -> bool {
         let array = Array::new(
             key.clone(),
             metadata.clone(),
@@ -177,14 +205,18 @@ impl Hierarchy {
         &self,
         array: &Arc<Array>,
         found: &ArrayDocument,
-        written: &WrittenDocument,
+        document: &Key,
+        written: &WrittenArray,
     ) -> Result<bool> {
         let key = array.key();
-        let gone = || Error::not_found("went away while it was changed").context(&found.key);
-        let (stored, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
-        let Some(field) = differs(array, &written.metadata) else {
-            let fields = merged(&stored, written, array.metadata());
-            if fields == *stored && found.form == DocumentKind::V2 {
+        let (stored, version) = self.stored_object(&found.key)?.ok_or_else(|| {
+            Error::not_found("went away while it was changed").context(&found.key)
+        })?;
+        let Some(field) = written.differs(&stored, array) else {
+            let fields = written
+                .merged(&stored, array.metadata())
+                .map_err(|e| refused(document, e))?;
+            if fields == *stored && found.form == written.kind() {
                 return Ok(true);
             }
             return self.put_shape(array, found, fields, &version, OutsideElements::Kept);
@@ -192,102 +224,53 @@ impl Hierarchy {
         if self.has_chunks(array)? {
             let message =
                 format!("{field} can't change while chunks are stored: delete its chunks first");
-            return Err(Error::invalid(message).context(key.join(ZARRAY)));
+            return Err(Error::invalid(message).context(document));
         }
-        let text = json::write_pretty(&Value::Object(with_hidden_fields(&stored, written, array)));
-        let metadata =
-            ArrayMetadata::parse(text.as_bytes()).map_err(|e| refused(&key.join(ZARRAY), e))?;
+        let attributes = self.attributes_to_keep(&found.key, written)?;
+        let attributes = attributes.as_ref().map(|stored| stored.text.as_slice());
+        let (metadata, text) = written
+            .replacement(&stored, array.metadata(), attributes)
+            .map_err(|e| refused(document, e))?;
         let new = self
             .check_usable(key, metadata.clone())
-            .map_err(|e| refused(&key.join(ZARRAY), e))?;
-        erase_chunks(&new)?;
-        self.put_array_text(key, &metadata, text.as_bytes())
+            .map_err(|e| refused(document, e))?;
+        erase_chunks(&new, &mut |_| Ok(()))?;
+        self.put_array_text(key, written.stored, &metadata, &text)
             .map(|()| true)
     }
+
+    /// Checks that no array stands at `key`, except one that was removed and has no chunks.
+    pub(super) fn check_no_array(&self, key: &Key, document: &Key) -> Result<()> {
+        let which = match self.find(key)? {
+            Some(StoredNode::Array(array)) => {
+                if self.lost_document(key)? && !self.has_chunks(&array)? {
+                    return Ok(());
+                }
+                ""
+            }
+            Some(StoredNode::Damaged(_)) => ", a damaged one",
+            _ => return self.check_directory(key),
+        };
+        let message = format!("an array stands here{which}: remove it first");
+        Err(Error::invalid(message).context(document))
+    }
 }
 
-/// Returns a field that the written document changes and that must not change while chunks are
-/// stored. A null codec and the separator of the decoded view are not changes.
-pub(super) fn differs(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
-    let stored = array.metadata();
-    let same_dtype = written.dtype == stored.dtype
-        && (written.dtype_json == stored.dtype_json || !stored.dtype.has_time());
-    let same_compressor = written.compressor.is_none() || written.compressor == stored.compressor;
-    let same_filters = shows_no_filters(stored, written) || written.filters == stored.filters;
-    let same_separator =
-        written.separator != Some(Separator::Slash) || array.separator() == Separator::Slash;
-    let fields = [
-        ("dtype", same_dtype),
-        ("chunks", written.chunks == stored.chunks),
-        ("order", written.order == stored.order),
-        ("compressor", same_compressor),
-        ("filters", same_filters),
-        ("dimension_separator", same_separator),
-    ];
-    fields
-        .into_iter()
-        .find(|(_, same)| !same)
-        .map(|(field, _)| field)
-}
-
-/// Returns whether `written` has only the filters that the decoded view shows.
-fn shows_no_filters(stored: &ArrayMetadata, written: &ArrayMetadata) -> bool {
-    written.filters.is_empty() || written.filters.iter().eq(stored.object_codec())
-}
-
-/// Merges a written document into the stored one: shape, fill value, and unknown fields.
-fn merged(
-    stored: &Map<String, Value>,
-    written: &WrittenDocument,
-    old: &ArrayMetadata,
-) -> Map<String, Value> {
-    let mut fields = stored.clone();
-    let new = &written.metadata;
-    let same_fill = if old.has_objects() {
-        new.fill_value == old.fill_value
-    } else {
-        new.fill == old.fill
-    };
-    for (field, value) in &written.fields {
-        match field.as_str() {
-            "chunks"
-            | "compressor"
-            | "dimension_separator"
-            | "dtype"
-            | "filters"
-            | "order"
-            | "zarr_format" => {}
-            "fill_value" if same_fill => {}
-            _ => drop(fields.insert(field.clone(), value.clone())),
+/// Erases all chunks below the key of an array, also those outside the grid of the array whose place
+/// it takes, and calls `each_value` with the name of each other value.
+pub(super) fn erase_chunks(
+    array: &Arc<Array>,
+    each_value: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<()> {
+    for (n, entry) in array.entries()?.enumerate() {
+        match entry.map_err(|e| e.context(array.key()))? {
+            ArrayEntry::Chunk(chunk) => drop(array.erase(chunk)?),
+            ArrayEntry::Value(name) => each_value(&name)?,
+            ArrayEntry::Unlisted => {}
+        }
+        if n % MAX_ERASED == MAX_ERASED - 1 {
+            array.store_objects()?;
         }
     }
-    fields
-}
-
-/// Returns the written document of an array without chunks, with the stored values of fields that
-/// the decoded view hid.
-fn with_hidden_fields(
-    stored: &Map<String, Value>,
-    written: &WrittenDocument,
-    array: &Array,
-) -> Map<String, Value> {
-    let mut fields = (*written.fields).clone();
-    let old = array.metadata();
-    let mut keep = |field: &str| {
-        drop(
-            stored
-                .get(field)
-                .map(|value| fields.insert(field.to_string(), value.clone())),
-        )
-    };
-    if written.metadata.compressor.is_none() {
-        keep("compressor");
-    }
-    if shows_no_filters(old, &written.metadata) && written.metadata.dtype == old.dtype {
-        keep("filters");
-    }
-    if written.metadata.separator != Some(Separator::Slash) {
-        keep("dimension_separator");
-    }
-    fields
+    array.store_objects()
 }

@@ -1,29 +1,34 @@
-//! `.zmetadata`: the metadata documents below a group in one document. The decoded view generates
-//! it from the documents that exist. The stored one is updated with each change: the update
-//! re-reads the changed documents and edits the entries that are stored by then, so that changes of
-//! other processes are kept.
+//! Consolidated metadata: the documents below a group in one document, a `.zmetadata` in v2 and an
+//! object in the `zarr.json` of a group in v3 (in the form of zarr-python 3; the specification does
+//! not define it). The stored one is updated with each change: the update re-reads the changed
+//! documents and edits the entries that are stored by then, so that changes of other processes are
+//! kept. What a mount shows is in [`consolidated_views`](super::consolidated_views).
 
-use super::document::refused;
-use super::{Hierarchy, MetadataDocument, StoredNode};
+use super::document::{refused, size_limit};
+use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode};
 use crate::error::{Error, Kind, Result};
-use crate::store::{Key, Permissions, Stat, both};
+use crate::store::Key;
 use crate::util::json::{self, MemberTexts, Value};
 use crate::util::memory::{self, Grant};
-use crate::zarr::metadata::v3::node;
-use crate::zarr::metadata::{
-    ArrayMetadata, MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
-};
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashSet};
+use crate::zarr::metadata::v3::node::{self, CONSOLIDATED};
+use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZATTRS, ZMETADATA};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// Maximum size in bytes of a document in generated consolidated metadata: far above real ones,
 /// since a reader parses them all.
-pub(super) const MAX_SHOWN: usize = 4 << 20;
+const MAX_SHOWN: usize = 4 << 20;
 
-/// A function that writes the new entries of a `.zmetadata` from the old ones.
+/// The bytes of an entry in consolidated metadata besides its name and its document.
+pub(super) const ENTRY: usize = 16;
+
+/// The memory of an entry in a map, besides its name, in bytes.
+const MAP_ENTRY: usize = 128;
+
+/// A function that writes the new entries of consolidated metadata from the old ones.
 type EntriesChange<'a> = &'a dyn Fn(MemberTexts, &mut ConsolidatedText) -> Result<()>;
 
-/// The way in which an entry of a stored `.zmetadata` is stale.
+/// The way in which an entry of stored consolidated metadata is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stale {
     /// The document is stored, but has no entry.
@@ -35,93 +40,6 @@ pub enum Stale {
 }
 
 impl Hierarchy {
-    /// Returns the stat of the stored document behind the `.zmetadata` of the decoded view: a
-    /// `.zmetadata` or, in a view as v2, a `zarr.json` with consolidated metadata.
-    ///
-    /// # Errors
-    ///
-    /// The store fails.
-    pub fn consolidated_stat(&self, key: &Key) -> Result<Option<Stat>> {
-        if self.shows_as_v2(key)? {
-            return Ok(self
-                .v3_document(key)?
-                .filter(|found| found.outline.is_consolidated)
-                .map(|found| found.stat));
-        }
-        self.store
-            .stat(&key.join(ZMETADATA))
-            .map_err(|e| e.context(key))
-    }
-
-    /// Returns the `.zmetadata` of the decoded view if the store has one. It is generated from the
-    /// existing documents, since the stored one may be stale. Documents that exceed the size limit
-    /// are left out and recorded as a problem.
-    pub fn consolidated_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let Some(stat) = self.consolidated_stat(key)? else {
-            return Ok(None);
-        };
-        // the view grants no more than every document in it
-        let granted = Cell::new(stat.permissions);
-        let restrict = |by: Option<Permissions>| granted.set(both(granted.get(), by));
-        let mut consolidated = ConsolidatedText::new();
-        let mut failed = Ok(());
-        let mut add = |name: Key, document: Result<Option<MetadataDocument>>| {
-            let added = document.and_then(|d| match d {
-                Some(document) if failed.is_ok() => {
-                    consolidated.add(name.as_str(), &document.text)?;
-                    restrict(document.stat.permissions);
-                    Ok(())
-                }
-                _ => Ok(()),
-            });
-            match added {
-                _ if failed.is_err() => {}
-                // transient: a .zmetadata without the document would be wrong
-                Err(e) if e.kind() == Kind::System(libc::ENOMEM) => {
-                    failed = Err(e);
-                    // free the memory for the rest of the traversal
-                    consolidated = ConsolidatedText::new();
-                }
-                Err(e) => self.stats.problem(format!(
-                    "{}: {e}: left out of .zmetadata",
-                    key.join_key(&name)
-                )),
-                Ok(()) => {}
-            }
-        };
-        self.visit_below(key, &mut |place_key, node| {
-            let below = place_key.relative_to(key).unwrap_or_default();
-            if stat.permissions.is_some() {
-                let directory = self
-                    .store
-                    .stat(place_key)
-                    .ok()
-                    .flatten()
-                    .and_then(|stat| stat.permissions);
-                restrict(Some(
-                    directory.map_or(Permissions::OWNER_ONLY, Permissions::inside),
-                ));
-            }
-            match node {
-                StoredNode::Array(_) => add(below.join(ZARRAY), self.array_view(place_key)),
-                StoredNode::Group => add(below.join(ZGROUP), self.group_view(place_key)),
-                _ => return,
-            }
-            add(below.join(ZATTRS), self.attributes_view(place_key));
-        });
-        failed?;
-        consolidated.end_entries();
-        let (text, memory) = consolidated.end();
-        Ok(Some(MetadataDocument {
-            text,
-            stat: Stat {
-                permissions: granted.get(),
-                ..stat
-            },
-            memory,
-        }))
-    }
-
     /// Stores a `.zmetadata` that a user wrote to the group at `key`. Its content is checked but
     /// not used, because the user's entries are decoded views; the new one is made from the stored
     /// documents.
@@ -131,16 +49,17 @@ impl Hierarchy {
         if !matches!(self.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::invalid("only a group has one").context(document));
         }
-        if self.shows_as_v2(key)? {
-            self.make_inline(key).map(drop)
+        let format = if self.shows_as_v2(key)? {
+            DocumentFormat::V3
         } else {
-            self.make_consolidated(key).map(drop)
-        }
+            DocumentFormat::V2
+        };
+        self.make_consolidated(format, key).map(drop)
     }
 
     /// Writes the consolidated metadata of the group at `key` from the documents stored at and
-    /// below it: into `.zmetadata` or, for a group of v3, into its `zarr.json`. Returns the keys of
-    /// the documents or, for v3, of the nodes, relative to the group.
+    /// below it: into `.zmetadata` or, for a group of v3, into its `zarr.json`. Returns the names
+    /// of the entries: the keys of the documents or, for v3, of the nodes, relative to the group.
     ///
     /// # Errors
     ///
@@ -152,164 +71,225 @@ impl Hierarchy {
                 Error::invalid("not a group: only a group has consolidated metadata").context(key),
             );
         }
-        let names = match self.v3_document(key)? {
-            Some(_) => self.make_inline(key)?,
-            None => self.make_consolidated(key)?,
+        let format = if self.v3_document(key)?.is_some() {
+            DocumentFormat::V3
+        } else {
+            DocumentFormat::V2
         };
+        let names = self.make_consolidated(format, key)?;
         self.store.sync()?;
         Ok(names)
     }
 
-    fn make_consolidated(&self, key: &Key) -> Result<Vec<String>> {
-        let document = key.join(ZMETADATA);
+    /// Stores the consolidated metadata of the group at `key`; returns the names of the entries.
+    pub(super) fn make_consolidated(
+        &self,
+        format: DocumentFormat,
+        key: &Key,
+    ) -> Result<Vec<String>> {
+        let document = key.join(format.consolidated_file().name());
         let names = RefCell::new(Vec::new());
-        self.edit(&document, MAX_CONSOLIDATED, &|_| {
-            self.store.forget(key);
-            let mut consolidated = ConsolidatedText::new();
-            let mut made = Vec::new();
-            self.stored_documents(key, &mut |name, text| {
-                made.push(name.to_string());
-                consolidated
-                    .push(name, text)
-                    .map_err(|e| e.context(&document))
-            })?;
-            consolidated.end_entries();
+        self.edit(&document, MAX_CONSOLIDATED, &|stored| {
+            // other members of a `.zmetadata` belong to its former entries
+            let stored = stored.filter(|_| format == DocumentFormat::V3);
+            let (text, made) = self.with_consolidated(format, key, stored)?;
             names.replace(made);
-            Ok(Some(consolidated.end().0))
+            Ok(Some(text))
         })?;
         Ok(names.into_inner())
     }
 
-    /// Returns the names of the entries in the stored `.zmetadata` of the group at `key` that
-    /// [`Hierarchy::write_consolidated`] would change; nothing if there is no `.zmetadata`.
+    /// Returns the document `stored` with the documents that are stored below the group at `key` as
+    /// its consolidated metadata, and the names of the entries.
+    pub(super) fn with_consolidated(
+        &self,
+        format: DocumentFormat,
+        key: &Key,
+        stored: Option<&[u8]>,
+    ) -> Result<(Vec<u8>, Vec<String>)> {
+        let document = key.join(format.consolidated_file().name());
+        self.store.forget(key);
+        let mut new = ConsolidatedText::new(format);
+        let mut names = Vec::new();
+        self.stored_documents(format, key, &mut |below, text| {
+            let Some(name) = format.entry_name(below) else {
+                return Ok(());
+            };
+            new.push(&name, text).map_err(|e| e.context(&document))?;
+            names.push(name);
+            Ok(())
+        })?;
+        let (text, _memory) = new.end(stored).map_err(|e| e.context(&document))?;
+        Ok((text, names))
+    }
+
+    /// Returns the names of the entries in the stored consolidated metadata of the group at `key`
+    /// that [`Hierarchy::write_consolidated`] would change; nothing if there is none in `format`.
     ///
     /// # Errors
     ///
     /// [`Kind::Damaged`] if the stored one cannot be parsed.
-    pub fn stale_consolidated(&self, key: &Key) -> Result<Vec<(String, Stale)>> {
-        let document = key.join(ZMETADATA);
-        let Some(consolidated) = self.stored_within(&document, MAX_CONSOLIDATED)? else {
+    pub fn stale_consolidated(
+        &self,
+        format: DocumentFormat,
+        key: &Key,
+    ) -> Result<Vec<(String, Stale)>> {
+        let document = key.join(format.consolidated_file().name());
+        let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else {
             return Ok(Vec::new());
         };
-        json::check(&consolidated.text).map_err(|e| e.context(&document))?;
-        let metadata = metadata_of(&consolidated.text).map_err(|e| e.context(&document))?;
+        let text = format
+            .entries(&stored.text)
+            .map_err(|e| e.context(&document))?;
+        let Some(text) = text else {
+            return Ok(Vec::new());
+        };
         let mut entries = BTreeMap::new();
         let mut memory = Grant::default();
-        for entry in MemberTexts::of(metadata.as_bytes())? {
+        for entry in MemberTexts::of(text.as_bytes())? {
             let (name, text) = entry?;
             memory
-                .grow(ENTRY + name.len())
+                .grow(MAP_ENTRY + name.len())
                 .map_err(|e| e.context(&document))?;
             entries.insert(name, text);
         }
         let mut stale = Vec::new();
-        let mut stored = HashSet::new();
-        self.stored_documents(key, &mut |name, text| {
-            stored.insert(name.to_string());
-            match entries.get(name) {
-                None => stale.push((name.to_string(), Stale::Missing)),
-                Some(entry) if is_same_document(name, entry.as_bytes(), text)? => {}
-                Some(_) => stale.push((name.to_string(), Stale::Different)),
+        self.stored_documents(format, key, &mut |below, text| {
+            let Some(name) = format.entry_name(below) else {
+                return Ok(());
+            };
+            match entries.remove(name.as_str()) {
+                None => stale.push((name, Stale::Missing)),
+                Some(entry) if format.is_same_entry(&name, entry.as_bytes(), text)? => {}
+                Some(_) => stale.push((name, Stale::Different)),
             }
             Ok(())
         })?;
-        // zarr-python 3 lists attributes that are not stored
-        let is_empty = |text: &str| is_same_json(text.as_bytes(), b"{}").is_ok_and(|same| same);
-        let is_implied = |name: &str, text: &str| name.ends_with(ZATTRS) && is_empty(text);
-        entries.retain(|name, text| !stored.contains(name.as_ref()) && !is_implied(name, text));
-        Ok(entries
-            .into_keys()
-            .map(|name| (name.into_owned(), Stale::Extra))
-            .chain(stale)
-            .collect())
+        let extra = entries
+            .into_iter()
+            .filter(|(name, text)| !is_implied(format, name, text))
+            .map(|(name, _)| (name.into_owned(), Stale::Extra));
+        Ok(extra.chain(stale).collect())
     }
 
-    /// Calls `each` with the name and the text of each document stored at and below `key`. Invalid
-    /// JSON is left out and recorded as a problem.
+    /// Calls `each` with the key, relative to `key`, and the text of each document stored at and
+    /// below `key` that has an entry in consolidated metadata. Invalid JSON is left out and recorded
+    /// as a problem.
     fn stored_documents(
         &self,
+        format: DocumentFormat,
         key: &Key,
-        each: &mut dyn FnMut(&str, &[u8]) -> Result<()>,
+        each: &mut dyn FnMut(&Key, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        if self.find(key)?.is_none() {
+            return Ok(());
+        }
         let mut done = Ok(());
-        self.visit_below(key, &mut |node, _| {
+        self.visit_below(key, &mut |node, found| {
+            if matches!(found, StoredNode::Value(_) | StoredNode::Other) {
+                return;
+            }
             let below = node.relative_to(key).unwrap_or_default();
-            for name in [ZARRAY, ZATTRS, ZGROUP] {
+            for name in format.consolidated_names() {
+                if done.is_err() {
+                    return;
+                }
                 match self.valid(&node.join(name)) {
-                    _ if done.is_err() => return,
                     Ok(None) => {}
-                    Ok(Some(document)) => done = each(below.join(name).as_str(), &document.text),
-                    Err(e) => self
-                        .stats
-                        .problem(format!("{e}: left out of {}", key.join(ZMETADATA))),
+                    Ok(Some(document)) => done = each(&below.join(name), &document.text),
+                    Err(e) => {
+                        let consolidated = key.join(format.consolidated_file().name());
+                        self.stats
+                            .problem(format!("{e}: left out of {consolidated}"));
+                    }
                 }
             }
         });
         done
     }
 
-    /// Returns the document at `key`, if there is one; an error if it is not valid JSON.
+    /// Returns the document at `key` in the form of an entry, if there is one; an error if it is not
+    /// valid JSON.
     fn valid(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let document = self.stored(key)?;
-        document
-            .iter()
-            .try_for_each(|d| json::check(&d.text))
-            .map_err(|e| e.context(key))?;
-        Ok(document)
+        let Some(document) = self.stored_within(key, size_limit(key))? else {
+            return Ok(None);
+        };
+        json::check(&document.text).map_err(|e| e.context(key))?;
+        if key.name() != ZARR_JSON {
+            return Ok(Some(document));
+        }
+        let text = node::without_consolidated(&document.text).map_err(|e| e.context(key))?;
+        MetadataDocument::made(text, document.stat).map(Some)
     }
 
-    /// Updates the named documents of `node` in the `.zmetadata` of every group at or above it that
-    /// has one. The documents are read after the `.zmetadata`, because another process may have
-    /// changed both.
+    /// Updates the named documents of `node` in the consolidated metadata of every group that has
+    /// any: in v2 those at or above `node`, in v3 those above it. The documents are read after the
+    /// consolidated metadata, because another process may have changed both.
     pub(super) fn consolidate(&self, node: &Key, documents: &[&str]) -> Result<()> {
-        if documents.contains(&ZARR_JSON) {
-            self.refresh_inline(node, false)?;
+        for format in DocumentFormat::ALL {
+            let names: Vec<&str> = documents
+                .iter()
+                .copied()
+                .filter(|name| format.consolidated_names().contains(name))
+                .collect();
+            let lowest = match format {
+                DocumentFormat::V2 => node.clone(),
+                DocumentFormat::V3 => node.parent(),
+            };
+            if names.is_empty() || format == DocumentFormat::V3 && node.is_root() {
+                continue;
+            }
+            for group in self.upwards(&lowest) {
+                self.edit_consolidated(format, &group, &|entries, new| {
+                    self.push_changed(format, entries, new, node, &group, &names)
+                })?;
+            }
         }
-        for group in self.upwards(node) {
-            let below = node.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, &|entries, new| {
-                let mut changed = Vec::new();
-                for name in documents {
-                    let document = node.join(name);
-                    self.store.forget(&document);
-                    changed.push((below.join(name), self.valid(&document)?));
-                }
-                for entry in entries {
-                    let (name, text) = entry?;
-                    match changed
-                        .iter_mut()
-                        .find(|(changed, _)| changed.as_str() == name)
-                    {
-                        None => new.push(&name, text.as_bytes())?,
-                        Some((_, document)) => document
-                            .take()
-                            .map_or(Ok(()), |d| new.push(&name, &d.text))?,
+        Ok(())
+    }
+
+    /// Writes the entries of `group` with those of the named documents of `node` replaced.
+    fn push_changed(
+        &self,
+        format: DocumentFormat,
+        entries: MemberTexts,
+        new: &mut ConsolidatedText,
+        node: &Key,
+        group: &Key,
+        names: &[&str],
+    ) -> Result<()> {
+        let below = node.relative_to(group).unwrap_or_default();
+        let mut changed = Vec::new();
+        for name in names {
+            let document = node.join(name);
+            self.store.forget(&document);
+            changed.push((below.join(name), self.valid(&document)?));
+        }
+        for entry in entries {
+            let (name, text) = entry?;
+            let document = format.entry_document(&name);
+            match changed
+                .iter_mut()
+                .find(|(changed, _)| document.as_ref() == Some(changed))
+            {
+                None => new.push(&name, text.as_bytes())?,
+                Some((_, document)) => {
+                    if let Some(document) = document.take() {
+                        new.push(&name, &document.text)?;
                     }
                 }
-                changed.iter().try_for_each(|(name, document)| {
-                    document
-                        .as_ref()
-                        .map_or(Ok(()), |d| new.push(name.as_str(), &d.text))
-                })
-            })?;
+            }
+        }
+        for (key, document) in changed {
+            if let (Some(name), Some(document)) = (format.entry_name(&key), document) {
+                new.push(&name, &document.text)?;
+            }
         }
         Ok(())
     }
 
-    /// Removes the documents at and below a removed node from every `.zmetadata` above it.
-    pub(super) fn consolidate_removed(&self, node: &Key) -> Result<()> {
-        self.refresh_inline(node, true)?;
-        for group in self.upwards(&node.parent()) {
-            let below = node.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, &|entries, new| {
-                push_renamed(entries, new, &|name| outside(name, &below))
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Updates every `.zmetadata` above `key` after a rename outside this hierarchy has moved a
-    /// group or array to or from `key`.
+    /// Updates all consolidated metadata above `key` after a rename outside this hierarchy has moved
+    /// a group or array to or from `key`.
     ///
     /// # Errors
     ///
@@ -318,72 +298,71 @@ impl Hierarchy {
         let _lock = self.lock_for_change(&[key])?;
         self.forget_below(key);
         self.store.forget(key);
-        self.refresh_inline(key, true)?;
-        for group in self.upwards(&key.parent()) {
-            let below = key.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, &|entries, new| {
-                push_renamed(entries, new, &|name| outside(name, &below))?;
-                self.push_stored(new, key, &below)
-            })?;
+        self.consolidate_moved(None, Some(key))
+    }
+
+    /// Moves the entries of a node that was renamed in all consolidated metadata above its old or
+    /// new key. A node that was removed has no new key; one that came from elsewhere has no old key.
+    pub(super) fn consolidate_moved(&self, from: Option<&Key>, to: Option<&Key>) -> Result<()> {
+        for format in DocumentFormat::ALL {
+            let mut groups: Vec<Key> = Vec::new();
+            for node in from.into_iter().chain(to) {
+                for group in self.upwards(&node.parent()) {
+                    if !groups.contains(&group) {
+                        groups.push(group);
+                    }
+                }
+            }
+            for group in groups {
+                let old = from.and_then(|from| from.relative_to(&group));
+                let new = to.and_then(|to| to.relative_to(&group));
+                self.edit_consolidated(format, &group, &|entries, text| {
+                    push_moved(format, entries, text, old.as_ref(), new.as_ref())?;
+                    match (&old, &new, to) {
+                        (None, Some(below), Some(node)) => {
+                            self.push_stored(format, text, node, below)
+                        }
+                        _ => Ok(()),
+                    }
+                })?;
+            }
         }
         Ok(())
     }
 
     /// Adds the documents stored at and below `node`, whose key relative to the group is `below`.
-    fn push_stored(&self, new: &mut ConsolidatedText, node: &Key, below: &Key) -> Result<()> {
-        self.stored_documents(node, &mut |name, text| {
-            new.push(below.join(name).as_str(), text)
+    fn push_stored(
+        &self,
+        format: DocumentFormat,
+        new: &mut ConsolidatedText,
+        node: &Key,
+        below: &Key,
+    ) -> Result<()> {
+        self.stored_documents(format, node, &mut |document, text| match format
+            .entry_name(&below.join_key(document))
+        {
+            Some(name) => new.push(&name, text),
+            None => Ok(()),
         })
     }
 
-    /// Moves the documents at and below a renamed node in every `.zmetadata` above its old or new
-    /// path.
-    pub(super) fn consolidate_renamed(&self, from: &Key, to: &Key) -> Result<()> {
-        self.refresh_inline(from, true)?;
-        self.refresh_inline(to, true)?;
-        for group in self
-            .upwards(&from.parent())
-            .filter(|group| to.relative_to(group).is_none())
-        {
-            let old = from.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, &|entries, new| {
-                push_renamed(entries, new, &|name| outside(name, &old))
-            })?;
-        }
-        for group in self.upwards(&to.parent()) {
-            let new = to.relative_to(&group).unwrap_or_default();
-            let old = from.relative_to(&group);
-            let renamed = |name: &str| match old.as_ref().and_then(|old| rest_below(name, old)) {
-                Some(rest) => Some(new.join(rest).as_str().to_string()),
-                // drop the entries of an empty group that was replaced
-                None => outside(name, &new),
-            };
-            self.edit_consolidated(&group, &|entries, consolidated| {
-                push_renamed(entries, consolidated, &renamed)?;
-                if old.is_none() {
-                    self.push_stored(consolidated, to, &new)
-                } else {
-                    Ok(())
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Changes the entries of the `.zmetadata` of `group`, if it has one, by a single put. An
-    /// unusable one stays unchanged and is recorded as a problem.
-    fn edit_consolidated(&self, group: &Key, change: EntriesChange) -> Result<()> {
-        let key = group.join(ZMETADATA);
-        let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
-            let Some(text) = text else { return Ok(None) };
-            let changed = json::check(text).and_then(|()| edited(text, change));
-            changed.map(Some).map_err(|e| e.context(&key))
+    /// Changes the entries of the consolidated metadata of `group`, if it has any, by a single put.
+    /// Unusable ones stay unchanged and are recorded as a problem.
+    fn edit_consolidated(
+        &self,
+        format: DocumentFormat,
+        group: &Key,
+        change: EntriesChange,
+    ) -> Result<()> {
+        let key = group.join(format.consolidated_file().name());
+        let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| match text {
+            Some(text) => edited(format, text, change).map_err(|e| e.context(&key)),
+            None => Ok(None),
         });
         edited.or_else(|e| match e.kind() {
             Kind::Damaged | Kind::TooLarge => {
-                self.stats.problem(format!(
-                    "{e}: it can't be updated with the metadata that is written"
-                ));
+                self.stats
+                    .problem(format!("{e}: its consolidated metadata can't be updated"));
                 Ok(())
             }
             _ => Err(e),
@@ -391,34 +370,35 @@ impl Hierarchy {
     }
 }
 
-/// The memory of an entry in a map, besides its name, in bytes.
-const ENTRY: usize = 128;
-
-/// The text of a `.zmetadata` under construction, with its memory counted.
-struct ConsolidatedText {
+/// The text of a document with consolidated metadata under construction, with its memory counted.
+pub(super) struct ConsolidatedText {
+    format: DocumentFormat,
     text: Vec<u8>,
     memory: Grant,
     is_first: bool,
-    limit: usize,
 }
 
 impl ConsolidatedText {
-    const BEGIN: &[u8] = b"{\n    \"metadata\": {";
+    /// The end of a `.zmetadata`.
     const END: &[u8] = b",\n    \"zarr_consolidated_format\": 1\n}\n";
 
-    fn new() -> Self {
-        // leave memory for the reader's copy and one document at a time
-        let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
+    pub(super) fn new(format: DocumentFormat) -> Self {
+        let begin: &[u8] = match format {
+            DocumentFormat::V2 => b"{\n    \"metadata\": {",
+            DocumentFormat::V3 => {
+                b"{\"kind\": \"inline\", \"must_understand\": false, \"metadata\": {"
+            }
+        };
         ConsolidatedText {
-            text: Self::BEGIN.to_vec(),
+            format,
+            text: begin.to_vec(),
             memory: Grant::default(),
             is_first: true,
-            limit,
         }
     }
 
     /// Adds a document that has not been checked.
-    fn add(&mut self, name: &str, text: &[u8]) -> Result<()> {
+    pub(super) fn add(&mut self, name: &str, text: &[u8]) -> Result<()> {
         if text.len() > MAX_SHOWN {
             return Err(Error::damaged(format!(
                 "{} bytes, more than the {MAX_SHOWN} that are shown there",
@@ -433,15 +413,8 @@ impl ConsolidatedText {
     fn push(&mut self, name: &str, text: &[u8]) -> Result<()> {
         let name = Value::from(name).to_string();
         let text = json::without_mark(text).trim_ascii();
-        let more = name.len() + text.len() + 16;
-        let end = self.text.len() + more + Self::END.len();
-        if end > self.limit {
-            let why = format!(
-                "the documents together have more than {} bytes, the most of a .zmetadata",
-                self.limit
-            );
-            return Err(Error::new(Kind::TooLarge, why));
-        }
+        let more = name.len() + text.len() + ENTRY;
+        check_consolidated_size(self.text.len() + more + Self::END.len())?;
         // count only used memory: the system does not provide the unused capacity of a growing
         // vector
         self.memory.grow(more)?;
@@ -458,119 +431,94 @@ impl ConsolidatedText {
         Ok(())
     }
 
-    /// Ends the entries; later pushes add members beside them.
-    fn end_entries(&mut self) {
+    /// Returns the number of bytes so far.
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Returns the whole document, with the other members of the stored one.
+    pub(super) fn end(mut self, stored: Option<&[u8]>) -> Result<(Vec<u8>, Grant)> {
         self.text.extend_from_slice(b"\n    }");
         self.is_first = false;
-    }
-
-    fn end(mut self) -> (Vec<u8>, Grant) {
-        self.text.extend_from_slice(Self::END);
-        self.text.shrink_to_fit();
-        self.memory.shrink_to(self.text.capacity());
-        (self.text, self.memory)
-    }
-}
-
-/// Returns the text of the object in a `.zmetadata` that holds the documents.
-pub(super) fn metadata_of(text: &[u8]) -> Result<&str> {
-    let mut metadata = None;
-    for member in MemberTexts::of(text)? {
-        let (name, value) = member?;
-        if name == "metadata" && value.starts_with('{') {
-            metadata = Some(value);
+        match self.format {
+            DocumentFormat::V2 => {
+                for member in MemberTexts::of(stored.unwrap_or(b"{}"))? {
+                    let (name, value) = member?;
+                    if name != "metadata" && name != "zarr_consolidated_format" {
+                        self.push(&name, value.as_bytes())?;
+                    }
+                }
+                self.text.extend_from_slice(Self::END);
+                self.text.shrink_to_fit();
+                self.memory.shrink_to(self.text.capacity());
+            }
+            DocumentFormat::V3 => {
+                self.text.push(b'}');
+                let stored = stored.ok_or_else(|| Error::invalid("a group without zarr.json"))?;
+                self.text = node::rewrite(stored, CONSOLIDATED, Some(&self.text))?;
+            }
         }
+        Ok((self.text, self.memory))
     }
-    metadata.ok_or_else(|| Error::damaged("holds no metadata object"))
 }
 
-/// Returns a `.zmetadata` with changed entries.
-fn edited(text: &[u8], change: EntriesChange) -> Result<Vec<u8>> {
-    let mut new = ConsolidatedText::new();
-    change(MemberTexts::of(metadata_of(text)?.as_bytes())?, &mut new)?;
-    new.end_entries();
-    for member in MemberTexts::of(text)? {
-        let (name, value) = member?;
-        if name != "metadata" && name != "zarr_consolidated_format" {
-            new.push(&name, value.as_bytes())?;
-        }
+/// Checks that consolidated metadata may have `len` bytes.
+///
+/// # Errors
+///
+/// [`Kind::TooLarge`] if it may not.
+pub(super) fn check_consolidated_size(len: usize) -> Result<()> {
+    // leave memory for the reader's copy and one document at a time
+    let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
+    if len > limit {
+        let why = format!(
+            "the documents together have more than {limit} bytes, the most of consolidated metadata"
+        );
+        return Err(Error::new(Kind::TooLarge, why));
     }
-    Ok(new.end().0)
+    Ok(())
 }
 
-/// Adds entries under the names that `rename` returns, without those for which it returns `None`.
-fn push_renamed(
+/// Returns a document with changed consolidated metadata; `None` if it has none.
+fn edited(format: DocumentFormat, text: &[u8], change: EntriesChange) -> Result<Option<Vec<u8>>> {
+    let Some(entries) = format.entries(text)? else {
+        return Ok(None);
+    };
+    let mut new = ConsolidatedText::new(format);
+    change(MemberTexts::of(entries.as_bytes())?, &mut new)?;
+    new.end(Some(text)).map(|(text, _memory)| Some(text))
+}
+
+/// Adds entries after the move of a node from `old` to `new`, which are relative to the group and
+/// `None` outside it. Entries of a node that `new` has replaced are dropped.
+fn push_moved(
+    format: DocumentFormat,
     entries: MemberTexts,
-    new: &mut ConsolidatedText,
-    rename: &dyn Fn(&str) -> Option<String>,
+    text: &mut ConsolidatedText,
+    old: Option<&Key>,
+    new: Option<&Key>,
 ) -> Result<()> {
     for entry in entries {
-        let (name, text) = entry?;
-        if let Some(name) = rename(&name) {
-            new.push(&name, text.as_bytes())?;
+        let (name, value) = entry?;
+        let document = format.entry_document(&name).unwrap_or_default();
+        if let Some(old) = old.filter(|old| document.relative_to(old).is_some()) {
+            let moved = new.and_then(|new| document.moved(old, new));
+            if let Some(name) = moved.and_then(|moved| format.entry_name(&moved)) {
+                text.push(&name, value.as_bytes())?;
+            }
+        } else if new.is_none_or(|new| document.relative_to(new).is_none()) {
+            text.push(&name, value.as_bytes())?;
         }
     }
     Ok(())
 }
 
-/// Returns whether an entry says what the stored document `name` does. **What other writers state
-/// in their own words is not stale**: zarr-python 3 states the defaults of arrays, and gives groups
-/// below the root an empty member for consolidated metadata.
-fn is_same_document(name: &str, entry: &[u8], text: &[u8]) -> Result<bool> {
-    if is_same_json(entry, text)? {
-        return Ok(true);
-    }
-    if name.ends_with(ZGROUP) {
-        return is_same_json(
-            &node::without_consolidated(entry)?,
-            &node::without_consolidated(text)?,
-        );
-    }
-    let (Ok(entry), Ok(text)) = (ArrayMetadata::parse(entry), ArrayMetadata::parse(text)) else {
-        return Ok(false);
-    };
-    let separator = |array: &ArrayMetadata| array.separator.unwrap_or(Separator::Dot);
-    let is_same = entry.shape == text.shape
-        && separator(&entry) == separator(&text)
-        && entry.encodes_like(&text);
-    Ok(name.ends_with(ZARRAY) && is_same)
-}
-
-/// Returns whether two documents are equal as JSON.
-pub(super) fn is_same_json(a: &[u8], b: &[u8]) -> Result<bool> {
-    if a == b {
-        return Ok(true);
-    }
-    // parsed one after the other, because parsing counts memory
-    let [a, b] = [json::parse(a)?, json::parse(b)?];
-    Ok(is_equal(&a, &b))
-}
-
-/// Returns whether two JSON values are equal, regardless of how programs spell their numbers.
-fn is_equal(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(x), Value::Number(y)) => {
-            let is_integer = |v: &Value| v.is_i64() || v.is_u64();
-            x == y || !(is_integer(a) && is_integer(b)) && json::float(a) == json::float(b)
-        }
-        (Value::Array(x), Value::Array(y)) => {
-            x.len() == y.len() && x.iter().zip(y).all(|(x, y)| is_equal(x, y))
-        }
-        (Value::Object(x), Value::Object(y)) => {
-            x.len() == y.len()
-                && x.iter()
-                    .all(|(name, x)| y.get(name).is_some_and(|y| is_equal(x, y)))
-        }
-        _ => a == b,
-    }
-}
-
-/// Returns the name of an entry that is not at or below `node`.
-fn outside(name: &str, node: &Key) -> Option<String> {
-    rest_below(name, node).is_none().then(|| name.to_string())
-}
-
-/// Returns the rest of an entry's name below `node`; `None` if it is not below.
-fn rest_below<'a>(name: &'a str, node: &Key) -> Option<&'a str> {
-    name.strip_prefix(node.as_str())?.strip_prefix('/')
+/// Returns whether an entry without a stored document is not stale: zarr-python 3 lists attributes
+/// that are not stored.
+fn is_implied(format: DocumentFormat, name: &str, text: &str) -> bool {
+    format
+        .entry_document(name)
+        .is_some_and(|document| document.name() == ZATTRS)
+        && json::parse(text.as_bytes())
+            .is_ok_and(|value| value.as_object().is_some_and(|object| object.is_empty()))
 }

@@ -6,14 +6,14 @@
 //! Invariant: a document that comes from `.zmetadata` has the permissions of `.zmetadata`, and a
 //! prefix those of its stored directory or, if there is none, of `.zmetadata`.
 
-use super::{OWN, REMOVED};
+use super::{DocumentFormat, OWN, REMOVED};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
     EntryKind, Hint, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store,
     get_counted, stat_many_with,
 };
-use crate::util::memory::{self, lock};
+use crate::util::memory::lock;
 use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -152,12 +152,16 @@ impl ConsolidatedStore {
             Err(e) if e.kind() == Kind::Damaged => stat.version,
             Err(e) => return Err(e.clone().context(&key)),
         };
-        let parse = if key.name() == ZARR_JSON {
-            Outline::parse_inline
+        let format = if key.name() == ZARR_JSON {
+            DocumentFormat::V3
         } else {
-            Outline::parse
+            DocumentFormat::V2
         };
-        let outline = match read.and_then(|read| read.map_or(Ok(None), parse)) {
+        let parsed = read.and_then(|read| match read {
+            Some(read) => Outline::parse(read, format),
+            None => Ok(None),
+        });
+        let outline = match parsed {
             Ok(outline) => outline.map(Arc::new),
             Err(e) if e.kind() == Kind::System(libc::ENOMEM) => return Err(e.context(&key)),
             Err(e) => {
@@ -316,42 +320,30 @@ impl Store for ConsolidatedStore {
         let Some(outline) = self.outline_of(key)? else {
             return self.below.get(key, limit, value);
         };
-        let Some((text, stat)) = outline.get(key) else {
-            return Ok(None);
-        };
-        if stat.size > limit {
+        let stat = outline.read(key, 0..limit, value)?;
+        if let Some(stat) = &stat
+            && stat.size > limit
+        {
             return Err(Error::damaged(format!(
                 "{} bytes, more than the {limit} it may have",
                 stat.size
             )));
         }
-        memory::reserve(value, text.len())?;
-        value.extend_from_slice(text);
-        Ok(Some(stat.version))
+        Ok(stat.map(|stat| stat.version))
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let Some(outline) = self.outline_of(key)? else {
-            return self.below.get_range(key, range, value);
-        };
-        let Some((text, stat)) = outline.get(key) else {
-            return Ok(None);
-        };
-        let end = range.end.min(stat.size);
-        *value = text[range.start.min(end) as usize..end as usize].to_vec();
-        Ok(Some(stat))
+        match self.outline_of(key)? {
+            Some(outline) => outline.read(key, range, value),
+            None => self.below.get_range(key, range, value),
+        }
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let Some(outline) = self.outline_of(key)? else {
-            return self.below.get_end(key, len, value);
-        };
-        let Some((text, stat)) = outline.get(key) else {
-            return Ok(None);
-        };
-        *value = text[text.len() - text.len().min(usize::try_from(len).unwrap_or(usize::MAX))..]
-            .to_vec();
-        Ok(Some(stat))
+        match self.outline_of(key)? {
+            Some(outline) => outline.read_end(key, len, value),
+            None => self.below.get_end(key, len, value),
+        }
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -452,11 +444,10 @@ impl Store for ConsolidatedStore {
             Some(opened) => opened.add(prefix),
             None if self.uses_metadata => {
                 let inline = Key::root().join(ZARR_JSON);
-                let latest = lock(&self.latest)
-                    .as_ref()
-                    .and_then(|(_, outline)| outline.clone());
-                let is_inline =
-                    latest.is_some_and(|outline| outline.documents.contains_key(&inline));
+                let is_inline = matches!(
+                    &*lock(&self.latest),
+                    Some((_, Some(outline))) if outline.documents.contains_key(&inline)
+                );
                 self.below.forget(&if is_inline {
                     inline
                 } else {
@@ -476,18 +467,11 @@ impl Store for ConsolidatedStore {
             return self.below.hint(hint);
         };
         let Ok(outline) = self.outline() else { return };
-        let is_unknown = |key: &&Key| {
-            outline
-                .as_ref()
-                .is_none_or(|outline| !outline.prefixes.contains(key))
-        };
-        self.below.hint(Hint::Nodes(
-            &prefixes
-                .iter()
-                .filter(is_unknown)
-                .cloned()
-                .collect::<Vec<_>>(),
-        ));
+        let mut unknown = prefixes.to_vec();
+        if let Some(outline) = outline {
+            unknown.retain(|key| !outline.prefixes.contains(key));
+        }
+        self.below.hint(Hint::Nodes(&unknown));
     }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {

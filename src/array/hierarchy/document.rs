@@ -1,14 +1,16 @@
 //! Stores metadata documents that users of the decoded view write: each is checked, converted to
 //! its stored form, and stored by one put. A refused document changes nothing.
 
-use super::{DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode, Unmarked};
+use super::{
+    DocumentFormat, DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode, Unmarked,
+    ViewFormat,
+};
 use crate::error::{Error, Kind, Result};
 use crate::store::{ExclusiveLock, Key, Replaces, Version};
 use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory::lock;
-use crate::zarr::metadata::{
-    MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, check_group,
-};
+use crate::zarr::metadata::v3::node::{self, CONSOLIDATED, NodeType, node_type};
+use crate::zarr::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS};
 
 /// Maximum number of attempts to change a document that other processes change too.
 pub(super) const ATTEMPTS: usize = 100;
@@ -30,17 +32,12 @@ impl Hierarchy {
     /// [`Kind::Invalid`] if the document is invalid or unusable; the old one then stays.
     pub fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
-        // the document of a group may hold consolidated metadata
-        let limit = if file == MetadataFile::Zarr {
-            MAX_CONSOLIDATED
-        } else {
-            MAX_DOCUMENT
-        };
-        check_size(&key.join(file.name()), text, limit)?;
+        let document = key.join(file.name());
+        check_size(&document, text, size_limit(&document))?;
         match file {
             MetadataFile::Zarr => self.put_zarr_json(key, text),
-            MetadataFile::Array => self.put_array(key, text),
-            MetadataFile::Group => self.put_group(key, text),
+            MetadataFile::Array => self.put_array(key, DocumentFormat::V2, text),
+            MetadataFile::Group => self.put_group(key, DocumentFormat::V2, text),
             MetadataFile::Attributes => self.put_attributes(key, text),
             MetadataFile::Consolidated => self.put_consolidated(key, text),
         }?;
@@ -63,8 +60,14 @@ impl Hierarchy {
             MetadataFile::Attributes | MetadataFile::Consolidated if self.shows_as_v2(key)? => {
                 return self.remove_as_v2(key, file);
             }
-            MetadataFile::Zarr if self.is_v3_array(key)? => self.remove_array_document(key)?,
             MetadataFile::Array => self.remove_array_document(key)?,
+            MetadataFile::Zarr
+                if self
+                    .array_document(key)?
+                    .is_some_and(|found| found.form == DocumentKind::V3) =>
+            {
+                self.remove_array_document(key)?
+            }
             // without attrs, the directory would not be a v1 store
             MetadataFile::Attributes if self.attributes_key(key) != document => {
                 return Err(needs_migration(key));
@@ -159,17 +162,25 @@ impl Hierarchy {
         change: &dyn Fn(&mut Map<String, Value>) -> Result<()>,
     ) -> Result<()> {
         self.check_directory(key)?;
-        if self.is_v3(key)? {
-            return self.edit_v3_attributes(key, change);
-        }
-        let document = self.attributes_key(key);
-        self.edit(&document, MAX_DOCUMENT, &|text| {
-            let mut attributes =
-                text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
+        let (format, document) = if self.is_v3(key)? {
+            (DocumentFormat::V3, key.join(ZARR_JSON))
+        } else {
+            (DocumentFormat::V2, self.attributes_key(key))
+        };
+        let empty = match format {
+            DocumentFormat::V2 => "{}",
+            DocumentFormat::V3 => format.group_document(),
+        };
+        let limit = size_limit(&document);
+        self.edit(&document, limit, &|text| {
+            let text = text.unwrap_or(empty.as_bytes());
+            let mut attributes = format.attributes(text).map_err(|e| e.context(&document))?;
             change(attributes.map_mut())?;
-            rewritten(&document, attributes).map(Some)
+            let text = format.with_attributes(text, attributes)?;
+            check_size(&document, &text, limit)?;
+            Ok(Some(text))
         })?;
-        self.consolidate(key, &[ZATTRS])
+        self.consolidate(key, &[format.attributes_file().name()])
     }
 
     fn put_attributes(&self, key: &Key, text: &[u8]) -> Result<()> {
@@ -184,18 +195,63 @@ impl Hierarchy {
         self.consolidate(key, &[ZATTRS])
     }
 
-    fn put_group(&self, key: &Key, text: &[u8]) -> Result<()> {
-        let document = key.join(ZGROUP);
-        check_group(text).map_err(|e| refused(&document, e))?;
-        self.check_no_array(key, &document)?;
-        if self.shows_as_v2(key)? {
-            return self.put_group_as_v2(key);
+    fn put_zarr_json(&self, key: &Key, text: &[u8]) -> Result<()> {
+        let document = key.join(ZARR_JSON);
+        if self.view == ViewFormat::V2 {
+            let why = "this mount shows documents of Zarr v2: mount the store without --view v2 to write zarr.json";
+            return Err(Error::invalid(why).context(document));
         }
-        self.check_not_v3(key, &document)?;
-        self.put(&document, text)?;
+        match node_type(text).map_err(|e| refused(&document, e))? {
+            NodeType::Group => self.put_group(key, DocumentFormat::V3, text),
+            NodeType::Array => self.put_array(key, DocumentFormat::V3, text),
+        }
+    }
+
+    /// Stores the document of a group. In a view as v2 a `.zgroup` makes a new group of v3, and
+    /// leaves an existing one unchanged.
+    fn put_group(&self, key: &Key, format: DocumentFormat, text: &[u8]) -> Result<()> {
+        let document = key.join(format.group_file().name());
+        format
+            .check_group(text)
+            .map_err(|e| refused(&document, e))?;
+        self.check_no_array(key, &document)?;
+        if format == DocumentFormat::V3 {
+            return self.put_v3_group(key, &document, text);
+        }
+        if !self.shows_as_v2(key)? {
+            self.check_not_v3(key, &document)?;
+            return self.put_group_text(key, format, text);
+        }
+        if self.v3_document(key)?.is_some() {
+            return Ok(());
+        }
+        let stored = DocumentFormat::V3;
+        self.put_group_text(key, stored, stored.group_document().as_bytes())
+    }
+
+    fn put_v3_group(&self, key: &Key, document: &Key, text: &[u8]) -> Result<()> {
+        let stored = self.stored_within(document, MAX_CONSOLIDATED)?;
+        let consolidated = stored
+            .as_ref()
+            .and_then(|stored| node::member(&stored.text, CONSOLIDATED).ok().flatten());
+        let written = node::member(text, CONSOLIDATED)?.filter(|value| *value != "null");
+        // a program that does not know consolidated metadata does not mean to remove them
+        let text = node::rewrite(text, CONSOLIDATED, consolidated.map(str::as_bytes))?;
+        self.put_group_text(key, DocumentFormat::V3, &text)?;
+        if written.is_some() {
+            // its entries are decoded views, so the stored metadata is made from the stored
+            // documents
+            self.make_consolidated(DocumentFormat::V3, key)?;
+        }
+        Ok(())
+    }
+
+    fn put_group_text(&self, key: &Key, format: DocumentFormat, text: &[u8]) -> Result<()> {
+        let name = format.group_file().name();
+        self.put(&key.join(name), text)?;
         self.delete(&key.join(REMOVED))?;
         self.forget_below(key);
-        self.consolidate(key, &[ZGROUP])
+        self.consolidate(key, &[name])
     }
 
     /// Locks the documents and nodes at and below `keys` for a change, and drops cached answers
@@ -267,23 +323,19 @@ impl Hierarchy {
         let Some(document) = self.stored(key)? else {
             return Ok(None);
         };
-        Ok(Some((
-            as_object(key, &document.text)?,
-            document.stat.version,
-        )))
+        let object = json::parse_object(&document.text).map_err(|e| e.context(key))?;
+        Ok(Some((object, document.stat.version)))
     }
 }
 
-fn as_object(key: &Key, text: &[u8]) -> Result<Object> {
-    json::parse_object(text).map_err(|e| e.context(key))
-}
-
-/// Returns the text of a changed document.
-fn rewritten(key: &Key, document: Object) -> Result<Vec<u8>> {
-    let (map, _memory) = document.into_parts();
-    let text = json::write_pretty(&Value::Object(map)).into_bytes();
-    check_size(key, &text, MAX_DOCUMENT)?;
-    Ok(text)
+/// Returns the most bytes that the document at `key` may have. A `zarr.json` may hold consolidated
+/// metadata.
+pub(super) fn size_limit(key: &Key) -> u64 {
+    if key.name() == ZARR_JSON {
+        MAX_CONSOLIDATED
+    } else {
+        MAX_DOCUMENT
+    }
 }
 
 pub(super) fn check_size(key: &Key, text: &[u8], limit: u64) -> Result<()> {

@@ -1,15 +1,14 @@
 //! Creates directories and groups, and removes and renames groups, arrays and plain keys, with the
 //! semantics of mkdir(2), rmdir(2) and rename(2). Keys that the decoded view hides are included.
 
-use super::zarr_json::MAX_ERASED;
-use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
+use super::array_document::erase_chunks;
+use super::{DocumentFormat, Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
 use crate::util::memory::lock;
 use crate::zarr::chunk_key::parse_index;
-use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
-use crate::zarr::metadata::{GROUP_DOCUMENT, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
+use crate::zarr::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 use std::sync::Arc;
 
 /// The documents that define a node.
@@ -85,12 +84,13 @@ impl Hierarchy {
         {
             return Ok(());
         }
-        let (name, text) = if self.is_v3(&key.parent())? {
-            (ZARR_JSON, GROUP_DOCUMENT_V3)
+        let format = if self.is_v3(&key.parent())? {
+            DocumentFormat::V3
         } else {
-            (ZGROUP, GROUP_DOCUMENT)
+            DocumentFormat::V2
         };
-        self.put(&key.join(name), text.as_bytes())?;
+        let name = format.group_file().name();
+        self.put(&key.join(name), format.group_document().as_bytes())?;
         self.consolidate(key, &[name])
     }
 
@@ -108,7 +108,7 @@ impl Hierarchy {
         self.remove_directory(key)?;
         self.forget_below(key);
         self.unmarked_moved(key, None);
-        self.consolidate_removed(key)
+        self.consolidate_moved(Some(key), None)
     }
 
     /// Removes the directory of a node. It checks that nothing visible is inside before it deletes
@@ -217,7 +217,7 @@ impl Hierarchy {
         self.forget_below(to);
         self.unmarked_moved(to, None);
         self.unmarked_moved(from, Some(to));
-        self.consolidate_renamed(from, to)
+        self.consolidate_moved(Some(from), Some(to))
     }
 
     /// Records that the directory at `from` was renamed to `to`, or removed.
@@ -279,21 +279,10 @@ impl Hierarchy {
         });
         for (node, found) in nodes.into_iter().rev() {
             if let StoredNode::Array(array) = found {
-                for (n, entry) in array.entries()?.enumerate() {
-                    if n % MAX_ERASED == MAX_ERASED - 1 {
-                        array.store_objects()?;
-                    }
-                    match entry.map_err(|e| e.context(&node))? {
-                        ArrayEntry::Chunk(chunk) => drop(array.erase(chunk)?),
-                        ArrayEntry::Value(name) => drop(self.delete(&node.join(&name))?),
-                        ArrayEntry::Unlisted => {}
-                    }
-                }
-                array.store_objects()?;
+                erase_chunks(&array, &mut |name| self.delete(&node.join(name)).map(drop))?;
             }
             if node.is_root() {
                 // the root of the store stays
-
                 self.delete(&node.join(ZATTRS))?;
                 self.delete(&node.join(ZARRAY))?;
                 self.delete(&node.join(ZARR_JSON))?;

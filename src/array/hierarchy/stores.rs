@@ -99,15 +99,16 @@ impl Hierarchy {
         if self.store_root(key).is_some() {
             return Ok(true);
         }
-        let is_value = |name: &&str| {
-            let stat = self.store.stat(&key.join(name)).map_err(|e| e.context(key));
-            Ok::<_, crate::error::Error>(stat?.is_some_and(|stat| stat.kind == EntryKind::Value))
-        };
-        let mut marks = DOCUMENTS
-            .iter()
-            .filter(|name| ![V1_META, V1_ATTRS].contains(name))
-            .map(is_value);
-        marks.try_fold(false, |any, is_there| Ok(any || is_there?))
+        for name in DOCUMENTS {
+            if ![V1_META, V1_ATTRS].contains(&name)
+                && self
+                    .stat(&key.join(name))?
+                    .is_some_and(|stat| stat.kind == EntryKind::Value)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Checks that `key` is not in an archive of a directory of stores, whose other stores can be

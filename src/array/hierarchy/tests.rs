@@ -261,9 +261,15 @@ fn documents_may_begin_with_a_byte_order_mark() {
         store.insert(document, marked(&text(&store, document).unwrap()));
         assert!(
             h.consolidated_view(&Key::root()).is_ok()
-                && h.stale_inline(&Key::root()).unwrap().is_empty()
+                && h.stale_consolidated(DocumentFormat::V3, &Key::root())
+                    .unwrap()
+                    .is_empty()
         );
-        assert!(h.stale_consolidated(&Key::root()).unwrap().is_empty());
+        assert!(
+            h.stale_consolidated(DocumentFormat::V2, &Key::root())
+                .unwrap()
+                .is_empty()
+        );
     }
 }
 

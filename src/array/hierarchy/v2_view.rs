@@ -2,23 +2,19 @@
 //! `.zattrs` and `.zmetadata` in place of `zarr.json`. Changes of them are stored in the
 //! `zarr.json`. Chunk files are the same in both views.
 
-use super::array_document::{WrittenDocument, differs};
-use super::document::{ATTEMPTS, contended, refused};
-use super::resize::OutsideElements;
-use super::zarr_json::erase_chunks;
+use super::document::refused;
 use super::{
-    ArrayDocument, DocumentKind, Hierarchy, MetadataDocument, MetadataFile, REMOVED, Unmarked,
+    ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, MetadataFile,
+    Unmarked,
 };
-use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::store::Key;
-use crate::util::json::{self, Map, Value};
+use crate::util::json;
 use crate::zarr::metadata::v3::node::{self, CONSOLIDATED, GROUP_DOCUMENT_V3, NodeType, node_type};
 use crate::zarr::metadata::v3::{as_v2, from_v2};
 use crate::zarr::metadata::{
-    ArrayMetadata, GROUP_DOCUMENT, MAX_CONSOLIDATED, Order, Separator, ZARR_JSON, ZARRAY, ZATTRS,
+    ArrayMetadata, GROUP_DOCUMENT, MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS,
 };
-use std::sync::Arc;
 
 /// The format of the documents that nodes of v3 show. Nodes of v1 and v2 always show those of v2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,89 +119,10 @@ impl Hierarchy {
             // the attributes of a group whose `.zgroup` was removed are in its `zarr.json`
             Some(_) if self.unmarked(key) == Some(Unmarked::Removed) => None,
             Some(found) => (found.outline.node_type == NodeType::Group).then_some(found.stat),
-            None => self.implicit_group(key)?,
+            None => self.implicit_group(key, DocumentFormat::V3)?,
         };
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat))
             .transpose()
-    }
-
-    /// Stores a `.zgroup` as a new group of v3. An existing group of v3 stays unchanged.
-    pub(super) fn put_group_as_v2(&self, key: &Key) -> Result<()> {
-        if self.v3_document(key)?.is_some() {
-            return Ok(());
-        }
-        self.put(&key.join(ZARR_JSON), GROUP_DOCUMENT_V3.as_bytes())?;
-        self.delete(&key.join(REMOVED))?;
-        self.forget_below(key);
-        self.consolidate(key, &[ZARR_JSON])
-    }
-
-    /// Stores a `.zarray`. The one of an existing array changes its shape and its fill value.
-    pub(super) fn put_array_as_v2(&self, key: &Key, written: &WrittenDocument) -> Result<()> {
-        for _ in 0..ATTEMPTS {
-            let Some(found) = self.array_document(key)? else {
-                return self.put_new_array_as_v2(key, written);
-            };
-            let array = self
-                .array(key, &found)?
-                .map_err(|e| refused(&key.join(ZARRAY), e))?;
-            if self.change_array_as_v2(&array, &found, written)? {
-                return Ok(());
-            }
-        }
-        Err(contended(&key.join(ZARR_JSON)))
-    }
-
-    /// Stores a new array as [`Hierarchy::migrate_to_v3`] would, with the attributes that were
-    /// written before.
-    fn put_new_array_as_v2(&self, key: &Key, written: &WrittenDocument) -> Result<()> {
-        self.check_vacant(key, &written.metadata)?;
-        let attributes = self.v3_attributes(&key.join(ZARR_JSON))?;
-        let mut metadata = written.metadata.clone();
-        if metadata.compressor.is_none() && !self.has_foreign_chunks(key, &metadata) {
-            metadata.compressor = self.compressor.clone();
-        }
-        let attributes = attributes.as_ref().map(|stored| stored.text.as_slice());
-        let (metadata, text) = new_document(&metadata, written.text, attributes)
-            .map_err(|e| refused(&key.join(ZARRAY), e))?;
-        self.put_v3_text(key, &metadata, &text)
-    }
-
-    /// Changes an existing array; returns false without a change if another process changed the
-    /// document meanwhile.
-    fn change_array_as_v2(
-        &self,
-        array: &Arc<Array>,
-        found: &ArrayDocument,
-        written: &WrittenDocument,
-    ) -> Result<bool> {
-        let key = array.key();
-        let document = array.key().join(ZARRAY);
-        let gone = || Error::not_found("went away while it was changed").context(&found.key);
-        let (stored, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
-        let Some(field) = differs(array, &written.metadata) else {
-            let fields = changed(&stored, array.metadata(), &written.metadata)
-                .map_err(|e| refused(&document, e))?;
-            if fields == *stored && found.form == DocumentKind::V3 {
-                return Ok(true);
-            }
-            return self.put_shape(array, found, fields, &version, OutsideElements::Kept);
-        };
-        if self.has_chunks(array)? {
-            let message =
-                format!("{field} can't change while chunks are stored: delete its chunks first");
-            return Err(Error::invalid(message).context(document));
-        }
-        let attributes = self.v3_attributes(&found.key)?;
-        let attributes = attributes.as_ref().map(|stored| stored.text.as_slice());
-        let made = new_document(&written.metadata, written.text, attributes);
-        let (metadata, text) = made.map_err(|e| refused(&document, e))?;
-        erase_chunks(
-            &self
-                .check_usable(key, metadata.clone())
-                .map_err(|e| refused(&document, e))?,
-        )?;
-        self.put_v3_text(key, &metadata, &text).map(|()| true)
     }
 
     /// Stores a `.zattrs`: all attributes, and the names of the dimensions.
@@ -265,53 +182,4 @@ fn array_of(document: &[u8]) -> Option<ArrayMetadata> {
         Ok(NodeType::Array) => ArrayMetadata::parse_v3(document).ok(),
         _ => None,
     }
-}
-
-/// Returns the `zarr.json` of a new array, and its metadata.
-fn new_document(
-    metadata: &ArrayMetadata,
-    text: &[u8],
-    attributes: Option<&[u8]>,
-) -> Result<(ArrayMetadata, Vec<u8>)> {
-    from_v2::check_array_fields(text)?;
-    if metadata.order == Order::F && metadata.shape.len() > 1 {
-        // the program that wrote the document writes chunks in this order
-        return Err(Error::unsupported(
-            "order \"F\" can't be shown as Zarr v2 of a store of v3: create it with order \"C\"",
-        ));
-    }
-    let text = from_v2::array_document(
-        metadata,
-        metadata.separator.unwrap_or(Separator::Dot),
-        attributes,
-    )?;
-    Ok((ArrayMetadata::parse_v3(&text)?, text))
-}
-
-/// Returns the stored document with the shape and the fill value of a written one.
-fn changed(
-    stored: &Map<String, Value>,
-    old: &ArrayMetadata,
-    new: &ArrayMetadata,
-) -> Result<Map<String, Value>> {
-    let mut fields = stored.clone();
-    fields.insert("shape".into(), new.shape.clone().into());
-    // the stored one may have no spelling in v2
-    let shown = ArrayMetadata::parse(old.decoded_view().as_bytes())?;
-    let is_kept = if old.has_objects() {
-        new.fill_value == shown.fill_value
-    } else {
-        new.fill.as_deref().unwrap_or_default() == shown.fill.as_deref().unwrap_or_default()
-    };
-    if !is_kept {
-        let v3 = old
-            .v3
-            .as_ref()
-            .ok_or_else(|| Error::invalid("not an array of Zarr v3"))?;
-        fields.insert(
-            "fill_value".into(),
-            from_v2::fill_value_of(new, &v3.data_type, old.is_big_endian())?,
-        );
-    }
-    Ok(fields)
 }

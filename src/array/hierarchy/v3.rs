@@ -2,8 +2,8 @@
 //! Where a prefix has documents of both formats, `zarr.json` takes precedence, as it does for
 //! zarr-python.
 
-use super::inline::inline_entries;
-use super::{DocumentKind, Hierarchy, MetadataDocument, StoredNode, ViewFormat, is_foreign};
+use super::format::attributes_member;
+use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode, ViewFormat, is_foreign};
 use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Key, Stat};
 use crate::util::json;
@@ -35,7 +35,7 @@ impl V3Outline {
     fn of(text: &[u8]) -> Self {
         let node_type = node_type(text).unwrap_or(NodeType::Array);
         let is_consolidated =
-            node_type == NodeType::Group && matches!(inline_entries(text), Ok(Some(_)));
+            node_type == NodeType::Group && matches!(DocumentFormat::V3.entries(text), Ok(Some(_)));
         V3Outline {
             node_type,
             is_consolidated,
@@ -51,11 +51,7 @@ impl Hierarchy {
     /// The store fails.
     pub(super) fn v3_document(&self, key: &Key) -> Result<Option<V3Document>> {
         let document = key.join(ZARR_JSON);
-        let Some(stat) = self
-            .store
-            .stat(&document)
-            .map_err(|e| e.context(&document))?
-        else {
+        let Some(stat) = self.stat(&document)? else {
             return Ok(None);
         };
         if let Some((version, outline)) = lock(&self.node_types).get(key)
@@ -67,16 +63,12 @@ impl Hierarchy {
                 outline: *outline,
             }));
         }
-        let text = match self.stored_within(&document, MAX_CONSOLIDATED) {
-            Ok(Some(MetadataDocument { text, stat, .. })) => Ok((text, stat)),
+        let (outline, stat) = match self.stored_within(&document, MAX_CONSOLIDATED) {
+            Ok(Some(MetadataDocument { text, stat, .. })) => (V3Outline::of(&text), stat),
             // another program has removed it since
             Ok(None) => return Ok(None),
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
-            Err(_) => Err(stat),
-        };
-        let (outline, stat) = match text {
-            Ok((text, stat)) => (V3Outline::of(&text), stat),
-            Err(stat) => (self.outline_of_large(&document, &stat)?, stat),
+            Err(_) => (self.outline_of_large(&document, &stat)?, stat),
         };
         lock(&self.node_types).put(key.clone(), (stat.version.clone(), outline));
         Ok(Some(V3Document {
@@ -120,15 +112,10 @@ impl Hierarchy {
         if self.v3_document(key)?.is_some() {
             return Ok(true);
         }
-        let has_group = || {
-            self.store
-                .stat(&key.join(ZGROUP))
-                .map_err(|e| e.context(key))
-        };
         let Some(root) = self.store_root(key).filter(|root| root != key) else {
             return Ok(false);
         };
-        if self.array_document(key)?.is_some() || has_group()?.is_some() {
+        if self.array_document(key)?.is_some() || self.stat(&key.join(ZGROUP))?.is_some() {
             return Ok(false);
         }
         self.v3_document(&root).map(|document| document.is_some())
@@ -143,11 +130,16 @@ impl Hierarchy {
             return Ok(None);
         }
         let Some(found) = self.v3_document(key)? else {
-            return self.generated_group(key);
+            if !self.is_v3(key)? {
+                return Ok(None);
+            }
+            return match self.implicit_group(key, DocumentFormat::V3)? {
+                Some(stat) => MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat).map(Some),
+                None => Ok(None),
+            };
         };
-        let stored = || self.stored_within(&found.key, MAX_CONSOLIDATED);
         if found.outline.node_type == NodeType::Group {
-            let Some(document) = stored()? else {
+            let Some(document) = self.stored_within(&found.key, MAX_CONSOLIDATED)? else {
                 return Ok(None);
             };
             let text =
@@ -155,7 +147,7 @@ impl Hierarchy {
             return MetadataDocument::made(text, document.stat).map(Some);
         }
         let Some(StoredNode::Array(array)) = self.find(key)? else {
-            return stored();
+            return self.stored_within(&found.key, MAX_CONSOLIDATED);
         };
         let Some((object, _)) = self.stored_object(&found.key)? else {
             return Ok(None);
@@ -164,30 +156,24 @@ impl Hierarchy {
         MetadataDocument::made(text, found.stat).map(Some)
     }
 
-    /// Returns the `zarr.json` shown for a prefix without documents. Directories of other programs
-    /// get none: at or below a name that begins with a dot, or with `__`, which the specification
-    /// reserves.
-    fn generated_group(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let stat = if self.is_v3(key)? {
-            self.implicit_group(key)?
-        } else {
-            None
-        };
-        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat))
-            .transpose()
-    }
-
-    /// Returns the stat of a prefix that is shown as a group of v3 without a stored document: not
-    /// of one that this mount has made, or that lost its document.
-    pub(super) fn implicit_group(&self, key: &Key) -> Result<Option<Stat>> {
-        if is_foreign(key)
+    /// Returns the stat of a prefix that is shown as a group without a stored document: not of one
+    /// that this mount has made, or that lost its document. Directories of other programs are no
+    /// groups: at or below a name that begins with a dot or, in a store of v3, with `__`, which the
+    /// specification reserves.
+    pub(super) fn implicit_group(&self, key: &Key, stored: DocumentFormat) -> Result<Option<Stat>> {
+        let is_reserved = stored == DocumentFormat::V3
+            && key.as_str().split('/').any(|name| name.starts_with("__"));
+        if is_reserved
+            || is_foreign(key)
             || self.is_unmarked(key)
-            || key.as_str().split('/').any(|name| name.starts_with("__"))
+            || self.has_stored_documents_alone(key)
         {
             return Ok(None);
         }
-        let stat = self.store.stat(key).map_err(|e| e.context(key))?;
-        Ok(stat.filter(|stat| stat.kind == EntryKind::Prefix))
+        match self.stat(key)? {
+            Some(stat) if self.node_kind(key, stat.kind)? == EntryKind::Prefix => Ok(Some(stat)),
+            _ => Ok(None),
+        }
     }
 
     /// Returns the text of the attributes in the `zarr.json` at `document`; `None` if it has none.
@@ -197,8 +183,8 @@ impl Hierarchy {
         else {
             return Ok(None);
         };
-        let attributes = node::member(&text, "attributes").map_err(|e| e.context(document))?;
-        let Some(attributes) = attributes.filter(|text| *text != "null") else {
+        let attributes = attributes_member(&text).map_err(|e| e.context(document))?;
+        let Some(attributes) = attributes else {
             return Ok(None);
         };
         json::check_object(attributes.as_bytes())
@@ -232,12 +218,5 @@ impl Hierarchy {
             }
             None => Ok(()),
         }
-    }
-
-    /// Returns whether the array at `key` is of v3.
-    pub(super) fn is_v3_array(&self, key: &Key) -> Result<bool> {
-        Ok(self
-            .array_document(key)?
-            .is_some_and(|found| found.form == DocumentKind::V3))
     }
 }

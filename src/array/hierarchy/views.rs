@@ -1,6 +1,6 @@
 //! The metadata documents of groups and arrays: as stored, and as the decoded view shows them.
 
-use super::{DocumentKind, Hierarchy, MetadataDocument, is_foreign};
+use super::{DocumentFormat, DocumentKind, Hierarchy, MetadataDocument};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Counted, EntryKind, Key, Stat, get_counted};
 use crate::util::json::{self, Object};
@@ -15,11 +15,12 @@ impl Hierarchy {
         if self.shows_as_v2(key)? {
             return self.array_as_v2(key);
         }
-        let is_shown = |form| matches!(form, DocumentKind::V1 | DocumentKind::V2);
-        let found = self
-            .array_document(key)?
-            .filter(|found| is_shown(found.form));
-        let Some(found) = found else { return Ok(None) };
+        let Some(found) = self.array_document(key)? else {
+            return Ok(None);
+        };
+        if !matches!(found.form, DocumentKind::V1 | DocumentKind::V2) {
+            return Ok(None);
+        }
         let text = match self.array(key, &found)? {
             Ok(array) => array.metadata().decoded_view().into_bytes(),
             Err(_) => return self.stored(&found.key),
@@ -58,10 +59,7 @@ impl Hierarchy {
         if document.name() == ZARR_JSON {
             return Ok(None);
         }
-        let stat = self
-            .store
-            .stat(&document)
-            .map_err(|e| e.context(&document))?;
+        let stat = self.stat(&document)?;
         match stat {
             Some(stat) if stat.kind != EntryKind::Value => {
                 Err(Error::damaged("is not a regular file").context(document))
@@ -107,10 +105,7 @@ impl Hierarchy {
         if let Some(document) = self.stored(&key.join(ZGROUP))? {
             return Ok(Some(document));
         }
-        let stat = self.store.stat(key).map_err(|e| e.context(key))?;
-        let stat = stat.filter(|_| {
-            !is_foreign(key) && !self.has_stored_documents_alone(key) && !self.is_unmarked(key)
-        });
+        let stat = self.implicit_group(key, DocumentFormat::V2)?;
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat))
             .transpose()
     }
@@ -121,12 +116,7 @@ impl Hierarchy {
     ///
     /// The store fails.
     pub fn has_stored_group(&self, key: &Key) -> Result<bool> {
-        Ok(self.v3_document(key)?.is_some()
-            || self
-                .store
-                .stat(&key.join(ZGROUP))
-                .map_err(|e| e.context(key))?
-                .is_some())
+        Ok(self.v3_document(key)?.is_some() || self.stat(&key.join(ZGROUP))?.is_some())
     }
 
     /// Returns the attributes of a group or array. They are empty if there is no document, and if
@@ -142,10 +132,13 @@ impl Hierarchy {
         } else {
             self.stored(&document)
         };
-        let parse =
-            |d: MetadataDocument| json::parse_object(&d.text).map_err(|e| e.context(&document));
-        match stored.and_then(|d| d.map(parse).transpose()) {
-            Ok(attributes) => Ok(attributes.unwrap_or_default()),
+        let attributes = match stored {
+            Ok(Some(stored)) => json::parse_object(&stored.text).map_err(|e| e.context(&document)),
+            Ok(None) => Ok(Object::default()),
+            Err(e) => Err(e),
+        };
+        match attributes {
+            Ok(attributes) => Ok(attributes),
             // transient: the caller must not continue as if there were no attributes
             Err(e)
                 if [libc::EIO, libc::ENOMEM]

@@ -1,10 +1,9 @@
 //! The content of a `.zmetadata`: its documents by key, and the groups and arrays that they define.
 
-use super::super::consolidated::metadata_of;
-use super::super::inline::inline_entries;
+use super::super::DocumentFormat;
 use crate::error::{Error, Result};
-use crate::store::{Counted, Entry, EntryKind, Key, Permissions, Stat, Version};
-use crate::util::json::{self, MemberTexts};
+use crate::store::{Counted, Entry, Key, Permissions, Stat, Version};
+use crate::util::json::MemberTexts;
 use crate::util::memory::{self, Grant};
 use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,72 +40,40 @@ const KEY: usize = 2 * (size_of::<Key>() + size_of::<DocumentRange>()) + 32;
 
 impl Outline {
     fn new(stat: &Stat, memory: Grant) -> Self {
-        let documents = BTreeMap::new();
-        let prefixes = BTreeSet::from([Key::root()]);
-        let modified = stat.modified;
-        let permissions = stat.permissions;
         Outline {
-            modified,
-            permissions,
+            modified: stat.modified,
+            permissions: stat.permissions,
             text: Vec::new(),
-            documents,
-            prefixes,
+            documents: BTreeMap::new(),
+            prefixes: BTreeSet::from([Key::root()]),
             memory,
         }
     }
 
-    /// Parses the root's `zarr.json`; `None` if it has no consolidated metadata.
-    pub fn parse_inline(read: Counted) -> Result<Option<Self>> {
+    /// Parses a `.zmetadata`, or in v3 the root's `zarr.json`; `None` if that has no consolidated
+    /// metadata.
+    pub fn parse(read: Counted, format: DocumentFormat) -> Result<Option<Self>> {
         let Counted {
             bytes,
             stat,
             memory,
         } = read;
-        let Some(entries) = inline_entries(&bytes)? else {
+        let Some(entries) = format.entries(&bytes)? else {
             return Ok(None);
         };
         let mut outline = Outline::new(&stat, memory);
         for entry in MemberTexts::of(entries.as_bytes())? {
             let (name, value) = entry?;
             // ignore names that are not valid keys
-            let Some(key) = Key::normalize(&name).ok().filter(|key| !key.is_root()) else {
+            let Some(key) = format.entry_document(&name).filter(is_document) else {
                 continue;
             };
-            outline.add(
-                key.join(ZARR_JSON),
-                value,
-                value.as_ptr() as usize - bytes.as_ptr() as usize,
-            )?;
+            let start = value.as_ptr() as usize - bytes.as_ptr() as usize;
+            outline.add(key, value, start)?;
         }
-        let root = std::str::from_utf8(&bytes).map_err(|_| Error::damaged("not UTF-8"))?;
-        outline.add(Key::root().join(ZARR_JSON), root, 0)?;
-        Ok(Some(Outline {
-            text: bytes,
-            ..outline
-        }))
-    }
-
-    /// Parses a `.zmetadata`.
-    pub fn parse(read: Counted) -> Result<Option<Self>> {
-        let Counted {
-            bytes,
-            stat,
-            memory,
-        } = read;
-        json::check(&bytes)?;
-        let mut outline = Outline::new(&stat, memory);
-        let metadata = metadata_of(&bytes)?;
-        for entry in MemberTexts::of(metadata.as_bytes())? {
-            let (name, value) = entry?;
-            // ignore names that are not valid keys
-            let Some(key) = Key::normalize(&name).ok().filter(is_document) else {
-                continue;
-            };
-            outline.add(
-                key,
-                value,
-                value.as_ptr() as usize - bytes.as_ptr() as usize,
-            )?;
+        if format == DocumentFormat::V3 {
+            let root = std::str::from_utf8(&bytes).map_err(|_| Error::damaged("not UTF-8"))?;
+            outline.add(Key::root().join(ZARR_JSON), root, 0)?;
         }
         Ok(Some(Outline {
             text: bytes,
@@ -123,18 +90,13 @@ impl Outline {
             above = next;
         }
         self.count(&key)?;
-        let digest = |seed: u64| {
-            let mut hasher = DefaultHasher::new();
-            (seed, value).hash(&mut hasher);
-            u128::from(hasher.finish())
-        };
         // fits because of MAX_CONSOLIDATED
         let range = start as u32..(start + value.len()) as u32;
         self.documents.insert(
             key,
             DocumentRange {
                 range,
-                digest: digest(0) << 64 | digest(1),
+                digest: digest(0, value) << 64 | digest(1, value),
             },
         );
         Ok(())
@@ -150,25 +112,38 @@ impl Outline {
         self.memory.grow(more)
     }
 
-    pub fn get(&self, key: &Key) -> Option<(&[u8], Stat)> {
-        let place = self.documents.get(key)?;
-        let text = self
-            .text
-            .get(place.range.start as usize..place.range.end as usize)?;
-        Some((text, self.stat_of(place)))
+    /// Replaces the content of `value` with a range of a document, cut off at its end; `None` if
+    /// there is no such document.
+    pub fn read(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let Some(place) = self.documents.get(key) else {
+            return Ok(None);
+        };
+        let stat = self.stat_of(place);
+        let end = range.end.min(stat.size);
+        let start = range.start.min(end);
+        let begin = u64::from(place.range.start);
+        let text = &self.text[(begin + start) as usize..(begin + end) as usize];
+        value.clear();
+        memory::reserve(value, text.len())?;
+        value.extend_from_slice(text);
+        Ok(Some(stat))
+    }
+
+    /// Reads the last `len` bytes of a document as [`Outline::read`] does.
+    pub fn read_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let size = self
+            .documents
+            .get(key)
+            .map_or(0, |place| place.range.len() as u64);
+        self.read(key, size.saturating_sub(len)..size, value)
     }
 
     pub fn stat_of(&self, place: &DocumentRange) -> Stat {
         // the version depends on the document alone, not on other changes of .zmetadata
         let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
-        let size = place.range.len() as u64;
-        let modified = self.modified;
         Stat {
-            kind: EntryKind::Value,
-            size,
-            modified,
-            version,
             permissions: self.permissions,
+            ..Stat::value(place.range.len() as u64, self.modified, version)
         }
     }
 
@@ -184,6 +159,12 @@ impl Outline {
             ..prefix_of(self.modified)
         }
     }
+}
+
+fn digest(seed: u64, value: &str) -> u128 {
+    let mut hasher = DefaultHasher::new();
+    (seed, value).hash(&mut hasher);
+    u128::from(hasher.finish())
 }
 
 /// An iterator over the documents, then the groups and arrays, one level below a prefix. It holds
@@ -256,12 +237,8 @@ pub fn is_document(key: &Key) -> bool {
 
 /// Returns the stat of a prefix in a store without modes.
 pub fn prefix_of(modified: SystemTime) -> Stat {
-    let version = Version::Tag(String::new());
     Stat {
-        kind: EntryKind::Prefix,
-        size: 0,
         modified,
-        version,
-        permissions: None,
+        ..Stat::prefix()
     }
 }

@@ -3,9 +3,10 @@
 //! has its `zarr.json`, readers of v2 find the store unchanged; from then on, readers of v3 find
 //! the new one. A migration that was interrupted is finished by the next one.
 
+use super::super::consolidated::{ENTRY, check_consolidated_size};
 use super::super::document::check_size;
-use super::super::inline::{ENTRY, check_inline_size, is_same_node};
-use super::super::{DocumentKind, Hierarchy, StoredNode, is_foreign};
+use super::super::format::is_same_node;
+use super::super::{DocumentFormat, DocumentKind, Hierarchy, StoredNode, is_foreign};
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::store::{Key, Replaces};
@@ -125,13 +126,12 @@ impl Hierarchy {
 
     /// Adds a node that was visited.
     fn add_node(&self, key: &Key, node: &StoredNode, found: &mut MigratedNodes) -> Result<()> {
-        let has = |name: &&str| self.store.stat(&key.join(name)).map(|stat| stat.is_some());
         let mut documents = Vec::new();
         for name in V2_DOCUMENTS
             .iter()
             .chain(V1_DOCUMENTS.iter().filter(|_| key.is_root()))
         {
-            if has(name).map_err(|e| e.context(key.join(name)))? {
+            if self.stat(&key.join(name))?.is_some() {
                 documents.push(*name);
             }
         }
@@ -201,7 +201,7 @@ impl Hierarchy {
             check_size(&document, &made, limit)?;
             for (group, len) in &mut consolidated {
                 *len += node.key.as_str().len() + made.len() + ENTRY;
-                check_inline_size(*len).map_err(|e| e.context(group.join(ZMETADATA)))?;
+                check_consolidated_size(*len).map_err(|e| e.context(group.join(ZMETADATA)))?;
             }
             if node.is_consolidated {
                 consolidated.push((&node.key, made.len() + ENTRY));
@@ -294,14 +294,16 @@ impl Hierarchy {
         let document = node.key.join(ZARR_JSON);
         if node.has_v3 {
             return if node.is_consolidated {
-                self.make_inline(key).map(drop)
+                self.make_consolidated(DocumentFormat::V3, key).map(drop)
             } else {
                 Ok(())
             };
         }
         let mut text = self.new_document(node)?;
         if node.is_consolidated {
-            text = self.with_inline(key, &text, &mut |_| {})?;
+            text = self
+                .with_consolidated(DocumentFormat::V3, key, Some(&text))?
+                .0;
         }
         match self
             .store

@@ -70,7 +70,11 @@ fn a_hierarchy_becomes_v3() {
         r#"{"title":"t"}"#
     );
     for group in ["", "g"] {
-        assert_eq!(h.stale_inline(&key(group)).unwrap(), []);
+        assert_eq!(
+            h.stale_consolidated(DocumentFormat::V3, &key(group))
+                .unwrap(),
+            []
+        );
         let entries =
             object(&store, key(group).join("zarr.json").as_str())["consolidated_metadata"]["metadata"].clone();
         assert_eq!(

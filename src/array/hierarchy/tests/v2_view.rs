@@ -103,7 +103,10 @@ fn consolidated_metadata_are_those_of_the_view() {
     );
     // the consolidated metadata follows changes, and is stored in the form of v3
     put(&h, "g/x", MetadataFile::Attributes, r#"{"b":2}"#).unwrap();
-    assert_eq!(h.stale_inline(&key("")).unwrap(), []);
+    assert_eq!(
+        h.stale_consolidated(DocumentFormat::V3, &key("")).unwrap(),
+        []
+    );
     h.remove_document(&key(""), MetadataFile::Consolidated)
         .unwrap();
     assert!(h.consolidated_stat(&key("")).unwrap().is_none());
@@ -112,7 +115,10 @@ fn consolidated_metadata_are_those_of_the_view() {
         json::parse(GROUP.as_bytes()).unwrap()
     );
     put(&h, "", MetadataFile::Consolidated, r#"{"metadata":{}}"#).unwrap();
-    assert_eq!(h.stale_inline(&key("")).unwrap(), []);
+    assert_eq!(
+        h.stale_consolidated(DocumentFormat::V3, &key("")).unwrap(),
+        []
+    );
     assert!(h.consolidated_stat(&key("")).unwrap().is_some());
     assert!(
         !everything(&store)
@@ -299,7 +305,10 @@ fn removed_documents_can_be_written_again() {
     h.write_consolidated(&key("")).unwrap();
     h.remove_document(&key("x"), MetadataFile::Array).unwrap();
     assert!(shown(h.array_view(&key("x"))).is_none() && text(&store, "x/.zarrfs-zarray").is_some());
-    assert_eq!(h.stale_inline(&key("")).unwrap(), []);
+    assert_eq!(
+        h.stale_consolidated(DocumentFormat::V3, &key("")).unwrap(),
+        []
+    );
     // `rm -r` removes the files in any order
     put(&h, "x", MetadataFile::Attributes, r#"{"u":1}"#).unwrap();
     assert_json(shown(h.attributes_view(&key("x"))), r#"{"u":1}"#);

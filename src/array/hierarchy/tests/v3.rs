@@ -456,7 +456,11 @@ fn consolidated_metadata_follow_every_change() {
     assert_eq!(consolidated(&store), ["g", "g/x"]);
     let entry =
         |path: &str| object(&store, "zarr.json")["consolidated_metadata"]["metadata"][path].clone();
-    let is_fresh = || h.stale_inline(&key("")).unwrap().is_empty();
+    let is_fresh = || {
+        h.stale_consolidated(DocumentFormat::V3, &key(""))
+            .unwrap()
+            .is_empty()
+    };
     h.create_group(&key("new")).unwrap();
     assert_eq!(
         json::write(&entry("new")),
@@ -468,13 +472,17 @@ fn consolidated_metadata_follow_every_change() {
     assert_eq!(entry("new")["shape"][0], 8);
     h.set_attribute(&key("g/x"), "units", Some(b"m")).unwrap();
     assert_eq!(entry("g/x")["attributes"]["units"], "m");
-    assert!(is_fresh(), "{:?}", h.stale_inline(&key("")));
+    assert!(
+        is_fresh(),
+        "{:?}",
+        h.stale_consolidated(DocumentFormat::V3, &key(""))
+    );
     h.rename(&key("g"), &key("h")).unwrap();
     assert!(
         is_fresh(),
         "{:?} {:?}",
         consolidated(&store),
-        h.stale_inline(&key(""))
+        h.stale_consolidated(DocumentFormat::V3, &key(""))
     );
     h.remove_node(&key("new")).unwrap();
     assert!(
@@ -547,7 +555,11 @@ fn the_view_of_a_group_has_consolidated_metadata_where_the_stored_one_has() {
         stored["consolidated_metadata"]["metadata"]["g/x"],
         json::parse(PACKED.as_bytes()).unwrap()
     );
-    assert!(h.stale_inline(&key("")).unwrap().is_empty());
+    assert!(
+        h.stale_consolidated(DocumentFormat::V3, &key(""))
+            .unwrap()
+            .is_empty()
+    );
     // documents that could not be read there, and none of a view as v2
     let large = PACKED.replacen(
         "{",
@@ -576,7 +588,7 @@ fn stale_entries_are_found() {
     store.insert("x/zarr.json", with("shape", "[9]"));
     store.remove("y/zarr.json");
     store.insert("n/zarr.json", GROUP);
-    let mut stale = h.stale_inline(&key("")).unwrap();
+    let mut stale = h.stale_consolidated(DocumentFormat::V3, &key("")).unwrap();
     stale.sort_by(|a, b| a.0.cmp(&b.0));
     let stale: Vec<_> = stale
         .iter()
@@ -592,7 +604,10 @@ fn stale_entries_are_found() {
     );
     // only the entries of changed nodes are replaced
     h.set_attribute(&key("x"), "units", Some(b"m")).unwrap();
-    let left = h.stale_inline(&key("")).unwrap().len();
+    let left = h
+        .stale_consolidated(DocumentFormat::V3, &key(""))
+        .unwrap()
+        .len();
     assert_eq!(left, 2);
 }
 

@@ -1,0 +1,189 @@
+//! Consolidated metadata as a mount shows it: generated from the documents that exist, since the
+//! stored one may be stale.
+
+use super::consolidated::ConsolidatedText;
+use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode, ViewFormat};
+use crate::error::{Kind, Result};
+use crate::store::{Key, Permissions, Stat, both};
+use crate::util::memory::{self, lock};
+use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+
+impl Hierarchy {
+    /// Returns the stat of the stored document behind the `.zmetadata` of the decoded view: a
+    /// `.zmetadata` or, in a view as v2, a `zarr.json` with consolidated metadata.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub fn consolidated_stat(&self, key: &Key) -> Result<Option<Stat>> {
+        if self.shows_as_v2(key)? {
+            return Ok(self
+                .v3_document(key)?
+                .filter(|found| found.outline.is_consolidated)
+                .map(|found| found.stat));
+        }
+        self.store
+            .stat(&key.join(ZMETADATA))
+            .map_err(|e| e.context(key))
+    }
+
+    /// Returns the `.zmetadata` of the decoded view if the store has one. Documents that exceed the
+    /// size limit are left out and recorded as a problem.
+    pub fn consolidated_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        let Some(stat) = self.consolidated_stat(key)? else {
+            return Ok(None);
+        };
+        // the view grants no more than every document in it
+        let mut granted = stat.permissions;
+        let mut consolidated = ConsolidatedText::new(DocumentFormat::V2);
+        let mut failed = Ok(());
+        self.visit_below(key, &mut |place, node| {
+            if failed.is_err() {
+                return;
+            }
+            let below = place.relative_to(key).unwrap_or_default();
+            if stat.permissions.is_some() {
+                let inside = self.permissions_inside(place);
+                granted = both(granted, Some(inside.unwrap_or(Permissions::OWNER_ONLY)));
+            }
+            let defining = match node {
+                StoredNode::Array(_) => ZARRAY,
+                StoredNode::Group => ZGROUP,
+                _ => return,
+            };
+            for name in [defining, ZATTRS] {
+                let document = match name {
+                    ZARRAY => self.array_view(place),
+                    ZGROUP => self.group_view(place),
+                    _ => self.attributes_view(place),
+                };
+                let name = below.join(name);
+                let added = document.and_then(|document| {
+                    let Some(document) = document else {
+                        return Ok(());
+                    };
+                    consolidated.add(name.as_str(), &document.text)?;
+                    granted = both(granted, document.stat.permissions);
+                    Ok(())
+                });
+                match added {
+                    // transient: a .zmetadata without the document would be wrong
+                    Err(e) if e.kind() == Kind::System(libc::ENOMEM) => {
+                        failed = Err(e);
+                        // free the memory for the rest of the traversal
+                        consolidated = ConsolidatedText::new(DocumentFormat::V2);
+                        return;
+                    }
+                    Err(e) => self.stats.problem(format!(
+                        "{}: {e}: left out of .zmetadata",
+                        key.join_key(&name)
+                    )),
+                    Ok(()) => {}
+                }
+            }
+        });
+        failed?;
+        let (text, memory) = consolidated.end(None)?;
+        Ok(Some(MetadataDocument {
+            text,
+            stat: Stat {
+                permissions: granted,
+                ..stat
+            },
+            memory,
+        }))
+    }
+
+    /// Returns the permissions of what lies in a stored directory; `None` if it is missing or the
+    /// store has no modes.
+    fn permissions_inside(&self, directory: &Key) -> Option<Permissions> {
+        let stat = self.store.stat(directory).ok().flatten()?;
+        stat.permissions.map(Permissions::inside)
+    }
+
+    /// Returns whether the `zarr.json` that the mount shows for the node at `key` has consolidated
+    /// metadata: it is a group whose stored document has them.
+    pub fn shows_inline(&self, key: &Key) -> Result<bool> {
+        let is_shown = self.view == ViewFormat::Stored;
+        Ok(is_shown
+            && self
+                .v3_document(key)?
+                .is_some_and(|found| found.outline.is_consolidated))
+    }
+
+    /// Returns false if [`Hierarchy::shows_inline`] is known to be false, without asking the store.
+    pub fn may_show_inline(&self, key: &Key) -> bool {
+        lock(&self.node_types)
+            .peek(key)
+            .is_none_or(|(_, outline)| outline.is_consolidated)
+    }
+
+    /// Returns the `zarr.json` of a group with consolidated metadata as the mount shows it, made of
+    /// the documents that the mount shows below the group. Documents are left out that are too
+    /// large, or that not all readers of the group's document may read. Without the memory for the
+    /// rest there is an error; if they exceed their limit the group is shown without any.
+    pub fn inline_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        let Some(group) = self.zarr_view(key)? else {
+            return Ok(None);
+        };
+        let granted = group.stat.permissions;
+        let mut inline = ConsolidatedText::new(DocumentFormat::V3);
+        let mut failed = Ok(());
+        let mut hidden = Vec::<Key>::new();
+        self.visit_below(key, &mut |place, node| {
+            let is_node = matches!(node, StoredNode::Array(_) | StoredNode::Group) && place != key;
+            if failed.is_err()
+                || !is_node
+                || hidden
+                    .iter()
+                    .any(|above| place.relative_to(above).is_some())
+            {
+                return;
+            }
+            if granted.is_some() && !may_read(granted, self.permissions_inside(place)) {
+                hidden.push(place.clone());
+                return;
+            }
+            let added = self.zarr_view(place).and_then(|document| match document {
+                Some(document) if may_read(granted, document.stat.permissions) => {
+                    let path = place.relative_to(key).unwrap_or_default();
+                    inline.add(path.as_str(), &document.text)
+                }
+                _ => Ok(()),
+            });
+            match added {
+                Err(e) if [Kind::System(libc::ENOMEM), Kind::TooLarge].contains(&e.kind()) => {
+                    failed = Err(e);
+                    // free the memory for the rest of the traversal
+                    inline = ConsolidatedText::new(DocumentFormat::V3);
+                }
+                Err(e) => self
+                    .stats
+                    .problem(format!("{place}: {e}: left out of {}", key.join(ZARR_JSON))),
+                Ok(()) => {}
+            }
+        });
+        match failed {
+            Err(e) if e.kind() == Kind::TooLarge => {
+                self.stats.problem(format!(
+                    "{}: {e}: shown without consolidated metadata",
+                    key.join(ZARR_JSON)
+                ));
+                return Ok(Some(group));
+            }
+            failed => failed?,
+        }
+        let _copy = memory::take(inline.len() + group.text.len())?;
+        let (text, _memory) = inline.end(Some(&group.text))?;
+        MetadataDocument::made(text, group.stat).map(Some)
+    }
+}
+
+/// Returns whether all readers of a document that grants `granted` may read what grants `by`; `None`
+/// stands for a store without modes.
+fn may_read(granted: Option<Permissions>, by: Option<Permissions>) -> bool {
+    match (granted, by) {
+        (Some(granted), Some(by)) => granted.readers_may_read(by),
+        (granted, _) => granted.is_none(),
+    }
+}
