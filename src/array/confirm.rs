@@ -77,11 +77,11 @@ impl Array {
         let Some(source) = &self.source else {
             return Ok(());
         };
-        let is_recent =
-            |last: &Confirmed| last.asked.is_some_and(|asked| asked.elapsed() < MAX_AGE);
-        if self.freshness.is_replaced()
-            || batch && self.is_remote() && is_recent(&lock(&source.confirmed))
-        {
+        if self.freshness.is_replaced() {
+            return Ok(());
+        }
+        let last = lock(&source.confirmed).asked;
+        if batch && self.is_remote() && last.is_some_and(|last| last.elapsed() < MAX_AGE) {
             return Ok(());
         }
         let asked = Instant::now();
@@ -157,18 +157,21 @@ impl Array {
                 .zip(kept.counts())
                 .all(|(index, count)| index < count)
         });
-        let inside = |grid: &Grid, chunk| -> Ranges {
-            let runs = grid.chunk_runs(chunk, 0..grid.size()).into_iter();
-            runs.map(|(_, run)| run.offset..run.offset + run.len)
-                .collect()
-        };
         let Some(kept) = kept else {
             return Ranges::from(0..self.grid.chunk_size(chunk));
         };
-        let mut outside = inside(&self.grid, chunk);
-        outside.remove_all(&inside(&kept, kept.chunk(&indices)));
+        let mut outside = bytes_inside(&self.grid, chunk);
+        outside.remove_all(&bytes_inside(&kept, kept.chunk(&indices)));
         outside
     }
+}
+
+/// Returns the bytes of a chunk that lie inside the array of `grid`.
+fn bytes_inside(grid: &Grid, chunk: ChunkId) -> Ranges {
+    grid.chunk_runs(chunk, 0..grid.size())
+        .into_iter()
+        .map(|(_, run)| run.offset..run.offset + run.len)
+        .collect()
 }
 
 /// The document in the store, compared with the one that the array was read from.

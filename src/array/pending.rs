@@ -82,7 +82,7 @@ impl PendingBytes {
     /// chunks are pending.
     pub fn hold(bytes: &[u8], spill: Option<&Arc<SpillFile>>) -> Result<Self> {
         let Some(spill) = spill else {
-            return PendingBytes::in_memory(bytes);
+            return Self::in_memory(bytes);
         };
         if are_too_many() {
             return Err(
@@ -94,8 +94,10 @@ impl PendingBytes {
         {
             return Ok(held);
         }
-        let full = |e: Error| Error::system(libc::ENOSPC).context(e.message());
-        spill.put(bytes).map(PendingBytes::Spilled).map_err(full)
+        spill
+            .put(bytes)
+            .map(PendingBytes::Spilled)
+            .map_err(|e| Error::system(libc::ENOSPC).context(e.message()))
     }
 
     /// Copies bytes into memory.
@@ -352,11 +354,9 @@ impl PendingChunks {
 
     /// Returns the number of encoded bytes of all chunks.
     pub fn size(&self) -> u64 {
-        let objects = self.objects();
-        let chunks = objects
-            .iter()
-            .flat_map(|object| self.chunks(*object).into_values());
-        chunks
+        lock(&self.objects)
+            .values()
+            .flat_map(|object| object.chunks.values())
             .filter_map(|chunk| Some(chunk.bytes.as_ref()?.size()))
             .sum()
     }
@@ -377,16 +377,15 @@ impl PendingChunks {
     pub fn quiet(&self, now: Instant) -> Vec<u64> {
         let last_put = Duration::from_nanos(self.last_put.load(Ordering::Relaxed));
         let pause = last_put.saturating_mul(QUIET_PUTS).clamp(QUIET, MAX_QUIET);
-        let is_quiet = |found: &PendingObject| {
-            found
-                .times
-                .is_some_and(|(_, last)| now.saturating_duration_since(last) >= pause)
-        };
-        lock(&self.objects)
-            .iter()
-            .filter(|(_, found)| is_quiet(found))
-            .map(|(object, _)| *object)
-            .collect()
+        let mut quiet = Vec::new();
+        for (object, found) in lock(&self.objects).iter() {
+            if let Some((_, last)) = found.times
+                && now.saturating_duration_since(last) >= pause
+            {
+                quiet.push(*object);
+            }
+        }
+        quiet
     }
 
     /// Locks the storing of an object.

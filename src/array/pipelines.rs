@@ -48,7 +48,8 @@ impl Pipelines {
         if metadata.edges.is_none() || shape == metadata.chunks {
             return self.largest.clone();
         }
-        let make = || Pipeline::with_filters(metadata, &metadata.filters_of_shape(shape)?, size);
-        self.others.get_or_make(shape, make)
+        self.others.get_or_make(shape, || {
+            Pipeline::with_filters(metadata, &metadata.filters_of_shape(shape)?, size)
+        })
     }
 }

@@ -272,17 +272,16 @@ fn set_bits(bits: &mut [u64], range: Range<usize>, value: bool) -> usize {
 
 /// Returns the offset of the first bit at or after `from` that is `value`.
 fn next_bit(bits: &[u64], from: usize, value: bool) -> Option<usize> {
-    let matching = |word: u64| if value { word } else { !word };
-    let first = matching(*bits.get(from / 64)?) & (u64::MAX << (from % 64));
-    if first != 0 {
-        return Some(from / 64 * 64 + first.trailing_zeros() as usize);
+    let mut mask = u64::MAX << (from % 64);
+    for (number, word) in bits.iter().enumerate().skip(from / 64) {
+        let word = if value { *word } else { !*word };
+        let matching = word & mask;
+        if matching != 0 {
+            return Some(number * 64 + matching.trailing_zeros() as usize);
+        }
+        mask = u64::MAX;
     }
-    let later = bits
-        .iter()
-        .enumerate()
-        .skip(from / 64 + 1)
-        .find(|(_, word)| matching(**word) != 0);
-    later.map(|(number, word)| number * 64 + matching(*word).trailing_zeros() as usize)
+    None
 }
 
 #[cfg(test)]

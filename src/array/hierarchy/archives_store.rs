@@ -136,12 +136,10 @@ impl ArchivesStore {
         }
         let archive = match ZipStore::open(self.below.clone(), key) {
             Err(e) if e.kind() == Kind::NotFound => return Ok(None),
-            archive => {
-                let shown = |archive: ZipStore| {
-                    Arc::new(archive.skipping_folder().with_stats(self.stats.clone()))
-                };
-                archive.map(shown).map_err(|e| e.context(key))
-            }
+            Err(e) => Err(e.context(key)),
+            Ok(archive) => Ok(Arc::new(
+                archive.skipping_folder().with_stats(self.stats.clone()),
+            )),
         };
         let is_transient = matches!(&archive, Err(e) if matches!(e.kind(), Kind::System(_)));
         *opened = (!is_transient).then(|| OpenedArchive {

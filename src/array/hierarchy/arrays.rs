@@ -95,24 +95,25 @@ impl Arrays {
     pub fn forget_below(&self, key: &Key) {
         let mut known = lock(&self.known);
         known.moves += 1;
-        let below = |k: &Key| k.relative_to(key).is_some();
-        let keys: Vec<Key> = known
-            .recent
-            .iter()
-            .map(|(k, _)| k)
-            .filter(|k| below(k))
+        let recent = known.recent.iter().map(|(recent, _)| recent);
+        let below: Vec<Key> = recent
+            .filter(|recent| recent.relative_to(key).is_some())
             .cloned()
             .collect();
-        let recent = keys
-            .iter()
-            .filter_map(|k| known.recent.pop(k))
-            .filter_map(|(_, parsed)| parsed.ok());
-        recent.for_each(|array| array.freshness().replace());
-        let held = known
-            .held
-            .extract_if(|k, _| below(k))
-            .filter_map(|(_, (_, array))| array.upgrade());
-        held.for_each(|array| array.freshness().replace());
+        for recent in below {
+            if let Some((_, Ok(array))) = known.recent.pop(&recent) {
+                array.freshness().replace();
+            }
+        }
+        known.held.retain(|held, (_, array)| {
+            if held.relative_to(key).is_none() {
+                return true;
+            }
+            if let Some(array) = array.upgrade() {
+                array.freshness().replace();
+            }
+            false
+        });
     }
 }
 

@@ -9,7 +9,7 @@ use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::store::Key;
 use crate::util::json;
-use crate::zarr::metadata::{ArrayMetadata, V1_ATTRS, V1_META, ZARRAY, ZATTRS};
+use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARRAY, ZATTRS};
 
 impl Hierarchy {
     /// Migrates a v1 store to v2, or finishes an interrupted migration. Returns false if there is
@@ -87,15 +87,10 @@ impl Hierarchy {
         let (Ok(new), Ok(old)) = parsed else {
             return Ok(false);
         };
-        let what = |m: &ArrayMetadata| {
-            (
-                m.chunks.clone(),
-                m.dtype_json.clone(),
-                m.compressor.clone(),
-                m.filters.clone(),
-            )
-        };
-        Ok(what(&new) == what(&old))
+        Ok(new.chunks == old.chunks
+            && new.dtype_json == old.dtype_json
+            && new.compressor == old.compressor
+            && new.filters == old.filters)
     }
 }
 
