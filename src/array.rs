@@ -26,7 +26,6 @@ mod part;
 mod pipelines;
 mod pending;
 mod ranges;
-mod shard_survey;
 mod sharded;
 mod write;
 
@@ -37,10 +36,9 @@ pub use part::{BlockIndex, OpenedChunk};
 pub use pending::{PendingBytes, PendingChunks, are_too_many};
 use pipelines::Pipelines;
 pub use ranges::Ranges;
-pub use shard_survey::ShardUsage;
 use sharded::ShardCache;
-pub use sharded::{NeighborBytes, Neighbors};
-pub use stored_keys::{ArrayEntry, ChunkLock, Entries, LevelPermissions, is_chunk_like};
+pub use sharded::{NeighborBytes, Neighbors, ShardUsage};
+pub use stored_keys::{ArrayEntry, Entries, LevelPermissions, is_chunk_like};
 
 /// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several
 /// GB/s for one round trip and leave most of the cache to chunks that have arrived.
@@ -260,11 +258,17 @@ impl Array {
     /// Returns the bytes of memory that decoding or encoding a chunk takes at most, both forms
     /// included.
     pub fn chunk_memory(&self) -> usize {
-        let size = self.grid.max_chunk_size();
-        let transposed = self.is_transposed();
-        let scratch = self.pipeline().map_or(0, Pipeline::scratch);
-        size.saturating_mul(2 + usize::from(transposed))
-            .saturating_add(scratch)
+        self.memory_of_copies(2)
+    }
+
+    /// Returns the bytes of memory that copies of a chunk take, with another one to change its
+    /// layout and what its codecs are known to need.
+    fn memory_of_copies(&self, copies: usize) -> usize {
+        let copies = copies + usize::from(self.is_transposed());
+        self.grid
+            .max_chunk_size()
+            .saturating_mul(copies)
+            .saturating_add(self.pipeline().map_or(0, Pipeline::scratch))
     }
 
     /// Checks that there is memory for a decoded chunk and for the memory that its codecs are known
@@ -274,17 +278,12 @@ impl Array {
     ///
     /// ENOMEM if there is not.
     pub fn check_memory(&self) -> Result<()> {
-        let size = self.grid.max_chunk_size();
-        let pipeline = self.pipeline()?;
-        let times = 1 + usize::from(self.is_transposed());
-        let needed = size
-            .saturating_mul(times)
-            .saturating_add(pipeline.scratch());
+        self.readable()?;
         // the size of a chunk of objects is not known
         let needed = if self.metadata.has_objects() {
             0
         } else {
-            needed
+            self.memory_of_copies(1)
         };
         memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }

@@ -157,7 +157,7 @@ impl Array {
         if let Some(shards) = &self.shards {
             let _loading = self
                 .shard_cache
-                .lock_loading(shards.shard(0, &self.grid.indices(chunk)));
+                .lock_loading(self.outer_shard(shards, chunk));
             self.forget_object(shards, chunk);
         }
         self.freshness.record_store();

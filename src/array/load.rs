@@ -3,11 +3,12 @@
 
 use super::{Array, NeighborBytes};
 use crate::error::{Error, Result};
-use crate::store::Version;
+use crate::store::{Key, Stat, Version};
 use crate::util::memory;
 use crate::zarr::codec::{Pipeline, check_objects};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::layout;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -115,11 +116,9 @@ impl Array {
             Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
             None => {
                 let key = self.stored_key(chunk);
-                let start = Instant::now();
-                let got = self.store.get(&key, limit, stored);
-                self.stats.store_time.add_since(start);
+                let got = self.timed(&key, || self.store.get(&key, limit, stored))?;
                 self.stats.bytes_stored.add(stored.len() as u64);
-                got.map_err(|e| e.context(&key))?
+                got
             }
         };
         let Some(version) = got else { return Ok(None) };
@@ -132,6 +131,27 @@ impl Array {
             version,
             stored,
         }))
+    }
+
+    /// Calls the store for the value at `key`, counts the time, and adds the key to an error.
+    pub(super) fn timed<T>(&self, key: &Key, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        let done = call();
+        self.stats.store_time.add_since(start);
+        done.map_err(|e| e.context(key))
+    }
+
+    /// Reads a range of the value at `key` as [`Store::get_range`](crate::store::Store::get_range)
+    /// does.
+    pub(super) fn timed_range(
+        &self,
+        key: &Key,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
+        let got = self.timed(key, || self.store.get_range(key, range, out))?;
+        self.stats.bytes_stored.add(out.len() as u64);
+        Ok(got)
     }
 
     /// Decodes a chunk: the half of [`Array::load`] that takes a processor. `scratch` is that of

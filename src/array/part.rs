@@ -6,7 +6,7 @@ use super::{Array, MAX_IN_FLIGHT};
 use crate::error::{Error, Result};
 use crate::store::{Stat, Version};
 use crate::util::memory;
-use crate::zarr::codec::{BloscHeader, CodecError, CodecResult, PartialDecode, ZstdFrame};
+use crate::zarr::codec::{BloscHeader, CodecResult, PartialDecode, ZstdFrame};
 use crate::zarr::grid::ChunkId;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -232,10 +232,12 @@ impl Array {
     /// of its blocks. Returns `None` if no part costs less than the whole chunk.
     fn open_blosc(&self, chunk: ChunkId, mut index: Vec<u8>, stat: &Stat) -> Result<Option<Frame>> {
         let size = self.grid.chunk_size(chunk);
-        let broken = |e: CodecError| self.in_chunk(chunk, Error::damaged(e.0));
-        let header = BloscHeader::parse(&index, stat.size as usize, size).map_err(broken)?;
-        let has_parts = || header.blocks() > 1 || header.decoded_len(0, 1) < size;
-        if header.nbytes() != size || header.blocksize() < MIN_BLOCK || !has_parts() {
+        let header = BloscHeader::parse(&index, stat.size as usize, size)
+            .map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))?;
+        if header.nbytes() != size
+            || header.blocksize() < MIN_BLOCK
+            || header.blocks() <= 1 && header.decoded_len(0, 1) >= size
+        {
             return Ok(None);
         }
         let end = header.index_end();
@@ -285,21 +287,13 @@ impl Array {
         range: Range<u64>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
-        if let Some(shards) = &self.shards {
-            let got = self.read_in_shard(shards, chunk, range, out)?;
-            got.iter()
-                .for_each(|stat| self.record_stored(stat.size, &stat.version));
-            return Ok(got);
-        }
-        let key = self.stored_key(chunk);
-        let start = Instant::now();
-        let got = self.store.get_range(&key, range, out);
-        self.stats.store_time.add_since(start);
-        let Some(stat) = got.map_err(|e| e.context(&key))? else {
-            return Ok(None);
+        let got = match &self.shards {
+            Some(shards) => self.read_in_shard(shards, chunk, range, out)?,
+            None => self.timed_range(&self.stored_key(chunk), range, out)?,
         };
-        self.stats.bytes_stored.add(out.len() as u64);
-        self.record_stored(stat.size, &stat.version);
-        Ok(Some(stat))
+        if let Some(stat) = &got {
+            self.record_stored(stat.size, &stat.version);
+        }
+        Ok(got)
     }
 }

@@ -9,6 +9,7 @@ mod hand_over;
 mod load_index;
 mod neighbors;
 mod put;
+mod survey;
 mod versions;
 
 use super::pending::PendingChunk;
@@ -25,7 +26,7 @@ use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+pub use survey::ShardUsage;
 use versions::KnownVersions;
 
 /// Maximum number of shards kept per array.
@@ -161,7 +162,7 @@ impl Reclaim for ShardCache {
 
 /// The required recency of the confirmation of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Recency {
+pub(super) enum Recency {
     /// The store confirms it now.
     Now,
     /// The store confirmed it in the latest opening of the array.
@@ -172,14 +173,15 @@ enum Recency {
 }
 
 impl Array {
+    /// Returns the outermost shard that holds a chunk.
+    pub(super) fn outer_shard(&self, shards: &Shards, chunk: ChunkId) -> ShardId {
+        shards.shard(0, &self.grid.indices(chunk))
+    }
+
     /// Returns the stat of a chunk in a shard; `None` if the chunk is not stored. If the index is
     /// damaged, every chunk of the shard gets the stat of the object, since an existing chunk must
     /// not look missing.
-    pub(super) fn stat_in_shard(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<Stat>> {
-        self.stat_in_shard_as_of(shards, chunk, Recency::Now)
-    }
-
-    fn stat_in_shard_as_of(
+    pub(super) fn stat_in_shard(
         &self,
         shards: &Shards,
         chunk: ChunkId,
@@ -198,12 +200,10 @@ impl Array {
     /// Returns the stat of a stored chunk: the stat of its object, with the size and the version of
     /// the chunk.
     fn stat_stored(&self, shards: &Shards, chunk: ChunkId, found: &StoredChunk) -> Stat {
-        let object = shards.shard(0, &self.grid.indices(chunk)).number;
-        let version =
-            lock(&self.shard_cache.versions).version(object, chunk, &found.object.version);
+        let object = self.outer_shard(shards, chunk).number;
         Stat {
             size: found.bytes.len(),
-            version,
+            version: lock(&self.shard_cache.versions).version(object, chunk, &found.object.version),
             ..found.object.clone()
         }
     }
@@ -231,13 +231,12 @@ impl Array {
         // ask the store once for each object
         let mut asked = HashSet::new();
         for chunk in chunks {
-            let object = shards.shard(0, &self.grid.indices(chunk)).number;
-            let recency = if asked.insert(object) {
+            let recency = if asked.insert(self.outer_shard(shards, chunk)) {
                 Recency::Now
             } else {
                 Recency::Opening
             };
-            if !each(self.stat_in_shard_as_of(shards, chunk, recency)) {
+            if !each(self.stat_in_shard(shards, chunk, recency)) {
                 return;
             }
         }
@@ -265,14 +264,8 @@ impl Array {
         }))
     }
 
-    /// Returns whether a chunk is stored, or may be because its shard is damaged. With `is_first`,
-    /// asks the store for the object, instead of relying on its answer in this opening.
-    pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, is_first: bool) -> bool {
-        let recency = if is_first {
-            Recency::Now
-        } else {
-            Recency::Opening
-        };
+    /// Returns whether a chunk is stored, or may be because its shard is damaged.
+    pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> bool {
         match self.pending_chunk(chunk) {
             Some(pending) => pending.bytes.is_some(),
             None => !matches!(
@@ -284,7 +277,7 @@ impl Array {
 
     /// Forgets the outdated state of an object, so that the next lookup asks the store.
     pub(super) fn forget_object(&self, shards: &Shards, chunk: ChunkId) {
-        let id = shards.shard(0, &self.grid.indices(chunk));
+        let id = self.outer_shard(shards, chunk);
         lock(&self.shard_cache.loaded).pop(&id);
         lock(&self.shard_cache.missing).pop(&id.number);
         self.store.forget(&self.stored_key(chunk));
@@ -353,10 +346,9 @@ impl Array {
             let stat = self.stat_stored(shards, chunk, &found);
             let end = range.end.min(stat.size);
             let part = range.start.min(end)..end;
-            let shard = shards.shard(0, &self.grid.indices(chunk));
             if self.read_shard_bytes(chunk, &found.object, &found.bytes, part, out)? {
                 if recency == Recency::Any {
-                    self.confirm_shard(shard, &found.object, opening);
+                    self.confirm_shard(self.outer_shard(shards, chunk), &found.object, opening);
                 }
                 return Ok(Some(stat));
             }
@@ -399,16 +391,8 @@ impl Array {
     ) -> Result<bool> {
         match bytes {
             ShardBytes::Stored(place) => {
-                let key = self.stored_key(chunk);
-                let start = Instant::now();
-                let got = self.store.get_range(
-                    &key,
-                    place.start + part.start..place.start + part.end,
-                    out,
-                );
-                self.stats.store_time.add_since(start);
-                let got = got.map_err(|e| e.context(&key))?;
-                self.stats.bytes_stored.add(out.len() as u64);
+                let within = place.start + part.start..place.start + part.end;
+                let got = self.timed_range(&self.stored_key(chunk), within, out)?;
                 Ok(got.is_some_and(|now| {
                     now.version.may_equal(&object.version)
                         && out.len() as u64 == part.end - part.start
@@ -458,7 +442,6 @@ impl Array {
         recency: Recency,
     ) -> Result<Lookup<StoredChunk>> {
         let indices = self.grid.indices(chunk);
-        let in_object = |e: Error| e.context(self.stored_key(chunk));
         let mut place: Option<StoredChunk> = None;
         for level in 0..shards.levels() {
             let shard = match self.load_shard(shards, chunk, level, place.take(), recency)? {
@@ -466,8 +449,11 @@ impl Array {
                 Lookup::Absent => return Ok(Lookup::Absent),
                 Lookup::Replaced => return Ok(Lookup::Replaced),
             };
-            let index = shard.index.as_ref().map_err(|e| in_object(e.clone()))?;
-            match index.get(shards.slot(level, &indices)).map_err(in_object)? {
+            let entry = match &shard.index {
+                Ok(index) => index.get(shards.slot(level, &indices)),
+                Err(e) => Err(e.clone()),
+            };
+            match entry.map_err(|e| e.context(self.stored_key(chunk)))? {
                 Some(entry) => place = Some(shard.part(entry)),
                 None => return Ok(Lookup::Absent),
             }
@@ -486,6 +472,12 @@ impl StoredChunk {
 }
 
 impl LoadedShard {
+    /// Returns the location of an entry; `None` if nothing is stored or the index is damaged.
+    fn valid_entry(&self, slot: usize) -> Option<StoredChunk> {
+        let entry = self.index.as_ref().ok()?.get(slot).ok()??;
+        Some(self.part(entry))
+    }
+
     /// Returns the location of the bytes `range` of the shard.
     fn part(&self, range: Range<u64>) -> StoredChunk {
         StoredChunk {
@@ -510,13 +502,10 @@ impl ShardBytes {
 
     /// Returns the part `range` of these bytes.
     fn part(&self, range: Range<u64>) -> ShardBytes {
-        let within = |place: &Range<u64>| place.start + range.start..place.start + range.end;
-        match self {
-            ShardBytes::Stored(place) => ShardBytes::Stored(within(place)),
-            ShardBytes::Decoded(decoded, place) => {
-                ShardBytes::Decoded(decoded.clone(), within(place))
-            }
-        }
+        let mut part = self.clone();
+        let (ShardBytes::Stored(place) | ShardBytes::Decoded(_, place)) = &mut part;
+        *place = place.start + range.start..place.start + range.end;
+        part
     }
 }
 

@@ -3,6 +3,7 @@
 //! asks for keys, statistics and listings of chunks, and never builds a key.
 
 use super::Array;
+use super::sharded::Recency;
 use crate::error::{Kind, Result};
 use crate::store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, both};
 use crate::zarr::chunk_key::{KeyEncoding, parse_index};
@@ -15,9 +16,6 @@ use std::time::Instant;
 /// Names examined to detect an undeclared separator: enough to pass stray files, few enough to be
 /// quick.
 const SEPARATOR_SAMPLE: usize = 1000;
-
-/// The lock of the object that holds a chunk. Dropping it releases the lock.
-pub type ChunkLock = KeyLock;
 
 /// An entry below the prefix of an array.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,12 +80,10 @@ impl Array {
         let Some(path) = key.relative_to(&self.key) else {
             return false;
         };
-        let is_chunk = || {
-            self.grid
-                .parse_chunk_key(path.as_str(), Separator::Dot)
-                .is_some()
-        };
-        self.is_chunk_level(key) || self.chunk_stored_at(path.as_str()).is_some() && !is_chunk()
+        let path = path.as_str();
+        self.is_chunk_level(key)
+            || self.chunk_stored_at(path).is_some()
+                && self.grid.parse_chunk_key(path, Separator::Dot).is_none()
     }
 
     /// Returns whether a path below the array's prefix is that of a level of chunk keys.
@@ -125,7 +121,7 @@ impl Array {
     /// The error of the store, with the chunk's key.
     pub fn stat_chunk(&self, chunk: ChunkId) -> Result<Option<Stat>> {
         if let Some(shards) = &self.shards {
-            return self.stat_in_shard(shards, chunk);
+            return self.stat_in_shard(shards, chunk, Recency::Now);
         }
         let key = self.stored_key(chunk);
         self.store.stat(&key).map_err(|e| e.context(&key))
@@ -154,16 +150,18 @@ impl Array {
         let granted = match &known.0 {
             Some((key, granted)) if *key == parent => *granted,
             _ => {
-                let levels =
-                    std::iter::successors(Some(parent.clone()), |level| Some(level.parent()));
-                let levels = levels.take_while(|level| *level != self.key && !level.is_root());
-                let search = |level: Key| match self.store.stat(&level) {
-                    Ok(found) => found
-                        .and_then(|stat| stat.permissions)
-                        .map(Permissions::search),
-                    Err(_) => Some(Permissions::OWNER_ONLY),
-                };
-                let granted = levels.map(search).fold(None, both);
+                let mut granted = None;
+                let mut level = parent.clone();
+                while level != self.key && !level.is_root() {
+                    let search = match self.store.stat(&level) {
+                        Ok(found) => found
+                            .and_then(|stat| stat.permissions)
+                            .map(Permissions::search),
+                        Err(_) => Some(Permissions::OWNER_ONLY),
+                    };
+                    granted = both(granted, search);
+                    level = level.parent();
+                }
                 known.0 = Some((parent, granted));
                 granted
             }
@@ -174,16 +172,16 @@ impl Array {
     /// Waits for the lock of a chunk. Other writers take it before they read, change and store the
     /// chunk. Returns immediately if the store has no locks, and for a chunk of a shard, whose
     /// object is locked while it is stored.
-    pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
+    pub fn lock_chunk(&self, chunk: ChunkId) -> Result<KeyLock> {
         self.lock_chunk_since(chunk, Instant::now())
     }
 
     /// Waits like [`Array::lock_chunk`], but counts the wait from `since`: a caller that has waited
     /// for other callers doesn't wait as long again.
-    pub fn lock_chunk_since(&self, chunk: ChunkId, since: Instant) -> Result<ChunkLock> {
+    pub fn lock_chunk_since(&self, chunk: ChunkId, since: Instant) -> Result<KeyLock> {
         self.settle_separator()?;
         if self.has_shards() {
-            return Ok(ChunkLock::default());
+            return Ok(KeyLock::default());
         }
         self.store.lock(&self.stored_key(chunk), since)
     }
@@ -238,11 +236,6 @@ impl Array {
             pending: BTreeSet::new(),
             ..self.entries()?
         })
-    }
-
-    /// Returns the number of objects that hold all chunks of the grid.
-    pub fn object_count(&self) -> u64 {
-        self.object_grid().chunk_count()
     }
 
     /// Calls `each` with the stat of the object that holds each chunk, in order, until it returns
@@ -406,7 +399,15 @@ impl Entries {
         let array = &self.array;
         let members = self.members.as_mut()?;
         let shards = array.shards.as_ref()?;
-        let next = members.find(|(i, chunk)| array.may_be_stored(shards, *chunk, *i == 0));
+        let next = members.find(|(i, chunk)| {
+            // ask the store for the object once
+            let recency = if *i == 0 {
+                Recency::Now
+            } else {
+                Recency::Opening
+            };
+            array.may_be_stored(shards, *chunk, recency)
+        });
         if next.is_none() {
             self.members = None;
         }

@@ -95,16 +95,13 @@ impl Array {
             return Ok(version);
         }
         let key = self.stored_key(chunk);
-        let start = Instant::now();
-        let put = self.store.put_if(&key, encoded, replaces);
-        self.stats.store_time.add_since(start);
-        let Some(version) = put.map_err(|e| e.context(&key))? else {
-            return Ok(None);
-        };
-        self.stats.stores.add(1);
-        self.stats.object_stores.add(1);
-        self.stats.bytes_written.add(encoded.len() as u64);
-        Ok(Some(version))
+        let put = self.timed(&key, || self.store.put_if(&key, encoded, replaces))?;
+        if put.is_some() {
+            self.stats.stores.add(1);
+            self.stats.object_stores.add(1);
+            self.stats.bytes_written.add(encoded.len() as u64);
+        }
+        Ok(put)
     }
 
     /// Returns the encoded form of a chunk, C layout.

@@ -73,7 +73,7 @@ impl Array {
     /// whole, so that the new object keeps nothing of the stored one.
     pub fn complete_object(&self, chunk: ChunkId) -> Option<u64> {
         let shards = self.shards.as_ref()?;
-        let id = shards.shard(0, &self.grid.indices(chunk));
+        let id = self.outer_shard(shards, chunk);
         self.pending()
             .is_complete(id.number, shards.count(id, &self.grid))
             .then_some(id.number)
@@ -93,14 +93,12 @@ impl Array {
         let last = self.grid.counts()[0].saturating_sub(1);
         let first_object = shards.objects().counts()[0].saturating_sub(1)
             * shards.objects().counts()[1..].iter().product::<u64>();
-        let reaches = |chunk: &ChunkId| self.grid.indices(*chunk)[0] == last;
-        let objects = pending
-            .objects()
-            .into_iter()
-            .filter(|object| *object >= first_object);
         !len.is_multiple_of(*chunk)
-            && objects
+            && pending
+                .objects()
                 .into_iter()
-                .any(|object| pending.chunks(object).keys().any(reaches))
+                .filter(|object| *object >= first_object)
+                .flat_map(|object| pending.chunks(object).into_keys())
+                .any(|chunk| self.grid.indices(chunk)[0] == last)
     }
 }

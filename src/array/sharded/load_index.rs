@@ -9,7 +9,7 @@ use crate::util::memory::{self, Grant, lock};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::shard::{IndexCodec, MAX_RANGES, ShardId, Shards};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its
 /// chunks can take.
@@ -81,12 +81,11 @@ impl Array {
     /// because the answer reports both. A kept index may only need to be confirmed.
     fn takes_index_at_once(&self, shards: &Shards, id: ShardId) -> bool {
         // without a stated version, nothing confirms it
-        let can_confirm = |kept: &(Opening, Arc<LoadedShard>)| !kept.1.object.version.is_unstated();
         self.is_remote()
             && shards.around(0).is_none()
-            && !lock(&self.shard_cache.loaded)
+            && lock(&self.shard_cache.loaded)
                 .peek(&id)
-                .is_some_and(can_confirm)
+                .is_none_or(|(_, kept)| kept.object.version.is_unstated())
     }
 
     /// Records that an object is missing, so that it is requested only once per opening.
@@ -105,18 +104,15 @@ impl Array {
         let memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
         let mut encoded = Vec::new();
         let _encoded = memory::take(codec.stored_size() as usize)?;
-        let start = Instant::now();
-        let read = if codec.is_at_start() {
-            self.store
-                .get_range(&key, 0..codec.stored_size(), &mut encoded)
-        } else {
-            self.store.get_end(&key, codec.stored_size(), &mut encoded)
-        };
-        self.stats.store_time.add_since(start);
-        let Some(object) = read
-            .map_err(|e| e.context(&key))?
-            .filter(|stat| stat.kind == EntryKind::Value)
-        else {
+        let size = codec.stored_size();
+        let read = self.timed(&key, || {
+            if codec.is_at_start() {
+                self.store.get_range(&key, 0..size, &mut encoded)
+            } else {
+                self.store.get_end(&key, size, &mut encoded)
+            }
+        })?;
+        let Some(object) = read.filter(|stat| stat.kind == EntryKind::Value) else {
             return Ok(None);
         };
         self.stats.bytes_stored.add(encoded.len() as u64);
@@ -152,14 +148,11 @@ impl Array {
         };
         let index_memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
         let mut bytes = Vec::new();
-        let start = Instant::now();
-        let got = self.store.get(&key, object.size, &mut bytes);
-        self.stats.store_time.add_since(start);
-        let version = match got {
+        let version = match self.timed(&key, || self.store.get(&key, object.size, &mut bytes)) {
             Ok(Some(version)) if bytes.len() as u64 == object.size => version,
             Ok(_) => return Ok(()),
             Err(e) if e.kind() == Kind::Damaged => return Ok(()), // it is larger now
-            Err(e) => return Err(e.context(&key)),
+            Err(e) => return Err(e),
         };
         self.stats.bytes_stored.add(object.size);
         let object = Stat {
@@ -296,14 +289,14 @@ impl Array {
         object: &Stat,
         bytes: &ShardBytes,
     ) -> Result<Option<DecodedShard>> {
-        let in_object = |e: Error| e.context(self.stored_key(chunk));
         let Some(pipeline) = shards.around(id.level) else {
             return Ok(None);
         };
+        let key = self.stored_key(chunk);
         let len = bytes.len();
         let limit = memory::limit() as u64 / 4;
-        check_whole_shard(len).map_err(in_object)?;
-        let mut memory = memory::take(len as usize).map_err(in_object)?;
+        let memory = check_whole_shard(len).and_then(|()| memory::take(len as usize));
+        let mut memory = memory.map_err(|e| e.context(&key))?;
         let mut encoded = Vec::new();
         if !self.read_shard_bytes(chunk, object, bytes, 0..len, &mut encoded)? {
             return Ok(None);
@@ -314,11 +307,11 @@ impl Array {
             .saturating_mul(2)
             .saturating_add(WASTE)
             .min(limit) as usize;
-        memory.grow(wanted).map_err(in_object)?;
+        memory.grow(wanted).map_err(|e| e.context(&key))?;
         let mut decoded = Vec::new();
         pipeline
             .decode_within(&encoded, &mut decoded, wanted)
-            .map_err(in_object)?;
+            .map_err(|e| e.context(&key))?;
         decoded.shrink_to_fit();
         drop(encoded);
         memory.shrink_to(decoded.capacity());
@@ -338,11 +331,11 @@ impl Array {
     pub(in crate::array) fn check_shards_storable(&self, shards: &Shards) -> Result<()> {
         let levels = 0..shards.levels();
         // the former index is in memory as well
-        let needed = |n| {
-            rebuild_memory(shards.largest_index_codec(n))
-                .saturating_add(shards.largest_index_codec(n).memory())
-        };
-        let indexes = levels.clone().map(needed).fold(0, usize::saturating_add);
+        let indexes = levels
+            .clone()
+            .map(|level| shards.largest_index_codec(level))
+            .map(|index| rebuild_memory(index).saturating_add(index.memory()))
+            .fold(0, usize::saturating_add);
         if indexes > memory::limit() {
             let needs = format!(
                 "the indexes of a shard take {indexes} bytes to store, there are {}",

@@ -7,7 +7,6 @@ use crate::store::{Stat, Version};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::shard::Shards;
 use std::ops::Range;
-use std::time::Instant;
 
 /// Maximum bytes between two chunks that are read together. The gap must also not exceed the size
 /// of the second chunk. Receiving these bytes takes less time than another request.
@@ -79,12 +78,12 @@ impl Array {
         let mut groups: Vec<Neighbors> = Vec::new();
         for (chunk, (object, range)) in stored {
             let gap = MAX_GAP.min(range.end - range.start);
-            let is_near = |group: &Neighbors| {
-                range.start <= group.range.end.saturating_add(gap)
-                    && range.end - group.range.start <= MAX_REQUEST
-            };
             match groups.last_mut() {
-                Some(group) if group.object.version == object.version && is_near(group) => {
+                Some(group)
+                    if group.object.version == object.version
+                        && range.start <= group.range.end.saturating_add(gap)
+                        && range.end - group.range.start <= MAX_REQUEST =>
+                {
                     group.chunks.push(chunk);
                     group.range.end = group.range.end.max(range.end);
                 }
@@ -150,7 +149,7 @@ impl Array {
             Err(e) if e.kind() == Kind::Damaged => return Ok(None),
             Err(e) => return Err(e),
         };
-        let number = shards.shard(0, &self.grid.indices(chunk)).number;
+        let number = self.outer_shard(shards, chunk).number;
         let bytes = neighbors
             .get(number, &found)
             .filter(|bytes| bytes.len() as u64 <= limit);
@@ -171,19 +170,10 @@ impl Array {
             return Ok(None);
         };
         let opening = self.freshness.opening();
-        let start = Instant::now();
-        let key = self.stored_key(*first);
-        let read = self.store.get_range(&key, neighbors.range.clone(), buffer);
-        self.stats.store_time.add_since(start);
-        let read = read.map_err(|e| e.context(&key))?;
-        self.stats.bytes_stored.add(buffer.len() as u64);
+        let read = self.timed_range(&self.stored_key(*first), neighbors.range.clone(), buffer)?;
         let is_same = read.is_some_and(|now| now.version.may_equal(&neighbors.object.version));
         if is_same && let Some(shards) = &self.shards {
-            self.confirm_shard(
-                shards.shard(0, &self.grid.indices(*first)),
-                &neighbors.object,
-                opening,
-            );
+            self.confirm_shard(self.outer_shard(shards, *first), &neighbors.object, opening);
         }
         Ok(
             (is_same && buffer.len() == neighbors.size()).then(|| NeighborBytes {

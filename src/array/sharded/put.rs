@@ -200,7 +200,7 @@ impl Array {
         {
             // a load in flight may be about to keep the former index, or to record that there is
             // none
-            let id = shards.shard(0, &self.grid.indices(first));
+            let id = self.outer_shard(shards, first);
             let _loading = self.shard_cache.lock_loading(id);
             lock(&self.shard_cache.loaded).pop(&id);
             lock(&self.shard_cache.missing).pop(&id.number);
@@ -218,8 +218,8 @@ impl Array {
         old: Option<&Version>,
     ) -> Result<Option<Version>> {
         let replaces = old.map_or(Replaces::Nothing, Replaces::Version);
-        let start = Instant::now();
         let for_store = pieces.iter().map(NewPiece::for_store).collect::<Vec<_>>();
+        let start = Instant::now();
         let put = self
             .store
             .put_pieces(&self.stored_key(first), &for_store, replaces);
@@ -451,7 +451,7 @@ impl Array {
             }
             let new = self.laid_over(shards, chunk, bytes, written, spill, &mut replaced)?;
             let new = PendingChunk::new(Some(new), Some(written.clone()), base)?;
-            let object = shards.shard(0, &self.grid.indices(chunk)).number;
+            let object = self.outer_shard(shards, chunk).number;
             self.pending().replace(object, chunk, &change, Some(new));
             replaced.count(self.stored_key(chunk))?;
         }
@@ -488,10 +488,7 @@ impl Array {
             theirs[range.clone()].copy_from_slice(&ours[range]);
         }
         let encoded = self.encode_chunk(chunk, &theirs, &mut scratch)?;
-        match spill {
-            Some(_) => PendingBytes::hold(encoded, spill),
-            None => PendingBytes::in_memory(encoded),
-        }
+        PendingBytes::hold(encoded, spill)
     }
 
     /// Removes from the pending chunks of an object the bytes outside the array in the store, which

@@ -124,7 +124,7 @@ fn sample(array: &Arc<Array>) -> StoredSize {
     );
     objects += found.count() as u64;
     if names == most {
-        objects = array.object_count();
+        objects = array.object_grid().chunk_count();
     }
     if objects > asked && asked > 0 {
         stored.bytes = (stored.bytes as f64 / asked as f64 * objects as f64) as u64;

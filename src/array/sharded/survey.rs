@@ -1,13 +1,14 @@
 //! Surveys the indexes of stored shards: how many bytes the chunks take, and whether there are
-//! chunks outside the array. Each object is examined once, so nothing is kept.
+//! chunks outside the array.
 
-use super::Array;
-use crate::error::{Error, Kind, Result};
-use crate::store::{EntryKind, Key, Stat};
+use super::{LoadedShard, Lookup, Recency};
+use crate::array::Array;
+use crate::error::Result;
+use crate::store::Stat;
 use crate::zarr::grid::ChunkId;
-use crate::zarr::shard::{Index, IndexCodec, Shards};
+use crate::zarr::shard::{Index, Shards};
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use std::sync::Arc;
 
 /// The use of an object that holds a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +47,7 @@ impl Array {
     pub fn shard_of(&self, chunk: ChunkId) -> Option<u64> {
         self.shards
             .as_ref()
-            .map(|shards| shards.shard(0, &self.grid.indices(chunk)).number)
+            .map(|shards| self.outer_shard(shards, chunk).number)
     }
 
     /// Returns the chunks of the array that the object `number` holds or may hold, in C order.
@@ -71,7 +72,7 @@ impl Array {
     }
 
     /// Returns the use of the object `number`; `None` if it is not stored, is encoded as a whole,
-    /// or was replaced meanwhile.
+    /// or was replaced meanwhile. Its indexes stay in memory for those who read its chunks next.
     ///
     /// # Errors
     ///
@@ -84,69 +85,49 @@ impl Array {
         else {
             return Ok(None);
         };
-        let Some(first) = self.shard_members(number).next() else {
-            return Ok(None);
-        };
-        let key = self.stored_key(first);
-        let stat = self.store.stat(&key).map_err(|e| e.context(&key))?;
-        let Some(object) = stat.filter(|stat| stat.kind == EntryKind::Value) else {
-            return Ok(None);
-        };
-        self.survey(shards, &key, &object, &self.entries_inside(shards, number))
-            .map_err(|e| e.context(&key))
-    }
-
-    fn survey(
-        &self,
-        shards: &Shards,
-        key: &Key,
-        object: &Stat,
-        inside: &ShardsInside,
-    ) -> Result<Option<ShardUsage>> {
-        let mut usage = ShardUsage {
-            size: object.size,
-            ..ShardUsage::default()
-        };
-        // the indexes of all but the innermost shards, each with the position of its shard in the
-        // object
-        let mut outer: HashMap<(usize, u64), (Index, u64)> = HashMap::new();
-        for (&(level, number), EntriesInside { chunk, slots }) in inside {
+        let mut usage = ShardUsage::default();
+        // all but the innermost shards, with a valid index
+        let mut outer: HashMap<(usize, u64), Arc<LoadedShard>> = HashMap::new();
+        let inside = self.entries_inside(shards, number);
+        for ((level, number), EntriesInside { chunk, slots }) in inside {
+            let indices = self.grid.indices(chunk);
             let place = match level.checked_sub(1) {
-                None => 0..object.size,
+                None => None,
                 Some(above) => {
-                    let indices = self.grid.indices(*chunk);
                     let around = outer.get(&(above, shards.shard(above, &indices).number));
-                    let Some((index, start)) = around else {
+                    let Some(place) =
+                        around.and_then(|around| around.valid_entry(shards.slot(above, &indices)))
+                    else {
                         continue;
                     };
-                    let Ok(Some(entry)) = index.get(shards.slot(above, &indices)) else {
-                        continue;
-                    };
-                    start + entry.start..start + entry.end
+                    Some(place)
                 }
             };
-            let codec = shards.index_codec(level, &self.grid.indices(*chunk))?;
-            let index = match shards.around(level) {
-                Some(_) => Err(Error::damaged("encoded as a whole")),
-                None => self.read_index(&codec, key, object, place.clone()),
-            };
-            let index = match index {
-                Ok(Some(index)) => index,
-                Ok(None) => return Ok(None),
+            let size = place.as_ref().map_or(0, |place| place.bytes.len());
+            if shards.around(level).is_some() {
                 // the chunks of the inner shard are reported one by one
-                Err(e) if e.kind() == Kind::Damaged && level > 0 => {
-                    usage.used = usage.used.saturating_add(place.end - place.start);
+                usage.used = usage.used.saturating_add(size);
+                continue;
+            }
+            let shard = match self.load_shard(shards, chunk, level, place, Recency::Now)? {
+                Lookup::Found(shard) => shard,
+                Lookup::Absent | Lookup::Replaced => return Ok(None),
+            };
+            match &shard.index {
+                Ok(index) => {
+                    let index_size = shards.index_codec(level, &indices)?.stored_size();
+                    usage.add(index, &slots, index_size, level + 1 == shards.levels());
+                }
+                Err(_) if level > 0 => {
+                    usage.used = usage.used.saturating_add(size);
                     continue;
                 }
-                Err(e) => return Err(e),
-            };
-            usage.add(
-                &index,
-                slots,
-                codec.stored_size(),
-                level + 1 == shards.levels(),
-            );
-            outer.insert((level, number), (index, place.start));
+                Err(e) => return Err(e.clone().context(self.stored_key(chunk))),
+            }
+            usage.size = shard.object.size;
+            if level + 1 < shards.levels() {
+                outer.insert((level, number), shard);
+            }
         }
         Ok(Some(usage))
     }
@@ -173,28 +154,6 @@ impl Array {
             entries.slots.dedup();
         }
         inside
-    }
-
-    /// Reads the index of the shard at `place` of an object; `None` if the object was replaced.
-    fn read_index(
-        &self,
-        codec: &IndexCodec,
-        key: &Key,
-        object: &Stat,
-        place: Range<u64>,
-    ) -> Result<Option<Index>> {
-        let size = place.end - place.start;
-        let within = codec.place(size)?;
-        let mut encoded = Vec::new();
-        let read = self.store.get_range(
-            key,
-            place.start + within.start..place.start + within.end,
-            &mut encoded,
-        )?;
-        match read.filter(|stat| stat.version.may_equal(&object.version)) {
-            Some(_) => codec.decode(&encoded, size).map(Some),
-            None => Ok(None),
-        }
     }
 }
 
