@@ -146,11 +146,7 @@ impl Check<'_> {
 
     fn damaged(&mut self, key: &Key, e: &Error) {
         self.summary.arrays += 1;
-        let fault = match e.kind() {
-            Kind::Unsupported => FindingKind::Unsupported,
-            Kind::System(_) => FindingKind::Unreadable,
-            _ => FindingKind::Metadata,
-        };
+        let fault = FindingKind::of_document(e, FindingKind::Metadata);
         self.failed(fault, &self.hierarchy.array_document_key(key), e);
         self.attributes(key);
     }
@@ -203,11 +199,12 @@ impl Check<'_> {
     /// Requests each chunk of the grid from a store that cannot list.
     fn unlisted_chunks(&mut self, array: &Array) {
         if let Some(objects) = array.shard_count() {
-            let mut object = 0;
             let mut done = 0;
-            while object < objects && !self.how.is_stopped() {
+            for object in 0..objects {
+                if self.how.is_stopped() {
+                    break;
+                }
                 done += self.shard(array, object, done);
-                object += 1;
             }
             return;
         }
@@ -223,21 +220,23 @@ impl Check<'_> {
     /// Examines a batch of an array's chunks after `done` others, and returns the size of the
     /// batch.
     fn chunks(&mut self, array: &Array, batch: &[ChunkId], done: u64) -> u64 {
-        for Examined {
-            chunk,
-            stored,
-            fault,
-        } in examine(array, batch, self.how)
-        {
-            self.summary.chunks += 1;
-            self.summary.bytes += stored;
-            if let Some(e) = fault {
-                self.failed(kind_of_chunk(&e), &array.stored_key(chunk), &e);
-            }
+        for (chunk, e) in self.unreadable(array, batch) {
+            self.failed(kind_of_chunk(&e), &array.stored_key(chunk), &e);
         }
         let examined = batch.len() as u64;
         (self.tell)(Event::Progress(array, done + examined, self.summary));
         examined
+    }
+
+    /// Examines and counts a batch of chunks. Returns those that cannot be read, with the reason.
+    fn unreadable(&mut self, array: &Array, batch: &[ChunkId]) -> Vec<(ChunkId, Error)> {
+        let mut unreadable = Vec::new();
+        for examined in examine(array, batch, self.how) {
+            self.summary.chunks += 1;
+            self.summary.bytes += examined.stored;
+            unreadable.extend(examined.fault.map(|e| (examined.chunk, e)));
+        }
+        unreadable
     }
 
     /// Examines shard number `object` after `done` chunks of the array. Returns the number of its
@@ -260,18 +259,9 @@ impl Check<'_> {
         let mut examined = 0;
         while members.peek().is_some() && !self.how.is_stopped() {
             let batch: Vec<ChunkId> = members.by_ref().take(per_batch(array)).collect();
-            for Examined {
-                chunk,
-                stored,
-                fault,
-            } in examine(array, &batch, self.how)
-            {
-                self.summary.chunks += 1;
-                self.summary.bytes += stored;
-                if let Some(e) = fault {
-                    let finding = Finding::of_error(kind_of_chunk(&e), &key, &e);
-                    tally.add(finding.in_chunk(array.chunk_path(chunk).name()), self.tell);
-                }
+            for (chunk, e) in self.unreadable(array, &batch) {
+                let finding = Finding::of_error(kind_of_chunk(&e), &key, &e);
+                tally.add(finding.in_chunk(array.chunk_path(chunk).name()), self.tell);
             }
             examined += batch.len() as u64;
             (self.tell)(Event::Progress(array, done + examined, self.summary));

@@ -2,6 +2,7 @@
 //! listed once, as a stream with one open listing for each level of a chunk key.
 
 use super::FindingKind;
+use super::documents::BESIDE_V3;
 use super::names::leftover;
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
@@ -50,13 +51,12 @@ impl<'a> ArrayKeys<'a> {
     /// level of chunk keys, which is listed next.
     fn classify(&mut self, path: String, kind: EntryKind) -> Option<ArrayKey> {
         let key = self.array.key().join(&path);
-        let stray = |fault, what: &str| Some(ArrayKey::Stray(fault, key.clone(), what.to_string()));
         let nested = path.contains('/');
         if !nested && self.is_own_document(&path) {
             return None;
         }
         if let (EntryKind::Value, Some(what)) = (kind, leftover(key.name())) {
-            return stray(FindingKind::Leftover, what);
+            return stray(FindingKind::Leftover, key, what);
         }
         let chunk = self.array.chunk_stored_at(&path);
         match (kind, chunk) {
@@ -66,10 +66,11 @@ impl<'a> ArrayKeys<'a> {
             }),
             (EntryKind::Value, None) => self.stray_value(key, &path),
             (EntryKind::Prefix, _) if self.is_level(&path) => self.enter(key, path),
-            (_, Some(_)) => stray(FindingKind::Chunk, "is not a regular file"),
+            (_, Some(_)) => stray(FindingKind::Chunk, key, "is not a regular file"),
             (EntryKind::Prefix, None) => self.stray_prefix(key),
             (EntryKind::Other, None) => stray(
                 FindingKind::NotAFile,
+                key,
                 "no regular file, or a link out of the store",
             ),
         }
@@ -88,30 +89,23 @@ impl<'a> ArrayKeys<'a> {
     /// Describes a value that is not a chunk.
     fn stray_value(&self, key: Key, path: &str) -> Option<ArrayKey> {
         let objects = self.array.object_grid();
-        let (fault, what) = if let Some(what) = self.other_encoding(path) {
-            (FindingKind::Separator, what)
-        } else if self.is_like_chunk(path) {
-            (
-                FindingKind::OutsideGrid,
-                format!(
-                    "named like a chunk, but the grid has {}",
-                    shown(objects.counts())
-                ),
-            )
-        } else if [ZARRAY, ZATTRS].contains(&path) {
-            (
-                FindingKind::MixedFormats,
-                "metadata of Zarr v2 beside that of v3, which counts".to_string(),
-            )
-        } else if [ZGROUP, ZMETADATA].contains(&path) {
-            (
+        if let Some(what) = self.other_encoding(path) {
+            return stray(FindingKind::Separator, key, what);
+        }
+        if self.is_like_chunk(path) {
+            let counts = shown(objects.counts());
+            let what = format!("named like a chunk, but the grid has {counts}");
+            return stray(FindingKind::OutsideGrid, key, what);
+        }
+        match path {
+            ZARRAY | ZATTRS => stray(FindingKind::MixedFormats, key, BESIDE_V3),
+            ZGROUP | ZMETADATA => stray(
                 FindingKind::Nested,
-                "a document of a group, but this is an array".to_string(),
-            )
-        } else {
-            (FindingKind::Extra, "a plain file".to_string())
-        };
-        Some(ArrayKey::Stray(fault, key, what))
+                key,
+                "a document of a group, but this is an array",
+            ),
+            _ => stray(FindingKind::Extra, key, "a plain file"),
+        }
     }
 
     /// Describes a key that would be that of a chunk, or of a shard, under another key encoding.
@@ -128,18 +122,13 @@ impl<'a> ArrayKeys<'a> {
                 separator,
             })
         });
-        let found = all.find(|other| {
-            self.array
-                .object_grid()
-                .parse_stored_key(path, *other)
-                .is_some()
-        })?;
-        let spelled = |encoding: KeyEncoding| encoding.separator.as_char();
+        let objects = self.array.object_grid();
+        let found = all.find(|other| objects.parse_stored_key(path, *other).is_some())?;
         Some(if found.has_prefix == own.has_prefix {
             format!(
                 "a chunk under {:?}, where the array's separator is {:?}",
-                spelled(found),
-                spelled(own)
+                found.separator.as_char(),
+                own.separator.as_char()
             )
         } else if own.has_prefix {
             "a chunk without a prefix, where the array's keys begin with \"c\"".to_string()
@@ -165,15 +154,11 @@ impl<'a> ArrayKeys<'a> {
             let stat = self.store.stat(&key.join(name));
             matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value)
         });
-        Some(if is_node {
-            ArrayKey::Stray(
-                FindingKind::Nested,
-                key,
-                "a group or array inside an array".to_string(),
-            )
+        if is_node {
+            stray(FindingKind::Nested, key, "a group or array inside an array")
         } else {
-            ArrayKey::Stray(FindingKind::Extra, key, "a directory".to_string())
-        })
+            stray(FindingKind::Extra, key, "a directory")
+        }
     }
 
     /// Returns whether chunk keys may continue below `path`, with either separator.
@@ -250,6 +235,11 @@ impl Iterator for ArrayKeys<'_> {
             }
         }
     }
+}
+
+/// Returns a key that should not be there.
+fn stray(kind: FindingKind, key: Key, what: impl Into<String>) -> Option<ArrayKey> {
+    Some(ArrayKey::Stray(kind, key, what.into()))
 }
 
 /// Spells the number of chunks along each dimension: `3 x 4`.

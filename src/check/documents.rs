@@ -1,21 +1,20 @@
 //! Checks the metadata documents of a group or array, and the other keys in a group, but not
 //! chunks.
 
-use super::names::{is_document, leftover};
+use super::names::leftover;
 use super::tally::Tally;
 use super::{Check, Finding, FindingKind};
 use crate::array::Array;
-use crate::array::hierarchy::{DocumentFormat, MAX_NAMES, MAX_NODES, Stale};
-use crate::error::{Kind, Result};
-use crate::store::{Counted, Entry, EntryKind, Key, escaped, get_counted};
+use crate::array::hierarchy::{DocumentFormat, MAX_NAMES, MAX_NODES, MetadataFile, Stale};
+use crate::store::{Entry, EntryKind, Key, escaped, get_counted};
 use crate::util::json::{self, Object, Value};
-use crate::zarr::metadata::v3::node::check_group_v3;
-use crate::zarr::metadata::{
-    MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, check_group,
-};
+use crate::zarr::metadata::{MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 
 /// xarray's attribute with the names of an array's dimensions.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+
+/// The finding for a document of v2 that is not read.
+pub(super) const BESIDE_V3: &str = "metadata of Zarr v2 beside that of v3, which counts";
 
 impl Check<'_> {
     /// Checks a group and returns the keys below it that must be checked, last name first.
@@ -36,13 +35,13 @@ impl Check<'_> {
             return Vec::new();
         }
         self.summary.groups += 1;
-        match (v2, v3) {
-            (_, true) => self.group_document(&key.join(ZARR_JSON), check_group_v3),
-            (true, false) => self.group_document(&key.join(ZGROUP), check_group),
-            (false, false) => self.no_group_document(key),
-        }
         if v3 {
+            self.group_document(key, DocumentFormat::V3);
             self.mixed_formats(key, &[ZARRAY, ZGROUP, ZATTRS]);
+        } else if v2 {
+            self.group_document(key, DocumentFormat::V2);
+        } else {
+            self.no_group_document(key);
         }
         self.attributes(key);
         self.consolidated(key);
@@ -101,18 +100,16 @@ impl Check<'_> {
         matches!(self.hierarchy.store().stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Value)
     }
 
-    fn group_document(&mut self, document: &Key, check: fn(&[u8]) -> Result<()>) {
-        let read = get_counted(self.hierarchy.store(), document, MAX_CONSOLIDATED);
-        match read.and_then(|read: Option<Counted>| read.map_or(Ok(()), |read| check(&read.bytes)))
-        {
-            Ok(()) => {}
-            Err(e) if matches!(e.kind(), Kind::System(_)) => {
-                self.failed(FindingKind::Unreadable, document, &e)
-            }
-            Err(e) if e.kind() == Kind::Unsupported => {
-                self.failed(FindingKind::Unsupported, document, &e)
-            }
-            Err(e) => self.failed(FindingKind::Metadata, document, &e),
+    fn group_document(&mut self, key: &Key, format: DocumentFormat) {
+        let document = key.join(format.group_file().name());
+        let checked = match get_counted(self.hierarchy.store(), &document, MAX_CONSOLIDATED) {
+            Ok(Some(read)) => format.check_group(&read.bytes),
+            Ok(None) => Ok(()),
+            Err(e) => Err(e),
+        };
+        if let Err(e) = checked {
+            let fault = FindingKind::of_document(&e, FindingKind::Metadata);
+            self.failed(fault, &document, &e);
         }
     }
 
@@ -129,35 +126,26 @@ impl Check<'_> {
         let mut documents: Vec<Key> = names.iter().map(|name| key.join(name)).collect();
         documents.retain(|document| self.is_value(document));
         for document in documents {
-            self.found(
-                FindingKind::MixedFormats,
-                &document,
-                "metadata of Zarr v2 beside that of v3, which counts",
-            );
+            self.found(FindingKind::MixedFormats, &document, BESIDE_V3);
         }
     }
 
     /// Checks the attributes of a group or array and returns them; empty if they cannot be used.
     pub(super) fn attributes(&mut self, key: &Key) -> Object {
+        // those in a `zarr.json` are checked with the rest of the document
         if self.hierarchy.attributes_key(key).name() == ZARR_JSON {
-            return self.v3_attributes(key);
+            return self.hierarchy.attributes(key).unwrap_or_default();
         }
-        let stored = self.hierarchy.attributes_view(key);
-        match stored.and_then(|document| document.map(|d| json::parse_object(&d.text)).transpose())
-        {
-            Ok(Some(attributes)) => return attributes,
-            Ok(None) => {}
-            Err(e) if matches!(e.kind(), Kind::System(_)) => {
-                self.failed(FindingKind::Unreadable, &key.join(ZATTRS), &e)
-            }
-            Err(e) => self.failed(FindingKind::Attributes, &key.join(ZATTRS), &e),
-        }
-        Object::default()
-    }
-
-    /// Returns the attributes in a `zarr.json`, which is checked with the rest of the document.
-    fn v3_attributes(&mut self, key: &Key) -> Object {
-        self.hierarchy.attributes(key).unwrap_or_default()
+        let attributes = match self.hierarchy.attributes_view(key) {
+            Ok(Some(document)) => json::parse_object(&document.text),
+            Ok(None) => Ok(Object::default()),
+            Err(e) => Err(e),
+        };
+        attributes.unwrap_or_else(|e| {
+            let fault = FindingKind::of_document(&e, FindingKind::Attributes);
+            self.failed(fault, &key.join(ZATTRS), &e);
+            Object::default()
+        })
     }
 
     /// Checks the consistency of an array's valid documents.
@@ -165,12 +153,7 @@ impl Check<'_> {
         let key = array.key();
         let metadata = array.metadata();
         if let Err(e) = array.readable() {
-            let fault = if e.kind() == Kind::Unsupported {
-                FindingKind::Unsupported
-            } else {
-                FindingKind::Metadata
-            };
-            self.failed(fault, key, &e);
+            self.failed(FindingKind::of_document(&e, FindingKind::Metadata), key, &e);
         }
         if metadata.zarr_format == 3 {
             self.mixed_formats(key, &[ZGROUP]);
@@ -227,10 +210,10 @@ impl Check<'_> {
         let key = &group.join(format.consolidated_file().name());
         let stale = match self.hierarchy.stale_consolidated(format, group) {
             Ok(stale) => stale,
-            Err(e) if matches!(e.kind(), Kind::System(_)) => {
-                return self.failed(FindingKind::Unreadable, key, &e);
+            Err(e) => {
+                let fault = FindingKind::of_document(&e, FindingKind::Metadata);
+                return self.failed(fault, key, &e);
             }
-            Err(e) => return self.failed(FindingKind::Metadata, key, &e),
         };
         let mut tally = Tally::new(key);
         for (name, how) in stale {
@@ -251,15 +234,15 @@ impl Check<'_> {
 
 /// Describes an entry of a group that is not a prefix. Returns `None` for a document.
 fn stray_in_group(entry: &Entry) -> Option<(FindingKind, &'static str)> {
-    match entry.name.as_str() {
-        name if is_document(name) => None,
-        name if leftover(name).is_some() => {
-            leftover(name).map(|what| (FindingKind::Leftover, what))
-        }
-        _ if entry.kind == EntryKind::Other => Some((
-            FindingKind::NotAFile,
-            "no regular file, or a link out of the store",
-        )),
-        _ => Some((FindingKind::Extra, "a plain file")),
+    if MetadataFile::of_name(&entry.name).is_some() {
+        return None;
     }
+    if let Some(what) = leftover(&entry.name) {
+        return Some((FindingKind::Leftover, what));
+    }
+    if entry.kind == EntryKind::Other {
+        let what = "no regular file, or a link out of the store";
+        return Some((FindingKind::NotAFile, what));
+    }
+    Some((FindingKind::Extra, "a plain file"))
 }

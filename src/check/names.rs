@@ -1,12 +1,6 @@
 //! Names of keys that the check recognizes without looking at their values.
 
 use crate::array::hierarchy::{OWN, REMOVED};
-use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-
-/// Returns whether metadata documents of Zarr v2 or v3 have this name.
-pub(super) fn is_document(name: &str) -> bool {
-    [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name)
-}
 
 /// Describes a value whose name shows that a writer did not finish or remove it: zarrfs,
 /// zarr-python (`KEY.HEX.partial`) or TensorStore (`KEY.__lock`). Returns `None` for other names.
