@@ -10,7 +10,7 @@ mod unfinished;
 use super::compressor::{self, CompressorArg};
 use super::remote::RemoteArgs;
 use super::{CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, WriteArgs, location};
-use crate::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
+use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile, StoredNode};
 use crate::error::Error;
 use crate::stats::Stats;
 use crate::store::{Key, LevelCache, Store};
@@ -111,13 +111,12 @@ pub struct CreateArgs {
 struct Lengths(Vec<u64>);
 
 fn lengths(text: &str) -> Result<Lengths, String> {
-    let length = |word: &str| {
-        word.trim()
-            .parse()
-            .map_err(|_| format!("{word:?} is not a length"))
-    };
-    let words = text.split(',').filter(|_| !text.trim().is_empty());
-    words.map(length).collect::<Result<_, _>>().map(Lengths)
+    let mut lengths = Vec::new();
+    for word in text.split(',').filter(|_| !text.trim().is_empty()) {
+        let length = word.trim().parse::<u64>();
+        lengths.push(length.map_err(|_| format!("{word:?} is not a length"))?);
+    }
+    Ok(Lengths(lengths))
 }
 
 /// The names of dimensions; `None` for a dimension without a name.
@@ -125,11 +124,10 @@ fn lengths(text: &str) -> Result<Lengths, String> {
 struct DimensionNames(Vec<Option<String>>);
 
 fn dimension_names(text: &str) -> Result<DimensionNames, String> {
-    let name = |name: &str| Some(name.trim().to_string()).filter(|name| !name.is_empty());
     Ok(DimensionNames(
         text.split(',')
             .filter(|_| !text.is_empty())
-            .map(name)
+            .map(|name| Some(name.trim().to_string()).filter(|name| !name.is_empty()))
             .collect(),
     ))
 }
@@ -156,10 +154,9 @@ fn codecs(text: &str) -> Result<Value, String> {
 }
 
 fn filters(text: &str) -> Result<Value, String> {
-    match json::parse(text.as_bytes()).map_err(|e| e.to_string())? {
+    match codecs(text)? {
         Value::Array(list) if list.is_empty() => Ok(Value::Null),
-        list @ Value::Array(_) => Ok(list),
-        _ => Err("not a list".to_string()),
+        list => Ok(list),
     }
 }
 
@@ -172,10 +169,11 @@ fn attributes(text: &str) -> Result<Value, String> {
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
-    let asked = args
-        .zarr_format
-        .as_deref()
-        .map(|format| if format == "3" { 3 } else { 2 });
+    let asked = match args.zarr_format.as_deref() {
+        Some("3") => Some(DocumentFormat::V3),
+        Some(_) => Some(DocumentFormat::V2),
+        None => None,
+    };
     let (place, key) = place::of(args)?;
     let stored = match &place {
         NewPlace::Directory(path) if !path.exists() => None,
@@ -184,20 +182,20 @@ pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
         }
         NewPlace::Server(_, store) => stored_format(&hierarchy_of(store), &key, args)?,
     };
-    let zarr_format = match (stored, asked) {
-        (Some(stored), Some(asked)) if stored != asked => {
-            let message = format!(
-                "--zarr-format {asked}: {} is in a store of Zarr v{stored}",
-                args.path
-            );
-            return Err(CommandFailure::wrong_use(message));
-        }
-        (stored, asked) => stored.or(asked).unwrap_or(2),
-    };
-    let document = if zarr_format == 3 {
-        document_v3::new(args)
-    } else {
-        NewDocument::v2(args)
+    if let (Some(stored), Some(asked)) = (stored, asked)
+        && stored != asked
+    {
+        let message = format!(
+            "--zarr-format {}: {} is in a store of Zarr v{}",
+            asked.number(),
+            args.path,
+            stored.number()
+        );
+        return Err(CommandFailure::wrong_use(message));
+    }
+    let document = match stored.or(asked) {
+        Some(DocumentFormat::V3) => document_v3::new(args),
+        Some(DocumentFormat::V2) | None => NewDocument::v2(args),
     };
     let document = document.map_err(|e| CommandFailure::wrong_use(e.to_string()))?;
     let raw = match (args.from_raw.as_deref(), document.size) {
@@ -224,7 +222,6 @@ fn create_in_directory(
     document: &NewDocument,
     raw: Option<Raw>,
 ) -> Result<(), CommandFailure> {
-    let shown = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = if store.exists() {
         Some(open(&StoreLocation::Path(store.to_path_buf()), args)?)
     } else {
@@ -234,7 +231,7 @@ fn create_in_directory(
         .as_ref()
         .map(|hierarchy| first_missing(hierarchy, key))
         .transpose()
-        .map_err(shown)?;
+        .map_err(|e| args.failed(e))?;
     // the new directory is the store itself or one above it, or the first group or array that is
     // missing in it
     let top = store
@@ -273,7 +270,7 @@ fn create_in_directory(
         &Arc::default(),
     )?;
     let staging = Hierarchy::new(opened, V1Order::default(), Arc::default());
-    make(&staging, &below, document, args).map_err(shown)?;
+    make(&staging, &below, document, args).map_err(|e| args.failed(e))?;
     if let Some(raw) = raw {
         raw.fill(
             &StoreLocation::Path(staged.join(below.as_str())),
@@ -281,25 +278,30 @@ fn create_in_directory(
             args,
         )?;
     }
-    staging.store().sync().map_err(shown)?;
-    let finish = || match (&hierarchy, &first) {
-        _ if is_empty_store => move_into(&new, store),
-        (Some(hierarchy), Some(first)) => move_into_group(hierarchy, &new, &made, first, document),
-        _ => rename_to_free_name(&new, &made),
-    };
-    unfinished.finish(finish).map_err(shown)?;
+    staging.store().sync().map_err(|e| args.failed(e))?;
+    unfinished
+        .finish(|| match (&hierarchy, &first) {
+            _ if is_empty_store => move_into(&new, store),
+            (Some(hierarchy), Some(first)) => {
+                move_into_group(hierarchy, &new, &made, first, document)
+            }
+            _ => rename_to_free_name(&new, &made),
+        })
+        .map_err(|e| args.failed(e))?;
     remove_directory(&hidden);
-    sync_directory(beside).map_err(shown)
+    sync_directory(beside).map_err(|e| args.failed(e))
 }
 
 /// Moves the content of `new` into an empty store. The document that makes the store an array moves
 /// last.
 fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
-    let failed = |e: std::io::Error| Error::from(e).context(store.display());
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(new).map_err(failed)? {
-        names.push(entry.map_err(failed)?.file_name());
-    }
+    let mut names = std::fs::read_dir(new)
+        .and_then(|entries| {
+            entries
+                .map(|entry| Ok(entry?.file_name()))
+                .collect::<std::io::Result<Vec<_>>>()
+        })
+        .map_err(|e| Error::from(e).context(store.display()))?;
     names.sort_unstable_by_key(|name| name == ZARRAY || name == ZARR_JSON);
     for (n, name) in names.iter().enumerate() {
         if let Err(e) = rename_to_free_name(&new.join(name), &store.join(name)) {
@@ -324,10 +326,14 @@ fn move_into_group(
     let root = Key::root();
     let needs_group = hierarchy
         .store()
-        .stat(&root.join(document.group_file().name()))?
+        .stat(&root.join(document.format.group_file().name()))?
         .is_none();
     if needs_group {
-        hierarchy.put_document(&root, document.group_file(), document.group_text())?;
+        hierarchy.put_document(
+            &root,
+            document.format.group_file(),
+            document.format.group_document().as_bytes(),
+        )?;
     }
     let moved = rename_to_free_name(new, made).and_then(|()| {
         let adopted = hierarchy.adopt(key);
@@ -337,7 +343,7 @@ fn move_into_group(
         adopted
     });
     if moved.is_err() && needs_group {
-        let _ = hierarchy.remove_document(&root, document.group_file());
+        let _ = hierarchy.remove_document(&root, document.format.group_file());
     }
     moved.and_then(|()| hierarchy.store().sync())
 }
@@ -351,15 +357,14 @@ fn create_on_server(
     document: &NewDocument,
     raw: Option<Raw>,
 ) -> Result<(), CommandFailure> {
-    let shown = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = hierarchy_of(store);
-    let first = first_missing(&hierarchy, key).map_err(shown)?;
+    let first = first_missing(&hierarchy, key).map_err(|e| args.failed(e))?;
     let root = Key::root();
-    let group = document.group_file();
+    let group = document.format.group_file();
     let had_group = hierarchy
         .store()
         .stat(&root.join(group.name()))
-        .map_err(shown)?
+        .map_err(|e| args.failed(e))?
         .is_some();
     let store_args = args.store_args();
     let writing = args.writing.clone();
@@ -379,11 +384,14 @@ fn create_on_server(
         // the array may be stored although the update of the store's metadata failed; with EEXIST
         // it is that of another program
         if e.errno() != libc::EEXIST
-            && matches!(store.stat(&key.join(document.file().name())), Ok(Some(_)))
+            && matches!(
+                store.stat(&key.join(document.format.array_file().name())),
+                Ok(Some(_))
+            )
         {
             undo();
         }
-        return Err(shown(e));
+        return Err(args.failed(e));
     }
     let unfinished = UnfinishedArray::new(undo)?;
     let above = make_above(&hierarchy, key, document).and_then(|()| {
@@ -392,24 +400,24 @@ fn create_on_server(
         } else {
             hierarchy.store().make_prefix(key)?;
             hierarchy
-                .put_document(key, document.file(), document.text.as_bytes())
+                .put_document(key, document.format.array_file(), document.text.as_bytes())
                 .map(drop)
         }
     });
     if let Err(e) = above {
         if e.errno() == libc::EEXIST {
             // another program has created a group below the first one: nothing is removed
-            unfinished.finish(|| Ok(())).map_err(shown)?;
+            unfinished.finish(|| Ok(())).map_err(|e| args.failed(e))?;
         }
-        return Err(shown(e));
+        return Err(args.failed(e));
     }
-    put_attributes(&hierarchy, key, document, args).map_err(shown)?;
+    put_attributes(&hierarchy, key, document, args).map_err(|e| args.failed(e))?;
     if let Some(raw) = raw {
         raw.fill(&args.path, &args.writing, args)?;
     }
     unfinished
         .finish(|| hierarchy.store().sync())
-        .map_err(shown)
+        .map_err(|e| args.failed(e))
 }
 
 /// Puts the document of `first`, the topmost new group or the array itself: all keys below it
@@ -422,13 +430,14 @@ fn reserve(
     had_group: bool,
 ) -> Result<(), Error> {
     let root = Key::root();
-    let group = document.group_file();
+    let group = document.format.group_file();
     // new groups get the format of the root, so that its document comes first
-    let is_new_v3 = document.zarr_format == 3 && !had_group && !first.is_root();
+    let is_new_v3 = document.format == DocumentFormat::V3 && !had_group && !first.is_root();
     if is_new_v3 {
-        hierarchy.put_document(&root, group, document.group_text())?;
+        hierarchy.put_document(&root, group, document.format.group_document().as_bytes())?;
     }
-    let put = || hierarchy.put_document(key, document.file(), document.text.as_bytes());
+    let put =
+        || hierarchy.put_document(key, document.format.array_file(), document.text.as_bytes());
     let reserved = if first != key {
         hierarchy.create_group(first)
     } else if key.is_root() {
@@ -461,25 +470,27 @@ fn stored_format(
     hierarchy: &Hierarchy,
     key: &Key,
     args: &CreateArgs,
-) -> Result<Option<u8>, CommandFailure> {
-    let holds = |key: &Key, name: &str| match hierarchy.store().stat(&key.join(name)) {
-        Ok(stat) => Ok(stat.is_some()),
-        Err(e) => Err(CommandFailure::from(e.context(&args.path))),
-    };
+) -> Result<Option<DocumentFormat>, CommandFailure> {
     let mut above = key.clone();
     loop {
-        if holds(&above, ZARR_JSON)? {
-            return Ok(Some(3));
-        }
-        if holds(&above, ZGROUP)? || holds(&above, ZARRAY)? {
-            return Ok(Some(2));
+        for (name, format) in [
+            (ZARR_JSON, DocumentFormat::V3),
+            (ZGROUP, DocumentFormat::V2),
+            (ZARRAY, DocumentFormat::V2),
+            (ZMETADATA, DocumentFormat::V2),
+        ] {
+            if (name != ZMETADATA || above.is_root())
+                && hierarchy
+                    .store()
+                    .stat(&above.join(name))
+                    .map_err(|e| args.failed(e))?
+                    .is_some()
+            {
+                return Ok(Some(format));
+            }
         }
         if above.is_root() {
-            return Ok(if holds(&above, ZMETADATA)? {
-                Some(2)
-            } else {
-                None
-            });
+            return Ok(None);
         }
         above = above.parent();
     }
@@ -510,6 +521,11 @@ fn first_missing(hierarchy: &Hierarchy, key: &Key) -> Result<Key, Error> {
 }
 
 impl CreateArgs {
+    /// Returns the failure for an error about the array.
+    fn failed(&self, e: Error) -> CommandFailure {
+        e.context(&self.path).into()
+    }
+
     fn store_args(&self) -> StoreArgs {
         StoreArgs {
             v1_order: V1Order::Zarr1,
@@ -535,7 +551,7 @@ fn make(
     if !key.is_root() && hierarchy.find(key)?.is_none() {
         hierarchy.create_group(key)?;
     }
-    hierarchy.put_document(key, document.file(), document.text.as_bytes())?;
+    hierarchy.put_document(key, document.format.array_file(), document.text.as_bytes())?;
     put_attributes(hierarchy, key, document, args)
 }
 
@@ -550,10 +566,14 @@ fn make_above(hierarchy: &Hierarchy, key: &Key, document: &NewDocument) -> Resul
         Some(StoredNode::Array(_) | StoredNode::Damaged(_))
     ) && hierarchy
         .store()
-        .stat(&root.join(document.group_file().name()))?
+        .stat(&root.join(document.format.group_file().name()))?
         .is_none()
     {
-        hierarchy.put_document(&root, document.group_file(), document.group_text())?;
+        hierarchy.put_document(
+            &root,
+            document.format.group_file(),
+            document.format.group_document().as_bytes(),
+        )?;
     }
     make_groups(hierarchy, &key.parent())
 }
@@ -566,7 +586,7 @@ fn put_attributes(
 ) -> Result<(), Error> {
     match &args.attrs {
         // a `zarr.json` holds the attributes
-        _ if document.zarr_format == 3 => Ok(()),
+        _ if document.format == DocumentFormat::V3 => Ok(()),
         Some(attrs) => hierarchy.put_document(
             key,
             MetadataFile::Attributes,

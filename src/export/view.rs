@@ -70,11 +70,11 @@ impl ArrayView {
             return None;
         }
         // the products are those of the whole array, which were checked, unless it is empty
-        let items = |shape: &[u64]| shape.iter().try_fold(1u64, |n, len| n.checked_mul(*len));
         let size = if shape.contains(&0) {
             0
         } else {
-            items(shape)?.checked_mul(metadata.dtype.size() as u64)?
+            let items = shape.iter().try_fold(1u64, |n, len| n.checked_mul(*len));
+            items?.checked_mul(metadata.dtype.size() as u64)?
         };
         let number = indices
             .iter()
@@ -99,10 +99,9 @@ impl ArrayView {
     /// Returns whether a stored array still has the items of which this is a view. Its first
     /// dimension may have another length if the view shows all of it, or has its part still.
     pub fn is_of(&self, opened: &ArrayMetadata, now: &ArrayMetadata) -> bool {
-        let inner = |metadata: &ArrayMetadata| metadata.shape.get(1..).map(<[u64]>::to_vec);
         opened.dtype == now.dtype
             && opened.shape.len() == now.shape.len()
-            && inner(opened) == inner(now)
+            && opened.shape.get(1..) == now.shape.get(1..)
             && (self.left_out == 0 || self.range.end <= now.flat_size())
     }
 

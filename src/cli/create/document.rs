@@ -5,14 +5,13 @@
 //! impossible, `create` fails before it creates anything.
 
 use super::CreateArgs;
-use crate::array::hierarchy::MetadataFile;
+use crate::array::hierarchy::DocumentFormat;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::codec::check_interchange;
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::grid::Grid;
-use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
-use crate::zarr::metadata::{ArrayMetadata, CodecConfig, GROUP_DOCUMENT};
+use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -22,38 +21,11 @@ pub struct NewDocument {
     pub text: String,
     /// Number of flat bytes; `None` for objects, which have none.
     pub size: Option<u64>,
-    /// The Zarr format: 2 or 3.
-    pub zarr_format: u8,
+    /// The Zarr format.
+    pub format: DocumentFormat,
 }
 
 impl NewDocument {
-    /// Returns the kind of this document.
-    pub fn file(&self) -> MetadataFile {
-        if self.zarr_format == 3 {
-            MetadataFile::Zarr
-        } else {
-            MetadataFile::Array
-        }
-    }
-
-    /// Returns the kind of document that makes a group of this format.
-    pub fn group_file(&self) -> MetadataFile {
-        if self.zarr_format == 3 {
-            MetadataFile::Zarr
-        } else {
-            MetadataFile::Group
-        }
-    }
-
-    /// Returns the document of a new group.
-    pub fn group_text(&self) -> &'static [u8] {
-        if self.zarr_format == 3 {
-            GROUP_DOCUMENT_V3.as_bytes()
-        } else {
-            GROUP_DOCUMENT.as_bytes()
-        }
-    }
-
     /// Creates the `.zarray` from the arguments.
     ///
     /// # Errors
@@ -104,7 +76,7 @@ impl NewDocument {
         Ok(NewDocument {
             text,
             size: (!metadata.has_objects()).then_some(grid.size()),
-            zarr_format: 2,
+            format: DocumentFormat::V2,
         })
     }
 }
@@ -142,24 +114,18 @@ pub fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result
 /// Parses the value of the option: JSON, a bare word, or the characters of a text.
 fn spelled(text: &str, dtype: &DType) -> Result<Value> {
     let parsed = json::parse(text.as_bytes()).ok();
-    let word = || {
-        parsed
-            .as_ref()
-            .and_then(json::text)
-            .unwrap_or(text)
-            .to_string()
-    };
+    let word = parsed.as_ref().and_then(json::text).unwrap_or(text);
     match dtype.kind() {
         // 5 may be a text, too
-        DTypeKind::Text => Ok(word().into()),
+        DTypeKind::Text => Ok(word.into()),
         DTypeKind::Void | DTypeKind::Struct(_)
             if !dtype.has_objects() && parsed == Some(0.into()) =>
         {
             Ok(0.into())
         }
         DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_) if !dtype.has_objects() => {
-            match STANDARD.decode(word()) {
-                Ok(bytes) if bytes.len() <= dtype.size() => Ok(word().into()),
+            match STANDARD.decode(word) {
+                Ok(bytes) if bytes.len() <= dtype.size() => Ok(word.into()),
                 Ok(bytes) => {
                     let len = bytes.len();
                     let size = dtype.size();
@@ -168,7 +134,7 @@ fn spelled(text: &str, dtype: &DType) -> Result<Value> {
                     )))
                 }
                 Err(_) => {
-                    let encoded = STANDARD.encode(word());
+                    let encoded = STANDARD.encode(word);
                     Err(Error::invalid(format!(
                         "{text} is not base64; if these are the bytes, give {encoded}"
                     )))
@@ -213,8 +179,6 @@ fn object_fill(asked: Value, dtype: &DType, filters: &Value) -> Result<Value> {
 /// Returns whether the stored value is the one given: numbers may be rounded to the dtype's
 /// precision, but not clipped to its range or to integers, and texts must not be cut.
 fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
-    let number =
-        |value: &Value| json::float(value).or_else(|| json::text(value).and_then(json::float_word));
     match dtype.kind() {
         DTypeKind::Int | DTypeKind::UInt => match (number(asked), number(stored)) {
             (Some(asked), Some(stored)) => asked == stored,
@@ -227,22 +191,29 @@ fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
                 && (asked.is_nan() || asked.signum() == stored.signum())
         }),
         DTypeKind::Complex => {
-            let parts = |value: &Value| match value {
-                Value::Array(parts) => parts
-                    .iter()
-                    .map(|part| number(part).unwrap_or(f64::NAN))
-                    .collect(),
-                value => vec![number(value).unwrap_or(f64::NAN), 0.0],
-            };
-            parts(asked)
+            complex_parts(asked)
                 .iter()
-                .zip(parts(stored))
+                .zip(complex_parts(stored))
                 .all(|(asked, stored)| {
                     asked.is_nan() == stored.is_nan() && asked.is_infinite() == stored.is_infinite()
                 })
         }
         DTypeKind::Text => asked == stored,
         _ => true,
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    json::float(value).or_else(|| json::text(value).and_then(json::float_word))
+}
+
+fn complex_parts(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(parts) => parts
+            .iter()
+            .map(|part| number(part).unwrap_or(f64::NAN))
+            .collect(),
+        value => vec![number(value).unwrap_or(f64::NAN), 0.0],
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::CreateArgs;
 use super::document::{NewDocument, fill_value};
+use crate::array::hierarchy::DocumentFormat;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
 use crate::zarr::codec::Pipeline;
@@ -88,16 +89,18 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
     Ok(NewDocument {
         text,
         size: (!metadata.has_objects()).then_some(grid.size()),
-        zarr_format: 3,
+        format: DocumentFormat::V3,
     })
 }
 
 /// Returns the codecs of an array in shards, whose chunks `codecs` encode. The index is at the end,
 /// where every reader looks for it.
 fn in_shards(shards: &[u64], chunks: &[u64], codecs: &Value) -> Result<Value> {
-    let is_multiple =
-        |(shard, chunk): (&u64, &u64)| *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk);
-    if shards.len() != chunks.len() || !shards.iter().zip(chunks).all(is_multiple) {
+    let are_multiples = shards
+        .iter()
+        .zip(chunks)
+        .all(|(shard, chunk)| *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk));
+    if shards.len() != chunks.len() || !are_multiples {
         return Err(Error::invalid(format!(
             "--shards: {shards:?} are no multiples of the chunks {chunks:?}"
         )));
@@ -137,22 +140,23 @@ impl ItemType {
 
     /// Returns the fill value as `zarr.json` spells it: the given value, or zeros.
     fn fill_value(&self, given: Option<&str>) -> Result<Value> {
-        let spelled = |item: &[u8]| {
-            let value = fill_value_v3::spell(item, &self.data_type, &self.parsed);
-            value.ok_or_else(|| Error::invalid("the value has no spelling in Zarr v3"))
-        };
         let Some(text) = given else {
-            return spelled(&[]);
+            return self.spelled(&[]);
         };
         match &self.numpy {
             Some(dtype) => match fill_value(Some(text), dtype, &Value::Null)? {
                 Value::Null => Err(Error::invalid(
                     "null: an array of Zarr v3 must have a fill value",
                 )),
-                value => spelled(&dtype.parse_fill_value(&value)?.unwrap_or_default()),
+                value => self.spelled(&dtype.parse_fill_value(&value)?.unwrap_or_default()),
             },
             None => self.fill_value_of_v3(text),
         }
+    }
+
+    fn spelled(&self, item: &[u8]) -> Result<Value> {
+        fill_value_v3::spell(item, &self.data_type, &self.parsed)
+            .ok_or_else(|| Error::invalid("the value has no spelling in Zarr v3"))
     }
 
     /// Parses the fill value of a data type that NumPy lacks: JSON, or a word.

@@ -22,6 +22,32 @@ fn archive(shown: &dyn Display) -> CommandFailure {
     ))
 }
 
+fn invalid(shown: &dyn Display, e: &Error) -> CommandFailure {
+    CommandFailure::wrong_use(format!("{shown}: {e}"))
+}
+
+/// Returns the level at which the store of a new array begins, of levels that exist, outermost
+/// first: the topmost of the groups above the innermost group or array. A group between the store
+/// and the array may have no document. `holds` says whether a level has a document.
+fn level_of_store(levels: usize, holds: &dyn Fn(usize, &str) -> bool) -> Option<usize> {
+    let near = (0..levels).rev().find(|level| {
+        is_group(*level, holds)
+            || ARRAYS
+                .iter()
+                .any(|documents| documents.iter().all(|name| holds(*level, name)))
+    })?;
+    let above = (0..near).rev().take_while(|level| is_group(*level, holds));
+    Some(above.last().unwrap_or(near))
+}
+
+/// Returns whether a level has the document of a group. A `zarr.json` may describe an array; the
+/// hierarchy then refuses a new array below it.
+fn is_group(level: usize, holds: &dyn Fn(usize, &str) -> bool) -> bool {
+    [ZGROUP, ZMETADATA, ZARR_JSON]
+        .iter()
+        .any(|name| holds(level, name))
+}
+
 /// The store of a new array, which may not exist yet.
 pub enum NewPlace {
     Directory(PathBuf),
@@ -54,7 +80,6 @@ pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
 /// Returns the place of an array in a remote store. Without a group above the array, the store is
 /// the first name that ends with .zarr, or else the name above the array.
 fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
-    let wrong = |e: Error| CommandFailure::wrong_use(format!("{}: {e}", args.path));
     location::check_url(url)?;
     if location::leads_into_archive(url) {
         return Err(archive(&args.path));
@@ -66,7 +91,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
         keys.push(below);
         Ok(keys)
     });
-    let keys = keys.map_err(wrong)?;
+    let keys = keys.map_err(|e| invalid(&args.path, &e))?;
     let store = location::open(
         &StoreLocation::Url(parts.up_to(0)),
         &args.store_args(),
@@ -77,33 +102,18 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
     store
         .check_writable(&Key::root())
         .map_err(|e| e.context(&args.path))?;
-    // a key that can't be read is above the store
-    let holds = |key: &Key, name: &str| matches!(store.stat(&key.join(name)), Ok(Some(_)));
-    // a zarr.json may describe an array; the hierarchy then refuses a new array below it
-    let is_group = |key: &Key| {
-        [ZGROUP, ZMETADATA, ZARR_JSON]
-            .iter()
-            .any(|name| holds(key, name))
-    };
-    let is_array = |key: &Key| {
-        ARRAYS
-            .iter()
-            .any(|documents| documents.iter().all(|name| holds(key, name)))
-    };
-    let nearest = keys.iter().rposition(|key| is_group(key) || is_array(key));
-    let depth = match nearest {
-        Some(near) => (0..near)
-            .rev()
-            .take_while(|n| is_group(&keys[*n]))
-            .last()
-            .unwrap_or(near),
-        None => depth_of_store(names.iter())
-            .unwrap_or_else(|| names.len().saturating_sub(1).max(names.len().min(1))),
-    };
+    let nearest = level_of_store(keys.len(), &|level, name| {
+        // a key that can't be read is above the store
+        matches!(store.stat(&keys[level].join(name)), Ok(Some(_)))
+    });
+    let depth = nearest.unwrap_or_else(|| {
+        depth_of_store(names.iter())
+            .unwrap_or_else(|| names.len().saturating_sub(1).max(names.len().min(1)))
+    });
     let key = names[depth..]
         .iter()
         .try_fold(Key::root(), |key, name| key.child(name))
-        .map_err(wrong)?;
+        .map_err(|e| invalid(&args.path, &e))?;
     let opened = store.at(keys.get(depth).unwrap_or(&Key::root()));
     Ok((
         NewPlace::Server(StoreLocation::Url(parts.up_to(depth)), opened),
@@ -124,33 +134,15 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
     {
         return Err(archive(&shown));
     }
-    let holds = |directory: &Path, name: &str| directory.join(name).is_file();
-    // a zarr.json may describe an array; the hierarchy then refuses a new array below it
-    let is_group = |directory: &Path| {
-        [ZGROUP, ZMETADATA, ZARR_JSON]
-            .iter()
-            .any(|name| holds(directory, name))
-    };
-    let is_array = |directory: &Path| {
-        ARRAYS
-            .iter()
-            .any(|documents| documents.iter().all(|name| holds(directory, name)))
-    };
-    // a group between the store and the array may have no document
-    let nearest = existing
-        .ancestors()
-        .find(|above| is_group(above) || is_array(above));
-    let root = nearest.map(|near| {
-        near.ancestors()
-            .take_while(|above| is_group(above))
-            .last()
-            .unwrap_or(near)
+    let mut levels: Vec<&Path> = existing.ancestors().collect();
+    levels.reverse();
+    let root = level_of_store(levels.len(), &|level, name| {
+        levels[level].join(name).is_file()
     });
-    let depth = existing.iter().count();
     let names: Vec<OsString> = existing.iter().map(OsString::from).chain(missing).collect();
     let depth = match root {
-        Some(root) => root.iter().count(),
-        None => depth_of_store(names.iter()).unwrap_or(names.len().min(depth + 1)),
+        Some(level) => level + 1,
+        None => depth_of_store(names.iter()).unwrap_or(names.len().min(levels.len() + 1)),
     };
     let (store, names) = names.split_at(depth);
     let store: PathBuf = store.iter().collect();
@@ -160,8 +152,7 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
             Some(name) => key.child(name),
             None => Err(Error::invalid(format!("{name:?} is not UTF-8"))),
         });
-    key.map(|key| (store, key))
-        .map_err(|e| CommandFailure::wrong_use(format!("{shown}: {e}")))
+    key.map(|key| (store, key)).map_err(|e| invalid(&shown, &e))
 }
 
 /// Returns the longest existing part of `path`, with links resolved, and the names that follow.

@@ -31,9 +31,10 @@ impl Raw {
             let known = put::input_size();
             (Raw::Stream(Box::new(stdio::input()?)), known)
         } else {
-            let failed = |e| Error::from(e).context(path.display());
-            let file = File::open(path).map_err(failed)?;
-            let metadata = file.metadata().map_err(failed)?;
+            let file = File::open(path).map_err(|e| Error::from(e).context(path.display()))?;
+            let metadata = file
+                .metadata()
+                .map_err(|e| Error::from(e).context(path.display()))?;
             if metadata.is_file() {
                 (Raw::File(file), Some(metadata.len()))
             } else {

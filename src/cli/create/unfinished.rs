@@ -47,19 +47,18 @@ impl UnfinishedArray {
             .collect();
         let mut signals = Signals::new(ending)?;
         let shared = removal.clone();
-        let handle = move || {
-            for signal in signals.forever() {
-                let mut removal = lock(&shared);
-                // once the work is finished, the process is about to end by itself
-                if let Some(mut remove) = removal.take() {
-                    remove();
-                    let _ = emulate_default_handler(signal);
-                }
-            }
-        };
         std::thread::Builder::new()
             .name("signals".into())
-            .spawn(handle)?;
+            .spawn(move || {
+                for signal in signals.forever() {
+                    let mut removal = lock(&shared);
+                    // once the work is finished, the process is about to end by itself
+                    if let Some(mut remove) = removal.take() {
+                        remove();
+                        let _ = emulate_default_handler(signal);
+                    }
+                }
+            })?;
         Ok(UnfinishedArray { removal })
     }
 
