@@ -1,11 +1,15 @@
-//! Outages of a server: periods in which every request fails or gets a temporary error. Each is
-//! logged once when it lasts, and once when it is over, so that a log tells when a store failed,
-//! and how, without a line for each request.
+//! The circuit breaker of a server: what happens to requests during an outage, a period in which
+//! every request fails or gets a temporary error. This module sends nothing.
 //!
-//! After a request was given up, further ones are probes until the server answers: one is in flight
-//! at a time, and gets one attempt. Others wait for it, and fail with its error. After a probe that
-//! was silent, the next ones are short, as long as they follow within a second: a server that is
-//! back answers them, and one that is not costs little.
+//! The circuit is closed until a request is given up. Then it is open: the next request is a probe,
+//! which gets one attempt. While the probe is in flight the circuit is half open: other requests
+//! wait for the probe, and fail with its error. An answer closes the circuit, and requests are sent
+//! as usual after a time without a failure. After a probe that was silent, the next ones are short,
+//! as long as they follow within a second: a server that is back answers them, and one that is not
+//! costs little.
+//!
+//! Each outage is logged once when it lasts, and once when it is over, so that a log tells when a
+//! store failed, and how, without a line for each request.
 
 use super::request_error::Cause;
 use crate::stats::{ServerOutcome, Stats};
@@ -33,98 +37,110 @@ const SILENT: Duration = Duration::from_millis(100);
 pub(super) struct Outage {
     /// Protects the state, and the share of this server in the count of failing ones.
     state: Mutex<OutageState>,
+    /// Time without a failure after which the circuit is closed, and maximum duration of a probe.
+    limit: Duration,
     stats: Arc<Stats>,
 }
 
 #[derive(Default)]
 struct OutageState {
+    circuit: Circuit,
     /// Time of the latest answer.
     answered: Option<Instant>,
-    /// Time at which the first attempt without an answer began.
-    since: Option<Instant>,
-    /// When the latest attempt without an answer ended, and why it failed.
-    failed: Option<(Instant, Cause)>,
-    /// Whether a request was given up since the server has answered last.
-    is_given_up: bool,
-    /// When the latest silent attempt ended, since a request was given up.
+    /// The attempts without an answer since then.
+    failures: Option<FailedAttempts>,
+}
+
+#[derive(Default)]
+enum Circuit {
+    /// Requests are sent and repeated as usual.
+    #[default]
+    Closed,
+    /// The next request is a probe, until [`Outage::limit`] after the latest failure.
+    Open(GivenUp),
+    /// A probe is in flight. Dropping the sender wakes the requests that wait for it.
+    HalfOpen(GivenUp, watch::Sender<()>),
+}
+
+/// What is known of a server that does not answer.
+#[derive(Clone)]
+struct GivenUp {
+    /// When the latest attempt ended, and why it failed.
+    failed: Instant,
+    cause: Cause,
+    /// When the latest silent attempt ended, if no other one was the last of its request since.
     silent: Option<Instant>,
-    /// When a request was given up, or the latest probe began that is not short.
-    patient: Option<Instant>,
-    /// The number of the probe in flight. Dropping the sender wakes those that wait for it.
-    probe: Option<(u64, watch::Sender<()>)>,
-    /// Number of probes so far.
-    probes: u64,
-    /// Attempts without an answer, by their outcome.
-    failures: BTreeMap<ServerOutcome, u64>,
+    /// When the circuit was opened, or the latest probe began that is not short.
+    patient: Instant,
+}
+
+/// Attempts without an answer.
+struct FailedAttempts {
+    /// Time at which the first one began.
+    since: Instant,
+    counts: BTreeMap<ServerOutcome, u64>,
     is_logged: bool,
 }
 
-impl OutageState {
+impl FailedAttempts {
     /// Returns a text such as `2.0 s: 503 ×12, timeout ×1`.
     fn shown(&self, now: Instant) -> String {
-        let time = self
-            .since
-            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        let failures: Vec<_> = self
-            .failures
+        let time = now.saturating_duration_since(self.since);
+        let counts: Vec<_> = self
+            .counts
             .iter()
             .map(|(outcome, count)| format!("{outcome} ×{count}"))
             .collect();
-        format!("{:.1} s: {}", time.as_secs_f64(), failures.join(", "))
-    }
-
-    /// Returns why the latest attempt failed, if a request was given up, and the server has
-    /// answered nothing since, but has failed less than `limit` ago.
-    fn given_up(&self, limit: Duration, now: Instant) -> Option<&(Instant, Cause)> {
-        let failed = self.failed.as_ref().filter(|_| self.is_given_up);
-        failed.filter(|(at, _)| now.saturating_duration_since(*at) < limit)
+        format!("{:.1} s: {}", time.as_secs_f64(), counts.join(", "))
     }
 }
 
-/// What happens to a request during an outage.
-enum Admission {
-    /// It is sent and repeated as usual.
-    Usual,
-    /// It is sent once; the number is that of the probe. A short one ends early.
-    Probe { number: u64, is_short: bool },
+/// What happens to a request.
+enum Admission<'a> {
+    /// It is sent, only once if it is a probe.
+    Send(Option<Probe<'a>>),
     /// It waits for the probe in flight.
     Wait(watch::Receiver<()>),
     /// It fails without an attempt.
-    Refused(Cause),
+    Refuse(Cause),
 }
 
 /// The right to one attempt, which no other request has until this is dropped.
 pub(super) struct Probe<'a> {
     outage: &'a Outage,
-    number: u64,
-    is_short: bool,
-}
-
-impl Probe<'_> {
-    /// Returns the maximum duration of the attempt.
-    pub fn limit(&self) -> Duration {
-        if self.is_short { SHORT } else { Duration::MAX }
-    }
+    in_flight: watch::Receiver<()>,
+    /// Maximum duration of the attempt.
+    pub limit: Duration,
 }
 
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.outage.state);
-        if state
-            .probe
-            .as_ref()
-            .is_some_and(|(number, _)| *number == self.number)
+        // an impatient request may have become the probe instead
+        if let Circuit::HalfOpen(given_up, probe) = &state.circuit
+            && probe.subscribe().same_channel(&self.in_flight)
         {
-            state.probe = None;
+            state.circuit = Circuit::Open(given_up.clone());
+        }
+    }
+}
+
+impl Circuit {
+    /// Returns what is known of the server since the circuit was opened.
+    fn given_up(&mut self) -> Option<&mut GivenUp> {
+        match self {
+            Circuit::Closed => None,
+            Circuit::Open(given_up) | Circuit::HalfOpen(given_up, _) => Some(given_up),
         }
     }
 }
 
 impl Outage {
     /// Creates the state of a server that has not failed.
-    pub fn new(stats: Arc<Stats>) -> Self {
+    pub fn new(limit: Duration, stats: Arc<Stats>) -> Self {
         Outage {
             state: Mutex::default(),
+            limit,
             stats,
         }
     }
@@ -135,65 +151,62 @@ impl Outage {
     ///
     /// # Errors
     ///
-    /// Why the probe that this waited for failed. `limit` is that of [`Outage::is_given_up`].
-    pub async fn admit(
-        &self,
-        limit: Duration,
-        patience: Duration,
-    ) -> Result<Option<Probe<'_>>, Cause> {
+    /// Why the probe that this waited for failed.
+    pub async fn admit(&self, patience: Duration) -> Result<Option<Probe<'_>>, Cause> {
         let began = Instant::now();
         let mut is_patient = true;
         loop {
-            match self.admission(limit, began, Instant::now(), is_patient) {
-                Admission::Usual => return Ok(None),
-                Admission::Probe { number, is_short } => {
-                    return Ok(Some(Probe {
-                        outage: self,
-                        number,
-                        is_short,
-                    }));
-                }
-                Admission::Refused(cause) => return Err(cause),
-                Admission::Wait(mut ended) => {
-                    // an error says that the probe has ended
-                    is_patient = timeout(patience.saturating_sub(began.elapsed()), ended.changed())
-                        .await
-                        .is_ok();
+            match self.admission(began, Instant::now(), is_patient) {
+                Admission::Send(probe) => return Ok(probe),
+                Admission::Refuse(cause) => return Err(cause),
+                Admission::Wait(mut in_flight) => {
+                    let left = patience.saturating_sub(began.elapsed());
+                    // an error of the channel says that the probe has ended
+                    is_patient = timeout(left, in_flight.changed()).await.is_ok();
                 }
             }
         }
     }
 
     /// Returns what happens at `now` to a request that waits since `began`.
-    fn admission(
-        &self,
-        limit: Duration,
-        began: Instant,
-        now: Instant,
-        is_patient: bool,
-    ) -> Admission {
+    fn admission(&self, began: Instant, now: Instant, is_patient: bool) -> Admission<'_> {
         let mut state = lock(&self.state);
-        let Some((failed, cause)) = state.given_up(limit, now) else {
-            return Admission::Usual;
+        let Some(given_up) = self.given_up(&mut state.circuit, now) else {
+            return Admission::Send(None);
         };
-        if is_patient && *failed > began {
-            return Admission::Refused(cause.clone());
+        if is_patient && given_up.failed > began {
+            return Admission::Refuse(given_up.cause.clone());
         }
-        if is_patient && let Some((_, probe)) = &state.probe {
+        let mut given_up = given_up.clone();
+        if is_patient && let Circuit::HalfOpen(_, probe) = &state.circuit {
             return Admission::Wait(probe.subscribe());
         }
-        let is_within = |at: Option<Instant>, time| {
-            at.is_some_and(|at| now.saturating_duration_since(at) < time)
-        };
+        let is_silent = given_up
+            .silent
+            .is_some_and(|at| now.saturating_duration_since(at) < QUIET);
         // a slow server that is back needs a long one
-        let is_short = is_within(state.silent, QUIET) && is_within(state.patient, limit);
+        let is_short = is_silent && now.saturating_duration_since(given_up.patient) < self.limit;
         if !is_short {
-            state.patient = Some(now);
+            given_up.patient = now;
         }
-        state.probes += 1;
-        let number = state.probes;
-        state.probe = Some((number, watch::channel(()).0));
-        Admission::Probe { number, is_short }
+        let (sender, in_flight) = watch::channel(());
+        state.circuit = Circuit::HalfOpen(given_up, sender);
+        Admission::Send(Some(Probe {
+            outage: self,
+            in_flight,
+            limit: if is_short {
+                SHORT.min(self.limit)
+            } else {
+                self.limit
+            },
+        }))
+    }
+
+    /// Returns what is known of the server, unless requests are sent as usual at `now`.
+    fn given_up<'c>(&self, circuit: &'c mut Circuit, now: Instant) -> Option<&'c mut GivenUp> {
+        circuit
+            .given_up()
+            .filter(|given_up| now.saturating_duration_since(given_up.failed) < self.limit)
     }
 
     /// Records that the attempt that began at `began` failed at `now`, and whether no other
@@ -207,56 +220,72 @@ impl Outage {
     ) -> Option<String> {
         let mut state = lock(&self.state);
         let began = state.answered.map_or(began, |answered| answered.max(began));
-        let since = *state.since.get_or_insert(began);
-        *state.failures.entry(cause.outcome()).or_default() += 1;
-        (state.failed, state.is_given_up) =
-            (Some((now, cause.clone())), state.is_given_up || is_last);
-        if is_last {
-            state.silent = (now.saturating_duration_since(began) >= SILENT).then_some(now);
-            state.patient.get_or_insert(now);
+        let is_silent = now.saturating_duration_since(began) >= SILENT;
+        match state.circuit.given_up() {
+            Some(given_up) => {
+                given_up.failed = now;
+                given_up.cause = cause.clone();
+                if is_last {
+                    given_up.silent = is_silent.then_some(now);
+                }
+            }
+            None if is_last => {
+                state.circuit = Circuit::Open(GivenUp {
+                    failed: now,
+                    cause: cause.clone(),
+                    silent: is_silent.then_some(now),
+                    patient: now,
+                });
+            }
+            None => {}
         }
+        let failures = state.failures.get_or_insert_with(|| FailedAttempts {
+            since: began,
+            counts: BTreeMap::new(),
+            is_logged: false,
+        });
+        *failures.counts.entry(cause.outcome()).or_default() += 1;
         // a server that takes no connection is none that is busy; the error of the last attempt
         // says so itself
         let is_gone = cause.outcome() == ServerOutcome::Unreachable && !is_last;
-        let lasts = is_gone || now.saturating_duration_since(since) >= GRACE;
-        if !lasts || state.is_logged {
+        let lasts = is_gone || now.saturating_duration_since(failures.since) >= GRACE;
+        if !lasts || failures.is_logged {
             return None;
         }
-        state.is_logged = true;
+        failures.is_logged = true;
         self.stats.failing_stores.fetch_add(1, Ordering::Relaxed);
-        Some(format!("fails for {}", state.shown(now)))
+        Some(format!("fails for {}", failures.shown(now)))
     }
 
     /// Returns whether a request was given up since the latest answer, and the latest failure is
-    /// less than `limit` ago.
-    pub fn is_given_up(&self, limit: Duration, now: Instant) -> bool {
-        lock(&self.state).given_up(limit, now).is_some()
+    /// less than the limit ago.
+    pub fn is_given_up(&self, now: Instant) -> bool {
+        self.given_up(&mut lock(&self.state).circuit, now).is_some()
     }
 
     /// Records that the server has answered at `now`. Returns a line for the log if this ends a
     /// logged outage.
     pub fn answered(&self, now: Instant) -> Option<String> {
         let mut state = lock(&self.state);
-        let line = state
-            .is_logged
-            .then(|| format!("answers again, after {}", state.shown(now)));
-        if state.is_logged {
-            self.stats.failing_stores.fetch_sub(1, Ordering::Relaxed);
-        }
-        if state.since.is_some() {
-            *state = OutageState {
-                probes: state.probes,
-                ..OutageState::default()
-            };
-        }
+        state.circuit = Circuit::Closed;
         state.answered = Some(now);
-        line
+        let failures = state
+            .failures
+            .take()
+            .filter(|failures| failures.is_logged)?;
+        self.stats.failing_stores.fetch_sub(1, Ordering::Relaxed);
+        Some(format!("answers again, after {}", failures.shown(now)))
     }
 }
 
 impl Drop for Outage {
     fn drop(&mut self) {
-        if lock(&self.state).is_logged {
+        let state = lock(&self.state);
+        if state
+            .failures
+            .as_ref()
+            .is_some_and(|failures| failures.is_logged)
+        {
             self.stats.failing_stores.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -268,9 +297,11 @@ mod tests {
 
     const BUSY: Cause = Cause::Busy(reqwest::StatusCode::SERVICE_UNAVAILABLE, None);
 
+    const LIMIT: Duration = Duration::from_secs(30);
+
     fn outage() -> (Outage, Arc<Stats>) {
         let stats = Arc::new(Stats::default());
-        (Outage::new(stats.clone()), stats)
+        (Outage::new(LIMIT, stats.clone()), stats)
     }
 
     fn unreachable() -> Cause {
@@ -310,9 +341,9 @@ mod tests {
 
     #[test]
     fn a_server_is_given_up_with_a_request_until_it_answers() {
-        let ((outage, _stats), start, limit) = (outage(), Instant::now(), Duration::from_secs(30));
+        let ((outage, _stats), start) = (outage(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        let is_given_up = |seconds| outage.is_given_up(limit, at(seconds));
+        let is_given_up = |seconds| outage.is_given_up(at(seconds));
         outage.failed(&BUSY, at(0), at(1), false);
         assert!(!is_given_up(1), "another attempt follows");
         outage.failed(&BUSY, at(2), at(28), true);
@@ -353,30 +384,25 @@ mod tests {
 
     #[test]
     fn during_an_outage_one_request_at_a_time_is_sent() {
-        let ((outage, _), start, limit) = (outage(), Instant::now(), Duration::from_secs(30));
+        let ((outage, _), start) = (outage(), Instant::now());
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let admission =
-            |began, now, is_patient| outage.admission(limit, at(began), at(now), is_patient);
-        let number = |admission| match admission {
-            Admission::Probe { number, is_short } => Some(Probe {
-                outage: &outage,
-                number,
-                is_short,
-            }),
-            _ => None,
+        let admission = |began, now, is_patient| outage.admission(at(began), at(now), is_patient);
+        let probe_of = |admission| match admission {
+            Admission::Send(Some(probe)) => probe,
+            _ => panic!("no probe"),
         };
-        assert!(matches!(admission(0, 0, true), Admission::Usual));
-        outage.failed(&Cause::TimedOut(limit), at(0), at(10_000), true);
-        let probe = number(admission(10_900, 10_900, true)).unwrap();
-        assert_eq!(probe.limit(), SHORT, "it was silent");
+        assert!(matches!(admission(0, 0, true), Admission::Send(None)));
+        outage.failed(&Cause::TimedOut(LIMIT), at(0), at(10_000), true);
+        let probe = probe_of(admission(10_900, 10_900, true));
+        assert_eq!(probe.limit, SHORT, "it was silent");
         drop(probe);
-        let probe = number(admission(11_000, 11_000, true)).unwrap();
-        assert_eq!(probe.limit(), Duration::MAX, "a second later");
+        let probe = probe_of(admission(11_000, 11_000, true));
+        assert_eq!(probe.limit, LIMIT, "a second later");
         assert!(matches!(
             admission(11_001, 11_001, true),
             Admission::Wait(_)
         ));
-        let second = number(admission(11_001, 21_001, false)).unwrap();
+        let second = probe_of(admission(11_001, 21_001, false));
         drop(probe);
         assert!(
             matches!(admission(21_002, 21_002, true), Admission::Wait(_)),
@@ -387,35 +413,32 @@ mod tests {
         assert!(
             matches!(
                 admission(21_002, 21_010, true),
-                Admission::Refused(Cause::Busy(..))
+                Admission::Refuse(Cause::Busy(..))
             ),
             "it has waited"
         );
         assert_eq!(
-            number(admission(21_011, 21_011, true)).unwrap().limit(),
-            Duration::MAX,
+            probe_of(admission(21_011, 21_011, true)).limit,
+            LIMIT,
             "a busy server answers"
         );
         // short ones follow each other, but not forever
         for second in 22..52 {
             let now = second * 1000;
             outage.failed(&Cause::TimedOut(SHORT), at(now - 500), at(now), true);
-            let limit = if now + 900 < 51_011 {
-                SHORT
-            } else {
-                Duration::MAX
-            };
+            let limit = if now + 900 < 51_011 { SHORT } else { LIMIT };
             assert_eq!(
-                number(admission(now + 900, now + 900, true))
-                    .unwrap()
-                    .limit(),
+                probe_of(admission(now + 900, now + 900, true)).limit,
                 limit,
                 "{now}"
             );
         }
-        let probe = number(admission(52_000, 52_000, true)).unwrap();
+        let probe = probe_of(admission(52_000, 52_000, true));
         outage.answered(at(52_100));
-        assert!(matches!(admission(52_100, 52_100, true), Admission::Usual));
+        assert!(matches!(
+            admission(52_100, 52_100, true),
+            Admission::Send(None)
+        ));
         drop(probe);
     }
 
@@ -435,7 +458,7 @@ mod tests {
             }
         });
         assert!(!stats.is_failing());
-        let other = Outage::new(stats.clone());
+        let other = Outage::new(LIMIT, stats.clone());
         outage.failed(&unreachable(), now, now, false);
         other.failed(&unreachable(), now, now, false);
         other.answered(now);

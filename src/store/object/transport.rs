@@ -167,7 +167,7 @@ impl Transport {
             .map_err(|e| text_of(&e))?;
         let new_connections = Semaphore::new(NEW_CONNECTIONS);
         let is_closing = AtomicBool::new(false);
-        let outage = Outage::new(stats.clone());
+        let outage = Outage::new(timeout, stats.clone());
         let hosts = Mutex::new(hosts);
         let redirects = None;
         Ok(Transport {
@@ -221,10 +221,7 @@ impl Transport {
         let mut backoff = Backoff::default();
         let mut probe = None;
         if self.is_of_store(request) {
-            let admitted = self
-                .outage
-                .admit(self.timeout, self.first_wait(request))
-                .await;
+            let admitted = self.outage.admit(self.first_wait(request)).await;
             probe = admitted.map_err(|cause| {
                 self.failed(RequestError::new(&request.method, &request.url, cause, 0))
             })?;
@@ -232,9 +229,7 @@ impl Transport {
         loop {
             let tries = backoff.tries() + 1;
             let started = Instant::now();
-            let limit = probe
-                .as_ref()
-                .map_or(self.timeout, |probe| probe.limit().min(self.timeout));
+            let limit = probe.as_ref().map_or(self.timeout, |probe| probe.limit);
             let outcome =
                 timeout_at(deadline.min(started + limit), self.try_once(request, body)).await;
             let outcome = outcome.unwrap_or(Err(Cause::TimedOut(limit)));
@@ -265,11 +260,9 @@ impl Transport {
                 (pause, _) => pause,
             };
             // another request may have been answered meanwhile
-            let is_given_up = || {
-                self.outage
-                    .is_given_up(self.timeout, std::time::Instant::now())
-            };
-            probe = probe.filter(|_| is_given_up());
+            if !self.outage.is_given_up(std::time::Instant::now()) {
+                probe = None;
+            }
             let retries = if probe.is_some() { 0 } else { self.retries };
             let is_last =
                 !cause.may_pass() || tries > retries || Instant::now() + pause >= deadline;
