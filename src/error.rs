@@ -8,8 +8,8 @@ use std::fmt;
 pub enum Kind {
     /// There is no such key, array or group.
     NotFound,
-    /// The server has no such bucket: the store itself is missing.
-    NoBucket,
+    /// The store itself is missing, as a bucket that its server does not have.
+    NoStore,
     /// A server answers with something that is neither a value nor its absence, such as a page
     /// about a directory.
     NotAValue,
@@ -173,9 +173,8 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self.kind {
             Kind::NotFound => libc::ENOENT,
-            // not ENOENT: a key may exist although its bucket cannot be found
-            Kind::NoBucket => libc::EIO,
-            Kind::NotAValue | Kind::Damaged => libc::EIO,
+            // a key may exist although its store cannot be found, so this is not ENOENT
+            Kind::NoStore | Kind::NotAValue | Kind::Damaged => libc::EIO,
             Kind::Unsupported => libc::EOPNOTSUPP,
             Kind::ReadOnly => libc::EROFS,
             Kind::Invalid => libc::EINVAL,

@@ -137,7 +137,7 @@ impl CommandFailure {
 impl From<Error> for CommandFailure {
     fn from(e: Error) -> Self {
         let code = match e.kind() {
-            Kind::NoBucket => ExitCode::NotFound,
+            Kind::NoStore => ExitCode::NotFound,
             _ => ExitCode::Failed,
         };
         CommandFailure::new(code, e.to_string())

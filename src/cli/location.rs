@@ -497,7 +497,7 @@ impl StoreRequest<'_> {
         let shown = self.location;
         match e.kind() {
             Kind::NotFound => CommandFailure::not_found(format!("{shown}: no such store")),
-            Kind::System(_) | Kind::NoBucket | Kind::NotAValue => e.context(shown).into(),
+            Kind::System(_) | Kind::NoStore | Kind::NotAValue => e.context(shown).into(),
             _ => CommandFailure::not_zarr(format!("{shown}: {why}{e}")),
         }
     }

@@ -209,7 +209,7 @@ impl RequestError {
                     "the server {} has no bucket {bucket}; check its name, or create it",
                     self.host
                 );
-                Error::new(Kind::NoBucket, message)
+                Error::new(Kind::NoStore, message)
             }
             Cause::System(error) => Error::new(error.kind(), message),
             Cause::Credentials(error) => error,

@@ -328,7 +328,7 @@ fn a_missing_bucket_is_not_a_missing_key() {
     let server = Server::new(|_, _| reply(404, &[], b"<Error><Code>NoSuchBucket</Code></Error>"));
     let (store, _) = bucket("s3", &server);
     let error = get(&store, "a").unwrap_err();
-    assert_eq!((error.kind(), error.errno()), (Kind::NoBucket, libc::EIO));
+    assert_eq!((error.kind(), error.errno()), (Kind::NoStore, libc::EIO));
     assert_eq!(
         error.message(),
         "the server 127.0.0.1 has no bucket b; check its name, or create it"
