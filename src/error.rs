@@ -21,7 +21,7 @@ pub enum Kind {
     ReadOnly,
     /// An argument from a command line or a caller is invalid.
     Invalid,
-    /// A write exceeds the fixed size of a file.
+    /// A write exceeds the fixed size of a file, or something else its limit.
     TooLarge,
     /// A system call failed with this errno.
     System(i32),
@@ -140,6 +140,16 @@ impl Error {
         Self::new(Kind::NotFound, message)
     }
 
+    /// Creates an EIO with a message of its own.
+    pub fn io(message: impl Into<String>) -> Self {
+        Self::new(Kind::System(libc::EIO), message)
+    }
+
+    /// Creates an EACCES with a message of its own.
+    pub fn denied(message: impl Into<String>) -> Self {
+        Self::new(Kind::System(libc::EACCES), message)
+    }
+
     /// Creates an error of [`Kind::System`] with the system's message for `errno`.
     pub fn system(errno: i32) -> Self {
         let text = std::io::Error::from_raw_os_error(errno).to_string();
@@ -213,7 +223,7 @@ impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Self {
         match e.raw_os_error() {
             Some(errno) => Error::system(errno),
-            None => Error::new(Kind::System(libc::EIO), e.to_string()),
+            None => Error::io(e.to_string()),
         }
     }
 }

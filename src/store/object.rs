@@ -308,7 +308,7 @@ impl Store for ObjectStore {
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.put_if(key, value, Replaces::Anything)?;
         put.ok_or_else(|| {
-            cloud::unexpected("the server refuses an unconditional put because of a condition")
+            Error::io("the server refuses an unconditional put because of a condition")
         })
     }
 

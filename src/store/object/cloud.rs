@@ -11,7 +11,7 @@ use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
 use super::stated_versions::StatedVersions;
 use super::store_url::Cloud;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
 use crate::util::memory::lock;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
@@ -130,7 +130,7 @@ impl Bucket {
         if value.len() as u64 == length {
             Ok(Some(stat))
         } else {
-            Err(unexpected(format!(
+            Err(Error::io(format!(
                 "received {} bytes instead of {length}",
                 value.len()
             )))
@@ -365,13 +365,8 @@ pub(super) fn failed(error: &object_store::Error) -> Error {
         (Some(failure), _) => failure.clone().into_error(),
         (None, object_store::Error::NotFound { .. }) => Error::not_found("no such key or bucket"),
         (None, object_store::Error::InvalidPath { source }) => Error::invalid(source.to_string()),
-        (None, _) => unexpected(line_of(error)),
+        (None, _) => Error::io(line_of(error)),
     }
-}
-
-/// Returns an error for a server that misbehaves: EIO.
-pub(super) fn unexpected(message: impl Into<String>) -> Error {
-    Error::new(Kind::System(libc::EIO), message)
 }
 
 /// Returns the innermost cause of an error on one line. The outer ones show URLs, which may hold

@@ -50,11 +50,11 @@ pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Res
             limit.as_secs_f32()
         )
     };
-    let (status, output, said) = output.map_err(|_| denied(late()))??;
+    let (status, output, said) = output.map_err(|_| Error::denied(late()))??;
     if status.success() {
         parse(&output, SystemTime::now())
     } else {
-        Err(denied(format!("{status}: {}", shown(&said))))
+        Err(Error::denied(format!("{status}: {}", shown(&said))))
     }
 }
 
@@ -171,7 +171,7 @@ impl Drop for ProcessGroup {
 /// Parses the output: an object with `Version` 1, `AccessKeyId`, `SecretAccessKey`, and perhaps
 /// `SessionToken` and `Expiration`.
 fn parse(output: &[u8], now: SystemTime) -> Result<ProcessKeys> {
-    let wrong = |what: &str| denied(format!("its output {what}"));
+    let wrong = |what: &str| Error::denied(format!("its output {what}"));
     // the error of the parser could quote a secret
     let parsed: Value = serde_json::from_slice(output).map_err(|_| wrong("is not JSON"))?;
     if parsed.get("Version").and_then(Value::as_u64) != Some(1) {
@@ -228,10 +228,6 @@ fn shown(said: &[u8]) -> String {
     } else {
         line[cut..].to_string()
     }
-}
-
-fn denied(message: impl Into<String>) -> Error {
-    Error::new(crate::error::Kind::System(libc::EACCES), message)
 }
 
 #[cfg(test)]

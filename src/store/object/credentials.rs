@@ -6,7 +6,7 @@ use super::credential_process::{self, ProcessKeys};
 use super::key_renewal::{KeyOrigin, Refusal};
 use super::profile::{Profile, variable};
 use super::renewed_keys::{KeySource, NewKeys, RenewedKeys};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use async_trait::async_trait;
 use object_store::aws::AwsCredential;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
             [] => String::new(),
             missing => format!(" ({})", missing.join(", ")),
         };
-        return Err(failed(denied(format!(
+        return Err(failed(Error::denied(format!(
             "there is no such profile; check AWS_PROFILE and the files in ~/.aws{files}"
         ))));
     }
@@ -99,7 +99,11 @@ pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
             });
         }
         (Some(_), None) => return Err(failed(unsupported(profile, "role_arn", ""))),
-        (None, Some(_)) => return Err(failed(denied("web_identity_token_file without role_arn"))),
+        (None, Some(_)) => {
+            return Err(failed(Error::denied(
+                "web_identity_token_file without role_arn",
+            )));
+        }
         (None, None) => {}
     }
     if SSO.iter().any(|name| profile.get(name).is_some()) {
@@ -136,7 +140,7 @@ fn unsupported(profile: &Profile, way: &str, login: &str) -> Error {
     } else {
         format!("run `{login} --profile {name}`, then ")
     };
-    denied(format!(
+    Error::denied(format!(
         "zarrfs does not support {way}; {first}`eval \"$(aws configure export-credentials --profile {name} --format env)\"`, \
          or for lasting mounts choose another profile with the line `credential_process = aws configure \
          export-credentials --profile {name}`"
@@ -147,7 +151,8 @@ fn unsupported(profile: &Profile, way: &str, login: &str) -> Error {
 fn keys<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Result<Option<AwsCredential>> {
     let [id, secret] = ["aws_access_key_id", "aws_secret_access_key"].map(&get);
     let Some(id) = id else { return Ok(None) };
-    let secret = secret.ok_or_else(|| denied("aws_access_key_id without aws_secret_access_key"))?;
+    let secret =
+        secret.ok_or_else(|| Error::denied("aws_access_key_id without aws_secret_access_key"))?;
     let token = get("aws_session_token")
         .or_else(|| get("aws_security_token"))
         .map(str::to_string);
@@ -166,7 +171,7 @@ pub(super) fn checked(credential: &AwsCredential) -> Result<()> {
     if parts.into_iter().chain(&credential.token).all(is_printable) {
         Ok(())
     } else {
-        Err(denied(
+        Err(Error::denied(
             "the keys have characters that keys do not have, such as spaces",
         ))
     }
@@ -216,10 +221,9 @@ impl ProfileKeys {
                     origin: KeyOrigin::Program,
                 })
             }
-            ProfileSource::WebIdentity { .. } | ProfileSource::Nothing => Err(denied(format!(
-                "AWS profile {}: its keys are gone",
-                profile.name
-            ))),
+            ProfileSource::WebIdentity { .. } | ProfileSource::Nothing => Err(Error::denied(
+                format!("AWS profile {}: its keys are gone", profile.name),
+            )),
         }
     }
 }
@@ -232,15 +236,11 @@ impl KeySource for ProfileKeys {
         let reading = tokio::task::spawn_blocking(move || Profile::load(&directory));
         let reading = tokio::time::timeout(self.limit, reading).await;
         let profile = reading.map_err(|_| {
-            denied("the files with AWS profiles cannot be read in time (--timeout)")
+            Error::denied("the files with AWS profiles cannot be read in time (--timeout)")
         })?;
-        self.keys_of(&profile.map_err(|e| denied(e.to_string()))?)
+        self.keys_of(&profile.map_err(|e| Error::denied(e.to_string()))?)
             .await
     }
-}
-
-fn denied(message: impl Into<String>) -> Error {
-    Error::new(Kind::System(libc::EACCES), message)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! are read. Messages never show keys.
 
 use super::key_renewal::{KeyMoment, KeyOrigin, KeyRenewal, ReadingOutcome, Refusal, Validity};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use async_trait::async_trait;
 use object_store::aws::AwsCredential;
@@ -92,10 +92,7 @@ impl RenewedKeys {
         match (&state.failure, &state.credential) {
             (None, Some(credential)) => Ok(credential.clone()),
             (Some(e), _) => Err(e.clone()),
-            (None, None) => Err(Error::new(
-                Kind::System(libc::EIO),
-                "the credentials could not be read",
-            )),
+            (None, None) => Err(Error::io("the credentials could not be read")),
         }
     }
 

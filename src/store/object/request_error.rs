@@ -213,28 +213,22 @@ impl RequestError {
             }
             Cause::System(error) => Error::new(error.kind(), message),
             Cause::Credentials(error) => error,
-            Cause::Clock(..) => Error::new(Kind::System(libc::EACCES), message),
+            Cause::Clock(..) => Error::denied(message),
             Cause::Status(status, said)
                 if [401, 403].contains(&status.as_u16()) || is_expired(&said) =>
             {
-                Error::new(
-                    Kind::System(libc::EACCES),
-                    format!("{message}; {}", advice(status)),
-                )
+                Error::denied(format!("{message}; {}", advice(status)))
             }
             // an answer to HEAD has no code
             Cause::Status(status, said)
                 if status == 400 && said.is_empty() && self.may_have_expired =>
             {
-                Error::new(
-                    Kind::System(libc::EIO),
-                    format!("{message}; the credentials may have expired"),
-                )
+                Error::io(format!("{message}; the credentials may have expired"))
             }
             Cause::Status(status, _) if status == 507 => {
                 Error::new(Kind::System(libc::ENOSPC), message)
             }
-            _ => Error::new(Kind::System(libc::EIO), message),
+            _ => Error::io(message),
         }
     }
 }

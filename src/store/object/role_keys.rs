@@ -5,7 +5,7 @@ use super::connector::{Connector, element, http_error, url_of};
 use super::credentials::checked;
 use super::key_renewal::KeyOrigin;
 use super::renewed_keys::{KeySource, NewKeys};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use async_trait::async_trait;
 use chrono::DateTime;
@@ -31,7 +31,7 @@ impl RoleKeys {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`] if the settings are wrong.
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if the settings are wrong.
     pub fn new(builder: AmazonS3Builder, connector: Connector) -> Result<Self> {
         let keys = RoleKeys { builder, connector };
         keys.client().map(|_| keys)
@@ -66,7 +66,7 @@ impl KeySource for RoleKeys {
         checked(&credential)?;
         let expires = *lock(&stated.end);
         if expires.is_some_and(|end| end <= SystemTime::now()) {
-            return Err(denied(
+            return Err(Error::denied(
                 "the keys of the role have expired already; check the clock of this machine",
             ));
         }
@@ -133,12 +133,8 @@ fn end_in(body: &[u8]) -> Option<SystemTime> {
 fn failed(error: &object_store::Error) -> Error {
     match super::cloud::request_error_of(error) {
         Some(failure) => failure.clone().into_error(),
-        None => denied(super::cloud::line_of(error)),
+        None => Error::denied(super::cloud::line_of(error)),
     }
-}
-
-fn denied(message: impl Into<String>) -> Error {
-    Error::new(Kind::System(libc::EACCES), message)
 }
 
 #[cfg(test)]

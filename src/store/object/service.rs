@@ -15,7 +15,7 @@ use super::role_keys::RoleKeys;
 use super::signer::{Signer, is_region};
 use super::transport::{BUCKET_REGION, ServerRequest, Transport};
 use super::{ObjectOptions, runtime, user_headers};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::stats::Stats;
 use base64::Engine;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
@@ -282,9 +282,7 @@ pub(super) fn google(
 /// EACCES with the variable and the path.
 fn check_readable(variable: &str, path: &str) -> Result<()> {
     let opened = File::open(path).map_err(|e| Error::from(e).context(format!("{variable}={path}")));
-    opened
-        .map(drop)
-        .map_err(|e| Error::new(Kind::System(libc::EACCES), e.message()))
+    opened.map(drop).map_err(|e| Error::denied(e.message()))
 }
 
 /// Checks that a key of Azure has the characters of a key. The error of `object_store` would show

@@ -8,7 +8,7 @@ use super::credentials::AwsCredentials;
 use super::key_renewal::Refusal;
 use super::request_error::{Cause, RequestError, refusal_of};
 use super::transport::{BUCKET_REGION, ServerAnswer};
-use crate::error::{Error, Kind};
+use crate::error::Error;
 use crate::util::memory::lock;
 use async_trait::async_trait;
 use object_store::ClientOptions;
@@ -176,7 +176,7 @@ fn sign(request: &mut HttpRequest, credential: &AwsCredential, region: &str) -> 
     let is_hashed = digest.as_deref() != Some("UNSIGNED-PAYLOAD");
     let authorizer = AwsAuthorizer::new(credential, "s3", region).with_sign_payload(is_hashed);
     let signed = authorizer.try_authorize(request, hashed.as_deref());
-    signed.map_err(|e| Error::new(Kind::System(libc::EIO), super::cloud::line_of(&e)))
+    signed.map_err(|e| Error::io(super::cloud::line_of(&e)))
 }
 
 fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {

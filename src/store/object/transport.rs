@@ -8,7 +8,7 @@ use super::request_error::{Cause, RequestError};
 use super::request_log::{self, Attempt};
 use super::retry::{self, Backoff};
 use super::store_url;
-use crate::error::{Error, Kind};
+use crate::error::Error;
 use crate::stats::{ServerOperation, ServerOutcome, Stats};
 use crate::store::TargetPlace;
 use crate::util::memory;
@@ -377,7 +377,7 @@ impl Transport {
             "the server redirects to {}, outside the directory of the references; --allow-reference URL allows it",
             store_url::without_secrets(next)
         );
-        Err(Cause::System(Error::new(Kind::System(libc::EACCES), why)))
+        Err(Cause::System(Error::denied(why)))
     }
 
     /// Sends a request to `url`, and waits for the head of the answer.

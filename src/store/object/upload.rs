@@ -1,7 +1,7 @@
 //! Uploads of values in parts, which the server assembles: for values that do not fit into memory.
 
-use super::cloud::{Bucket, failed, tag_version, unexpected};
-use crate::error::Result;
+use super::cloud::{Bucket, failed, tag_version};
+use crate::error::{Error, Result};
 use crate::store::{Key, Replaces, ValuePiece, Version};
 use crate::util::memory;
 use object_store::{MultipartUpload, PutMultipartOptions};
@@ -75,7 +75,7 @@ impl Bucket {
         let put = upload.complete().await.map_err(|e| failed(&e))?;
         let tag = put
             .e_tag
-            .ok_or_else(|| unexpected("the server returns no entity tag"))?;
+            .ok_or_else(|| Error::io("the server returns no entity tag"))?;
         Ok(Some(tag_version(&tag)))
     }
 

@@ -3,7 +3,6 @@
 
 use super::EndOfValue;
 use super::answer_headers::{content_range, length, text};
-use super::cloud::unexpected;
 use super::request_error::{Cause, RequestError};
 use super::stated_versions::StatedVersions;
 use super::store_url;
@@ -321,7 +320,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
 
 fn invalid_answer(request: &ServerRequest, what: &str) -> Error {
     let url = store_url::without_secrets(&request.url);
-    unexpected(format!(
+    Error::io(format!(
         "{} {url}: the server answers {what}",
         request.method
     ))

@@ -1,7 +1,7 @@
 //! Writing to a bucket: conditional puts of whole values, removal, and renames by copies on the
 //! server. Servers have no prefixes, so empty ones are kept in memory.
 
-use super::cloud::{Bucket, PageKind, failed, request_error_of, tag_version, unexpected};
+use super::cloud::{Bucket, PageKind, failed, request_error_of, tag_version};
 use super::connector::WasRetried;
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
@@ -65,7 +65,7 @@ impl Bucket {
             Ok(put) => {
                 let tag = put
                     .e_tag
-                    .ok_or_else(|| unexpected("the server returns no entity tag"))?;
+                    .ok_or_else(|| Error::io("the server returns no entity tag"))?;
                 Ok(Some(tag_version(&tag)))
             }
             Err(e) if is_conditional && is_refused(&e) => {

@@ -24,8 +24,7 @@ impl KeySource for Program {
     async fn read(&self) -> Result<NewKeys> {
         self.runs.fetch_add(1, SeqCst);
         self.permits.acquire().await.unwrap().forget();
-        let id =
-            lock(&self.id).ok_or_else(|| Error::new(Kind::System(libc::EACCES), "signed out"))?;
+        let id = lock(&self.id).ok_or_else(|| Error::denied("signed out"))?;
         let expires = self.now().time + Duration::from_secs(self.lasts);
         Ok(NewKeys {
             credential: Arc::new(key(id)),
