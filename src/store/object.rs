@@ -10,7 +10,6 @@ mod connection_error;
 mod connector;
 mod credential_process;
 mod credentials;
-mod key_renewal;
 mod listing;
 mod listing_progress;
 mod outage;

@@ -7,6 +7,7 @@ use super::request_error::{Cause, RequestError, is_metadata_service, refused};
 use super::transport::{ServerAnswer, ServerRequest, Transport};
 use crate::util::memory::lock;
 use async_trait::async_trait;
+use chrono::DateTime;
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
@@ -14,6 +15,7 @@ use object_store::client::{
 use quick_xml::escape::unescape;
 use reqwest::header::{CONTENT_LENGTH, ETAG, RANGE};
 use reqwest::{Method, StatusCode, Url};
+use serde_json::Value;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -88,6 +90,9 @@ pub(super) struct Connector {
     /// When the metadata service failed last, without an answer since. The lock protects the time
     /// alone.
     metadata_failed: Arc<Mutex<Option<Instant>>>,
+    /// Receives the time at which keys expire that an answer contains: `object_store` does not
+    /// reveal it. The lock protects the time alone.
+    key_expiry: Option<Arc<Mutex<Option<SystemTime>>>>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -108,7 +113,14 @@ impl HttpService for Connector {
         let url = url_of(&request)?;
         let mut body = ValueBuffer::of(&request);
         let answer = match self.exchange(&url, &request, None, &mut body).await {
-            Ok(answer) => self.response(&url, &request, answer, body),
+            Ok(answer) => {
+                if let Some(expiry) = &self.key_expiry
+                    && let Some(end) = end_in(&body)
+                {
+                    *lock(expiry) = Some(end);
+                }
+                self.response(&url, &request, answer, body)
+            }
             Err(failure) => Err(failure),
         };
         answer.map_err(http_error)
@@ -131,6 +143,15 @@ impl Connector {
             transport,
             bucket: bucket.to_string(),
             metadata_failed: Arc::default(),
+            key_expiry: None,
+        }
+    }
+
+    /// Makes this a connector for keys, which notes in `expiry` when they expire.
+    pub fn noting_expiry(self, expiry: Arc<Mutex<Option<SystemTime>>>) -> Self {
+        Connector {
+            key_expiry: Some(expiry),
+            ..self
         }
     }
 
@@ -323,4 +344,46 @@ pub(super) fn element(body: &[u8], name: &str) -> Option<String> {
     let line = rest.split('<').next()?.lines().next()?;
     let line = unescape(line).unwrap_or(line.into());
     Some(line.chars().take(200).collect())
+}
+
+/// Returns the `Expiration` of an answer in JSON or XML.
+fn end_in(body: &[u8]) -> Option<SystemTime> {
+    let parsed: Option<Value> = serde_json::from_slice(body).ok();
+    let text = match &parsed {
+        Some(parsed) => parsed.get("Expiration")?.as_str()?.to_string(),
+        None => element(body, "Expiration")?,
+    };
+    DateTime::parse_from_rfc3339(text.trim())
+        .ok()
+        .map(SystemTime::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn services_state_the_end_of_keys_in_json_or_xml() {
+        let end = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_709_251_199));
+        assert_eq!(
+            end_in(br#"{"AccessKeyId": "A", "Expiration": "2024-02-29T23:59:59Z"}"#),
+            end
+        );
+        assert_eq!(
+            end_in(
+                b"<R><Credentials><Expiration>2024-02-29T23:59:59Z</Expiration></Credentials></R>"
+            ),
+            end
+        );
+        for body in [
+            &b"role-name"[..],
+            b"{}",
+            b"<Expiration>soon</Expiration>",
+            br#"{"Expiration": 5}"#,
+            b"\xff",
+        ] {
+            assert_eq!(end_in(body), None);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The `credential_process` of an AWS profile: a program that prints keys as JSON. Its output is a
 //! secret and never appears in messages.
 
+use super::renewed_keys::{KeyOrigin, NewKeys};
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use chrono::DateTime;
@@ -28,13 +29,6 @@ const MAX_SHOWN: usize = 300;
 /// output, or close it.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Keys and their time of expiry. The type has no `Debug`, so that nothing prints keys.
-#[derive(PartialEq, Eq)]
-pub(super) struct ProcessKeys {
-    pub credential: AwsCredential,
-    pub expires: Option<SystemTime>,
-}
-
 /// Runs `command` with the shell in `directory`, as the SDKs of AWS do, and returns the keys that
 /// it prints. Kills the program and all processes that it started if it takes longer than `limit`,
 /// or if they keep its output open after its end.
@@ -42,7 +36,7 @@ pub(super) struct ProcessKeys {
 /// # Errors
 ///
 /// EACCES with the end of the program's messages on standard error.
-pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Result<ProcessKeys> {
+pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Result<NewKeys> {
     let output = timeout(limit, output_of(command, directory, GRACE.min(limit / 4))).await;
     let late = || {
         format!(
@@ -170,7 +164,7 @@ impl Drop for ProcessGroup {
 
 /// Parses the output: an object with `Version` 1, `AccessKeyId`, `SecretAccessKey`, and perhaps
 /// `SessionToken` and `Expiration`.
-fn parse(output: &[u8], now: SystemTime) -> Result<ProcessKeys> {
+fn parse(output: &[u8], now: SystemTime) -> Result<NewKeys> {
     let wrong = |what: &str| Error::denied(format!("its output {what}"));
     // the error of the parser could quote a secret
     let parsed: Value = serde_json::from_slice(output).map_err(|_| wrong("is not JSON"))?;
@@ -202,9 +196,10 @@ fn parse(output: &[u8], now: SystemTime) -> Result<ProcessKeys> {
         secret_key: needed("SecretAccessKey")?,
         token: text("SessionToken").map(str::to_string),
     };
-    Ok(ProcessKeys {
-        credential,
+    Ok(NewKeys {
+        credential: Arc::new(credential),
         expires,
+        origin: KeyOrigin::Program,
     })
 }
 
@@ -235,7 +230,7 @@ mod tests {
     use super::*;
     use crate::store::object::runtime;
 
-    fn run_for(command: &str, limit: Duration) -> Result<ProcessKeys> {
+    fn run_for(command: &str, limit: Duration) -> Result<NewKeys> {
         runtime::block_on(run(command, Path::new("/"), limit))
     }
 
@@ -252,9 +247,10 @@ mod tests {
             token: None,
         };
         assert!(
-            keys == ProcessKeys {
-                credential: expected,
-                expires: None
+            keys == NewKeys {
+                credential: Arc::new(expected),
+                expires: None,
+                origin: KeyOrigin::Program,
             }
         );
         let text =

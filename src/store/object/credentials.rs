@@ -2,53 +2,15 @@
 //! environment, then the profile, then the role of the machine. This module sends no requests to
 //! buckets. Messages name profiles, and never show keys, tokens or commands.
 
-use super::credential_process::{self, ProcessKeys};
-use super::key_renewal::{KeyOrigin, Refusal};
-use super::profile::{Profile, variable};
-use super::renewed_keys::{KeySource, NewKeys, RenewedKeys};
+use super::credential_process;
+use super::profile::Profile;
+use super::renewed_keys::{KeySource, NewKeys};
 use crate::error::{Error, Result};
 use async_trait::async_trait;
 use object_store::aws::AwsCredential;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The source of credentials.
-pub(super) enum AwsCredentials {
-    /// Keys of the environment, which never change.
-    Fixed(Arc<AwsCredential>),
-    /// Keys of a profile or a role, which are read again when they expire or are refused.
-    Renewed(RenewedKeys),
-}
-
-impl AwsCredentials {
-    /// Returns the credentials for a request.
-    pub async fn current(&self) -> Result<Arc<AwsCredential>> {
-        match self {
-            AwsCredentials::Fixed(credential) => Ok(credential.clone()),
-            AwsCredentials::Renewed(keys) => keys.current().await,
-        }
-    }
-
-    /// Returns credentials other than those that a server has refused, if there are any now.
-    pub async fn instead_of(
-        &self,
-        refused: &AwsCredential,
-        refusal: Refusal,
-    ) -> Option<Arc<AwsCredential>> {
-        match self {
-            AwsCredentials::Fixed(_) => None,
-            AwsCredentials::Renewed(keys) => keys.instead_of(refused, refusal).await,
-        }
-    }
-
-    /// Records that the server accepts credentials of [`AwsCredentials::instead_of`].
-    pub fn record_use(&self) {
-        if let AwsCredentials::Renewed(keys) = self {
-            keys.record_use();
-        }
-    }
-}
 
 /// The source of keys that a profile names. The type has no `Debug`, so that nothing prints keys or
 /// commands.
@@ -77,58 +39,48 @@ const SSO: [&str; 2] = ["sso_account_id", "sso_role_name"];
 ///
 /// EACCES if the profile is missing, incomplete, or names a source that zarrfs does not support.
 pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
-    let failed = |e: Error| e.context(format!("AWS profile {}", profile.name));
+    find_source(profile).map_err(|e| e.context(format!("AWS profile {}", profile.name)))
+}
+
+fn find_source(profile: &Profile) -> Result<ProfileSource> {
     if profile.is_missing() {
         let files = match profile.missing_files() {
             [] => String::new(),
             missing => format!(" ({})", missing.join(", ")),
         };
-        return Err(failed(Error::denied(format!(
+        return Err(Error::denied(format!(
             "there is no such profile; check AWS_PROFILE and the files in ~/.aws{files}"
-        ))));
+        )));
     }
     let role = profile.get("role_arn");
     let token_file = profile.get("web_identity_token_file");
     match (role, token_file) {
         (Some(role), Some(token_file)) => {
-            let session = profile.get("role_session_name").map(str::to_string);
             return Ok(ProfileSource::WebIdentity {
                 token_file: token_file.into(),
                 role: role.into(),
-                session,
+                session: profile.get("role_session_name").map(str::to_string),
             });
         }
-        (Some(_), None) => return Err(failed(unsupported(profile, "role_arn", ""))),
-        (None, Some(_)) => {
-            return Err(failed(Error::denied(
-                "web_identity_token_file without role_arn",
-            )));
-        }
+        (Some(_), None) => return Err(unsupported(profile, "role_arn", "")),
+        (None, Some(_)) => return Err(Error::denied("web_identity_token_file without role_arn")),
         (None, None) => {}
     }
     if SSO.iter().any(|name| profile.get(name).is_some()) {
-        return Err(failed(unsupported(
-            profile,
-            "SSO (IAM Identity Center)",
-            "aws sso login",
-        )));
+        let way = "SSO (IAM Identity Center)";
+        return Err(unsupported(profile, way, "aws sso login"));
     }
     if profile.get("login_session").is_some() {
-        return Err(failed(unsupported(profile, "login_session", "aws login")));
+        return Err(unsupported(profile, "login_session", "aws login"));
     }
-    let of_credentials = keys(|name| profile.of_credentials(name)).map_err(failed)?;
-    let process = || {
-        profile
-            .get("credential_process")
-            .map(|command| ProfileSource::Process(command.to_string()))
-    };
-    match of_credentials.map(ProfileSource::Keys).or_else(process) {
-        Some(source) => Ok(source),
-        None => {
-            let of_config = keys(|name| profile.of_config(name)).map_err(failed)?;
-            Ok(of_config.map_or(ProfileSource::Nothing, ProfileSource::Keys))
-        }
+    if let Some(keys) = keys(|name| profile.of_credentials(name))? {
+        return Ok(ProfileSource::Keys(keys));
     }
+    if let Some(command) = profile.get("credential_process") {
+        return Ok(ProfileSource::Process(command.to_string()));
+    }
+    let keys = keys(|name| profile.of_config(name))?;
+    Ok(keys.map_or(ProfileSource::Nothing, ProfileSource::Keys))
 }
 
 /// Returns the error for a source of keys that only the AWS command line supports. The message says
@@ -167,8 +119,8 @@ fn keys<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Result<Option<AwsCredentia
 /// Checks that keys can be part of a header.
 pub(super) fn checked(credential: &AwsCredential) -> Result<()> {
     let parts = [&credential.key_id, &credential.secret_key];
-    let is_printable = |text: &String| text.bytes().all(|byte| (b'!'..=b'~').contains(&byte));
-    if parts.into_iter().chain(&credential.token).all(is_printable) {
+    let mut parts = parts.into_iter().chain(&credential.token);
+    if parts.all(|text| text.bytes().all(|byte| byte.is_ascii_graphic())) {
         Ok(())
     } else {
         Err(Error::denied(
@@ -177,49 +129,25 @@ pub(super) fn checked(credential: &AwsCredential) -> Result<()> {
     }
 }
 
-/// Returns whether the environment has a token for a role.
-pub(super) fn has_web_identity() -> bool {
-    variable("AWS_WEB_IDENTITY_TOKEN_FILE").is_some() && variable("AWS_ROLE_ARN").is_some()
-}
-
 /// A source of keys: the profile that the environment chooses.
 pub(super) struct ProfileKeys {
     /// The directory in which zarrfs was started, to resolve relative paths. A background mount
     /// changes its working directory.
-    directory: PathBuf,
+    pub directory: PathBuf,
     /// Maximum duration of reading the files, and of running the program.
-    limit: Duration,
+    pub limit: Duration,
 }
 
 impl ProfileKeys {
-    /// Creates a source for the profile that the environment chooses.
-    pub fn new(directory: PathBuf, limit: Duration) -> Self {
-        ProfileKeys { directory, limit }
-    }
-
     async fn keys_of(&self, profile: &Profile) -> Result<NewKeys> {
         match source_of(profile)? {
-            ProfileSource::Keys(credential) => Ok(NewKeys {
-                credential: Arc::new(credential),
-                expires: None,
-                origin: KeyOrigin::File,
-            }),
+            ProfileSource::Keys(credential) => Arc::new(credential).read().await,
             ProfileSource::Process(command) => {
-                let failed = |e: Error| {
-                    e.context(format!("AWS profile {}: credential_process", profile.name))
-                };
-                let ProcessKeys {
-                    credential,
-                    expires,
-                } = credential_process::run(&command, &self.directory, self.limit)
-                    .await
-                    .map_err(failed)?;
-                checked(&credential).map_err(failed)?;
-                Ok(NewKeys {
-                    credential: Arc::new(credential),
-                    expires,
-                    origin: KeyOrigin::Program,
-                })
+                let keys = credential_process::run(&command, &self.directory, self.limit).await;
+                keys.and_then(|keys| checked(&keys.credential).map(|()| keys))
+                    .map_err(|e| {
+                        e.context(format!("AWS profile {}: credential_process", profile.name))
+                    })
             }
             ProfileSource::WebIdentity { .. } | ProfileSource::Nothing => Err(Error::denied(
                 format!("AWS profile {}: its keys are gone", profile.name),

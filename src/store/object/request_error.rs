@@ -1,6 +1,6 @@
 //! Failed requests, their causes, and the errors that a store returns for them.
 
-use super::key_renewal::Refusal;
+use super::renewed_keys::Refusal;
 use crate::error::{Error, Kind};
 use crate::stats::ServerOutcome;
 use chrono::DateTime;

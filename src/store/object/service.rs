@@ -5,12 +5,9 @@
 use super::answer_headers::text;
 use super::cloud::Client;
 use super::connector::Connector;
-use super::credentials::{
-    AwsCredentials, ProfileKeys, ProfileSource, checked, has_web_identity, source_of,
-};
+use super::credentials::{ProfileKeys, ProfileSource, checked, source_of};
 use super::profile::{Profile, variable};
 use super::renewed_keys::RenewedKeys;
-use super::request_error::RequestError;
 use super::role_keys::RoleKeys;
 use super::signer::{Signer, is_region};
 use super::transport::{BUCKET_REGION, ServerRequest, Transport};
@@ -25,12 +22,15 @@ use object_store::{BackoffConfig, RetryConfig, StaticCredentialProvider};
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Region of a bucket if no other source names one, as in the AWS command line.
 const REGION: &str = "us-east-1";
+
+/// Variable that names the file with the token of a role.
+const TOKEN_FILE: &str = "AWS_WEB_IDENTITY_TOKEN_FILE";
 
 /// Creates a client of an S3 bucket.
 pub(super) fn s3(
@@ -42,24 +42,22 @@ pub(super) fn s3(
     let directory = std::env::current_dir().unwrap_or_default();
     let profile = Profile::load(&directory);
     let mut builder = AmazonS3Builder::from_env();
-    let endpoint = options.endpoint_url.clone().or_else(|| {
-        let of_environment = setting(&builder, AmazonS3ConfigKey::S3Endpoint);
-        of_environment
-            .or_else(|| setting(&builder, AmazonS3ConfigKey::Endpoint))
-            .or_else(|| profile.get("endpoint_url").map(Into::into))
-    });
-    let known = || {
-        let of_environment =
-            setting(&builder, AmazonS3ConfigKey::Region).or_else(|| variable("AWS_DEFAULT_REGION"));
-        of_environment.or_else(|| profile.get("region").map(str::to_string))
-    };
+    let endpoint = options
+        .endpoint_url
+        .clone()
+        .or_else(|| setting(&builder, AmazonS3ConfigKey::S3Endpoint))
+        .or_else(|| setting(&builder, AmazonS3ConfigKey::Endpoint))
+        .or_else(|| profile.get("endpoint_url").map(str::to_string));
     let region = match (&options.region, &endpoint) {
-        (Some(region), _) => region.clone(),
-        (None, None) => region_of(bucket, options)?
-            .or_else(known)
-            .unwrap_or_else(|| REGION.to_string()),
-        (None, Some(_)) => known().unwrap_or_else(|| REGION.to_string()),
+        (Some(region), _) => Some(region.clone()),
+        (None, None) => region_of(bucket, options)?,
+        (None, Some(_)) => None,
     };
+    let region = region
+        .or_else(|| setting(&builder, AmazonS3ConfigKey::Region))
+        .or_else(|| variable("AWS_DEFAULT_REGION"))
+        .or_else(|| profile.get("region").map(str::to_string))
+        .unwrap_or_else(|| REGION.to_string());
     if !is_region(&region) {
         return Err(Error::invalid(format!(
             "{region:?} can't be the name of a region"
@@ -76,13 +74,8 @@ pub(super) fn s3(
             .with_config(AmazonS3ConfigKey::S3Endpoint, endpoint)
             .with_allow_http(is_http(endpoint));
     }
-    let is_on = |key| {
-        builder
-            .get_config_value(&key)
-            .is_some_and(|value| value == "true")
-    };
-    let is_anonymous = options.anonymous || is_on(AmazonS3ConfigKey::SkipSignature);
-    let signs_sessions = is_on(AmazonS3ConfigKey::S3Express);
+    let is_anonymous = options.anonymous || is_on(&builder, AmazonS3ConfigKey::SkipSignature);
+    let signs_sessions = is_on(&builder, AmazonS3ConfigKey::S3Express);
     let connector = connector(bucket, hosts, options, stats)?;
     builder = builder
         .with_bucket_name(bucket)
@@ -98,9 +91,9 @@ pub(super) fn s3(
         // `object_store` signs with the key of a session, which it asks for
         builder
     } else {
-        let credentials = credentials_of(&profile, &builder, &connector, directory, options)?;
+        let keys = keys_of(&profile, &builder, &connector, directory, options)?;
         let placeholder = Arc::new(StaticCredentialProvider::new(Signer::placeholder()));
-        let signer = Signer::new(connector, Some(credentials), region);
+        let signer = Signer::new(connector, Some(keys), region);
         builder
             .with_credentials(placeholder)
             .with_http_connector(signer)
@@ -115,86 +108,83 @@ fn setting(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> Option<String> 
         .filter(|value| !value.is_empty())
 }
 
-/// Finds the credentials of S3, in the order of the AWS command line: keys of the environment, a
-/// role of the profile, web identity of the environment, the rest of the profile, the container,
-/// the machine.
-fn credentials_of(
+/// Returns whether a setting of the environment is on.
+fn is_on(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> bool {
+    setting(builder, key).is_some_and(|value| value == "true")
+}
+
+/// Finds the keys of S3, in the order of the AWS command line: keys of the environment, a role of
+/// the profile, web identity of the environment, the rest of the profile, the container, the
+/// machine.
+fn keys_of(
     profile: &Profile,
     builder: &AmazonS3Builder,
     connector: &Connector,
     directory: PathBuf,
     options: &ObjectOptions,
-) -> Result<AwsCredentials> {
-    let keys = [
-        AmazonS3ConfigKey::AccessKeyId,
-        AmazonS3ConfigKey::SecretAccessKey,
-    ]
-    .map(|key| setting(builder, key));
-    if let [Some(_), None] = keys {
-        return Err(Error::invalid(
-            "AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY",
-        ));
-    }
-    if let [Some(key_id), Some(secret_key)] = keys {
-        let token = setting(builder, AmazonS3ConfigKey::Token);
+) -> Result<RenewedKeys> {
+    if let Some(key_id) = setting(builder, AmazonS3ConfigKey::AccessKeyId) {
+        let secret_key = setting(builder, AmazonS3ConfigKey::SecretAccessKey).ok_or_else(|| {
+            Error::invalid("AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY")
+        })?;
         let credential = AwsCredential {
             key_id,
             secret_key,
-            token,
+            token: setting(builder, AmazonS3ConfigKey::Token),
         };
         checked(&credential).map_err(|e| {
             e.context("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN")
         })?;
-        return Ok(AwsCredentials::Fixed(Arc::new(credential)));
+        return Ok(RenewedKeys::new(Arc::new(credential)));
     }
-    let token_key = AmazonS3ConfigKey::WebIdentityTokenFile;
-    let role = |mut builder: AmazonS3Builder| {
-        if let Some(path) = setting(&builder, token_key) {
-            // the file is read again in each renewal
-            let absolute = directory
-                .join(&path)
-                .into_os_string()
-                .into_string()
-                .unwrap_or(path);
-            check_readable("AWS_WEB_IDENTITY_TOKEN_FILE", &absolute)?;
-            builder = builder.with_config(token_key, absolute);
-        }
-        Ok(AwsCredentials::Renewed(RenewedKeys::new(RoleKeys::new(
-            builder,
-            connector.clone(),
-        )?)))
-    };
+    let has_web_identity = variable(TOKEN_FILE).is_some() && variable("AWS_ROLE_ARN").is_some();
     let assumes_role =
         profile.get("role_arn").is_some() && profile.get("web_identity_token_file").is_none();
-    if has_web_identity() && !assumes_role {
-        return role(builder.clone());
+    if has_web_identity && !assumes_role {
+        return keys_of_role(builder.clone(), connector, &directory);
     }
     match source_of(profile)? {
-        ProfileSource::Keys(_) | ProfileSource::Process(_) => Ok(AwsCredentials::Renewed(
-            RenewedKeys::new(ProfileKeys::new(directory, options.timeout)),
-        )),
+        ProfileSource::Keys(_) | ProfileSource::Process(_) => Ok(RenewedKeys::new(ProfileKeys {
+            directory,
+            limit: options.timeout,
+        })),
         ProfileSource::WebIdentity {
             token_file,
-            role: arn,
+            role,
             session,
         } => {
             let mut builder = builder
                 .clone()
-                .with_config(token_key, token_file)
-                .with_config(AmazonS3ConfigKey::RoleArn, arn);
+                .with_config(AmazonS3ConfigKey::WebIdentityTokenFile, token_file)
+                .with_config(AmazonS3ConfigKey::RoleArn, role);
             if let Some(session) = session {
                 builder = builder.with_config(AmazonS3ConfigKey::RoleSessionName, session);
             }
-            role(builder)
+            keys_of_role(builder, connector, &directory)
         }
         ProfileSource::Nothing => {
-            profile
-                .missing_files()
-                .iter()
-                .for_each(|missing| log::warn!("{missing}"));
-            role(builder.clone())
+            for missing in profile.missing_files() {
+                log::warn!("{missing}");
+            }
+            keys_of_role(builder.clone(), connector, &directory)
         }
     }
+}
+
+/// Returns the keys of the role that `builder` names, or else of the container or the machine.
+fn keys_of_role(
+    mut builder: AmazonS3Builder,
+    connector: &Connector,
+    directory: &Path,
+) -> Result<RenewedKeys> {
+    if let Some(path) = setting(&builder, AmazonS3ConfigKey::WebIdentityTokenFile) {
+        // the file is read again in each renewal
+        let absolute = directory.join(&path).into_os_string();
+        let absolute = absolute.into_string().unwrap_or(path);
+        check_readable(TOKEN_FILE, &absolute)?;
+        builder = builder.with_config(AmazonS3ConfigKey::WebIdentityTokenFile, absolute);
+    }
+    Ok(RenewedKeys::new(RoleKeys::new(builder, connector.clone())?))
 }
 
 /// Asks AWS for the region of a bucket, which it reveals even without access.
@@ -206,27 +196,21 @@ fn region_of(bucket: &str, options: &ObjectOptions) -> Result<Option<String>> {
     };
     let timeout = options.timeout.min(Duration::from_secs(10));
     let retries = options.retries.min(1);
-    let transport = Transport::new(
-        Vec::new(),
-        HeaderMap::new(),
-        timeout,
-        retries,
-        Arc::default(),
-    );
-    let transport = transport.map_err(Error::unsupported)?;
+    let no_headers = HeaderMap::new();
+    let transport = Transport::new(Vec::new(), no_headers, timeout, retries, Arc::default())?;
     let request = ServerRequest::new(Method::HEAD, url);
     let mut body = Vec::new();
     let answer = runtime::block_on(async { Ok(transport.send(&request, &mut body).await) })?;
-    let region = |answer: super::transport::ServerAnswer| {
-        text(&answer.headers, &BUCKET_REGION)
+    match answer {
+        Ok(answer) => Ok(text(&answer.headers, &BUCKET_REGION)
             .filter(|region| is_region(region))
-            .map(str::to_string)
-    };
-    // the request may fail behind a proxy, while another source names the region
-    Ok(answer
-        .map_err(|e: RequestError| log::debug!("{e}"))
-        .ok()
-        .and_then(region))
+            .map(str::to_string)),
+        // the request may fail behind a proxy, while another source names the region
+        Err(e) => {
+            log::debug!("{e}");
+            Ok(None)
+        }
+    }
 }
 
 /// Creates a client of a bucket of Google Cloud Storage.
@@ -370,15 +354,6 @@ struct ConnectionString {
 
 impl ConnectionString {
     fn parse(text: &str) -> Self {
-        let settings = || {
-            text.split(';')
-                .filter_map(|setting| setting.trim().split_once('='))
-        };
-        let get = |name: &str| {
-            settings()
-                .find(|(n, _)| n.eq_ignore_ascii_case(name))
-                .map(|(_, value)| value.to_string())
-        };
         let names = [
             ("AccountName", AzureConfigKey::AccountName),
             ("AccountKey", AzureConfigKey::AccessKey),
@@ -386,24 +361,37 @@ impl ConnectionString {
         ];
         let mut keys: Vec<_> = names
             .into_iter()
-            .filter_map(|(name, key)| Some((key, get(name)?)))
+            .filter_map(|(name, key)| Some((key, setting_in(text, name)?)))
             .collect();
-        if get("UseDevelopmentStorage").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        if setting_in(text, "UseDevelopmentStorage")
+            .is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        {
             keys.push((AzureConfigKey::UseEmulator, "true".to_string()));
         }
-        let of_suffix = || {
-            let scheme = get("DefaultEndpointsProtocol").unwrap_or_else(|| "https".to_string());
-            Some(format!(
-                "{scheme}://{}.blob.{}",
-                get("AccountName")?,
-                get("EndpointSuffix")?
-            ))
-        };
         ConnectionString {
             keys,
-            endpoint: get("BlobEndpoint").or_else(of_suffix),
+            endpoint: setting_in(text, "BlobEndpoint").or_else(|| endpoint_of_suffix(text)),
         }
     }
+}
+
+/// Returns the first setting of this name in a connection string.
+fn setting_in(text: &str, name: &str) -> Option<String> {
+    text.split(';')
+        .filter_map(|setting| setting.trim().split_once('='))
+        .find(|(other, _)| other.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.to_string())
+}
+
+/// Returns the endpoint of the account and the domain in a connection string.
+fn endpoint_of_suffix(text: &str) -> Option<String> {
+    let scheme = setting_in(text, "DefaultEndpointsProtocol");
+    Some(format!(
+        "{}://{}.blob.{}",
+        scheme.as_deref().unwrap_or("https"),
+        setting_in(text, "AccountName")?,
+        setting_in(text, "EndpointSuffix")?
+    ))
 }
 
 /// Disables the retries of `object_store`, since the transport retries.
@@ -422,15 +410,15 @@ pub(super) fn transport(
     stats: &Arc<Stats>,
 ) -> Result<Arc<Transport>> {
     let headers = user_headers(&options.headers)?;
-    let transport = Transport::new(
+    let mut transport = Transport::new(
         hosts,
         headers,
         options.timeout,
         options.retries,
         stats.clone(),
-    );
-    let transport = transport.map_err(Error::unsupported)?;
-    Ok(Arc::new(transport.redirected_to(options.redirects.clone())))
+    )?;
+    transport.redirects = options.redirects.clone();
+    Ok(Arc::new(transport))
 }
 
 fn connector(
@@ -444,19 +432,20 @@ fn connector(
 
 /// Returns the host of an endpoint.
 fn host_of(endpoint: &str) -> Result<String> {
-    let wrong = |why: &str| {
-        Error::invalid(format!(
-            "the endpoint: {why}; write http://HOST:PORT or https://HOST"
-        ))
-    };
-    let url = Url::parse(endpoint).map_err(|e| wrong(&e.to_string()))?;
+    let url = Url::parse(endpoint).map_err(|e| wrong_endpoint(&e.to_string()))?;
     if !["http", "https"].contains(&url.scheme()) {
-        return Err(wrong("neither http:// nor https://"));
+        return Err(wrong_endpoint("neither http:// nor https://"));
     }
-    Ok(url
-        .host_str()
-        .ok_or_else(|| wrong("it has no host"))?
+    let host = url.host_str();
+    Ok(host
+        .ok_or_else(|| wrong_endpoint("it has no host"))?
         .to_string())
+}
+
+fn wrong_endpoint(why: &str) -> Error {
+    Error::invalid(format!(
+        "the endpoint: {why}; write http://HOST:PORT or https://HOST"
+    ))
 }
 
 fn is_http(endpoint: &str) -> bool {

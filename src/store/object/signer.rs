@@ -4,8 +4,7 @@
 
 use super::answer_headers::text;
 use super::connector::{Connector, ValueBuffer, element, http_error, url_of};
-use super::credentials::AwsCredentials;
-use super::key_renewal::Refusal;
+use super::renewed_keys::{Refusal, RenewedKeys};
 use super::request_error::{Cause, RequestError, refusal_of};
 use super::transport::{BUCKET_REGION, ServerAnswer};
 use crate::error::Error;
@@ -42,7 +41,7 @@ pub(super) struct Signer(Arc<SignerState>);
 struct SignerState {
     connector: Connector,
     /// `None` if requests are not signed.
-    credentials: Option<AwsCredentials>,
+    credentials: Option<RenewedKeys>,
     /// The region in the URLs of requests.
     first_region: String,
     region: Mutex<String>,
@@ -69,7 +68,7 @@ impl HttpService for Signer {
 }
 
 impl Signer {
-    pub fn new(connector: Connector, credentials: Option<AwsCredentials>, region: String) -> Self {
+    pub fn new(connector: Connector, credentials: Option<RenewedKeys>, region: String) -> Self {
         Signer(Arc::new(SignerState {
             connector,
             credentials,
@@ -93,16 +92,13 @@ impl Signer {
         mut url: Url,
         request: &mut HttpRequest,
     ) -> Result<HttpResponse, RequestError> {
-        let failed = |request: &HttpRequest, url: &Url, e| {
-            RequestError::new(request.method(), url, Cause::Credentials(e), 1)
-        };
         let state = &self.0;
         let mut credential = match &state.credentials {
             Some(credentials) => Some(
                 credentials
                     .current()
                     .await
-                    .map_err(|e| failed(request, &url, e))?,
+                    .map_err(|e| unsigned(request, &url, e))?,
             ),
             None => None,
         };
@@ -113,9 +109,9 @@ impl Signer {
             let region = lock(&state.region).clone();
             state
                 .enter(&region, &mut url, request)
-                .map_err(|e| failed(request, &url, e))?;
+                .map_err(|e| unsigned(request, &url, e))?;
             if let Some(credential) = &credential {
-                sign(request, credential, &region).map_err(|e| failed(request, &url, e))?;
+                sign(request, credential, &region).map_err(|e| unsigned(request, &url, e))?;
             }
             let answer = state
                 .connector
@@ -150,20 +146,31 @@ impl Signer {
 impl SignerState {
     /// Addresses a request to the provider's host of a region. Other servers have one host for all.
     fn enter(&self, region: &str, url: &mut Url, request: &mut HttpRequest) -> Result<(), Error> {
-        let host = |region: &str| format!("s3.{region}.amazonaws.com");
         let Some(own) = url.host_str().filter(|_| region != self.first_region) else {
             return Ok(());
         };
-        let Some(before) = own.strip_suffix(&host(&self.first_region)) else {
+        let Some(before) = own.strip_suffix(&host_in(&self.first_region)) else {
             return Ok(());
         };
-        let new = format!("{before}{}", host(region));
-        let wrong = || Error::invalid(format!("{new} is not a host"));
-        url.set_host(Some(&new)).map_err(|_| wrong())?;
-        *request.uri_mut() = url.as_str().parse().map_err(|_| wrong())?;
+        let new = format!("{before}{}", host_in(region));
+        let uri = match url.set_host(Some(&new)) {
+            Ok(()) => url.as_str().parse().ok(),
+            Err(_) => None,
+        };
+        *request.uri_mut() = uri.ok_or_else(|| Error::invalid(format!("{new} is not a host")))?;
         self.connector.transport.add_host(&new);
         Ok(())
     }
+}
+
+/// Returns the provider's host of a region.
+fn host_in(region: &str) -> String {
+    format!("s3.{region}.amazonaws.com")
+}
+
+/// Returns the failure of a request that cannot be signed.
+fn unsigned(request: &HttpRequest, url: &Url, e: Error) -> RequestError {
+    RequestError::new(request.method(), url, Cause::Credentials(e), 1)
 }
 
 /// Replaces the signature of a request.
@@ -197,22 +204,26 @@ fn other_region(answer: &ServerAnswer, body: &[u8], region: &str) -> Option<Stri
     if !matches!(answer.status.as_u16(), 301 | 302 | 307 | 308 | 400 | 403) {
         return None;
     }
-    let of_body = || {
-        let code = element(body, "Code")?;
-        ELSEWHERE
-            .contains(&code.as_str())
-            .then(|| element(body, "Region"))?
-    };
     let named = text(&answer.headers, &BUCKET_REGION)
         .map(str::to_string)
-        .or_else(of_body)?;
+        .or_else(|| region_in(body))?;
     (is_region(&named) && named != region).then_some(named)
+}
+
+/// Returns the region that the body of an error names as that of the bucket.
+fn region_in(body: &[u8]) -> Option<String> {
+    let code = element(body, "Code")?;
+    ELSEWHERE
+        .contains(&code.as_str())
+        .then(|| element(body, "Region"))?
 }
 
 /// Returns whether a text can be the name of a region.
 pub(super) fn is_region(text: &str) -> bool {
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    (1..=MAX_REGION).contains(&text.len()) && text.bytes().all(is_part)
+    (1..=MAX_REGION).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
 /// Returns the kind of refusal, if the server refuses the credentials.

@@ -129,7 +129,7 @@ pub(super) struct Transport {
     headers: HeaderMap,
     hosts: Mutex<Vec<String>>,
     /// Places to which redirects may lead; `None` for all.
-    redirects: Option<Arc<[TargetPlace]>>,
+    pub redirects: Option<Arc<[TargetPlace]>>,
     timeout: Duration,
     retries: u32,
     pub(super) stats: Arc<Stats>,
@@ -147,7 +147,7 @@ impl Transport {
         timeout: Duration,
         retries: u32,
         stats: Arc<Stats>,
-    ) -> Result<Self, String> {
+    ) -> crate::error::Result<Self> {
         // an error means that a provider is installed already
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = || {
@@ -164,30 +164,20 @@ impl Transport {
         // without certificates, http:// still works
         let client = client
             .or_else(|_| builder().tls_certs_only([]).build())
-            .map_err(|e| text_of(&e))?;
-        let new_connections = Semaphore::new(NEW_CONNECTIONS);
-        let is_closing = AtomicBool::new(false);
-        let outage = Outage::new(timeout, stats.clone());
-        let hosts = Mutex::new(hosts);
-        let redirects = None;
+            .map_err(|e| Error::unsupported(text_of(&e)))?;
         Ok(Transport {
             client,
             certificates,
             headers,
-            hosts,
-            redirects,
+            hosts: Mutex::new(hosts),
+            redirects: None,
             timeout,
             retries,
+            outage: Outage::new(timeout, stats.clone()),
             stats,
-            is_closing,
-            outage,
-            new_connections,
+            is_closing: AtomicBool::new(false),
+            new_connections: Semaphore::new(NEW_CONNECTIONS),
         })
-    }
-
-    /// Refuses redirects that lead to none of these places.
-    pub fn redirected_to(self, redirects: Option<Arc<[TargetPlace]>>) -> Self {
-        Transport { redirects, ..self }
     }
 
     /// Adds a host of the store.
