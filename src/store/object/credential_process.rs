@@ -38,13 +38,12 @@ const GRACE: Duration = Duration::from_secs(1);
 /// EACCES with the end of the program's messages on standard error.
 pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Result<NewKeys> {
     let output = timeout(limit, output_of(command, directory, GRACE.min(limit / 4))).await;
-    let late = || {
-        format!(
+    let (status, output, said) = output.map_err(|_| {
+        Error::denied(format!(
             "it has not ended after {:.1} s (--timeout), and was killed",
             limit.as_secs_f32()
-        )
-    };
-    let (status, output, said) = output.map_err(|_| Error::denied(late()))??;
+        ))
+    })??;
     if status.success() {
         parse(&output, SystemTime::now())
     } else {
@@ -165,42 +164,46 @@ impl Drop for ProcessGroup {
 /// Parses the output: an object with `Version` 1, `AccessKeyId`, `SecretAccessKey`, and perhaps
 /// `SessionToken` and `Expiration`.
 fn parse(output: &[u8], now: SystemTime) -> Result<NewKeys> {
-    let wrong = |what: &str| Error::denied(format!("its output {what}"));
     // the error of the parser could quote a secret
     let parsed: Value = serde_json::from_slice(output).map_err(|_| wrong("is not JSON"))?;
     if parsed.get("Version").and_then(Value::as_u64) != Some(1) {
         return Err(wrong("does not have \"Version\": 1"));
     }
-    let text = |name: &str| {
-        parsed
-            .get(name)
-            .and_then(Value::as_str)
-            .filter(|text| !text.is_empty())
+    let expires = match text_in(&parsed, "Expiration") {
+        None => None,
+        Some(time) => match DateTime::parse_from_rfc3339(time) {
+            Ok(time) => Some(SystemTime::from(time)),
+            Err(_) => return Err(wrong("has an Expiration that is not a time")),
+        },
     };
-    let needed = |name: &str| {
-        text(name)
-            .map(str::to_string)
-            .ok_or_else(|| wrong(&format!("has no {name}")))
-    };
-    let time = text("Expiration")
-        .map(DateTime::parse_from_rfc3339)
-        .transpose();
-    let expires = time
-        .map_err(|_| wrong("has an Expiration that is not a time"))?
-        .map(SystemTime::from);
     if expires.is_some_and(|expires| expires <= now) {
         return Err(wrong("has keys that have expired already"));
     }
     let credential = AwsCredential {
-        key_id: needed("AccessKeyId")?,
-        secret_key: needed("SecretAccessKey")?,
-        token: text("SessionToken").map(str::to_string),
+        key_id: needed_in(&parsed, "AccessKeyId")?,
+        secret_key: needed_in(&parsed, "SecretAccessKey")?,
+        token: text_in(&parsed, "SessionToken").map(str::to_string),
     };
     Ok(NewKeys {
         credential: Arc::new(credential),
         expires,
         origin: KeyOrigin::Program,
     })
+}
+
+fn text_in<'a>(parsed: &'a Value, name: &str) -> Option<&'a str> {
+    let text = parsed.get(name)?.as_str()?;
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn needed_in(parsed: &Value, name: &str) -> Result<String> {
+    text_in(parsed, name)
+        .map(str::to_string)
+        .ok_or_else(|| wrong(&format!("has no {name}")))
+}
+
+fn wrong(what: &str) -> Error {
+    Error::denied(format!("its output {what}"))
 }
 
 /// Returns the end of the program's messages, on one line.

@@ -44,7 +44,7 @@ pub(super) fn source_of(profile: &Profile) -> Result<ProfileSource> {
 
 fn find_source(profile: &Profile) -> Result<ProfileSource> {
     if profile.is_missing() {
-        let files = match profile.missing_files() {
+        let files = match profile.missing_files.as_slice() {
             [] => String::new(),
             missing => format!(" ({})", missing.join(", ")),
         };

@@ -28,23 +28,23 @@ impl ListingProgress {
     /// EIO if the listing does not seem to end.
     pub fn after(&mut self, next: Option<&str>, has_names: bool, timeout: Duration) -> Result<()> {
         let Some(token) = next else { return Ok(()) };
-        let endless = |why: String| {
-            Err(Error::system(libc::EIO)
-                .context(format!("the server's listing does not end: {why}")))
-        };
         let mut hasher = DefaultHasher::new();
         token.hash(&mut hasher);
         if !self.tokens.insert(hasher.finish()) {
-            return endless("a page leads back to an earlier one".to_string());
+            return Err(endless("a page leads back to an earlier one"));
         }
         if self.tokens.len() >= MAX_PAGES {
-            return endless(format!("more than {MAX_PAGES} pages"));
+            return Err(endless(&format!("more than {MAX_PAGES} pages")));
         }
         if has_names {
             self.empty_since = None
         } else if self.empty_since.get_or_insert_with(Instant::now).elapsed() > timeout {
-            return endless(format!("no names for {timeout:?}"));
+            return Err(endless(&format!("no names for {timeout:?}")));
         }
         Ok(())
     }
+}
+
+fn endless(why: &str) -> Error {
+    Error::system(libc::EIO).context(format!("the server's listing does not end: {why}"))
 }

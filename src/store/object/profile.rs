@@ -21,8 +21,8 @@ pub(super) struct Profile {
     credentials: Option<HashMap<String, String>>,
     /// Settings in the file for everything else; `None` if the file lacks the profile.
     config: Option<HashMap<String, String>>,
-    /// Why files that the environment names have no profiles.
-    missing: Vec<String>,
+    /// A line for each file that the environment names and that does not exist.
+    pub missing_files: Vec<String>,
 }
 
 impl Profile {
@@ -32,40 +32,30 @@ impl Profile {
     pub fn load(directory: &Path) -> Self {
         let chosen = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
         let name = chosen.as_deref().unwrap_or("default");
-        let mut missing = Vec::new();
-        let config = file("AWS_CONFIG_FILE", "config", directory, &mut missing);
-        let credentials = file(
-            "AWS_SHARED_CREDENTIALS_FILE",
-            "credentials",
-            directory,
-            &mut missing,
-        );
+        let (config, no_config) = file("AWS_CONFIG_FILE", "config", directory);
+        let (credentials, no_credentials) =
+            file("AWS_SHARED_CREDENTIALS_FILE", "credentials", directory);
         Profile {
             is_chosen: chosen.is_some(),
-            missing,
+            missing_files: no_config.into_iter().chain(no_credentials).collect(),
             ..Self::read(name, &config, &credentials)
         }
     }
 
     fn read(name: &str, config: &str, credentials: &str) -> Self {
-        // in the config file, sections of profiles begin with "profile", which the default one may
-        // lack
-        let is_of_config = |section: &str| match section.split_once(char::is_whitespace) {
-            Some(("profile", rest)) => unquoted(rest) == name,
-            _ => section == name && name == "default",
-        };
         Profile {
             name: name.to_string(),
             is_chosen: false,
             credentials: settings(credentials, |section| unquoted(section) == name),
-            config: settings(config, is_of_config),
-            missing: Vec::new(),
+            // sections of profiles begin with "profile", which the default one may lack
+            config: settings(config, |section| {
+                match section.split_once(char::is_whitespace) {
+                    Some(("profile", rest)) => unquoted(rest) == name,
+                    _ => section == name && name == "default",
+                }
+            }),
+            missing_files: Vec::new(),
         }
-    }
-
-    /// Returns a line for each file that the environment names and that does not exist.
-    pub fn missing_files(&self) -> &[String] {
-        &self.missing
     }
 
     /// Returns whether the environment names a profile that does not exist.
@@ -90,16 +80,17 @@ impl Profile {
 }
 
 /// Returns the text of the file that a variable names, or of the usual one. A missing file is
-/// empty; if the variable names it, `missing` gets a line.
-fn file(variable_name: &str, usual: &str, directory: &Path, missing: &mut Vec<String>) -> String {
+/// empty; if the variable names it, this also returns a line that says so.
+fn file(variable_name: &str, usual: &str, directory: &Path) -> (String, Option<String>) {
     let home = std::env::home_dir();
     let path = match (variable(variable_name), home) {
         (Some(path), Some(home)) if path.starts_with("~/") => home.join(&path[2..]),
         (Some(path), _) => directory.join(path),
         (None, Some(home)) => home.join(".aws").join(usual),
-        (None, None) => return String::new(),
+        (None, None) => return (String::new(), None),
     };
     let mut bytes = Vec::new();
+    let mut missing = None;
     if let Err(e) = File::open(&path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes)) {
         let is_missing = [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind());
         let why = format!(
@@ -110,10 +101,10 @@ fn file(variable_name: &str, usual: &str, directory: &Path, missing: &mut Vec<St
         if !is_missing {
             log::warn!("{why}");
         } else if variable(variable_name).is_some() {
-            missing.push(format!("{variable_name}={why}"));
+            missing = Some(format!("{variable_name}={why}"));
         }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    (String::from_utf8_lossy(&bytes).into_owned(), missing)
 }
 
 fn value<'a>(settings: Option<&'a HashMap<String, String>>, name: &str) -> Option<&'a str> {
@@ -125,8 +116,13 @@ fn value<'a>(settings: Option<&'a HashMap<String, String>>, name: &str) -> Optio
 
 fn unquoted(name: &str) -> &str {
     let name = name.trim();
-    let quoted = |quote| name.strip_prefix(quote)?.strip_suffix(quote);
-    quoted('"').or_else(|| quoted('\'')).unwrap_or(name)
+    for quote in ['"', '\''] {
+        let rest = name.strip_prefix(quote);
+        if let Some(inner) = rest.and_then(|rest| rest.strip_suffix(quote)) {
+            return inner;
+        }
+    }
+    name
 }
 
 /// Returns the settings of the sections that `is_wanted` accepts. Indented lines belong to nested

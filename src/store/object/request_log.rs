@@ -73,33 +73,21 @@ impl Attempt<'_> {
 
     /// Returns the line: method, key, range, status or cause, time, bytes, number of the attempt.
     fn line(&self) -> String {
-        let mut line = format!("{} {}", self.method, shown(self.url));
-        if let Some(range) = self.range {
-            let _ = write!(
-                line,
-                " bytes {}-{}",
-                range.start,
-                range.end.saturating_sub(1)
-            );
-        }
-        let received = match &self.outcome {
-            Ok((status, received)) => {
-                let _ = write!(line, ": {}", status.as_u16());
-                *received
-            }
-            Err(cause) => {
-                let _ = write!(line, ": {cause}");
-                0
-            }
+        let range = self.range.map_or(String::new(), |range| {
+            format!(" bytes {}-{}", range.start, range.end.saturating_sub(1))
+        });
+        let (outcome, received) = match &self.outcome {
+            Ok((status, received)) => (status.as_u16().to_string(), *received),
+            Err(cause) => (cause.to_string(), 0),
         };
-        let time = self.time.as_secs_f64() * 1e3;
-        let sent = self.sent;
-        let _ = write!(
-            line,
-            ", {time:.1} ms, {sent} bytes sent, {received} received, try {}",
+        format!(
+            "{} {}{range}: {outcome}, {:.1} ms, {} bytes sent, {received} received, try {}",
+            self.method,
+            shown(self.url),
+            self.time.as_secs_f64() * 1e3,
+            self.sent,
             self.tries
-        );
-        line
+        )
     }
 }
 

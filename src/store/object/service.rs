@@ -15,6 +15,7 @@ use super::{ObjectOptions, runtime, user_headers};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -163,7 +164,7 @@ fn keys_of(
             keys_of_role(builder, connector, &directory)
         }
         ProfileSource::Nothing => {
-            for missing in profile.missing_files() {
+            for missing in &profile.missing_files {
                 log::warn!("{missing}");
             }
             keys_of_role(builder.clone(), connector, &directory)
@@ -269,17 +270,6 @@ fn check_readable(variable: &str, path: &str) -> Result<()> {
     opened.map(drop).map_err(|e| Error::denied(e.message()))
 }
 
-/// Checks that a key of Azure has the characters of a key. The error of `object_store` would show
-/// one of them.
-fn check_azure_key(key: &str) -> Result<()> {
-    match base64::engine::general_purpose::STANDARD.decode(key) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(Error::invalid(
-            "the key of the Azure account is not one: it is not base64",
-        )),
-    }
-}
-
 /// Creates a client of an Azure container. The URL or the environment names the account.
 pub(super) fn azure(
     container: &str,
@@ -324,8 +314,12 @@ pub(super) fn azure(
     if let Some(path) = builder.get_config_value(&AzureConfigKey::FederatedTokenFile) {
         check_readable("AZURE_FEDERATED_TOKEN_FILE", &path)?;
     }
-    if let Some(key) = builder.get_config_value(&AzureConfigKey::AccessKey) {
-        check_azure_key(&key)?;
+    if let Some(key) = builder.get_config_value(&AzureConfigKey::AccessKey)
+        && STANDARD.decode(key).is_err()
+    {
+        // the error of `object_store` would show one of the characters
+        let why = "the key of the Azure account is not one: it is not base64";
+        return Err(Error::invalid(why));
     }
     let mut hosts = vec![format!("{account}.blob.core.windows.net")];
     if let Some(endpoint) = endpoint {

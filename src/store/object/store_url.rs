@@ -77,46 +77,30 @@ impl StoreUrl {
 
     /// Returns the server or the bucket, without passwords, for messages.
     pub fn server(&self) -> String {
-        match self.clone() {
+        match self {
             StoreUrl::Web(url) => url.origin().ascii_serialization(),
             StoreUrl::Bucket {
                 cloud,
                 bucket,
                 account,
                 ..
-            } => StoreUrl::Bucket {
-                cloud,
-                bucket,
-                account,
-                prefix: Key::root(),
-            }
-            .without_secrets(),
+            } => match (cloud, account) {
+                (Cloud::S3, _) => format!("s3://{bucket}"),
+                (Cloud::Google, _) => format!("gs://{bucket}"),
+                (Cloud::Azure, None) => format!("az://{bucket}"),
+                (Cloud::Azure, Some(account)) => {
+                    format!("abfs://{bucket}@{account}.dfs.core.windows.net")
+                }
+            },
         }
     }
 
     /// Returns the URL without passwords and signatures, for messages.
     pub fn without_secrets(&self) -> String {
-        let (bucket, prefix) = match self {
-            StoreUrl::Web(url) => return without_secrets(url),
-            StoreUrl::Bucket {
-                cloud,
-                bucket,
-                account,
-                prefix,
-            } => match (cloud, account) {
-                (Cloud::S3, _) => (format!("s3://{bucket}"), prefix),
-                (Cloud::Google, _) => (format!("gs://{bucket}"), prefix),
-                (Cloud::Azure, None) => (format!("az://{bucket}"), prefix),
-                (Cloud::Azure, Some(account)) => (
-                    format!("abfs://{bucket}@{account}.dfs.core.windows.net"),
-                    prefix,
-                ),
-            },
-        };
-        if prefix.is_root() {
-            bucket
-        } else {
-            format!("{bucket}/{}", prefix.as_str())
+        match self {
+            StoreUrl::Web(url) => without_secrets(url),
+            StoreUrl::Bucket { prefix, .. } if prefix.is_root() => self.server(),
+            StoreUrl::Bucket { prefix, .. } => format!("{}/{}", self.server(), prefix.as_str()),
         }
     }
 }
